@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,8 @@ def web(folder: Path) -> Iterator[int]:
         "gunicorn", "orchestrator.wsgi:application", "--worker-class=orchestrator.web_worker.StreamingWorker", "--workers=2", "--threads=8",
         f"--bind=127.0.0.1:{port}", "--no-control-socket",
     ]  # fmt: skip
-    with setting.Workers(command, log=folder / "web.log"):
+    # How many there are tells a process what share of the machine's computing they have together.
+    with setting.Workers(command, log=folder / "web.log", environment={**os.environ, "WEB_CONCURRENCY": "2"}):
         setting.wait(lambda: _answers(port), 60)
         yield port
 

@@ -25,7 +25,7 @@ from activities.models import Activity
 from activities.selectors import OPEN_FOR_PEOPLE
 from console.containment import contained_with_scripts
 from console.error_pages import told_when_away
-from tenants import break_glass, members
+from tenants import break_glass, members, turns
 from tenants.context import system_scope
 from tenants.members import MembershipRefused
 from tenants.models import Role, Tenant
@@ -199,9 +199,11 @@ def acting(request: HttpRequest, *, first: bool = True) -> tuple[Principal | Non
     if not wanted:
         return None, tenants
     try:
-        return members.principal_of(user, wanted, own), tenants
+        who = members.principal_of(user, wanted, own)
     except MembershipRefused as refusal:
         raise Http404 from refusal
+    turns.belongs_to(who.tenant_id)
+    return who, tenants
 
 
 def tenants_that_ask(glass: Collection[BreakGlass]) -> list[WaitingTenant]:

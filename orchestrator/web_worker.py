@@ -1,7 +1,9 @@
-"""The class of the web's worker processes: gunicorn's threads, which an answer may leave while its connection stays open.
+"""The class of the web's worker processes: gunicorn's threads, for which tenants take turns, and which an answer may leave while its
+connection stays open.
 
 `/healthz` and `/readyz` have threads of their own, so they are answered however many requests wait for something. The loop that takes
-connections looks at what has arrived before any thread is given to it: a connection that has not said anything yet holds none.
+connections looks at what has arrived before any thread is given to it: a request whose head is not complete holds none, and has some
+seconds to become so. Then it stands in the line of its tenant (`tenants.turns`). Its body has a time by which it must be there.
 
 A thread per open stream would let a few hundred of them stop all requests. So a view that has begun a stream takes the socket out of
 `environ["gunicorn.socket"]` with `hand_over`; for gunicorn the request is over, and it neither writes to that connection nor closes it.
@@ -11,18 +13,34 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from selectors import EVENT_READ
 from typing import Any
 
 from gunicorn.workers.gthread import DEFAULT_WORKER_DATA_TIMEOUT, TConn, ThreadWorker
 
+from tenants import turns
+
 HEALTH_THREADS = 2
 CLOSING_THREADS = 4
+SPARE_THREADS = 2  # above those that one tenant alone may hold
 HEALTH = (b"GET /healthz ", b"HEAD /healthz ", b"GET /readyz ", b"HEAD /readyz ")
-LONGEST_HEAD = 4096  # of a request for health; a longer one waits for a thread like any other
+LONGEST_HEAD = 16_384  # what is looked at; a longer one goes to gunicorn, which has its own bounds
+HEAD_SECONDS = DEFAULT_WORKER_DATA_TIMEOUT + 2.0  # in which the head of a request must be complete
+BODY_SECONDS = 30.0  # in which its body must be read
+# Requests wait for servers at every turn, and come back to computing ones: after this time they get their share, instead of after 5 ms.
+SWITCH_SECONDS = 0.0005
+TOO_MANY = (
+    b'{"type":"about:blank","title":"Too Many Requests","status":429,"code":"throttled",'
+    b'"detail":"Too many requests of yours wait already. Try again later."}'
+)
+REFUSAL = (
+    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(TOO_MANY), TOO_MANY)
+)
 
 
 class HandOver:
@@ -64,6 +82,8 @@ class Connection(TConn):
     """One whose end nobody waits for: gunicorn gives the other side two seconds to close first, in the loop that takes connections."""
 
     closing: ThreadPoolExecutor  # of the process
+    head_until: float | None = None  # by which the head must be complete
+    head_size = -1  # of its part that has come
 
     def close(self, graceful: bool = False) -> None:
         if graceful:
@@ -72,13 +92,36 @@ class Connection(TConn):
             super().close()
 
 
+class _Timely:
+    """A socket for reading a body, which must have come by `until`; after that it is as if the client had gone."""
+
+    def __init__(self, connection: Any, until: float) -> None:
+        self._connection, self._until = connection, until
+
+    def recv(self, size: int) -> bytes:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the body did not come in time")
+        self._connection.settimeout(left)
+        try:
+            data: bytes = self._connection.recv(size)
+        finally:
+            self._connection.settimeout(None)
+        return data
+
+
 class StreamingWorker(ThreadWorker):
     """`--worker-class=orchestrator.web_worker.StreamingWorker`."""
 
     def init_process(self) -> None:
+        sys.setswitchinterval(SWITCH_SECONDS)
         self.health_threads = ThreadPoolExecutor(HEALTH_THREADS, thread_name_prefix="health")
+        self.turns: turns.Turns[Any] = turns.Turns(self.cfg.threads, SPARE_THREADS)
         Connection.closing = ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing")
         super().init_process()
+
+    def get_thread_pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.cfg.threads + SPARE_THREADS)
 
     def accept(self, listener: Any) -> None:
         """As gunicorn does it, but without a thread for a connection that has not said anything yet."""
@@ -89,41 +132,117 @@ class StreamingWorker(ThreadWorker):
                 return  # gone already, or another process was faster
             raise
         self.nr_conns += 1
-        conn = Connection(self.cfg, accepted, address, listener.getsockname())
-        if self.cfg.is_ssl or _said(conn.sock) is not None:
-            self.enqueue_req(conn)
-            return
-        conn.timeout = time.monotonic() + DEFAULT_WORKER_DATA_TIMEOUT + self.cfg.keepalive
-        self.pending_conns.append(conn)
-        self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
+        if len(self.pending_conns) > self.worker_connections // 2:
+            self._drop(
+                self.pending_conns[0]
+            )  # whoever says nothing for longest makes room for who may say something
+        self.enqueue_req(Connection(self.cfg, accepted, address, listener.getsockname()))
 
     def enqueue_req(self, conn: Any) -> None:
-        threads = self.health_threads if not self.cfg.is_ssl and _asks_for_health(conn.sock) else self.tpool
-        threads.submit(self.handle, conn).add_done_callback(
-            lambda done: self.method_queue.defer(self.finish_request, conn, done)
-        )
+        """To the line of its tenant, once its head is there. Called by the loop alone."""
+        if self.cfg.is_ssl:  # nothing can be seen from outside
+            super().enqueue_req(conn)
+            return
+        head = _head_of(conn)
+        if head is None:
+            self._wait_for_more(conn)
+            return
+        if not head:  # the client has gone
+            self.nr_conns -= 1
+            conn.close()
+            return
+        conn.data_ready, conn.head_until, conn.head_size = True, None, -1
+        if head.startswith(HEALTH):
+            self._finish_later(self.health_threads.submit(self.handle, conn), conn)
+        elif not self.turns.wait(head, conn):
+            self._refuse(conn)
+        else:
+            self._begin_turns()
+
+    def wait_for_and_dispatch_events(self, timeout: float) -> None:
+        super().wait_for_and_dispatch_events(min(timeout, self.turns.seconds_until_next()))
+        self._begin_turns()
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        socket, conn.sock = conn.sock, HandOver(conn.sock)
+        connection, conn.sock = conn.sock, HandOver(conn.sock)
+        conn.parser.unreader.sock = _Timely(connection, time.monotonic() + BODY_SECONDS)
         try:
             kept = super().handle_request(req, conn)
         finally:
+            conn.parser.unreader.sock = connection
             if not conn.sock.is_handed_over:
-                conn.sock = socket
-        return kept and conn.sock is socket
+                conn.sock = connection
+        return kept and conn.sock is connection
+
+    def _wait_for_more(self, conn: Any) -> None:
+        """Back to the loop until more has come than is there already."""
+        until = conn.head_until or time.monotonic() + HEAD_SECONDS
+        conn.head_until = conn.timeout = until
+        if time.monotonic() > until:
+            self.nr_conns -= 1
+            conn.close()
+            return
+        conn.sock.setblocking(False)
+        self.pending_conns.append(conn)
+        self.poller.register(conn.sock, EVENT_READ, partial(self.on_pending_socket_readable, conn))
+
+    def _drop(self, conn: Any) -> None:
+        self.pending_conns.remove(conn)
+        self.poller.unregister(conn.sock)
+        self.nr_conns -= 1
+        conn.close()
+
+    def _refuse(self, conn: Any) -> None:
+        """Without a thread, as all that its line may hold are waited for."""
+        try:
+            conn.sock.setblocking(False)
+            conn.sock.send(REFUSAL)
+        except OSError:
+            pass  # whoever does not read will see that the connection is closed
+        self.nr_conns -= 1
+        conn.close(graceful=True)
+
+    def _begin_turns(self) -> None:
+        """Threads for those whose turn it is. Called by the loop, and by threads that have become free."""
+        while (turn := self.turns.take()) is not None:
+            try:
+                begun = self.tpool.submit(self._in_turn, turn)
+            except RuntimeError:  # the process ends
+                self.turns.end(turn, 0.0)
+                turn.item.close()
+                continue
+            begun.add_done_callback(lambda _: self._begin_turns())
+            self._finish_later(begun, turn.item)
+
+    def _in_turn(self, turn: turns.Turn[Any]) -> Any:
+        with turns.taken(self.turns, turn):
+            return self.handle(turn.item)
+
+    def _finish_later(self, begun: Future[Any], conn: Any) -> None:
+        begun.add_done_callback(lambda done: self.method_queue.defer(self.finish_request, conn, done))
 
 
-def _said(connection: socket.socket) -> bytes | None:
-    """What has arrived and was not read yet; None when nothing has. Does not wait, and leaves it there."""
+def _head_of(conn: Any) -> bytes | None:
+    """The head of the request that comes next, or what may be seen of a long one; None while it is not complete.
+
+    Leaves everything where it is. A connection that is broken or at its end has a head of nothing.
+    """
+    # A body may have been read together with the request after it.
+    read = conn.parser.unreader.buf.getvalue() if conn.parser else b""
     try:
-        return connection.recv(LONGEST_HEAD, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        said = conn.sock.recv(LONGEST_HEAD, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
-        return None
+        said = None
     except OSError:
-        return b""  # broken: whoever handles it will see
-
-
-def _asks_for_health(connection: socket.socket) -> bool:
-    """Only when the whole head is there: a thread that is kept for health must not wait for the rest of a request."""
-    said = _said(connection) or b""
-    return said.startswith(HEALTH) and b"\r\n\r\n" in said
+        return b""
+    if said == b"" and b"\r\n\r\n" not in read:
+        return b""
+    head: bytes = read + (said or b"")
+    is_complete = b"\r\n\r\n" in head or len(head) >= LONGEST_HEAD
+    if not is_complete and len(head) == conn.head_size:
+        return b""  # woken, and nothing more is there: it was the end
+    # Readable means that more has come than was there: else the loop would turn for as long as half a head is.
+    conn.head_size = len(head)
+    lowest = 1 if is_complete else len(said or b"") + 1
+    conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowest)
+    return head if is_complete else None

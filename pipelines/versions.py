@@ -22,6 +22,7 @@ from pipelines.definition import DefinitionError, Fault, PipelineDefinition, par
 from pipelines.exceptions import VersionConflict
 from pipelines.graph import Graph
 from pipelines.models import ActivityTemplate, Deliverable, Pipeline, PipelineRun, PipelineVersion
+from tenants import turns
 from tenants.context import tenant_scope
 
 # What a step takes from its template when it does not say it itself.
@@ -76,6 +77,7 @@ def read_ahead(data: Any) -> None:
     data = synonyms.translate(data, synonyms.PIPELINE).data
     _refuse_heavy(data)
     for text in {text for text in _expressions_in(data) if isinstance(text, str)}:
+        turns.give_way()
         expressions.check(text)
 
 

@@ -42,7 +42,7 @@ from agents.exceptions import (
 )
 from agents.payload import job_of
 from agents.response_parser import InvalidAnswer, completed_from, session_id_from, usage_from
-from tenants import request_context, tracing
+from tenants import request_context, tracing, turns
 from tenants.api.documentation import IDEMPOTENCY_KEY, operation
 from tenants.api.faults import InvalidRequest
 from tenants.api.idempotency import HEADER, key_of
@@ -320,6 +320,7 @@ class RunView(TenantView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
+        turns.belongs_to(self.caller.token.tenant_id)
         self.repeated = verified(request, self.caller.token, self.raw_body)
 
     def _handled(self, handler: Handler) -> Any:

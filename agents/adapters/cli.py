@@ -16,6 +16,8 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,12 +29,14 @@ from agents.command_line import (
     processes,
     secrecy,
     transcripts,
+    users,
     workspaces,
     worktrees,
 )
 from agents.command_line.options import Options
 from agents.command_line.output import AgentOutput
 from agents.command_line.processes import Command, Ended, Resources, Watch
+from agents.command_line.users import OwnUser
 from agents.command_line.worktrees import Worktree
 from agents.contracts import AgentRequest, AgentResult, Completed, RunLink
 from agents.exceptions import (
@@ -58,11 +62,14 @@ class CliAdapter:
         """Run the program once. Raises the `AgentError` that its end stands for."""
         chosen = options.read(request.settings.options)
         invocation.program_of(chosen)
-        secrecy.require_isolation()
-        with workspaces.kept(request.run_id) as trace, worktrees.checked_out(request, chosen, trace) as tree:
+        with (
+            _user_of(request, chosen) as user,
+            workspaces.kept(request.run_id, user) as trace,
+            worktrees.checked_out(request, chosen, trace) as tree,
+        ):
             command = invocation.command_of(
                 request, chosen, files=trace.files, work=tree.path if tree else trace.work,
-                repository=str(tree.repository) if tree else None,
+                repository=str(tree.repository) if tree else None, user=trace.user,
             )  # fmt: skip
             try:
                 result = _Call(request, chosen, link).make(command)
@@ -70,6 +77,18 @@ class CliAdapter:
                 _keep_work(tree)
                 raise
             return _with_work(result, tree)
+
+
+@contextmanager
+def _user_of(request: AgentRequest, chosen: Options) -> Iterator[OwnUser | None]:
+    """Whom the program runs as; None: the worker's own user, where somebody has said that it may."""
+    if not secrecy.needs_own_user():
+        yield None
+        return
+    if chosen.home == "worker":
+        raise options.fault("home", "cannot be the worker's: each run has a user of its own here")
+    with users.own(invocation.home_of(request)) as user:
+        yield user
 
 
 @dataclass(slots=True)

@@ -19,9 +19,10 @@ import orjson
 from django.conf import settings
 
 from agents import payload
-from agents.command_line import options
+from agents.command_line import options, users
 from agents.command_line.options import Options
 from agents.command_line.processes import RUN_ID, Command
+from agents.command_line.users import OwnUser
 from agents.contracts import AgentRequest
 from agents.exceptions import ConfigurationError, SessionInvalid
 from tenants import tracing
@@ -34,12 +35,22 @@ _HARMLESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+=-]{0,199}")
 
 
 def command_of(
-    request: AgentRequest, chosen: Options, *, files: Path, work: Path, repository: str | None
+    request: AgentRequest,
+    chosen: Options,
+    *,
+    files: Path,
+    work: Path,
+    repository: str | None,
+    user: OwnUser | None = None,
 ) -> Command:
     """Writes the files that the arguments name into the folder `files`. Raises `ConfigurationError`, `SessionInvalid`."""
     program = program_of(chosen)
     values = {**_values(request, files, work, repository), **(_offered(files) if chosen.mcp else {})}
     arguments = list(_filled(chosen, values))
+    if user is not None:
+        users.give(files, user)
+        if request.skills_dir is not None:
+            users.give(request.skills_dir, user)
     return Command(
         arguments=[program, *arguments[1:]],
         environment=environment_of(request, chosen, work),
@@ -48,6 +59,7 @@ def command_of(
         limits=chosen.limits,
         seconds=request.timeout_seconds,
         grace_seconds=chosen.kill_grace_seconds,
+        user=user,
     )
 
 

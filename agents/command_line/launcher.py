@@ -1,13 +1,19 @@
 """Runs between the fork and the agent: sets limits, ties the agent's life to its worker's, and becomes the agent.
 
-A program of its own, `python -I -S launcher.py PARENT MEMORY_MB CPU_SECONDS NICE -- PROGRAM ARGUMENT...`, because Python code between a
-fork and an exec could deadlock in a process with threads. It imports nothing of the application, and what cannot be set is left out.
+A program of its own, `python -I -S launcher.py PARENT MEMORY_MB CPU_SECONDS NICE USER -- PROGRAM ARGUMENT...`, because Python
+code between a fork and an exec could deadlock in a process with threads. It imports nothing of the application, and what cannot be
+set is left out.
 """
 
 import os
+import stat
 import sys
 
+if sys.platform.startswith("linux"):
+    import ctypes  # at once: whom this becomes may not be able to read Python's own files
+
 PARENT_DEATH = 1  # PR_SET_PDEATHSIG
+NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS
 KILL = 9
 NOT_STARTED = 127  # as shells say it
 
@@ -15,11 +21,13 @@ NOT_STARTED = 127  # as shells say it
 def main(arguments: list[str]) -> None:
     """Does not return. Exits with 127 and a line on the standard error when the program cannot be started."""
     parent, memory_mb, cpu_seconds, nice = (int(text) for text in arguments[:4])
-    command = arguments[5:]
-    die_with(parent)
+    command = arguments[6:]
     limit(memory_mb, cpu_seconds)
     if nice:
         os.nice(nice)
+    if arguments[4]:
+        become(*(int(text) for text in arguments[4].split(",")))
+    die_with(parent)  # after the change of users, by which the kernel forgets it
     os.umask(0o077)
     try:
         os.execv(command[0], command)  # noqa: S606 - no shell is wanted
@@ -29,13 +37,28 @@ def main(arguments: list[str]) -> None:
         os._exit(NOT_STARTED)
 
 
+def prctl(option: int, value: int) -> None:
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def become(uid: int, gid: int, *groups: int) -> None:
+    """Another user, for good: neither a program with a set-user-id bit nor a capability leads back."""
+    for descriptor in (0, 1, 2):
+        # A program may open its own pipes by name, as /dev/stderr, which only their owner may.
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.fchown(descriptor, uid, gid)
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    prctl(NO_NEW_PRIVILEGES, 1)
+
+
 def die_with(parent: int) -> None:
     """From here on the kernel kills this process when the thread that started it ends. Elsewhere than on Linux the sweep must do."""
     if not sys.platform.startswith("linux"):
         return
-    import ctypes
-
-    ctypes.CDLL(None).prctl(PARENT_DEATH, KILL, 0, 0, 0)
+    prctl(PARENT_DEATH, KILL)
     if os.getppid() != parent:
         os._exit(NOT_STARTED)  # it died before the kernel was told
 

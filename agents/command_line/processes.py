@@ -21,8 +21,9 @@ from pathlib import Path
 
 import psutil
 
-from agents.command_line import launcher
+from agents.command_line import launcher, users
 from agents.command_line.options import Limits
+from agents.command_line.users import OwnUser
 
 CHUNK = 65_536
 LOOK_SECONDS = 0.1  # between looks at an agent that says nothing
@@ -46,6 +47,7 @@ class Command:
     limits: Limits = field(default_factory=Limits)
     seconds: float = 600.0
     grace_seconds: float = 5.0
+    user: OwnUser | None = None  # whom it runs as; None: the worker's
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,9 @@ def run(command: Command, watch: Watch) -> Ended:
 def _launched(command: Command) -> list[str]:
     limits = command.limits
     numbers = (os.getpid(), limits.memory_mb or 0, limits.cpu_seconds or 0, limits.nice)
-    return [sys.executable, "-I", "-S", launcher.__file__, *map(str, numbers), "--", *command.arguments]
+    user = command.user
+    ids = ",".join(map(str, (user.uid, user.gid, *user.groups))) if user else ""
+    return [sys.executable, "-I", "-S", launcher.__file__, *map(str, numbers), ids, "--", *command.arguments]
 
 
 def kill_all_of(run_id: str, *, session: int | None = None) -> int:
@@ -212,6 +216,8 @@ class _Going:
     def _kill_the_rest(self) -> None:
         self.signal(signal.SIGKILL)
         kill_all_of(self.command.environment[RUN_ID], session=self.process.pid)
+        if self.command.user is not None:
+            users.end_all_of(self.command.user.uid)
 
     def clear_away(self) -> None:
         """End what still runs: the group, and what has left the group but not the tree."""

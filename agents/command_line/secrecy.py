@@ -1,8 +1,8 @@
 """What a worker keeps from the programs that it runs: its memory, its environment, and what it was given to reach servers with.
 
-A program of another user could read none of it. One of the same user could, by /proc and by ptrace, but for two things that are done here:
-the process says that nobody may look into it (Linux), and the passwords are wiped from the environment that it was started with, once
-they have been read.
+A program of another user could read none of it; `users` gives each run one where the worker may switch. One of the same user could, by
+/proc and by ptrace, but for two things that are done here: the process says that nobody may look into it (Linux), and the passwords are
+wiped from the environment that it was started with, once they have been read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from django.conf import settings
 
+from agents.command_line import users
 from agents.exceptions import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -62,12 +63,19 @@ def begin_worker() -> None:
         forget()
 
 
-def require_isolation() -> None:
-    """Raise `ConfigurationError` where a program would run as the worker's own user and nobody has said that it may."""
+def needs_own_user() -> bool:
+    """Whether a program is to run as a user of its own (`users`), not as the worker's.
+
+    Raises `ConfigurationError` where the worker cannot switch and nobody has said that programs may run as its own user.
+    """
     close()
-    if not settings.ORCHESTRATOR_CLI_SHARED_USER:
-        raise ConfigurationError(
-            "A program would run as the worker's own user, and could read the files of other runs. Give these agents a worker of their"
-            " own in a container of its own, and set ORCHESTRATOR_CLI_SHARED_USER=1 there.",
-            code="shared_user",
-        )
+    if settings.ORCHESTRATOR_CLI_SHARED_USER:
+        return False
+    if users.may_switch():
+        return True
+    raise ConfigurationError(
+        "A program would run as the worker's own user, and could read the files of other runs. Run this worker as root in a"
+        " container of its own, so that it can give each run a user; or, if the container is for these agents alone, set"
+        " ORCHESTRATOR_CLI_SHARED_USER=1.",
+        code="shared_user",
+    )

@@ -25,7 +25,9 @@ from uuid import UUID
 import orjson
 from django.conf import settings
 
+from agents.command_line import users
 from agents.command_line.processes import kill_all_of
+from agents.command_line.users import OwnUser
 from agents.exceptions import InputUnavailable
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class Trace:
 
     folder: Path
     descriptor: int
+    user: OwnUser | None = None  # to whom its folders belong; None: the worker's own
 
     @property
     def work(self) -> Path:
@@ -51,14 +54,15 @@ class Trace:
 
     def note(self, facts: dict[str, Any]) -> None:
         """What whoever comes after must know to remove everything. Written before it is made."""
-        os.pwrite(self.descriptor, orjson.dumps(facts), 0)
+        known = {} if self.user is None else {"user": [self.user.uid, self.user.gid, *self.user.groups]}
+        os.pwrite(self.descriptor, orjson.dumps(known | facts), 0)
 
 
 @contextmanager
-def kept(run_id: UUID) -> Iterator[Trace]:
+def kept(run_id: UUID, user: OwnUser | None = None) -> Iterator[Trace]:
     """The run's folder, which exists inside the block and is gone after it. Raises `InputUnavailable` when it cannot be made."""
     try:
-        trace = _made(_home() / str(run_id))
+        trace = _made(_home() / str(run_id), user)
     except OSError as error:
         raise InputUnavailable(
             f"The run's folder cannot be made: {error.strerror}.", code="folder_unavailable"
@@ -70,15 +74,18 @@ def kept(run_id: UUID) -> Iterator[Trace]:
         os.close(trace.descriptor)
 
 
-def _made(folder: Path) -> Trace:
+def _made(folder: Path, user: OwnUser | None) -> Trace:
     folder.mkdir(mode=OWN_ONLY, parents=True)
     # Locked before it has its name: a sweep must never meet it unlocked.
     descriptor = os.open(folder / "new", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     (folder / "new").rename(folder / "trace.json")
-    trace = Trace(folder, descriptor)
+    trace = Trace(folder, descriptor, user)
     trace.work.mkdir(mode=OWN_ONLY)
     trace.files.mkdir(mode=OWN_ONLY)
+    if user is not None:
+        trace.note({})
+        users.give(trace.work, user)
     return trace
 
 
@@ -92,7 +99,10 @@ def sweep(undo: Callable[[dict[str, Any]], None]) -> int:
         try:
             kill_all_of(folder.name)
             with suppress(orjson.JSONDecodeError):
-                undo(orjson.loads(os.pread(descriptor, 1_000_000, 0) or b"{}"))
+                facts = orjson.loads(os.pread(descriptor, 1_000_000, 0) or b"{}")
+                if "user" in facts:
+                    users.end_left_behind(facts["user"][0])
+                undo(facts)
             _remove(folder)
             swept += 1
             logger.warning("Left-over agent swept", extra={"action": "agent_swept", "run": folder.name})

@@ -10,16 +10,20 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 
+from agents.command_line import users
 from agents.command_line.options import Options, fault
+from agents.command_line.users import OwnUser
 from agents.contracts import AgentRequest
 from agents.exceptions import ConfigurationError, InputUnavailable
 
@@ -63,9 +67,11 @@ class Worktree:
     path: Path
     branch: str
     base: str  # the commit that the branch began at
+    user: OwnUser | None = None  # who works in it, and as whom git is run there
 
     def outcome(self) -> dict[str, Any]:
         """What came of it. Commits what was left uncommitted."""
+        _git = partial(_git_as, self.user)
         if _git(self.path, "status", "--porcelain"):
             _git(self.path, "add", "--all")
             _git(self.path, *_IDENTITY, "commit", "--quiet", "--no-verify", "-m", f"Work of {self.branch}")
@@ -90,12 +96,16 @@ def checked_out(request: AgentRequest, chosen: Options, trace: Trace) -> Iterato
         yield None
         return
     with _held(repository, shared=not chosen.exclusive):
-        path = trace.folder / "tree"
+        path, user = trace.folder / "tree", trace.user
+        if user is not None:
+            trace.user = user = user.beside(repository)
+            path.mkdir(mode=0o700)
+            users.give(path, user)
         trace.note({"repository": str(repository), "worktree": str(path)})
         try:
-            yield _added(repository, path, f"orchestrator/{request.activity_id}", chosen.base)
+            yield _added(repository, path, f"orchestrator/{request.activity_id}", chosen.base, user)
         finally:
-            remove(repository, path)
+            remove(repository, path, user)
 
 
 def repository_of(chosen: Options, params: Mapping[str, Any]) -> Path | None:
@@ -119,18 +129,24 @@ def repository_of(chosen: Options, params: Mapping[str, Any]) -> Path | None:
 def undo(facts: Mapping[str, Any]) -> None:
     """Remove the working copy of a run whose worker was killed, as it had noted it."""
     if "worktree" in facts:
-        remove(Path(facts["repository"]), Path(facts["worktree"]))
+        ids = facts.get("user")
+        user = OwnUser(ids[0], ids[1], tuple(ids[2:])) if ids else None
+        remove(Path(facts["repository"]), Path(facts["worktree"]), user)
 
 
-def remove(repository: Path, path: Path) -> None:
+def remove(repository: Path, path: Path, user: OwnUser | None = None) -> None:
     """The working copy and what git knows of it; the branch stays. Nothing happens when there is none."""
+    _git = partial(_git_as, user)
+    if user is not None:  # its folder is the worker's, so what is in it is taken away first
+        shutil.rmtree(path, ignore_errors=True)
     with suppress(InputUnavailable):
         _git(repository, "worktree", "remove", "--force", "--force", str(path))
     with suppress(InputUnavailable):
         _git(repository, "worktree", "prune", "--expire", "now")
 
 
-def _added(repository: Path, path: Path, branch: str, base: str) -> Worktree:
+def _added(repository: Path, path: Path, branch: str, base: str, user: OwnUser | None) -> Worktree:
+    _git = partial(_git_as, user)
     known = _git(repository, "branch", "--list", branch)
     # One that was removed without git's knowledge would keep the branch from being checked out.
     _git(repository, "worktree", "prune", "--expire", "now")
@@ -141,7 +157,7 @@ def _added(repository: Path, path: Path, branch: str, base: str) -> Worktree:
     else:
         _git(repository, "worktree", "add", "--quiet", "-b", branch, str(path), base)
         start = _git(path, "rev-parse", "HEAD")
-    return Worktree(repository, path, branch, start)
+    return Worktree(repository, path, branch, start, user)
 
 
 @contextmanager
@@ -162,16 +178,20 @@ def _held(repository: Path, *, shared: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _git(folder: Path, *arguments: str) -> str:
+def _git_as(user: OwnUser | None, folder: Path, *arguments: str) -> str:
     """What git says, without the ends of lines around it. Raises `InputUnavailable`."""
     try:
-        environment = {**_environment(), **_as_configuration({**HARMLESS, **_without_filters(folder)})}
+        environment = {
+            **_environment(user),
+            **_as_configuration({**_harmless(user), **_without_filters(folder, user)}),
+        }
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],
             env=environment,
             capture_output=True,
             timeout=GIT_SECONDS,
             check=True,
+            **_as_user(user),
         )
     except FileNotFoundError as error:
         raise ConfigurationError("git is not installed on this machine.") from error
@@ -185,18 +205,31 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.decode("utf-8", "replace").strip()
 
 
-def _environment() -> dict[str, str]:
+def _as_user(user: OwnUser | None) -> dict[str, Any]:
+    if user is None:
+        return {}
+    return {"user": user.uid, "group": user.gid, "extra_groups": list(user.groups), "umask": 0o077}
+
+
+def _harmless(user: OwnUser | None) -> dict[str, str]:
+    # A run's own user owns neither the repository nor its other working copies; git would refuse to work on what is somebody else's.
+    return HARMLESS if user is None else {**HARMLESS, "safe.directory": "*"}
+
+
+def _environment(user: OwnUser | None) -> dict[str, str]:
+    home = os.environ.get("HOME", "/") if user is None else "/nonexistent"
     return {
-        "PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": os.environ.get("HOME", "/"), "LC_ALL": "C",
+        "PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": home, "LC_ALL": "C",
         "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
     }  # fmt: skip
 
 
-def _without_filters(folder: Path) -> dict[str, str]:
+def _without_filters(folder: Path, user: OwnUser | None) -> dict[str, str]:
     """Settings that switch off every filter which the repository's own settings name, as an agent may have written them."""
     listed = subprocess.run(
         ["git", "-C", str(folder), "config", "--null", "--name-only", "--get-regexp", "^filter\\."],
-        env={**_environment(), **_as_configuration(HARMLESS)}, capture_output=True, timeout=GIT_SECONDS, check=False,
+        env={**_environment(user), **_as_configuration(_harmless(user))}, capture_output=True, timeout=GIT_SECONDS, check=False,
+        **_as_user(user),
     )  # fmt: skip
     keys = [key for key in listed.stdout.decode("utf-8", "surrogateescape").split("\0") if key]
     drivers = {key.rpartition(".")[0] for key in keys}

@@ -128,8 +128,13 @@ ORCHESTRATOR_BATCH_TIMEOUT_SECONDS = 86_400
 ORCHESTRATOR_BATCH_RESULT_MAX_BYTES = _env.int("ORCHESTRATOR_BATCH_RESULT_MAX_BYTES", default=256_000_000)
 # Command-line agents. Programs that may be run, as operators write them in `options.command`; empty: none.
 ORCHESTRATOR_CLI_COMMANDS = tuple(_env.list("ORCHESTRATOR_CLI_COMMANDS", default=[]))
-# Whether they may run as the worker's own user, whose files they can then read. Off: they are refused; `local` and `test` switch it on.
+# Whether they may run as the worker's own user, whose files they can then read. Off: each run has a user of its own where the worker may
+# switch, else they are refused; `local` and `test` switch it on.
 ORCHESTRATOR_CLI_SHARED_USER = _env.bool("ORCHESTRATOR_CLI_SHARED_USER", default=False)
+# The numbers, first and last, of the users and groups that runs get; nobody else on the machine may have them.
+ORCHESTRATOR_CLI_USERS = tuple(
+    int(number) for number in _env("ORCHESTRATOR_CLI_USERS", default="20000-29999").split("-", 1)
+)
 # Repositories whose working copies such agents may get, by path.
 ORCHESTRATOR_CLI_REPOSITORIES = tuple(_env.list("ORCHESTRATOR_CLI_REPOSITORIES", default=[]))
 # What such an agent prints is kept up to this size and for so many days. Too small: the end of a long run is missing.
@@ -158,9 +163,10 @@ ORCHESTRATOR_API_BURST = _env.float("ORCHESTRATOR_API_BURST", default=2000.0)
 ORCHESTRATOR_API_CALLER_RATE = _env.float("ORCHESTRATOR_API_CALLER_RATE", default=250.0)
 ORCHESTRATOR_API_CALLER_BURST = _env.float("ORCHESTRATOR_API_CALLER_BURST", default=1000.0)
 # Milliseconds of computing per second that the requests of a tenant may take in all web processes, and the burst above it. Half of what
-# this machine has: no tenant takes it all.
+# the web processes of this machine have, of which each computes on one core at a time: no tenant takes it all.
 ORCHESTRATOR_API_WORK_MS_RATE = _env.float(
-    "ORCHESTRATOR_API_WORK_MS_RATE", default=500.0 * (os.cpu_count() or 1)
+    "ORCHESTRATOR_API_WORK_MS_RATE",
+    default=500.0 * min(int(_env("WEB_CONCURRENCY", default="") or 1), os.cpu_count() or 1),
 )
 ORCHESTRATOR_API_WORK_MS_BURST = _env.float(
     "ORCHESTRATOR_API_WORK_MS_BURST", default=5 * ORCHESTRATOR_API_WORK_MS_RATE

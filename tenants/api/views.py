@@ -25,7 +25,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
-from tenants import outages
+from tenants import outages, turns
 from tenants.api.parsers import refuse_odd_body
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal, caller_of
@@ -78,6 +78,8 @@ class TenantView(GenericAPIView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         self._weighed = caller_of(request)
+        if self._weighed is not None:
+            turns.belongs_to(self._weighed.tenant_id)
         if any("\x00" in value for value in kwargs.values() if isinstance(value, str)):
             raise Http404  # PostgreSQL could not even be asked
         if request.method not in SAFE_METHODS and hasattr(self, (request.method or "").lower()):
@@ -125,6 +127,7 @@ class TenantView(GenericAPIView):
                 keep=self._body_to_keep,
             )
         self.before_transaction()
+        turns.give_way()
         return tried_again(lambda: self._in_scope(handler))
 
     def _in_scope(self, handler: Handler) -> Any:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from django.urls import resolve
 
+from agents.command_line import users
 from orchestrator.embedded.valkey import REDIS_USERS
 from orchestrator.processes import ProcessSpec, standard_processes, system_worker
 from orchestrator.processes.__main__ import main as become
@@ -24,6 +25,7 @@ SERVERS = ("postgres", "redis", "mongo")
 
 #: What may be set in .env for the containers alone.
 OF_THIS_FILE = {
+    "COMMAND_LINE_QUEUES",
     "POSTGRES_PASSWORD", "POSTGRES_OWNER_PASSWORD", "POSTGRES_APP_PASSWORD", "POSTGRES_SYSTEM_PASSWORD",
     "REDIS_PASSWORD", "MONGO_PASSWORD", "MONGO_APP_PASSWORD", *(f"REDIS_{user.upper()}_PASSWORD" for user in REDIS_USERS),
 }  # fmt: skip
@@ -61,7 +63,23 @@ def _documented() -> set[str]:
 
 def test_there_is_a_service_for_every_process_and_every_server() -> None:
     assert {spec.name for spec in _table(port=1, flower_port=2)} == set(PROCESSES)
-    assert set(_services()) == {*PROCESSES, *SERVERS, "migrate"}
+    assert set(_services()) == {*PROCESSES, *SERVERS, "migrate", "command-line"}
+
+
+def test_who_runs_programs_may_switch_users_and_nothing_else() -> None:
+    service = _services()["command-line"]
+
+    numbers = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
+    assert service["user"] == "0:0"
+    assert tuple(numbers[name] for name in service["cap_add"]) == users.NEEDED
+    assert service["cap_drop"] == ["ALL"]
+    assert service["read_only"]
+    assert "ORCHESTRATOR_CLI_SHARED_USER" not in service["environment"]
+    assert service["profiles"] == ["command-line"]
+    others = [
+        name for name in (*PROCESSES, "migrate") if {"user", "cap_add", "privileged"} & set(_services()[name])
+    ]
+    assert others == []
 
 
 @pytest.mark.parametrize("name", PROCESSES)
@@ -257,7 +275,8 @@ def test_a_server_can_change_nothing_but_its_data(name: str) -> None:
 def test_every_server_keeps_its_data_in_a_volume() -> None:
     volumes = yaml.safe_load(_text())["volumes"]
 
-    assert {_services()[name]["volumes"][0].partition(":")[0] for name in SERVERS} == set(volumes)
+    kept = {each.partition(":")[0] for each in _services()["command-line"]["volumes"]}
+    assert {_services()[name]["volumes"][0].partition(":")[0] for name in SERVERS} == set(volumes) - kept
 
 
 @pytest.mark.parametrize("name", PROCESSES)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agents.command_line import secrecy
+from agents.command_line import secrecy, users
 from agents.exceptions import ConfigurationError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,11 +79,51 @@ def test_a_program_is_not_run_as_the_workers_user_unless_somebody_said_so(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(secrecy, "close", lambda: None)
+    monkeypatch.setattr(users, "may_switch", lambda: False)
     settings.ORCHESTRATOR_CLI_SHARED_USER = False
     with pytest.raises(ConfigurationError, match="ORCHESTRATOR_CLI_SHARED_USER"):
-        secrecy.require_isolation()
+        secrecy.needs_own_user()
     settings.ORCHESTRATOR_CLI_SHARED_USER = True
-    secrecy.require_isolation()
+    assert not secrecy.needs_own_user()
+
+
+#: A worker that asks whether it may run a program, after it has given something up.
+ASKING = """
+import ctypes, os
+from django.conf import settings
+settings.configure(ORCHESTRATOR_CLI_SHARED_USER=False)
+from agents.command_line import secrecy
+from agents.exceptions import ConfigurationError
+{given_up}
+try:
+    print(secrecy.needs_own_user())
+except ConfigurationError as refusal:
+    print(refusal.error_code)
+"""
+
+
+@linux
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give something up")
+@pytest.mark.parametrize(
+    ("given_up", "answer"),
+    [
+        ("pass", "True"),
+        ("os.setresuid(65534, 65534, 65534)", "shared_user"),
+        # Root in a container that took all capabilities away.
+        (
+            "ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())",
+            "shared_user",
+        ),
+    ],
+    ids=["root", "nobody", "root without capabilities"],
+)
+def test_a_worker_that_cannot_switch_runs_no_programs(given_up: str, answer: str) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", ASKING.format(given_up=given_up)],
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+
+    assert told.stdout.split() == [answer]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,268 @@
+"""A user of its own for each run of a program, where the worker may switch: it can then read neither the worker nor other runs.
+
+    agents/users/<number>      held locked, shared by nobody, for as long as a run has this user
+    agents/users/lock          held while a user is chosen; its content is the number that was chosen last
+
+A worker that is root and has the capabilities below takes the next number of `ORCHESTRATOR_CLI_USERS` that no run and no process has. The
+home of a tenant's role outlives its runs, so it belongs to a group that nothing else has: each run is in the group of its own home alone.
+The locks are the kernel's: a worker that dies gives them back, and a number is chosen again only when no process has it any more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+from django.conf import settings
+
+from agents.exceptions import ConfigurationError
+
+#: CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID: to give files away, to take them back, to end what runs, and to switch.
+NEEDED = (0, 1, 3, 5, 6, 7)
+PASSABLE = 0o711  # a folder that others may go through, but not list
+SHARED_FOLDERS = ("/var/tmp", "/dev/shm")  # noqa: S108 - cleaned, not used
+
+
+@dataclass(frozen=True, slots=True)
+class OwnUser:
+    """Of one run. `gid` is that of the home; `groups` are those of repositories that it works on."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+    def beside(self, repository: Path) -> OwnUser:
+        """The same, allowed what the group of this repository is allowed."""
+        return replace(self, groups=(*self.groups, repository.stat().st_gid))
+
+
+def may_switch() -> bool:
+    """Whether this process may become another user, with all that belongs to it."""
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        return False
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    has = int(status.partition("CapEff:")[2].split(maxsplit=1)[0], 16)
+    return all(has >> number & 1 for number in NEEDED)
+
+
+@contextmanager
+def own(home: Path) -> Iterator[OwnUser]:
+    """A user that nobody else has until the block ends, and to whom the folder `home` is open. What it left running or lying is gone then.
+
+    Raises `ConfigurationError` when all numbers are taken.
+    """
+    folder = _home()
+    _make_passable(home.parent)
+    with _locked(folder / "lock") as choice:
+        uid, held = _chosen(folder, choice)
+        try:
+            gid = _group_of(home)
+            using, is_alone = _used(home)
+            _open_home(home, uid if is_alone else -1, gid)
+        except BaseException:
+            os.close(held)
+            raise
+    try:
+        yield OwnUser(uid, gid)
+    finally:
+        end_all_of(uid)
+        _forget_files_of(uid)
+        os.close(using)
+        os.close(held)
+
+
+def give(folder: Path, user: OwnUser) -> None:
+    """A folder that the worker has made, with all that is in it, becomes the user's own; those above let it through."""
+    _make_passable(folder.parent)
+    for path, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            os.chown(os.path.join(path, name), user.uid, user.gid, follow_symlinks=False)
+    os.chown(folder, user.uid, user.gid)
+
+
+def end_left_behind(uid: int) -> int:
+    """Kill what a dead worker's run has left running, unless another run has its user by now; returns how many processes."""
+    with _locked(_home() / "lock"):
+        try:
+            descriptor = _try(_home() / str(uid))
+        except BlockingIOError:
+            return 0
+        try:
+            return end_all_of(uid)
+        finally:
+            os.close(descriptor)
+
+
+def end_all_of(uid: int) -> int:
+    """Kill every process of this user, until there is none: one that is just being started must not slip through."""
+    killed = 0
+    while found := _processes_of(uid):
+        for process in found:
+            with suppress(psutil.Error):
+                process.kill()
+                killed += 1
+        psutil.wait_procs(found, timeout=1)
+        if all(_is_dead(process) for process in found):
+            break
+    return killed
+
+
+def _is_dead(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return True
+
+
+def _processes_of(uid: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if uid in process.uids() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def _chosen(folder: Path, choice: int) -> tuple[int, int]:
+    first, last = settings.ORCHESTRATOR_CLI_USERS
+    count = last - first + 1
+    before = os.pread(choice, 20, 0).decode().strip()
+    begin = int(before) + 1 - first if before.isdigit() else 0
+    taken = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                taken |= set(process.uids())
+    for place in range(count):
+        uid = first + (begin + place) % count
+        if uid in taken:
+            continue
+        with suppress(BlockingIOError):
+            held = _try(folder / str(uid))
+            os.pwrite(choice, str(uid).encode().ljust(20), 0)
+            return uid, held
+    raise ConfigurationError(f"All {count} users of ORCHESTRATOR_CLI_USERS are taken.", code="no_user_left")
+
+
+def _try(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _group_of(home: Path) -> int:
+    """The group of this home, which no other home has. Made with the home, under the lock of the choice."""
+    first, last = settings.ORCHESTRATOR_CLI_USERS
+    group = home.stat().st_gid
+    if first <= group <= last:
+        return group
+    taken = {other.stat().st_gid for other in home.parent.parent.glob("*/*") if other.is_dir()}
+    for number in range(first, last + 1):
+        if number not in taken:
+            os.chown(home, -1, number)
+            return number
+    raise ConfigurationError("All groups of ORCHESTRATOR_CLI_USERS are taken by homes.", code="no_user_left")
+
+
+def _used(home: Path) -> tuple[int, bool]:
+    """A lock that says that a run uses this home, and whether no other one does. To be called under the lock of the choice."""
+    descriptor = os.open(home.with_name(f".{home.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_alone = True
+    except BlockingIOError:
+        is_alone = False
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor, is_alone
+
+
+def _open_home(home: Path, uid: int, gid: int) -> None:
+    """To the owner (-1: whoever it is) and the group: what earlier runs kept for themselves, this one may read and change.
+
+    An earlier run has filled it, and one of the same role may be doing so: no link is followed, and all is changed as it was opened.
+    """
+    for _, folders, files, above in os.fwalk(home, follow_symlinks=False):
+        for name in (*folders, *files):
+            with suppress(OSError):
+                descriptor = os.open(
+                    name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=above
+                )
+                try:
+                    _open_to_group(descriptor, uid, gid)
+                finally:
+                    os.close(descriptor)
+    descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchown(descriptor, uid, gid)
+        os.fchmod(descriptor, 0o2770)
+    finally:
+        os.close(descriptor)
+
+
+def _open_to_group(descriptor: int, uid: int, gid: int) -> None:
+    found = os.fstat(descriptor)
+    first, last = settings.ORCHESTRATOR_CLI_USERS
+    is_file = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+    # Neither devices nor what has a second name elsewhere, nor what never belonged to a run.
+    if not (is_file or stat.S_ISDIR(found.st_mode)) or not (
+        found.st_uid == 0 or first <= found.st_uid <= last
+    ):
+        return
+    os.fchown(descriptor, uid, gid)
+    mode = stat.S_IMODE(found.st_mode) & 0o777
+    os.fchmod(descriptor, mode | (mode & 0o700) >> 3 | (stat.S_ISGID if stat.S_ISDIR(found.st_mode) else 0))
+
+
+def _forget_files_of(uid: int) -> None:
+    """In the folders that all may write to: a later run must not find what an earlier one left under the same number."""
+    for folder in {tempfile.gettempdir(), *SHARED_FOLDERS}:
+        with suppress(OSError):
+            for entry in os.scandir(folder):
+                with suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_uid != uid:
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    else:
+                        os.unlink(entry.path)
+
+
+def _make_passable(folder: Path) -> None:
+    """Programs of other users must be able to go through the folders above theirs, down from ORCHESTRATOR_HOME, and to list none."""
+    top = Path(settings.ORCHESTRATOR_HOME)
+    for each in (folder, *folder.parents):
+        mode = stat.S_IMODE(each.stat().st_mode)
+        wanted = mode | 0o111 if each == top else PASSABLE
+        if mode != wanted:
+            each.chmod(wanted)
+        if each == top:
+            break
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _home() -> Path:
+    folder = Path(settings.ORCHESTRATOR_HOME) / "agents" / "users"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,157 @@
+"""A real web process: tenants take its threads in turn, and clients that are slow to ask hold none."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from orchestrator.embedded import ports
+from tenants.turns import MOST_WAITING
+
+ROOT = Path(__file__).resolve().parents[3]
+NOISY, QUIET, STRANGER = "1", "2", "nobody-knows-me"
+THREADS = 8
+
+
+@pytest.fixture
+def web() -> Iterator[int]:
+    """The port of a process with 8 threads, as it is started everywhere."""
+    port = ports.keep_or_choose(None)
+    command = [
+        sys.executable, "-m", "gunicorn", "tests.integration.web_turns.app:application", "--no-control-socket",
+        "--worker-class=orchestrator.web_worker.StreamingWorker", "--workers=1", f"--threads={THREADS}", f"--bind=127.0.0.1:{port}",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        _until(lambda: _listens(port))
+        yield port
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _listens(port: int) -> bool:
+    try:
+        return ask(port, "/", STRANGER)[0] == 200
+    except OSError:
+        return False
+
+
+def _until(condition) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def ask(port: int, path: str, tenant: str, timeout: float = 20) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {tenant}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_however_many_requests_of_a_tenant_wait_another_one_is_answered(web: int) -> None:
+    for tenant in (NOISY, QUIET):
+        ask(web, "/", tenant)
+    with ThreadPoolExecutor(30) as clients:
+        waiting = [clients.submit(ask, web, "/wait", NOISY) for _ in range(30)]
+        _until(lambda: ask(web, f"/waiting?tenant={NOISY}", QUIET)[1] == str(THREADS // 2))
+        try:
+            assert ask(web, "/", QUIET) == (200, "1")
+            assert ask(web, f"/waiting?tenant={NOISY}", QUIET)[1] == str(THREADS // 2)
+        finally:
+            ask(web, "/open", QUIET)
+        assert {each.result()[0] for each in waiting} == {200}
+
+
+def test_threads_are_left_for_whoever_comes_when_a_tenant_alone_holds_all(web: int) -> None:
+    ask(web, "/", NOISY)
+    with ThreadPoolExecutor(20) as clients:
+        waiting = [clients.submit(ask, web, "/wait", NOISY) for _ in range(20)]
+        try:
+            _until(lambda: ask(web, f"/waiting?tenant={NOISY}", STRANGER)[1] == str(THREADS))
+            assert ask(web, "/", QUIET) == (200, "1")
+        finally:
+            ask(web, "/open", QUIET)
+        assert {each.result()[0] for each in waiting} == {200}
+
+
+def test_beside_others_a_tenant_that_computes_much_does_so_once_at_a_time(web: int) -> None:
+    for tenant in (NOISY, QUIET):
+        ask(web, "/", tenant)
+    ask(web, "/compute?seconds=1.5", NOISY)
+    ask(web, "/", QUIET)
+    with ThreadPoolExecutor(6) as clients:
+        answers = [clients.submit(ask, web, "/compute?seconds=0.2", NOISY) for _ in range(6)]
+
+        assert {each.result() for each in answers} == {(200, "1")}
+
+
+def test_a_line_that_is_too_long_is_answered_429_at_once(web: int) -> None:
+    for tenant in (NOISY, QUIET):
+        ask(web, "/", tenant)
+    count = THREADS + MOST_WAITING + 20
+    with ThreadPoolExecutor(count) as clients:
+        waiting = [clients.submit(ask, web, "/wait", NOISY) for _ in range(count)]
+        _until(lambda: sum(each.done() for each in waiting) >= 20)
+        assert ask(web, "/", QUIET)[0] == 200
+        ask(web, "/open", QUIET)
+        statuses = [each.result()[0] for each in waiting]
+
+    assert set(statuses) == {200, 429}
+    assert statuses.count(429) <= 24
+
+
+def test_a_thousand_clients_that_never_end_their_head_hold_up_nobody(web: int) -> None:
+    with ExitStack() as open_ones:
+        for _ in range(1000):
+            client = open_ones.enter_context(socket.create_connection(("127.0.0.1", web), timeout=10))
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        began = time.monotonic()
+        assert ask(web, "/", QUIET) == (200, "1")
+        assert time.monotonic() - began < 5
+
+
+def test_a_head_that_comes_in_pieces_is_read_as_a_whole(web: int) -> None:
+    with socket.create_connection(("127.0.0.1", web), timeout=10) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in (b"GET / HT", b"TP/1.1\r\nHo", b"st: x\r\nAuthorization: Bea", b"rer 5\r\n\r", b"\n"):
+            client.sendall(piece)
+            time.sleep(0.05)
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_requests_sent_without_waiting_for_answers_are_all_answered(web: int) -> None:
+    one = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+    with socket.create_connection(("127.0.0.1", web), timeout=10) as client:
+        client.sendall(one * 3)
+        said = b""
+        while said.count(b"HTTP/1.1 200") < 3 or not said.endswith(b"\r\n\r\n3"):
+            said += client.recv(4096)
+
+
+def test_a_client_that_goes_in_the_middle_of_its_head_leaves_nothing_behind(web: int) -> None:
+    for _ in range(50):
+        with socket.create_connection(("127.0.0.1", web), timeout=10) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n")
+
+    assert ask(web, "/", QUIET) == (200, "1")

@@ -1,0 +1,215 @@
+"""Whose request comes next in a web process, without any server."""
+
+from __future__ import annotations
+
+import threading
+from uuid import UUID
+
+import pytest
+
+from tenants import turns
+from tenants.turns import MOST_WAITING, Turn, Turns
+
+NOISY, QUIET, OTHER = (str(UUID(int=number)) for number in (1, 2, 3))
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Process:
+    """A web process of 8 threads, two of them spare, that knows the credentials of its tenants."""
+
+    def __init__(self, *tenants: str) -> None:
+        self.clock = Clock()
+        self.turns: Turns[str] = Turns(8, 2, clock=self.clock)
+        for tenant in tenants:
+            self.arrives(tenant)
+            turn = self.turns.take()
+            assert turn is not None
+            turn.tenant = tenant
+            self.turns.end(turn, 0.0)
+
+    def arrives(self, tenant: str, name: str = "") -> bool:
+        head = f"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer of-{tenant}\r\n\r\n".encode()
+        return self.turns.wait(head, name or tenant)
+
+    def begin(self) -> list[Turn[str]]:
+        begun = []
+        while (turn := self.turns.take()) is not None:
+            begun.append(turn)
+        return begun
+
+    def computes(self, tenant: str, seconds: float) -> None:
+        self.arrives(tenant)
+        turn = self.turns.take()
+        assert turn is not None
+        self.turns.end(turn, seconds)
+
+
+def test_waiting_requests_begin_in_turn_by_tenant_and_not_in_the_order_of_their_arrival() -> None:
+    process = Process(NOISY, QUIET)
+    for _ in range(5):
+        process.arrives(NOISY)
+    process.arrives(QUIET)
+
+    begun = [turn.item for turn in process.begin()]
+
+    assert begun.index(QUIET) < 2
+    assert begun.count(NOISY) == 4  # half of the threads, beside another
+
+
+def test_whoever_is_alone_has_all_threads_but_those_kept_for_the_next() -> None:
+    process = Process(NOISY, QUIET)
+    process.clock.now += turns.ALONE_SECONDS + 1
+    for _ in range(20):
+        process.arrives(NOISY)
+
+    assert len(process.begin()) == 8
+    process.arrives(QUIET)
+    assert [turn.item for turn in process.begin()] == [QUIET]
+
+
+def test_beside_others_who_computes_much_has_one_request_at_a_time() -> None:
+    process = Process(NOISY, QUIET)
+    process.computes(NOISY, 2.0)
+    for _ in range(5):
+        process.arrives(NOISY)
+
+    assert len(process.begin()) == 1
+
+
+def test_beside_others_a_line_that_computes_much_leaves_them_three_quarters_of_the_time() -> None:
+    process = Process(NOISY, QUIET)
+    process.computes(NOISY, 1.0)
+    process.arrives(NOISY)
+    process.arrives(NOISY)
+    (turn,) = process.begin()
+    process.turns.end(turn, 0.2)  # another one waits already
+    process.arrives(QUIET)
+
+    assert [turn.item for turn in process.begin()] == [QUIET]
+    assert process.turns.seconds_until_next() == pytest.approx(0.6)
+    process.clock.now += 0.61
+    assert [turn.item for turn in process.begin()] == [NOISY]
+
+
+def test_who_asks_one_thing_after_the_other_never_pauses() -> None:
+    process = Process(NOISY, QUIET)
+    for _ in range(5):
+        process.computes(NOISY, 1.0)
+        process.arrives(NOISY)
+        (turn,) = process.begin()
+        process.turns.end(turn, 0.2)
+
+
+def test_nobody_pauses_for_tenants_that_ask_nothing() -> None:
+    process = Process(NOISY, QUIET)
+    process.clock.now += turns.BESIDE_SECONDS + 0.1
+    process.computes(NOISY, 1.0)
+    for _ in range(3):
+        process.arrives(NOISY)
+        process.arrives(NOISY)
+        for turn in process.begin():
+            process.turns.end(turn, 0.2)
+
+    assert [turn.item for turn in process.begin()] == [NOISY]
+
+
+def test_what_was_computed_long_ago_does_not_count() -> None:
+    process = Process(NOISY, QUIET)
+    process.computes(NOISY, 2.0)
+    process.clock.now += 10
+    process.arrives(QUIET)
+    for _ in range(8):
+        process.arrives(NOISY)
+
+    assert [turn.item for turn in process.begin()].count(NOISY) == 4
+
+
+def test_credentials_that_were_never_seen_stand_in_one_line() -> None:
+    process = Process(QUIET)
+    for number in range(20):
+        process.arrives(f"wrong-{number}")
+    process.arrives(QUIET)
+
+    begun = [turn.item for turn in process.begin()]
+
+    assert QUIET in begun
+    assert len(begun) == 5  # half of the threads for all strangers together, and the one
+
+
+def test_credentials_of_one_tenant_stand_in_its_line() -> None:
+    process = Process(QUIET)
+    for number in range(6):
+        process.arrives(f"token-{number}")
+        (turn,) = process.begin()
+        turn.tenant = NOISY
+        process.turns.end(turn, 0.0)
+    for number in range(6):
+        process.arrives(f"token-{number}")
+
+    assert len(process.begin()) == 4
+
+
+def test_sessions_are_told_apart_by_their_cookie() -> None:
+    head = "GET / HTTP/1.1\r\nCookie: csrftoken=a; {}={}; x=y\r\n\r\n"
+    one, again, other, none = (
+        turns._credential_of(text.encode())
+        for text in (
+            head.format("sessionid", "one"), head.format("__Host-sessionid", "one"), head.format("sessionid", "two"),
+            head.format("theme", "dark"),
+        )
+    )  # fmt: skip
+    assert one == again != other
+    assert none is None
+
+
+def test_a_line_that_is_too_long_takes_no_more_and_leaves_the_others_alone() -> None:
+    process = Process(NOISY, QUIET)
+    assert all(process.arrives(NOISY) for _ in range(MOST_WAITING))
+
+    assert not process.arrives(NOISY)
+    assert process.arrives(QUIET)
+
+
+def test_silent_tenants_are_forgotten() -> None:
+    process = Process(*(str(number) for number in range(50)))
+    process.clock.now += turns.ALONE_SECONDS + 1
+    for _ in range(60):
+        process.computes(QUIET, 0.0)
+
+    assert len(process.turns._lines) < 10
+
+
+def test_a_request_of_a_long_line_lets_those_of_short_ones_go_first_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process = Process(NOISY, QUIET)
+    process.computes(NOISY, 1.0)
+    for tenant in (NOISY, NOISY, QUIET):
+        process.arrives(tenant)
+    quiet, noisy = process.begin()
+    waited = threading.Event()
+
+    def answer() -> None:
+        with turns.taken(process.turns, noisy):
+            turns.give_way()
+            waited.set()
+
+    monkeypatch.setattr(noisy, "patience", 30.0)
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert not waited.wait(0.1)
+    process.turns.end(quiet, 0.0)
+    assert waited.wait(10)
+    thread.join()
+
+    process.arrives(QUIET)
+    (again,) = process.begin()
+    impatient = Turn(NOISY, None, NOISY, patience=0.0)
+    process.turns.give_way(impatient)  # returns
+    process.turns.end(again, 0.0)
