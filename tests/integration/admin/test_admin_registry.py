@@ -217,3 +217,12 @@ def test_staff_of_a_tenant_sees_nothing_of_it(address: str, scribe: Agent, tenan
 
     assert browser.get(f"{list_of(Agent)}{address}").status_code == 403
     assert browser.post(f"{list_of(Agent)}{address}", {}).status_code == 403
+
+
+@pytest.mark.parametrize(("adapter", "shown"), [("cli", "10"), ("inline", "no limit")])
+def test_the_bound_of_the_runaway_guard_is_shown(
+    scribe: Agent, root: Client, adapter: str, shown: str
+) -> None:
+    Agent.objects.filter(pk=scribe.pk).update(adapter=adapter, options={})
+
+    assert f"Starts a minute for each worker {shown}" in words(root.get(page_of(scribe)))

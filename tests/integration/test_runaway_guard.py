@@ -1,0 +1,78 @@
+"""The runaway guard: so many starts of a role in any minute for each worker, by the kind of its agent; seen by people, and outliving Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from activities.admission import limits, rebuilding
+from activities.models import WorkerProcess
+from agents.models import Agent
+from tenants.models import Tenant
+from tenants.redis import client
+from tests.engine import Engine
+
+pytestmark = pytest.mark.usefixtures("one_at_a_time")
+
+
+@pytest.fixture(autouse=True)
+def _as_they_were(database: None) -> Iterator[None]:
+    before = {agent.role: (agent.adapter, agent.options) for agent in Agent.objects.all()}
+    yield
+    for role, (adapter, options) in before.items():
+        Agent.objects.filter(role=role).update(adapter=adapter, options=options)
+    WorkerProcess.objects.filter(pid=0).delete()
+
+
+def starts(scope: str) -> Any:
+    return limits.current()["caps"].get(f"starts:{scope}")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "allowed"),
+    [("cli", 10), ("http", 600), ("anthropic", 600), ("openai", 600), ("batch", None), ("inline", None)],
+)
+def test_each_kind_of_agent_has_a_bound_of_its_own_for_each_worker(
+    engine: Engine, adapter: str, allowed: int | None
+) -> None:
+    Agent.objects.filter(role="qa").update(adapter=adapter, options={})
+    assert starts("qa") == allowed
+
+    WorkerProcess.objects.create(pid=0, pid_started=0, roles=["qa"], concurrency=4)
+    assert starts("qa") == (allowed and 2 * allowed)
+
+
+def test_a_role_an_installation_and_a_tenants_own_adapter_say_otherwise(
+    engine: Engine, tenant: Tenant, settings: Any
+) -> None:
+    Agent.objects.filter(role="qa").update(adapter="cli", options={"starts_per_minute": 3})
+    Agent.objects.filter(role="dev").update(adapter="cli", options={})
+    settings.ORCHESTRATOR_STARTS_PER_MINUTE = {**settings.ORCHESTRATOR_STARTS_PER_MINUTE, "cli": 7}
+    engine.serve(tenant, "dev")  # by an inline agent, which has no bound
+
+    assert (starts("qa"), starts("dev"), starts(f"{tenant.pk}:dev")) == (3, 7, limits.NO_LIMIT)
+
+
+def test_who_waits_for_it_is_told_and_a_wiped_redis_lets_nobody_through_twice(
+    api: Any, engine: Engine, tenant: Tenant
+) -> None:
+    Agent.objects.filter(role="qa").update(options={"starts_per_minute": 2})
+    engine.serve(tenant, "qa")
+    engine.submit(tenant, "qa", 2)
+    engine.drain()
+    (late,) = engine.submit(tenant, "qa")
+
+    def is_told() -> None:
+        assert engine.messages() == 0
+        why = api().get(f"/api/v1/activities/{late}/why/").json()
+        assert (why["code"], why["position"]) == ("role_cap", 1)
+        assert why["holder"] == "runaway guard: 2 of 2 starts within a minute for qa"
+        assert 0 < why["estimate_seconds"] <= 60
+
+    is_told()
+    client().flushdb()
+    rebuilding.rebuild()
+    is_told()
+    assert len(engine.agent.calls) == 2
