@@ -91,7 +91,7 @@ def read() -> Upkeep:
             row.name,
             row.owner,
             row.period,
-            _state(row),
+            state_of(row),
             row.error,
             row.failures,
             row.finished,
@@ -105,8 +105,8 @@ def read() -> Upkeep:
     return Upkeep(rows[0].lease_epoch, max(0.0, rows[0].expired) if rows[0].expired > 0 else None, jobs)
 
 
-def _state(row: Any) -> str:
-    """`row` is one of read_jobs.sql."""
+def state_of(row: Any) -> str:
+    """How a job stands: see `JobState`. `row` has `finished` and `led` in seconds ago, `period`, `failures` and `error`."""
     ago = row.finished if row.finished is not None else row.led
     if ago > row.period + PATIENCE_SECONDS:
         return "late"

@@ -6,7 +6,8 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import F, FloatField, QuerySet, Subquery
+from django.db.models.functions import Extract, Now
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -282,7 +283,17 @@ class SystemJobAdmin(RecordAdmin):
     )  # fmt: skip
     readonly_fields = fields
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[SystemJob]:
+        def ago(moment: Any) -> Extract:
+            return Extract(Now() - moment, "epoch", output_field=FloatField())
+
+        rows: QuerySet[SystemJob] = super().get_queryset(request)
+        led = ago(Subquery(LeaderLease.objects.values("since")[:1]))
+        return rows.annotate(period=F("period_seconds"), finished=ago(F("finished_at")), led=led)
+
     @display(description="State")
     def state(self, job: SystemJob) -> SafeString:
-        failing = job.failures >= job_records.FAILURES
-        return badge("failing", "danger") if failing else badge(f"waits: {job.error}" if job.error else "ok")
+        state = job_records.state_of(job)
+        if state == "waiting":
+            return badge(f"waits: {job.error}")
+        return badge(state, "" if state == "ok" else "danger")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
+from activities import job_records
+from activities.maintenance import Leader
+from activities.models import SystemJob
 from agents import scheduler_settings
 from agents.models import AgentConfig
 from agents.scheduler_settings import KEYS
@@ -16,7 +20,7 @@ from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
 from tenants.principals import Principal
-from tests.browsing import words
+from tests.browsing import list_of, words
 from tests.engine import Engine
 from tests.forms import forms_of
 
@@ -153,3 +157,22 @@ def test_the_row_is_neither_added_nor_deleted(root: Client) -> None:
 
     assert root.get("/admin/agents/platformconfig/add/").status_code == 403
     assert root.post("/admin/agents/platformconfig/scheduler/delete/", {"post": "yes"}).status_code == 403
+
+
+def test_the_jobs_of_upkeep_are_shown_with_what_fails_hangs_or_waits(root: Client) -> None:
+    assert Leader().campaign()
+    well = job_records.Report("delays", "activities.outbox", 1.0, 5.0, finished=0.0, duration=0.25, lag=0.5)
+    jobs = {
+        "ok": well,
+        "late": replace(well, name="outputs", finished=40.0),
+        "failing": replace(well, name="deadlines", failures=3, error="LockNotAvailable"),
+        "waits: OperationalError": replace(well, name="rates", error="OperationalError"),
+    }
+    job_records.write(1, list(jobs.values()), all_of_them=True)
+
+    page = words(root.get(list_of(SystemJob)))
+
+    for state, job in jobs.items():
+        assert f"{job.name} {state} 1.0" in page
+    assert "0.25 0.5" in page
+    assert "activities.outbox" in page
