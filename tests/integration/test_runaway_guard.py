@@ -1,4 +1,4 @@
-"""The runaway guard: so many starts of a role in any minute for each worker, by the kind of its agent; seen by people, and outliving Redis."""
+"""The runaway guard: so many starts of a role in a minute for each worker, by the kind of its agent; it outlives Redis."""
 
 from __future__ import annotations
 
