@@ -177,6 +177,11 @@ def _egress(environment: Environment) -> Iterator[str]:
             yield f"AGENT_EGRESS_ALLOW: {entry} is the port of {_OF_SERVERS[port]}, which is no agent"
         elif _is_this_machine(host):
             yield f"AGENT_EGRESS_ALLOW: {entry} is this machine itself, where our own servers are"
+        elif "=" not in entry:
+            yield (
+                f"AGENT_EGRESS_ALLOW: {entry} would be open to every tenant's webhooks and data sources too; say what it is for, as in"
+                f" agents={entry}"
+            )
 
 
 def _is_this_machine(host: str) -> bool:
@@ -230,7 +235,7 @@ TABLE: Mapping[str, Callable[[Environment], Iterator[str]]] = {
     "pages of errors that show data": _debug,
     "embedded servers": _embedded_servers,
     "PostgreSQL, Redis or MongoDB without a login or with a weak one": _servers,
-    "agents' addresses that are our own servers or this machine": _egress,
+    "addresses inside our network that name no purpose, our own servers or this machine": _egress,
     "inline agents that are any function": _inline_callables,
     "Flower with a weak login or none": _flower,
 }

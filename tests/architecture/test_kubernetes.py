@@ -241,6 +241,19 @@ def test_a_pod_can_change_nothing_and_gains_no_rights(name: str) -> None:
     }
 
 
+def test_who_runs_programs_may_switch_users_and_nothing_else() -> None:
+    container, service = _container("command-line"), _compose()["command-line"]
+
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": service["cap_add"]},
+    }
+    assert container["command"][:-1] == service["command"][:-1]
+    assert _environment("command-line").keys() >= set(needed_by(container["command"]))
+    assert "ORCHESTRATOR_CLI_SHARED_USER" not in _environment("command-line")
+
+
 @pytest.mark.parametrize("name", ["worker", f"worker-{ROLE}"])
 def test_workers_are_scaled_by_what_there_is_to_do_for_their_seats(name: str) -> None:
     scaled = _of_kind("ScaledObject")[name]["spec"]
@@ -282,5 +295,5 @@ def test_what_is_applied_together_is_there() -> None:
     (whole,) = (found for found in _documents() if found["kind"] == "Kustomization")
     files = {path.name for path in FOLDER.glob("*.yaml")}
 
-    assert {*whole["resources"], f"role-{ROLE}.yaml", "kustomization.yaml"} == files
+    assert {*whole["resources"], f"role-{ROLE}.yaml", "command-line.yaml", "kustomization.yaml"} == files
     assert whole["images"][0]["name"] == _container("web")["image"].partition(":")[0]

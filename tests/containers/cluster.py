@@ -111,7 +111,7 @@ class Cluster:
             "MONGODB_URI": f"mongodb://app:{self.password}@{at}:27017/orchestrator",
             "SECRET_KEY": self.key, "FIELD_ENCRYPTION_KEYS": self.ring, "ALLOWED_HOSTS": HOST,
             "ORCHESTRATOR_PUBLIC_URL": f"https://{HOST}", "WEB_BIND": "0.0.0.0", "PORT": str(WEB_PORT),
-            "AGENT_EGRESS_ALLOW": f"{at}:{AGENT_PORT}", "WORKER_CONCURRENCY": "4",
+            "AGENT_EGRESS_ALLOW": f"agents={at}:{AGENT_PORT}", "WORKER_CONCURRENCY": "4",
         }  # fmt: skip
         return tuple(f"-e={name}={value}" for name, value in values.items())
 

@@ -102,7 +102,7 @@ class Composition:
         self.project = f"orchestrator-check-{os.getpid()}"
         self.ports = dict(zip(("PORT", "FLOWER_PORT"), free_ports(2), strict=True))
         self.variables = made_up() | {name: str(port) for name, port in self.ports.items()}
-        self.variables["AGENT_EGRESS_ALLOW"] = f"agent:{AGENT_PORT}"
+        self.variables["AGENT_EGRESS_ALLOW"] = f"agents=agent:{AGENT_PORT}"
 
     def name_of(self, service: str) -> str:
         return f"{self.project}_{service}_1"

@@ -62,15 +62,18 @@ UNSAFE = {
         ("MONGODB_URI", "mongodb+srv://app:app@mongo.internal/orchestrator"),
         ("MONGODB_URI", "mongodb://app:pa%73%73@one.internal,two.internal/orchestrator"),
     ],
-    "agents' addresses that are our own servers or this machine": [
+    "addresses inside our network that name no purpose, our own servers or this machine": [
         ("AGENT_EGRESS_ALLOW", "db.internal:5432"),
-        ("AGENT_EGRESS_ALLOW", "agents.internal:8080, redis.internal:6379"),
+        ("AGENT_EGRESS_ALLOW", "agents=agents.internal:8080, redis.internal:6379"),
         ("AGENT_EGRESS_ALLOW", "MONGO.internal.:27017"),
         ("AGENT_EGRESS_ALLOW", "elsewhere.internal:5432"),
         ("AGENT_EGRESS_ALLOW", "localhost:8000"),
         ("AGENT_EGRESS_ALLOW", "127.0.0.2:8000"),
         ("AGENT_EGRESS_ALLOW", "[::1]:8000"),
         ("AGENT_EGRESS_ALLOW", "0.0.0.0:8000"),
+        ("AGENT_EGRESS_ALLOW", "agents=db.internal:5432"),
+        ("AGENT_EGRESS_ALLOW", "agents.internal:8080"),
+        ("AGENT_EGRESS_ALLOW", "agents=agents.internal:8080,other.internal:8080"),
     ],
     "inline agents that are any function": [
         ("ORCHESTRATOR_INLINE_CALLABLES", "*"),
@@ -99,7 +102,7 @@ def test_safe_values_are_accepted() -> None:
                 "CELERY_BROKER_URL": "amqp://u:p@mq",
                 "FLOWER_BASIC_AUTH": "a:" + "x" * 12,
                 "DEBUG": "0",
-                "AGENT_EGRESS_ALLOW": "agents.internal:8080,[fd00::5]:9000",
+                "AGENT_EGRESS_ALLOW": "agents=agents.internal:8080,webhooks=[fd00::5]:9000",
                 "ORCHESTRATOR_INLINE_CALLABLES": "agents.samples,newsroom.agents",
             }
         )
