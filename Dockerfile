@@ -1,18 +1,20 @@
 # One image for every process; docker-compose.yml says which one a container runs.
 
-FROM python:3.12-slim AS packages
+# PYTHON_IMAGE may name another base, best with the digest that was tried: deploy/pin-images.sh
+ARG PYTHON_IMAGE=python:3.12-slim
+FROM ${PYTHON_IMAGE} AS packages
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY requirements/base.txt /tmp/base.txt
 RUN python -m venv /opt/venv && /opt/venv/bin/pip install --require-virtualenv -r /tmp/base.txt
 
-FROM python:3.12-slim
+FROM ${PYTHON_IMAGE}
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     DJANGO_SETTINGS_MODULE=orchestrator.settings.production \
     ORCHESTRATOR_HOME=/srv/orchestrator
-# Its home is only read: the processes write to the servers, to /tmp and to nothing else.
-RUN useradd --no-log-init --uid 10001 --create-home --home-dir /srv/orchestrator orchestrator
+# Its home is only read: the processes write to the servers, to /tmp and to nothing else. Programs of other users go through it to their folders.
+RUN useradd --no-log-init --uid 10001 --create-home --home-dir /srv/orchestrator orchestrator && chmod 0711 /srv/orchestrator
 COPY --from=packages /opt/venv /opt/venv
 WORKDIR /app
 COPY manage.py pyproject.toml README.md LICENSE ./

@@ -6,7 +6,9 @@ import ast
 import os
 import re
 import shlex
+import subprocess
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -291,7 +293,6 @@ def test_the_image_runs_as_nobody_special_and_holds_every_app() -> None:
     lines = [shlex.split(line) for line in _joined("Dockerfile") if not line.startswith("#")]
     copied = {source for words in lines if words[0] == "COPY" for source in words[1:-1]}
 
-    assert {words[1] for words in lines if words[0] == "FROM"} == {"python:3.12-slim"}
     assert [words[1] for words in lines if words[0] == "USER"] == ["orchestrator"]
     assert {*tree.APPS, "templates", "manage.py", "requirements/base.txt"} <= copied
     assert "." not in copied, "a copy of everything would take secrets and local data along"
@@ -314,3 +315,45 @@ def _joined(name: str) -> list[str]:
     """The lines of a file, those that go on with a backslash as one."""
     text = (tree.ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
     return [line for line in text.splitlines() if line.strip()]
+
+
+DOCKER = """#!/bin/sh
+case "$*" in
+    *valkey*) [ "$REACHABLE" = all ] || exit 1 ;;
+esac
+echo sha256:$(echo "$*" | sha256sum | cut -c1-64)
+"""
+
+
+@pytest.mark.parametrize(("reachable", "code"), [("all", 0), ("some", 1)], ids=["all", "one is missing"])
+def test_the_digest_of_every_image_is_looked_up_by_a_script(
+    reachable: str, code: int, tmp_path: Path
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(DOCKER, encoding="utf-8")
+    docker.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "REACHABLE": reachable}
+
+    done = subprocess.run(
+        [tree.ROOT / "deploy" / "pin-images.sh"], env=environment, capture_output=True, text=True, check=False
+    )
+
+    lines = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    asked = {
+        name: standard.removeprefix(":-")
+        for name, standard in _variables().items()
+        if name.endswith("_IMAGE")
+    }
+    assert done.returncode == code
+    assert set(asked) - set(lines) == ({"VALKEY_IMAGE"} if code else set())
+    for name, pinned in lines.items():
+        assert re.fullmatch(rf"docker\.io/(library/)?{re.escape(asked[name])}@sha256:[0-9a-f]{{64}}", pinned)
+    assert ("valkey" in done.stderr) == bool(code)
+
+
+def test_our_own_image_is_built_on_the_named_base() -> None:
+    text = (tree.ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+    (standard,) = re.findall(r"^ARG PYTHON_IMAGE=(.+)$", text, re.MULTILINE)
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["${PYTHON_IMAGE}"] * 2
+    assert _services()["web"]["build"]["args"] == {"PYTHON_IMAGE": f"${{PYTHON_IMAGE:-{standard}}}"}
