@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,14 +17,25 @@ from pipelines.conditions import RESERVED
 from pipelines.definition import Fault, StepDefinition
 from pipelines.exceptions import InvalidParams, NotFound, PipelineDisabled, ReservedParams
 from pipelines.graph import Advance, StepState
-from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
+from pipelines.models import PipelineRun
 from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants import clock
-from tenants.context import tenant_scope
+from tenants.context import APP, tenant_scope
 from tenants.identifiers import uuid7
+from tenants.sql import Rows, Statement
 
 from . import parameters, progression, starting, versions
+
+_NEWEST_VERSION, _START_RUNS = (
+    Statement.load(Path(__file__).parent / "sql", name) for name in ("newest_version", "start_runs")
+)
+
+#: What `start_runs.sql` takes of each run.
+_OF_RUN = (
+    "id", "params", "input", "deliverable_id", "period_id", "plan_item", "name", "schedule_id", "priority", "retry", "timeout_seconds",
+    "requested_identity",
+)  # fmt: skip
 
 
 class WhenFull(Enum):
@@ -74,24 +87,24 @@ def start_runs(
     Raises as `start_run`. `when_full` says what becomes of runs whose first steps would make a backlog larger than it may be.
     """
     with tenant_scope(tenant_id):
-        version = _newest(tenant_id, pipeline_key)
-        plan = versions.compiled(version.pk)
+        version_id = _newest(tenant_id, pipeline_key)
+        plan = versions.compiled(version_id)
         _refuse_reserved(plan, news)
         for new in news:
             if faults := _faults(tenant_id, plan, new.params):
                 raise InvalidParams((fault.path, fault.message) for fault in faults)
         if when_full == WhenFull.FEWER:
             news = news[: backlog.admitted(tenant_id, [_first_newcomers(plan, new) for new in news])]
-        runs = PipelineRun.objects.bulk_create(
+        runs = [
             PipelineRun(
-                id=uuid7(), tenant_id=tenant_id, version_id=version.pk, params={**plan.definition.params, **new.params},
+                id=uuid7(), tenant_id=tenant_id, version_id=version_id, params={**plan.definition.params, **new.params},
                 input=new.input, deliverable_id=new.deliverable_id, period_id=new.period_id, plan_item=new.plan_item,
                 name=new.name, priority=new.priority, unsettled=len(plan.definition.steps), created_by=actor,
                 requested_identity=new.requested_identity, schedule_id=new.schedule_id, retry=dict(new.retry),
                 timeout_seconds=new.timeout_seconds,
             )
             for new in news
-        )  # fmt: skip
+        ]  # fmt: skip
         begin = {run.pk: new.not_before for run, new in zip(runs, news, strict=True) if new.not_before}
         first = [
             replace(item, not_before=begin[item.pipeline_run_id]) if item.pipeline_run_id in begin else item
@@ -102,12 +115,14 @@ def start_runs(
             first = [item for item, enters in zip(first, enter, strict=True) if enters]
         started = {(item.pipeline_run_id, item.step): item.id for item in first}
         until = _until(plan)
-        StepRun.objects.bulk_create(
+        steps = [
             _step_run(run, step, position, started, until, plan)
             for run in runs
             for position, step in enumerate(plan.definition.steps)
-        )
+        ]
+        created = _create(tenant_id, version_id, runs, steps, actor) if runs else None
         submit(first, actor=actor, bounded=when_full == WhenFull.REFUSE)
+        _have_begun(runs, created.fetched() if created else ())
         asked = tuple(step for step in plan.graph.roots() if step in plan.conditional)
         for run in runs if asked else ():
             progression.start_following(run, plan, Advance(start=asked), not_before=begin.get(run.pk))
@@ -121,7 +136,7 @@ def faults_of(
 
     Raises `NotFound`, `PipelineDisabled`.
     """
-    plan = versions.compiled(_newest(tenant_id, pipeline_key).pk)
+    plan = versions.compiled(_newest(tenant_id, pipeline_key))
     return [_faults(tenant_id, plan, params, unknown) for params in given]
 
 
@@ -163,27 +178,62 @@ def _step_run(
     started: Mapping[tuple[UUID | None, str | None], UUID],
     until: Mapping[str, datetime],
     plan: Compiled,
-) -> StepRun:
+) -> dict[str, Any]:
+    """The row of a step, as `start_runs.sql` takes it."""
     step = definition.id
     activity_id = started.get((run.pk, step))
-    status = StepState.ACTIVE if activity_id else StepState.PENDING
     put_off = activity_id is None and step not in plan.conditional and step in plan.graph.roots()
-    return StepRun(
-        tenant_id=run.tenant_id,
-        run_id=run.pk,
-        step=step,
-        position=position,
-        status=status,
-        reason=StepReason.BACKLOG if put_off else "",
-        activity_id=activity_id,
-        waits_until=until.get(step),
+    return {
+        "run_id": run.pk,
+        "step": step,
+        "position": position,
+        "status": StepState.ACTIVE if activity_id else StepState.PENDING,
+        "reason": StepReason.BACKLOG if put_off else "",
+        "activity_id": activity_id,
+        "waits_until": until.get(step),
+    }
+
+
+def _create(
+    tenant_id: UUID,
+    version_id: UUID,
+    runs: Sequence[PipelineRun],
+    steps: Sequence[Mapping[str, Any]],
+    actor: str,
+) -> Rows:
+    """Goes with what creates the first activities."""
+    return _START_RUNS.run_with_next(
+        {
+            "tenant": tenant_id,
+            "version": version_id,
+            "created_by": actor,
+            "unsettled": runs[0].unsettled,
+            "runs": _written([{name: getattr(run, name) for name in _OF_RUN} for run in runs]),
+            "steps": _written(steps),
+        },
+        using=APP,
     )
 
 
-def _newest(tenant_id: UUID, pipeline_key: str) -> PipelineVersion:
-    pipeline = Pipeline.objects.for_tenant(tenant_id).filter(key=pipeline_key).first()
-    if pipeline is None:
+def _written(rows: Sequence[Mapping[str, Any]]) -> str:
+    # Not `wide_json`: the digits of a wide number stay as they were given. Ids and times are the only other values.
+    return json.dumps(rows, default=str)
+
+
+def _have_begun(runs: Iterable[PipelineRun], created: Iterable[Any]) -> None:
+    """The models are what the rows are now."""
+    started_at = {row.id: row.started_at for row in created}
+    for run in runs:
+        run.started_at = started_at[run.pk]
+        run._state.adding, run._state.db = False, APP
+
+
+def _newest(tenant_id: UUID, pipeline_key: str) -> UUID:
+    """The version that new runs of the pipeline get."""
+    found = _NEWEST_VERSION.run({"tenant": tenant_id, "key": pipeline_key}, using=APP)
+    if not found:
         raise NotFound("pipeline", pipeline_key)
-    if not pipeline.enabled:
+    if not found[0].enabled:
         raise PipelineDisabled(f"The pipeline {pipeline_key!r} is switched off.")
-    return versions.newest(tenant_id, pipeline)
+    version_id: UUID = found[0].version
+    return version_id

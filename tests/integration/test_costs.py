@@ -21,7 +21,7 @@ from activities.admission import scripts
 from agents import configuration, scheduler_settings
 from agents.contracts import Accepted
 from pipelines import versions
-from pipelines.submission import NewRun, start_run
+from pipelines.submission import NewRun, start_run, start_runs
 from tenants import clock
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -127,6 +127,24 @@ def test_a_pipeline_step_takes_5_statements_in_2_transactions(
     }  # fmt: skip
 
 
+def test_a_run_starts_with_4_statements_in_3_round_trips_however_many_start_together(
+    acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions.save(
+        acme.pk,
+        {"key": "short", "name": "Short", "steps": [{"id": "only", "agent_role": "qa"}]},
+        actor="test",
+    )
+    start_run(acme.pk, "short", NewRun(), actor="test")
+    relay.flush()
+    for runs in (1, 20):
+        with counted(monkeypatch) as counts:
+            start_runs(acme.pk, "short", [NewRun() for _ in range(runs)], actor="test")
+
+        # The pipeline's newest version; the runs with their steps, which travel with their first activities; the commit.
+        assert (counts["statements"], counts["transactions"], counts["round trips"]) == (4, 1, 3)
+
+
 def test_a_fan_out_is_a_handful_of_statements_and_each_branch_costs_less_than_a_step(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +158,7 @@ def test_a_fan_out_is_a_handful_of_statements_and_each_branch_costs_less_than_a_
     with counted(monkeypatch) as counts:
         engine.drain()
 
-    assert (begun["statements"], begun["transactions"]) == (9, 1)  # as many for a thousand items
+    assert (begun["statements"], begun["transactions"]) == (7, 1)  # as many for a thousand items
     # Five for each branch. The join, the run's end, and settings that are asked for again each second come on top.
     assert counts["statements"] < 100 * 5 + 50
 

@@ -65,6 +65,33 @@ def only(tenant: Tenant, run_id: UUID, **which: Any) -> Activity:
     return found
 
 
+def test_a_run_that_starts_is_told_as_it_is_stored(acme: Tenant) -> None:
+    versions.save(
+        acme.pk, {"key": "flow", "name": "Flow", "steps": [step("a"), step("b", "a")]}, actor="test"
+    )
+    given = NewRun(
+        name="Ünïcode",
+        params={"wide": 10**30 + 1, "quote": "it's", "none": None},
+        input={"data": [1.5]},
+        priority=3,
+        retry={"max_attempts": 2},
+        timeout_seconds=7,
+        requested_identity="user:1",
+    )
+
+    told = start_run(acme.pk, "flow", given, actor="user:eva")
+
+    with tenant_scope(acme.pk):
+        stored = PipelineRun.objects.get(pk=told.pk)
+        steps = list(
+            StepRun.objects.filter(run_id=told.pk).values_list("step", "position", "status", "round")
+        )
+    fields = [field.attname for field in PipelineRun._meta.concrete_fields]
+    assert {name: getattr(told, name) for name in fields} == {name: getattr(stored, name) for name in fields}
+    assert stored.params == given.params
+    assert steps == [("a", 0, "active", 1), ("b", 1, "pending", 1)]
+
+
 def test_each_step_works_on_the_output_of_the_one_before(
     engine: Engine, acme: Tenant, start: Callable[..., UUID]
 ) -> None:
