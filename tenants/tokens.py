@@ -29,7 +29,7 @@ from . import audit, clock, ttl_cache
 SECRET_PREFIX = "orc_"  # noqa: S105 - lets people and scanners recognise a leaked token
 SECRET_SHAPE = re.compile(r"orc_[A-Za-z0-9_-]{43}")
 SHOWN_CHARACTERS = 12  # enough to tell tokens apart in a list, 48 bits of them random, 208 stay secret
-SCOPE_SHAPE = re.compile(r"([a-z0-9][a-z0-9-]*:)?(read|write)")
+SCOPE_SHAPE = re.compile(r"([a-z0-9][a-z0-9-]*:)?(read|write)|mailboxes:(read|write):[^\s\x00]{1,200}")
 TOUCH_INTERVAL = timedelta(minutes=1)  # `last_used_at` is for people; a write per request would be waste
 
 
@@ -41,7 +41,7 @@ class TokenRefused(TenantError):
 
 
 class InvalidScope(TenantError):
-    """A scope is written as `read`, `write`, `<resource>:read` or `<resource>:write`."""
+    """A scope is written as `read`, `write`, `<resource>:read` or `<resource>:write`, or for one mailbox `mailboxes:write:<key>`."""
 
     code = "invalid_scope"
     status = 400
@@ -62,7 +62,7 @@ def create(
     for scope in scopes:
         if not SCOPE_SHAPE.fullmatch(scope):
             raise InvalidScope(
-                f"{scope!r} is not a scope; use read, write, <resource>:read or <resource>:write"
+                f"{scope!r} is not a scope; use read, write, <resource>:read, <resource>:write or mailboxes:write:<key>"
             )
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     tenant_id = tenant.pk if isinstance(tenant, Tenant) else tenant

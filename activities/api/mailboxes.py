@@ -245,6 +245,7 @@ class MailboxPart(TenantView):
 
     queryset: Any = Mailbox.objects
     scope = "mailboxes"
+    scope_of_one = "key"  # a consumer's token may be for its mailbox alone
 
     def mailbox(self, key: str) -> Mailbox:
         """Raises `NotFound`."""

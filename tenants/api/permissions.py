@@ -70,12 +70,17 @@ def role_needed(request: Request, view: Any) -> Role:
 
 
 def refuse_missing_scope(principal: Principal, view: Any, verb: str) -> None:
-    """Raise `Forbidden` if the token has scopes and none covers the verb here. Writing includes reading."""
+    """Raise `Forbidden` if the token has scopes and none covers the verb here. Writing includes reading.
+
+    Where a view has `scope_of_one`, a scope may name the one thing that the address names: `mailboxes:write:session-1`.
+    """
     if not principal.scopes:
         return
     resource = getattr(view, "scope", None)
     verbs = ("read", "write") if verb == "read" else ("write",)
     enough = {*verbs, *(f"{resource}:{each}" for each in verbs if resource)}
+    if (named := getattr(view, "scope_of_one", None)) and (key := view.kwargs.get(named)):
+        enough |= {f"{resource}:{each}:{key}" for each in verbs}
     if enough.isdisjoint(principal.scopes):
         needed = f"{resource}:{verb}" if resource else verb
         raise Forbidden(

@@ -345,6 +345,36 @@ def test_another_tenant_finds_nothing(
     assert stranger.get("/api/v1/mailboxes/").json()["results"] == []
 
 
+def test_a_token_may_be_for_one_mailbox_and_takes_and_sees_nothing_of_the_others(
+    client: APIClient, api: Callable[..., APIClient]
+) -> None:
+    say(client, "one")
+    other = BOX.replace("session-1", "session-2")
+    client.post(f"{other}items/", {"kind": "message", "text": "two"}, format="json")
+    theirs = client.post(f"{other}take/", {"consumer": "x"}, format="json").json()
+    puller = api("operator", scopes=["mailboxes:write:session-1"])
+
+    assert texts(take(puller)) == ["one"]
+    assert puller.get(f"{BOX}items/").status_code == 200
+    refused = [
+        puller.get(other),
+        puller.get(f"{other}items/"),
+        puller.post(f"{other}items/", {"kind": "message", "text": "x"}, format="json"),
+        puller.post(f"{other}take/", {"consumer": "x"}, format="json"),
+        puller.post(f"{other}batches/{theirs['batch_id']}/completed/", {}, format="json"),
+        puller.get("/api/v1/mailboxes/"),
+        puller.get("/api/v1/activities/"),
+    ]
+    assert {answer.status_code for answer in refused} == {403}
+    # Under the own address, what is another mailbox's is not there.
+    assert end(puller, theirs, "completed").status_code == 404
+    assert end(puller, theirs, "heartbeat").status_code == 404
+
+    reader = api("operator", scopes=["mailboxes:read:session-1"])
+    assert reader.get(BOX).status_code == 200
+    assert reader.post(f"{BOX}take/", {"consumer": "x"}, format="json").status_code == 403
+
+
 def test_a_viewer_may_only_look(client: APIClient, api: Callable[..., APIClient]) -> None:
     say(client, "one")
     viewer = api("viewer")

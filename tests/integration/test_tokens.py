@@ -178,7 +178,17 @@ def test_the_memory_of_tokens_is_bounded(tenant, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "scope", ["", "admin", "activities", "activities:delete", "Activities:read", "a:b:read"]
+    "scope",
+    [
+        "",
+        "admin",
+        "activities",
+        "activities:delete",
+        "Activities:read",
+        "a:b:read",
+        "activities:read:x",
+        "mailboxes:write:",
+    ],
 )
 def test_a_malformed_scope_is_refused(tenant, scope):
     with pytest.raises(tokens.InvalidScope, match="is not a scope"):

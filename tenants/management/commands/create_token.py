@@ -38,7 +38,7 @@ class Command(BaseCommand):
             "--scope",
             action="append",
             default=[],
-            help="restrict the token to read, write, <resource>:read or <resource>:write; may be repeated",
+            help="restrict the token to read, write, <resource>:read, <resource>:write or mailboxes:write:<key>; may be repeated",
         )
         parser.add_argument(
             "--platform",
