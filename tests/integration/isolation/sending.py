@@ -11,6 +11,8 @@ from typing import Any
 
 from django.db import connections
 
+from activities import budgets, wait_reasons
+from agents import configuration, scheduler_settings
 from tenants import tokens
 from tenants.context import APP, SYSTEM
 
@@ -56,8 +58,11 @@ class Answer:
 
 
 def unknown() -> None:
-    """Forget the tokens, so that the next request looks its own up, as any of two that are compared has to."""
-    tokens._known.clear()
+    """Forget what a process keeps for a while, so that the next request looks it up, as any of two that are compared has to."""
+    for kept in (tokens._known, wait_reasons._recent, budgets._averages, configuration._slugs):
+        kept.clear()
+    configuration.forget()
+    scheduler_settings.forget()
 
 
 def ask(client: Any, method: str, address: str, body: Any = None, **headers: str) -> Answer:

@@ -81,14 +81,18 @@ def silent(answer: Answer, theirs: World, asked: Any) -> None:
         assert not INSIDES.search(answer.whole), (asked, answer.body)
 
 
-def same(ask: Any, theirs: World, foreign: Any, nowhere: Any, layers: str) -> Answer:
+def same(
+    ask: Any, theirs: World, foreign: Any, nowhere: Any, layers: str, asked: dict[str, Answer] | None = None
+) -> Answer:
     """Ask for both; whoever asks cannot tell them apart. What the first request changed may be what the second tells of,
-    so a difference counts if it is there the other way round as well.
+    so a difference counts if it is there the other way round as well. `asked`: what is nowhere is asked for once for all that
+    are compared with it.
     """
     told = (theirs.word, NOWHERE_WORD)
     if layers == BOTH:
         ask = afresh(ask)
-    absent = ask(nowhere)
+    asked = {} if asked is None else asked
+    absent = asked.get(repr(nowhere)) or asked.setdefault(repr(nowhere), ask(nowhere))
     found = ask(foreign)
     silent(found, theirs, foreign)
     if found.seen(*told) != absent.seen(*told) or (layers == BOTH and found.statements != absent.statements):
@@ -145,10 +149,11 @@ def test_filters_find_nothing_of_another_tenant(
     silent(plain, theirs, address)
     # Or what others are refused would be refused to everybody.
     assert plain.status == 200 or any(code in plain.body for code in NOTHING_YET), (address, plain.body)
+    asked: dict[str, Answer] = {}
     for name, kind in operation.queries:
         ids = addresses.candidates(other.things, name) if kind == "uuid" else []
         for foreign in ids:
-            same(ask, theirs, f"{name}={foreign}", f"{name}={NOWHERE}", layers)
+            same(ask, theirs, f"{name}={foreign}", f"{name}={NOWHERE}", layers, asked)
         if (operation.address, name) in TELLS_OF_TRIES:
             silent(ask(f"{name}={theirs.word}"), theirs, (address, name))
         elif kind in {"string", "array"}:
@@ -173,13 +178,14 @@ def test_bodies_that_name_what_belongs_to_another_tenant_reach_nothing(
     def ask(body: Any) -> Answer:
         return sending.ask(client, operation.method, address, body)
 
+    asked: dict[str, Answer] = {}
     for path, kind in operation.places():
         if operation.of_runs and kind == "word":
             continue  # what an agent says may end its run, and a second word then finds it over
         names = addresses.candidates(other.things, path) if kind == "uuid" else [theirs.word]
         for foreign in names:
             nowhere = NOWHERE if kind == "uuid" else NOWHERE_WORD
-            same(ask, theirs, put(least, path, foreign), put(least, path, nowhere), layers)
+            same(ask, theirs, put(least, path, foreign), put(least, path, nowhere), layers, asked)
     if isinstance(least, dict):
         given = {**least, "tenant": str(theirs.tenant.pk), "tenantId": str(theirs.tenant.pk)}
         answer = ask(given)
