@@ -17,6 +17,7 @@ from django.db.models.functions import Now
 
 from activities import backlog
 from activities.decision_rules import DecisionRules, Later
+from activities.states import BANDS
 from activities.submission import Beginning, NewActivity, begin, newcomers, submit
 from pipelines import conditions, inputs, parameters
 from pipelines.conditions import Item
@@ -161,7 +162,7 @@ def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Refere
         human_role=step.human_role,
         is_approval_gate=step.is_approval_gate,
         requires_approval=step.requires_approval,
-        priority=step.priority or run.priority,
+        priority=step.priority or _inherited(run, plan, step),
         params=parameters.of_step(run.params, step),
         input=None if alone else edited or _input(run, given),
         input_ref=alone,
@@ -176,6 +177,14 @@ def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Refere
         timeout_seconds=int(step.timeout_seconds) if step.timeout_seconds else run.timeout_seconds,
         retry=step.retry.to_dict() if step.retry else run.retry,
     )
+
+
+def _inherited(run: Any, plan: Compiled, step: StepDefinition) -> int:
+    """The priority of the run; of what a decision has let go the `gated` band at least, since people have waited for it already."""
+    decided = (plan.step(before) for before in step.depends_on)
+    lets_go = any(before.is_approval_gate or before.requires_approval for before in decided)
+    priority: int = run.priority
+    return min(priority, BANDS["gated"]) if lets_go else priority
 
 
 def _input(run: Any, given: Mapping[str, Reference]) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from activities import activity_tree, outbox, relay, transitions
+from activities import activity_tree, outbox, relay, rescheduling, states, transitions
 from activities.admission import Exchange
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
 from activities.human_tasks import reviews
@@ -162,9 +162,22 @@ def settle_links(item: Any) -> None:
         link.state = LinkState.SKIPPED if link.reason else LinkState.WOKEN
     # First, so that what only this question has held is held no more.
     ApprovalLink.objects.bulk_update(links.values(), ["state", "reason"])
+    _lift([linked[activity_id] for activity_id, link in links.items() if link.state == LinkState.WOKEN])
     outbox.tell(
         linked.values(), reviews.reason_of(item), payload=_told(item), actor=item.decided_by or "engine"
     )
+
+
+def _lift(waiting: Sequence[Activity]) -> None:
+    """What a decision lets go has waited for people already, so it comes before work that nobody had to decide about."""
+    band = BANDS["gated"]
+    late = [
+        each for each in waiting if each.priority > band and each.status in states.REMARKS[rescheduling.VERB]
+    ]
+    if late:
+        rescheduling.reschedule_locked(late, {"priority": band}, actor="engine", detail={"reason": "decided"})
+    for activity in late:
+        activity.priority = band
 
 
 def _why_not_told(activity: Activity) -> str:

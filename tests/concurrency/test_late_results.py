@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from threading import Event
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connections
 
-from activities import cancellation, transitions
+from activities import cancellation, rescheduling, transitions
 from activities.exceptions import RunSuperseded
 from activities.execution import results
 from agents.contracts import Accepted, Completed, Output
+from tenants import clock
 from tenants.context import APP, SYSTEM, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
@@ -30,6 +33,20 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
     engine.serve(tenant)
     engine.agent.behaviour = lambda request: Accepted()
     return tenant
+
+
+def somebody_waits() -> bool:
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
+
+
+def claimed(engine: Engine, tenant: Tenant, activity_id: UUID, grant: str) -> Any:
+    with tenant_scope(tenant.pk):
+        return transitions.claim(
+            tenant_id=tenant.pk, activity_id=activity_id, role="qa", run_id=uuid7(), grant=grant,
+            worker_id=engine.lease.worker_id, timeout_seconds=60, version="", day=calendar.today(),
+        ).first()  # fmt: skip
 
 
 @pytest.mark.parametrize("what", ["another run has taken over", "it was cancelled"])
@@ -70,14 +87,9 @@ def test_a_result_that_waits_for_whoever_ends_its_run_is_refused(
             connections.close_all()
         return None
 
-    def waits() -> bool:
-        with connections[SYSTEM].cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            return bool(cursor.fetchone()[0])
-
     with ThreadPoolExecutor(2) as pool:
         ending, late = pool.submit(ends_it), pool.submit(reports)
-        eventually(waits)
+        eventually(somebody_waits)
         seen.set()
         ending.result()
         refusal = late.result()
@@ -142,12 +154,35 @@ def test_a_grant_is_good_for_one_claim_though_the_work_waits_again(engine: Engin
     used = engine.runs(acme, activity_id)[0].grant
     results.stalled(first)
 
-    def claimed(grant: str) -> Any:
-        with tenant_scope(acme.pk):
-            return transitions.claim(
-                tenant_id=acme.pk, activity_id=activity_id, role="qa", run_id=uuid7(), grant=grant,
-                worker_id=engine.lease.worker_id, timeout_seconds=60, version="", day=calendar.today(),
-            ).first()  # fmt: skip
+    assert claimed(engine, acme, activity_id, used) is None
+    assert claimed(engine, acme, activity_id, "another") is not None
 
-    assert claimed(used) is None
-    assert claimed("another") is not None
+
+def test_a_date_that_is_set_while_a_claim_waits_for_the_row_is_heeded(engine: Engine, acme: Tenant) -> None:
+    """The claim has read that nothing is put off; then it waits for whoever puts it off."""
+    (activity_id,) = engine.submit(acme)
+    moved, seen = Event(), Event()
+
+    def puts_off() -> None:
+        with tenant_scope(acme.pk):
+            wanted = {"not_before": clock.now() + timedelta(days=1)}
+            rescheduling.reschedule(acme.pk, activity_id, wanted, actor="Ann")
+            moved.set()
+            assert seen.wait(20), "the claim never came to wait"
+        connections.close_all()
+
+    def claims() -> Any:
+        assert moved.wait(20)
+        try:
+            return claimed(engine, acme, activity_id, "granted")
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(2) as pool:
+        putting_off, late = pool.submit(puts_off), pool.submit(claims)
+        eventually(somebody_waits)
+        seen.set()
+        putting_off.result()
+
+    assert late.result() is None
+    assert (engine.status(acme, activity_id), engine.agent.calls) == ("created", [])

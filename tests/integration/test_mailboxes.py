@@ -393,3 +393,18 @@ def test_what_an_agent_consumes_nobody_takes(client: APIClient) -> None:
     assert [(answer.status_code, answer.json()["code"]) for answer in (taken, other)] == [
         (409, "other_consumer")
     ] * 2
+
+
+def test_a_batch_that_has_ended_fails_no_more_and_its_items_stay_as_they_are(tenant: Tenant) -> None:
+    post_directly(tenant, "one")
+    batch = taken_at(tenant, NOW)
+    assert batch is not None
+    with tenant_scope(tenant.pk):
+        consumer.complete_batch(tenant.pk, "session-1", batch.batch.pk, result=None, now=NOW)
+        with pytest.raises(LeaseLost):
+            consumer.fail_batch(
+                tenant.pk, "session-1", batch.batch.pk, error={"message": "no"}, retryable=True, now=NOW
+            )
+        item, ended = MailboxItem.objects.get(), MailboxBatch.objects.get(pk=batch.batch.pk)
+
+    assert (item.state, item.error, ended.state) == ("done", None, "completed")

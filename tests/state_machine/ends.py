@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.state_machine.flow import Flow
-from tests.state_machine.life import DEPENDENTS, FAILED, HEARS, LIFE, SETTLED, WAITS_FOR, Refused
+from tests.state_machine.life import (
+    DEPENDENTS,
+    FAILED,
+    HEARS,
+    LIFE,
+    MAY_BE_RESCHEDULED,
+    SETTLED,
+    WAITS_FOR,
+    Refused,
+)
 from tests.state_machine.limits import Limits
-from tests.state_machine.tasks import Attempt, Letter, Link, Task
+from tests.state_machine.tasks import GATED, Attempt, Letter, Link, Task
 
 
 class Ends:
@@ -97,6 +106,8 @@ class Ends:
                 link.task.news.append(question)
         for link in waiting:
             if link.state == "woken":
+                if link.task.status in MAY_BE_RESCHEDULED:
+                    link.task.priority = min(link.task.priority, GATED)
                 self.tell(link.task)
 
     def tell(self, task: Task) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tests.state_machine.life import ASIDE
-from tests.state_machine.tasks import Task
+from tests.state_machine.tasks import GATED, NORMAL, Task
 
 if TYPE_CHECKING:
     from tests.state_machine.ends import Ends
@@ -66,6 +66,8 @@ class Flow:
     def _start(self, model: Ends, name: str) -> None:
         step = self.steps[name]
         role = step.definition.get("agent_role")
+        before = [self.steps[need].definition for need in step.needs]
+        decided = any(each.get("is_approval_gate") or each.get("requires_approval") for each in before)
         step.status = "active"
         step.task = model.add(
             Task(
@@ -75,6 +77,7 @@ class Flow:
                 step=name,
                 round=step.round,
                 approval_wanted=bool(step.definition.get("requires_approval")),
+                priority=GATED if decided else NORMAL,
             )
         )
 

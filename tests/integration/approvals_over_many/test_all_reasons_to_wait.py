@@ -19,7 +19,7 @@ from activities.human_tasks import approvals, blockers, deadlines
 from activities.mailboxes.producer import NewItem, open_mailbox, post
 from activities.maintenance import recovery
 from activities.maintenance.invariants import check
-from activities.models import Activity, Deadline, Wake
+from activities.models import Activity, ActivityEvent, Deadline, Wake
 from agents import configuration
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
@@ -757,3 +757,47 @@ def test_what_comes_while_a_wake_is_put_off_is_put_off_with_it(engine: Engine, a
     (first, second) = wakes_of(acme, activity_id)
     assert first.due_at is not None
     assert second.due_at == first.due_at
+
+
+def test_what_a_decision_lets_go_comes_before_work_that_nobody_had_to_decide_about(
+    api: Any, engine: Engine, tenant: Tenant
+) -> None:
+    engine.serve(tenant, "qa", max_concurrency=1)
+    client = api("operator")
+    first, held, urgent = submitted(client), submitted(client), submitted(client, priority=1)
+    approval, other = question(client, held), question(client, urgent)
+    last = submitted(client)
+
+    decided(client, approval)
+    decided(client, other)
+    come_to_rest(engine)
+
+    assert [call.activity_id for call in engine.agent.calls] == [first, urgent, held, last]
+    assert [engine.get(tenant, each).priority for each in (first, urgent, held, last)] == [10, 1, 5, 10]
+    with tenant_scope(tenant.pk):
+        told = ActivityEvent.objects.get(activity_id=held, verb="reschedule")
+    assert told.detail == {"changes": {"priority": [10, 5]}, "reason": "decided"}
+
+
+def test_steps_behind_a_decision_come_before_others_unless_their_author_says_otherwise(
+    engine: Engine, acme: Tenant
+) -> None:
+    flow = Flow(
+        engine,
+        acme,
+        step("draft", requires_approval=True),
+        step("publish", "draft"),
+        step("archive", "draft", priority=20),
+        step("thank", "publish"),
+        priority=15,
+    )
+    flow.drain()
+    with tenant_scope(acme.pk):
+        gate = Activity.objects.get(link_kind="gate")
+    approvals.approve(acme.pk, gate.pk, actor="Ann")
+    flow.drain()
+
+    with tenant_scope(acme.pk):
+        found = Activity.objects.filter(pipeline_run_id=flow.id, link_kind=None)
+        priorities = dict(found.values_list("step", "priority"))
+    assert priorities == {"draft": 15, "publish": 5, "archive": 20, "thank": 15}
