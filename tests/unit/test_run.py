@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,16 @@ def test_many_that_fail_are_no_accident(project: Path, capfd: pytest.CaptureFixt
 
     assert status == 1
     assert "Once more" not in before
+
+
+def test_tests_of_a_new_checkout_are_compiled_before_processes_read_them(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    test = project / "test_fine.py"
+    before = run._is_compiled(test)
+
+    run._compile([test])
+
+    assert (before, run._is_compiled(test)) == (False, True)
