@@ -27,7 +27,7 @@ from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.models import AgentConfig
 from agents.routing import queue_of
 from tenants import tracing
-from tenants.context import system_scope, tenant_scope
+from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
 
@@ -59,6 +59,13 @@ def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> None:
     while not condition():
         assert monotonic() < deadline, f"still not true after {seconds} s"
         sleep(0.01)
+
+
+def somebody_waits_for_a_lock() -> bool:
+    """Whether a connection of this server waits for what another one holds."""
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
 
 
 def _closing(action: Callable[[], Any]) -> Any:

@@ -11,16 +11,18 @@ from uuid import UUID
 import pytest
 from django.db import connections
 
-from activities import cancellation, rescheduling, transitions
+from activities import cancellation, outputs, rescheduling, transitions
 from activities.exceptions import RunSuperseded
+from activities.execution import request as execution_request
 from activities.execution import results
+from activities.models import OutputSpool
 from agents.contracts import Accepted, Completed, Output
 from tenants import clock
 from tenants.context import APP, SYSTEM, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tenants.money import calendar
-from tests.engine import Engine, eventually
+from tests.engine import Engine, eventually, somebody_waits_for_a_lock
 from tests.spending import token_of
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -33,12 +35,6 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
     engine.serve(tenant)
     engine.agent.behaviour = lambda request: Accepted()
     return tenant
-
-
-def somebody_waits() -> bool:
-    with connections[SYSTEM].cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
 
 
 def claimed(engine: Engine, tenant: Tenant, activity_id: UUID, grant: str) -> Any:
@@ -89,7 +85,7 @@ def test_a_result_that_waits_for_whoever_ends_its_run_is_refused(
 
     with ThreadPoolExecutor(2) as pool:
         ending, late = pool.submit(ends_it), pool.submit(reports)
-        eventually(somebody_waits)
+        eventually(somebody_waits_for_a_lock)
         seen.set()
         ending.result()
         refusal = late.result()
@@ -180,9 +176,39 @@ def test_a_date_that_is_set_while_a_claim_waits_for_the_row_is_heeded(engine: En
 
     with ThreadPoolExecutor(2) as pool:
         putting_off, late = pool.submit(puts_off), pool.submit(claims)
-        eventually(somebody_waits)
+        eventually(somebody_waits_for_a_lock)
         seen.set()
         putting_off.result()
 
     assert late.result() is None
     assert (engine.status(acme, activity_id), engine.agent.calls) == ("created", [])
+
+
+@pytest.mark.parametrize("what", ["another run has taken over", "it was cancelled"])
+def test_work_that_moves_on_while_its_input_is_fetched_is_not_begun(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    engine.agent.behaviour = lambda request: Completed(Output(content="draft"))
+    (first,) = engine.submit(acme)
+    engine.drain()
+    outputs.copy_waiting()
+    with tenant_scope(acme.pk):
+        OutputSpool.objects.filter(activity_id=first).delete()
+    output = engine.get(acme, first).output_ref
+    (second,) = engine.submit(acme, input_ref=output)
+    fetch = execution_request.fetch
+
+    def meanwhile(*arguments: Any) -> Any:
+        if what == "it was cancelled":
+            with tenant_scope(acme.pk):
+                cancellation.cancel(acme.pk, second, actor="Ann")
+        else:
+            with connections[SYSTEM].cursor() as cursor:
+                cursor.execute("UPDATE activities_activity SET fence = fence + 1 WHERE id = %s", [second])
+        return fetch(*arguments)
+
+    monkeypatch.setattr(execution_request, "fetch", meanwhile)
+    assert engine.deliver()
+
+    assert len(engine.agent.calls) == 1
+    assert engine.status(acme, second) == ("cancelled" if what == "it was cancelled" else "assigned")

@@ -32,7 +32,7 @@ from agents.contracts import Accepted, AgentResult, Completed, Output
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
-from tests.engine import Engine, at_once, elsewhere, eventually
+from tests.engine import Engine, at_once, elsewhere, eventually, somebody_waits_for_a_lock
 from tests.forking import Forks, forks
 from tests.integration.recovery.losses import Died
 from tests.network import proxy_to
@@ -264,16 +264,11 @@ def test_an_epoch_that_was_confirmed_stays_in_force_until_the_commit(database: N
         assert other.campaign()
         order.append("taken over")
 
-    def somebody_waits() -> bool:
-        with connections[OWNER].cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            return bool(cursor.fetchone()[0])
-
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic(using=SYSTEM):
             confirm(leader.epoch)
             taking = pool.submit(elsewhere, takes_over)
-            eventually(lambda: somebody_waits() or order)
+            eventually(lambda: somebody_waits_for_a_lock() or order)
             order.append("committed")
         taking.result()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from threading import Event
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,10 +16,10 @@ from activities.exceptions import LeaseLost
 from activities.mailboxes import consumer, producer
 from activities.mailboxes.consumer import Taken, Wish
 from activities.mailboxes.producer import NewItem
-from activities.models import MailboxBatch, MailboxItem
+from activities.models import Mailbox, MailboxBatch, MailboxItem
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import at_once
+from tests.engine import at_once, eventually, somebody_waits_for_a_lock
 
 BOX = "/api/v1/mailboxes/session-1/"
 NOW = datetime(2026, 5, 1, tzinfo=UTC) + timedelta(days=3650)  # after whatever a test posts
@@ -408,3 +409,26 @@ def test_a_batch_that_has_ended_fails_no_more_and_its_items_stay_as_they_are(ten
         item, ended = MailboxItem.objects.get(), MailboxBatch.objects.get(pk=batch.batch.pk)
 
     assert (item.state, item.error, ended.state) == ("done", None, "completed")
+
+
+def test_who_gives_back_what_the_dead_had_waits_for_a_consumer_that_is_just_done(tenant: Tenant) -> None:
+    """Both lock the mailbox first, in one order with whoever takes."""
+    post_directly(tenant, "one")
+    batch = taken_at(tenant, datetime.now(UTC), lease=0)
+    assert batch is not None
+    locked = Event()
+
+    def is_done() -> None:
+        with tenant_scope(tenant.pk):
+            Mailbox.objects.select_for_update().get(key="session-1")
+            locked.set()
+            eventually(somebody_waits_for_a_lock)
+            consumer.complete_batch(tenant.pk, "session-1", batch.batch.pk, result=None, now=NOW)
+
+    def gives_back() -> int:
+        assert locked.wait(20)
+        return consumer.give_back_all()
+
+    assert at_once(is_done, gives_back) == [None, 0]
+    with tenant_scope(tenant.pk):
+        assert MailboxItem.objects.get().state == "done"

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connections
 
 from activities import activity_tree, cancellation, tasks
 from activities.exceptions import ActivityError
@@ -18,10 +17,10 @@ from pipelines import cancellation as run_cancellation
 from pipelines import versions
 from pipelines.models import StepRun
 from pipelines.submission import NewRun, start_run
-from tenants.context import SYSTEM, tenant_scope
+from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.concurrency.waiting_races.outcomes import DOWN, PART, TRIES, statuses, waiting
-from tests.engine import Engine, at_once, eventually
+from tests.engine import Engine, at_once, eventually, somebody_waits_for_a_lock
 from tests.toolbox import (
     OUTPUT,
     Caller,
@@ -34,12 +33,6 @@ from tests.toolbox import (
 )
 
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
-
-
-def somebody_waits_for_a_lock() -> bool:
-    with connections[SYSTEM].cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
 
 
 def test_a_callback_and_a_cancellation_at_once_end_in_one_way(engine: Engine, acme: Tenant) -> None:

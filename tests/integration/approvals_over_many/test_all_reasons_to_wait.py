@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connections
 from django.db.models.functions import Now
 
 from activities import budgets, cancellation, outbox, reassignment, relay, tasks, wait_reasons
@@ -26,9 +25,9 @@ from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAg
 from agents.models import AgentConfig
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
-from tenants.context import OWNER, tenant_scope
+from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, at_once, eventually
+from tests.engine import Engine, at_once, eventually, somebody_waits_for_a_lock
 from tests.flows import Flow, step
 from tests.integration.agent_runs.accepted_work import RESULT, Agent, accepted
 from tests.open_questions import DIRECTION, asked, asking, called, children, heard, links_of, wakes_of
@@ -420,12 +419,6 @@ def test_work_that_is_sent_back_while_the_question_about_it_is_answered_is_not_h
 
     (revision,) = children(patient, work, "revision_of")
     assert reasons(engine, revision.pk) == [["rejection"]]
-
-
-def somebody_waits_for_a_lock() -> bool:
-    with connections[OWNER].cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
 
 
 def expires(tenant: Tenant, activity_id: UUID, *, in_seconds: float = -1.0) -> None:
