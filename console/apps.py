@@ -21,4 +21,13 @@ class ConsoleConfig(AppConfig):
         maintenance.register(
             "held answers", give_due, period=maintenance.TICK, owner="console.inbox.undo", budget=5.0
         )
+
+        def tell_of_questions(*arguments: Any) -> Any:
+            from console.inbox import questions
+
+            return questions.tell()
+
+        maintenance.register(
+            "questions", tell_of_questions, period=2.0, owner="console.inbox.questions", budget=5.0
+        )
         user_logged_in.connect(second_factor.ask_at_sign_in, dispatch_uid="console.second_factor")

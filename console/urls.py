@@ -8,6 +8,7 @@ from django.urls import path, re_path
 from console import agents, audit, dead_letters, queues, runs, second_factor, usage, views, workers
 from console.activities import views as activities
 from console.containment import contained_with_scripts
+from console.inbox import slack
 from console.inbox.undo import undo
 from console.pipelines import views as pipelines
 from console.saved_views import every as saved_views
@@ -44,6 +45,7 @@ urlpatterns = [
     path("inbox/", views.inbox_list, name="inbox"),
     path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
     path("inbox/undo/", undo, name="inbox_undo"),
+    path("slack/", slack.decide, name="slack"),
     path("inbox/gone/", views.inbox_gone, name="inbox_gone"),
     path("inbox/back/", views.inbox_back, name="inbox_back"),
     path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),

@@ -7,6 +7,7 @@ and must name it, and have said why (`tenants.break_glass`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -150,6 +151,13 @@ class MemberChanged(ArrangingRefused):
     status = 409
 
 
+class SlackUserRefused(ArrangingRefused):
+    """No person of Slack that could be a member, or one that is another member already."""
+
+    code = "slack_user_refused"
+    status = 409
+
+
 class AlreadyMember(ArrangingRefused):
     """The person is a member already: change their role instead."""
 
@@ -224,6 +232,39 @@ def add_member(who: Principal, username: str, role: Role, human_roles: Sequence[
             who, "membership.begun", about=(KIND, member.pk), changes=changes_between(None, _shown(member))
         )
     return member
+
+
+_SLACK_USER = re.compile(r"[TE][A-Z0-9]{1,30}/[UW][A-Z0-9]{1,30}")
+
+
+def link_slack(tenant_id: UUID, username: str, slack_user: str) -> Membership:
+    """Let what this person of Slack presses count as the member's word; empty: nobody's from now on. In the caller's `tenant_scope`.
+
+    As whoever has a shell of the platform says. Admins of a tenant cannot: with several names one person would be several voters.
+    Raises `MemberNotFound`, or `SlackUserRefused` for what is no such id or another member's.
+    """
+    if slack_user and not _SLACK_USER.fullmatch(slack_user):
+        raise SlackUserRefused(
+            f"{slack_user!r} is not <workspace id>/<user id>, such as T012AB3CD/U045EF6GH."
+        )
+    rows = Membership.objects.for_tenant(tenant_id)
+    member: Membership | None = (
+        rows.select_related("user").select_for_update(of=("self",)).filter(user__username=username).first()
+    )
+    if member is None:
+        raise MemberNotFound(f"{username} is no member.")
+    if slack_user and rows.filter(slack_user=slack_user).exclude(pk=member.pk).exists():
+        raise SlackUserRefused(f"{slack_user} decides for another member already.")
+    member.slack_user = slack_user
+    member.save(update_fields=["slack_user"])
+    return member
+
+
+def member_of_slack(tenant_id: UUID, slack_user: str) -> Principal | None:
+    """Who presses a button in Slack, as they may act now; None for whom nobody has linked. In the caller's `tenant_scope`."""
+    rows = Membership.objects.for_tenant(tenant_id).select_related("user", "tenant")
+    member = rows.filter(slack_user=slack_user, user__is_active=True, tenant__is_active=True).first()
+    return _as_member(member.user, member) if member else None
 
 
 def first_admin(tenant_id: UUID, user: User) -> Membership:

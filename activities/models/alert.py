@@ -16,6 +16,7 @@ class AlertKind(models.TextChoices):
     DEAD_LETTER = "dead_letter"
     WAKE_BUDGET = "wake_budget"
     ROUNDS_EXHAUSTED = "rounds_exhausted"
+    DECISION = "decision"  # somebody is asked to decide; only for channels that name it
     REMINDER = "reminder"
     ESCALATION = "escalation"
     OVERDUE = "overdue"

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import orjson
 from django.conf import settings
+from django.core import signing
 from django.core.mail import EmailMultiAlternatives, get_connection
 from django.template.loader import render_to_string
 
@@ -86,6 +87,7 @@ def _refusal_of_server(error: SMTPRecipientsRefused | SMTPResponseException) -> 
 
 # Written out: to make it from the table of addresses, a worker would have to load every page of the site.
 PAGE = "/admin/activities/alert/{}/change/"
+ITEM_PAGE = "/inbox/{}/"
 LONGEST_BODY = 4_000  # more is read where the alert is shown
 
 
@@ -94,6 +96,7 @@ class Message:
     """One alert for one channel. `title` is one line, `body` has line breaks and nothing else that does not print."""
 
     delivery_id: UUID
+    tenant_id: UUID
     alert_id: UUID
     kind: str
     severity: str
@@ -110,6 +113,7 @@ class Message:
         """From a row of `sql/claim_delivery.sql`."""
         return cls(
             delivery_id=claim.id,
+            tenant_id=claim.tenant_id,
             alert_id=claim.alert_id,
             kind=claim.kind,
             severity=claim.severity,
@@ -119,7 +123,7 @@ class Message:
             facts=claim.facts,
             tenant=claim.tenant,
             created_at=claim.created_at,
-            link="" if claim.channel_id else site() + PAGE.format(claim.alert_id),
+            link=_link_of(claim),
         )
 
     @property
@@ -127,6 +131,15 @@ class Message:
         """Where it comes from, in one line."""
         about = f", activity {self.activity_id}" if self.activity_id else ""
         return f"{self.kind}, tenant {self.tenant}{about}, {self.created_at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _link_of(claim: Any) -> str:
+    """Members see the item that they are asked about; the platform's own people see the alert."""
+    if claim.channel_id is None:
+        return site() + PAGE.format(claim.alert_id)
+    if claim.kind == AlertKind.DECISION:
+        return f"{site()}{ITEM_PAGE.format(claim.activity_id)}?tenant={claim.tenant}"
+    return ""
 
 
 def printable(text: str) -> str:
@@ -163,7 +176,7 @@ def slack_payload(message: Message) -> dict[str, object]:
     text = "\n".join(inert(line) for line in lines if line)
     if message.link:
         text += f"\n<{message.link}>"
-    return {
+    payload: dict[str, object] = {
         "text": text,
         "mrkdwn": False,
         "parse": "none",
@@ -171,6 +184,87 @@ def slack_payload(message: Message) -> dict[str, object]:
         "unfurl_links": False,
         "unfurl_media": False,
     }
+    if message.kind == AlertKind.DECISION and settings.SLACK_SIGNING_SECRET:
+        payload["blocks"] = _question_blocks(message)
+    return payload
+
+
+# A question in Slack has buttons. What a button sends back is signed by us, and names the item with its version and the text that the
+# message shows: the decision is made about that, or not at all.
+
+
+APPROVE, REJECT = "approve", "reject"  # the ids of the buttons, and what they decide
+NOTES = "notes"
+_LONGEST_SECTION = 2_900  # characters; Slack takes 3000
+_SHOWN_SALT = "slack-question"
+
+
+def sealed_question(tenant_id: UUID, activity_id: UUID, version: int, content_ref: str) -> str:
+    """What stands behind the buttons of a message. `content_ref` is the text that it shows; empty: there is none."""
+    return signing.dumps([tenant_id.hex, activity_id.hex, version, content_ref], salt=_SHOWN_SALT)
+
+
+def opened_question(sealed: str) -> tuple[UUID, UUID, int, str] | None:
+    """The tenant, the item, its version and its text as they were shown; None for what did not come from us."""
+    try:
+        tenant, activity, version, content_ref = signing.loads(sealed, salt=_SHOWN_SALT)
+    except signing.BadSignature:
+        return None
+    return UUID(tenant), UUID(activity), version, content_ref
+
+
+def _question_blocks(message: Message) -> list[dict[str, object]]:
+    text = inert(message.body)
+    pieces = [text[start : start + _LONGEST_SECTION] for start in range(0, len(text), _LONGEST_SECTION)]
+    blocks = [_section(piece) for piece in (inert(message.title), *pieces) if piece.strip()]
+    buttons: list[dict[str, object]] = [
+        {"type": "button", "action_id": "open", "text": _plain("Open"), "url": message.link}
+    ]
+    if message.activity_id is not None and message.facts.get("decides"):
+        shown = sealed_question(
+            message.tenant_id, message.activity_id, message.facts["version"], message.facts["content_ref"]
+        )
+        blocks.append(
+            {
+                "type": "input",
+                "block_id": NOTES,
+                "optional": True,
+                "label": _plain("Notes; needed to send it back"),
+                "element": {"type": "plain_text_input", "action_id": NOTES, "multiline": True},
+            }
+        )
+        buttons = [
+            _deciding("Approve", APPROVE, shown, "primary", message.title),
+            _deciding("Send back", REJECT, shown, "danger", message.title),
+            *buttons,
+        ]
+    blocks.append({"type": "actions", "elements": buttons})
+    return [*blocks, {"type": "context", "elements": [_plain(inert(message.footer))]}]
+
+
+def _deciding(label: str, action: str, shown: str, style: str, title: str) -> dict[str, object]:
+    sure = {
+        "title": _plain(f"{label}?"),
+        "text": _plain(inert(title)[:290]),  # Slack takes 300
+        "confirm": _plain(label),
+        "deny": _plain("Not yet"),
+    }
+    return {
+        "type": "button",
+        "action_id": action,
+        "text": _plain(label),
+        "style": style,
+        "value": shown,
+        "confirm": sure,
+    }
+
+
+def _section(text: str) -> dict[str, object]:
+    return {"type": "section", "text": _plain(text)}
+
+
+def _plain(text: str) -> dict[str, object]:
+    return {"type": "plain_text", "text": text, "emoji": False}
 
 
 def inert(text: str) -> str:
@@ -245,7 +339,9 @@ _RETRYABLE = frozenset({408, 425, 429})
 _ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
 
 
-def post(target: Target, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+def post(
+    target: Target, body: bytes, headers: Mapping[str, str] | None = None, *, seconds: float = SECONDS
+) -> None:
     """Returns when the receiver has taken it. Raises the `DeliveryProblem` that the answer, or its absence, stands for."""
     given = {
         "Content-Type": "application/json",
@@ -259,7 +355,7 @@ def post(target: Target, body: bytes, headers: Mapping[str, str] | None = None) 
             target.address,
             headers=given,
             body=body,
-            deadline_seconds=SECONDS,
+            deadline_seconds=seconds,
             max_bytes=MOST_BYTES,
             purpose=outbound.NOTIFICATIONS,
         )

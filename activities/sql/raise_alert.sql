@@ -13,4 +13,5 @@ SELECT channel.kind AS channel_kind, channel.id AS channel_id, channel.name AS c
 FROM raised
 LEFT JOIN activities_notificationchannel channel
     ON channel.tenant_id = raised.tenant_id AND channel.enabled
-    AND (channel.kinds = '[]'::jsonb OR channel.kinds ? raised.kind)
+    -- A channel without kinds wants all of them but the questions, of which there may be many: those have to be asked for.
+    AND (channel.kinds = '[]'::jsonb AND raised.kind <> 'decision' OR channel.kinds ? raised.kind)

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 #: Read into the settings when the process starts, and by nothing after.
 SECRETS = (
     "DATABASE_URL", "DATABASE_URL_SYSTEM", "REDIS_URL", "CELERY_BROKER_URL", "MONGODB_URI", "SECRET_KEY", "FIELD_ENCRYPTION_KEYS",
-    "EMAIL_URL", "SLACK_WEBHOOK_URL", "FLOWER_BASIC_AUTH",
+    "EMAIL_URL", "SLACK_SIGNING_SECRET", "SLACK_WEBHOOK_URL", "FLOWER_BASIC_AUTH",
 )  # fmt: skip
 
 _GET_DUMPABLE, _SET_DUMPABLE = 3, 4  # of prctl

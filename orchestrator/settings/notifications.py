@@ -10,6 +10,9 @@ _env = environ.Env()
 SLACK_WEBHOOK_URL = _env("SLACK_WEBHOOK_URL", default="")
 ALERT_EMAIL = _env("ALERT_EMAIL", default="")  # several addresses with commas
 
+# With it Slack signs what the buttons of its messages send. Empty: messages have no buttons, and nothing is taken from Slack.
+SLACK_SIGNING_SECRET = _env("SLACK_SIGNING_SECRET", default="")
+
 # At which hour of the tenant's own day digests leave, where a channel says nothing else: daily ones, and weekly ones (on Mondays). An hour
 # that there is not would keep beat and workers from starting, so it is brought into the day.
 DIGEST_CRON_HOUR = _env.int("DIGEST_CRON_HOUR", default=7) % 24

@@ -30,11 +30,24 @@ class Membership(TenantOwned):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.REVIEWER)
     human_roles = models.JSONField(default=list, blank=True, help_text='For example ["editor"].')
+    slack_user = models.CharField(
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Whose buttons in Slack decide in their name, as <workspace id>/<user id>. Empty: nobody's.",
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
         constraints = (
             models.UniqueConstraint(fields=("tenant", "user"), name="membership_once_per_tenant"),
+            models.UniqueConstraint(
+                fields=("tenant", "slack_user"),
+                condition=~models.Q(slack_user=""),
+                name="slack_user_is_one_member",
+            ),
             models.UniqueConstraint(fields=("tenant", "id"), name="membership_of_tenant"),
         )
 

@@ -59,6 +59,7 @@ SEES_EVERY_TENANT = {
     "activities.maintenance.invariants": "whose the rows are that should not be, before somebody is told; "
     "what must hold over everything, in one snapshot that only reads",
     "console.page": "a superuser chooses among the tenants in which people are asked for something",
+    "console.inbox.questions": "channels that want to be told of questions, whosever they are",
     "console.inbox.undo": "answers take effect when their time has come, whoever's they are",
     "console.overview": "figures of the whole platform, for superusers",
     "orchestrator.offboarding.erasure": "tombstones belong to nobody any more",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -26,8 +28,8 @@ SPECIAL = (
 def message(text: str) -> Message:
     """An alert whose every text is this."""
     claim = SimpleNamespace(
-        id=UUID(int=1), alert_id=UUID(int=2), kind="dead_letter", severity="critical", title=text, body=text, activity_id=None,
-        facts={"x": text}, tenant="acme", created_at=datetime(2026, 1, 1, tzinfo=UTC), channel_id=None,
+        id=UUID(int=1), tenant_id=UUID(int=3), alert_id=UUID(int=2), kind="dead_letter", severity="critical", title=text, body=text,
+        activity_id=None, facts={"x": text}, tenant="acme", created_at=datetime(2026, 1, 1, tzinfo=UTC), channel_id=None,
     )  # fmt: skip
     return Message.of(claim)
 
@@ -49,6 +51,26 @@ def test_slack_is_given_nothing_to_follow_fetch_or_ring(text: str) -> None:
     assert not re.search(r"[<>]|://|\]\(|@\w|#\w|[\u202a-\u202e\u2066-\u2069]", rest)
     assert (posted["unfurl_links"], posted["unfurl_media"], posted["mrkdwn"]) == (False, False, False)
     assert len(said) < 6_000
+
+
+@pytest.mark.parametrize("text", [*SHORT, *SPECIAL, LONG, LINE], ids=range(len(SHORT) + len(SPECIAL) + 2))
+def test_a_question_in_slack_is_given_nothing_to_follow_fetch_or_ring(text: str, settings: object) -> None:
+    settings.SLACK_SIGNING_SECRET = "a secret"  # type: ignore[attr-defined]
+    facts = {"decides": True, "version": 1, "content_ref": ""}
+    asked = replace(
+        message(text), kind="decision", activity_id=UUID(int=4), facts=facts, link=f"{HERE}/inbox/4/"
+    )
+
+    blocks: Any = backends.slack_payload(asked)["blocks"]
+
+    texts = [block["text"] for block in blocks if block["type"] == "section"]
+    (row,) = [block for block in blocks if block["type"] == "actions"]
+    texts += [button["confirm"]["text"] for button in row["elements"] if "confirm" in button]
+    assert {each["type"] for each in texts} == {"plain_text"}
+    for each in texts:
+        assert not re.search(r"[<>]|://|\]\(|@\w|#\w|[\u202a-\u202e\u2066-\u2069]", each["text"])
+        assert len(each["text"]) <= 3_000
+    assert [button["url"] for button in row["elements"] if "url" in button] == [f"{HERE}/inbox/4/"]
 
 
 @pytest.mark.parametrize("text", [*SHORT, *SPECIAL, LONG, LINE], ids=range(len(SHORT) + len(SPECIAL) + 2))

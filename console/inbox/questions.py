@@ -1,0 +1,115 @@
+"""Questions: a channel that names the kind `decision` is told of each one when it comes up, with what there is to judge.
+
+The leader looks for questions that nobody was told of. Each alert has the item's id as its key, so it is raised once, however many look.
+It keeps the item's version and its text's id beside the text: a decision made from the message is about these.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Exists, Min, OuterRef, Q, TextField, Value
+from django.db.models.functions import Cast, Concat
+
+from activities import outputs
+from activities.alerts import raise_alert
+from activities.decision_rules import DecisionRules
+from activities.exceptions import OutputUnavailable
+from activities.models import Activity, Alert, NotificationChannel
+from activities.models.alert import AlertKind, Severity
+from activities.outputs import StoredOutput
+from activities.selectors import OPEN_FOR_PEOPLE
+from activities.states import LinkKind
+from console.inbox.detail import line_of, round_before, subject_of
+from tenants.context import system_scope, tenant_scope
+
+AT_ONCE = 20  # of a tenant in one pass of the leader
+LONGEST_TEXT = 3_500  # characters; more is read in the console
+CUT = "(This is not all of it. Open it to read the rest.)"
+_KEY = "decision:"
+
+
+def tell() -> int:
+    """Tell of questions that have come up since their channel was made; of how many. Any number of processes may do it at once."""
+    with system_scope():
+        channels = NotificationChannel.objects.filter(
+            enabled=True, kinds__contains=[AlertKind.DECISION.value]
+        )
+        asked = list(channels.values("tenant_id").annotate(since=Min("created_at")).order_by("tenant_id"))
+    return sum(_tell_tenant(row["tenant_id"], row["since"]) for row in asked)
+
+
+def _tell_tenant(tenant_id: UUID, since: datetime) -> int:
+    with tenant_scope(tenant_id):
+        told = Alert.objects.for_tenant(tenant_id).filter(
+            dedup_key=Concat(Value(_KEY), Cast(OuterRef("pk"), TextField()))
+        )
+        rows = Activity.objects.for_tenant(tenant_id).filter(OPEN_FOR_PEOPLE, created_at__gte=since)
+        rows = rows.filter(Q(is_approval_gate=True) | Q(link_kind__in=(LinkKind.REVIEW, LinkKind.APPROVAL)))
+        found = [
+            _Question(row)
+            for row in rows.exclude(Exists(told))
+            .select_related("parent")
+            .order_by("created_at", "pk")[:AT_ONCE]
+        ]
+    return sum(question.tell() for question in found)
+
+
+class _Question:
+    """One item as it is now, read in its tenant's scope; `tell` reads its texts, which may lie in MongoDB."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+        before = round_before(line_of(subject_of(item)))
+        self.before = before.output_ref if before else None
+        self.notes = before.notes if before else ""
+        self.has_options = bool(DecisionRules.read(item.decision_rules).options)
+
+    def tell(self) -> bool:
+        item = self.item
+        wanted = {reference for reference in (item.input_ref, self.before) if reference}
+        try:
+            found = outputs.read_many(item.tenant_id, wanted)
+        except OutputUnavailable:
+            return False  # the next pass
+        new, old = found.get(item.input_ref), found.get(self.before) if self.before else None
+        body = "\n\n".join(part for part in self._parts(new, old) if part)
+        is_whole = len(body) <= LONGEST_TEXT and (
+            item.input_ref is None or (new is not None and new.data is None)
+        )
+        with tenant_scope(item.tenant_id):
+            # As it was when it was read: whatever has happened since then makes the buttons refuse.
+            raised = raise_alert(
+                item.tenant_id,
+                AlertKind.DECISION,
+                item.name,
+                body=body if is_whole else f"{body[:LONGEST_TEXT]}\n\n{CUT}",
+                severity=Severity.INFO,
+                activity_id=item.pk,
+                facts={
+                    "human_role": item.human_role,
+                    "version": item.version,
+                    "content_ref": str(item.input_ref or ""),
+                    # Nobody decides about what they have not seen, and one of several options has to be chosen where they are shown.
+                    "decides": is_whole and not self.has_options,
+                },
+                dedup_key=f"{_KEY}{item.pk}",
+                platform=False,
+            )
+        return raised is not None
+
+    def _parts(self, new: StoredOutput | None, old: StoredOutput | None) -> Iterator[str]:
+        yield self.item.description or ""
+        if self.notes:
+            yield f"It was sent back with: {self.notes}"
+        text, before = (found.content or "" if found else "" for found in (new, old))
+        yield f"What has changed since then:\n{_difference(before, text)}" if before and text else text
+
+
+def _difference(old: str, new: str) -> str:
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=1, lineterm="")
+    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@"))) or "Nothing."

@@ -1,0 +1,183 @@
+"""Decisions from Slack: what the buttons of a question send back.
+
+Slack signs each request over its time and its raw body with the secret of the app, and a request is taken once: its signature is kept, in
+the transaction of what it decides. Who pressed the button is the member that was linked to that person of Slack, with their rights of this
+moment, and the answer goes through the function that the inbox page calls. The button names the version and the text that the message
+showed, sealed by us: of something that has changed since nothing is decided, and the person is told what happened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+from typing import Any
+from uuid import UUID
+
+import orjson
+from django.conf import settings
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from activities.models import Activity
+from activities.notifications import backends
+from activities.notifications.backends import APPROVE, NOTES, REJECT, DeliveryProblem
+from activities.notifications.targets import Target
+from console.inbox import actions, items
+from console.inbox.items import Refused, refused_when_busy
+from tenants import audit, clock, members
+from tenants.audit.recording import address_of
+from tenants.context import APP, tenant_scope
+from tenants.limiter import Bucket, fallback
+from tenants.models import IdempotentRequest
+from tenants.principals import Principal
+
+logger = logging.getLogger(__name__)
+
+TOLERANCE_SECONDS = 300.0  # between Slack's clock and PostgreSQL's, either way; Slack's own advice
+MOST_BYTES = 256 * 1024  # of a request: a message with its blocks, and notes
+ANSWER_SECONDS = 2.0  # Slack waits for three, and the answer is told within them
+LONGEST_NOTES = 3_000  # as Slack's field has it
+_TIMESTAMP = re.compile(r"[0-9]{1,12}")
+
+NOT_OURS = "This button does not come from here. Nothing was done."
+NOT_LINKED = "Nobody has linked you with a member, so you cannot decide here. Open the item, or ask whoever runs the platform to link {}."
+CHANGED = "The text has changed since this message was sent. Nothing was done; open the item to see it as it is now."
+
+
+@csrf_exempt
+@require_POST
+def decide(request: HttpRequest) -> HttpResponse:
+    """The address for interactivity of the Slack app. Answered 200 whatever was decided: the person is told in Slack."""
+    if not settings.SLACK_SIGNING_SECRET:
+        raise Http404
+    taken = fallback.take(Bucket(f"slack:{address_of(request)}", rate=20.0, burst=100.0))
+    if not taken.allowed:
+        return HttpResponse(status=429, headers={"Retry-After": str(int(taken.retry_after) + 1)})
+    if int(request.META.get("CONTENT_LENGTH") or 0) > MOST_BYTES:
+        return HttpResponse(status=413)
+    body = request.body  # as it came: the signature is over these bytes
+    signature = request.headers.get("X-Slack-Signature", "")
+    if not is_signed(body, request.headers.get("X-Slack-Request-Timestamp", ""), signature):
+        return HttpResponse(
+            "The signature is not Slack's, or too old.", status=401, content_type="text/plain"
+        )
+    press = Press.read(body)
+    if press is not None:
+        _tell(press, *_decided(press, signature))
+    return HttpResponse(status=200)
+
+
+def is_signed(body: bytes, timestamp: str, signature: str) -> bool:
+    """Whether Slack has signed it in these minutes, by PostgreSQL's clock. False for whatever cannot be understood."""
+    if not _TIMESTAMP.fullmatch(timestamp) or not signature.isascii():
+        return False
+    if abs(clock.now().timestamp() - int(timestamp)) > TOLERANCE_SECONDS:
+        return False
+    signed = b"v0:" + timestamp.encode() + b":" + body
+    expected = hmac.new(settings.SLACK_SIGNING_SECRET.encode(), signed, hashlib.sha256).hexdigest()
+    return hmac.compare_digest(f"v0={expected}", signature)
+
+
+class Press:
+    """Somebody pressed a button that decides."""
+
+    def __init__(self, action: str, value: str, user: str, notes: str, answer_at: str) -> None:
+        self.action, self.value, self.user, self.notes, self.answer_at = action, value, user, notes, answer_at
+
+    @classmethod
+    def read(cls, body: bytes) -> Press | None:
+        """None for what decides nothing, such as the button that opens the item."""
+        try:
+            sent = orjson.loads(QueryDict(body).get("payload", ""))
+            action = sent["actions"][0]
+            if sent["type"] != "block_actions" or action["action_id"] not in (APPROVE, REJECT):
+                return None
+            typed = sent.get("state", {}).get("values", {}).get(NOTES, {}).get(NOTES, {}).get("value") or ""
+            return cls(
+                action["action_id"],
+                str(action["value"]),
+                f"{sent['user']['team_id']}/{sent['user']['id']}",
+                str(typed)[:LONGEST_NOTES],
+                str(sent.get("response_url") or ""),
+            )
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+            return None
+
+
+def _decided(press: Press, signature: str) -> tuple[str, bool]:
+    """What is told the person, and whether the message has had its time."""
+    shown = backends.opened_question(press.value)
+    if shown is None:
+        return NOT_OURS, False
+    tenant_id, item_id, version, content_ref = shown
+    try:
+        with refused_when_busy(), tenant_scope(tenant_id):
+            if not _is_first(tenant_id, signature):
+                return "", False  # a repetition: the first one was answered
+            who = members.member_of_slack(tenant_id, press.user)
+            if who is None:
+                return NOT_LINKED.format(press.user), False
+            return _performed(who, item_id, version, content_ref, press)
+    except Refused as refusal:
+        return refusal.reason, False
+
+
+def _is_first(tenant_id: UUID, signature: str) -> bool:
+    """Two at once wait for each other, and the second one is not."""
+    digest = hashlib.sha256(f"slack\n{signature}".encode()).hexdigest()
+    rows = IdempotentRequest.objects.for_tenant(tenant_id)
+    _, is_new = rows.get_or_create(
+        tenant_id=tenant_id,
+        digest=digest,
+        defaults={"request_digest": digest, "status_code": 200, "body": b""},
+    )
+    return bool(is_new)
+
+
+def _performed(
+    who: Principal, item_id: UUID, version: int, content_ref: str, press: Press
+) -> tuple[str, bool]:
+    """In the caller's `tenant_scope`: a refusal undoes what had begun, and keeps that the request was taken."""
+    sent: dict[str, Any] = {"deed": press.action, "shown": version, "notes": press.notes}
+    try:
+        shown, answer = actions.read(sent)
+        with transaction.atomic(using=APP):
+            items.lock(who.tenant_id, {item_id})
+            rows = Activity.objects.for_tenant(who.tenant_id).filter(pk=item_id)
+            reference = rows.values_list("input_ref", flat=True).first()
+            if str(reference or "") != content_ref:
+                raise Refused(CHANGED)
+            result = actions.perform(who, item_id, shown, answer)
+            audit.record_action(
+                who,
+                f"slack.{press.action}",
+                about=("activities", item_id),
+                detail={"slack_user": press.user, "version": version},
+            )
+    except Refused as refusal:
+        return refusal.reason, False
+    except Http404:
+        return actions.NO_SUCH_ITEM, False
+    is_over = not rows.filter(status__in=items.OPEN).exists()
+    return f"{result.words} by {who.actor.partition(':')[2]}: {result.name}", is_over
+
+
+def _tell(press: Press, words: str, is_over: bool) -> None:
+    """At the address that came with the request. What was decided stands, whether this arrives or not."""
+    if not words or not press.answer_at:
+        return
+    answer = {
+        "text": backends.inert(words),
+        "response_type": "in_channel" if is_over else "ephemeral",
+        "replace_original": is_over,
+    }
+    try:
+        backends.post(Target(press.answer_at), orjson.dumps(answer), seconds=ANSWER_SECONDS)
+    except DeliveryProblem as problem:
+        logger.warning(
+            "Slack was not answered", extra={"action": "slack_not_answered", "problem": str(problem)[:200]}
+        )

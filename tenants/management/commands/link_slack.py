@@ -1,0 +1,44 @@
+"""`manage.py link_slack --tenant SLUG --user NAME --slack T.../U...`: whose buttons in Slack decide in a member's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from tenants import audit, members, registration
+from tenants.context import tenant_scope
+from tenants.exceptions import TenantError
+
+
+class Command(BaseCommand):
+    help = "Let what a person presses in Slack count as the word of a member of the tenant."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--tenant", required=True, metavar="SLUG", help="the tenant that they decide for")
+        parser.add_argument("--user", required=True, metavar="NAME", help="the member")
+        parser.add_argument(
+            "--slack",
+            required=True,
+            metavar="T.../U...",
+            help="ids of the workspace and the user, as Slack has them; '' ends it",
+        )
+
+    def handle(self, *args: Any, tenant: str, user: str, slack: str, **options: Any) -> None:
+        try:
+            owner = registration.find(tenant)
+            with tenant_scope(owner.pk):
+                member = members.link_slack(owner.pk, user, slack)
+                audit.record_command(
+                    "link_slack",
+                    tenant_id=owner.pk,
+                    about=(members.KIND, member.pk),
+                    detail={"user": user, "slack_user": slack},
+                )
+        except TenantError as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(
+            f"{slack} decides as {user} in {tenant}."
+            if slack
+            else f"Nobody in Slack decides as {user} in {tenant}."
+        )
