@@ -19,7 +19,7 @@ from tests.fuzzing.bodies import BODIES, CHANGES_NOTHING_READ, SUCCEEDS_ONLY_IN_
 from tests.fuzzing.world import Known, known_of
 from tests.integration.test_api_openapi import CALLBACKS, operations
 
-pytestmark = pytest.mark.usefixtures("database")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("database")]
 
 Operation = tuple[str, str, dict[str, Any]]
 

@@ -31,6 +31,8 @@ from redis.retry import Retry
 from orchestrator import embedded
 from orchestrator.embedded.errors import ServerFailed, UnknownService
 
+pytestmark = pytest.mark.long
+
 COMMAND = (sys.executable, "-m", "orchestrator.embedded")
 
 

@@ -30,6 +30,8 @@ from tenants.redis import client
 from tests.damage import past_all_guards
 from tests.engine import Engine
 
+pytestmark = pytest.mark.long
+
 TWO_STEPS = {
     "key": "two-steps",
     "name": "Two steps",

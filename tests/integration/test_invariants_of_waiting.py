@@ -24,7 +24,7 @@ from tenants.models import Tenant
 from tests.damage import past_all_guards
 from tests.engine import Engine
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
 
 #: No worker serves it, so its work stays where it is.
 UNSERVED = "blog-writer"

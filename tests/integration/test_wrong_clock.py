@@ -36,6 +36,8 @@ from tests.engine import Engine, eventually
 from tests.receivers import http_receiver
 from tests.scheduling import firings, make_schedule
 
+pytestmark = pytest.mark.long
+
 HOUR = timedelta(hours=1)
 
 

@@ -32,6 +32,8 @@ from tests.browsing import BRIEF, act, list_of, page_of, words
 from tests.engine import Engine
 from tests.superusers import browser_of
 
+pytestmark = pytest.mark.long
+
 REASON = "Ticket of the customer: their pipeline stands still."
 
 

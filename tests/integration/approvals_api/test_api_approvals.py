@@ -16,7 +16,7 @@ from tests.integration.approvals_api.addresses import APPROVALS, INBOX
 from tests.integration.test_api_access import problem
 from tests.open_questions import links_of
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
 QUESTION = {"type": "brand_direction", "title": "Which brand?"}
 
 

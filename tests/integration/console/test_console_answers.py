@@ -17,6 +17,8 @@ from tests.console_user import INBOX, Person, done, notice, refused, sent_by
 from tests.forms import Form, forms_of
 from tests.questions import Questions
 
+pytestmark = pytest.mark.long
+
 # Each kind
 
 

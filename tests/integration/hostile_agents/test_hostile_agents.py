@@ -18,7 +18,7 @@ from tests.integration.tools.calling import CALLS
 from tests.snapshots import changed, snapshot
 from tests.toolbox import OUTPUT, Caller, at_work, of
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from tests.integration.isolation.sending import INSIDES, Answer
 from tests.integration.isolation.surface import MAKE_WHAT_IS_NAMED, TELLS_OF_TRIES, Operation, operations, put
 from tests.integration.isolation.world import World
 
+pytestmark = pytest.mark.long
+
 OPERATOR = {"$gt": ""}
 WRITTEN = json.dumps(OPERATOR)
 IGNORED = {("GET providers/", "limit")}  # a handful, always in one page

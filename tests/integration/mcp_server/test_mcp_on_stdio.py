@@ -25,6 +25,8 @@ from tests.engine import Engine, elsewhere
 from tests.integration.mcp_server.assistants import Asker
 from tests.questions import Questions
 
+pytestmark = pytest.mark.long
+
 RUN = "0198a5c2-7d3e-7c41-9c0a-6f2b1d4e8a90"
 MODULE = ["-I", "-m", "orchestrator.mcp"]
 

@@ -25,7 +25,7 @@ from tests.outside import GOOD_URL, HOSTILE_URLS
 from tests.registry import registered
 from tests.superusers import seeing_all
 
-pytestmark = pytest.mark.usefixtures("database")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("database")]
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import pytest
 
 from tests.integration.sample_agents.desk import ARTICLE, MEASURES, README, ROLES, SMALL_TEXT, Agents, Json
 
+pytestmark = pytest.mark.long
+
 ARTICLE_LINE = " ".join(ARTICLE.split())
 Review = Callable[..., Json]
 
