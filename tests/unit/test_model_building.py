@@ -1,0 +1,85 @@
+"""What `make demo-model` says while it builds: how far it is, and how long it takes yet."""
+
+from __future__ import annotations
+
+import sys
+from itertools import count
+
+import pytest
+
+from orchestrator.demo.model_building import Progress, install
+
+
+def compiled(*counts: tuple[int, int, float]) -> Progress:
+    """`(done, all, second)` of files, as ninja writes them."""
+    progress = Progress(0.0)
+    for done, everything, second in counts:
+        progress.read(f"[{done}/{everything}] Building C object ggml/src/ggml.c.o\n", second)
+    return progress
+
+
+def test_the_rest_takes_as_long_as_what_was_done_so_far() -> None:
+    progress = compiled((1, 101, 100.0), (51, 101, 200.0))
+
+    assert progress.words(200.0) == "  compiling: 50 %, about 2 min left"
+    assert progress.seconds_left(200.0) == pytest.approx(100.0)
+
+
+def test_a_machine_that_becomes_slow_is_told_longer() -> None:
+    """Also while no file is finished: the estimate grows, it does not stand still."""
+    progress = compiled((1, 101, 0.0), (51, 101, 100.0))
+
+    assert progress.seconds_left(200.0) == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize(
+    ("done", "second"),
+    [pytest.param(5, 60.0, id="too few files"), pytest.param(50, 10.0, id="too short a time")],
+)
+def test_no_time_is_told_before_there_is_enough_to_tell_it_from(done: int, second: float) -> None:
+    assert compiled((1, 100, 0.0), (done, 100, second)).words(second) == f"  compiling: {done} %"
+
+
+def test_it_never_says_that_all_is_done_before_it_is() -> None:
+    assert "99 %" in compiled((1, 1000, 0.0), (999, 1000, 900.0)).words(900.0)
+
+
+def test_a_second_build_counts_anew() -> None:
+    progress = compiled((1, 20, 0.0), (20, 20, 100.0), (1, 50, 110.0))
+
+    assert progress.words(110.0) == "  compiling: 2 %"
+
+
+def test_make_counts_in_per_cent() -> None:
+    progress = Progress(0.0)
+    progress.read("[  2%] Building CXX object x.o\n", 0.0)
+    progress.read("[ 52%] Building CXX object y.o\n", 100.0)
+
+    assert progress.words(100.0) == "  compiling: 52 %, about 2 min left"
+
+
+@pytest.mark.parametrize("line", ["[0/0] nothing", "[7/3] more than all", "[note] text", "warning: [1/2", ""])
+def test_what_is_no_count_changes_nothing(line: str) -> None:
+    progress = Progress(0.0)
+    progress.read(line, 1.0)
+
+    assert progress.words(4.0) == "  downloading, 4 s"
+
+
+def test_each_stage_is_told_when_it_begins() -> None:
+    written = r"print('Collecting llama'); print('[1/4] Building'); print('[4/4] Linking'); print('Installing collected packages: llama')"
+    said: list[str] = []
+
+    status = install([sys.executable, "-c", written], said.append, clock=count().__next__)
+
+    assert status == 0
+    assert [line.split()[0].rstrip(",:") for line in said] == ["downloading", "compiling", "installing"]
+
+
+def test_what_failed_is_shown_with_its_last_lines() -> None:
+    said: list[str] = []
+
+    status = install([sys.executable, "-c", "print('no compiler'); raise SystemExit(3)"], said.append)
+
+    assert status == 3
+    assert "no compiler" in said[-1]
