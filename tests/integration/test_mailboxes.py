@@ -432,3 +432,31 @@ def test_who_gives_back_what_the_dead_had_waits_for_a_consumer_that_is_just_done
     assert at_once(is_done, gives_back) == [None, 0]
     with tenant_scope(tenant.pk):
         assert MailboxItem.objects.get().state == "done"
+
+
+def test_a_consumer_that_is_done_waits_for_who_gives_back_its_batch_and_is_told_that_it_came_too_late(
+    tenant: Tenant,
+) -> None:
+    post_directly(tenant, "one")
+    batch = taken_at(tenant, NOW, lease=0)
+    assert batch is not None
+    locked = Event()
+
+    def gives_back() -> int:
+        with tenant_scope(tenant.pk):
+            mailbox = Mailbox.objects.select_for_update().get(key="session-1")
+            locked.set()
+            eventually(somebody_waits_for_a_lock)
+            return consumer.give_back_expired(mailbox, NOW)
+
+    def is_done() -> None:
+        assert locked.wait(20)
+        with tenant_scope(tenant.pk):
+            consumer.complete_batch(tenant.pk, "session-1", batch.batch.pk, result=None, now=NOW)
+
+    given_back, refusal = at_once(gives_back, is_done)
+
+    assert given_back == 1
+    assert isinstance(refusal, LeaseLost)
+    with tenant_scope(tenant.pk):
+        assert MailboxItem.objects.get().state == "pending"
