@@ -6,6 +6,7 @@ import json
 import os
 import runpy
 import secrets
+import string
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ SAFE = {
 UNSAFE = {
     "a short or well-known key for sessions and links": [
         ("SECRET_KEY", "short"),
+        ("SECRET_KEY", string.ascii_letters[:49]),
         ("SECRET_KEY", "ab" * 40),
         ("SECRET_KEY", "django-insecure-" + secrets.token_urlsafe(60)),
     ],
@@ -56,6 +58,8 @@ UNSAFE = {
         ("DATABASE_URL_SYSTEM", "postgresql://system@db.internal/orchestrator"),
         ("REDIS_URL", "redis://redis.internal:6379/0"),
         ("REDIS_URL", "redis://web:x@redis.internal:6379/0"),
+        ("REDIS_URL", "redis://web:abcdefghijk@redis.internal:6379/0"),
+        ("DATABASE_URL", "postgresql://scheduler:schedulerscheduler@db.internal/orchestrator"),
         ("CELERY_BROKER_URL", "rediss://redis.internal:6379/0"),
         ("CELERY_BROKER_URL", "redis://:password1234@redis.internal:6379/1"),
         ("MONGODB_URI", "mongodb://mongo.internal/orchestrator"),
@@ -126,6 +130,27 @@ def test_an_unsafe_value_is_refused_by_name(row: str, name: str, value: str) -> 
 
     assert fault.startswith(f"{name}: ")
     assert [fault] == list(TABLE[row]({**SAFE, name: value}))
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("db.internal:6432", "the server of DATABASE_URL"),
+        ("DB.internal.:6432", "the server of DATABASE_URL"),
+        ("elsewhere.internal:5432", "the port of PostgreSQL"),
+        ("localhost:8000", "this machine itself"),
+        ("files.localhost:8000", "this machine itself"),
+        ("127.0.0.2:8000", "this machine itself"),
+        ("[::1]:8000", "this machine itself"),
+        ("0.0.0.0:8000", "this machine itself"),
+    ],
+)
+def test_with_a_purpose_too_our_servers_and_this_machine_stay_closed(place: str, reason: str) -> None:
+    server = f"postgresql://app:{secrets.token_hex(12)}@db.internal:6432/orchestrator"
+
+    told = faults({**SAFE, "DATABASE_URL": server, "AGENT_EGRESS_ALLOW": f"agents={place}"})
+
+    assert [reason in fault for fault in told] == [True], told
 
 
 def test_every_row_of_the_table_is_tried_and_documented() -> None:
