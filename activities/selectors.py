@@ -141,15 +141,28 @@ def timeline(tenant_id: UUID, activity_id: UUID) -> list[Moment]:
     return sorted(moments, key=lambda moment: (moment.at, moment.order))
 
 
+def transitions_of(tenant_id: UUID, activity_ids: Collection[UUID], limit: int) -> dict[UUID, list[Moment]]:
+    """The newest transitions of these activities, so many altogether, by activity and oldest first; in one statement."""
+    events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id__in=activity_ids)
+    found: dict[UUID, list[Moment]] = defaultdict(list)
+    for event in reversed(events.order_by("-at", "-activity_id", "-seq")[:limit]) if activity_ids else ():
+        found[event.activity_id].append(_transition(event))
+    return found
+
+
 def _transitions(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
     for event in ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
-        facts = {"verb": event.verb, "source": event.source, "target": event.target, "actor": event.actor}
-        yield Moment(
-            event.at,
-            f"1:{event.seq:08}",
-            "transition",
-            {**facts, "run": event.run_id, "detail": event.detail or {}},
-        )
+        yield _transition(event)
+
+
+def _transition(event: ActivityEvent) -> Moment:
+    facts = {"verb": event.verb, "source": event.source, "target": event.target, "actor": event.actor}
+    return Moment(
+        event.at,
+        f"1:{event.seq:08}",
+        "transition",
+        {**facts, "run": event.run_id, "detail": event.detail or {}},
+    )
 
 
 def _wakes(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:

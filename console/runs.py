@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import messages
-from django.db.models import Count
+from django.db.models import Count, DecimalField, Q, QuerySet, Sum
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.safestring import SafeString, mark_safe
 
 from activities import outputs
+from activities import selectors as activity_selectors
 from activities.exceptions import OutputUnavailable
-from activities.models import Activity
-from activities.states import RUNNING
+from activities.models import Activity, ActivityRun
+from activities.selectors import Moment
+from activities.states import RUNNING, STATUSES, Status
 from console import flash_messages
+from console.activities import chart
+from console.activities.chart import ChartRow
+from console.activities.detail import Entry, entry_of
 from console.cursor import Cursor, page_of
 from console.flash_messages import refusal_of
 from console.inbox.items import Refused
@@ -43,10 +51,12 @@ from tenants.models import Role
 from tenants.principals import Principal
 
 
-@page("runs")
+@page("runs", (*LOOKING, *ACTING))
 def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Runs, newest first."""
-    given = (request.GET.get(name, "") for name in ("status", "pipeline", "after"))
+    """Runs, newest first. A POST cancels those that were chosen, or does them again from where they failed."""
+    if request.method == "POST":
+        return _many(request, visit)
+    given = (request.GET.get(name, "") for name in ("status", "pipeline", "after", "q"))
     context = {
         "listing": listing(visit.tenant_id, *given),
         "may_operate": visit.who.role.includes(Role.OPERATOR),
@@ -99,6 +109,52 @@ def _cancelled(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpRe
         messages.error(request, reply.reason)
         return redirect(f"{address}?{visit.query}")
     return flash_messages.done(request, visit, address, "The run was cancelled.")
+
+
+def _many(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    """What does not fit a run any more is left alone and counted."""
+    _refuse_lookers(visit)
+    wanted = _ids(request.POST.getlist("run"))
+    deed = request.POST.get("deed", "")
+    if deed not in ("cancel", "replay"):
+        raise Http404
+    from_steps = _failed_steps(visit.tenant_id, wanted) if deed == "replay" else {}
+    taken, reasons = 0, Counter[str]()
+    for run_id in wanted:
+        body: dict[str, Any] = {}
+        if deed == "replay":
+            if run_id not in from_steps:
+                reasons["No step of it has failed."] += 1
+                continue
+            body = {"from_step": from_steps[run_id]}
+        reply = call_api(request, visit.who, "POST", f"/pipeline-runs/{run_id}/{deed}/", body)
+        if reply.ok:
+            taken += 1
+        else:
+            reasons[reply.reason] += 1
+    for reason, count in reasons.most_common(3):
+        messages.error(request, f"{count} left alone: {reason}")
+    did = "cancelled" if deed == "cancel" else "done again from the step that failed"
+    words = f"{taken} run{'' if taken == 1 else 's'} {did}." if wanted else "Choose the runs first."
+    return flash_messages.done(request, visit, reverse("console:runs"), words)
+
+
+def _ids(given: Sequence[str]) -> list[UUID]:
+    """Those on a page at most, each once. Raises `Http404` for what is no id."""
+    try:
+        return list(dict.fromkeys(UUID(each) for each in given[:PAGE]))
+    except ValueError as error:
+        raise Http404 from error
+
+
+def _failed_steps(tenant_id: UUID, run_ids: Sequence[UUID]) -> dict[UUID, str]:
+    """The first step that failed, of each run in which one has."""
+    with tenant_scope(tenant_id):
+        failed = StepRun.objects.for_tenant(tenant_id).filter(
+            run_id__in=run_ids, branch=0, status=StepState.FAILED
+        )
+        rows = list(failed.order_by("-position").values_list("run_id", "step"))
+    return dict(rows)
 
 
 def _refuse_lookers(visit: PageContext) -> None:
@@ -207,6 +263,9 @@ def _lines(text: str) -> str:
 
 MOST_BRANCHES = 50  # of a step that are listed
 MOST_REPLAYS = 20
+MOST_EVENTS = 2_000  # that the chart of a run is made of, the newest
+MOST_CHART_ROWS = 100
+MOST_TOLD = 200  # events of a run that are told in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +277,7 @@ class Step:
     ended: datetime | None
     who: str
     running: int = 0  # of its branches, when it was fanned out
+    cost: Decimal = Decimal(0)
 
     @property
     def waiting(self) -> int:
@@ -243,8 +303,17 @@ class Step:
         return (self.ended or clock.now()) - self.begun if self.begun else None
 
     @property
-    def branches(self) -> Sequence[BranchRow]:
-        return self.shown.branches
+    def branches(self) -> Sequence[tuple[BranchRow, str]]:
+        """Each with the name of what it works on."""
+        return [(branch, _item_name(branch)) for branch in self.shown.branches]
+
+
+def _item_name(branch: BranchRow) -> str:
+    item = branch.item
+    words = (
+        subject_of("", item if isinstance(item, Mapping) else {"name": str(item)}) if item is not None else ""
+    )
+    return words or str(branch.run.branch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +345,11 @@ class Detail(Shown):
     replays: Sequence[PipelineRun]
     may_cancel: bool
     may_replay: bool
+    chart: SafeString
+    history: Sequence[tuple[str, Entry]]
+    cost: Decimal
+    given: Sequence[tuple[str, str]]
+    output: UUID | None  # the activity of the last step, once it has one
 
     @property
     def stands_at(self) -> Sequence[Step]:
@@ -289,11 +363,94 @@ def detail(who: Principal, run_id: UUID) -> Detail:
         run = found(who.tenant_id, run_id)
         shown = selectors.steps_of(who.tenant_id, [run], branches=MOST_BRANCHES)[run.pk]
         steps = _steps(who.tenant_id, run, shown)
+        costs = _costs_by_step(who.tenant_id, run)
+        steps = [replace(step, cost=costs.get(step.shown.run.step, Decimal(0))) for step in steps]
         drawn = _drawn(run, steps, who.tenant)
         again = PipelineRun.objects.for_tenant(who.tenant_id).filter(replay_of=run_id)
         replays = list(again.only("id", "status", "started_at", "replay_from")[:MOST_REPLAYS])
+        names = _named_activities(steps)
+        moments = activity_selectors.transitions_of(who.tenant_id, names, MOST_EVENTS)
+        given = _given(run)
     operates, running = who.role.includes(Role.OPERATOR), run.status == RunState.RUNNING
-    return Detail(run, steps, drawn, replays, operates and running, operates and not running)
+    depended_on = {need for step in steps for need in step.shown.needs}
+    ends = [step for step in steps if step.shown.run.step not in depended_on and step.shown.run.activity_id]
+    return Detail(
+        run,
+        steps,
+        drawn,
+        replays,
+        operates and running,
+        operates and not running,
+        chart=_chart(run, names, moments, who.tenant),
+        history=_history(names, moments),
+        cost=sum(costs.values(), Decimal(0)),
+        given=given,
+        output=ends[-1].shown.run.activity_id if ends else None,
+    )
+
+
+def _named_activities(steps: Sequence[Step]) -> dict[UUID, tuple[str, bool]]:
+    """The activities of the steps and of their branches, each with its name, and whether a person does it."""
+    names: dict[UUID, tuple[str, bool]] = {}
+    for step in steps:
+        by_person = bool(step.shown.human_role) and not step.shown.agent_role
+        if step.shown.run.activity_id:
+            names[step.shown.run.activity_id] = (step.shown.name, by_person)
+        for branch, item in step.branches:
+            if branch.run.activity_id:
+                names[branch.run.activity_id] = (f"{step.shown.name}: {item}", by_person)
+    return names
+
+
+def _chart(
+    run: PipelineRun,
+    names: Mapping[UUID, tuple[str, bool]],
+    moments: Mapping[UUID, Sequence[Moment]],
+    tenant: str,
+) -> SafeString:
+    now, query = clock.now(), urlencode({"tenant": tenant})
+    rows = [
+        ChartRow(
+            name,
+            f"{reverse('console:activity', args=[pk])}?{query}",
+            chart.segments(moments.get(pk, ()), by_person=by_person, now=now),
+        )
+        for pk, (name, by_person) in names.items()
+    ]
+    return chart.drawn_rows(rows[:MOST_CHART_ROWS], run.started_at)
+
+
+def _history(
+    names: Mapping[UUID, tuple[str, bool]], moments: Mapping[UUID, Sequence[Moment]]
+) -> list[tuple[str, Entry]]:
+    """What happened to its steps, newest last, each with the name of its step."""
+    told = [(names[pk][0], entry_of(moment)) for pk, several in moments.items() for moment in several]
+    return sorted(told, key=lambda each: each[1].at)[-MOST_TOLD:]
+
+
+def _given(run: PipelineRun) -> list[tuple[str, str]]:
+    """What it was started with: its parameters and its input, as text."""
+    both = (("Parameters", run.params), ("Input", run.input))
+    return [
+        (name, json.dumps(each, indent=2, ensure_ascii=False)[:LONGEST_SHOWN]) for name, each in both if each
+    ]
+
+
+#: Costs as agents report them; what is no number counts as none.
+_NUMBER = r"^[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?$"
+
+
+def _costs(tenant_id: UUID, activities: QuerySet[Activity], by: str) -> dict[Any, Decimal]:
+    """What all attempts at these activities have cost, by a field of theirs."""
+    rows = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id__in=activities.values("pk"))
+    told = rows.annotate(told=KeyTextTransform("cost_usd", "usage")).filter(told__regex=_NUMBER)
+    amount = Sum(Cast("told", DecimalField(max_digits=36, decimal_places=12)))
+    return dict(told.order_by().values_list(f"activity__{by}").annotate(amount=amount))
+
+
+def _costs_by_step(tenant_id: UUID, run: PipelineRun) -> dict[str, Decimal]:
+    own = Activity.objects.for_tenant(tenant_id).filter(pipeline_run_id=run.pk, step__isnull=False)
+    return _costs(tenant_id, own, "step")
 
 
 def found(tenant_id: UUID, run_id: UUID) -> PipelineRun:
@@ -390,6 +547,7 @@ def _counts(steps: Sequence[Step]) -> Counts:
 
 PAGE = 50
 MOST_PIPELINES = 200  # that can be chosen from
+LONGEST_QUERY = 200  # characters
 TONES = ("good", "live", "ask", "bad", "idle", "off")
 
 
@@ -398,6 +556,16 @@ class Row(Shown):
     """One run of the list."""
 
     steps: Sequence[StepRow]
+    cost: Decimal = Decimal(0)
+    asked: Sequence[str] = ()  # roles of the people whom it waits for
+
+    @property
+    def waits_for(self) -> list[str]:
+        """People by their role, then the roles of agents at work or in their queues."""
+        roles = [f"people: {role}" for role in self.asked]
+        active = [step for step in self.steps if step.run.status == StepState.ACTIVE]
+        roles += [step.agent_role for step in active if step.agent_role and not _is_with_people(step)]
+        return list(dict.fromkeys(roles))
 
     @property
     def settled(self) -> int:
@@ -415,6 +583,11 @@ class Row(Shown):
         return found
 
 
+def _is_with_people(step: StepRow) -> bool:
+    status = step.activity_status
+    return status is not None and STATUSES[Status(status)].lane == "people"
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What the list shows."""
@@ -425,6 +598,7 @@ class Listing:
     after: Cursor | None
     is_first: bool
     pipelines: Mapping[str, str]
+    query: str = ""
 
     @property
     def statuses(self) -> list[tuple[str, str, bool]]:
@@ -433,22 +607,44 @@ class Listing:
 
     @property
     def is_narrowed(self) -> bool:
-        return bool(self.status or self.pipeline)
+        return bool(self.status or self.pipeline or self.query)
 
 
-def listing(tenant_id: UUID, status: str, pipeline: str, after: str) -> Listing:
+def listing(tenant_id: UUID, status: str, pipeline: str, after: str, query: str = "") -> Listing:
     """One page of the runs. Raises `Http404` for a status that there is not: a list that shows too much would mislead."""
     if status and status not in RunState.values:
         raise Http404
     place = Cursor.read(after) if after else None
+    query = " ".join(query.replace("\x00", "").split())[:LONGEST_QUERY]
     with tenant_scope(tenant_id):
         rows = selectors.runs(tenant_id)
         rows = rows.filter(status=status) if status else rows
         rows = rows.filter(version__pipeline__key=pipeline.replace("\x00", "")) if pipeline else rows
+        rows = selectors.about(rows, tenant_id, query) if query else rows
         page, following = page_of(rows, "started_at", place, PAGE)
         steps = selectors.steps_of(tenant_id, page)
+        of_page = Activity.objects.for_tenant(tenant_id).filter(pipeline_run_id__in=[run.pk for run in page])
+        costs = _costs(tenant_id, of_page, "pipeline_run_id") if page else {}
+        asked = _asked(tenant_id, steps)
         known = Pipeline.objects.for_tenant(tenant_id).order_by("key").values_list("key", "name")
         pipelines = dict(known[:MOST_PIPELINES])
-    return Listing(
-        status, pipeline, [Row(run, steps[run.pk]) for run in page], following, place is None, pipelines
-    )
+    shown = [Row(run, steps[run.pk], costs.get(run.pk, Decimal(0)), asked.get(run.pk, ())) for run in page]
+    return Listing(status, pipeline, shown, following, place is None, pipelines, query)
+
+
+def _asked(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) -> dict[UUID, list[str]]:
+    """The roles of the people who are asked something by steps under way, by run."""
+    run_of = {
+        step.run.activity_id: run_id
+        for run_id, rows in steps.items()
+        for step in rows
+        if step.run.status == StepState.ACTIVE and step.run.activity_id
+    }
+    if not run_of:
+        return {}
+    rows = Activity.objects.for_tenant(tenant_id).filter(activity_selectors.OPEN_FOR_PEOPLE)
+    asking = rows.filter(Q(parent_id__in=run_of) | Q(pk__in=run_of))
+    found: dict[UUID, list[str]] = defaultdict(list)
+    for pk, parent_id, role in asking.values_list("pk", "parent_id", "human_role"):
+        found[run_of[pk] if pk in run_of else run_of[parent_id]].append(role or "anybody")
+    return found

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet, TextField
 from django.db.models.fields.json import KeyTransform
+from django.db.models.functions import Cast
 
 from activities.models import Activity
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
@@ -72,6 +73,18 @@ def runs(tenant_id: UUID) -> QuerySet[PipelineRun]:
     found: QuerySet[PipelineRun] = rows.defer(
         "input", "replay_input", "version__definition", "version__pipeline__description"
     )
+    return found
+
+
+SEARCHED = 20_000  # of the tenant's runs, the newest, are looked through for words
+
+
+def about(rows: QuerySet[PipelineRun], tenant_id: UUID, words: str) -> QuerySet[PipelineRun]:
+    """Those of the rows whose name, parameters or pipeline have these words. Upper and lower case are one."""
+    newest = PipelineRun.objects.for_tenant(tenant_id).order_by("-started_at", "-id").values("pk")[:SEARCHED]
+    named = Q(name__icontains=words) | Q(version__pipeline__name__icontains=words)
+    with_params = rows.filter(pk__in=newest).annotate(given=Cast("params", TextField()))
+    found: QuerySet[PipelineRun] = with_params.filter(named | Q(given__icontains=words))
     return found
 
 

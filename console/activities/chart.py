@@ -27,12 +27,11 @@ def drawn(found: Sequence[Segment], marks: Sequence[tuple[datetime, str]] = ()) 
     if not found:
         return SafeString("")
     begins = found[0].begins
-    length = max((max(each.ends for each in found) - begins).total_seconds(), 0.001)
+    length = _length(found, begins)
     height = TOP + LANE * len(LANES) + 26
 
     def x(moment: datetime) -> float:
-        share = (moment - begins).total_seconds() / length
-        return round(LEFT + (WIDTH - LEFT - RIGHT) * min(max(share, 0), 1), 1)
+        return _x(moment, begins, length, LEFT)
 
     return format_html(
         '<svg class="gantt" viewBox="0 0 {} {}" role="img" aria-label="What its time was spent with">{}{}{}{}</svg>',
@@ -40,9 +39,73 @@ def drawn(found: Sequence[Segment], marks: Sequence[tuple[datetime, str]] = ()) 
         height,
         _lanes(),
         _clock(begins, length, height),
-        format_html_join("", "{}", ((_bar(each, x(each.begins), x(each.ends)),) for each in found)),
+        format_html_join(
+            "", "{}", ((_bar(each, x(each.begins), x(each.ends), _top(each.lane)),) for each in found)
+        ),
         format_html_join("", "{}", ((_mark(x(at), words),) for at, words in marks)),
     )
+
+
+ROW_LEFT = 190  # of the chart of a run, whose rows have names
+LONGEST_NAME = 26  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class ChartRow:
+    """One step of a run: its name, the address of its activity if it has one, and the stretches of its time."""
+
+    name: str
+    href: str
+    found: Sequence[Segment]
+
+
+def drawn_rows(rows: Sequence[ChartRow], begins: datetime) -> SafeString:
+    """A line for each of the rows that has begun, under one clock; nothing where none has."""
+    begun = [row for row in rows if row.found]
+    if not begun:
+        return SafeString("")
+    length = _length([each for row in begun for each in row.found], begins)
+    height = TOP + LANE * len(begun) + 26
+    lines = (
+        (_row_name(row, TOP + LANE * number), _row_bars(row, TOP + LANE * number, begins, length))
+        for number, row in enumerate(begun)
+    )
+    return format_html(
+        '<svg class="gantt" viewBox="0 0 {} {}" role="group" aria-label="What the time of each step was spent with">{}{}</svg>',
+        WIDTH,
+        height,
+        _clock(begins, length, height, ROW_LEFT),
+        format_html_join("", "<g>{}{}</g>", lines),
+    )
+
+
+def _row_name(row: ChartRow, top: int) -> SafeString:
+    short = row.name if len(row.name) <= LONGEST_NAME else f"{row.name[: LONGEST_NAME - 1]}…"
+    y = top + LANE / 2 + 4
+    text = format_html(
+        '<text class="lane" x="{}" y="{}">{}<title>{}</title></text>', ROW_LEFT - 10, y, short, row.name
+    )
+    return format_html('<a href="{}">{}</a>', row.href, text) if row.href else text
+
+
+def _row_bars(row: ChartRow, top: int, begins: datetime, length: float) -> SafeString:
+    def x(moment: datetime) -> float:
+        return _x(moment, begins, length, ROW_LEFT)
+
+    bars = (
+        (_bar(each, x(each.begins), x(each.ends), top + (LANE - BAR) / 2, in_lane=True),)
+        for each in row.found
+    )
+    return format_html_join("", "{}", bars)
+
+
+def _length(found: Iterable[Segment], begins: datetime) -> float:
+    return max((max(each.ends for each in found) - begins).total_seconds(), 0.001)
+
+
+def _x(moment: datetime, begins: datetime, length: float, left: int) -> float:
+    share = (moment - begins).total_seconds() / length
+    return round(left + (WIDTH - left - RIGHT) * min(max(share, 0), 1), 1)
 
 
 def _lanes() -> SafeString:
@@ -54,14 +117,15 @@ def _top(lane: str) -> float:
     return TOP + LANE * [name for name, _ in LANES].index(lane) + (LANE - BAR) / 2
 
 
-def _bar(segment: Segment, left: float, right: float) -> SafeString:
+def _bar(segment: Segment, left: float, right: float, top: float, *, in_lane: bool = False) -> SafeString:
+    """`in_lane`: its colour says who has it, where the chart has no lane for each of them."""
     words = f"{segment.words}, {in_words(segment.lasted.total_seconds())}"
     return format_html(
         '<g class="{}{}"><rect class="stretch" x="{}" y="{}" width="{}" height="{}" rx="4"><title>{}</title></rect></g>',
-        segment.tone,
+        f"of-{segment.lane}" if in_lane else segment.tone,
         " goes-on" if segment.goes_on else "",
         left,
-        _top(segment.lane),
+        top,
         max(round(right - left, 1), LEAST),
         BAR,
         f"{words}. {segment.why}" if segment.why else words,
@@ -77,12 +141,12 @@ def _mark(x: float, words: str) -> SafeString:
     )
 
 
-def _clock(begins: datetime, length: float, height: int) -> SafeString:
+def _clock(begins: datetime, length: float, height: int, left: int = LEFT) -> SafeString:
     """Lines at round times since the beginning."""
     step = next((each for each in _STEPS if length / each <= MOST_TICKS), length / MOST_TICKS)
     ticks = (
         (
-            round(LEFT + (WIDTH - LEFT - RIGHT) * (step * number) / length, 1),
+            round(left + (WIDTH - left - RIGHT) * (step * number) / length, 1),
             height,
             step * number,
             begins + timedelta(seconds=step * number),

@@ -213,7 +213,7 @@ class Detail:
     @property
     def history(self) -> list[Entry]:
         return [
-            _entry(moment) for moment in self.moments if moment.kind in ("transition", "vote", "deadline")
+            entry_of(moment) for moment in self.moments if moment.kind in ("transition", "vote", "deadline")
         ]
 
 
@@ -301,7 +301,8 @@ def _marked(moment: Moment) -> str:
     return f"Woken: {moment.facts['reason'].replace('_', ' ')}"
 
 
-def _entry(moment: Moment) -> Entry:
+def entry_of(moment: Moment) -> Entry:
+    """A transition, a vote or a deadline in words."""
     facts = moment.facts
     if moment.kind == "vote":
         return Entry(moment.at, f"{named(facts['actor'])} voted: {facts['decision']}", facts["notes"] or "")

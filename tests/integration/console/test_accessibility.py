@@ -16,6 +16,7 @@ from tenants.context import tenant_scope
 from tests import pages
 from tests.console_user import Person
 from tests.questions import ARTICLE, Questions
+from tests.scheduling import make_schedule
 
 pytestmark = pytest.mark.ui
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
@@ -44,6 +45,7 @@ def addresses(asked: Questions) -> list[str]:
     with tenant_scope(asked.tenant.pk):
         submit([NewActivity(name="Work", agent_role="qa")], actor="test")
     asked.engine.drain()
+    schedule = make_schedule(asked.tenant, "prices", params={})
     listed = [entry.address for group in navigation.groups("home") for entry in group.entries]
     return [
         *listed,
@@ -54,6 +56,10 @@ def addresses(asked: Questions) -> list[str]:
         "/pipelines/article/start/",
         "/pipelines/article/copy/",
         "/schedules/new/",
+        f"/schedules/{schedule.pk}/",
+        f"/schedules/{schedule.pk}/change/",
+        "/tenants/",
+        "/runs/?q=article",
         "/activities/new/",
         "/queues/qa/",
         "/agents/qa/",

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from activities.models import Activity, DeadLetter
 from agents.exceptions import PermanentAgentError
 from pipelines import submission, versions
+from pipelines.cancellation import cancel_run
 from pipelines.models import Firing
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
@@ -51,9 +52,11 @@ def arrange(engine: Engine, tenant: Tenant, text: str) -> list[str]:
         },
         actor=f"token:{text}",
     )
-    submission.start_run(
+    run = submission.start_run(
         tenant.pk, "flow", submission.NewRun(name=text, params=params), actor=f"token:{text}"
     )
+    # Ended at once, so that both tenants show it in the same state.
+    cancel_run(tenant.pk, run.pk, actor=f"token:{text}", reason=text)
     with tenant_scope(tenant.pk):
         letter = DeadLetter.objects.get()
         Firing.objects.create(
@@ -71,6 +74,7 @@ def arrange(engine: Engine, tenant: Tenant, text: str) -> list[str]:
         f"/schedules/try/?schedule={schedule.pk}", "/usage/", "/audit/", "/settings/budgets/", f"/settings/budgets/{budget.pk}/",
         "/settings/channels/", "/settings/webhooks/", f"/settings/webhooks/{webhook.pk}/", "/pipelines/", "/pipelines/flow/",
         "/pipelines/flow/start/", "/pipelines/flow/copy/", "/schedules/new/?pipeline=flow", f"/schedules/{schedule.pk}/change/", "/runs/",
+        f"/runs/{run.pk}/",
     ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "/activities/?": ("q", "after"),
     "/activities/bulk/?": ("q",),
     "/inbox/?": ("kind", "role", "search", "page"),
-    "/runs/?": ("pipeline", "after"),
+    "/runs/?": ("pipeline", "after", "q"),
     "/dead-letters/?": ("state", "role"),
     "/schedules/?": ("search", "shown"),
     "/schedules/try/?": ("schedule",),
