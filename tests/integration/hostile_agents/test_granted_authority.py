@@ -162,6 +162,24 @@ def test_a_scope_that_holds_more_than_an_agent_may_hold_at_once_is_refused_as_a_
     assert {engine.status(acme, one) for one in waiting} == {"created"}
 
 
+def test_work_that_has_ended_is_of_no_scope_and_counts_towards_no_bound(
+    api: Any, engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL = 1
+    grant(api, roles=["seo"])
+    _, agent = at_work(engine, acme)
+    ended = later(engine, acme)
+    assert (
+        api("operator").post(f"/api/v1/activities/{ended}/cancel/", {"reason": "Never mind"}).status_code
+        == 200
+    )
+    waiting = later(engine, acme)
+
+    answer = asked(agent, scope={"roles": ["seo"]})
+
+    assert (answer["held"], answer["not_held"]) == ([str(waiting)], [])
+
+
 @pytest.mark.parametrize(
     ("scope", "path"),
     [({}, "scope"), ({"roles": "seo"}, "scope.roles"), ({"pipelines": ["flow"]}, "scope.pipelines[0]"),
