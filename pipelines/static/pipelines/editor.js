@@ -101,6 +101,7 @@
         drawn.replaceWith(holder.content.firstElementChild);
         drawn = document.querySelector(".orc-picture");
       }
+      drawn.hidden = !answer.svg; // that of an older text would contradict the faults beside it
       tell(answer.faults);
     }
 

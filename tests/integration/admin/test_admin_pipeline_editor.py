@@ -382,6 +382,7 @@ def test_list_and_text_are_kept_in_step(page: Any) -> None:
 
     area.fill("key: brief\nname: Brief\nsteps:\n  - {id: a, agent_role: nobody}\n")
     page.locator(".orc-faults").get_by_text('steps[0].agent_role: unknown role "nobody"').wait_for()
+    assert page.locator(".orc-picture").is_hidden(), "that of an older text stands beside no fault"
     page.get_by_role("tab", name="Steps").click()
     first = page.locator(".orc-step-list > li").nth(0)
     assert first.locator("[data-field=agent_role]").input_value() == "nobody"
@@ -390,6 +391,10 @@ def test_list_and_text_are_kept_in_step(page: Any) -> None:
     area.fill("steps: [")
     page.get_by_text("1 fault").wait_for()
     assert page.get_by_role("tab", name="Steps").is_disabled(), "there is nothing to list"
+
+    area.fill("key: brief\nname: Brief\nsteps:\n  - {id: mended, agent_role: qa}\n")
+    page.get_by_text("Nothing wrong").wait_for()
+    assert page.locator(".orc-picture").get_by_text("mended", exact=True).is_visible()
 
 
 def test_the_registry_of_the_editor_is_the_present_one(pipeline: Pipeline, root: Client) -> None:
