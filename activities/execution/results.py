@@ -289,9 +289,13 @@ def overdue(timeout_seconds: int) -> AgentError:
 
 
 def policy_of(activity: Any) -> RetryPolicy:
-    """The activity's own retry settings over those of its role over the defaults."""
+    """The activity's own retry settings over those of its role over the defaults.
+
+    Work of a mailbox, such as that of a subagent, comes back as soon as items of mailboxes do, unless they say otherwise.
+    """
     role = configuration.settings_for(activity.tenant_id, activity.agent_role)
-    return RetryPolicy.of(role.retry, activity.retry, {"max_attempts": activity.max_attempts})
+    usual = {"base_seconds": settings.ORCHESTRATOR_MAILBOX_RETRY_SECONDS} if activity.mailbox_id else {}
+    return RetryPolicy.of(usual, role.retry, activity.retry, {"max_attempts": activity.max_attempts})
 
 
 def as_dict(error: AgentError) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 import pytest
 from rest_framework.test import APIClient
 
-from activities import relay
-from activities.models import Activity, MailboxItem
+from activities import outbox, relay
+from activities.models import Activity, ActivityRun, MailboxItem, Wake
 from agents.command_line import transcripts
 from agents.contracts import Completed, Output, Usage
 from agents.exceptions import PermanentAgentError, RetryableAgentError
@@ -329,3 +329,30 @@ def test_an_approval_over_many_is_told_in_every_mailbox_that_it_concerns(
     assert [(r["decision"], r["activities"]) for r in told(acme, "two")] == [("rejected", ids[2:])]
     with tenant_scope(acme.pk):
         assert Activity.objects.get(pk=UUID(ids[0])).mailbox_id is not None
+
+
+@pytest.mark.parametrize(
+    ("of_role", "waits"), [({}, [1, 2, 4]), ({"base_seconds": 7.0}, [7, 14, 28])], ids=["as items do", "role"]
+)
+def test_a_subagent_is_tried_again_after_a_second_and_twice_as_long_each_time(
+    engine: Engine, client: APIClient, acme: Tenant, of_role: dict[str, float], waits: list[float]
+) -> None:
+    engine.serve(acme, retry={**of_role, "max_attempts": 4})
+    started = start(client)
+
+    def fails(request: Any) -> Completed:
+        raise RetryableAgentError("busy")
+
+    engine.agent.behaviour, seen = fails, []
+    for _ in waits:
+        engine.drain()
+        with tenant_scope(acme.pk):
+            wake = Wake.objects.get(state="pending")
+            run = ActivityRun.objects.order_by("-started_at")[0]
+        seen.append((wake.due_at - run.ended_at).total_seconds())
+        engine.make_due(acme)
+        outbox.promote()
+
+    assert seen == [pytest.approx(wait, rel=0.15, abs=0.3) for wait in waits]
+    engine.drain()
+    assert shown(client, started)["status"] == "failed"
