@@ -16,7 +16,7 @@ from activities import cancellation
 from activities.alerts import raise_alert
 from activities.human_tasks import approvals
 from activities.models.alert import AlertKind
-from agents.exceptions import PermanentAgentError
+from agents.exceptions import PermanentAgentError, RetryableAgentError
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.events import log, numbering
 from tenants.events.hub import PROOF_SECONDS, SILENT_SECONDS, Listener
@@ -88,6 +88,31 @@ def test_cancelled_and_failed_work_says_so(engine: Engine, tenant: Tenant) -> No
     cancellation.cancel(tenant.pk, activity, actor="user:eva")
 
     assert kinds(tenant, activity=activity) == ["activity.created", "activity.cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [("no_budget_left", "no_budget_left"), ("Dear editor, I failed", None)],
+    ids=["a name", "a text"],
+)
+def test_a_failure_tells_the_code_of_its_error_and_the_attempts(
+    engine: Engine, tenant: Tenant, code: str, told: str | None
+) -> None:
+    def fails(request: Any) -> Any:
+        error = RetryableAgentError if request.attempt < 2 else PermanentAgentError
+        raise error("no", code=code)
+
+    engine.agent.behaviour = fails
+    engine.serve(tenant)
+    [activity] = engine.submit(tenant)
+    engine.drain()
+    engine.make_due(tenant)
+    engine.drain()
+
+    page = log.page(tenant.pk, None, 100, EventFilter(activity=activity)).events
+    (failed,) = [event.data for event in page if event.kind == "activity.failed"]
+    assert (failed["attempts"], failed.get("error_code")) == (2, told)
+    assert not any("attempts" in event.data for event in page if event.kind != "activity.failed")
 
 
 def test_no_text_of_agents_or_people_is_in_an_event(engine: Engine, tenant: Tenant) -> None:

@@ -22,10 +22,14 @@ BEGIN
     SELECT e.tenant_id, made.kind, e.at, e.activity_id, a.pipeline_run_id, jsonb_strip_nulls(jsonb_build_object(
                'status', e.target, 'previous_status', e.source, 'agent_role', a.agent_role, 'human_role', a.human_role,
                'parent', a.parent_id, 'link_kind', a.link_kind, 'step', a.step, 'schedule', a.schedule_id,
-               'deliverable', a.deliverable_id, 'run', e.run_id))
+               'deliverable', a.deliverable_id, 'run', e.run_id,
+               'attempts', CASE WHEN e.target = 'failed' THEN a.attempts END,
+               -- Agents choose it as well. What is no name is text, and texts are in no event.
+               'error_code', CASE WHEN e.target = 'failed' THEN substring(a.error ->> 'code' FROM '^[a-z][a-z0-9_]{0,39}$') END))
     FROM added e
     CROSS JOIN LATERAL (
-        SELECT pipeline_run_id, agent_role, human_role, parent_id, link_kind, step, schedule_id, deliverable_id, assignee_type, is_approval_gate
+        SELECT pipeline_run_id, agent_role, human_role, parent_id, link_kind, step, schedule_id, deliverable_id, assignee_type, is_approval_gate,
+               attempts, error
         FROM activities_activity WHERE id = e.activity_id OFFSET 0
     ) a
     CROSS JOIN LATERAL (
