@@ -76,6 +76,22 @@ def test_a_message_that_names_what_was_not_granted_calls_nobody_and_the_true_one
     assert (len(engine.agent.calls), engine.status(acme, activity_id)) == (1, "done")
 
 
+def test_a_true_message_on_the_queue_of_another_role_is_done_by_nobody_there(
+    engine: Engine, acme: Tenant, caplog: pytest.LogCaptureFixture
+) -> None:
+    (activity_id,) = engine.submit(acme)
+    message = engine.take()
+    assert message is not None
+    engine.lease.serve(["dev"])
+    tasks.run(**message)
+
+    assert (engine.agent.calls, engine.status(acme, activity_id)) == ([], "created")
+    assert said(caplog, "message_refused") == ["role_not_served"]
+    engine.lease.serve(["qa"])
+    tasks.run(**message)
+    assert [call.activity_id for call in engine.agent.calls] == [activity_id]
+
+
 def test_a_tenant_that_names_the_activity_of_another_gets_neither_it_nor_its_slot(
     engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:

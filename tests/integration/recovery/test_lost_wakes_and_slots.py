@@ -158,6 +158,29 @@ def test_an_accepted_run_whose_heartbeats_stop_is_started_anew(
     assert [run.status for run in engine.runs(acme, other_id)] == ["running"]
 
 
+def test_an_agent_that_is_heard_of_between_look_and_verdict_keeps_its_run(
+    engine: Engine, acme: Tenant, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_AGENT_SILENT_SECONDS = 60
+    engine.agent.behaviour = lambda request: Accepted()
+    (activity_id,) = engine.submit(acme)
+    engine.drain()
+    clock = iter([float(second) for second in range(0, 70, 10)])
+    watch = recovery.HeartbeatWatch(recovery.WatchedTime(lambda: next(clock)))
+
+    def beat() -> None:
+        with tenant_scope(acme.pk):
+            ActivityRun.objects.filter(activity_id=activity_id).update(beats=F("beats") + 1)
+
+    beat()
+    for _ in range(6):
+        assert recovery.reclaim_silent_runs(watch) == 0
+
+    # What confirms the lead comes between the look and what is done about it.
+    assert recovery.reclaim_silent_runs(watch, confirm=beat) == 0
+    assert [run.status for run in engine.runs(acme, activity_id)] == ["running"]
+
+
 def test_slots_without_a_run_are_given_back_when_seen_twice(engine: Engine, acme: Tenant) -> None:
     engine.submit(acme)
     message = engine.take()
