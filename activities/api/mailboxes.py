@@ -168,6 +168,21 @@ class MailboxSerializer(serializers.Serializer[Any]):
     created_at = serializers.DateTimeField()
 
 
+class ConsumerSerializer(serializers.Serializer[Any]):
+    """Somebody outside who has taken items and is not done with them."""
+
+    consumer = serializers.CharField()
+    claimed = serializers.IntegerField(help_text="How many items.")
+    since = serializers.DateTimeField(help_text="When it took the first of them.")
+    until = serializers.DateTimeField(help_text="Its first lease ends then, unless it is made longer.")
+
+
+class OneMailboxSerializer(MailboxSerializer):
+    """As in the list, and who has what of it."""
+
+    consumers = ConsumerSerializer(many=True)
+
+
 class ItemSerializer(ResponseSerializer):
     """Something that is said."""
 
@@ -294,9 +309,11 @@ class MailboxDetail(DigestEtag, MailboxPart):
     pagination_class = None
     passing = ("oldest_wait_seconds",)
 
-    @operation("One mailbox", answer=MailboxSerializer, refusals=(404,))
+    @operation("One mailbox", answer=OneMailboxSerializer, refusals=(404,))
     def get(self, request: Request, key: str) -> Response:
-        return Response(self.shown([self.mailbox(key)])[0])
+        found = self.mailbox(key)
+        consumers = queries.consumers_of(self.tenant_id, found)
+        return Response(OneMailboxSerializer({**self.shown([found])[0], "consumers": consumers}).data)
 
 
 class ItemFilter(StrictFilterSet):

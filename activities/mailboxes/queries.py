@@ -18,14 +18,15 @@ from django.db.models import (
     Q,
     QuerySet,
     Subquery,
+    Sum,
     Value,
     When,
 )
 from django.db.models.functions import Coalesce
 
 from activities.mailboxes.producer import NewItem, post
-from activities.models import Activity, ApprovalLink, Mailbox, MailboxItem, Wake
-from activities.models.mailbox import ItemKind, ItemSource, ItemState
+from activities.models import Activity, ApprovalLink, Mailbox, MailboxBatch, MailboxItem, Wake
+from activities.models.mailbox import BatchState, ItemKind, ItemSource, ItemState
 from activities.states import LinkKind, Status, WakeState
 
 EMPTY = {"pending": 0, "claimed": 0, "failed": 0, "oldest_pending_at": None}
@@ -57,6 +58,17 @@ def figures(tenant_id: UUID, mailboxes: Iterable[Mailbox]) -> dict[UUID, dict[st
     )
     found = {row.pop("mailbox_id"): row for row in counted}
     return {mailbox_id: found.get(mailbox_id, EMPTY) for mailbox_id in ids}
+
+
+def consumers_of(tenant_id: UUID, mailbox: Mailbox) -> list[dict[str, Any]]:
+    """Who has items of it at this moment: how many, since when, and until when at least. First who has them longest."""
+    held = MailboxBatch.objects.for_tenant(tenant_id).filter(mailbox_id=mailbox.pk, state=BatchState.OPEN)
+    found = (
+        held.order_by()
+        .values("consumer")
+        .annotate(claimed=Sum("size"), since=Min("created_at"), until=Min("leased_until"))
+    )
+    return sorted(found, key=lambda row: (row["since"], row["consumer"]))
 
 
 def waited(since: datetime | None, now: datetime) -> float | None:

@@ -423,15 +423,19 @@ def test_agents_whose_time_ran_out_in_an_outage_have_a_minute_to_report(
     assert recovery.end_overdue_runs() == 1
 
 
-@pytest.mark.parametrize(("lived", "kept"), [(3600.0, True), (20.0, False)], ids=["outage", "no outage"])
+@pytest.mark.parametrize(
+    ("lived", "ended", "kept"),
+    [(3600.0, 5, True), (20.0, 5, False), (3600.0, 600, False)],
+    ids=["outage", "no outage", "before the outage"],
+)
 def test_a_consumer_whose_lease_ended_in_an_outage_goes_on_with_its_batch(
-    engine: Engine, tenant: Tenant, lived: float, kept: bool
+    engine: Engine, tenant: Tenant, lived: float, ended: int, kept: bool
 ) -> None:
     assert Leader().campaign()
     batch = taken(tenant)
     away(40.0)
     with system_scope():
-        MailboxBatch.objects.update(leased_until=Now() - timedelta(seconds=5))
+        MailboxBatch.objects.update(leased_until=Now() - timedelta(seconds=ended))
     assert candidate(lived).campaign()
 
     consumer.give_back_all()

@@ -460,3 +460,23 @@ def test_a_consumer_that_is_done_waits_for_who_gives_back_its_batch_and_is_told_
     assert isinstance(refusal, LeaseLost)
     with tenant_scope(tenant.pk):
         assert MailboxItem.objects.get().state == "pending"
+
+
+def test_a_mailbox_tells_which_consumer_has_how_much_of_it_and_since_when(client: APIClient) -> None:
+    for text in ("one", "two", "three"):
+        say(client, text)
+    first = take(client, consumer="c2", limit=2)
+    second = take(client, consumer="c1")
+
+    found = client.get(BOX).json()
+    assert [(each["consumer"], each["claimed"]) for each in found["consumers"]] == [("c2", 2), ("c1", 1)]
+    assert found["consumers"][0]["until"] == first["leased_until"]
+    assert found["consumers"][0]["since"] < found["consumers"][0]["until"]
+    items = {item["text"]: item for item in client.get(f"{BOX}items/").json()["results"]}
+    assert [items[text]["batch"] for text in ("one", "two", "three")] == [
+        first["batch_id"], first["batch_id"], second["batch_id"]
+    ]  # fmt: skip
+    assert all(item["attempts"] == 1 and item["claimed_at"] for item in items.values())
+
+    end(client, first, "completed", result=None)
+    assert [each["consumer"] for each in client.get(BOX).json()["consumers"]] == ["c1"]
