@@ -63,7 +63,7 @@ def figures(tenant_id: UUID, mailboxes: Iterable[Mailbox]) -> dict[UUID, dict[st
 def consumers_of(tenant_id: UUID, mailbox: Mailbox) -> list[dict[str, Any]]:
     """Who has items of it at this moment: how many, since when, and until when at least. First who has them longest."""
     held = MailboxBatch.objects.for_tenant(tenant_id).filter(mailbox_id=mailbox.pk, state=BatchState.OPEN)
-    found = (
+    found: Iterable[Any] = (
         held.order_by()
         .values("consumer")
         .annotate(claimed=Sum("size"), since=Min("created_at"), until=Min("leased_until"))
