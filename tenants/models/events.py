@@ -179,7 +179,7 @@ MEANINGS: dict[str, str] = {
     "activity.approved": "its result, or the gate, was approved",
     "activity.rejected": "its result, or the gate, was rejected",
     "activity.reassigned": "another activity has taken its place",
-    "activity.failed": "it failed for good",
+    "activity.failed": "it failed for good; `error_code` and `attempts` say why and after how many",
     "activity.needs_review": "people must look at it",
     "activity.cancelled": "it was cancelled",
     "approval.requested": "people are asked for a decision",
