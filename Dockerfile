@@ -4,8 +4,12 @@
 ARG PYTHON_IMAGE=python:3.12-slim
 FROM ${PYTHON_IMAGE} AS packages
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-COPY requirements/base.txt /tmp/base.txt
-RUN python -m venv /opt/venv && /opt/venv/bin/pip install --require-virtualenv -r /tmp/base.txt
+COPY requirements /tmp/requirements
+# What else is wanted of requirements/, such as EXTRAS="llm otel passkeys". Each list has the pins of base, so any of them go together.
+ARG EXTRAS=
+RUN python -m venv /opt/venv && for list in base $EXTRAS; do \
+      /opt/venv/bin/pip install --require-virtualenv -r /tmp/requirements/$list.txt || exit 1; \
+    done
 
 FROM ${PYTHON_IMAGE}
 ENV PATH=/opt/venv/bin:$PATH \

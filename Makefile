@@ -76,10 +76,11 @@ bench: $(VENV)/.run ## Measure the engine
 requirements: $(VENV)/.dev ## Compile requirements/*.txt from pyproject.toml; UPGRADE=--upgrade takes newer versions
 	$(call compile,base)
 	$(call compile,embedded,--extra embedded -c requirements/base.txt)
-	$(call compile,dev,--extra embedded --extra llm --extra mcp --extra dev -c requirements/embedded.txt)
+	$(call compile,dev,--extra embedded --extra llm --extra mcp --extra passkeys --extra dev -c requirements/embedded.txt)
 	$(call compile,llm,--extra llm -c requirements/dev.txt)
 	$(call compile,mcp,--extra mcp -c requirements/dev.txt)
 	$(call compile,model,--extra embedded --extra llm --extra model -c requirements/dev.txt)
+	$(call compile,passkeys,--extra passkeys -c requirements/dev.txt)
 	$(call compile,otel,--extra otel -c requirements/dev.txt -c requirements/llm.txt)
 
 define compile

@@ -1,12 +1,13 @@
-"""The second factor at the login: one-time codes of an app (TOTP, RFC 6238), and recovery codes for the day on which the app is lost.
+"""The second factor at the login: codes of an app (TOTP, RFC 6238), passkeys, and recovery codes for the day on which both are lost.
 
 Who has set one up is asked for it. People with admin rights (staff, superusers, admins of a tenant) must have one where
 `ORCHESTRATOR_SECOND_FACTOR` is `required`: they set it up at their next sign-in. Until the code was right a session is nobody's: every
 address but this page and the way out answers it as it answers people who have not signed in.
 
 A code is taken once, also when it comes twice at the same moment: the row is locked while it is looked at, and remembers the newest code.
-The secret and the recovery codes are sealed with the keys of `FIELD_ENCRYPTION_KEYS` and bound to their person. Wrong codes count like
-wrong passwords. Who lost both is helped by a superuser in the admin, or by `manage.py reset_second_factor`.
+The secret and the recovery codes are sealed with the keys of `FIELD_ENCRYPTION_KEYS` and bound to their person. Wrong codes and passkeys
+count like wrong passwords. Who has a second factor adds another, or takes one away, only in a session that has proven one: a password alone
+changes nothing. Who lost all is helped by a superuser in the admin, or by `manage.py reset_second_factor`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
@@ -30,6 +32,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from agents import credentials
+from agents.exceptions import ConfigurationError
+from console import passkeys
 from tenants import audit, clock, login_throttle, members
 from tenants.audit.recording import address_of
 from tenants.models import Role, SecondFactor
@@ -42,10 +46,15 @@ SECRET_BYTES = 20  # as long as the hash, as RFC 4226 advises
 RECOVERY_CODES = 10
 RECOVERY_CHARACTERS = 10  # of 32: 50 random bits
 
+SETTING_UP = (
+    "second_factor_secret"  # in the session, sealed: the secret of an app of which no code was right yet
+)
 MARK = "second_factor"  # in the session: one of these
 ASKED, PASSED, FREE = "asked", "passed", "free"
 KIND = "second-factor"  # under which wrong codes are counted
 ADDRESS = "/second-factor/"
+WRONG_CODE = "This code is not right, or was used before. Wait for the next one."
+WRONG_PASSKEY = "This passkey did not open. Try again, or use another way."
 
 
 # Who is asked.
@@ -109,37 +118,81 @@ def is_set_up(person: Any) -> bool:
 # What a person has, and what opens.
 
 
-def begin(person: Any) -> None:
-    """Make a secret for a person who has none yet, or has never used it."""
-    with transaction.atomic():
-        factor, _ = SecondFactor.objects.get_or_create(user=person, defaults={"secret_sealed": ""})
-        factor = SecondFactor.objects.select_for_update(of=("self",)).get(pk=factor.pk)
-        if factor.confirmed_at is None and not factor.secret_sealed:
-            _seal(factor, secrets.token_bytes(SECRET_BYTES), ())
-            factor.save()
+def verify(
+    person: Any, code: str, *, proven: bool = False, setting_up: bytes = b""
+) -> tuple[bool, tuple[str, ...]]:
+    """Whether the code opens, which uses it up; and the recovery codes that a first second factor brings.
 
-
-def verify(person: Any, code: str) -> tuple[bool, tuple[str, ...]]:
-    """Whether the code opens, which uses it up; and the recovery codes that the first right code brings."""
+    A code of the secret that is being set up opens too, and makes it that of the person's app, if the person has no second factor yet or
+    has `proven` one.
+    """
     typed = "".join(code.split()).replace("-", "").upper()[:64]
+    if not setting_up and not is_set_up(person):
+        return False, ()
     with transaction.atomic():
-        factor = SecondFactor.objects.select_for_update(of=("self",)).filter(pk=person.pk).first()
-        if factor is None or not factor.secret_sealed or not typed:
-            return False, ()
+        factor = _locked(person)
         secret, left = _opened(factor)
-        step = _step_of(secret, typed, after=factor.last_step)
-        if step is not None:
+        if secret and (step := _step_of(secret, typed, after=factor.last_step)) is not None:
             factor.last_step = step
-        elif factor.confirmed_at is not None and (found := _found(typed, left)):
+        elif found := _found(typed, left):
             left = tuple(each for each in left if each != found)
+        elif (
+            setting_up
+            and _may_add(factor, proven)
+            and (step := _step_of(setting_up, typed, after=-1)) is not None
+        ):
+            secret, factor.last_step = setting_up, step
         else:
             return False, ()
-        fresh: tuple[str, ...] = ()
-        if factor.confirmed_at is None:
-            factor.confirmed_at, left = clock.now(), (fresh := _recovery_codes())
-        _seal(factor, secret, left)
-        factor.save()
-        return True, fresh
+        return True, _proven(factor, secret, left)
+
+
+def add_passkey(
+    person: Any, name: str, answer: str, challenge: bytes, *, proven: bool
+) -> tuple[bool, tuple[str, ...]]:
+    """Whether the passkey is one of the person's from now on; and the recovery codes that a first second factor brings."""
+    with transaction.atomic():
+        factor = _locked(person)
+        secret, left = _opened(factor)
+        if not _may_add(factor, proven) or not passkeys.add(factor, name, answer, challenge):
+            return False, ()
+        return True, _proven(factor, secret, left)
+
+
+def remove(person: Any, passkey: UUID | None) -> bool:
+    """Take a passkey away, or the app for none; whether it was there, and another second factor is left."""
+    with transaction.atomic():
+        factor = _locked(person)
+        secret, left = _opened(factor)
+        if passkey is None:
+            if not secret or not factor.passkeys.exists():
+                return False
+            _seal(factor, b"", left)
+            factor.save()
+            return True
+        if not secret and not factor.passkeys.exclude(pk=passkey).exists():
+            return False
+        return bool(factor.passkeys.filter(pk=passkey).delete()[0])
+
+
+def _locked(person: Any) -> SecondFactor:
+    SecondFactor.objects.get_or_create(user=person, defaults={"secret_sealed": ""})
+    return SecondFactor.objects.select_for_update(of=("self",)).get(pk=person.pk)
+
+
+def _may_add(factor: SecondFactor, proven: bool) -> bool:
+    """A password alone is enough for the first second factor, and for no other."""
+    return proven or factor.confirmed_at is None
+
+
+def _proven(factor: SecondFactor, secret: bytes, left: tuple[str, ...]) -> tuple[str, ...]:
+    """Keep what was proven; the recovery codes, if it was the first time."""
+    fresh: tuple[str, ...] = ()
+    if factor.confirmed_at is None:
+        factor.confirmed_at, left = clock.now(), (fresh := _recovery_codes())
+    _seal(factor, secret, left)
+    factor.save()
+    return fresh
 
 
 def renew_recovery_codes(person: Any) -> tuple[str, ...]:
@@ -196,6 +249,9 @@ def _seal(factor: SecondFactor, secret: bytes, codes: tuple[str, ...]) -> None:
 
 
 def _opened(factor: SecondFactor) -> tuple[bytes, tuple[str, ...]]:
+    """The secret of the app, empty if there is none, and the recovery codes."""
+    if factor.confirmed_at is None:
+        return b"", ()
     holds = credentials.unseal(factor.secret_sealed, context=credentials.person_context(factor.pk))
     return base64.b32decode(holds["secret"]), tuple(holds["codes"].split())
 
@@ -206,16 +262,66 @@ def _opened(factor: SecondFactor) -> tuple[bytes, tuple[str, ...]]:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: HttpRequest) -> HttpResponse:
-    """Asks for the code, sets the second factor up, and makes new recovery codes."""
+    """Asks for a second factor, sets up the first and others, takes them away, and makes new recovery codes."""
     person = request.user
     if not person.is_authenticated:
         return HttpResponseRedirect(f"{reverse('console:login')}?{urlencode({'next': ADDRESS})}")
     if request.method != "POST":
         return _shown(request)
-    if "begin" in request.POST:
-        begin(person)
-        return HttpResponseRedirect(f"{ADDRESS}?{urlencode({'next': _next(request)})}")
+    if "begin" in request.POST or "remove" in request.POST:
+        return _changed(request, person)
     return _tried(request, person)
+
+
+def _changed(request: HttpRequest, person: Any) -> HttpResponse:
+    if not _may_change(request, person):
+        return _shown(request, complaint="Prove the one that you have first.")
+    if "begin" in request.POST:
+        _set_up(request, person, secrets.token_bytes(SECRET_BYTES))
+    elif remove(person, _passkey_named(request.POST["remove"])):
+        login_throttle.note_sign_in("second_factor.removed", audit.actor_of(person))
+    else:
+        return _shown(
+            request,
+            complaint="It is your last one, or is gone already. Add another before your last one goes.",
+        )
+    return HttpResponseRedirect(f"{ADDRESS}?{urlencode({'next': _next(request)})}")
+
+
+def _may_change(request: HttpRequest, person: Any) -> bool:
+    return _has_proven(request) or not is_set_up(person)
+
+
+def _has_proven(request: HttpRequest) -> bool:
+    return bool(request.session.get(MARK) == PASSED)
+
+
+def _passkey_named(text: str) -> UUID | None:
+    if text == "app":
+        return None
+    try:
+        return UUID(text)
+    except ValueError:
+        return UUID(int=0)  # nobody's
+
+
+# The secret that is being set up is the session's alone: who knows the password and looked at this page earlier does not know it.
+
+
+def _set_up(request: HttpRequest, person: Any, secret: bytes) -> None:
+    held = {"secret": base64.b32encode(secret).decode()}
+    request.session[SETTING_UP] = credentials.seal(held, context=credentials.person_context(person.pk))
+
+
+def _being_set_up(request: HttpRequest, person: Any) -> bytes:
+    sealed = request.session.get(SETTING_UP)
+    if not sealed:
+        return b""
+    try:
+        held = credentials.unseal(sealed, context=credentials.person_context(person.pk))
+    except ConfigurationError:  # its key has left the key ring since
+        return b""
+    return base64.b32decode(held["secret"])
 
 
 def _tried(request: HttpRequest, person: Any) -> HttpResponse:
@@ -226,40 +332,64 @@ def _tried(request: HttpRequest, person: Any) -> HttpResponse:
             "second_factor.locked", who, outcome="refused", retry_after=said.retry_after
         )
         return login_throttle.too_many(request, said.retry_after)
-    right, fresh = verify(person, request.POST.get("code", ""))
+    right, fresh = _proves(request, person)
     if not right:
         login_throttle.note_sign_in("second_factor.failed", who, outcome="failed")
-        return _shown(request, wrong=True)
+        given = "passkey" in request.POST or "new_passkey" in request.POST
+        return _shown(request, complaint=WRONG_PASSKEY if given else WRONG_CODE)
     said.succeeded()
+    request.session.pop(SETTING_UP, None)
     if "renew" in request.POST and not fresh:
         fresh = renew_recovery_codes(person)
-    login_throttle.note_sign_in("second_factor.set_up" if fresh else "second_factor.passed", who)
+    added = "new_passkey" in request.POST
+    login_throttle.note_sign_in("second_factor.set_up" if fresh or added else "second_factor.passed", who)
     if request.session.get(MARK) == ASKED:
         request.session.cycle_key()  # whoever knew the session before the code knows none after it
     request.session[MARK] = PASSED
     if fresh:
         shown = [f"{code[:5]}-{code[5:]}" for code in fresh]
         return render(request, "console/second_factor.html", {"fresh": shown, "next": _next(request)})
-    return HttpResponseRedirect(_next(request))
+    return HttpResponseRedirect(ADDRESS if added else _next(request))
 
 
-def _shown(request: HttpRequest, *, wrong: bool = False) -> HttpResponse:
+def _proves(request: HttpRequest, person: Any) -> tuple[bool, tuple[str, ...]]:
+    given, proven = request.POST, _has_proven(request)
+    if "passkey" not in given and "new_passkey" not in given:
+        return verify(person, given.get("code", ""), proven=proven, setting_up=_being_set_up(request, person))
+    challenge = passkeys.use_challenge(request)
+    if challenge is None or not passkeys.are_offered():
+        return False, ()
+    if "passkey" in given:
+        return passkeys.opens(person, given["passkey"], challenge), ()
+    return add_passkey(person, given.get("name", ""), given["new_passkey"], challenge, proven=proven)
+
+
+def _shown(request: HttpRequest, *, complaint: str = "") -> HttpResponse:
     person: Any = request.user
-    factor = SecondFactor.objects.filter(pk=person.pk).first()
+    factor = SecondFactor.objects.filter(pk=person.pk).first() or SecondFactor(user=person)
+    secret, left = _opened(factor)
+    may_change = _may_change(request, person)
     context: dict[str, Any] = {
-        "wrong": wrong,
+        "complaint": complaint,
         "next": _next(request),
         "asked": request.session.get(MARK) == ASKED,
-        "set_up": factor is not None and factor.confirmed_at is not None,
+        "set_up": factor.confirmed_at is not None,
         "required": _is_required(),
+        "has_app": bool(secret),
+        "passkeys": factor.passkeys.order_by("created_at"),
+        "left": len(left),
+        "may_change": may_change,
     }
-    if factor is not None and factor.secret_sealed:
-        secret, left = _opened(factor)
-        context["left"] = len(left)
-        if factor.confirmed_at is None:
-            context["address"] = _address_for_apps(secret, person.get_username())
-            context["secret"] = " ".join(_in_fours(base64.b32encode(secret).decode()))
-    return render(request, "console/second_factor.html", context, status=400 if wrong else 200)
+    if may_change and not secret and (new := _being_set_up(request, person)):
+        context["address"] = _address_for_apps(new, person.get_username())
+        context["secret"] = " ".join(_in_fours(base64.b32encode(new).decode()))
+    if passkeys.are_offered():
+        challenge = passkeys.challenge_of(request)
+        if context["passkeys"]:
+            context["to_be_asked"] = passkeys.to_be_asked(person, challenge)
+        if may_change:
+            context["to_be_made"] = passkeys.to_be_made(person, challenge)
+    return render(request, "console/second_factor.html", context, status=400 if complaint else 200)
 
 
 def _in_fours(text: str) -> list[str]:

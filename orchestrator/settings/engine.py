@@ -279,6 +279,9 @@ ORCHESTRATOR_LOGIN_DEVICE_SECONDS = _env.float("ORCHESTRATOR_LOGIN_DEVICE_SECOND
 # Whether people with admin rights must have a second factor: "required" (what production takes if nothing is said) or "optional". Who
 # has set one up is asked for it in either case.
 ORCHESTRATOR_SECOND_FACTOR = _env("ORCHESTRATOR_SECOND_FACTOR", default="optional")
+# Under which address people open the console, such as https://console.example.com: switches passkeys on as a second factor (needs
+# requirements/passkeys.txt). Passkeys are bound to its host name: with another one all of them open nothing any more.
+ORCHESTRATOR_PASSKEY_ORIGIN = _env("ORCHESTRATOR_PASSKEY_ORIGIN", default="").rstrip("/")
 # For how long a superuser who broke the glass sees rows of tenants. Too small: the reason is stated again and again.
 ORCHESTRATOR_BREAK_GLASS_SECONDS = _env.float("ORCHESTRATOR_BREAK_GLASS_SECONDS", default=3600.0)
 # Days for which rows of a kind are kept once they are over; null: for ever. Tenants may say otherwise (see docs/retention.md). What is

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from ipaddress import ip_address
 from urllib.parse import unquote, urlsplit
 
@@ -124,6 +125,22 @@ def _public_url(environment: Environment) -> Iterator[str]:
         yield "ORCHESTRATOR_PUBLIC_URL: must begin with https://, since agents send their tokens there"
 
 
+def _passkeys(environment: Environment) -> Iterator[str]:
+    origin = environment.get("ORCHESTRATOR_PASSKEY_ORIGIN", "").rstrip("/")
+    if not origin:
+        return
+    parts = urlsplit(origin)
+    if (
+        parts.scheme != "https"
+        or not parts.hostname
+        or origin != f"https://{parts.netloc}"
+        or "@" in parts.netloc
+    ):
+        yield "ORCHESTRATOR_PASSKEY_ORIGIN: must be https:// and the host name under which people open the console, with nothing behind it"
+    if find_spec("webauthn") is None:
+        yield "ORCHESTRATOR_PASSKEY_ORIGIN: passkeys need the package webauthn; install requirements/passkeys.txt or unset it"
+
+
 def _debug(environment: Environment) -> Iterator[str]:
     for name in ("DEBUG", "DJANGO_DEBUG"):
         if environment.get(name, "").lower() in _ON:
@@ -232,6 +249,7 @@ TABLE: Mapping[str, Callable[[Environment], Iterator[str]]] = {
     "a key ring without keys, with short or repeated ones": _key_ring,
     "an answer to every host name": _hosts,
     "an address for callbacks without TLS": _public_url,
+    "passkeys for an address without TLS, or without their package": _passkeys,
     "pages of errors that show data": _debug,
     "embedded servers": _embedded_servers,
     "PostgreSQL, Redis or MongoDB without a login or with a weak one": _servers,

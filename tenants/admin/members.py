@@ -81,14 +81,21 @@ RESET = Action(
 
 @admin.register(SecondFactor)
 class SecondFactorAdmin(ActionsAdmin, RecordAdmin):
-    """Who has one. Neither its secret nor its recovery codes are shown."""
+    """Who has one, and which passkeys. Neither its secret nor its recovery codes are shown."""
 
     list_display = ("user", "confirmed_at", "created_at")
     list_select_related = ("user",)
     search_fields = ("user__username", "user__email")
-    fields = ("user", "confirmed_at", "created_at")
+    fields = ("user", "confirmed_at", "passkeys", "created_at")
     readonly_fields = fields
     row_actions = (RESET,)
+
+    @admin.display(description="Passkeys")
+    def passkeys(self, factor: SecondFactor) -> str:
+        told = (
+            f"{each.name} ({each.created_at:%Y-%m-%d})" for each in factor.passkeys.order_by("created_at")
+        )
+        return ", ".join(told) or "none"
 
 
 @admin.register(SavedView)

@@ -6,6 +6,7 @@ from tenants.models.access import (
     ChannelStatus,
     IdempotentRequest,
     Membership,
+    Passkey,
     Role,
     SecondFactor,
 )
@@ -51,6 +52,7 @@ __all__ = (
     "IdempotentRequest",
     "Membership",
     "OffReason",
+    "Passkey",
     "Pause",
     "PauseKind",
     "Reservation",

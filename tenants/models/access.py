@@ -56,7 +56,7 @@ class Membership(TenantOwned):
 
 
 class SecondFactor(models.Model):
-    """What a person proves at the login besides the password: one-time codes of an app, by RFC 6238, and recovery codes.
+    """What a person proves at the login besides the password: one-time codes of an app, by RFC 6238, passkeys, and recovery codes.
 
     It belongs to the person, so to no tenant. `console.second_factor` is the only writer.
     """
@@ -71,7 +71,7 @@ class SecondFactor(models.Model):
         default=-1, editable=False, help_text="The newest code that was taken. None is taken twice."
     )
     confirmed_at = models.DateTimeField(
-        null=True, editable=False, help_text="Since when it is asked for. Empty: the app was never tried."
+        null=True, editable=False, help_text="Since when it is asked for. Empty: nothing was ever proven."
     )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -80,6 +80,30 @@ class SecondFactor(models.Model):
 
     def __str__(self) -> str:
         return f"Second factor of {self.user}"
+
+
+class Passkey(models.Model):
+    """A key on a person's device, bound to the console's host name (WebAuthn). Nothing in it is secret. `console.passkeys` writes it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    factor = models.ForeignKey(SecondFactor, on_delete=models.CASCADE, related_name="passkeys")
+    name = models.CharField(max_length=60, help_text="By which its owner knows the device.")
+    credential = models.BinaryField(
+        max_length=1023, unique=True, editable=False, help_text="How the browser names it."
+    )
+    public_key = models.BinaryField(editable=False)
+    uses = models.BigIntegerField(
+        editable=False,
+        help_text="As the device counts them: a lower count comes from a copy. 0: it does not.",
+    )
+    answered = models.BinaryField(
+        editable=False, help_text="The challenge that it has answered last, and does not answer again."
+    )
+    used_at = models.DateTimeField(null=True, editable=False)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class ApiToken(TenantOwned):

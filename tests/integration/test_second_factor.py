@@ -109,15 +109,13 @@ def test_who_has_one_is_asked_at_each_sign_in_and_a_code_opens_once(required: No
 
 
 def test_a_code_that_comes_twice_at_once_opens_once(database: None, root: User) -> None:
-    second_factor.begin(root)
-    factor = SecondFactor.objects.get(pk=root.pk)
-    secret, _ = second_factor._opened(factor)
+    secret, _ = set_up(signed_in(root))
     barrier = Barrier(4)
 
     def tried(_: int) -> bool:
         barrier.wait()
         try:
-            return second_factor.verify(root, code(secret))[0]
+            return second_factor.verify(root, code(secret, later=1))[0]
         finally:
             connections.close_all()
 
@@ -228,3 +226,31 @@ def test_who_lost_everything_is_helped_by_the_command_and_by_a_superuser(require
     )
     assert done.status_code == 302
     assert not SecondFactor.objects.exists()
+
+
+def test_a_password_alone_learns_nothing_of_the_secret_that_its_owner_sets_up(
+    required: None, root: User
+) -> None:
+    thief, owner = signed_in(root), signed_in(root)
+    thief.post(PAGE, {"begin": "1"})
+    seen = thief.get(PAGE).content.decode()
+
+    secret, _ = set_up(owner)
+
+    assert base64.b32encode(secret).decode()[:4] not in seen
+    assert "<code>" not in thief.get(PAGE).content.decode()
+    assert thief.get("/admin/").status_code == 302
+
+
+def test_a_secret_that_somebody_else_was_setting_up_opens_nothing_once_there_is_one(
+    required: None, root: User
+) -> None:
+    thief, owner = signed_in(root), signed_in(root)
+    thief.post(PAGE, {"begin": "1"})
+    shown = thief.get(PAGE).content.decode()
+    theirs = base64.b32decode(re.search(r"<code>([A-Z2-7 ]+)</code>", shown)[1].replace(" ", ""))  # type: ignore[index]
+    set_up(owner)
+
+    assert thief.post(PAGE, {"code": code(theirs)}).status_code == 400
+    assert thief.post(PAGE, {"begin": "1"}).status_code == 400
+    assert thief.get("/admin/").status_code == 302

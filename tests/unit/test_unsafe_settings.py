@@ -47,6 +47,12 @@ UNSAFE = {
         ("ORCHESTRATOR_PUBLIC_URL", "http://orchestrator.example"),
         ("ORCHESTRATOR_PUBLIC_URL", "https://"),
     ],
+    "passkeys for an address without TLS, or without their package": [
+        ("ORCHESTRATOR_PASSKEY_ORIGIN", "http://console.example"),
+        ("ORCHESTRATOR_PASSKEY_ORIGIN", "https://"),
+        ("ORCHESTRATOR_PASSKEY_ORIGIN", "https://console.example/login"),
+        ("ORCHESTRATOR_PASSKEY_ORIGIN", "https://user@console.example"),
+    ],
     "pages of errors that show data": [("DEBUG", "1"), ("DJANGO_DEBUG", "True")],
     "embedded servers": [("ORCHESTRATOR_START_SERVICES", "1")],
     "PostgreSQL, Redis or MongoDB without a login or with a weak one": [

@@ -1,0 +1,365 @@
+"""A passkey is a second factor that opens under our own address alone; a password alone neither adds one nor takes one away."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.db import connections
+from django.test import Client
+
+from console import passkeys, second_factor
+from tenants import clock
+from tenants.context import system_scope
+from tenants.models import Passkey, SecondFactor
+from tenants.models.audit import AuditEntry
+from tests import pages
+from tests.authenticator import Authenticator, text
+from tests.integration.test_second_factor import PAGE, code, set_up, signed_in
+
+ORIGIN = "https://console.example"
+PASSWORD = "a long enough password"
+
+
+@pytest.fixture(autouse=True)
+def _offered(settings: Any) -> None:
+    settings.ORCHESTRATOR_SECOND_FACTOR = "required"
+    settings.ORCHESTRATOR_PASSKEY_ORIGIN = ORIGIN
+
+
+@pytest.fixture
+def root(database: None) -> User:
+    return User.objects.create_superuser("root", password=PASSWORD)
+
+
+@pytest.fixture
+def device() -> Authenticator:
+    return Authenticator(ORIGIN)
+
+
+def options(client: Client, name: str) -> dict[str, Any]:
+    """What the page gives to the browser."""
+    shown = client.get(PAGE).content.decode()
+    found = re.search(rf'<script id="{name}" type="application/json">(.*?)</script>', shown)
+    assert found, shown
+    told: dict[str, Any] = json.loads(found[1])
+    return told
+
+
+def add(client: Client, device: Authenticator, name: str = "Laptop") -> Any:
+    return client.post(PAGE, {"new_passkey": device.made(options(client, "to-be-made")), "name": name})
+
+
+def use(client: Client, device: Authenticator, **wrong: bytes) -> Any:
+    return client.post(PAGE, {"passkey": device.signed(options(client, "to-be-asked"), **wrong)})
+
+
+def opens(client: Client) -> bool:
+    return client.get("/admin/auth/user/").status_code == 200
+
+
+def test_a_passkey_can_be_the_only_second_factor_and_is_asked_for_at_each_sign_in(
+    root: User, device: Authenticator
+) -> None:
+    first = signed_in(root)
+    set_up_answer = add(first, device)
+    assert "Keep these recovery codes" in set_up_answer.content.decode()
+    assert opens(first)
+
+    later = signed_in(root)
+    assert not opens(later)
+    session = later.cookies["sessionid"].value
+    assert use(later, device).status_code == 302
+
+    assert opens(later)
+    assert later.cookies["sessionid"].value != session
+    with system_scope():
+        said = list(AuditEntry.objects.filter(tenant=None).values_list("operation", flat=True))
+    assert {"second_factor.set_up", "second_factor.passed"} <= set(said)
+
+
+def test_recovery_codes_open_for_who_has_only_a_passkey(root: User, device: Authenticator) -> None:
+    codes = re.findall(r"[A-Z2-7]{5}-[A-Z2-7]{5}", add(signed_in(root), device).content.decode())
+    client = signed_in(root)
+
+    assert client.post(PAGE, {"code": codes[0]}).status_code == 302
+
+    assert opens(client)
+    assert signed_in(root).post(PAGE, {"code": codes[0]}).status_code == 400
+
+
+def test_what_a_passkey_signed_for_another_page_opens_nothing(root: User, device: Authenticator) -> None:
+    add(signed_in(root), device)
+    client = signed_in(root)
+
+    device.origin = "https://console.example.evil"
+    assert use(client, device).status_code == 400
+    device.origin, device.host = ORIGIN, "console.example.evil"
+    assert use(client, device).status_code == 400
+    device.host = ""
+    assert use(client, device, signature=secrets.token_bytes(70)).status_code == 400
+    assert not opens(client)
+
+    assert use(client, device).status_code == 302
+
+
+def test_an_answer_opens_once_in_its_own_session_and_only_in_time(root: User, device: Authenticator) -> None:
+    add(signed_in(root), device)
+    one, other = signed_in(root), signed_in(root)
+    answer = device.signed(options(one, "to-be-asked"))
+    options(other, "to-be-asked")
+
+    assert other.post(PAGE, {"passkey": answer}).status_code == 400, "another session's challenge"
+    assert one.post(PAGE, {"passkey": answer}).status_code == 302
+    assert one.post(PAGE, {"passkey": answer}).status_code == 400, "its challenge is used up"
+
+    late = signed_in(root)
+    answer = device.signed(options(late, "to-be-asked"))
+    session = late.session
+    session[passkeys.CHALLENGE] = [session[passkeys.CHALLENGE][0], clock.now().timestamp() - 1]
+    session.save()
+    assert late.post(PAGE, {"passkey": answer}).status_code == 400
+    assert not opens(late)
+
+
+def test_an_answer_that_comes_twice_at_once_opens_once(root: User, device: Authenticator) -> None:
+    add(signed_in(root), device)
+    challenge = secrets.token_bytes(32)
+    answer = device.signed(passkeys.to_be_asked(root, challenge))
+    barrier = Barrier(4)
+
+    def tried(_: int) -> bool:
+        barrier.wait()
+        try:
+            return passkeys.opens(root, answer, challenge)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(tried, range(4))) == [False, False, False, True]
+
+
+def test_a_copy_that_has_counted_fewer_uses_opens_nothing(root: User, device: Authenticator) -> None:
+    add(signed_in(root), device)
+    copy = Authenticator(ORIGIN, credential=device.credential, key=device.key, uses=device.uses)
+    for _ in range(3):
+        assert use(signed_in(root), device).status_code == 302
+
+    assert use(signed_in(root), copy).status_code == 400
+
+
+def test_a_passkey_opens_for_its_owner_alone(root: User, device: Authenticator) -> None:
+    other = User.objects.create_superuser("other", password=PASSWORD)
+    add(signed_in(root), device)
+    set_up(signed_in(other))
+    theirs = Authenticator(ORIGIN)
+    client = signed_in(other)
+
+    options_of_root = options(signed_in(root), "to-be-asked")
+    client.get(PAGE)
+    asked = {**options_of_root, "challenge": _challenge(client)}
+
+    assert client.post(PAGE, {"passkey": device.signed(asked)}).status_code == 400
+    client.get(PAGE)
+    asked = {**options_of_root, "challenge": _challenge(client)}
+    assert client.post(PAGE, {"passkey": theirs.signed(asked)}).status_code == 400
+    assert not opens(client)
+
+
+def _challenge(client: Client) -> str:
+    return text(bytes.fromhex(client.session[passkeys.CHALLENGE][0]))
+
+
+def test_a_key_that_somebody_has_is_not_added_again(root: User, device: Authenticator) -> None:
+    other = User.objects.create_superuser("other", password=PASSWORD)
+    mine = signed_in(root)
+    add(mine, device)
+
+    assert add(mine, device).status_code == 400
+    assert add(signed_in(other), device).status_code == 400
+    assert Passkey.objects.get().factor_id == root.pk
+
+
+@pytest.mark.parametrize("required", ["required", "optional"])
+def test_a_password_alone_neither_adds_nor_takes_away(
+    required: str, root: User, device: Authenticator, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_SECOND_FACTOR = required
+    before = signed_in(root)  # where nobody must have one, this session is asked for nothing
+    owner = signed_in(root)
+    add(owner, device)
+    add(owner, Authenticator(ORIGIN), "Key ring")
+    key = Passkey.objects.get(name="Laptop")
+
+    for thief in (before, signed_in(root)):
+        thief.get(PAGE)
+        asked = {"rp": {"id": urlsplit(ORIGIN).hostname}, "challenge": _challenge(thief)}
+        made = Authenticator(ORIGIN).made(asked)
+        assert thief.post(PAGE, {"new_passkey": made, "name": "Mine"}).status_code == 400
+        assert thief.post(PAGE, {"remove": str(key.pk)}).status_code == 400
+        assert thief.post(PAGE, {"begin": "1"}).status_code == 400
+        assert "to-be-made" not in thief.get(PAGE).content.decode()
+
+    assert Passkey.objects.count() == 2
+
+
+def test_the_last_one_stays_and_codes_of_an_app_can_be_given_up(root: User, device: Authenticator) -> None:
+    client = signed_in(root)
+    secret, _ = set_up(client)
+    assert client.post(PAGE, {"remove": "app"}).status_code == 400, "it is the only one"
+    assert client.post(PAGE, {"remove": "nonsense"}).status_code == 400
+    add(client, device)
+
+    assert client.post(PAGE, {"remove": "app"}).status_code == 302
+    assert signed_in(root).post(PAGE, {"code": code(secret, later=1)}).status_code == 400
+    assert client.post(PAGE, {"remove": str(Passkey.objects.get().pk)}).status_code == 400, (
+        "it is the only one"
+    )
+    assert use(signed_in(root), device).status_code == 302
+
+    set_up_again = client.post(PAGE, {"begin": "1"})
+    assert set_up_again.status_code == 302
+    assert "<code>" in client.get(PAGE).content.decode()
+    second = Authenticator(ORIGIN)
+    add(client, second)
+    assert client.post(PAGE, {"remove": str(Passkey.objects.earliest("created_at").pk)}).status_code == 302
+    assert use(signed_in(root), device).status_code == 400
+    assert use(signed_in(root), second).status_code == 302
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "", "{", "[]", "null", '{"id": 1}', '{"id": "a", "id": "b"}',
+        '{"id": "AAAA", "rawId": "AAAA", "type": "public-key", "response": {}}', "x" * 100_000,
+        '{"id": "' + "A" * 5000 + '"}', '{"id": "\\u0000"}', "[" * 5000,
+    ],
+    ids=["empty", "cut", "list", "null", "number", "twice", "hollow", "huge", "long", "nul", "deep"],
+)  # fmt: skip
+def test_whatever_else_a_browser_sends_is_refused(answer: str, root: User, device: Authenticator) -> None:
+    add(signed_in(root), device)
+    client, mine = signed_in(root), signed_in(User.objects.create_superuser("new", password=PASSWORD))
+    client.get(PAGE)
+    mine.get(PAGE)
+
+    assert client.post(PAGE, {"passkey": answer}).status_code == 400
+    assert mine.post(PAGE, {"new_passkey": answer, "name": "x"}).status_code == 400
+    assert not opens(client)
+
+
+def test_no_changed_byte_of_an_answer_opens_or_breaks_anything(root: User, device: Authenticator) -> None:
+    factor = SecondFactor.objects.create(user=root, secret_sealed="")
+    challenge = secrets.token_bytes(32)
+    made = json.loads(device.made(passkeys.to_be_made(root, challenge)))
+    for changed in _changed(made, "attestationObject"):
+        # Nobody has signed the model of the device, its count, its name and its key: some changes make another passkey.
+        passkeys.add(factor, "x", changed, challenge)
+    Passkey.objects.all().delete()
+    assert passkeys.add(factor, "Laptop", json.dumps(made), challenge)
+
+    challenge = secrets.token_bytes(32)
+    signed = json.loads(device.signed(passkeys.to_be_asked(root, challenge)))
+    for part in ("authenticatorData", "signature", "clientDataJSON"):
+        for changed in _changed(signed, part):
+            assert not passkeys.opens(root, changed, challenge)
+    assert passkeys.opens(root, json.dumps(signed), challenge)
+
+
+def _changed(answer: dict[str, Any], part: str) -> Iterator[str]:
+    right = _bytes(answer["response"][part])
+    for at, byte in enumerate(right):
+        broken = right[:at] + bytes([byte ^ 0xFF]) + right[at + 1 :]
+        yield json.dumps({**answer, "response": {**answer["response"], part: text(broken)}})
+
+
+def _bytes(coded: str) -> bytes:
+    return base64.urlsafe_b64decode(coded + "=" * (-len(coded) % 4))
+
+
+def test_wrong_passkeys_count_like_wrong_passwords(root: User, device: Authenticator) -> None:
+    add(signed_in(root), device)
+    client = signed_in(root)
+
+    statuses = [use(client, device, signature=b"wrong").status_code for _ in range(5)]
+
+    assert statuses == [400] * 5
+    assert use(client, device).status_code == 429
+
+
+def test_there_is_a_bound_on_the_passkeys_of_a_person(root: User) -> None:
+    client = signed_in(root)
+    statuses = [add(client, Authenticator(ORIGIN)).status_code for _ in range(11)]
+
+    assert statuses == [200, *[302] * 9, 400]
+
+
+def test_a_reset_takes_the_passkeys_away(root: User, device: Authenticator) -> None:
+    add(signed_in(root), device)
+
+    call_command("reset_second_factor", "root")
+
+    assert not Passkey.objects.exists()
+    assert "Set it up" in signed_in(root).get(PAGE).content.decode()
+
+
+def test_where_no_address_is_set_nothing_of_passkeys_is_offered_or_taken(
+    root: User, device: Authenticator, settings: Any
+) -> None:
+    client = signed_in(root)
+    made = device.made(options(client, "to-be-made"))
+    settings.ORCHESTRATOR_PASSKEY_ORIGIN = ""
+
+    assert client.post(PAGE, {"new_passkey": made, "name": "x"}).status_code == 400
+    assert "passkey" not in client.get(PAGE).content.decode().lower()
+    assert second_factor.is_set_up(root) is False
+
+
+@pytest.mark.ui
+def test_in_a_browser_a_passkey_is_made_and_opens_the_next_session(root: User, settings: Any) -> None:
+    with pages.browser() as chromium, pages.served() as served:
+        address = served.replace("127.0.0.1", "localhost")
+        settings.ORCHESTRATOR_PASSKEY_ORIGIN = address
+        window = chromium.new_context(base_url=address)
+        page = window.new_page()
+        devices = window.new_cdp_session(page)
+        devices.send("WebAuthn.enable")
+        devices.send(
+            "WebAuthn.addVirtualAuthenticator",
+            {
+                "options": {
+                    "protocol": "ctap2", "transport": "internal", "hasResidentKey": True,
+                    "hasUserVerification": True, "isUserVerified": True, "automaticPresenceSimulation": True,
+                }
+            },
+        )  # fmt: skip
+
+        def sign_in() -> None:
+            page.goto("/login/?next=/workers/")
+            page.fill("[name=username]", "root")
+            page.fill("[name=password]", PASSWORD)
+            page.click("button:has-text('Sign in')")
+
+        sign_in()
+        page.fill("[name=name]", "This laptop")
+        page.click("button:has-text('Make a passkey')")
+        page.click("text=I have kept them. Go on")
+        page.goto("/second-factor/")
+        assert "This laptop" in page.inner_text("main, body")
+
+        window.clear_cookies()
+        sign_in()
+        page.click("button:has-text('Use a passkey')")
+        page.wait_for_url("**/workers/**")
+
+        assert "passkey" not in page.inner_text("body")
+        pages.leave(window)
