@@ -233,6 +233,7 @@ UNFOLD = {
                     _page("Broken glass", "policy", "tenants_breakglass"),
                     _page("Users", "person", "auth_user"),
                     _page("Second factors", "phonelink_lock", "tenants_secondfactor"),
+                    _page("Passkeys", "passkey", "tenants_passkey"),
                     _page("Groups", "group", "auth_group"),
                 ],
             },

@@ -14,7 +14,7 @@ from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, TenantFilter
 from tenants.admin.permissions import is_superuser
 from tenants.exceptions import TenantError
-from tenants.models import Membership, SecondFactor
+from tenants.models import Membership, Passkey, SecondFactor
 from tenants.models.saved_views import SavedView
 
 
@@ -81,21 +81,27 @@ RESET = Action(
 
 @admin.register(SecondFactor)
 class SecondFactorAdmin(ActionsAdmin, RecordAdmin):
-    """Who has one, and which passkeys. Neither its secret nor its recovery codes are shown."""
+    """Who has one. Neither its secret nor its recovery codes are shown."""
 
     list_display = ("user", "confirmed_at", "created_at")
     list_select_related = ("user",)
     search_fields = ("user__username", "user__email")
-    fields = ("user", "confirmed_at", "passkeys", "created_at")
+    fields = ("user", "confirmed_at", "created_at")
     readonly_fields = fields
     row_actions = (RESET,)
 
-    @admin.display(description="Passkeys")
-    def passkeys(self, factor: SecondFactor) -> str:
-        told = (
-            f"{each.name} ({each.created_at:%Y-%m-%d})" for each in factor.passkeys.order_by("created_at")
-        )
-        return ", ".join(told) or "none"
+
+@admin.register(Passkey)
+class PasskeyAdmin(RecordAdmin):
+    list_display = ("name", "owner", "created_at", "used_at")
+    list_select_related = ("factor__user",)
+    search_fields = ("name", "factor__user__username", "factor__user__email")
+    fields = ("name", "owner", "created_at", "used_at")
+    readonly_fields = fields
+
+    @admin.display(description="Owner", ordering="factor__user__username")
+    def owner(self, passkey: Passkey) -> str:
+        return str(passkey.factor.user)
 
 
 @admin.register(SavedView)
