@@ -22,12 +22,13 @@ def text(data: bytes) -> str:
 
 @dataclass
 class Authenticator:
-    """One key on one device, which counts its uses."""
+    """One key on one device, which counts its uses, unless it is one that does not."""
 
     origin: str
     host: str = ""
     credential: bytes = field(default_factory=lambda: secrets.token_bytes(32))
     uses: int = 0
+    counts: bool = True
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
 
     def made(self, options: dict[str, Any]) -> str:
@@ -47,7 +48,7 @@ class Authenticator:
 
     def signed(self, options: dict[str, Any], **wrong: bytes) -> str:
         """What the browser sends when the passkey was used. `wrong` takes the place of what is right."""
-        self.uses += 1
+        self.uses += self.counts
         client, data = self._client("webauthn.get", options), self._data(options["rpId"])
         signature = self.key.sign(data + hashlib.sha256(client).digest(), ec.ECDSA(hashes.SHA256()))
         parts = {"clientDataJSON": client, "authenticatorData": data, "signature": signature, **wrong}

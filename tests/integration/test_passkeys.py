@@ -121,7 +121,8 @@ def test_an_answer_opens_once_in_its_own_session_and_only_in_time(root: User, de
 
     assert other.post(PAGE, {"passkey": answer}).status_code == 400, "another session's challenge"
     assert one.post(PAGE, {"passkey": answer}).status_code == 302
-    assert one.post(PAGE, {"passkey": answer}).status_code == 400, "its challenge is used up"
+    assert passkeys.CHALLENGE not in one.session, "it is used up"
+    assert one.post(PAGE, {"passkey": answer}).status_code == 400
 
     late = signed_in(root)
     answer = device.signed(options(late, "to-be-asked"))
@@ -132,7 +133,11 @@ def test_an_answer_opens_once_in_its_own_session_and_only_in_time(root: User, de
     assert not opens(late)
 
 
-def test_an_answer_that_comes_twice_at_once_opens_once(root: User, device: Authenticator) -> None:
+@pytest.mark.parametrize("counts", [True, False], ids=["it counts its uses", "it does not"])
+def test_an_answer_that_comes_twice_at_once_opens_once(
+    counts: bool, root: User, device: Authenticator
+) -> None:
+    device.counts = counts
     add(signed_in(root), device)
     challenge = secrets.token_bytes(32)
     answer = device.signed(passkeys.to_be_asked(root, challenge))
