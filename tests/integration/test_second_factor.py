@@ -108,6 +108,20 @@ def test_who_has_one_is_asked_at_each_sign_in_and_a_code_opens_once(required: No
     assert other.get("/admin/auth/user/").status_code == 302
 
 
+@pytest.mark.parametrize("later", [-1, 0, 1])
+def test_a_phone_may_be_wrong_by_half_a_minute_and_by_no_more(
+    later: int, root: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, _ = set_up(signed_in(root))
+    SecondFactor.objects.update(last_step=-1)
+    clock_at_first = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: clock_at_first)
+
+    assert signed_in(root).post(PAGE, {"code": code(secret, later=2)}).status_code == 400
+    assert signed_in(root).post(PAGE, {"code": code(secret, later=-2)}).status_code == 400
+    assert signed_in(root).post(PAGE, {"code": code(secret, later=later)}).status_code == 302
+
+
 def test_a_code_that_comes_twice_at_once_opens_once(database: None, root: User) -> None:
     secret, _ = set_up(signed_in(root))
     barrier = Barrier(4)
