@@ -19,6 +19,7 @@ from pipelines.data_sources.shapes import BatchGate, DataSource, Expand, Options
 from pipelines.definition.faults import DefinitionError, Fault, at
 
 MOST_JOBS = 100_000  # of one execution; two sources of a thousand rows would make a million
+MOST_LISTED = 1_000  # values of a source that one job gets as a list
 _END = object()
 
 
@@ -98,7 +99,12 @@ def estimate(
     if expand is Expand.ZIP and len(set(counts.values())) > 1:
         told = ", ".join(f"{name} has {count:,}" for name, count in counts.items())
         raise ExpansionError(f"expand=zip needs equally many rows of each data source: {told}")
-    jobs = next(iter(counts.values()), 1) if expand is Expand.ZIP else prod(counts.values())
+    if expand is Expand.LIST:
+        jobs = int(not counts or any(counts.values()))
+        for name, count in counts.items():
+            _refuse_long_list(name, count)
+    else:
+        jobs = next(iter(counts.values()), 1) if expand is Expand.ZIP else prod(counts.values())
     _refuse_too_many(jobs, most)
     batches_ = -(-jobs // pacing.batch_size)
     return Estimate(counts, jobs, batches_, max(batches_ - 1, 0) * timedelta(milliseconds=pacing.stagger_ms))
@@ -111,7 +117,7 @@ def inputs(
 
     Raises `ExpansionError` as `estimate` does, when rows came or went in between.
     """
-    combined = _zipped(dimensions) if expand is Expand.ZIP and dimensions else _product(dimensions)
+    combined = _COMBINED[expand](dimensions) if dimensions else iter([{}])
     for number, values in enumerate(combined, 1):
         _refuse_too_many(number, most)
         yield {**literals, **values}
@@ -162,6 +168,24 @@ def _zipped(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
                 )
             return
         yield dict(zip(names, values, strict=True))
+
+
+def _listed(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
+    lists = {dimension.name: list(islice(dimension.values, MOST_LISTED + 1)) for dimension in dimensions}
+    for name, values in lists.items():
+        _refuse_long_list(name, len(values))
+    if any(lists.values()):
+        yield lists
+
+
+def _refuse_long_list(name: str, count: int) -> None:
+    if count > MOST_LISTED:
+        raise ExpansionError(
+            f"expand=list gives a job at most {MOST_LISTED:,} values of {name}; narrow the filter, or set a limit"
+        )
+
+
+_COMBINED = {Expand.PRODUCT: _product, Expand.ZIP: _zipped, Expand.LIST: _listed}
 
 
 # The parameters of a job or a pipeline: which of them are data sources, and which are values as they are.

@@ -37,6 +37,7 @@ class Expand(StrEnum):
 
     PRODUCT = "product"  # each value of one with each value of the others
     ZIP = "zip"  # the first of each, the second of each, and so on; there must be equally many
+    LIST = "list"  # one job, which gets all values of each as a list
 
 
 class BatchGate(StrEnum):

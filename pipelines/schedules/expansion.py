@@ -186,6 +186,8 @@ def _plain(value: Any) -> Any:
     """A value of a row as JSON has it: times and ids are text."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     return str(value) if isinstance(value, UUID) else value

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from django.db.models import Model
 from psycopg import sql
 
+from activities.models import Activity, ActivityRun
 from pipelines.data_sources import FieldType, Query, Table
 from pipelines.models import Deliverable, Pipeline
 from pipelines.tables import relations
@@ -30,15 +32,31 @@ _TYPED = {
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A model of which some columns may be read."""
+    """A model, or a selection of ours with `id` and `tenant_id`, of which some columns may be read."""
 
-    model: type[Model]
+    source: type[Model] | sql.Composable
     fields: Mapping[str, FieldType]
     shape: Table = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", Table(self.fields))
 
+
+def _table(model: type[Model]) -> sql.Identifier:
+    return sql.Identifier(model._meta.db_table)
+
+
+#: What agents report of their runs, for one who learns from it. How long ago a run has ended is a number: no filter knows "yesterday".
+_RUNS = sql.SQL(
+    """(
+    SELECT r.id, r.tenant_id, r.activity_id AS activity, a.agent_role AS role, r.status, r.attempt, r.error ->> 'code' AS error_code,
+           r.usage ->> 'model' AS model, (r.usage ->> 'input_tokens')::bigint AS input_tokens,
+           (r.usage ->> 'output_tokens')::bigint AS output_tokens, (r.usage ->> 'cost_usd')::numeric AS dollars, r.started_at, r.ended_at,
+           round(extract(epoch FROM r.ended_at - r.started_at), 3) AS seconds,
+           round(extract(epoch FROM now() - r.ended_at) / 3600, 3) AS hours_ago
+    FROM {runs} r JOIN {activities} a ON a.id = r.activity_id
+    ) AS run"""
+).format(runs=_table(ActivityRun), activities=_table(Activity))
 
 _T = FieldType
 TABLES: dict[str, Declared] = {
@@ -65,6 +83,25 @@ TABLES: dict[str, Declared] = {
     "pipeline": Declared(
         Pipeline, {"id": _T.STRING, "key": _T.STRING, "name": _T.STRING, "enabled": _T.BOOLEAN}
     ),
+    "run": Declared(
+        _RUNS,
+        {
+            "id": _T.STRING,
+            "activity": _T.STRING,
+            "role": _T.STRING,
+            "status": _T.STRING,
+            "attempt": _T.INTEGER,
+            "error_code": _T.STRING,
+            "model": _T.STRING,
+            "input_tokens": _T.INTEGER,
+            "output_tokens": _T.INTEGER,
+            "dollars": _T.NUMBER,
+            "started_at": _T.DATETIME,
+            "ended_at": _T.DATETIME,
+            "seconds": _T.NUMBER,
+            "hours_ago": _T.NUMBER,
+        },
+    ),
 }
 
 
@@ -88,7 +125,7 @@ def relation_of(tenant_id: UUID, query: Query) -> Relation:
         name: Column(kind, _TYPED[kind].format(sql.Identifier(name))) for name, kind in table.fields.items()
     }
     return Relation(
-        table=sql.Identifier(table.model._meta.db_table),
+        table=table.source if isinstance(table.source, sql.Composable) else _table(table.source),
         selected=sql.SQL(", ").join([sql.Identifier(name) for name in table.fields]),
         columns=columns,
         among=(sql.SQL("tenant_id = %s"), [tenant_id]),
@@ -97,4 +134,6 @@ def relation_of(tenant_id: UUID, query: Query) -> Relation:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
     return str(value) if isinstance(value, UUID) else value

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 class Relation:
     """What to read of which table. All of it is text of ours; what others said is in the parameters."""
 
-    table: sql.Identifier
+    table: sql.Composable
     selected: sql.Composable  # behind the id
     columns: Mapping[str, Column]
     among: Piece  # the rows that belong to the table and the tenant

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from activities import cancellation, reassignment, relay
 from activities.human_tasks import approvals
 from activities.models import Activity
 from agents import configuration, scheduler_settings
-from agents.contracts import AgentResult, Completed, Output
+from agents.contracts import AgentResult, Completed, Output, Usage
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from agents.models import Agent
 from pipelines import cancellation as run_cancellation
@@ -106,6 +107,43 @@ def test_rows_that_come_or_go_between_two_times_are_heeded_by_themselves(tenant:
     fire(schedule, FIRST + HOUR)
 
     assert [job.params["ticker"] for job in jobs(tenant)] == ["T00000", "T00001", "T00001"]
+
+
+def test_a_learning_agent_reads_on_its_own_schedule_what_other_runs_have_reported(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    def answer(request: Any) -> AgentResult:
+        if request.params.get("ticker") == "T00001":
+            raise PermanentAgentError("nothing about it", code="no_data")
+        usage = Usage(input_tokens=1200, output_tokens=300, cost_usd=Decimal("0.05"), model="some-model")
+        return Completed(Output(content="done"), usage=usage)
+
+    engine.agent.behaviour = answer
+    engine.serve(other_tenant)
+    engine.submit(other_tenant)
+    tickers(tenant, 2)
+    fire(make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"}), FIRST)
+    engine.drain()
+    fields = "role,status,attempt,error_code,model,input_tokens,output_tokens,dollars"
+    recent = '{"hours_ago":{"$lt":24},"status":{"$in":["completed","failed"]}}'
+    learner = make_schedule(
+        tenant, "learn", params={"runs": f"db:run:all:{fields}?expand=list&limit=500&filter={recent}"}
+    )
+
+    fire(learner, FIRST + HOUR)
+    engine.drain()
+
+    told = engine.agent.calls[-1].params["runs"]
+    assert sorted(told, key=lambda run: run["status"]) == [
+        {
+            "role": "qa", "status": "completed", "attempt": 1, "error_code": None, "model": "some-model", "input_tokens": 1200,
+            "output_tokens": 300, "dollars": 0.05,
+        },
+        {
+            "role": "qa", "status": "failed", "attempt": 1, "error_code": "no_data", "model": None, "input_tokens": None,
+            "output_tokens": None, "dollars": None,
+        },
+    ]  # fmt: skip
 
 
 def test_no_matching_row_is_a_success_with_nothing_to_do(tenant: Tenant) -> None:

@@ -114,6 +114,33 @@ def test_zip_takes_the_first_of_each_and_so_on() -> None:
     assert estimate(pairs, Expand.ZIP, Pacing()).jobs == 2
 
 
+def test_a_list_goes_to_one_job_with_the_list_of_each_data_source() -> None:
+    dimensions = [dimension("a", [1, 2, 3]), dimension("b", []), dimension("c", [4])]
+
+    found = list(inputs({"depth": 2}, dimensions, Expand.LIST))
+
+    assert found == [{"depth": 2, "a": [1, 2, 3], "b": [], "c": [4]}]
+    told = estimate(dimensions, Expand.LIST, Pacing(batch_size=1))
+    assert (told.rows, told.jobs, told.batches) == ({"a": 3, "b": 0, "c": 1}, 1, 1)
+    assert list(inputs({}, [], Expand.LIST)) == [{}]
+    assert parse("db:ticker:all:id?expand=list").options.expand is Expand.LIST
+
+
+def test_where_no_row_matches_nobody_gets_an_empty_list() -> None:
+    nothing = [dimension("a", [])]
+
+    assert list(inputs({"depth": 2}, nothing, Expand.LIST)) == []
+    assert estimate(nothing, Expand.LIST, Pacing()).jobs == 0
+
+
+def test_a_list_of_too_many_is_refused_before_and_while_reading() -> None:
+    with pytest.raises(ExpansionError, match="at most 1,000 values of a"):
+        estimate([Dimension("a", Rows(1001), 1001)], Expand.LIST, Pacing())
+    with pytest.raises(ExpansionError, match="at most 1,000 values of a"):
+        list(inputs({}, [Dimension("a", Rows(10**9), 1000)], Expand.LIST))
+    assert len(next(inputs({}, [Dimension("a", Rows(1000), 1000)], Expand.LIST))["a"]) == 1000
+
+
 def test_zip_of_unequal_lengths_is_refused_before_and_while_reading() -> None:
     unequal = [dimension("a", [1, 2, 3]), dimension("b", ["x", "y"])]
 
