@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import orjson
 import pytest
 import standardwebhooks
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -21,7 +22,7 @@ from activities.models import Alert
 from activities.models.alert import AlertKind
 from activities.webhooks import claimed, deliver, deliver_waiting
 from tenants import redis
-from tenants.context import tenant_scope
+from tenants.context import SYSTEM, tenant_scope
 from tenants.events import log, numbering
 from tenants.models import Tenant
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
@@ -357,6 +358,78 @@ def test_receivers_that_hang_leave_the_turns_of_their_tenant_to_its_others(
     deliver_waiting(troubled=False, limit=1)
 
     assert [posted.path for posted in receiver.posted] == ["/hook/quick"]
+
+
+def claims_of(*endpoints: WebhookEndpoint) -> int:
+    """How many of six claims in turn get something to send, whatever the list of those whose turn it is said a moment ago."""
+    return sum(claimed(endpoint.pk) is not None for _ in range(6) for endpoint in endpoints)
+
+
+def test_a_claim_counts_for_itself_what_is_under_way(
+    tenant: Tenant,
+    other_tenant: Tenant,
+    receiver: HttpReceiver,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings.ORCHESTRATOR_WEBHOOK_LANE, settings.ORCHESTRATOR_DELIVERY_TENANT_LANE = 2, 3
+    monkeypatch.setattr(webhooks, "TROUBLED_AT_ONCE", 1)
+    mine = [webhook(tenant, f"{receiver.url}/{number}")[0] for number in range(2)]
+    happens(tenant, 6)
+    theirs = [webhook(other_tenant, f"{receiver.url}/{number}")[0] for number in range(2)]
+    happens(other_tenant, 6)
+
+    assert claims_of(mine[0]) == 2, "of one webhook"
+    assert claims_of(mine[1]) == 1, "of one tenant"
+    with tenant_scope(other_tenant.pk):
+        WebhookEndpoint.objects.update(failures=1)
+    assert claims_of(*theirs) == 1, "of all in trouble"
+    monkeypatch.setattr(webhooks, "TROUBLED_AT_ONCE", 16)
+    assert claims_of(*theirs) == 1, "of each in trouble, one of which has one"
+
+
+def test_a_receiver_that_hangs_gets_no_second_call_meanwhile(
+    tenant: Tenant, receiver: HttpReceiver, settings: Any
+) -> None:
+    settings.ORCHESTRATOR_WEBHOOK_LANE = 4
+    endpoint, _ = webhook(tenant, receiver.url)
+    happens(tenant, 6)
+    assert claimed(endpoint.pk) is not None
+    lease = settings.ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS + webhooks.LEASE_SECONDS
+    with tenant_scope(tenant.pk):
+        hangs_since = timezone.now() - timedelta(seconds=webhooks.HANGING_SECONDS + 1)
+        WebhookDelivery.objects.filter(state="sending").update(
+            next_attempt_at=hangs_since + timedelta(seconds=lease)
+        )
+
+    assert claims_of(endpoint) == 0
+
+
+def test_a_webhook_that_pauses_or_is_being_claimed_is_not_claimed(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    endpoint, _ = webhook(tenant, receiver.url)
+    other, _ = webhook(tenant, f"{receiver.url}/other")
+    happens(tenant)
+    with tenant_scope(tenant.pk):
+        WebhookEndpoint.objects.filter(pk=endpoint.pk).update(
+            paused_until=timezone.now() + timedelta(hours=1)
+        )
+    assert claims_of(endpoint) == 0
+
+    make_due(tenant)
+    with transaction.atomic(using=SYSTEM):
+        assert claimed(other.pk) is not None  # still held: the transaction of the claim is this one
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(claimed_elsewhere, endpoint.pk).result() is None, "its tenant's turn is taken"
+    assert claimed(endpoint.pk) is not None
+
+
+def claimed_elsewhere(endpoint_id: Any) -> Any:
+    try:
+        return claimed(endpoint_id)
+    finally:
+        connections.close_all()
 
 
 def test_a_deliverer_that_stands_still_keeps_nobody_from_webhooks_in_trouble(
