@@ -117,7 +117,7 @@ KEYS = (
         "http_client.max_concurrent_requests",
         "max_concurrent_requests",
         _whole(1, 10_000),
-        "Calls that one process has under way at the same time; more wait for their turn.",
+        "Calls to agents that all processes together have under way at the same time; more wait for their turn.",
     ),
     Key(
         "http_client.retry_config.max_retries",

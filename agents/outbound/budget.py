@@ -25,7 +25,7 @@ _current: ContextVar[Budget] = ContextVar("outbound_budget")
 class Budget:
     """Counts down during one call, in the thread that makes it."""
 
-    __slots__ = ("_bytes_left", "_cancelled", "_ends_at", "_next_poll", "_seconds", "sending")
+    __slots__ = ("_bytes_left", "_cancelled", "_ends_at", "_next_poll", "_seconds", "place", "sending")
 
     def __init__(self, seconds: float, max_bytes: int, cancelled: Callable[[], bool] | None = None) -> None:
         now = time.monotonic()
@@ -34,6 +34,7 @@ class Budget:
         self._bytes_left = max_bytes * WIRE_FACTOR + WIRE_EXTRA_BYTES
         self._cancelled = cancelled
         self._next_poll = now + POLL_SECONDS
+        self.place: gate.Held | None = None  # among the calls of all processes
         self.sending = False  # whether a part of the request may have left
 
     def wait(self) -> float:
@@ -42,8 +43,10 @@ class Budget:
         left = self._ends_at - now
         if left <= 0:
             raise timed_out(self._seconds)
+        if self.place is not None:
+            self.place.keep()
         if self._cancelled is None:
-            return left
+            return left if self.place is None else min(left, gate.KEEP_SECONDS)
         if now >= self._next_poll:
             self._next_poll = now + POLL_SECONDS
             if self._cancelled():
@@ -63,14 +66,19 @@ class Budget:
 
 @contextmanager
 def call_budget(
-    seconds: float, max_bytes: int, cancelled: Callable[[], bool] | None = None
+    seconds: float,
+    max_bytes: int,
+    cancelled: Callable[[], bool] | None = None,
+    *,
+    counts_over_all: bool = True,
 ) -> Iterator[Budget]:
     """Bound all that goes through the guarded transport in this block: waiting for its turn and opening connections included.
 
-    One call at a time. Raises `CallsAtLimit` when its turn never came.
+    `counts_over_all`: whether it is a call to an agent, of which all processes together have so many under way. One call at a time.
+    Raises `CallsAtLimit` when its turn never came.
     """
     budget = Budget(seconds, max_bytes, cancelled)
-    with gate.shared.passed(budget):
+    with gate.shared.passed(budget, over_all=counts_over_all) as budget.place:
         token = _current.set(budget)
         try:
             yield budget

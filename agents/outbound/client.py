@@ -91,7 +91,9 @@ def send(
     patience = {"timeout": {"pool": deadline_seconds}}
     request = httpx2.Request(method, target.url, headers=_checked(headers), content=body, extensions=patience)
     with (
-        budget.call_budget(deadline_seconds, max_bytes, cancelled) as call,
+        budget.call_budget(
+            deadline_seconds, max_bytes, cancelled, counts_over_all=purpose == policy.AGENTS
+        ) as call,
         _known_if_sent(call),
         plain_errors(url, deadline_seconds),
     ):

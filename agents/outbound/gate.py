@@ -1,20 +1,31 @@
-"""How many calls a process has under way at the same time. Who comes when there is no room waits for its turn.
+"""How many calls are under way at the same time: of a process, and to agents of all processes together. Who comes when there is no room
+waits for its turn.
 
-Waiting is part of the call: it counts into the deadline and ends when the run is cancelled. A call that never had its turn
-fails with `CallsAtLimit`, which uses up no attempt: the agent was not asked.
+The places of all processes are held in Redis for as long as their holders say so. While Redis does not answer, each process keeps to the
+same number by itself. Waiting is part of the call: it counts into the deadline and ends when the run is cancelled. A call that never had
+its turn fails with `CallsAtLimit`, which uses up no attempt: the agent was not asked.
 """
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Condition
 from typing import Protocol
+from uuid import uuid4
 
 from agents.contracts import HttpLimits
 from agents.exceptions import CallsAtLimit, RetryableAgentError
+from tenants.exceptions import LimiterUnavailable
+from tenants.limiter import Breaker, Places
 
 POLL_SECONDS = 1.0  # how soon a cancelled run gives up its place in the row
+LOOK_SECONDS = 0.1  # about how soon a place that another process gave back is seen
+KEEP_SECONDS = 10.0  # how often a call says that it still holds its place
+OVER_ALL = Places("calls", lease_seconds=60.0)
+_breaker = Breaker(seconds=5.0)
 
 
 class Patience(Protocol):
@@ -42,29 +53,69 @@ class Gate:
             self._changed.notify_all()
 
     @contextmanager
-    def passed(self, call: Patience) -> Iterator[None]:
-        """A place for the call, until the end of the block. Raises `CallsAtLimit`, or that the run was cancelled."""
+    def passed(self, call: Patience, *, over_all: bool = True) -> Iterator[Held | None]:
+        """A place for the call, until the end of the block; with `over_all` also among those of all processes, which is to be kept.
+
+        Raises `CallsAtLimit`, or that the run was cancelled.
+        """
         self._enter(call)
+        held = Held(self) if over_all else None
         try:
-            yield
+            if held is not None:
+                while not held.keep():
+                    time.sleep(min(self._patience(call), LOOK_SECONDS * random.uniform(0.5, 1.5)))  # noqa: S311
+            yield held
         finally:
+            if held is not None:
+                held.give_back()
             with self._changed:
                 self._inside -= 1
                 self._changed.notify()
 
     def _enter(self, call: Patience) -> None:
         while True:
-            try:
-                seconds = call.wait()  # may ask the database, so not while others wait for us
-            except RetryableAgentError as error:
-                late = CallsAtLimit(f"No more than {self.places} calls may be under way at the same time.")
-                late.nothing_sent = True
-                raise late from error
+            seconds = self._patience(call)  # may ask the database, so not while others wait for us
             with self._changed:
                 if self._inside < self.places:
                     self._inside += 1
                     return
                 self._changed.wait(min(seconds, POLL_SECONDS))
+
+    def _patience(self, call: Patience) -> float:
+        try:
+            return call.wait()
+        except RetryableAgentError as error:
+            late = CallsAtLimit(f"No more than {self.places} calls may be under way at the same time.")
+            late.nothing_sent = True
+            raise late from error
+
+
+class Held:
+    """The place of a call among those of all processes."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate, self._who, self._kept_at = gate, uuid4().hex, 0.0
+        self._is_held = False
+
+    def keep(self) -> bool:
+        """Say that the call goes on, if it has not said so lately. False: there is no place yet."""
+        if self._is_held and time.monotonic() - self._kept_at < KEEP_SECONDS:
+            return True
+        if _breaker.is_open():
+            return True
+        try:
+            if not OVER_ALL.take(self._gate.limits.max_concurrent, self._who):
+                return self._is_held
+        except LimiterUnavailable:
+            _breaker.trip()
+            return True
+        self._is_held, self._kept_at = True, time.monotonic()
+        return True
+
+    def give_back(self) -> None:
+        if self._is_held and not _breaker.is_open():
+            with suppress(LimiterUnavailable):
+                OVER_ALL.give_back(self._who)
 
 
 shared = Gate()

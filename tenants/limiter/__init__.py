@@ -3,5 +3,6 @@
 from tenants.limiter.limiter import Bucket, Decision
 
 from .limiter import Breaker
+from .places import Places
 
-__all__ = ("Breaker", "Bucket", "Decision")
+__all__ = ("Breaker", "Bucket", "Decision", "Places")

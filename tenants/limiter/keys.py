@@ -15,3 +15,8 @@ def bucket(name: str) -> str:
 def take(name: str, take_id: UUID | str) -> str:
     """The marker of one take from that bucket."""
     return f"{bucket(name)}:take:{take_id}"
+
+
+def places(name: str) -> str:
+    """Who holds one of the places of this name."""
+    return f"{settings.ORCHESTRATOR_REDIS_PREFIX}places:{name}"

@@ -53,7 +53,7 @@ class Bucket:
         """
         _refuse_negative(cost)
         named = [keys.bucket(self.name)] + ([keys.take(self.name, take_id)] if take_id else [])
-        with _answer_expected():
+        with answer_expected():
             allowed, remaining, wait = scripts.TAKE.run(
                 connections.client(timeout_seconds=self.timeout_seconds),
                 named,
@@ -67,7 +67,7 @@ class Bucket:
         Counts once: False when this take was settled before, is too old, or never was.
         """
         named = [keys.bucket(self.name), keys.take(self.name, take_id)]
-        with _answer_expected():
+        with answer_expected():
             was_open, _ = scripts.GIVE_BACK.run(
                 connections.client(timeout_seconds=self.timeout_seconds),
                 named,
@@ -77,13 +77,13 @@ class Bucket:
 
     def refill(self) -> None:
         """Fill it up: what was taken so far is forgiven."""
-        with _answer_expected():
+        with answer_expected():
             connections.client(timeout_seconds=self.timeout_seconds).delete(keys.bucket(self.name))
 
     def peek(self, cost: float = 1.0) -> Decision:
         """What `take` would say now. Changes nothing."""
         _refuse_negative(cost)
-        with _answer_expected():
+        with answer_expected():
             allowed, remaining, wait = scripts.PEEK.run(
                 connections.client(timeout_seconds=self.timeout_seconds),
                 [keys.bucket(self.name)],
@@ -98,7 +98,7 @@ def _refuse_negative(cost: float) -> None:
 
 
 @contextmanager
-def _answer_expected() -> Iterator[None]:
+def answer_expected() -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:

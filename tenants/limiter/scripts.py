@@ -41,3 +41,4 @@ class Script:
 TAKE = Script.load(FOLDER, "take")
 GIVE_BACK = Script.load(FOLDER, "give_back")
 PEEK = Script.load(FOLDER, "peek")
+PLACE = Script.load(FOLDER, "place")

@@ -13,6 +13,8 @@ from agents import outbound
 from agents.contracts import HttpLimits
 from agents.exceptions import AgentError, CallsAtLimit
 from agents.outbound import gate
+from tenants import redis
+from tenants.limiter import Breaker, Places, keys
 from tests.engine import eventually
 from tests.integration.outbound_client.peers import Serve, read_request
 
@@ -21,7 +23,9 @@ from tests.integration.outbound_client.peers import Serve, read_request
 def _own_limits(settings: Any) -> Iterator[None]:
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
     outbound.close_connections()
+    redis.client().delete(keys.places("calls"))
     yield
+    redis.client().delete(keys.places("calls"))
     outbound.close_connections()
     gate.shared = gate.Gate()
 
@@ -64,6 +68,92 @@ def test_no_more_calls_than_the_cap_are_under_way_and_all_have_their_turn(serve:
     assert answers == [200] * 8
     assert doors.most == 3
     assert gate.shared._inside == 0
+
+
+# The same cap over all processes.
+
+
+def test_all_processes_together_have_no_more_calls_under_way_than_the_cap(serve: Serve) -> None:
+    doors = Doors()
+    server = serve(doors)
+    elsewhere = ["worker-1", "worker-2"]
+    assert all(gate.OVER_ALL.take(3, each) for each in elsewhere)
+
+    with ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(call, server.url, HttpLimits(max_concurrent=3)) for _ in range(3)]
+        eventually(lambda: doors.now == 1)
+        assert not gate.OVER_ALL.take(3, "worker-3")
+        gate.OVER_ALL.give_back(elsewhere.pop())
+        eventually(lambda: doors.now == 2)
+        doors.open.set()
+        assert [each.result().status for each in calls] == [200] * 3
+
+    assert doors.most == 2
+    assert redis.client().zrange(keys.places("calls"), 0, -1) == [elsewhere[0].encode()]
+
+
+def test_a_process_that_died_during_its_calls_keeps_no_place(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doors = Doors()
+    doors.open.set()
+    server = serve(doors)
+    dead = Places("calls", lease_seconds=0.3)
+    assert dead.take(1, "dead")
+
+    with pytest.raises(CallsAtLimit):
+        call(server.url, HttpLimits(max_concurrent=1), seconds=0.1)
+    assert call(server.url, HttpLimits(max_concurrent=1)).status == 200
+
+
+def test_a_call_keeps_its_place_for_as_long_as_it_lasts(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "KEEP_SECONDS", 0.05)
+    monkeypatch.setattr(gate, "OVER_ALL", Places("calls", lease_seconds=0.4))
+    doors = Doors()
+    server = serve(doors)
+
+    def until() -> float:
+        held = redis.client().zrange(keys.places("calls"), 0, -1, withscores=True)
+        return float(held[0][1]) if held else 0.0
+
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(call, server.url, HttpLimits(max_concurrent=1))
+        eventually(lambda: doors.now == 1)
+        first = until()
+        eventually(lambda: until() > first + 400)  # it would have ended by now
+        assert not gate.OVER_ALL.take(1, "another")
+        doors.open.set()
+        assert under_way.result().status == 200
+    assert gate.OVER_ALL.take(1, "another")
+
+
+def test_while_redis_is_away_each_process_keeps_to_the_cap_by_itself(
+    serve: Serve, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gate.OVER_ALL.take(2, "worker-1")
+    monkeypatch.setattr(gate, "_breaker", Breaker(seconds=5.0))
+    there, settings.REDIS_URL = settings.REDIS_URL, "redis://127.0.0.1:1/0"
+    doors = Doors()
+    server = serve(doors)
+
+    with ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(call, server.url, HttpLimits(max_concurrent=2)) for _ in range(3)]
+        eventually(lambda: doors.now == 2)
+        doors.open.set()
+        assert [each.result().status for each in calls] == [200] * 3
+    settings.REDIS_URL = there
+    assert doors.most == 2
+
+
+def test_calls_to_webhooks_take_no_places_of_agents(serve: Serve) -> None:
+    doors = Doors()
+    doors.open.set()
+    server = serve(doors)
+    assert gate.OVER_ALL.take(1, "an agent's call")
+
+    assert call(server.url, HttpLimits(max_concurrent=1), purpose=outbound.WEBHOOKS).status == 200
 
 
 def test_a_cap_that_is_raised_lets_those_in_who_wait(serve: Serve) -> None:
