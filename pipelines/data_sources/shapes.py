@@ -44,6 +44,7 @@ class BatchGate(StrEnum):
     """What a batch waits for."""
 
     DELAY = "delay"  # the stagger delay after the start of the batch before it
+    START = "start"  # the stagger delay after the first job of the batch before it has really begun
     COMPLETION = "completion"  # the end of all jobs of the batch before it, and then the stagger delay
 
 

@@ -84,8 +84,8 @@ class Plan:
 
     @property
     def waits_for_batches(self) -> bool:
-        """Whether a batch starts only after the one before has ended."""
-        return self.is_expanded and self.pacing.gate is BatchGate.COMPLETION
+        """Whether a batch is let go only after the one before has ended, or has begun."""
+        return self.is_expanded and self.pacing.gate is not BatchGate.DELAY
 
     def jobs(self) -> Iterator[Planned]:
         """Every job in order, as it is read. Raises `ExpansionError` when a source cannot be read to its end."""

@@ -18,9 +18,10 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Q
+from django.db.models import Count, Min, Q
 
 from activities.alerts import raise_alert
+from activities.models import Activity
 from activities.models.alert import AlertKind, ChannelKind
 from agents import scheduler_settings
 from agents.scheduler_settings import SchedulerSettings
@@ -28,7 +29,7 @@ from pipelines import data_sources
 from pipelines.data_sources import BatchGate
 from pipelines.exceptions import PipelineError
 from pipelines.jobs import OPEN
-from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
+from pipelines.models import Firing, PipelineRun, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
 from pipelines.schedules import executions, expansion
 from pipelines.schedules.expansion import ExpansionError, Plan, Planned
@@ -62,7 +63,7 @@ def settle_jobs(tenant_id: UUID, execution_id: UUID) -> UUID | None:
             return None
         for _ in range(BATCHES_AT_ONCE):
             first = _first_open(execution)
-            if first is None or not _let_go(execution, _whose_turn_it_is(execution, first.batch)):
+            if first is None or not _let_go(execution, *_whose_turn_it_is(execution, first.batch)):
                 break
         if first is not None:
             _note_batches(execution, first.batch)
@@ -105,23 +106,44 @@ def _note_batches(execution: ScheduleExecution, done: int) -> None:
         execution.save(update_fields=["metadata"])
 
 
-def _whose_turn_it_is(execution: ScheduleExecution, batch: int) -> list[ScheduleJob]:
-    """What waits in the earliest batch that has not ended; where batches do not wait for each other, what waits for room in any of them."""
+def _whose_turn_it_is(execution: ScheduleExecution, batch: int) -> tuple[list[ScheduleJob], datetime]:
+    """What waits in the earliest batch that has not ended, or after one that has begun, and since when it may; where batches do not wait
+    for each other, what waits for room in any of them.
+    """
     rows = ScheduleJob.objects.for_tenant(execution.tenant_id).filter(
         execution_id=execution.pk, state=JobState.WAITING
     )
-    if execution.metadata.get("batch_gate") == BatchGate.COMPLETION:
-        return list(rows.filter(batch=batch).order_by("ordinal"))
-    return list(rows.order_by("ordinal")[:BEGUN_AT_ONCE])
+    gate = execution.metadata.get("batch_gate")
+    if gate == BatchGate.COMPLETION:
+        return list(rows.filter(batch=batch).order_by("ordinal")), clock.now()
+    following = rows.filter(error__isnull=True).order_by("batch").first() if gate == BatchGate.START else None
+    if following is not None and (begun := _begun_at(execution, following.batch - 1)) is not None:
+        return list(rows.filter(batch=following.batch).order_by("ordinal")), begun
+    without_room = rows.filter(error__isnull=False) if gate == BatchGate.START else rows
+    return list(without_room.order_by("ordinal")[:BEGUN_AT_ONCE]), clock.now()
 
 
-def _let_go(execution: ScheduleExecution, waiting: Sequence[ScheduleJob]) -> int:
-    """Start jobs whose turn has come; how many do not wait any more. Those of a batch begin the stagger delay after the end of those
-    before; those that had no room, as soon as there is some.
+def _begun_at(execution: ScheduleExecution, batch: int) -> datetime | None:
+    """When the first job of the batch was at work for the first time, or ended without ever being so. None: none was yet."""
+    tenant_id = execution.tenant_id
+    jobs = ScheduleJob.objects.for_tenant(tenant_id).filter(execution_id=execution.pk, batch=batch)
+    activities = Activity.objects.for_tenant(tenant_id).filter(pk__in=jobs.values("activity_id"))
+    runs = PipelineRun.objects.for_tenant(tenant_id).filter(pk__in=jobs.values("pipeline_run_id"))
+    moments = (
+        jobs.aggregate(first=Min("ended_at"))["first"],
+        activities.aggregate(first=Min("started_at"))["first"],
+        runs.aggregate(first=Min("started_at"))["first"],
+    )
+    return min((each for each in moments if each is not None), default=None)
+
+
+def _let_go(execution: ScheduleExecution, waiting: Sequence[ScheduleJob], since: datetime) -> int:
+    """Start jobs whose turn has come; how many do not wait any more. Those of a batch begin the stagger delay after the end or the beginning
+    of those before; those that had no room, as soon as there is some.
     """
     if not waiting:
         return 0
-    begins = clock.now() + timedelta(milliseconds=execution.metadata.get("stagger_ms", 0))
+    begins = since + timedelta(milliseconds=execution.metadata.get("stagger_ms", 0))
     for job in waiting:
         job.due_at = begins if job.error is None else job.due_at
     try:

@@ -18,6 +18,8 @@ from uuid import UUID
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce, Now
 
+from activities.models import Activity
+from pipelines.data_sources import BatchGate
 from pipelines.exceptions import NotFound, PipelineError
 from pipelines.jobs import OPEN
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
@@ -78,8 +80,8 @@ def unexpanded() -> QuerySet[ScheduleExecution]:
 
 
 def unsettled() -> QuerySet[ScheduleExecution]:
-    """Executions that end, let a batch go, or begin: none of their jobs is at work, some wait for room, or nothing of their schedule is
-    at work.
+    """Executions that end, let a batch go, or begin: none of their jobs is at work, some wait for room, a batch waits for one that has
+    begun, or nothing of their schedule is at work.
     """
     jobs = ScheduleJob.objects.filter(execution_id=OuterRef("pk"), state__in=OPEN)
     first = Coalesce(Subquery(jobs.order_by("batch").values("state")[:1]), Value(""))
@@ -88,12 +90,25 @@ def unsettled() -> QuerySet[ScheduleExecution]:
     )
     put_off = Q(Exists(jobs.filter(state=JobState.WAITING, error__isnull=False)))
     idle = Q(expanded_at__isnull=False) & ~Q(status=ExecutionStatus.QUEUED)
-    idle &= ~Q(first=JobState.ENQUEUED) | put_off
+    idle &= ~Q(first=JobState.ENQUEUED) | put_off | Q(Exists(_waiting_for_a_batch_that_has_begun()))
     return (
         _unfinished()
         .annotate(first=first)
         .filter(idle | (Q(status=ExecutionStatus.QUEUED) & ~Exists(before)))
     )
+
+
+def _waiting_for_a_batch_that_has_begun() -> QuerySet[ScheduleJob]:
+    """Jobs of an execution whose batches wait for the beginning of those before; where they wait for their end, there are none."""
+    at_work = Activity.objects.filter(pk=OuterRef("activity_id"), started_at__isnull=False)
+    begun = ScheduleJob.objects.filter(execution_id=OuterRef("execution_id"), batch=OuterRef("batch") - 1)
+    begun = begun.filter(
+        Q(ended_at__isnull=False) | Q(pipeline_run_id__isnull=False) | Q(Exists(at_work))
+    )
+    waiting = ScheduleJob.objects.filter(
+        execution_id=OuterRef("pk"), state=JobState.WAITING, error__isnull=True
+    )
+    return waiting.filter(Exists(begun), execution__metadata__batch_gate=BatchGate.START)
 
 
 def uncancelled() -> QuerySet[ScheduleExecution]:

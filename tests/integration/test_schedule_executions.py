@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from activities import cancellation, reassignment, relay
+from activities import cancellation, reassignment, relay, rescheduling
 from activities.human_tasks import approvals
 from activities.models import Activity
 from agents import configuration, scheduler_settings
@@ -413,6 +413,57 @@ def test_with_the_completion_gate_a_batch_begins_when_all_before_have_ended(
         ["done", "failed", "done", "done", "enqueued"],
         ["done", "failed", "done", "done", "done"],
     ]
+    assert statuses(tenant) == ["partial"]
+
+
+def test_with_the_start_gate_a_batch_begins_no_sooner_than_the_delay_after_the_one_before_really_began(
+    engine: Engine, tenant: Tenant
+) -> None:
+    """Workers are away for longer than all delays together: nothing is made up for by beginning everything at once."""
+    tickers(tenant, 5)
+    schedule = make_schedule(
+        tenant, params={"ticker": "db:ticker:all:id?batchSize=2&staggerDelay=60000&batch_gate=start"}
+    )
+
+    fire(schedule, FIRST)
+    system_jobs.settle()
+    assert [job.state for job in jobs(tenant)] == ["enqueued"] * 2 + ["waiting"] * 3
+    assert not system_jobs.unsettled().exists(), "nobody looks again before something has begun"
+
+    engine.deliver()
+    system_jobs.settle()
+    rows = jobs(tenant)
+    began = activities_of(tenant)[0].started_at
+    assert began is not None
+    assert [job.state for job in rows] == ["done"] + ["enqueued"] * 3 + ["waiting"]
+    assert [job.due_at - began for job in rows[2:4]] == [timedelta(minutes=1)] * 2
+    assert {each.not_before for each in activities_of(tenant)[2:]} == {rows[2].due_at}
+
+    assert engine.drain() == 1, "the second job of the first batch; the others wait for their time"
+    system_jobs.settle()
+    assert jobs(tenant)[4].state == "waiting"
+    rescheduling.run_now(tenant.pk, rows[2].activity_id, actor="ann", reason="at once")
+    engine.drain()
+    system_jobs.settle()
+    last = jobs(tenant)[4]
+    second = next(each for each in activities_of(tenant) if each.pk == rows[2].activity_id).started_at
+    assert (last.state, last.due_at - second) == ("enqueued", timedelta(minutes=1))
+
+
+def test_with_the_start_gate_a_batch_that_is_cancelled_before_it_began_lets_the_next_one_go(
+    engine: Engine, tenant: Tenant
+) -> None:
+    tickers(tenant, 2)
+    schedule = make_schedule(
+        tenant, params={"ticker": "db:ticker:all:id?batchSize=1&staggerDelay=0&batch_gate=start"}
+    )
+    fire(schedule, FIRST)
+
+    cancellation.cancel(tenant.pk, jobs(tenant)[0].activity_id, actor="ann")
+    system_jobs.settle()
+    engine.drain()
+
+    assert [job.state for job in jobs(tenant)] == ["cancelled", "done"]
     assert statuses(tenant) == ["partial"]
 
 
