@@ -74,6 +74,20 @@ def attempts_of(tenant_id: UUID, role: str | None) -> int:
     return int(found or DEFAULT_ATTEMPTS)
 
 
+def tenant_with_plan(tenant_id: UUID) -> Tenant:
+    """For `cap_of`. In the caller's `tenant_scope`."""
+    found: Tenant = Tenant.objects.select_related("plan").get(pk=tenant_id)
+    return found
+
+
+def cap_of(tenant: Tenant, agent: Agent, config: AgentConfig | None) -> int:
+    """How many activities of a role a tenant may run at once: by its own settings, else by its plan, else by the registry."""
+    if config is not None and config.max_concurrency is not None:
+        return config.max_concurrency
+    of_plan = tenant.cap_of_role(agent.role)
+    return agent.tenant_concurrency if of_plan is None else of_plan
+
+
 def default_timeout(platform: SchedulerSettings) -> int:
     """Seconds for a role that says nothing: what the platform's settings say, else what the environment does."""
     return platform.timeout_seconds or int(settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS)

@@ -15,7 +15,7 @@ from django.urls import reverse
 
 from activities.models import ActivityRun
 from activities.states import RunStatus
-from agents import deployments
+from agents import configuration, deployments
 from agents.governor import overview
 from agents.governor.overview import ProviderRow
 from agents.models import Adapter, Agent, AgentConfig, AgentVersionDeployment
@@ -141,6 +141,7 @@ class OneAgent:
     """The page of a role: its history of versions, newest first, and its runs by version. `since` as in `Runs`."""
 
     row: Row
+    cap: int  # of the tenant
     history: Sequence[AgentVersionDeployment]
     by_version: dict[str, RecentRuns] = field(default_factory=dict)
     since: datetime | None = None
@@ -179,10 +180,11 @@ def agent(tenant_id: UUID, role: str) -> OneAgent | None:
         serves = deployments.in_production(role)  # which may be older than all that are listed
         runs = recent_runs(tenant_id, role)
         led_to = overview.leading_to(tenant_id, [found], own)
-    config = own.get(role)
+        config = own.get(role)
+        cap = configuration.cap_of(configuration.tenant_with_plan(tenant_id), found, config)
     standing = overview.state_of(led_to, own={role} if config and config.auth_sealed else ())
     row = _row(found, config, serves, runs.by_role.get(role), next(iter(standing), None))
-    return OneAgent(row, history, runs.by_version, runs.since)
+    return OneAgent(row, cap, history, runs.by_version, runs.since)
 
 
 def deployment_id(text: str) -> UUID:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from django.conf import settings
 from activities.admission import scripts
 from activities.leases import ALL
 from activities.models import WorkerProcess
+from agents import configuration
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
 from tenants import pausing
@@ -54,13 +55,14 @@ def current() -> Limits:
                 caps[f"role:{agent.role}"] = 0
             elif agent.max_concurrency is not None:
                 caps[f"role:{agent.role}"] = agent.max_concurrency
-        weights = _tenant_limits(caps)
+        tenants = {tenant.pk: tenant for tenant in Tenant.objects.select_related("plan")}
+        weights = _tenant_limits(caps, tenants.values())
         workers = list(
             WorkerProcess.objects.filter(ended_at=None).values_list("roles", "concurrency", "closed")
         )
         serving = Counter(role for roles, _, _ in workers for role in roles)
-        _config_limits(caps, agents, serving)
-        _pauses(caps, agents)
+        _config_limits(caps, agents, serving, tenants)
+        _pauses(caps, agents, tenants)
         pools, seats = worker_pools([_behind_doors(*worker) for worker in workers])
     for role, agent in agents.items():
         if limit := agent.starts_per_minute():
@@ -71,27 +73,29 @@ def current() -> Limits:
     return {"caps": caps, "weights": weights, "pools": pools}
 
 
-def _tenant_limits(caps: dict[str, int | str]) -> dict[str, int]:
+def _tenant_limits(caps: dict[str, int | str], tenants: Iterable[Tenant]) -> dict[str, int]:
     weights = {}
-    rows = Tenant.objects.only(
-        "id", "paused", "is_active", "max_concurrency", "max_concurrency_per_group", "weight"
-    )
-    for tenant in rows:
-        if tenant.max_concurrency_per_group is not None:
-            caps[f"groups:{tenant.pk}:*"] = tenant.max_concurrency_per_group
+    for tenant in tenants:
+        if tenant.cap_per_group is not None:
+            caps[f"groups:{tenant.pk}:*"] = tenant.cap_per_group
+        for role, cap in tenant.plan.roles.items() if tenant.plan else ():
+            caps[f"pair:{tenant.pk}:{role}"] = cap
         if tenant.paused or not tenant.is_active:
             caps[f"tenant:{tenant.id}"] = 0
             if tenant.is_active:
-                caps[f"past:tenant:{tenant.id}"] = _or_none(tenant.max_concurrency)
-        elif tenant.max_concurrency is not None:
-            caps[f"tenant:{tenant.id}"] = tenant.max_concurrency
+                caps[f"past:tenant:{tenant.id}"] = _or_none(tenant.cap)
+        elif tenant.cap is not None:
+            caps[f"tenant:{tenant.id}"] = tenant.cap
         if tenant.weight != 1:
             weights[str(tenant.id)] = tenant.weight
     return weights
 
 
 def _config_limits(
-    caps: dict[str, int | str], agents: Mapping[str, Agent], serving: Mapping[str, int]
+    caps: dict[str, int | str],
+    agents: Mapping[str, Agent],
+    serving: Mapping[str, int],
+    tenants: Mapping[UUID, Tenant],
 ) -> None:
     for config in AgentConfig.objects.only(
         "tenant_id",
@@ -107,7 +111,7 @@ def _config_limits(
         if not config.enabled:
             caps[f"pair:{pair}"] = 0
         elif config.paused:
-            _pause_pair(caps, config.tenant_id, agents.get(config.agent_id), config)
+            _pause_pair(caps, tenants.get(config.tenant_id), agents.get(config.agent_id), config)
         elif config.max_concurrency is not None:
             caps[f"pair:{pair}"] = config.max_concurrency
         if config.max_concurrency_per_group is not None:
@@ -121,33 +125,30 @@ def _config_limits(
             caps[f"starts:{pair}"] = limit * max(1, serving.get(config.agent_id, 0)) if limit else NO_LIMIT
 
 
-def _pauses(caps: dict[str, int | str], agents: Mapping[str, Agent]) -> None:
+def _pauses(caps: dict[str, int | str], agents: Mapping[str, Agent], tenants: Mapping[UUID, Tenant]) -> None:
     """What tenants have paused besides roles and themselves. A provider's pause is that of the roles that lead to it."""
     rows = list(Pause.objects.only("tenant_id", "kind", "subject"))
     caps |= dict.fromkeys(pausing.scopes_of(rows), 0)
     stopped = {(row.tenant_id, row.subject) for row in rows if row.kind == PauseKind.PROVIDER}
     if not stopped:
         return
-    tenants = {tenant_id for tenant_id, _ in stopped}
-    own = {
-        (each.tenant_id, each.agent_id): each for each in AgentConfig.objects.filter(tenant_id__in=tenants)
-    }
+    configs = AgentConfig.objects.filter(tenant_id__in={tenant_id for tenant_id, _ in stopped})
+    own = {(each.tenant_id, each.agent_id): each for each in configs}
     for tenant_id, name in stopped:
         for role, agent in agents.items():
             config = own.get((tenant_id, role))
             adapter = (config.adapter if config else "") or agent.adapter
             if providers.name_of(adapter) == name and (config is None or config.enabled):
-                _pause_pair(caps, tenant_id, agent, config)
+                _pause_pair(caps, tenants.get(tenant_id), agent, config)
 
 
 def _pause_pair(
-    caps: dict[str, int | str], tenant_id: UUID, agent: Agent | None, config: AgentConfig | None
+    caps: dict[str, int | str], tenant: Tenant | None, agent: Agent | None, config: AgentConfig | None
 ) -> None:
-    if agent is None:
+    if tenant is None or agent is None:
         return
-    pair = f"pair:{tenant_id}:{agent.role}"
-    own = config.max_concurrency if config else None
-    caps[pair], caps[f"past:{pair}"] = 0, agent.tenant_concurrency if own is None else own
+    pair = f"pair:{tenant.pk}:{agent.role}"
+    caps[pair], caps[f"past:{pair}"] = 0, configuration.cap_of(tenant, agent, config)
 
 
 def _or_none(cap: int | None) -> int | str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -23,7 +24,7 @@ from tenants.api.faults import InvalidRequest
 from tenants.api.strict import OPTIONAL, Flag, Identifier, Number, OneOf, StrictSerializer, Text, Whole, read
 from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
-from tenants.models import Role
+from tenants.models import Role, Tenant
 
 # A tenant's own settings of a role, as they are put: checked as far as they can be without calling anybody.
 
@@ -285,7 +286,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
                 agent_id__in=[agent.role for agent in page]
             )
             own = {config.agent_id: config for config in rows}
-        return self.get_paginated_response([self._shown(agent, own.get(agent.role)) for agent in page])
+            return self.get_paginated_response([self._shown(agent, own.get(agent.role)) for agent in page])
 
     @operation("The settings in force for one role", answer=AgentConfigSerializer, refusals=(404,))
     def retrieve(self, request: Request, role: str) -> Response:
@@ -312,8 +313,13 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
             config = self._replaced(
                 config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0), body
             )
+            shown = self._shown(agent, config)
         configuration.forget()
-        return Response(self._shown(agent, config))
+        return Response(shown)
+
+    @cached_property
+    def _limits(self) -> Tenant:
+        return configuration.tenant_with_plan(self.tenant_id)
 
     def _replaced(self, config: AgentConfig, body: Mapping[str, Any]) -> AgentConfig:
         empty = AgentConfig()
@@ -350,6 +356,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         return rows
 
     def _shown(self, agent: Agent, config: AgentConfig | None) -> dict[str, Any]:
+        """In the caller's `tenant_scope`."""
         own = config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0)
         kind, platform = _type_of(own), scheduler_settings.current()
         return {
@@ -359,7 +366,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
             "auth": {"type": kind, "set": True} if kind else None,
             "model": own.model or agent.model or None,
             "instructions": own.instructions or agent.instructions or None,
-            "max_concurrency": own.max_concurrency or agent.tenant_concurrency,
+            "max_concurrency": configuration.cap_of(self._limits, agent, own),
             "max_concurrency_per_group": own.max_concurrency_per_group or 1,
             "timeout_seconds": own.timeout_seconds
             or agent.timeout_seconds

@@ -216,6 +216,7 @@ UNFOLD = {
                 "collapsible": True,
                 "items": [
                     _page("Tenants", "apartment", "tenants_tenant"),
+                    _page("Plans", "sell", "tenants_plan"),
                     _page("Members", "badge", "tenants_membership"),
                     _page("API tokens", "key", "tenants_apitoken"),
                     _page("Channels", "link", "tenants_channel"),

@@ -199,6 +199,7 @@ class Preview:
 
     jobs: int
     batches: int
+    in_a_batch: int  # jobs, at most
     ends_after: timedelta  # until the last batch starts
     sample: list[dict[str, Any]]
     errors: list[dict[str, str]]
@@ -211,10 +212,11 @@ def preview(tenant_id: UUID, definition: Mapping[str, Any], *, asked_at: datetim
         numbers = planned.estimate()
         sample = [job.params for job in islice(planned.jobs(), SAMPLED)]
     except ExpansionError as error:
-        return Preview(0, 0, timedelta(), [], error.faults)
+        return Preview(0, 0, 0, timedelta(), [], error.faults)
     return Preview(
         numbers.jobs,
         numbers.batches,
+        min(numbers.jobs, planned.pacing.batch_size),
         numbers.last_offset,
         sample,
         _schema_faults(tenant_id, definition, sample),

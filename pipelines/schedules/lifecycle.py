@@ -138,8 +138,8 @@ def _begun_at(execution: ScheduleExecution, batch: int) -> datetime | None:
 
 
 def _let_go(execution: ScheduleExecution, waiting: Sequence[ScheduleJob], since: datetime) -> int:
-    """Start jobs whose turn has come; how many do not wait any more. Those of a batch begin the stagger delay after the end or the beginning
-    of those before; those that had no room, as soon as there is some.
+    """Start jobs whose turn has come; how many do not wait any more. Those of a batch begin the stagger delay after the end of those
+    before, or after their beginning; those that had no room, as soon as there is some.
     """
     if not waiting:
         return 0

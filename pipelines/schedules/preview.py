@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from agents import configuration
+from agents.models import Agent, AgentConfig
 from pipelines import timing
 from pipelines.definition.faults import Fault
 from pipelines.models import Schedule
@@ -29,6 +31,7 @@ INSTANT = timedelta(microseconds=1)
 OVER = "All its times have passed: it never fires."
 DUE_AT_ONCE = "Its time has passed: it fires as soon as it is saved."
 SKIPPED_AT_ONCE = "Its time has passed and it does not catch up: it is skipped, on record."
+AT_ONCE = "Of the {batch} jobs of a batch no more than {most} are at work at once: as many as the limits allow for {role}."
 SWITCHED_OFF = "It is switched off, so none of this happens before it is switched on."
 
 
@@ -130,8 +133,26 @@ def _of(
         ends_after=work.ends_after,
         sample=list(work.sample),
         errors=list(work.errors),
-        notes=notes,
+        notes=[*notes, *_fewer_at_once(schedule, definition, work)],
     )
+
+
+def _fewer_at_once(schedule: Schedule, definition: Mapping[str, Any], work: expansion.Preview) -> list[str]:
+    """That a batch is larger than what the tenant may have at work at once, if it is."""
+    role = definition.get("agent_role")
+    if not role or work.in_a_batch < 2:
+        return []
+    with tenant_scope(schedule.tenant_id):
+        agent = Agent.objects.filter(role=role).first()
+        if agent is None:  # which is told by those who check the target
+            return []
+        own = AgentConfig.objects.for_tenant(schedule.tenant_id).filter(agent=agent).first()
+        tenant = configuration.tenant_with_plan(schedule.tenant_id)
+    caps = (configuration.cap_of(tenant, agent, own), tenant.cap, agent.max_concurrency)
+    most = min(cap for cap in caps if cap is not None)
+    if most >= work.in_a_batch:
+        return []
+    return [AT_ONCE.format(batch=work.in_a_batch, most=most, role=role)]
 
 
 def _notes(schedule: Schedule, when: Timing, now: datetime, present: Schedule | None) -> list[str]:

@@ -102,9 +102,7 @@ def _waiting_for_a_batch_that_has_begun() -> QuerySet[ScheduleJob]:
     """Jobs of an execution whose batches wait for the beginning of those before; where they wait for their end, there are none."""
     at_work = Activity.objects.filter(pk=OuterRef("activity_id"), started_at__isnull=False)
     begun = ScheduleJob.objects.filter(execution_id=OuterRef("execution_id"), batch=OuterRef("batch") - 1)
-    begun = begun.filter(
-        Q(ended_at__isnull=False) | Q(pipeline_run_id__isnull=False) | Q(Exists(at_work))
-    )
+    begun = begun.filter(Q(ended_at__isnull=False) | Q(pipeline_run_id__isnull=False) | Q(Exists(at_work)))
     waiting = ScheduleJob.objects.filter(
         execution_id=OuterRef("pk"), state=JobState.WAITING, error__isnull=True
     )

@@ -25,7 +25,7 @@ from tenants.admin.bases import KeptAdmin, RecordAdmin, TenantFilter
 from tenants.admin.permissions import found, is_superuser, may_write
 from tenants.bounds import check_bounds
 from tenants.exceptions import TenantError
-from tenants.models import ApiToken, Pause, Role, Tenant
+from tenants.models import ApiToken, Pause, Plan, Role, Tenant
 from tenants.signals import tenant_changed
 
 
@@ -94,11 +94,27 @@ class TenantForm(forms.ModelForm):
         return given
 
 
+@admin.register(Plan)
+class PlanAdmin(KeptAdmin):
+    """Limits for many tenants; a change is in force for all of them within a second or two."""
+
+    list_display = ("key", "name", "max_concurrency", "max_concurrency_per_group", "created_at")
+    search_fields = ("key", "name")
+    readonly_fields = ("created_at",)
+    fields = ("key", "name", "max_concurrency", "max_concurrency_per_group", "roles", "created_at")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Plan | None = None) -> tuple[str, ...]:
+        return (*self.readonly_fields, "key") if obj else self.readonly_fields
+
+
 @admin.register(Tenant)
 class TenantAdmin(KeptAdmin):
     form = TenantForm
-    list_display = ("name", "slug", "is_active", "paused", "max_concurrency", "weight", "created_at")
-    list_filter = ("is_active", "paused")
+    list_display = (
+        "name", "slug", "plan", "is_active", "paused", "max_concurrency", "weight", "created_at",
+    )  # fmt: skip
+    list_filter = ("is_active", "paused", "plan")
+    list_select_related = ("plan",)
     search_fields = ("slug", "name")
     readonly_fields: tuple[str, ...] = ("id", "created_at")
     fields = (
@@ -106,6 +122,7 @@ class TenantAdmin(KeptAdmin):
         "name",
         "is_active",
         "paused",
+        "plan",
         "max_concurrency",
         "max_concurrency_per_group",
         "weight",

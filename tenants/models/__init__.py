@@ -10,7 +10,16 @@ from tenants.models.access import (
     Role,
     SecondFactor,
 )
-from tenants.models.base import FOR_LISTS, Pause, PauseKind, Tenant, TenantOwned, TenantPart, TenantQuerySet
+from tenants.models.base import (
+    FOR_LISTS,
+    Pause,
+    PauseKind,
+    Plan,
+    Tenant,
+    TenantOwned,
+    TenantPart,
+    TenantQuerySet,
+)
 from tenants.models.money import Budget, BudgetPeriod, BudgetUnit, BudgetWait, Reservation, UsageEntry
 
 from .audit import AuditEntry, BreakGlass
@@ -55,6 +64,7 @@ __all__ = (
     "Passkey",
     "Pause",
     "PauseKind",
+    "Plan",
     "Reservation",
     "RetentionPass",
     "RetentionPolicy",

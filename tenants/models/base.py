@@ -33,6 +33,50 @@ class PlainNames:
             raise ValidationError(faults)
 
 
+def validate_role_caps(value: Any) -> None:
+    """Raises `ValidationError` for all that is wrong with caps by role."""
+    if not isinstance(value, dict):
+        raise ValidationError('Must be an object such as {"writer": 3}.')
+    wrong = [
+        f"{role}: must be a whole number above 0."
+        for role, cap in value.items()
+        if type(cap) is not int or not 0 < cap < 2**31
+    ]
+    if wrong:
+        raise ValidationError(wrong)
+
+
+class Plan(PlainNames, models.Model):
+    """Limits that many tenants have in common, such as those of a price. What a tenant has of its own goes before them."""
+
+    key = models.SlugField(max_length=63, primary_key=True)
+    name = models.CharField(max_length=200)
+    max_concurrency = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Activities of a tenant that may run at once over all roles. Empty: no limit.",
+    )
+    max_concurrency_per_group = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Activities of one group key with group_scope tenant that may run at once. Empty: 1.",
+    )
+    roles = models.JSONField(
+        default=dict,
+        blank=True,
+        validators=[validate_role_caps],
+        help_text='Activities of a role that a tenant may run at once, such as {"writer": 3}. Others: as the registry has it.',
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ("key",)
+
+    def __str__(self) -> str:
+        return self.name or self.key
+
+
 class Tenant(PlainNames, models.Model):
     """A customer whose work, people and limits are kept apart from everybody else's."""
 
@@ -41,16 +85,19 @@ class Tenant(PlainNames, models.Model):
     name = models.CharField(max_length=200)
     is_active = models.BooleanField(default=True)
     paused = models.BooleanField(default=False, help_text="Nothing new starts; what runs ends normally.")
+    plan = models.ForeignKey(
+        Plan, null=True, blank=True, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     max_concurrency = models.PositiveIntegerField(
         null=True,
         blank=True,
-        help_text="Activities that may run at once over all roles. Empty: no limit of its own.",
+        help_text="Activities that may run at once over all roles. Empty: as its plan says; without one there is no limit.",
     )
     max_concurrency_per_group = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="Activities of one group key with group_scope tenant that may run at once. Empty: 1.",
+        help_text="Activities of one group key with group_scope tenant that may run at once. Empty: as its plan says, else 1.",
     )
     weight = models.PositiveIntegerField(
         default=1,
@@ -71,6 +118,21 @@ class Tenant(PlainNames, models.Model):
 
     def __str__(self) -> str:
         return self.name or self.slug
+
+    @property
+    def cap(self) -> int | None:
+        """How many activities may run at once over all roles, by itself or its plan. None: no limit."""
+        own = self.max_concurrency
+        return own if own is not None or self.plan is None else self.plan.max_concurrency
+
+    @property
+    def cap_per_group(self) -> int | None:
+        own = self.max_concurrency_per_group
+        return own if own is not None or self.plan is None else self.plan.max_concurrency_per_group
+
+    def cap_of_role(self, role: str) -> int | None:
+        """What its plan says of a role, if it does."""
+        return None if self.plan is None else self.plan.roles.get(role)
 
 
 #: Condition of an index that is there for lists alone: true for every row. PostgreSQL uses such an index only where it can prove the

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from pipelines.models import Dataset, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.schedules import firing, lifecycle
-from tenants.context import APP, tenant_scope
+from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
 from tests.engine import Engine
@@ -94,6 +94,24 @@ def test_a_preview_tells_times_words_and_jobs_and_writes_nothing(api: Any, acme:
         "errors": [], "notes": [],
     }  # fmt: skip
     assert api().get(SCHEDULES).json()["results"] == []
+
+
+def test_a_preview_tells_how_many_jobs_of_a_batch_the_limits_let_be_at_work_at_once(
+    engine: Engine, api: Any, acme: Tenant
+) -> None:
+    params = {"tickerId": "db:ticker:all:id?enabled=true&batchSize=5"}
+
+    engine.serve(acme, "qa", max_concurrency=3)
+    assert preview(api(), params=params)["notes"] == [
+        "Of the 5 jobs of a batch no more than 3 are at work at once: as many as the limits allow for qa."
+    ]
+    engine.serve(acme, "qa", max_concurrency=5)
+    assert preview(api(), params=params)["notes"] == []
+    with system_scope():
+        Tenant.objects.filter(pk=acme.pk).update(max_concurrency=2)
+    (note,) = preview(api(), params=params)["notes"]
+    assert "no more than 2" in note
+    assert preview(api(), params={"tickerId": "db:ticker:T1:id"})["notes"] == []
 
 
 def test_what_a_preview_tells_is_what_happens(api: Any, acme: Tenant) -> None:

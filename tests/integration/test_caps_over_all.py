@@ -8,9 +8,10 @@ from time import sleep
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.db.models.functions import Now
 
-from activities import relay
+from activities import intake, relay, rescheduling
 from activities.admission import limits, rebuilding
 from activities.models import Activity
 from agents import configuration, outbound, scheduler_settings
@@ -20,8 +21,8 @@ from agents.contracts import AdapterSettings, Completed, HttpLimits, Output
 from agents.exceptions import AgentError
 from agents.models import Agent, PlatformConfig
 from agents.outbound import gate
-from tenants.context import tenant_scope
-from tenants.models import Tenant
+from tenants.context import system_scope, tenant_scope
+from tenants.models import Plan, Tenant
 from tests.engine import Engine
 from tests.integration.adapter_contract.answering_agents import a_request
 
@@ -147,3 +148,90 @@ def test_what_another_process_has_saved_reaches_the_next_call_within_two_seconds
 
     now = configuration.settings_for(tenant.pk, "qa")
     assert (now.adapter.http.max_concurrent, now.timeout_seconds) == (4, 90)
+
+
+# Plans: limits that many tenants have in common.
+
+
+@pytest.fixture
+def plan(database: None) -> Iterator[Plan]:
+    with system_scope():
+        made = Plan.objects.create(key="small", name="Small", max_concurrency=3, roles={"qa": 2})
+    yield made
+    with system_scope():
+        Tenant.objects.update(plan=None)
+        made.delete()
+
+
+def give(plan: Plan | None, *tenants: Tenant) -> None:
+    with system_scope():
+        Tenant.objects.filter(pk__in=[each.pk for each in tenants]).update(plan=plan)
+    limits.refresh()
+
+
+def test_each_tenant_of_a_plan_has_its_limits_and_others_have_none_of_it(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant, plan: Plan
+) -> None:
+    for each in (tenant, other_tenant):
+        engine.serve(each)
+    give(plan, tenant)
+    for each in (tenant, other_tenant):
+        engine.submit(each, "qa", 4)
+        engine.submit(each, "dev", 2)
+
+    assert engine.messages() == 3 + 6, "two of qa and one of dev, and all of the tenant without a plan"
+
+
+def test_what_a_tenant_has_of_its_own_goes_before_its_plan(
+    engine: Engine, tenant: Tenant, plan: Plan
+) -> None:
+    engine.serve(tenant, "qa", max_concurrency=4)
+    give(plan, tenant)
+    with system_scope():
+        Tenant.objects.filter(pk=tenant.pk).update(max_concurrency=5)
+    limits.refresh()
+    engine.submit(tenant, "qa", 9)
+
+    assert engine.messages() == 4
+
+    engine.serve(tenant, "qa", max_concurrency=None)
+    engine.drain()
+    engine.submit(tenant, "qa", 9)
+    assert engine.messages() == 2, "as the plan says again"
+
+
+def test_a_change_of_a_plan_holds_at_once_and_also_for_what_waits(
+    engine: Engine, tenant: Tenant, plan: Plan
+) -> None:
+    engine.serve(tenant)
+    give(plan, tenant)
+    engine.submit(tenant, "qa", 6)
+    assert engine.messages() == 2
+
+    with system_scope():
+        Plan.objects.update(roles={"qa": 4}, max_concurrency=None)
+    intake.tell_admission()
+    assert engine.messages() == 4
+
+    with system_scope():
+        Tenant.objects.filter(pk=tenant.pk).update(plan=None)
+    intake.tell_admission()
+    assert engine.messages() == 5, "as many as the registry says"
+
+
+def test_run_now_past_a_pause_keeps_to_the_plan(engine: Engine, tenant: Tenant, plan: Plan) -> None:
+    engine.serve(tenant, "qa", paused=True)
+    give(plan, tenant)
+    waiting = engine.submit(tenant, "qa", 4)
+    assert engine.messages() == 0
+
+    for each in waiting:
+        rescheduling.run_now(tenant.pk, each, actor="ann", reason="at once")
+
+    assert engine.messages() == 2
+
+
+def test_faults_of_a_plan_are_named(database: None) -> None:
+    for roles in ({"qa": 0}, {"qa": "2"}, {"qa": True}, ["qa"]):
+        with pytest.raises(ValidationError):
+            Plan(key="wrong", name="Wrong", roles=roles).full_clean()

@@ -12,11 +12,12 @@ WITH run AS (
     FROM run
     JOIN agents_agent g ON g.role = run.agent_role
     JOIN tenants_tenant t ON t.id = run.tenant_id
+    LEFT JOIN tenants_plan p ON p.key = t.plan_id
     LEFT JOIN agents_agentconfig c ON c.tenant_id = run.tenant_id AND c.role = run.agent_role
     CROSS JOIN LATERAL (VALUES
-        (run.tenant_id || ':' || run.agent_role, coalesce(c.max_concurrency, g.tenant_concurrency)),
+        (run.tenant_id || ':' || run.agent_role, coalesce(c.max_concurrency, (p.roles ->> run.agent_role)::int, g.tenant_concurrency)),
         ('role:' || run.agent_role, g.max_concurrency),
-        ('tenant:' || run.tenant_id, t.max_concurrency)) AS scope(name, cap)
+        ('tenant:' || run.tenant_id, coalesce(t.max_concurrency, p.max_concurrency))) AS scope(name, cap)
     WHERE scope.cap IS NOT NULL
 ), change AS (
     SELECT id, name, cap, started_at AS at, 1 AS step FROM counted

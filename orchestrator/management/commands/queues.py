@@ -114,12 +114,16 @@ def of_tenant(tenant: Tenant, roles: Collection[str]) -> dict[str, Any]:
         caps = dict(own.values_list("agent_id", "max_concurrency"))
     shown = QueueSerializer(selectors.with_grants(tenant.pk, found), many=True).data
     rows = [
-        {**row, "cap": caps.get(agent.role), "role_cap": agent.max_concurrency}
+        {
+            **row,
+            "cap": caps.get(agent.role, tenant.cap_of_role(agent.role)),
+            "role_cap": agent.max_concurrency,
+        }
         for row, agent in zip(shown, known, strict=True)
     ]
     return {
         "tenant": tenant.slug,
-        "tenant_cap": tenant.max_concurrency,
+        "tenant_cap": tenant.cap,
         "queues": rows,
         "providers": [asdict(each) for each in overview.of_tenant(tenant.pk)],
     }

@@ -61,7 +61,7 @@ def _shown(tenant: Tenant) -> dict[str, Any]:
         "name": tenant.name,
         "state": "suspended" if not tenant.is_active else "paused" if tenant.paused else "active",
         "weight": tenant.weight,
-        "max_concurrency": tenant.max_concurrency,
+        "max_concurrency": tenant.cap,
         "waiting": sum(role.depth for role in figures.roles),
         "running": sum(role.running for role in figures.roles),
         "delayed": sum(role.later for role in figures.roles),
