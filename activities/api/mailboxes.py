@@ -75,6 +75,12 @@ class NewItemSerializer(StrictSerializer):
     is_coalescable = Flag(
         help_text="Whether it may be told with others. Task notifications never may.", **OPTIONAL
     )
+    scope_key = Text(
+        max_length=200,
+        allow_blank=True,
+        help_text="Those of one scope are told together, those of different ones never; empty if not given.",
+        **OPTIONAL,
+    )
     client_message_id = Text(
         max_length=200, help_text="Said again under the same id, it is the same item.", **OPTIONAL
     )
@@ -193,6 +199,7 @@ class ItemSerializer(ResponseSerializer):
     source = serializers.CharField()  # type: ignore[assignment]  # a field, not the attribute
     priority = serializers.IntegerField()
     is_coalescable = serializers.BooleanField()
+    scope_key = serializers.CharField()
     client_message_id = serializers.CharField(allow_null=True)
     agent_role = serializers.CharField(allow_null=True)
     status = serializers.CharField(source="stands", help_text="pending, claimed, done, failed or cancelled")
@@ -220,6 +227,7 @@ class TakenItemSerializer(ResponseSerializer):
 
     id = serializers.UUIDField()
     kind = serializers.CharField()
+    scope_key = serializers.CharField()
     content = serializers.JSONField()
     text = serializers.CharField()
     source = serializers.CharField()  # type: ignore[assignment]  # a field, not the attribute

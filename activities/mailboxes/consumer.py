@@ -81,7 +81,9 @@ def _taken(mailbox: Mailbox, wish: Wish, now: datetime) -> Taken | None:
     due = list(_due(mailbox, now)[:WAITING_ROOM])
     if not due:
         return None
-    chosen = [item for item in due if item.is_coalescable][: wish.limit] if due[0].is_coalescable else due[:1]
+    first = due[0]
+    together = [item for item in due if item.is_coalescable and item.scope_key == first.scope_key]
+    chosen = together[: wish.limit] if first.is_coalescable else [first]
     batch = _begun(mailbox, wish, now, len(chosen))
     ids = [item.pk for item in chosen]
     items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(pk__in=ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewItem:
-    """What is said. `priority` is from 0 to 9, lower first. `is_coalescable` None: unless it is a task notification.
+    """What is said. `priority` is from 0 to 9, lower first. `is_coalescable` None: unless it is a task notification; then it is told with
+    others of its `scope_key`.
 
     `backoff` may have `multiplier` and `max_seconds`.
     """
@@ -40,6 +42,7 @@ class NewItem:
     max_attempts: int = 3
     backoff: Mapping[str, Any] = field(default_factory=dict)
     is_coalescable: bool | None = None
+    scope_key: str = ""
     client_message_id: str | None = None
     agent_role: str | None = None
 
@@ -106,7 +109,7 @@ def _item(mailbox: Mailbox, new: NewItem) -> MailboxItem:
     return MailboxItem(
         tenant_id=mailbox.tenant_id, mailbox_id=mailbox.pk, agent_role=mailbox.agent_role, kind=new.kind, content=new.content,
         text=new.text, source=new.source, priority=new.priority, run_after=new.run_after, due_at=new.run_after,
-        max_attempts=new.max_attempts, backoff=dict(new.backoff), client_message_id=new.client_message_id,
+        max_attempts=new.max_attempts, backoff=dict(new.backoff), client_message_id=new.client_message_id, scope_key=new.scope_key,
         is_coalescable=not alone if new.is_coalescable is None else new.is_coalescable and not alone,
     )  # fmt: skip
 
@@ -185,7 +188,9 @@ def follow(ended: Any) -> None:
 
 def _told_with_others(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
     """Join the activity that is to hear, or hears, of others. It is locked, so that its end comes before or after this."""
-    live = Activity.objects.for_tenant(item.tenant_id).filter(dedup_key=_together(mailbox), status__in=LIVE)
+    live = Activity.objects.for_tenant(item.tenant_id).filter(
+        dedup_key=_together(mailbox, item), status__in=LIVE
+    )
     activity_id = live.values_list("pk", flat=True).first()
     activity = activity_tree.lock(item.tenant_id, [activity_id]).get(activity_id) if activity_id else None
     if activity is None or activity.status not in LIVE:
@@ -231,7 +236,7 @@ def _told_by_itself(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bo
                 agent_role=mailbox.agent_role,
                 priority=stored_priority(item.priority),
                 mailbox_id=mailbox.pk,
-                dedup_key=_together(mailbox) if item.is_coalescable else None,
+                dedup_key=_together(mailbox, item) if item.is_coalescable else None,
                 group_key=f"mailbox:{mailbox.pk}",
                 not_before=not_before,
                 max_attempts=item.max_attempts,
@@ -255,8 +260,11 @@ _NAMES = {
 }
 
 
-def _together(mailbox: Mailbox) -> str:
-    return f"mailbox:{mailbox.pk}"
+def _together(mailbox: Mailbox, item: MailboxItem) -> str:
+    """By which the activity is found that hears of all of a scope. A scope's name may be longer than a key."""
+    if not item.scope_key:
+        return f"mailbox:{mailbox.pk}"
+    return f"mailbox:{mailbox.pk}:{hashlib.blake2b(item.scope_key.encode(), digest_size=16).hexdigest()}"
 
 
 def _retry_of(item: MailboxItem) -> dict[str, Any]:

@@ -114,6 +114,13 @@ class MailboxItem(TenantPart):
     source = models.CharField(max_length=8, choices=ItemSource.choices, default=ItemSource.USER)
     priority = models.SmallIntegerField(default=5, validators=[MinValueValidator(0), MaxValueValidator(9)])
     is_coalescable = models.BooleanField(default=True)
+    scope_key = models.CharField(
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="It is told with items of the same scope alone.",
+    )
     client_message_id = models.CharField(max_length=200, null=True, blank=True)
     max_attempts = models.PositiveSmallIntegerField(default=3)
     backoff = models.JSONField(default=dict, blank=True, help_text="multiplier, max_seconds")

@@ -77,6 +77,17 @@ def test_messages_within_the_window_are_one_run_that_lists_them_in_order(
     assert states(acme) == {"one": "done", "two": "done", "three": "done"}
 
 
+def test_items_of_different_scopes_are_told_by_different_runs(engine: Engine, acme: Tenant) -> None:
+    for text, scope in (("a1", "a" * 200), ("b1", "b"), ("a2", "a" * 200), ("none", ""), ("b2", "b")):
+        say(acme, text, scope_key=scope)
+
+    engine.make_due(acme)
+    engine.drain()
+
+    assert sorted(told(call) for call in engine.agent.calls) == [["a1", "a2"], ["b1", "b2"], ["none"]]
+    assert set(states(acme).values()) == {"done"}
+
+
 def test_twenty_messages_at_once_are_one_run(engine: Engine, acme: Tenant) -> None:
     outcomes = at_once(*[partial(say, acme, f"m{number}") for number in range(20)])
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]

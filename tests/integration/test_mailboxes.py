@@ -125,6 +125,18 @@ def test_a_notification_and_what_may_not_be_joined_come_alone(client: APIClient)
     assert batches[3] is None
 
 
+def test_items_of_one_scope_come_together_and_those_of_different_ones_never(client: APIClient) -> None:
+    for text, scope in (("a1", "a"), ("b1", "b"), ("none 1", ""), ("a2", "a"), ("b2", "b"), ("none 2", "")):
+        say(client, text, scope_key=scope)
+    say(client, "a3", scope_key="a", priority=9)
+
+    batches = [take(client) for _ in range(4)]
+
+    assert [texts(batch) for batch in batches[:3]] == [["a1", "a2", "a3"], ["b1", "b2"], ["none 1", "none 2"]]
+    assert [item["scope_key"] for item in batches[0]["items"]] == ["a", "a", "a"]
+    assert batches[3] is None
+
+
 def test_the_more_urgent_item_decides_and_the_limit_holds(client: APIClient) -> None:
     for text, priority in (("later", 7), ("b", 5), ("first", 0), ("c", 5)):
         say(client, text, priority=priority)

@@ -13,7 +13,6 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1]
 SOURCE = PACKAGE / "src" / "orchestrator_client"
-LONGEST_FILE, LONGEST_FUNCTION = 250, 40
 
 
 @pytest.fixture(scope="module")
@@ -75,16 +74,9 @@ def test_it_imports_the_standard_library_httpx_and_itself() -> None:
     assert roots - set(sys.stdlib_module_names) == {"httpx", "orchestrator_client"}
 
 
-def test_modules_are_small_and_say_what_they_promise() -> None:
+def test_modules_say_what_they_promise() -> None:
     for path in SOURCE.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        assert ast.get_docstring(tree), path
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE, path
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                body = [one for one in node.body if not isinstance(getattr(one, "value", None), ast.Constant)]
-                lines = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
-                assert lines <= LONGEST_FUNCTION, (path, node.name)
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
 
 
 def _version() -> str:

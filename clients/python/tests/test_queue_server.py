@@ -73,8 +73,9 @@ def test_items_of_another_scope_are_not_told_together(queue: AgentQueue) -> None
     queue.enqueue("a", scope_key="session-1")
     queue.enqueue("b", scope_key="elsewhere")
     queue.enqueue("c")
+    queue.enqueue("d", scope_key="elsewhere")
 
-    assert [told(queue), told(queue)] == [["a", "c"], ["b"]]
+    assert [told(queue), told(queue)] == [["a", "c"], ["b", "d"]]
 
 
 def test_a_blocked_consumer_gets_nothing_and_what_is_not_due_waits(queue: AgentQueue) -> None:

@@ -79,9 +79,8 @@ class AgentQueue(Hooks):
         Raises what else goes wrong, above all ConnectionFailed: then repeat it, with a `client_message_id` to be sure.
         """
         wanted = item_of(item, **options)
-        if wanted.scope_key not in (None, self.key):
-            # It belongs to another group than what else is in this mailbox, so it must not be told with that.
-            wanted = item_of(wanted, is_coalescable=False)
+        if wanted.scope_key == self.key:
+            wanted = item_of(wanted, scope_key=None)
         try:
             return str(self._mailboxes.put(self.key, **_sent(wanted)).id)
         except RequestInProgress:
@@ -236,6 +235,8 @@ def _sent(item: Item) -> dict[str, Any]:
         sent["run_after"] = item.run_after.isoformat()
     if item.client_message_id is not None:
         sent["client_message_id"] = item.client_message_id
+    if item.scope_key is not None:
+        sent["scope_key"] = item.scope_key
     return sent
 
 
@@ -246,4 +247,5 @@ def _batch(taken: Record) -> Batch:
 
 def _item(found: Mapping[str, Any]) -> Item:
     known = Item.__dataclass_fields__.keys() - {"run_after", "scope_key"}
-    return Item(**{name: value for name, value in found.items() if name in known})
+    told = {name: value for name, value in found.items() if name in known}
+    return Item(**told, scope_key=found.get("scope_key") or None)

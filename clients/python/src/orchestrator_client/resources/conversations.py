@@ -27,6 +27,7 @@ class Mailboxes(Resource[D]):
         backoff_multiplier: float | None = None,
         max_backoff_ms: int | None = None,
         is_coalescable: bool | None = None,
+        scope_key: str | None = None,
         client_message_id: str | None = None,
         agent_role: str | None = None,
         **more: Any,
