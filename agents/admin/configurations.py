@@ -16,21 +16,23 @@ from django.db.models import F
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
+from rest_framework.exceptions import ValidationError as RefusedBody
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 
 from agents import credentials
-from agents.api.configurations import refuse_unusable
+from agents.api.configurations import AgentSettingsSerializer, refuse_unusable
 from agents.models import AgentConfig, AgentSession, Skill
 from tenants import strict_json
 from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, TenantFilter, badge
-from tenants.api.faults import InvalidRequest
+from tenants.api.faults import InvalidRequest, flatten
 
 AUTH_HELP = (
     'As JSON, for example {"type": "bearer", "token": "…"}, {"type": "header", "name": "X-Key", "value": "…"} or '
     '{"type": "basic", "username": "…", "password": "…"}. Never shown again. Empty: leave what is stored.'
 )
 LONGEST_AUTH = 10_000
+OBJECTS = ("retry", "rate", "backlog", "may_hold")  # fields of JSON
 
 
 class UnshownTextarea(UnfoldAdminTextareaWidget):
@@ -86,7 +88,9 @@ class SealingAdmin(KeptAdmin):
 
 
 class AgentConfigForm(SealingForm):
-    """The address is held to what the API holds it to. What was paused or changed elsewhere while the form was open is not written over."""
+    """Addresses and objects are held to what the API holds them to. What was paused or changed elsewhere while the form was open is not
+    written over.
+    """
 
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
@@ -101,6 +105,7 @@ class AgentConfigForm(SealingForm):
             raise ValidationError(
                 "This was changed, or paused, since you opened it. Load it again to see how it is now."
             )
+        self._check_objects(values)
         agent = values.get("agent") or getattr(self.instance, "agent", None)
         if agent is None or not {"endpoint", "adapter"} & set(self.changed_data):
             return values
@@ -111,6 +116,17 @@ class AgentConfigForm(SealingForm):
             for path, message in error.faults:
                 self.add_error(path, message)
         return values
+
+    def _check_objects(self, values: dict[str, Any]) -> None:
+        """As they are stored; every fault is named with its place."""
+        fields = AgentSettingsSerializer().fields
+        for name in OBJECTS:
+            if values.get(name) and name in self.changed_data:
+                try:
+                    values[name] = fields[name].run_validation(values[name])
+                except RefusedBody as error:
+                    for path, message in flatten(error.detail):
+                        self.add_error(name, f"{path}: {message}" if path else message)
 
 
 @admin.register(AgentConfig)

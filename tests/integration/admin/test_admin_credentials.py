@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -70,6 +71,55 @@ def test_credentials_that_are_none_are_refused_without_echo(typed: str, root: Cl
 
     assert "Please correct the error" in page
     assert SECRET not in page
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "said"),
+    [
+        ("may_hold", '{"pipelines": ["none"]}', "pipelines[0]: "),
+        ("may_hold", '{"everyone": true}', "everyone: "),
+        ("may_hold", '{"roles": "writer"}', "roles: "),
+        ("retry", '{"max_attempts": 0}', "max_attempts: "),
+        ("rate", '{"capacity": "much"}', "capacity: "),
+        ("backlog", '{"when_full": "wait"}', "when_full: "),
+    ],
+    ids=["no id", "no list", "no names", "retry", "rate", "backlog"],
+)
+def test_objects_of_a_tenants_settings_are_held_to_what_the_api_holds_them_to(
+    field: str, typed: str, said: str, tenant: Tenant, root: Client
+) -> None:
+    fields = {
+        "tenant": str(tenant.pk),
+        "agent": "qa",
+        "enabled": "on",
+        "retry": "{}",
+        "rate": "{}",
+        "backlog": "{}",
+    }
+
+    refused = root.post(f"{list_of(AgentConfig)}add/", {**fields, field: typed})
+
+    assert refused.status_code == 200
+    assert said in html.unescape(refused.content.decode())
+    with system_scope():
+        assert not AgentConfig.objects.filter(tenant=tenant, agent="qa").exists()
+
+
+def test_what_a_role_may_hold_is_stored_as_the_api_stores_it(tenant: Tenant, root: Client) -> None:
+    fields = {
+        "tenant": str(tenant.pk),
+        "agent": "qa",
+        "enabled": "on",
+        "retry": "{}",
+        "rate": "{}",
+        "backlog": "{}",
+    }
+    typed = '{"everything": false, "roles": ["writer"], "groups": []}'
+
+    assert root.post(f"{list_of(AgentConfig)}add/", {**fields, "may_hold": typed}).status_code == 302
+
+    with system_scope():
+        assert AgentConfig.objects.get().may_hold == {"roles": ["writer"]}
 
 
 def test_a_tenants_own_credentials_open_for_that_tenant_and_role_alone(tenant: Tenant, root: Client) -> None:
