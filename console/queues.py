@@ -14,9 +14,10 @@ from activities import backlog, held_work, selectors
 from activities.models import TurnedAway
 from activities.queue_stats import Waiter, head_of_line
 from activities.selectors import Queue
+from agents import configuration
 from agents.governor import overview
 from agents.governor.overview import ProviderRow
-from agents.governor.providers import Provider
+from agents.governor.providers import PROVIDERS, Provider, name_of
 from agents.models import Agent, AgentConfig
 from console import flash_messages, internal_api
 from console.inbox.items import Refused
@@ -24,7 +25,7 @@ from console.labels import HELD_BY, in_words
 from console.page import ACTING, LOOKING, PageContext, page, shown
 from tenants import pausing
 from tenants.context import tenant_scope
-from tenants.models import Role, Tenant
+from tenants.models import PauseKind, Role, Tenant
 
 BOTH = (*LOOKING, *ACTING)
 DEEDS = {"pause": "Paused", "resume": "Goes on"}
@@ -48,13 +49,14 @@ def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     """One role with the head of its line. A POST stops it for the tenant, or lets it go on."""
     refusal: Refused | None = None
     if request.method == "POST":
-        deed = request.POST.get("deed", "")
-        if deed not in DEEDS:
+        deed, _, provider = request.POST.get("deed", "").partition(":")
+        if deed not in DEEDS or (provider and provider not in PROVIDERS):
             refusal = Refused(NOT_OFFERED, status=400)
         else:
-            reply = internal_api.call_api(request, visit.who, "POST", f"/queues/{role}/{deed}/")
+            path = f"/providers/{provider}/{deed}/" if provider else f"/queues/{role}/{deed}/"
+            reply = internal_api.call_api(request, visit.who, "POST", path)
             if reply.ok:
-                words = f"{DEEDS[deed]}: {role}. In force within two seconds"
+                words = f"{DEEDS[deed]}: {provider or role}. In force within two seconds"
                 return flash_messages.done(request, visit, reverse("console:queue", args=[role]), words)
             refusal = flash_messages.refusal_of(reply)
     found = one_queue(visit.tenant_id, role)
@@ -177,6 +179,8 @@ class OneQueue:
     line: Sequence[Waiter]
     turned_away: Sequence[tuple[str, int]]
     backlog: Mapping[str, Any]
+    provider: str = ""  # whom the role's work is sent to, if the tenant can pause that
+    provider_paused: bool = False
 
 
 def queues(tenant_id: UUID) -> Queues:
@@ -202,14 +206,18 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
         line = head_of_line(tenant_id, role)
         away = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role=role)
         counts = dict(away.values_list("reason", "count"))
+        paused = {name for _, name in pausing.parts_of(tenant_id, PauseKind.PROVIDER)}
     (queue,) = selectors.with_grants(tenant_id, found)
     config = settings.own.get(role)
+    provider = name_of((config and config.adapter) or settings.agents[role].adapter)
     return OneQueue(
         row=_row(queue, settings, settings.providers().get(role), held),
         tenant_paused=settings.tenant.paused,
         line=line,
         turned_away=[(AWAY[reason], counts[reason]) for reason in AWAY if counts.get(reason)],
         backlog=backlog.shown({**settings.agents[role].backlog, **(config.backlog if config else {})}),
+        provider=provider or "",
+        provider_paused=provider in paused,
     )
 
 
@@ -243,7 +251,7 @@ class Caps:
     """How many may run at once, from the narrowest bound to the widest. None: no bound."""
 
     tenant_and_role: int
-    is_own: bool  # set by the tenant, not the registry's default
+    said_by: str  # tenant, plan or registry
     group: int
     tenant: int | None
     role: int | None
@@ -265,7 +273,7 @@ class Arranged:
         if role is not None:
             agents, own = agents.filter(role=role), own.filter(agent_id=role)
         found = cls(
-            Tenant.objects.get(pk=tenant_id),
+            configuration.tenant_with_plan(tenant_id),
             {agent.role: agent for agent in agents},
             {config.agent_id: config for config in own},
         )
@@ -290,13 +298,13 @@ class Arranged:
 
     def caps(self, role: str) -> Caps:
         agent, config = self.agents[role], self.own.get(role)
-        own = config.max_concurrency if config else None
+        own, planned = config.max_concurrency if config else None, self.tenant.cap_of_role(role)
         group = config.max_concurrency_per_group if config else None
         return Caps(
-            tenant_and_role=own or agent.tenant_concurrency,
-            is_own=own is not None,
+            tenant_and_role=configuration.cap_of(self.tenant, agent, config),
+            said_by="tenant" if own is not None else "plan" if planned is not None else "registry",
             group=group or 1,
-            tenant=self.tenant.max_concurrency,
+            tenant=self.tenant.cap,
             role=agent.max_concurrency,
         )
 

@@ -37,7 +37,12 @@ class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):
     """One status, or several with commas."""
 
 
+class IdsFilter(django_filters.BaseInFilter, django_filters.UUIDFilter):
+    """One id, or several with commas."""
+
+
 class ActivityFilter(StrictFilterSet):
+    ids = IdsFilter(field_name="pk", help_text="One id, or several with commas.")
     status = StatusFilter(
         choices=[(s.value, s.value) for s in Status], help_text="One status, or several with commas."
     )

@@ -37,6 +37,9 @@ from tenants.models import Role
 # What is sent to do one thing to many activities, and how the job is shown.
 
 
+MOST_IDS = 1_000  # named one by one; more are found by what they have in common
+
+
 @extend_schema_field(
     {
         "oneOf": [
@@ -67,6 +70,9 @@ class StatusesField(serializers.Field[Any, Any, Any, Any]):
 class ActivityChoiceSerializer(StrictSerializer):
     """What the list of activities can be narrowed by; at least one condition."""
 
+    ids = serializers.ListField(
+        child=Identifier(), allow_empty=False, max_length=MOST_IDS, help_text="These alone.", **OPTIONAL
+    )
     status = StatusesField(**OPTIONAL)
     agent_role = Text(max_length=63, **OPTIONAL)
     human_role = Text(max_length=63, **OPTIONAL)
@@ -141,14 +147,18 @@ def as_query(chosen: dict[str, Any]) -> dict[str, str]:
 
 def _written(value: Any) -> str:
     if isinstance(value, list):
-        return ",".join(value)
+        return ",".join(map(str, value))
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def as_stored(chosen: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: str(value) if isinstance(value, UUID | datetime) else value for name, value in chosen.items()
-    }
+    return {name: _stored(value) for name, value in chosen.items()}
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_stored(each) for each in value]
+    return str(value) if isinstance(value, UUID | datetime) else value
 
 
 # Bulk jobs as the API shows them.

@@ -16,9 +16,10 @@ from activities import run_logs, selectors, wait_reasons
 from activities.api.serializers import allowed_actions
 from activities.exceptions import OutputUnavailable
 from activities.models import Activity, ActivityRun, WorkerProcess
+from activities.models.activity import AssigneeType
 from activities.run_logs import NumberedLine
 from activities.selectors import Moment
-from activities.states import LinkKind, RunStatus
+from activities.states import LinkKind, RunStatus, Status
 from console.activities import chart
 from console.labels import band, cost_in, did, named
 from tenants import clock
@@ -287,7 +288,9 @@ def _watched(run: ActivityRun | None, activity: Activity) -> Watched | None:
 def _actions(who: Principal, activity: Activity) -> list[str]:
     if not who.role.includes(Role.OPERATOR):
         return []
-    return [name for name in allowed_actions(activity) if name in OPERATIONS]
+    found = [name for name in allowed_actions(activity) if name in OPERATIONS]
+    waits = activity.status == Status.CREATED and activity.assignee_type == AssigneeType.AGENT
+    return [*found, "run-now"] if waits else found
 
 
 def _is_open(child: Activity) -> bool:

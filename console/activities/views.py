@@ -171,12 +171,19 @@ def _back_to_the_fault(visit: PageContext, query: str) -> HttpResponse:
 
 
 LONGEST_VERSION = 9  # digits
-DONE = {"cancel": "It was cancelled.", "retry": "It starts anew.", "reassign": "It was handed on."}
+DONE = {
+    "cancel": "It was cancelled.",
+    "retry": "It starts anew.",
+    "reassign": "It was handed on.",
+    "run-now": "It goes before all other work, past pauses and dates.",
+}
 CHANGED = "It has changed since you looked. Look at it as it is now; nothing was done."
 
 
 def act_on_activity(request: HttpRequest, who: Principal, activity_id: UUID) -> tuple[UUID, str]:
-    """Cancel it, try it again or hand it on, if it still is as the page showed it; its id or its successor's, and what was done.
+    """Cancel it, try it again, hand it on or have it run now, if it still is as the page showed it.
+
+    Returns its id or its successor's, and what was done.
 
     Raises `Refused`, `Http404`.
     """

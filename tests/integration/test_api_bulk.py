@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from django.db import IntegrityError, OperationalError
@@ -42,6 +42,28 @@ def statuses(tenant: Tenant, **which: Any) -> list[str]:
 
 def test_its_filters_are_those_of_the_list() -> None:
     assert set(ActivityChoiceSerializer().fields) == set(ActivityFilter.base_filters)
+
+
+def test_activities_may_be_named_one_by_one(client: Any, engine: Engine, tenant: Tenant) -> None:
+    first, second, third = engine.submit(tenant, "qa", 3)
+    named = {"ids": [str(first), str(third), str(uuid4())], "status": ["created"]}
+
+    counted = client.post(BULK, {"action": "cancel", "filter": named, "dry_run": True}).json()
+    begun(client, "cancel", 2, filter=named)
+    bulk_jobs.work()
+
+    assert counted["count"] == 2
+    assert [engine.status(tenant, each) for each in (first, second, third)] == [
+        "cancelled",
+        "created",
+        "cancelled",
+    ]
+    listed = client.get(f"/api/v1/activities/?ids={first},{second}").json()["results"]
+    assert {each["id"] for each in listed} == {str(first), str(second)}
+    assert client.get("/api/v1/activities/?ids=none").status_code == 400
+    for ids in ([], ["none"], str(first), [str(uuid4())] * 1001):
+        answer = client.post(BULK, {"action": "cancel", "filter": {"ids": ids}, "dry_run": True})
+        assert answer.status_code == 400
 
 
 def test_a_dry_run_counts_and_changes_nothing(client: Any, engine: Engine, tenant: Tenant) -> None:

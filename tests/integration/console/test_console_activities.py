@@ -14,6 +14,7 @@ from activities.models import Activity, BulkJob, Wake
 from activities.submission import NewActivity, submit
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import RetryableAgentError
+from agents.models import AgentConfig
 from console.activities.listing import PAGE
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -225,6 +226,23 @@ def test_an_operator_cancels_and_tries_again(
     assert (asked.get(failed.pk).status, asked.get(waiting).status) == ("created", "cancelled")
     viewer = person("vic", role="viewer")
     assert "operate" not in forms_of(viewer.get(f"{LIST}{failed.pk}/"))
+
+
+def test_an_operator_has_work_run_past_a_pause_and_says_why(asked: Questions, ann: Person) -> None:
+    with tenant_scope(asked.tenant.pk):
+        AgentConfig.objects.update_or_create(
+            tenant_id=asked.tenant.pk, agent_id="strategy-writer", defaults={"paused": True}
+        )
+    (waiting,) = submitted(asked.tenant, work("Bees"))
+    form = forms_of(ann.get(f"{LIST}{waiting}/"))["run-now"]
+
+    assert form.send(ann.browser, ("deed", "run-now"), reason="").status_code == 400
+    answer = form.send(ann.browser, ("deed", "run-now"), reason="The client is on the phone.")
+
+    assert answer.status_code == 302
+    assert "It goes before all other work" in words(ann.get(answer["Location"]))
+    found = asked.get(waiting)
+    assert (found.status, found.run_now_at is not None) == ("created", True)
 
 
 def test_what_has_changed_since_it_was_shown_is_left_alone(asked: Questions, ann: Person) -> None:

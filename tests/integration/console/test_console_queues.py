@@ -8,8 +8,8 @@ import pytest
 
 from activities.models import WorkerProcess
 from agents.models import Agent, AgentConfig
-from tenants.context import SYSTEM, tenant_scope
-from tenants.models import AuditEntry, Tenant
+from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.models import AuditEntry, Pause, Plan, Tenant
 from tests.browsing import words
 from tests.console_user import Person, refused, sent_by
 from tests.engine import Engine
@@ -61,6 +61,13 @@ def test_what_is_put_off_does_not_stand_in_line(engine: Engine, tenant: Tenant, 
 def test_caps_say_whose_they_are(engine: Engine, tenant: Tenant, ann: Person) -> None:
     assert "This tenant, this role 5 the registry's" in words(ann.get(f"{QUEUES}qa/"))
 
+    with system_scope():
+        plan = Plan.objects.create(key="small", name="Small", max_concurrency=6, roles={"qa": 3})
+        Tenant.objects.filter(pk=tenant.pk).update(plan=plan)
+    page = words(ann.get(f"{QUEUES}qa/"))
+    assert "This tenant, this role 3 the plan's" in page
+    assert "This tenant, all roles 6" in page
+
     with tenant_scope(tenant.pk):
         AgentConfig.objects.create(tenant=tenant, agent_id="qa", max_concurrency=2)
 
@@ -92,6 +99,25 @@ def test_an_operator_pauses_a_role_and_lets_it_go_on(engine: Engine, tenant: Ten
     forms_of(page)["switch"].send(ann.browser, ("deed", "resume"))
     with tenant_scope(tenant.pk):
         assert not AgentConfig.objects.get(agent_id="qa").paused
+
+
+def test_an_operator_pauses_all_that_goes_to_a_provider(engine: Engine, tenant: Tenant, ann: Person) -> None:
+    address = f"{QUEUES}qa/"
+    assert "provider" not in words(ann.get(address)).lower()
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.create(tenant=tenant, agent_id="qa", adapter="anthropic", model="some-model")
+
+    page = ann.get(address)
+    answer = forms_of(page)["switch"].send(ann.browser, ("deed", "pause:anthropic"))
+
+    page = ann.get(answer["Location"])
+    assert "All work of this tenant that goes to anthropic is paused" in words(page)
+    with tenant_scope(tenant.pk):
+        assert Pause.objects.get().subject == "anthropic"
+    forms_of(page)["switch"].send(ann.browser, ("deed", "resume:anthropic"))
+    with tenant_scope(tenant.pk):
+        assert not Pause.objects.exists()
+    assert sent_by(ann, forms_of(ann.get(address))["switch"], deed="pause:nobody").status_code == 400
 
 
 def test_a_role_that_is_switched_off_is_not_let_go_on_by_a_button(
