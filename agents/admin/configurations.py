@@ -121,7 +121,7 @@ class AgentConfigForm(SealingForm):
         """As they are stored; every fault is named with its place."""
         fields = AgentSettingsSerializer().fields
         for name in OBJECTS:
-            if values.get(name) and name in self.changed_data:
+            if name in self.changed_data and values.get(name, {}) != {}:
                 try:
                     values[name] = fields[name].run_validation(values[name])
                 except RefusedBody as error:

@@ -7,12 +7,13 @@ edited; what people do to it goes through the same functions as the API.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
+from django import forms
 from django.contrib.admin import SimpleListFilter
-from django.db.models import JSONField, Model, QuerySet
+from django.db.models import Field, JSONField, Model, QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.urls import reverse
@@ -99,6 +100,18 @@ class SuperusersOnly(Audited, PlatformOnly):
     """Mixed into the admins of packages, whose rows belong to the platform."""
 
 
+class ClearableJSONField(forms.JSONField):
+    """JSON of a column that is never NULL: emptied, or typed as null or "", it is what a new row has."""
+
+    def __init__(self, *, when_empty: Callable[[], Any], **options: Any) -> None:
+        super().__init__(**options)
+        self._when_empty = when_empty
+
+    def clean(self, value: Any) -> Any:
+        found = super().clean(value)
+        return self._when_empty() if found in (None, "") else found
+
+
 class PlatformAdmin(Audited, BySight, ModelAdmin):
     """Rows that are made, changed and deleted here: a tenant's by its admins, the platform's by superusers."""
 
@@ -109,6 +122,16 @@ class PlatformAdmin(Audited, BySight, ModelAdmin):
     }
     # Counting everything on every page costs more than the page.
     show_full_result_count = False
+
+    def formfield_for_dbfield(self, db_field: Field[Any, Any], request: HttpRequest, **kwargs: Any) -> Any:
+        if (
+            isinstance(db_field, JSONField)
+            and db_field.blank
+            and not db_field.null
+            and db_field.has_default()
+        ):
+            kwargs |= {"form_class": ClearableJSONField, "when_empty": db_field.get_default}
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
 
 
 class KeptAdmin(PlatformAdmin):

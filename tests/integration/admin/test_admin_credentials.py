@@ -82,8 +82,10 @@ def test_credentials_that_are_none_are_refused_without_echo(typed: str, root: Cl
         ("retry", '{"max_attempts": 0}', "max_attempts: "),
         ("rate", '{"capacity": "much"}', "capacity: "),
         ("backlog", '{"when_full": "wait"}', "when_full: "),
+        ("retry", "[]", "must be an object"),
+        ("may_hold", "false", "must be an object"),
     ],
-    ids=["no id", "no list", "no names", "retry", "rate", "backlog"],
+    ids=["no id", "no list", "no names", "retry", "rate", "backlog", "empty list", "false"],
 )
 def test_objects_of_a_tenants_settings_are_held_to_what_the_api_holds_them_to(
     field: str, typed: str, said: str, tenant: Tenant, root: Client

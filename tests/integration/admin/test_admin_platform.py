@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -17,7 +18,7 @@ from agents import scheduler_settings
 from agents.models import AgentConfig
 from agents.scheduler_settings import KEYS
 from tenants import pausing
-from tenants.context import tenant_scope
+from tenants.context import system_scope, tenant_scope
 from tenants.models import Role, Tenant
 from tenants.principals import Principal
 from tests.browsing import list_of, words
@@ -79,6 +80,32 @@ def test_a_role_that_is_paused_while_its_settings_are_open_stays_so(
     with tenant_scope(tenant.pk):
         config.refresh_from_db()
         assert (config.paused, config.model) == (True, "other")
+
+
+def settings_of_qa(root: Client) -> tuple[AgentConfig, Any]:
+    with system_scope():
+        config = AgentConfig.objects.get(agent_id="qa")
+    page = reverse("admin:agents_agentconfig_change", args=[config.pk])
+    opened = forms_of(root.get(page))["agentconfig_form"]
+    opened.action = page
+    return config, opened
+
+
+def test_what_a_role_may_hold_is_granted_in_its_form_and_taken_back_by_emptying_the_field(
+    root: Client, engine: Engine, tenant: Tenant
+) -> None:
+    engine.serve(tenant, "qa")
+    pipeline = uuid4()
+    for typed, kept in (
+        (f'{{"roles": ["seo"], "pipelines": ["{str(pipeline).upper()}"]}}', {"roles": ["seo"], "pipelines": [str(pipeline)]}),
+        ("", {}),
+        ("null", {}),
+    ):  # fmt: skip
+        config, opened = settings_of_qa(root)
+        assert opened.send(root, may_hold=typed).status_code == 302
+        with system_scope():
+            config.refresh_from_db()
+        assert config.may_hold == kept
 
 
 def test_a_tenant_is_paused_and_let_go_on_in_its_form(root: Client, tenant: Tenant) -> None:

@@ -17,6 +17,7 @@ from pipelines import versions
 from tenants.context import system_scope
 from tenants.models import Membership, Tenant
 from tests.browsing import act, list_of, no_inlines, page_of, told, words
+from tests.forms import forms_of
 from tests.registry import registered
 
 
@@ -226,3 +227,16 @@ def test_the_bound_of_the_runaway_guard_is_shown(
     Agent.objects.filter(pk=scribe.pk).update(adapter=adapter, options={})
 
     assert f"Starts a minute for each worker {shown}" in words(root.get(page_of(scribe)))
+
+
+@pytest.mark.parametrize("typed", ["", "null", '""'], ids=["nothing", "null", "no text"])
+def test_a_setting_of_json_that_is_emptied_sets_nothing(scribe: Agent, root: Client, typed: str) -> None:
+    with system_scope():
+        Agent.objects.filter(role="scribe").update(retry={"max_attempts": 2}, options={"effort": "high"})
+    form = forms_of(root.get(page_of(scribe)))["agent_form"]
+    form.action = page_of(scribe)
+
+    answer = form.send(root, retry=typed, backlog=typed, options=typed)
+
+    assert answer.status_code == 302, words(answer)
+    assert (now().retry, now().backlog, now().options) == ({}, {}, {})
