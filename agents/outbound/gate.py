@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Condition
@@ -96,6 +97,7 @@ class Held:
     def __init__(self, gate: Gate) -> None:
         self._gate, self._who, self._kept_at = gate, uuid4().hex, 0.0
         self._is_held = False
+        self._may_be_held = False  # also where the answer was lost
 
     def keep(self) -> bool:
         """Say that the call goes on, if it has not said so lately. False: there is no place yet."""
@@ -104,18 +106,41 @@ class Held:
         if _breaker.is_open():
             return True
         try:
+            _give_back_owed()
             if not OVER_ALL.take(self._gate.limits.max_concurrent, self._who):
                 return self._is_held
         except LimiterUnavailable:
+            self._may_be_held = True
             _breaker.trip()
             return True
-        self._is_held, self._kept_at = True, time.monotonic()
+        self._is_held = self._may_be_held = True
+        self._kept_at = time.monotonic()
         return True
 
     def give_back(self) -> None:
-        if self._is_held and not _breaker.is_open():
-            with suppress(LimiterUnavailable):
-                OVER_ALL.give_back(self._who)
+        if not self._may_be_held:
+            return
+        _owed.append(self._who)
+        if _breaker.is_open():
+            return
+        try:
+            _give_back_owed()
+        except LimiterUnavailable:
+            _breaker.trip()
+
+
+#: Places of calls that have ended, which Redis has not heard of yet. Without it they would be held until their time runs out, and after
+#: an outage all processes would wait for that. Those beyond the bound are left to time.
+_owed: deque[str] = deque(maxlen=10_000)
+
+
+def _give_back_owed() -> None:
+    """Raises `LimiterUnavailable`, and owes all of them still: giving back twice does no harm."""
+    if owed := tuple(_owed):
+        OVER_ALL.give_back(*owed)
+        for who in owed:
+            with suppress(ValueError):  # another thread was faster
+                _owed.remove(who)
 
 
 shared = Gate()

@@ -24,6 +24,7 @@ class Places:
             )
         return bool(held)
 
-    def give_back(self, who: str) -> None:
+    def give_back(self, *who: str) -> None:
+        """What is held no longer, or never was, is passed over."""
         with answer_expected():
-            connections.client().zrem(keys.places(self.name), who)
+            connections.client().zrem(keys.places(self.name), *who)

@@ -14,6 +14,7 @@ from agents.contracts import HttpLimits
 from agents.exceptions import AgentError, CallsAtLimit
 from agents.outbound import gate
 from tenants import redis
+from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Places, keys
 from tests.engine import eventually
 from tests.integration.outbound_client.peers import Serve, read_request
@@ -25,6 +26,7 @@ def _own_limits(settings: Any) -> Iterator[None]:
     outbound.close_connections()
     redis.client().delete(keys.places("calls"))
     yield
+    gate._owed.clear()
     redis.client().delete(keys.places("calls"))
     outbound.close_connections()
     gate.shared = gate.Gate()
@@ -145,6 +147,47 @@ def test_while_redis_is_away_each_process_keeps_to_the_cap_by_itself(
         assert [each.result().status for each in calls] == [200] * 3
     settings.REDIS_URL = there
     assert doors.most == 2
+
+
+def test_places_of_calls_that_ended_while_redis_was_away_are_free_when_it_is_back(
+    serve: Serve, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_breaker", Breaker(seconds=5.0))
+    doors = Doors()
+    server = serve(doors)
+    there = settings.REDIS_URL
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(call, server.url, HttpLimits(max_concurrent=1))
+        eventually(lambda: doors.now == 1)
+        settings.REDIS_URL = "redis://127.0.0.1:1/0"
+        doors.open.set()
+        assert under_way.result().status == 200
+    settings.REDIS_URL = there
+    assert not gate.OVER_ALL.take(1, "another")
+    monkeypatch.setattr(gate, "_breaker", Breaker(seconds=5.0))
+
+    assert call(server.url, HttpLimits(max_concurrent=1), seconds=2.0).status == 200
+    assert gate.OVER_ALL.take(1, "another")
+
+
+def test_a_place_that_was_given_without_an_answer_is_given_back(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_breaker", Breaker(seconds=0.0))
+    doors = Doors()
+    doors.open.set()
+    server = serve(doors)
+    take = Places.take
+
+    def lost(places: Places, most: int, who: str) -> bool:
+        take(places, most, who)
+        raise LimiterUnavailable("The answer was lost.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Places, "take", lost)
+        assert call(server.url, HttpLimits(max_concurrent=1)).status == 200
+
+    assert gate.OVER_ALL.take(1, "another")
 
 
 def test_calls_to_webhooks_take_no_places_of_agents(serve: Serve) -> None:
