@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
+
 from agents import configuration
 from agents.models import Agent, AgentConfig
 from pipelines import timing
@@ -148,7 +150,8 @@ def _fewer_at_once(schedule: Schedule, definition: Mapping[str, Any], work: expa
             return []
         own = AgentConfig.objects.for_tenant(schedule.tenant_id).filter(agent=agent).first()
         tenant = configuration.tenant_with_plan(schedule.tenant_id)
-    caps = (configuration.cap_of(tenant, agent, own), tenant.cap, agent.max_concurrency)
+    everything = settings.ORCHESTRATOR_MAX_CONCURRENCY or None
+    caps = (configuration.cap_of(tenant, agent, own), tenant.cap, agent.max_concurrency, everything)
     most = min(cap for cap in caps if cap is not None)
     if most >= work.in_a_batch:
         return []

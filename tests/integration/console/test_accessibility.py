@@ -13,6 +13,7 @@ from console import navigation
 from pipelines import submission, versions
 from tenants import members, saved_views
 from tenants.context import tenant_scope
+from tenants.models import Tenant
 from tests import pages
 from tests.console_user import Person
 from tests.questions import ARTICLE, Questions
@@ -83,6 +84,29 @@ def test_no_page_in_any_colours_or_width_is_closed_to_anybody(addresses: list[st
             for fault in axe.Axe().run(window).response["violations"]:
                 nodes = [node["html"][:120] for node in fault["nodes"][:3]]
                 found.append((colours, width, address, fault["id"], fault["help"], nodes))
+
+    assert found == []
+
+
+def test_nor_are_the_tenants_beside_each_other_and_the_second_factor(
+    tenant: Tenant, other_tenant: Tenant, person: Callable[..., Person], settings: Any
+) -> None:
+    settings.ORCHESTRATOR_PASSKEY_ORIGIN = "https://console.example"
+    bo = person("bo", tenant, other_tenant)
+    found = []
+    with pages.browser() as chromium, pages.served() as address:
+        context = chromium.new_context(base_url=address)
+        context.add_cookies([pages.signed_in(bo.user, address)])
+        window = context.new_page()
+        for colours, width in LOOKS:
+            window.emulate_media(color_scheme=colours, reduced_motion="reduce")
+            window.set_viewport_size({"width": width, "height": 800})
+            for path, heading in (("/tenants/", "All my tenants"), ("/second-factor/", "Second factor")):
+                window.goto(path, wait_until="load")
+                assert window.inner_text("h1") == heading
+                faults = axe.Axe().run(window).response["violations"]
+                found += [(colours, width, path, fault["id"], fault["help"]) for fault in faults]
+        pages.leave(context)
 
     assert found == []
 
