@@ -308,6 +308,22 @@ def test_runs_that_were_chosen_are_done_again_from_the_step_that_failed(
         assert PipelineRun.objects.get(replay_of=run.pk).replay_from == "write"
 
 
+def test_of_several_steps_that_failed_the_first_one_is_where_a_run_is_done_again(
+    asked: Questions, ann: Person
+) -> None:
+    run = started(asked, name="Bees")
+    with tenant_scope(asked.tenant.pk):
+        steps = StepRun.objects.filter(run_id=run.pk, step__in=("research", "write"))
+        steps.update(status="failed", unsettled_branches=0)
+        PipelineRun.objects.filter(pk=run.pk).update(status="failed", finished_at=run.started_at)
+    form = forms_of(ann.get(LIST))["many"]
+
+    ann.browser.post(form.action, {**form.fields, "deed": "replay", "run": str(run.pk)})
+
+    with tenant_scope(asked.tenant.pk):
+        assert PipelineRun.objects.get(replay_of=run.pk).replay_from == "research"
+
+
 def test_who_only_looks_can_do_nothing_with_many_runs(
     asked: Questions, person: Callable[..., Person]
 ) -> None:
