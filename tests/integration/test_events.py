@@ -323,12 +323,13 @@ def test_a_bell_that_nobody_rings_hears_itself_and_stays(database: None) -> None
 
 def test_a_bell_waits_for_no_silent_server(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = silence.of(connections[SYSTEM].get_connection_params())
-    monkeypatch.setattr(heard, "is_known", True)
-    monkeypatch.setattr(heard, "suspect", lambda: None)
-    bell = Listener()
+    with monkeypatch.context() as patched:
+        patched.setattr(heard, "is_known", True)
+        patched.setattr(heard, "suspect", lambda: None)
+        bell = Listener()
 
-    assert bell.socket() is None
-    assert not bell.rings
+        assert bell.socket() is None
+        assert not bell.rings
 
 
 def test_what_has_happened_cannot_be_changed(tenant: Tenant) -> None:

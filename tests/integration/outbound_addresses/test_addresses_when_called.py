@@ -132,7 +132,7 @@ def test_every_call_has_a_deadline_and_a_cap(monkeypatch: pytest.MonkeyPatch) ->
     class Stopped(BaseException):
         """Nothing of ours catches it."""
 
-    def budgeted(seconds: float, max_bytes: int, *more: Any) -> Any:
+    def budgeted(seconds: float, max_bytes: int, *more: Any, **options: Any) -> Any:
         bounds.append((seconds, max_bytes))
         raise Stopped
 

@@ -173,7 +173,7 @@ def test_the_key_all_and_names_of_options_can_be_reached() -> None:
         ("db:ticker:all:id?batchSize=٣", 28, "batchSize must be a whole number"),
         ("db:ticker:all:id?staggerDelay=-1", 31, "staggerDelay must be a whole number from 0 to 86,400,000"),
         ("db:ticker:all:id?expand=sum", 25, "expand must be one of product, zip"),
-        ("db:ticker:all:id?batch_gate=", 29, "batch_gate must be one of delay, completion"),
+        ("db:ticker:all:id?batch_gate=", 29, "batch_gate must be one of delay, start, completion"),
         ("db:ticker:all:id?filter=", 25, "must be an object"),
         ("db:ticker:all:id?filter=1", 25, "must be an object"),
         ("db:ticker:all:id?filter={}", 25, "must have at least one condition"),
