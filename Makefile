@@ -1,7 +1,7 @@
 # `make` alone lists the targets. Everything runs in .venv, which is made on demand from the first Python that will do.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-model up test test-fast chaos compose-check cluster-check fuzz lint docs docs-serve screenshots bench requirements audit sbom clean
+.PHONY: help demo demo-model up test test-fast chaos compose-check cluster-check ecosystem-check fuzz lint docs docs-serve screenshots bench requirements audit sbom clean
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -41,6 +41,11 @@ compose-check: $(VENV)/.dev ## Start docker-compose.yml in real containers, use 
 cluster-check: $(VENV)/.dev ## Three hosts in containers, one cut off and one killed while they work; needs podman and root
 	@$(RUN) -m tests.containers cluster $(ARGS)
 
+ecosystem-check: $(VENV)/.dev ## Install the agents of examples/agents/ecosystem apart, 500 MB, and let the engine give them work
+	$(RUN) -m venv .venv-ecosystem
+	.venv-ecosystem/bin/python -m pip install -qq --disable-pip-version-check -r examples/agents/ecosystem/requirements.txt
+	$(RUN) -m pytest -q tests/integration/sample_agents/test_ecosystem_agents.py $(ARGS)
+
 fuzz: $(VENV)/.dev ## Send made-up requests to every operation of the API for long; EXAMPLES=200 of each
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),200) $(RUN) -m pytest -p no:randomly --timeout=0 tests/integration/test_api_fuzz.py $(ARGS)
 
@@ -76,7 +81,8 @@ bench: $(VENV)/.run ## Measure the engine
 requirements: $(VENV)/.dev ## Compile requirements/*.txt from pyproject.toml; UPGRADE=--upgrade takes newer versions
 	$(call compile,base)
 	$(call compile,embedded,--extra embedded -c requirements/base.txt)
-	$(call compile,dev,--extra embedded --extra llm --extra mcp --extra passkeys --extra dev -c requirements/embedded.txt)
+	$(call compile,dev,--extra a2a --extra embedded --extra llm --extra mcp --extra passkeys --extra dev -c requirements/embedded.txt)
+	$(call compile,a2a,--extra a2a -c requirements/dev.txt)
 	$(call compile,llm,--extra llm -c requirements/dev.txt)
 	$(call compile,mcp,--extra mcp -c requirements/dev.txt)
 	$(call compile,model,--extra embedded --extra llm --extra model -c requirements/dev.txt)

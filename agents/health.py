@@ -20,7 +20,7 @@ from django.db.models.functions import Now
 
 from agents import deployments, outbound
 from agents.exceptions import AgentError
-from agents.models import Adapter, Agent, AgentVersionDeployment, Health
+from agents.models import CALLED_BY_URL, Agent, AgentVersionDeployment, Health
 from agents.signals import health_changed
 from tenants import clock
 from tenants.context import SYSTEM, system_scope
@@ -49,7 +49,7 @@ def waiting() -> QuerySet[Agent]:
     return Agent.objects.filter(
         Q(health_due_at__isnull=True) | Q(health_due_at__lte=Now()),
         ~Q(endpoint="") | ~Q(health_url="") | Exists(production.exclude(endpoint="")),
-        adapter=Adapter.HTTP,
+        adapter__in=CALLED_BY_URL,
         enabled=True,
     )
 
@@ -68,7 +68,7 @@ def check_waiting() -> int:
 def check(roles: Sequence[str] | None = None) -> list[Agent]:
     """Look at these agents now, or at all that have an address, due or not. For commands. Returns them as they are afterwards."""
     with system_scope():
-        wanted = Agent.objects.filter(adapter=Adapter.HTTP, enabled=True)
+        wanted = Agent.objects.filter(adapter__in=CALLED_BY_URL, enabled=True)
         found = wanted if roles is None else wanted.filter(role__in=roles)
         found.update(health_due_at=None)
         names = list(found.values_list("role", flat=True))

@@ -68,6 +68,7 @@ def written_everywhere() -> Iterator[dict[str, set[str]]]:
 
     Columns that the database itself keeps in order, such as states and keys, refuse it and stay as they are.
     """
+    admin.autodiscover()  # otherwise the first request of the process does it
     models_shown = [
         model for model in admin.site._registry if model._meta.app_label not in ("auth", "contenttypes")
     ]

@@ -9,8 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 from pytest_httpserver import HTTPServer
@@ -32,11 +33,14 @@ from agents.runner import run_agent
 from benchmarks.fake_provider import FakeProvider, Fault, Turn, Use
 from tests.linking import RecordingLink
 
+if TYPE_CHECKING:
+    from tests.a2a_agent import A2AAgent
+
 KEY = "providers-own-key-0123456789"
 TOKEN = "callback-token-0123456789"
 
 #: The adapters that the suite of conformance knows, and those whose agents it cannot write a script for.
-ADAPTERS = ("http", "inline", "anthropic", "openai", "batch")
+ADAPTERS = ("http", "inline", "a2a", "anthropic", "openai", "batch")
 TESTED_ELSEWHERE = {"cli": "tests/integration/test_command_line_workers.py"}
 
 
@@ -97,6 +101,10 @@ class Subject(ABC):
     def prompts(self) -> list[str]:
         """The prompts that arrived."""
 
+    def session(self) -> str | None:
+        """The conversation that it names, if it has one."""
+        return None if "session" in self.cannot else "s-1"
+
     def run(self, *steps: Step, link: RunLink | None = None, **changes: Any) -> AgentResult:
         return run_agent(a_request(self.does(*steps), **changes), link=link or RecordingLink())
 
@@ -137,6 +145,43 @@ class HttpSubject(Subject):
 
     def prompts(self) -> list[str]:
         return [job["prompt"] for job in self.jobs]
+
+
+@dataclass
+class A2ASubject(Subject):
+    agent: A2AAgent
+
+    name = "a2a"
+    cannot = {
+        "tools": "the protocol has questions to people, and no tools of its caller",
+        "rounds": "it has one call",
+        "log": "the protocol tells words and no calls of tools: tests/integration/adapters/test_a2a.py",
+    }
+
+    def does(self, *steps: Step) -> AdapterSettings:
+        from tests import a2a_agent
+
+        (step,) = steps
+        match step:
+            case Hangs():
+                self.agent.turns = [a2a_agent.hangs()]
+            case Fails(status, after):
+                self.agent.refusing = (status, {} if after is None else {"Retry-After": str(after)})
+            case Says(text, given, made):
+                turn = a2a_agent.says(text, input_tokens=given, output_tokens=made, model="m-1")
+                self.agent.turns = [turn]
+        return AdapterSettings("a2a", self.agent.url)
+
+    def prompts(self) -> list[str]:
+        return [message.parts[0].text for message in self.agent.heard]
+
+    def session(self) -> str | None:
+        (message,) = self.agent.heard
+        told = {"context": message.context_id, "task": message.task_id}
+        of_activity, of_wake = (
+            sha256(each.encode()).hexdigest()[:8] for each in (message.metadata["job_id"], "wake-1")
+        )
+        return json.dumps({**told, "message": of_activity + of_wake}, separators=(",", ":"))
 
 
 @dataclass

@@ -12,13 +12,14 @@ _PLACES = {
     "cli": "agents.adapters.cli:CliAdapter",
     "http": "agents.adapters.http:HttpAdapter",
     "inline": "agents.adapters.inline:InlineAdapter",
+    "a2a": "agents.adapters.a2a:A2AAdapter",
     "anthropic": "agents.adapters.anthropic:AnthropicAdapter",
     "openai": "agents.adapters.openai:OpenAIAdapter",
     "batch": "agents.adapters.batch:BatchAdapter",
 }
 
 #: What has to be installed for those that use a vendor's library.
-_EXTRAS = {"anthropic": "llm", "openai": "llm", "batch": "llm"}
+_EXTRAS = {"a2a": "a2a", "anthropic": "llm", "openai": "llm", "batch": "llm"}
 
 
 def names() -> tuple[str, ...]:

@@ -220,7 +220,7 @@ class _Dialogue:
 
     def _heard(self, told: ProviderFeedback) -> ModelAnswer:
         """What the model says, which people read while it is said."""
-        live = _LiveText(self.link)
+        live = LiveText(self.link)
         try:
             return self.dialect.say(told, live.hear)
         except AgentError:
@@ -282,10 +282,11 @@ class _Dialogue:
             return None
 
 
+LONGEST_WORD = 2_000  # characters without a space that are kept for the next line break
 LIVE_CHARACTERS = 240  # of text without a line break; then what is whole so far is shown
 
 
-class _LiveText:
+class LiveText:
     """The text of one answer on its way to the log of the run, line by line; a long paragraph goes in parts, each ending between words."""
 
     def __init__(self, link: RunLink) -> None:
@@ -298,6 +299,9 @@ class _LiveText:
         if len(self._rest) >= LIVE_CHARACTERS and (end := self._rest.rfind(" ") + 1):
             lines.append(self._rest[: end - 1])
             self._rest = self._rest[end:]
+        elif len(self._rest) >= LONGEST_WORD:  # else each further piece costs more than the one before
+            lines.append(self._rest)
+            self._rest = ""
         self._tell(lines)
 
     def break_off(self) -> None:

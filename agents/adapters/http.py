@@ -73,7 +73,7 @@ class HttpAdapter:
 
 
 def _headers(request: AgentRequest, body: bytes) -> dict[str, str]:
-    headers = _authentication(request)
+    headers = authentication_of(request)
     headers.update(
         {
             "Content-Type": "application/json",
@@ -91,7 +91,8 @@ def _headers(request: AgentRequest, body: bytes) -> dict[str, str]:
     return headers
 
 
-def _authentication(request: AgentRequest) -> dict[str, str]:
+def authentication_of(request: AgentRequest) -> dict[str, str]:
+    """The headers that the role's credentials stand for. Raises `ConfigurationError` for others than the protocol allows."""
     auth = request.settings.auth
     if not all(isinstance(value, str) for value in auth.values()):
         raise ConfigurationError("The agent's authentication must consist of text values.")
@@ -131,18 +132,25 @@ def _completed(response: outbound.OutboundResponse) -> AgentResult:
 
 
 def _error_of(response: outbound.OutboundResponse, request: AgentRequest) -> AgentError:
-    status = response.status
-    shown = redaction.excerpt(response.body, secrets=redaction.secrets_of(request))
+    if 200 <= response.status < 300:
+        return InvalidAnswer(("", f"its status {response.status} is neither 200 nor 202"))
+    error = error_of_status(response.status, response.body, response.headers.get("retry-after"), request)
+    if not error.retryable and _code_of(response) == SessionInvalid.code:
+        return SessionInvalid(str(error))
+    return error
+
+
+def error_of_status(
+    status: int, body: bytes, retry_after_header: str | None, request: AgentRequest
+) -> AgentError:
+    """What an answer with a status of 300 or more means for the run. Its body is shown in part, without the request's secrets."""
+    shown = redaction.excerpt(body, secrets=redaction.secrets_of(request))
     message = f"The agent answered with status {status}" + (f": {shown}" if shown else ".")
-    if 200 <= status < 300:
-        return InvalidAnswer(("", f"its status {status} is neither 200 nor 202"))
-    wait = retry_after.seconds_from(response.headers.get("retry-after"))
+    wait = retry_after.seconds_from(retry_after_header)
     if status == 429:
         return AgentRateLimited(message, retry_after=wait)
     if status in _RETRYABLE_STATUSES or status >= 500:
         return RetryableAgentError(message, code="agent_error_status", retry_after=wait)
-    if _code_of(response) == SessionInvalid.code:
-        return SessionInvalid(message)
     return PermanentAgentError(message)
 
 

@@ -1,6 +1,7 @@
 """Agents, what is set for them, what they remember and what they may know. Import from here; the files are an inner matter."""
 
 from agents.models.registry import (
+    CALLED_BY_URL,
     ROLE_PATTERN,
     Adapter,
     Agent,
@@ -14,6 +15,7 @@ from agents.models.session import AgentSession, EndReason
 from agents.models.skill import Skill, SkillKind
 
 __all__ = (
+    "CALLED_BY_URL",
     "ROLE_PATTERN",
     "Adapter",
     "Agent",

@@ -27,6 +27,15 @@ class Adapter(models.TextChoices):
     OPENAI = "openai"
     CLI = "cli"
     BATCH = "batch"
+    A2A = "a2a", "A2A"
+
+
+#: The adapters whose endpoint is the URL of one agent, which can be looked at and is pinned by a deployment.
+CALLED_BY_URL = (Adapter.HTTP, Adapter.A2A)
+
+
+#: Of one role for each of its workers, where the settings do not name the adapter.
+USUAL_STARTS_PER_MINUTE = 600
 
 
 class Health(models.TextChoices):
@@ -45,7 +54,7 @@ class Agent(PlainNames, models.Model):
     description = models.TextField(blank=True)
     adapter = models.CharField(max_length=16, choices=Adapter.choices, default=Adapter.HTTP)
     endpoint = models.CharField(
-        max_length=500, blank=True, help_text="URL for http, dotted path of a callable for inline."
+        max_length=500, blank=True, help_text="URL for http and a2a, dotted path of a callable for inline."
     )
     auth_sealed = models.TextField(blank=True, editable=False)
     model = models.CharField(max_length=100, blank=True)
@@ -112,7 +121,9 @@ class Agent(PlainNames, models.Model):
 
     def starts_per_minute(self, adapter: str = "") -> int:
         """The runaway guard: how many may start within a minute for each worker, by this adapter or its own; 0: as many as may be."""
-        default: int = settings.ORCHESTRATOR_STARTS_PER_MINUTE.get(adapter or self.adapter, 0)
+        default: int = settings.ORCHESTRATOR_STARTS_PER_MINUTE.get(
+            adapter or self.adapter, USUAL_STARTS_PER_MINUTE
+        )
         given = self.options.get("starts_per_minute", default)
         return given if type(given) is int and given >= 0 else default
 

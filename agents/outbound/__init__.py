@@ -1,6 +1,6 @@
 """The only HTTP client of the project. It calls public addresses and what the operators named, no others."""
 
-from agents.outbound.budget import call_budget
+from agents.outbound.budget import call_budget, too_large
 from agents.outbound.client import (
     OutboundResponse,
     check_url,
@@ -26,4 +26,5 @@ __all__ = [
     "plain_errors",
     "read_url",
     "send",
+    "too_large",
 ]

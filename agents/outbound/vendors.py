@@ -1,4 +1,4 @@
-"""The client that vendors' libraries are given, so that their calls go through the guard like all others.
+"""The clients that other people's libraries are given, so that their calls go through the guard like all others.
 
 Only the headers that the protocols need are sent, and the credential is ours: what a library finds in this machine's environment (keys,
 organisations, custom headers) and tells about it never leaves. An answer that is compressed, which is never asked for, is refused.
@@ -14,7 +14,10 @@ from agents.exceptions import PermanentAgentError
 from agents.outbound import client
 
 _NEEDED = frozenset(
-    {"accept", "anthropic-beta", "anthropic-version", "connection", "content-length", "content-type", "host"}
+    {
+        *("accept", "connection", "content-length", "content-type", "host"),
+        *("a2a-extensions", "a2a-version", "anthropic-beta", "anthropic-version"),
+    }
 )
 
 
@@ -30,20 +33,23 @@ class _VendorTransport(httpx2.BaseTransport):
         self._credential = credential
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        kept = {name: value for name, value in request.headers.items() if name.lower() in _NEEDED}
-        own = {"User-Agent": "orchestrator", "Accept-Encoding": "identity"}
-        # Another request: the library looks at its own again when the answer is there.
-        sent = httpx2.Request(
-            request.method,
-            request.url,
-            headers={**kept, **own, **self._credential},
-            stream=request.stream,
-            extensions=request.extensions,
-        )
-        response = client.guarded_transport().handle_request(sent)
-        if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-            response.close()
-            raise PermanentAgentError(
-                "The answer is compressed, which was not asked for.", code="answer_encoded"
-            )
-        return response
+        return send_for_library(request, self._credential)
+
+
+def send_for_library(request: httpx2.Request, credential: Mapping[str, str]) -> httpx2.Response:
+    """Send what a library asks for; its answer, to be closed. Raises `PermanentAgentError` for one that is compressed."""
+    kept = {name: value for name, value in request.headers.items() if name.lower() in _NEEDED}
+    own = {"User-Agent": "orchestrator", "Accept-Encoding": "identity"}
+    # Another request: the library looks at its own again when the answer is there.
+    passed = httpx2.Request(
+        request.method,
+        request.url,
+        headers={**kept, **own, **credential},
+        stream=request.stream,
+        extensions=request.extensions,
+    )
+    response = client.guarded_transport().handle_request(passed)
+    if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        response.close()
+        raise PermanentAgentError("The answer is compressed, which was not asked for.", code="answer_encoded")
+    return response

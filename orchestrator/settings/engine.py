@@ -147,7 +147,8 @@ ORCHESTRATOR_TARGET_CPU = _env.float("ORCHESTRATOR_TARGET_CPU", default=0.0)
 ORCHESTRATOR_TARGET_MEMORY = _env.float("ORCHESTRATOR_TARGET_MEMORY", default=0.0)
 ORCHESTRATOR_RAMP_SECONDS = _env.float("ORCHESTRATOR_RAMP_SECONDS", default=0.1)
 ORCHESTRATOR_LOAD_SECONDS = _env.float("ORCHESTRATOR_LOAD_SECONDS", default=1.0)
-# The runaway guard: starts per minute of one role for each of its workers, by the kind of adapter; 0: no limit. What is not named stays.
+# The runaway guard: starts per minute of one role for each of its workers, by the kind of adapter; 0: no limit. Of an adapter that
+# is not named here: 600, as of any that calls somebody.
 ORCHESTRATOR_STARTS_PER_MINUTE = {
     "cli": 10, "http": 600, "anthropic": 600, "openai": 600, "batch": 0, "inline": 0,
     **{adapter: int(starts) for adapter, starts in _env.dict("ORCHESTRATOR_STARTS_PER_MINUTE", default={}).items()},

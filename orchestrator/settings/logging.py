@@ -61,6 +61,8 @@ LOGGING: dict[str, Any] = {
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
         "httpx2": {"level": "WARNING"},
+        "httpx": {"level": "WARNING"},
+        "a2a": {"level": "WARNING"},
         "django.request": {"level": "ERROR"},  # clients' mistakes are answered, not logged
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},

@@ -16,6 +16,7 @@ from tests import cleaning
 from tests.subjects import (
     ADAPTERS,
     KEY,
+    A2ASubject,
     AnthropicSubject,
     BatchSubject,
     HttpSubject,
@@ -50,12 +51,25 @@ def reachable(
 @pytest.fixture(params=ADAPTERS)
 def subject(request: pytest.FixtureRequest, httpserver: HTTPServer, provider: FakeProvider) -> Subject:
     """Every adapter in turn."""
+    if request.param == "a2a":
+        pytest.importorskip("a2a", reason="pip install orchestrator[a2a] for the adapter a2a")
+        return request.getfixturevalue("a2a_subject")  # type: ignore[no-any-return]
     if request.param == "batch":
         pytest.importorskip("anthropic", reason="pip install orchestrator[llm] for the adapter batch")
         return BatchSubject(provider)
     if request.param in ("anthropic", "openai"):
         return model_of(request.param, provider)
     return HttpSubject(httpserver) if request.param == "http" else InlineSubject()
+
+
+@pytest.fixture
+def a2a_subject(settings: Any) -> Iterator[A2ASubject]:
+    """An agent of the Agent2Agent protocol, on a server of its own."""
+    from tests.a2a_agent import A2AAgent
+
+    with A2AAgent() as agent:
+        settings.ORCHESTRATOR_EGRESS_ALLOW += (agent.place,)
+        yield A2ASubject(agent)
 
 
 @pytest.fixture(params=["anthropic", "openai"])

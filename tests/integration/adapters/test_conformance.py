@@ -151,7 +151,7 @@ def test_a_session_is_named_by_agents_that_have_one(subject: Subject) -> None:
     result = subject.run(Says(), session_id="s-1")
 
     assert isinstance(result, Completed)
-    assert result.session_id == (None if "session" in subject.cannot else "s-1")
+    assert result.session_id == subject.session()
 
 
 def test_a_run_that_nobody_wants_any_more_is_given_up(subject: Subject) -> None:

@@ -1,0 +1,498 @@
+"""The Agent2Agent adapter: gives the job to an agent that speaks the A2A protocol (1.0, and 0.3 of older agents), and follows its task.
+
+The agent's card, below the endpoint at `.well-known/agent-card.json`, says how it is called: JSON-RPC or REST over HTTP. An agent that
+streams is heard as it works; any other is asked every second or two. What it asks for (`input-required`) is asked of people, and their
+answer continues the task.
+
+The name of the task is kept as the session while it goes on. A run that comes after a crash, or after the agent could not be reached,
+goes on with the task of the run before it instead of beginning another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, Self
+
+import httpx
+import orjson
+from a2a.client import A2ACardResolver, A2AClientError, Client, ClientConfig, ClientFactory
+from a2a.types import (
+    Artifact,
+    CancelTaskRequest,
+    GetTaskRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    StreamResponse,
+    Task,
+    TaskState,
+    TaskStatus,
+)
+from a2a.utils.constants import TransportProtocol
+from a2a.utils.errors import A2AError, InternalError, TaskNotFoundError
+from django.conf import settings
+from google.protobuf import json_format
+
+from agents import outbound, redaction
+from agents.adapters.dialogue import STREAM_FACTOR, LiveText
+from agents.adapters.http import authentication_of, error_of_status
+from agents.contracts import AgentRequest, AgentResult, Completed, Output, RunLink, ToolCall, Usage
+from agents.exceptions import (
+    AgentError,
+    ConfigurationError,
+    PermanentAgentError,
+    RetryableAgentError,
+    SessionInvalid,
+)
+from agents.outbound.async_client import ConnectionFailed, async_client_for_agent
+from agents.response_parser import MAX_SESSION_ID, InvalidAnswer, usage_from
+
+FIRST_LOOK_SECONDS = 0.25  # after which a task that is not streamed is looked at, then ever more seldom
+LOOK_SECONDS = 2.0
+MOST_LOST = 5  # looks in a row that may fail before the agent counts as away
+CANCEL_SECONDS = 5.0  # for telling the agent that nobody wants its task any more
+QUESTION_CHARACTERS = 2_000  # what the tools take
+CONTENT_CHARACTERS = 200_000
+DIGITS = 8  # of a digest in the session
+LARGEST_WHOLE = 2**53  # beyond it a floating number stands for several whole ones
+
+_BINDINGS: Final = [TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON]
+
+_AT_WORK = frozenset(
+    {TaskState.TASK_STATE_UNSPECIFIED, TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING}
+)
+_ASKS = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
+_DONE = TaskState.TASK_STATE_COMPLETED
+
+
+#: A part of an artifact; a text as the fragments in which it came, which are many.
+Piece = Part | list[str]
+
+
+class A2AAdapter:
+    """Calls agents of any maker that speak the Agent2Agent protocol."""
+
+    def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
+        """Have the agent do the task. Raises the `AgentError` that its failure stands for."""
+        if not request.settings.endpoint:
+            raise ConfigurationError(f"The role {request.agent_role} has no endpoint.")
+        return _Conversation(request, request.settings.endpoint, link).held()
+
+
+class _Conversation:
+    """One run: it meets the agent, has it do its task or goes on with one, and sees what comes of it."""
+
+    def __init__(self, request: AgentRequest, endpoint: str, link: RunLink) -> None:
+        self.request, self.endpoint, self.link = request, endpoint, link
+        self.session = _Session.read(request.session_id)
+        self.credential = authentication_of(request)
+        # Which activity, and which of its reasons to run: one conversation may be shared by several activities about a deliverable.
+        self.digest = _short(str(request.activity_id)) + _short(request.idempotency_key)
+        self.work = _Work(settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+        self.live = LiveText(link)
+        self.logged: set[str] = set()  # messages that are in the log already
+        self.answers = ""  # the question that this run answers
+
+    def held(self) -> Completed:
+        most = settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES * STREAM_FACTOR
+        try:
+            with (
+                outbound.call_budget(
+                    self.request.timeout_seconds, most, lambda: self.link.stop_reason() is not None
+                ),
+                _plain_errors(self.request, self.endpoint),
+            ):
+                asyncio.run(self._hold())
+        except AgentError as error:
+            if self.work.is_open and not _may_be_found_again(error):
+                self._give_up()
+                with suppress(InvalidAnswer):
+                    self._counted()
+            raise
+        return self._outcome()
+
+    async def _hold(self) -> None:
+        async with async_client_for_agent(self.endpoint, self.credential) as http:
+            client = await self._meet(http)
+            earlier = await self._earlier(client)
+            if earlier is not None and self._is_the_work_of_this_run(earlier):
+                self.answers = self.session.answers
+                self._take(StreamResponse(task=earlier))
+            else:
+                if earlier is not None and earlier.status.state in _AT_WORK:
+                    await _cancel(client, earlier.id)  # of a run that nobody wanted any more
+                await self._send(client, earlier)
+            await self._follow(client)
+
+    async def _meet(self, http: httpx.AsyncClient) -> Client:
+        """Read the agent's card, and see how it can be called."""
+        self.card = await A2ACardResolver(http, self.endpoint).get_agent_card()
+        config = ClientConfig(httpx_client=http, supported_protocol_bindings=list(_BINDINGS))
+        try:
+            return ClientFactory(config).create(self.card)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"The agent's card names no way to call it that is known here: {' and '.join(_BINDINGS)} are."
+            ) from error
+
+    async def _earlier(self, client: Client) -> Task | None:
+        """The task of a run of this activity before. That of another one about the same deliverable is none of our business."""
+        if not self.session.task or self.session.message[:DIGITS] != self.digest[:DIGITS]:
+            return None
+        try:
+            return await _looked_up(client, self.session.task)
+        except TaskNotFoundError as error:
+            raise SessionInvalid("The agent does not know the task that it was asked to continue.") from error
+
+    def _is_the_work_of_this_run(self, task: Task) -> bool:
+        """Whether an attempt before has begun this task with the message of this run, and something came of it or still may."""
+        if self.session.message != self.digest:
+            return False
+        if task.status.state in _ASKS:
+            return self.session.answers != _short(
+                task.status.message.message_id
+            )  # else the answer has never arrived
+        return task.status.state in _AT_WORK or task.status.state == _DONE
+
+    async def _send(self, client: Client, earlier: Task | None) -> None:
+        message = Message(
+            message_id=self.request.idempotency_key,
+            context_id=self.session.context,
+            role=Role.ROLE_USER,
+            parts=[Part(text=self.request.prompt)],
+        )
+        message.metadata.update(_facts(self.request))
+        if earlier is not None and earlier.status.state in _ASKS:
+            message.task_id = earlier.id
+            self.answers = _short(earlier.status.message.message_id)
+            self.work.goes_on_with(earlier)
+            self._tell_session()
+        elif self.session.message == self.digest:
+            # The same message has had an end that did not count. An agent that knows it again must not answer with that.
+            message.message_id += f":{self.request.attempt}"
+        asked = SendMessageRequest(message=message)
+        asked.configuration.return_immediately = not self.card.capabilities.streaming
+        has_begun = False
+        try:
+            async for update in client.send_message(asked):
+                self._take(update)
+                has_begun = bool(self.work.task)
+        except ConnectionFailed:
+            if not has_begun:
+                raise  # whether it has is not known
+
+    async def _follow(self, client: Client) -> None:
+        """Look at the task until the agent has ended or asks for something."""
+        lost, seconds = 0, FIRST_LOOK_SECONDS
+        while self.work.is_open:
+            await asyncio.sleep(seconds)
+            seconds = min(seconds * 1.5, LOOK_SECONDS)
+            try:
+                self._take(StreamResponse(task=await _looked_up(client, self.work.task)))
+                lost = 0
+            except TaskNotFoundError as error:
+                raise RetryableAgentError("The agent has lost the task.", code="agent_failed") from error
+            except ConnectionFailed:
+                lost += 1
+                if lost == MOST_LOST:
+                    raise
+
+    def _take(self, update: StreamResponse) -> None:
+        """Note what the agent has said, and tell people what is new."""
+        known = self.work.task
+        for text in self.work.take(update):
+            self.live.hear(text)
+        if self.work.task and self.work.task != known:
+            self._tell_session()
+        said = self.work.status.message
+        if said.message_id and said.message_id not in self.logged:
+            self.logged.add(said.message_id)
+            self.live.end()
+            if text := _text_of(said.parts):
+                self.link.log("text", text)
+
+    def _give_up(self) -> None:
+        """Tell the agent that nobody waits for its task any more. That it cannot be told changes nothing."""
+
+        async def told() -> None:
+            async with async_client_for_agent(self.endpoint, self.credential) as http:
+                await _cancel(await self._meet(http), self.work.task)
+
+        with (
+            suppress(AgentError),
+            outbound.call_budget(CANCEL_SECONDS, 64 * 1024),
+            _plain_errors(self.request, self.endpoint),
+        ):
+            asyncio.run(told())
+
+    def _outcome(self) -> Completed:
+        self.live.end()
+        usage = self._counted()
+        state, text = self.work.status.state, _text_of(self.work.status.message.parts)
+        if self.work.answer is not None or state == _DONE:
+            return Completed(self.work.output(), usage, self._session_now())
+        if state in _ASKS:
+            self._ask(text)
+            return Completed(Output(), usage, self._session_now())
+        shown = redaction.excerpt(text, secrets=redaction.secrets_of(self.request))
+        why = f": {shown}" if shown else "."
+        match state:
+            case TaskState.TASK_STATE_FAILED:
+                raise RetryableAgentError(f"The agent's task failed{why}", code="agent_failed")
+            case TaskState.TASK_STATE_CANCELED:
+                raise PermanentAgentError(f"The agent cancelled its task{why}", code="agent_cancelled")
+            case TaskState.TASK_STATE_REJECTED:
+                raise PermanentAgentError(f"The agent rejected the task{why}")
+        raise InvalidAnswer(("task.status.state", f"{state} is not known"))
+
+    def _counted(self) -> Usage | None:
+        """What the agent has used for this message, which counts whatever became of the task. Raises `InvalidAnswer`."""
+        faults: list[tuple[str, str]] = []
+        usage = usage_from(self.work.usage, faults)
+        if faults:
+            raise InvalidAnswer(*faults)
+        if usage is not None:
+            self.link.spent(usage)
+        return usage
+
+    def _ask(self, question: str) -> None:
+        """Have people answer. The run ends, and the next one continues the task with what they said."""
+        question = question or "The agent needs an answer, and has not said to what."
+        short = question[:QUESTION_CHARACTERS]
+        if self.work.status.state == TaskState.TASK_STATE_AUTH_REQUIRED:
+            tool, arguments = "report_blocker", {"type": "agent_auth_required", "message": short}
+        else:
+            tool, arguments = "request_human_review", {"question": short}
+            shown = [question] if len(question) > QUESTION_CHARACTERS else []
+            if content := "\n\n".join([*shown, *filter(None, [self.work.output().content])]):
+                arguments["content"] = content[:CONTENT_CHARACTERS]
+        asked_once = f"{self.digest}:{self.work.status.message.message_id}"[:100]
+        answer = self.link.call_tool(ToolCall(tool, arguments, asked_once))
+        if not answer.stop:
+            told = str(answer.body.get("message", ""))
+            shown_words = redaction.excerpt(told, secrets=redaction.secrets_of(self.request))
+            raise PermanentAgentError(
+                f"The agent asks for something, and nobody could be asked: {shown_words}"
+            )
+
+    def _session_now(self) -> str | None:
+        message = self.digest if self.work.task else ""
+        return _Session(self.work.context, self.work.task, message, self.answers).written()
+
+    def _tell_session(self) -> None:
+        """At once, so that an attempt after a crash finds the task."""
+        session = self._session_now()
+        if session is not None:
+            self.link.saw_session(session)
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """What the next run has to know: the agent's names of the conversation and of its task, for which message of ours the task was begun
+    or continued, and which question of the agent that message answers."""
+
+    context: str = ""
+    task: str = ""
+    message: str = ""
+    answers: str = ""
+
+    @classmethod
+    def read(cls, text: str | None) -> Self:
+        try:
+            told = orjson.loads(text or "{}")
+        except orjson.JSONDecodeError:
+            return cls()  # of the time before the role had this adapter
+        if not isinstance(told, dict):
+            return cls()
+        named = {each.name: told.get(each.name) for each in fields(cls)}
+        return cls(**{name: value for name, value in named.items() if isinstance(value, str)})
+
+    def written(self) -> str | None:
+        """As text, without the task where that would be too long; None when there is nothing to be known."""
+        if not self.context and not self.task:
+            return None
+        for told in (asdict(self), {"context": self.context}):
+            text = orjson.dumps({name: value for name, value in told.items() if value}).decode()
+            if len(text) <= MAX_SESSION_ID:
+                return text
+        return None
+
+
+@dataclass
+class _Work:
+    """The agent's task as far as it is known, put together from what was heard of it."""
+
+    most_bytes: int
+    task: str = ""
+    context: str = ""
+    status: TaskStatus = field(default_factory=TaskStatus)
+    artifacts: dict[str, list[Piece]] = field(default_factory=dict)
+    usage: Any = None  # as the agent has told it since the message of this run
+    answer: Message | None = None  # said at once, without a task
+    _size: int = 0
+    _usage_before: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a task that the agent works on."""
+        return bool(self.task) and self.status.state in _AT_WORK
+
+    def goes_on_with(self, task: Task) -> None:
+        """The result of the task is what it has left until now, and what is to come. What it has used until now was counted."""
+        self._note_result(task)
+        self._note(task.id, task.context_id, task.metadata)
+        self._usage_before, self.usage = self.usage, None
+
+    def take(self, update: StreamResponse) -> Iterator[str]:
+        """Note an update; yields the text of new parts of the result. Raises `PermanentAgentError` for a result above the limit."""
+        match update.WhichOneof("payload"):
+            case "task":
+                self._note(update.task.id, update.task.context_id, update.task.metadata)
+                self.status = update.task.status
+                self._note_result(update.task)
+            case "status_update":
+                change = update.status_update
+                self._note(change.task_id, change.context_id, change.metadata)
+                self.status = change.status
+            case "artifact_update":
+                part = update.artifact_update
+                self._note(part.task_id, part.context_id, part.metadata)
+                self._size += part.ByteSize()
+                self._extend(part.artifact, append=part.append)
+                yield _text_of(part.artifact.parts)
+                if not part.append or part.last_chunk:
+                    yield "\n"
+            case "message":
+                self._note("", update.message.context_id, update.message.metadata)
+                self.answer = update.message
+                self._size += update.message.ByteSize()
+        if self._size > self.most_bytes:
+            raise outbound.too_large()
+
+    def _note(self, task: str, context: str, metadata: Any) -> None:
+        self.task, self.context = task or self.task, context or self.context
+        told = json_format.MessageToDict(metadata).get("usage")
+        if told is not None and told != self._usage_before:
+            self.usage = _plain(told)
+
+    def _note_result(self, task: Task) -> None:
+        self._size = task.ByteSize()
+        if task.artifacts:
+            self.artifacts = {each.artifact_id: _pieces(each.parts) for each in task.artifacts}
+
+    def _extend(self, artifact: Artifact, *, append: bool) -> None:
+        known = self.artifacts.setdefault(artifact.artifact_id, [])
+        if not append:
+            known.clear()
+        for piece in _pieces(artifact.parts):
+            if isinstance(piece, list) and known and append and isinstance(known[-1], list):
+                known[-1] += piece
+            else:
+                known.append(piece)
+
+    def output(self) -> Output:
+        """What the agent produced: its artifacts, or else its last words."""
+        pieces = [piece for artifact in self.artifacts.values() for piece in artifact]
+        parts = [Part(text="".join(piece)) if isinstance(piece, list) else piece for piece in pieces]
+        if not parts:
+            parts = list((self.answer or self.status.message).parts)
+        text = _text_of(parts) or None
+        data = [_plain(json_format.MessageToDict(part.data)) for part in parts if part.HasField("data")]
+        files = [_file(part) for part in parts if part.HasField("url") or part.HasField("raw")]
+        value: Any = None if not data else data[0] if len(data) == 1 else data
+        if files:
+            value = {"files": files} if value is None else {"data": value, "files": files}
+        return Output(text, value) if text or value is None else Output(None, value, "application/json")
+
+
+def _pieces(parts: Iterable[Part]) -> list[Piece]:
+    return [[part.text] if part.HasField("text") else part for part in parts]
+
+
+def _text_of(parts: Iterable[Part]) -> str:
+    return "\n\n".join(part.text for part in parts if part.HasField("text") and part.text)
+
+
+def _plain(value: Any) -> Any:
+    """The same JSON with whole numbers as such: on their way all numbers were floating ones."""
+    if isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST_WHOLE:
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+def _short(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:DIGITS] if name else ""
+
+
+def _file(part: Part) -> dict[str, str]:
+    place = {"url": part.url} if part.HasField("url") else {"base64": base64.b64encode(part.raw).decode()}
+    named = {"name": part.filename, "media_type": part.media_type}
+    return {**{name: value for name, value in named.items() if value}, **place}
+
+
+def _facts(request: AgentRequest) -> Mapping[str, Any]:
+    """What a message tells beside the prompt. The token of the callback only where the role's options share it with the agent."""
+    share = request.settings.options.get("share_callback", False)
+    if not isinstance(share, bool):
+        raise ConfigurationError("The option share_callback must be true or false.")
+    told = {
+        "job_id": str(request.activity_id),
+        "execution_id": str(request.run_id),
+        "attempt": request.attempt,
+        "agent": request.agent_role,
+        "wake_reason": request.wake_reason,
+        "priority": request.priority,
+        "deadline": request.deadline.isoformat(),
+    }
+    if share:
+        told["callback"] = {"url": request.callback.url, "token": request.callback.token}
+    return told
+
+
+def _may_be_found_again(error: AgentError) -> bool:
+    """Whether the next attempt shall go on with the task: the agent was away, and its task is likely still there."""
+    return error.retryable and error.error_code != "agent_timeout"
+
+
+async def _looked_up(client: Client, task: str) -> Task:
+    return await client.get_task(GetTaskRequest(id=task, history_length=0))
+
+
+async def _cancel(client: Client, task: str) -> None:
+    with suppress(A2AError):  # it has ended meanwhile, or cannot be cancelled
+        await client.cancel_task(CancelTaskRequest(id=task))
+
+
+@contextmanager
+def _plain_errors(request: AgentRequest, endpoint: str) -> Iterator[None]:
+    """Turn whatever the library raises in this block into an `AgentError`."""
+    try:
+        with outbound.plain_errors(endpoint, request.timeout_seconds):
+            yield
+    except AgentError:
+        raise
+    except A2AError as error:
+        raise _refused(error, request) from error
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, json_format.Error) as error:
+        # The library trusts what it is sent; what is not as it expects fails anywhere in it.
+        raise InvalidAnswer(("", f"it is not as the protocol has it ({type(error).__name__})")) from error
+
+
+def _refused(error: A2AError, request: AgentRequest) -> AgentError:
+    cause = error.__cause__
+    if isinstance(cause, httpx.HTTPStatusError):
+        answer = cause.response
+        return error_of_status(answer.status_code, answer.content, answer.headers.get("retry-after"), request)
+    shown = redaction.excerpt(str(error), secrets=redaction.secrets_of(request))
+    message = f"The agent answered with an error: {shown}"
+    if isinstance(error, (InternalError, A2AClientError)):
+        return RetryableAgentError(message, code="agent_failed")
+    return PermanentAgentError(message)

@@ -1,0 +1,49 @@
+"""An agent of the Agent2Agent protocol as the role of a tenant: from its question, over a person's answer, to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+pytest.importorskip("a2a", reason="pip install orchestrator[a2a]")
+
+from a2a.types import TaskState
+
+from activities.models import Activity
+from agents import outbound
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.a2a_agent import A2AAgent, ends, says
+from tests.engine import Engine
+
+
+@pytest.fixture
+def agent(settings: Any) -> Iterator[A2AAgent]:
+    with A2AAgent() as running:
+        settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
+        yield running
+    outbound.close_connections()
+
+
+def test_a_person_answers_what_an_agent_asks_and_its_task_goes_on(
+    api: Any, agent: A2AAgent, engine: Engine, tenant: Tenant
+) -> None:
+    engine.serve(tenant, "qa", adapter="a2a", endpoint=agent.url)
+    agent.turns = [ends(TaskState.TASK_STATE_INPUT_REQUIRED, "Formal or not?"), says("Good day.")]
+
+    (activity_id,) = engine.submit(tenant, deliverable_id=uuid4())
+    engine.drain()
+    with tenant_scope(tenant.pk):
+        question = Activity.objects.get(parent_id=activity_id)
+    api("reviewer").post(f"/api/v1/activities/{question.pk}/approve/", {"notes": "Formal, please."})
+    engine.drain()
+
+    assert engine.status(tenant, activity_id) == "done"
+    first, second = agent.heard
+    assert (first.task_id, first.context_id) == (second.task_id, second.context_id)
+    assert "Formal, please." in second.parts[0].text
+    told = api("viewer").get(f"/api/v1/activities/{activity_id}/output/").json()
+    assert told["content"] == "Good day."
