@@ -11,6 +11,7 @@ import http.client
 import json
 import logging
 import time
+from contextlib import suppress
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -41,9 +42,15 @@ class Reporter:
         self._address = _address_of(callback)
         self._headers = {"Authorization": f"Bearer {callback.token}", "Content-Type": "application/json"}
 
-    def heartbeat(self, progress: str) -> None:
-        """Say that the work goes on."""
+    def heartbeat(self, progress: dict[str, Any]) -> None:
+        """Say that the work goes on, and how far it is: `percent` and a `message`."""
         self._report("heartbeat", {"progress": progress})
+
+    def log(self, text: str) -> None:
+        """Add a line to what people see of the run. Nothing depends on it, so it is said once."""
+        payload = json.dumps({"lines": [{"kind": "text", "text": text}]}, ensure_ascii=False)
+        with suppress(OSError, http.client.HTTPException):
+            self._post("log", payload.encode("utf-8", "replace"))
 
     def complete(self, result: dict[str, Any]) -> None:
         """Hand in the result, in the shape that an answer of 200 would have had."""

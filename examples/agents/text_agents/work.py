@@ -93,9 +93,16 @@ def _usage(job: Job, answer: Answer) -> dict[str, Any]:
 
 
 def _wait_with_heartbeats(job: Job, reporter: Reporter) -> None:
-    """Report at least once, then at every interval until the wanted delay is over."""
-    reporter.heartbeat("started")
-    end = time.monotonic() + switches.delay_seconds(job)
+    """Report at least once, then at every interval until the wanted delay is over. People read along in the log."""
+    reporter.log(f"I read {len(job.text.split())} words.")
+    delay = switches.delay_seconds(job)
+    end = time.monotonic() + delay
+    reporter.heartbeat({"percent": 0, "message": "reading"})
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(left, switches.heartbeat_seconds(job)))
-        reporter.heartbeat("working")
+        reporter.heartbeat({"percent": _percent(end, delay), "message": "working"})
+    reporter.log("I write it down.")
+
+
+def _percent(end: float, delay: float) -> int:
+    return round(100 * (1 - max(0.0, end - time.monotonic()) / delay))

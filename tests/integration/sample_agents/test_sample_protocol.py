@@ -52,6 +52,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.reports: Queue[tuple[str, str, Json]] = Queue()
+        self.logged: list[str] = []
         self.answers: Queue[tuple[int, Json]] = Queue()
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -63,9 +64,13 @@ class Desk:
     def take(self, request: BaseHTTPRequestHandler) -> None:
         body = json.loads(request.rfile.read(int(request.headers["Content-Length"])))
         verb = request.path.removeprefix("/api/v1/agent-runs/42/")
-        self.reports.put((verb, request.headers["Authorization"], body))
-        self.may_answer.wait(30)
-        status, answer = (200, {"stop": False}) if self.answers.empty() else self.answers.get()
+        status, answer = 200, {"stop": False}
+        if verb == "log/":
+            self.logged += [line["text"] for line in body["lines"]]
+        else:
+            self.reports.put((verb, request.headers["Authorization"], body))
+            self.may_answer.wait(30)
+            status, answer = (status, answer) if self.answers.empty() else self.answers.get()
         request.send_response(status)
         request.end_headers()
         request.wfile.write(json.dumps(answer).encode())
@@ -131,6 +136,9 @@ def test_accepted_job_sends_heartbeats_and_then_the_result_with_its_token(agents
     assert (reports[-1][0], len(reports) >= 3) == ("complete/", True)
     assert {token for _, token, _ in reports} == {"Bearer run-token"}
     assert reports[-1][2]["output"]["data"]["words"] == 9
+    percents = [body["progress"]["percent"] for verb, _, body in reports if verb == "heartbeat/"]
+    assert (percents[0], percents == sorted(percents), 0 < percents[-1] <= 100) == (0, True, True)
+    assert desk.logged == ["I read 15 words.", "I write it down."]
 
 
 @pytest.mark.parametrize("answer", [(200, {"stop": True}), (409, {"stop": True}), (401, {})])
