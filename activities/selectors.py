@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from django.db.models import (
     Case,
     CharField,
     Count,
+    DecimalField,
     Exists,
     F,
     IntegerField,
@@ -25,11 +27,13 @@ from django.db.models import (
     Q,
     QuerySet,
     Subquery,
+    Sum,
     Value,
     When,
 )
 from django.db.models.expressions import RawSQL
-from django.db.models.functions import Now
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Now
 
 from activities import backlog
 from activities.admission import keys
@@ -357,3 +361,15 @@ def with_grants(tenant_id: UUID, found: list[Queue]) -> list[Queue]:
     for queue, held in zip(found, used, strict=True):
         queue.granted = max(0, int(held or 0) - queue.running)
     return found
+
+
+#: Costs as agents report them; what is no number counts as none.
+_COST = r"^[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?$"
+
+
+def costs_of(tenant_id: UUID, activities: QuerySet[Activity], by: str) -> dict[Any, Decimal]:
+    """What all attempts at these activities have cost in US dollars, by a field of theirs. What has cost nothing is not in it."""
+    rows = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id__in=activities.values("pk"))
+    told = rows.annotate(told=KeyTextTransform("cost_usd", "usage")).filter(told__regex=_COST)
+    amount = Sum(Cast("told", DecimalField(max_digits=36, decimal_places=12)))
+    return dict(told.order_by().values_list(f"activity__{by}").annotate(amount=amount))

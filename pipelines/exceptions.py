@@ -81,6 +81,12 @@ class NotReplayable(PipelineError):
         self.faults = ((path, message),)
 
 
+class NothingFailed(PipelineError):
+    """The run shall be done again from where it failed, and no step of it has."""
+
+    code = "nothing_failed"
+
+
 class VersionConflict(PipelineError):
     """The pipeline was changed since it was read."""
 

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from pipelines.exceptions import (
     NotFound,
+    NothingFailed,
     NotReplayable,
     PipelineDisabled,
     ReplayUnderWay,
@@ -60,7 +61,7 @@ def replay(
         anew = _anew(plan, {row.step: row for row in rows if not row.branch}, from_step)
         run = PipelineRun.objects.create(
             id=uuid7(), tenant_id=tenant_id, version_id=old.version_id, params=old.params, input=old.input,
-            deliverable_id=old.deliverable_id, name=old.name, priority=old.priority, retry=old.retry,
+            deliverable_id=old.deliverable_id, name=old.name, labels=old.labels, priority=old.priority, retry=old.retry,
             timeout_seconds=old.timeout_seconds, unsettled=len(anew), created_by=actor,
             requested_identity=requested_identity, replay_of=old.pk, replay_from=from_step,
             replay_input=dict(given) if given else None,
@@ -78,6 +79,20 @@ def replay(
     facts = {"action": "run_replayed", "tenant": str(tenant_id), "run": str(run.pk), "replay_of": str(run_id)}
     logger.info("Pipeline run replayed", extra=facts)
     return run
+
+
+def first_failed_step(tenant_id: UUID, run_id: UUID) -> str:
+    """The step from which a failed run is best done again: the first that failed. Raises `NotFound`, `NothingFailed`."""
+    with tenant_scope(tenant_id):
+        if not PipelineRun.objects.for_tenant(tenant_id).filter(pk=run_id).exists():
+            raise NotFound("pipeline run", run_id)
+        failed = StepRun.objects.for_tenant(tenant_id).filter(
+            run_id=run_id, branch=0, status=StepState.FAILED
+        )
+        step = failed.order_by("position").values_list("step", flat=True).first()
+    if step is None:
+        raise NothingFailed("No step of it has failed.")
+    return str(step)
 
 
 def _ended(tenant_id: UUID, run_id: UUID) -> PipelineRun:

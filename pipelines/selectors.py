@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Self
 from uuid import UUID
 
@@ -15,8 +16,11 @@ from django.db.models import Q, QuerySet, TextField
 from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Cast
 
+from activities import selectors as activity_selectors
 from activities.models import Activity
+from activities.states import STATUSES, Status
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
+from pipelines.models.run import StepState
 
 MOST_BRANCHES = 100  # of a step that are listed
 MOST_VERSIONS = 100  # of a pipeline that are listed
@@ -85,6 +89,57 @@ def about(rows: QuerySet[PipelineRun], tenant_id: UUID, words: str) -> QuerySet[
     named = Q(name__icontains=words) | Q(version__pipeline__name__icontains=words)
     with_params = rows.filter(pk__in=newest).annotate(given=Cast("params", TextField()))
     found: QuerySet[PipelineRun] = with_params.filter(named | Q(given__icontains=words))
+    return found
+
+
+def with_label(rows: QuerySet[PipelineRun], label: str) -> QuerySet[PipelineRun]:
+    """Those of the rows with this label, `name:text`, or with a label of this name whatever its text."""
+    name, colon, text = label.partition(":")
+    found: QuerySet[PipelineRun] = (
+        rows.filter(labels__contains={name: text}) if colon else rows.filter(labels__has_key=name)
+    )
+    return found
+
+
+def costs_of(tenant_id: UUID, page: Sequence[PipelineRun]) -> dict[UUID, Decimal]:
+    """What all attempts of these runs have cost in US dollars. A run that has cost nothing is not in it."""
+    if not page:
+        return {}
+    own = Activity.objects.for_tenant(tenant_id).filter(pipeline_run_id__in=[run.pk for run in page])
+    return activity_selectors.costs_of(tenant_id, own, "pipeline_run_id")
+
+
+def waits_for(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) -> dict[UUID, list[str]]:
+    """Whom each of these runs waits for: people by their role, as in `people: editor`, then the roles of agents whose turn it is."""
+    asked = _asked(tenant_id, steps)
+    found = {}
+    for run_id, rows in steps.items():
+        active = [step for step in rows if step.run.status == StepState.ACTIVE]
+        agents = [step.agent_role for step in active if step.agent_role and not _is_with_people(step)]
+        found[run_id] = list(dict.fromkeys([*(f"people: {role}" for role in asked.get(run_id, ())), *agents]))
+    return found
+
+
+def _is_with_people(step: StepRow) -> bool:
+    status = step.activity_status
+    return status is not None and STATUSES[Status(status)].lane == "people"
+
+
+def _asked(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) -> dict[UUID, list[str]]:
+    """The roles of the people who are asked something by steps under way, by run."""
+    run_of = {
+        step.run.activity_id: run_id
+        for run_id, rows in steps.items()
+        for step in rows
+        if step.run.status == StepState.ACTIVE and step.run.activity_id
+    }
+    if not run_of:
+        return {}
+    rows = Activity.objects.for_tenant(tenant_id).filter(activity_selectors.OPEN_FOR_PEOPLE)
+    asking = rows.filter(Q(parent_id__in=run_of) | Q(pk__in=run_of))
+    found: dict[UUID, list[str]] = defaultdict(list)
+    for pk, parent_id, role in asking.values_list("pk", "parent_id", "human_role"):
+        found[run_of[pk] if pk in run_of else run_of[parent_id]].append(role or "anybody")
     return found
 
 

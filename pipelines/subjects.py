@@ -1,12 +1,21 @@
-"""What a run is about, in a few words, so that runs of one pipeline can be told apart."""
+"""What a run is about, in a few words, and its labels, so that runs of one pipeline can be told apart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tenants.plain_names import LONGEST_NAME, fault_of_name
 
 TELLING = ("subject", "title", "topic", "name")  # parameters that say it best, in this order
 LONGEST = 80  # characters of a parameter that can be what a run is about
+
+MOST_LABELS: Final = 20
+LONGEST_LABEL: Final = 63  # characters of its name
+
+_PLACE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*)\s*\}\}")
+_LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
 
 def subject_of(name: str, params: Any) -> str:
@@ -17,3 +26,45 @@ def subject_of(name: str, params: Any) -> str:
     values = [*(given[key] for key in TELLING if key in given), *given.values()]
     texts = (" ".join(value.split()) for value in values if isinstance(value, str))
     return next((text for text in texts if 0 < len(text) <= LONGEST), "")
+
+
+def fault_of_template(template: str) -> str | None:
+    """What keeps a text from being a template of subjects, or None. A parameter stands in it as `{{ topic }}` or `{{ client.name }}`."""
+    rest = _PLACE.sub("", template)
+    if "{{" in rest or "}}" in rest:
+        return "names a parameter as {{ topic }}, or a member of one as {{ client.name }}, and has no other double braces"
+    return None
+
+
+def render(template: str, params: Mapping[str, Any]) -> str:
+    """The subject of a run with these parameters: one line, cut to what a name may have. A parameter that is not given leaves a gap."""
+    text = _PLACE.sub(lambda place: _text_at(params, place[1]), template)
+    line = "".join(" " if fault_of_name(character) else character for character in text)
+    return " ".join(line.split())[:LONGEST_NAME].rstrip()
+
+
+def _text_at(params: Any, path: str) -> str:
+    for part in path.split("."):
+        params = params.get(part) if isinstance(params, Mapping) else None
+    if params is None or isinstance(params, (Mapping, list)):
+        return ""
+    return str(params).lower() if isinstance(params, bool) else str(params)
+
+
+def faults_of_labels(labels: Any) -> Iterator[tuple[str, str]]:
+    """What is wrong with the labels of a run, by the name of the label; empty when they can be kept."""
+    if not isinstance(labels, Mapping):
+        yield "", "must be an object of texts"
+        return
+    if len(labels) > MOST_LABELS:
+        yield "", f"must have at most {MOST_LABELS} members"
+    for name, value in labels.items():
+        if not isinstance(name, str) or len(name) > LONGEST_LABEL or not _LABEL.fullmatch(name):
+            yield (
+                str(name),
+                f"the name of a label has lower-case letters, digits and single -, _ or . between, at most {LONGEST_LABEL}",
+            )
+        elif not isinstance(value, str) or not 0 < len(value.strip()) <= LONGEST_NAME:
+            yield name, f"must be text of 1 to {LONGEST_NAME} characters"
+        elif fault := fault_of_name(value):
+            yield name, fault

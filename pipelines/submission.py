@@ -25,7 +25,7 @@ from tenants.context import APP, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.sql import Rows, Statement
 
-from . import parameters, progression, starting, versions
+from . import parameters, progression, starting, subjects, versions
 
 _NEWEST_VERSION, _START_RUNS = (
     Statement.load(Path(__file__).parent / "sql", name) for name in ("newest_version", "start_runs")
@@ -34,7 +34,7 @@ _NEWEST_VERSION, _START_RUNS = (
 #: What `start_runs.sql` takes of each run.
 _OF_RUN = (
     "id", "params", "input", "deliverable_id", "period_id", "plan_item", "name", "schedule_id", "priority", "retry", "timeout_seconds",
-    "requested_identity",
+    "requested_identity", "labels",
 )  # fmt: skip
 
 
@@ -55,6 +55,7 @@ class NewRun:
     """
 
     name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     input: Mapping[str, Any] | None = None
     deliverable_id: UUID | None = None
@@ -99,7 +100,8 @@ def start_runs(
             PipelineRun(
                 id=uuid7(), tenant_id=tenant_id, version_id=version_id, params={**plan.definition.params, **new.params},
                 input=new.input, deliverable_id=new.deliverable_id, period_id=new.period_id, plan_item=new.plan_item,
-                name=new.name, priority=new.priority, unsettled=len(plan.definition.steps), created_by=actor,
+                name=new.name or subjects.render(plan.definition.subject, {**plan.definition.params, **new.params}),
+                labels=dict(new.labels), priority=new.priority, unsettled=len(plan.definition.steps), created_by=actor,
                 requested_identity=new.requested_identity, schedule_id=new.schedule_id, retry=dict(new.retry),
                 timeout_seconds=new.timeout_seconds,
             )

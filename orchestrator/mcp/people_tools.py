@@ -220,7 +220,9 @@ async def _start_run(api: Api, given: dict[str, Any]) -> Answer:
 
 
 async def _runs(api: Api, given: dict[str, Any]) -> Answer:
-    wanted = ("id", "name", "pipeline", "version", "status", "deliverable", "started_at", "finished_at")
+    wanted = (
+        "id", "name", "labels", "pipeline", "version", "status", "waits_for", "cost_usd", "deliverable", "started_at", "finished_at",
+    )  # fmt: skip
     return _page(await api.get("pipeline-runs/", **_listed(given)), wanted)
 
 
@@ -407,6 +409,8 @@ TOOLS: tuple[Tool, ...] = (
         takes(
             ("pipeline",),
             pipeline=key("Key of the pipeline."),
+            name=text("What the run is about. Left out, the pipeline says it.", 200),
+            labels=members('Names and texts by which people find the run, such as {"client": "acme"}.'),
             params=members("Parameters of the run."),
             input=_INPUT,
             deliverable=identifier("The deliverable that it belongs to."),
@@ -422,6 +426,8 @@ TOOLS: tuple[Tool, ...] = (
         _paged(
             pipeline=key("Only of this pipeline."),
             status=one_of("Only in this state.", "running", "completed", "failed", "cancelled"),
+            label=text("Only with this label, as client:acme, or client for any text.", 300),
+            search=text("Words of the name, the parameters or the pipeline's name.", 200),
         ),
         _runs,
     ),

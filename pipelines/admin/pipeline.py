@@ -52,8 +52,8 @@ from tenants.models import Tenant
 CHECK = "_check"  # the button of a browser without scripts
 
 EXAMPLE = """\
-key: content-brief
-name: Content brief
+key: my-pipeline
+name: My pipeline
 steps:
   - id: research
     agent_role: keyword-researcher
@@ -397,21 +397,28 @@ def _uuid(text: str | None) -> UUID | None:
 # The editor sends either the text or the list of steps and gets back both, so the browser needs to understand neither YAML nor the rules.
 
 
-NO_TENANT = "Choose the tenant first: templates are its own."
+NO_TENANT = "Choose the tenant, whose templates and roles it is checked with."
 
 
 def check(text: str, *, tenant_id: UUID | None, pipeline_id: UUID | None) -> dict[str, Any]:
     """What the editor shows. Nothing is changed.
 
-    `definition` and `text` are the same in two forms, null when the text cannot be read; `svg` is null while there are faults.
+    `definition` and `text` are the same in two forms, null when the text cannot be read; `svg` is null while there are faults. `missing`
+    says what has to be chosen before it can be checked, which is no fault of the definition.
     """
-    answer: dict[str, Any] = {"definition": None, "text": None, "faults": [], "svg": None, "templates": []}
+    answer: dict[str, Any] = {
+        "definition": None,
+        "text": None,
+        "faults": [],
+        "missing": "",
+        "svg": None,
+        "templates": [],
+    }
     try:
         data = read(text)
         answer |= {"definition": data, "text": as_written(data)}
         if tenant_id is None or not Tenant.objects.filter(pk=tenant_id).exists():
-            answer["faults"] = [{"path": "", "message": NO_TENANT}]
-            return answer
+            return answer | {"missing": NO_TENANT}
         with tenant_scope(tenant_id):
             _check(data, answer, tenant_id=tenant_id, pipeline_id=pipeline_id)
     except DefinitionError as error:

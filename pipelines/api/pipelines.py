@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from drf_spectacular.types import OpenApiTypes
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -19,6 +20,7 @@ from pipelines.api.runs import shown_run
 from pipelines.api.serializers import (
     PIPELINES,
     RUNS,
+    LabelsField,
     PipelineDetailSerializer,
     PipelineRunSerializer,
     PipelineSerializer,
@@ -30,17 +32,29 @@ from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.faults import InvalidRequest
 from tenants.api.resources import VersionedResource, described
-from tenants.api.strict import OPTIONAL, Identifier, Member, StrictSerializer, read
+from tenants.api.strict import OPTIONAL, Identifier, Member, StrictSerializer, Text, read
 from tenants.models import PauseKind, Role
+from tenants.plain_names import LONGEST_NAME, fault_of_name
 
 
 class NewRunSerializer(StrictSerializer):
     """What a run is given: parameters for all steps, and what its first steps work on."""
 
+    name = Text(
+        max_length=LONGEST_NAME,
+        help_text="What it is about. Left out, the pipeline's `subject` says it.",
+        **OPTIONAL,
+    )
+    labels = LabelsField(**OPTIONAL)
     params = Member(**OPTIONAL)
     deliverable = Identifier(**OPTIONAL)
     priority = PriorityField(**OPTIONAL)
     input = GivenInputSerializer(**OPTIONAL)
+
+    def validate_name(self, name: str | None) -> str | None:
+        if name and (fault := fault_of_name(name)):
+            raise serializers.ValidationError(fault)
+        return name
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         return {**attrs, "priority": priority_of(attrs.get("priority"))}
@@ -117,6 +131,8 @@ class PipelineViewSet(Pausable, VersionedResource):
     def runs(self, request: Request, key: str) -> Response:
         given = read(NewRunSerializer, request.data)
         new = NewRun(
+            name=given.get("name") or "",
+            labels=given.get("labels") or {},
             params=given.get("params", {}),
             input=given.get("input") or None,
             deliverable_id=given.get("deliverable"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -11,25 +11,28 @@ from django.db.models import QuerySet
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse
+from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.api.operations import ReasonSerializer
 from activities.api.submissions import GivenInputSerializer
+from activities.exceptions import ActivityError
+from activities.schemas import LONGEST_REASON
 from pipelines import diagram, selectors, versions
 from pipelines.api.serializers import RUNS, PipelineRunSerializer
 from pipelines.cancellation import cancel_run
 from pipelines.diagram import StepPicture
-from pipelines.exceptions import NotFound
+from pipelines.exceptions import NotFound, PipelineError
 from pipelines.models import PipelineRun
 from pipelines.models.run import RunState
-from pipelines.replay import replay
+from pipelines.replay import first_failed_step, replay
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
-from tenants.api.filters import StrictFilterSet
+from tenants.api.filters import SEARCH_LENGTH, StrictFilterSet
 from tenants.api.renderers import JSONRenderer
-from tenants.api.strict import OPTIONAL, StrictSerializer, Text, read
+from tenants.api.strict import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -45,12 +48,26 @@ class PipelineRunFilter(StrictFilterSet):
     period = django_filters.UUIDFilter(field_name="period_id")
     schedule = django_filters.UUIDFilter(field_name="schedule_id")
     replay_of = django_filters.UUIDFilter()
+    label = django_filters.CharFilter(
+        method="with_label", help_text="As `client:acme`, or only `client` for any run with that label."
+    )
+    search = django_filters.CharFilter(
+        method="about",
+        max_length=SEARCH_LENGTH,
+        help_text="Words of the name, the parameters or the pipeline's name.",
+    )
     started_after = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="gte")
     started_before = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="lt")
 
     class Meta:
         model = PipelineRun
         fields: tuple[str, ...] = ()
+
+    def with_label(self, rows: QuerySet[PipelineRun], name: str, label: str) -> QuerySet[PipelineRun]:
+        return selectors.with_label(rows, label)
+
+    def about(self, rows: QuerySet[PipelineRun], name: str, words: str) -> QuerySet[PipelineRun]:
+        return selectors.about(rows, self.request.user.tenant_id, words)
 
 
 def shown_run(tenant_id: UUID, run_id: UUID) -> Any:
@@ -63,7 +80,12 @@ def shown_run(tenant_id: UUID, run_id: UUID) -> Any:
 
 def _shown(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0) -> Any:
     steps = selectors.steps_of(tenant_id, page, branches=branches)
-    return PipelineRunSerializer(page, many=True, context={"steps": steps}).data
+    context = {
+        "steps": steps,
+        "costs": selectors.costs_of(tenant_id, page),
+        "waits": selectors.waits_for(tenant_id, steps),
+    }
+    return PipelineRunSerializer(page, many=True, context=context).data
 
 
 class PipelineRunViewSet(DigestEtag, TenantViewSet):
@@ -198,3 +220,75 @@ class RunReplay(DigestEtag, TenantView):
         return Response(
             shown_run(self.tenant_id, run.pk), status=201, headers={"Location": f"{RUNS}{run.pk}/"}
         )
+
+
+# Many runs at once.
+
+
+MOST_AT_ONCE = 50
+
+
+class RunsActionSerializer(StrictSerializer):
+    """One thing for several runs."""
+
+    action = OneOf(
+        choices=("cancel", "replay"), help_text="`replay` does a run again from the first step that failed."
+    )
+    ids = serializers.ListField(child=Identifier(), allow_empty=False, max_length=MOST_AT_ONCE)
+    reason = Text(max_length=LONGEST_REASON, help_text="Of a cancellation.", **OPTIONAL)
+
+
+class DoneSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    run = serializers.UUIDField(help_text="The new run of a replay, else the run itself.")
+
+
+class LeftAloneSerializer(serializers.Serializer[Any]):
+    id = serializers.UUIDField()
+    code = serializers.CharField()
+    message = serializers.CharField()
+
+
+class RunsActionAnswer(serializers.Serializer[Any]):
+    """What became of each run, in the order of the request."""
+
+    done = DoneSerializer(many=True)
+    left_alone = LeftAloneSerializer(many=True)
+
+
+class RunsInBulk(TenantView):
+    queryset = PipelineRun.objects
+    pagination_class = None
+    # Each run is cancelled or replayed in transactions of its own.
+    in_one_transaction = False
+    scope = "pipelines"
+    required_role: ClassVar[Role] = Role.OPERATOR
+
+    @operation(
+        "Cancel several runs, or do them again from where they failed",
+        request=RunsActionSerializer,
+        answer=RunsActionAnswer,
+        refusals=(400,),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def post(self, request: Request) -> Response:
+        """Each run by itself: one that cannot be cancelled or replayed is left alone, and the answer says why."""
+        given = read(RunsActionSerializer, request.data)
+        done, left_alone = [], []
+        for run_id in dict.fromkeys(given["ids"]):
+            try:
+                done.append({"id": run_id, "run": self._one(run_id, given)})
+            except (PipelineError, ActivityError) as error:
+                left_alone.append({"id": run_id, "code": error.code, "message": str(error)})
+        return Response({"done": done, "left_alone": left_alone})
+
+    def _one(self, run_id: UUID, given: Mapping[str, Any]) -> UUID:
+        who = self.principal
+        if given["action"] == "cancel":
+            cancel_run(self.tenant_id, run_id, actor=who.actor, reason=given.get("reason") or "")
+            return run_id
+        new: UUID = replay(
+            self.tenant_id, run_id, from_step=first_failed_step(self.tenant_id, run_id), actor=who.actor,
+            requested_identity=who.identity,
+        ).pk  # fmt: skip
+        return new

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from decimal import Decimal
 from typing import Any
 
 from rest_framework import serializers
@@ -11,11 +12,25 @@ from activities.api.serializers import link_of as activity_link
 from pipelines.models import Pipeline, PipelineRun
 from pipelines.models.run import RunState, StepState
 from pipelines.selectors import MOST_BRANCHES, BranchRow, StepRow
+from pipelines.subjects import faults_of_labels
 from tenants.api.serializers import ResponseSerializer
 
 RUNS = "/api/v1/pipeline-runs/"
 PIPELINES = "/api/v1/pipelines/"
 TEMPLATES = "/api/v1/templates/"
+
+
+class LabelsField(serializers.DictField):
+    """Names and texts by which people find a run."""
+
+    child = serializers.CharField()
+
+    def to_internal_value(self, data: Any) -> Any:
+        if faults := list(faults_of_labels(data)):
+            raise serializers.ValidationError(
+                {name: [text] for name, text in faults if name} or [faults[0][1]]
+            )
+        return data
 
 
 class TemplateSerializer(ResponseSerializer):
@@ -169,7 +184,10 @@ class PipelineRunSerializer(ResponseSerializer):
     version = serializers.IntegerField(source="version.number")
     status = serializers.CharField(help_text=f"One of {', '.join(RunState.values)}.")
     params = serializers.DictField()
-    name = serializers.CharField(help_text="What it is about, if its period's plan says so.")
+    name = serializers.CharField(
+        help_text="What it is about: as it was given, or as the plan of its period or the pipeline's `subject` says."
+    )
+    labels = serializers.DictField(child=serializers.CharField())
     deliverable = serializers.UUIDField(source="deliverable_id", allow_null=True)
     period = serializers.UUIDField(
         source="period_id", allow_null=True, help_text="The month of the deliverable that it belongs to."
@@ -180,6 +198,12 @@ class PipelineRunSerializer(ResponseSerializer):
     replay_of = serializers.UUIDField(allow_null=True, help_text="The run that it does again.")
     replay_from = serializers.SerializerMethodField(help_text="The step that it began with.")
     priority = serializers.IntegerField()
+    cost_usd = serializers.SerializerMethodField(
+        help_text="Of all attempts so far, as their agents report it; an exact decimal."
+    )
+    waits_for = serializers.SerializerMethodField(
+        help_text="Whom it waits for: people by their role, as in `people: editor`, then the roles of agents whose turn it is."
+    )
     steps = serializers.SerializerMethodField()
     created_by = serializers.CharField()
     started_at = serializers.DateTimeField()
@@ -188,6 +212,12 @@ class PipelineRunSerializer(ResponseSerializer):
 
     def get_replay_from(self, run: PipelineRun) -> str | None:
         return run.replay_from or None
+
+    def get_cost_usd(self, run: PipelineRun) -> str:
+        return f"{self.context['costs'].get(run.pk, Decimal(0)).normalize():f}"
+
+    def get_waits_for(self, run: PipelineRun) -> list[str]:
+        return list(self.context["waits"].get(run.pk, ()))
 
     def get_steps(self, run: PipelineRun) -> list[dict[str, Any]]:
         return [_step(step, run) for step in self.context["steps"].get(run.pk, ())]

@@ -12,7 +12,7 @@ from pipelines.api.templates import TemplateViewSet
 from pipelines.api.usage import UsageReport
 
 from .datasets import DatasetRows
-from .runs import RunReplay
+from .runs import RunReplay, RunsInBulk
 
 router = SimpleRouter(use_regex_path=False)
 router.register("datasets", DatasetViewSet, basename="dataset")
@@ -29,6 +29,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("datasets/<str:name>/rows/", DatasetRows.as_view({"get": "list", "post": "create"})),
     path("datasets/<str:name>/rows/<path:key>/", DatasetRows.as_view({"delete": "destroy"})),
     path("deliverable-periods/<uuid:period_id>/cancel/", PeriodCancellation.as_view()),
+    path("pipeline-runs/bulk/", RunsInBulk.as_view()),
     path("pipeline-runs/<uuid:run_id>/picture/", RunPicture.as_view()),
     path("pipeline-runs/<uuid:run_id>/replay/", RunReplay.as_view()),
     path("schedules/preview/", UnsavedPreview.as_view()),

@@ -28,6 +28,7 @@ from pipelines.definition.shapes import (
 )
 from pipelines.definition.values import JsonCopier, number
 from pipelines.graph import UpstreamFailure, find_cycles
+from pipelines.subjects import fault_of_template
 
 StepsCheck = Callable[[Mapping[str, Any], Sequence[StepDefinition]], Iterable[tuple[int, str, str]]]
 
@@ -68,6 +69,7 @@ def parse(
 def _read(reader: Reader, world: World) -> PipelineDefinition:
     key, name = reader.identifier("key"), reader.name("name")
     description, params = reader.text("description", limit=20_000, blank=True), reader.mapping("params")
+    subject = _subject(reader)
     for required in ("key", "name", "steps"):
         reader.require(required)
     items = reader.items("steps", limit=MAX_STEPS)
@@ -80,8 +82,17 @@ def _read(reader: Reader, world: World) -> PipelineDefinition:
         name=name or "",
         description=description or "",
         params=params,
+        subject=subject,
         steps=_connected(drafts, reader.faults),
     )
+
+
+def _subject(reader: Reader) -> str:
+    template = reader.name("subject")
+    fault = None if template is None else fault_of_template(template)
+    if fault:
+        reader.fault("subject", fault)
+    return template or ""
 
 
 def _connected(drafts: list[Draft], faults: Faults) -> tuple[StepDefinition, ...]:

@@ -119,10 +119,13 @@ class PipelineDefinition:
     steps: tuple[StepDefinition, ...]
     description: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
+    subject: str = ""  # template of what a run is about, see `pipelines.subjects`
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, shared with nobody."""
-        return {part.name: _plain(getattr(self, part.name)) for part in fields(self)}
+        told = {part.name: _plain(getattr(self, part.name)) for part in fields(self)}
+        # What was not said stays out, so that definitions from before there were subjects keep their digest.
+        return {name: value for name, value in told.items() if name != "subject" or value}
 
     def digest(self) -> str:
         """SHA-256 over `to_dict`, in hexadecimal: equal for equal definitions, however they were written."""

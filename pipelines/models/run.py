@@ -57,6 +57,9 @@ class PipelineRun(TenantOwned):
         null=True, blank=True, help_text="Its place in the period's plan."
     )
     name = models.CharField(max_length=200, blank=True, default="", help_text="What this run is about.")
+    labels = models.JSONField(
+        default=dict, db_default={}, blank=True, help_text="Names and texts by which people find it."
+    )
     schedule_id = models.UUIDField(null=True, blank=True, help_text="The schedule that it comes from.")
     priority = models.SmallIntegerField(default=10)
     retry = models.JSONField(

@@ -43,6 +43,7 @@ BODIES: dict[str, Any] = {
     },
     "notification_channels_update": {"name": "Ops", "kinds": ["dead_letter"]},
     "pipeline_runs_replay_create": {"from_step": "a"},
+    "pipeline_runs_bulk_create": {"action": "cancel", "ids": ["00000000-0000-7000-8000-000000000000"]},
     "pipelines_create": {"key": "more", "name": "More", "steps": [{"id": "a", "agent_role": "qa"}]},
     "pipelines_update": {"name": "Flow", "steps": [{"id": "a", "agent_role": "qa"}]},
     "platform_configs_scheduler_update": {},

@@ -102,11 +102,11 @@
         drawn = document.querySelector(".orc-picture");
       }
       drawn.hidden = !answer.svg; // that of an older text would contradict the faults beside it
-      tell(answer.faults);
+      tell(answer.faults, answer.missing);
     }
 
     // Every fault at its field; what has no field here, at its step or above all.
-    function tell(faults) {
+    function tell(faults, missing) {
       for (const spot of steps.querySelectorAll("[data-faults]")) spot.textContent = "";
       general.replaceChildren();
       for (const item of list.children) item.classList.remove("faulty");
@@ -122,7 +122,8 @@
         if (item) item.classList.add("faulty");
         for (let each = spot?.closest("details"); each; each = each.parentElement.closest("details")) each.open = true;
       }
-      state.textContent = faults.length ? `${faults.length} ${faults.length === 1 ? "fault" : "faults"}` : "Nothing wrong";
+      const count = `${faults.length} ${faults.length === 1 ? "fault" : "faults"}`;
+      state.textContent = faults.length ? count : missing || "Nothing wrong";
       state.classList.toggle("orc-error", faults.length > 0);
     }
 
@@ -134,6 +135,7 @@
         text(data, "key", "Key", changed, { hint: config.pipeline ? "Stays what it is." : "Its name for programs." }),
         text(data, "name", "Name", changed),
         text(data, "description", "Description", changed, { rows: 2 }),
+        text(data, "subject", "What a run is about", changed, { hint: "Made of its parameters, such as {{ topic }} for {{ client }}." }),
         json(data, "params", "Parameters for all steps, as JSON", changed),
       );
       list.replaceChildren(...data.steps.map(row));

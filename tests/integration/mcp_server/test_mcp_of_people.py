@@ -318,6 +318,11 @@ def test_runs_are_started_listed_and_shown(person: Person, engine: Engine, tenan
         row["id"] for row in anna.use("runs", pipeline="flow", status="running")["results"]
     }
     assert [each["step"] for each in anna.use("run", id=started["id"])["steps"]] == ["a", "b"]
+    named = anna.use("start_run", pipeline="flow", name="Bees", labels={"client": "acme"})
+    for narrowed in ({"label": "client:acme"}, {"search": "bees"}):
+        (found,) = anna.use("runs", **narrowed)["results"]
+        assert (found["id"], found["name"], found["labels"]) == (named["id"], "Bees", {"client": "acme"})
+        assert (found["waits_for"], found["cost_usd"]) == (["qa"], "0")
     assert [row["key"] for row in anna.use("pipelines")["results"]] == ["flow"]
 
 

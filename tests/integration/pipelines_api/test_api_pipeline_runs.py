@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 from uuid import uuid4
 from xml.etree import ElementTree
@@ -10,7 +11,7 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from agents.contracts import Completed
+from agents.contracts import AgentRequest, Completed, Output, Usage
 from agents.exceptions import PermanentAgentError
 from pipelines.models import Pipeline
 from tenants.context import APP, tenant_scope
@@ -94,6 +95,8 @@ def test_starting_what_is_not_there_is_404_and_what_is_switched_off_409(api: Any
     [
         ({"params": []}, "params"), ({"priority": 0}, "priority"), ({"priority": "soon"}, "priority"),
         ({"deliverable": "x"}, "deliverable"),
+        ({"name": "two\nlines"}, "name"), ({"name": "x" * 201}, "name"), ({"labels": []}, "labels"),
+        ({"labels": {"Client": "x"}}, "labels.Client"), ({"labels": {"client": 5}}, "labels.client"),
         ({"input": "text"}, "input"), ({"input": {"txt": "x"}}, "input.txt"), ({"parms": {}}, "parms"),
     ],
 )  # fmt: skip
@@ -136,6 +139,111 @@ def test_runs_are_listed_newest_first_and_narrowed_as_asked(api: Any, engine: En
     problem(client.get(f"{RUNS}?colour=red"), 400, "validation_failed")
 
 
+def test_runs_are_told_apart_by_their_subject_and_their_labels(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    client = api()
+    client.post(PIPELINES, definition(subject="{{ topic }} for {{ client }}", params={"client": "Acme"}))
+
+    def started(**body: Any) -> Any:
+        return client.post(f"{PIPELINES}flow/runs/", body).json()
+
+    bees = started(params={"topic": "Bees"}, labels={"client": "acme", "quarter": "q3"})
+    named = started(params={"topic": "Wasps"}, name="All about wasps", labels={"client": "Other: one"})
+    plain = started(params={"topic": "Ants"})
+
+    def found(**query: Any) -> list[str]:
+        return [run["id"] for run in client.get(RUNS, query).json()["results"]]
+
+    assert [run["name"] for run in (bees, named, plain)] == [
+        "Bees for Acme",
+        "All about wasps",
+        "Ants for Acme",
+    ]
+    assert (bees["labels"], plain["labels"]) == ({"client": "acme", "quarter": "q3"}, {})
+    assert found(label="client:acme") == found(label="quarter") == [bees["id"]]
+    assert found(label="client") == [named["id"], bees["id"]]
+    assert found(label="client:Other: one") == found(search="ABOUT wasps") == [named["id"]]
+    assert found(label="client:nobody") == found(search="wasps", label="quarter") == found(label="")[3:]
+    problem(client.get(RUNS, {"search": "x" * 201}), 400, "validation_failed")
+
+
+def test_a_run_tells_whom_it_waits_for_and_what_it_has_cost(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api()
+    steps = [{"id": "write", "agent_role": "qa", "requires_approval": True}]
+    client.post(PIPELINES, {"key": "flow", "name": "Flow", "steps": steps})
+    run = client.post(f"{PIPELINES}flow/runs/").json()
+    assert (run["waits_for"], run["cost_usd"]) == (["qa"], "0")
+    engine.agent.behaviour = lambda request: Completed(Output("Bees"), Usage(cost_usd=Decimal("0.25")))
+    engine.drain()
+
+    (listed,), shown = client.get(RUNS).json()["results"], client.get(run["link"]).json()
+
+    for each in (listed, shown):
+        assert (each["waits_for"], each["cost_usd"]) == (["people: reviewer"], "0.25")
+
+
+def test_a_replay_keeps_name_and_labels(api: Any, engine: Engine, acme: Tenant) -> None:
+    client = api()
+    client.post(PIPELINES, definition())
+    run = client.post(f"{PIPELINES}flow/runs/", {"name": "Bees", "labels": {"client": "acme"}}).json()
+    engine.drain()
+
+    again = client.post(f"{run['link']}replay/", {"from_step": "b"}).json()
+
+    assert (again["name"], again["labels"]) == ("Bees", {"client": "acme"})
+
+
+def test_several_runs_are_cancelled_or_replayed_each_by_itself(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    client = api("operator")
+    api("admin").post(PIPELINES, definition())
+
+    def started() -> str:
+        return str(client.post(f"{PIPELINES}flow/runs/").json()["id"])
+
+    def fail(request: AgentRequest) -> Completed:
+        raise PermanentAgentError("no")
+
+    def bulk(action: str, *ids: str) -> Any:
+        return client.post(f"{RUNS}bulk/", {"action": action, "ids": list(ids)}).json()
+
+    fine = started()
+    engine.drain()
+    engine.agent.behaviour = fail
+    failed = started()
+    engine.drain()
+    going, nowhere = started(), str(uuid4())
+
+    cancelled = bulk("cancel", going, failed, nowhere, going)
+    replayed = bulk("replay", failed, fine, nowhere)
+
+    assert cancelled["done"] == [{"id": going, "run": going}]
+    assert [(left["id"], left["code"]) for left in cancelled["left_alone"]] == [
+        (failed, "run_ended"), (nowhere, "not_found"),
+    ]  # fmt: skip
+    (done,) = replayed["done"]
+    assert client.get(f"{RUNS}{done['run']}/").json()["replay_of"] == failed == done["id"]
+    assert [(left["id"], left["code"]) for left in replayed["left_alone"]] == [
+        (fine, "nothing_failed"), (nowhere, "not_found"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"action": "delete", "ids": [str(uuid4())]}, "action"), ({"action": "cancel", "ids": []}, "ids"),
+        ({"action": "cancel"}, "ids"), ({"action": "cancel", "ids": ["x"]}, "ids[0]"),
+        ({"action": "cancel", "ids": [str(uuid4()) for _ in range(51)]}, "ids"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_to_several_runs_is_named_by_its_path(
+    api: Any, acme: Tenant, body: Any, path: str
+) -> None:
+    assert path in paths(api("operator").post(f"{RUNS}bulk/", body))
+
+
 def test_a_page_of_runs_costs_the_same_whatever_is_on_it(api: Any, acme: Tenant) -> None:
     client = api()
 
@@ -152,7 +260,7 @@ def test_a_page_of_runs_costs_the_same_whatever_is_on_it(api: Any, acme: Tenant)
         client.post(PIPELINES, definition(f"p{number}"))
         client.post(f"{PIPELINES}p{number}/runs/")
 
-    assert statements() == few <= 6
+    assert statements() == few <= 8
 
 
 def test_a_cancelled_run_is_cancelled_with_all_that_is_under_way(

@@ -44,6 +44,8 @@ class Pipelines(Resource[D]):
         /,
         key: str,
         *,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
         params: Mapping[str, Any] | None = None,
         input: Mapping[str, Any] | None = None,
         deliverable: str | None = None,
@@ -83,6 +85,10 @@ class PipelineRuns(Resource[D]):
     @POST("/pipeline-runs/{run_id}/replay/", PipelineRun)
     def replay(self, /, run_id: str, *, from_step: str, **more: Any) -> None:
         """Run it again from this step on."""
+
+    @POST("/pipeline-runs/bulk/", Record)
+    def bulk(self, /, *, action: str, ids: Sequence[str], reason: str | None = None, **more: Any) -> None:
+        """Cancel several, or replay them from the first step that failed, each by itself: `done`, and `left_alone` with the reasons."""
 
 
 class Templates(Resource[D]):

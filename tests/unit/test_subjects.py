@@ -1,0 +1,64 @@
+"""What a run is about, by its pipeline's template, and which labels can be kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipelines.subjects import fault_of_template, faults_of_labels, render, subject_of
+
+
+@pytest.mark.parametrize(
+    ("template", "params", "subject"),
+    [
+        ("{{ topic }} for {{client.name}}", {"topic": "Bees", "client": {"name": "Acme"}}, "Bees for Acme"),
+        ("{{topic}}: {{ words }} words, {{ draft }}", {"topic": "Bees", "words": 800, "draft": True}, "Bees: 800 words, true"),
+        ("{{ topic }} in {{ city }}", {"topic": "Bees"}, "Bees in"),
+        ("{{ client }} {{ tags }}", {"client": {"name": "Acme"}, "tags": ["a"]}, ""),
+        ("{{ topic }}", {"topic": "Two\nlines\u202eof  text"}, "Two lines of text"),
+        ("{{ topic }}", {"topic": "{{ secret }}", "secret": "no"}, "{{ secret }}"),
+        ("{{ topic }}", {"topic": "x" * 300}, "x" * 200),
+        ("Monthly report", {}, "Monthly report"),
+        ("", {"topic": "Bees"}, ""),
+    ],
+)  # fmt: skip
+def test_a_subject_is_one_line_made_of_the_parameters(
+    template: str, params: dict[str, Any], subject: str
+) -> None:
+    assert render(template, params) == subject
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ topic", "topic }}", "{{ 1st }}", "{{ a b }}", "{{ a|upper }}", "{{}}", "{{ a. }}"]
+)
+def test_other_braces_are_no_template(template: str) -> None:
+    assert "names a parameter as {{ topic }}" in (fault_of_template(template) or "")
+
+
+@pytest.mark.parametrize(
+    "template", ["", "Plain", "{ one brace }", "{{topic}}", "{{ client.name }} {{ a-b_c }}"]
+)
+def test_templates_that_can_be_kept(template: str) -> None:
+    assert fault_of_template(template) is None
+
+
+def test_a_name_says_more_than_parameters() -> None:
+    assert subject_of("Bees", {"title": "Wasps"}) == "Bees"
+    assert subject_of("", {"city": "Oslo", "title": "Wasps"}) == "Wasps"
+
+
+@pytest.mark.parametrize(
+    ("labels", "blamed"),
+    [
+        ({"client": "Acme", "q3.plan_a-1": "x"}, []),
+        ({}, []),
+        ([], [""]),
+        ({"Client": "x"}, ["Client"]),
+        ({"-a": "x", "a--b": "x", "a" * 64: "x"}, ["-a", "a--b", "a" * 64]),
+        ({"a": "", "b": " ", "c": 5, "d": None, "e": "x" * 201, "f": "two\nlines"}, ["a", "b", "c", "d", "e", "f"]),
+        ({f"a{number}": "x" for number in range(21)}, [""]),
+    ],
+)  # fmt: skip
+def test_each_label_that_cannot_be_kept_is_named(labels: Any, blamed: list[str]) -> None:
+    assert [name for name, _ in faults_of_labels(labels)] == blamed
