@@ -18,7 +18,7 @@ from activities.states import RunStatus
 from agents import configuration, deployments
 from agents.governor import overview
 from agents.governor.overview import ProviderRow
-from agents.models import Adapter, Agent, AgentConfig, AgentVersionDeployment
+from agents.models import CALLED_BY_URL, Agent, AgentConfig, AgentVersionDeployment
 from console import flash_messages, internal_api
 from console.inbox.items import Refused
 from console.page import ACTING, LOOKING, PageContext, page, shown
@@ -121,7 +121,7 @@ class Row:
         if self.provider is not None and self.provider.state == "breaker_open":
             return "breaker open"
         # Only endpoints are looked at.
-        return self.agent.health if self.adapter == Adapter.HTTP else "enabled"
+        return self.agent.health if self.adapter in CALLED_BY_URL else "enabled"
 
     @property
     def has_breaker(self) -> bool:

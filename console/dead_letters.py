@@ -142,7 +142,7 @@ def act_on_all(request: HttpRequest, who: Principal, fingerprint: str) -> str:
     if deed not in ACTS:
         raise Refused(NOT_OFFERED, status=400)
     answer = _ask(request, who, fingerprint, deed, before=request.POST.get("before", ""), dry_run=False)
-    skipped = f", {answer['skipped']} were dealt with before" if answer["skipped"] else ""
+    skipped = f", {answer['skipped']} were resolved before" if answer["skipped"] else ""
     return f"{ACTS[deed]}: {answer['count']}{skipped}"
 
 

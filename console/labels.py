@@ -36,7 +36,7 @@ _VERBS = {
     "start": "started",
     "complete": "completed",
     "request_approval": "finished and asks to approve",
-    "release": "handed back",
+    "release": "returned to the queue",
     "fail": "failed",
     "escalate": "escalated",
     "block": "reported a blocker",

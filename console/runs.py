@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -14,9 +14,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import messages
-from django.db.models import Count, DecimalField, Q, QuerySet, Sum
-from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Cast
+from django.db.models import Count
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -25,9 +23,9 @@ from django.utils.safestring import SafeString, mark_safe
 from activities import outputs
 from activities import selectors as activity_selectors
 from activities.exceptions import OutputUnavailable
-from activities.models import Activity, ActivityRun
+from activities.models import Activity
 from activities.selectors import Moment
-from activities.states import RUNNING, STATUSES, Status
+from activities.states import RUNNING
 from console import flash_messages
 from console.activities import chart
 from console.activities.chart import ChartRow
@@ -56,7 +54,7 @@ def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Runs, newest first. A POST cancels those that were chosen, or does them again from where they failed."""
     if request.method == "POST":
         return _many(request, visit)
-    given = (request.GET.get(name, "") for name in ("status", "pipeline", "after", "q"))
+    given = (request.GET.get(name, "") for name in ("status", "pipeline", "after", "q", "label"))
     context = {
         "listing": listing(visit.tenant_id, *given),
         "may_operate": visit.who.role.includes(Role.OPERATOR),
@@ -118,25 +116,21 @@ def _many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     deed = request.POST.get("deed", "")
     if deed not in ("cancel", "replay"):
         raise Http404
-    from_steps = _failed_steps(visit.tenant_id, wanted) if deed == "replay" else {}
-    taken, reasons = 0, Counter[str]()
-    for run_id in wanted:
-        body: dict[str, Any] = {}
-        if deed == "replay":
-            if run_id not in from_steps:
-                reasons["No step of it has failed."] += 1
-                continue
-            body = {"from_step": from_steps[run_id]}
-        reply = call_api(request, visit.who, "POST", f"/pipeline-runs/{run_id}/{deed}/", body)
-        if reply.ok:
-            taken += 1
-        else:
-            reasons[reply.reason] += 1
+    address = reverse("console:runs")
+    if not wanted:
+        return flash_messages.done(request, visit, address, "Choose the runs first.")
+    body = {"action": deed, "ids": [str(run_id) for run_id in wanted]}
+    reply = call_api(request, visit.who, "POST", "/pipeline-runs/bulk/", body)
+    if not reply.ok:
+        messages.error(request, reply.reason)
+        return redirect(f"{address}?{visit.query}")
+    reasons = Counter(left["message"] for left in reply.data["left_alone"])
     for reason, count in reasons.most_common(3):
         messages.error(request, f"{count} left alone: {reason}")
+    taken = len(reply.data["done"])
     did = "cancelled" if deed == "cancel" else "done again from the step that failed"
-    words = f"{taken} run{'' if taken == 1 else 's'} {did}." if wanted else "Choose the runs first."
-    return flash_messages.done(request, visit, reverse("console:runs"), words)
+    words = f"{taken} run{'' if taken == 1 else 's'} {did}."
+    return flash_messages.done(request, visit, address, words)
 
 
 def _ids(given: Sequence[str]) -> list[UUID]:
@@ -145,16 +139,6 @@ def _ids(given: Sequence[str]) -> list[UUID]:
         return list(dict.fromkeys(UUID(each) for each in given[:PAGE]))
     except ValueError as error:
         raise Http404 from error
-
-
-def _failed_steps(tenant_id: UUID, run_ids: Sequence[UUID]) -> dict[UUID, str]:
-    """The first step that failed, of each run in which one has."""
-    with tenant_scope(tenant_id):
-        failed = StepRun.objects.for_tenant(tenant_id).filter(
-            run_id__in=run_ids, branch=0, status=StepState.FAILED
-        )
-        rows = list(failed.order_by("-position").values_list("run_id", "step"))
-    return dict(rows)
 
 
 def _refuse_lookers(visit: PageContext) -> None:
@@ -332,6 +316,11 @@ class Shown:
         return subject_of(self.run.name, self.run.params) or self.pipeline
 
     @property
+    def labels(self) -> list[str]:
+        """Each as the list is narrowed by it."""
+        return [f"{name}:{text}" for name, text in sorted(self.run.labels.items())]
+
+    @property
     def lasted(self) -> timedelta:
         return (self.run.finished_at or clock.now()) - self.run.started_at
 
@@ -436,21 +425,9 @@ def _given(run: PipelineRun) -> list[tuple[str, str]]:
     ]
 
 
-#: Costs as agents report them; what is no number counts as none.
-_NUMBER = r"^[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?$"
-
-
-def _costs(tenant_id: UUID, activities: QuerySet[Activity], by: str) -> dict[Any, Decimal]:
-    """What all attempts at these activities have cost, by a field of theirs."""
-    rows = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id__in=activities.values("pk"))
-    told = rows.annotate(told=KeyTextTransform("cost_usd", "usage")).filter(told__regex=_NUMBER)
-    amount = Sum(Cast("told", DecimalField(max_digits=36, decimal_places=12)))
-    return dict(told.order_by().values_list(f"activity__{by}").annotate(amount=amount))
-
-
 def _costs_by_step(tenant_id: UUID, run: PipelineRun) -> dict[str, Decimal]:
     own = Activity.objects.for_tenant(tenant_id).filter(pipeline_run_id=run.pk, step__isnull=False)
-    return _costs(tenant_id, own, "step")
+    return activity_selectors.costs_of(tenant_id, own, "step")
 
 
 def found(tenant_id: UUID, run_id: UUID) -> PipelineRun:
@@ -557,15 +534,7 @@ class Row(Shown):
 
     steps: Sequence[StepRow]
     cost: Decimal = Decimal(0)
-    asked: Sequence[str] = ()  # roles of the people whom it waits for
-
-    @property
-    def waits_for(self) -> list[str]:
-        """People by their role, then the roles of agents at work or in their queues."""
-        roles = [f"people: {role}" for role in self.asked]
-        active = [step for step in self.steps if step.run.status == StepState.ACTIVE]
-        roles += [step.agent_role for step in active if step.agent_role and not _is_with_people(step)]
-        return list(dict.fromkeys(roles))
+    waits_for: Sequence[str] = ()  # people by their role, then the roles of agents at work or in their queues
 
     @property
     def settled(self) -> int:
@@ -583,11 +552,6 @@ class Row(Shown):
         return found
 
 
-def _is_with_people(step: StepRow) -> bool:
-    status = step.activity_status
-    return status is not None and STATUSES[Status(status)].lane == "people"
-
-
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What the list shows."""
@@ -599,6 +563,7 @@ class Listing:
     is_first: bool
     pipelines: Mapping[str, str]
     query: str = ""
+    label: str = ""
 
     @property
     def statuses(self) -> list[tuple[str, str, bool]]:
@@ -607,44 +572,28 @@ class Listing:
 
     @property
     def is_narrowed(self) -> bool:
-        return bool(self.status or self.pipeline or self.query)
+        return bool(self.status or self.pipeline or self.query or self.label)
 
 
-def listing(tenant_id: UUID, status: str, pipeline: str, after: str, query: str = "") -> Listing:
+def listing(
+    tenant_id: UUID, status: str, pipeline: str, after: str, query: str = "", label: str = ""
+) -> Listing:
     """One page of the runs. Raises `Http404` for a status that there is not: a list that shows too much would mislead."""
     if status and status not in RunState.values:
         raise Http404
     place = Cursor.read(after) if after else None
-    query = " ".join(query.replace("\x00", "").split())[:LONGEST_QUERY]
+    query, label = (" ".join(each.replace("\x00", "").split())[:LONGEST_QUERY] for each in (query, label))
     with tenant_scope(tenant_id):
         rows = selectors.runs(tenant_id)
         rows = rows.filter(status=status) if status else rows
         rows = rows.filter(version__pipeline__key=pipeline.replace("\x00", "")) if pipeline else rows
         rows = selectors.about(rows, tenant_id, query) if query else rows
+        rows = selectors.with_label(rows, label) if label else rows
         page, following = page_of(rows, "started_at", place, PAGE)
         steps = selectors.steps_of(tenant_id, page)
-        of_page = Activity.objects.for_tenant(tenant_id).filter(pipeline_run_id__in=[run.pk for run in page])
-        costs = _costs(tenant_id, of_page, "pipeline_run_id") if page else {}
-        asked = _asked(tenant_id, steps)
+        costs = selectors.costs_of(tenant_id, page)
+        waits = selectors.waits_for(tenant_id, steps)
         known = Pipeline.objects.for_tenant(tenant_id).order_by("key").values_list("key", "name")
         pipelines = dict(known[:MOST_PIPELINES])
-    shown = [Row(run, steps[run.pk], costs.get(run.pk, Decimal(0)), asked.get(run.pk, ())) for run in page]
-    return Listing(status, pipeline, shown, following, place is None, pipelines, query)
-
-
-def _asked(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) -> dict[UUID, list[str]]:
-    """The roles of the people who are asked something by steps under way, by run."""
-    run_of = {
-        step.run.activity_id: run_id
-        for run_id, rows in steps.items()
-        for step in rows
-        if step.run.status == StepState.ACTIVE and step.run.activity_id
-    }
-    if not run_of:
-        return {}
-    rows = Activity.objects.for_tenant(tenant_id).filter(activity_selectors.OPEN_FOR_PEOPLE)
-    asking = rows.filter(Q(parent_id__in=run_of) | Q(pk__in=run_of))
-    found: dict[UUID, list[str]] = defaultdict(list)
-    for pk, parent_id, role in asking.values_list("pk", "parent_id", "human_role"):
-        found[run_of[pk] if pk in run_of else run_of[parent_id]].append(role or "anybody")
-    return found
+    shown = [Row(run, steps[run.pk], costs.get(run.pk, Decimal(0)), waits.get(run.pk, ())) for run in page]
+    return Listing(status, pipeline, shown, following, place is None, pipelines, query, label)

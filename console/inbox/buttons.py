@@ -48,7 +48,7 @@ COMPLETE = Action("complete", "Complete", "Completed", "good")
 TAKE_UP = Action("start", "Take it up", "Taken up", "quiet")
 RETRY = Action("retry", "Try again", "Started anew", "good")
 CANCEL = Action("cancel", "Cancel the work", "Cancelled", "bad")
-CLOSE = Action("complete", "Dealt with", "Closed", "quiet")
+CLOSE = Action("complete", "Close", "Closed", "quiet")
 WITHDRAW = Action("withdraw", "Withdraw", "Withdrawn", "quiet")
 #: The names of what says yes.
 YES = frozenset({APPROVE.name, APPROVE_EDITED.name})

@@ -15,6 +15,7 @@ from activities.states import LinkKind, Status
 from console.labels import kind_of
 from pipelines import versions
 from pipelines.models import PipelineRun, StepRun
+from pipelines.subjects import subject_of
 from pipelines.versions import Compiled
 
 MOST_STEPS = 8
@@ -46,6 +47,7 @@ class Place:
     """Where in a pipeline an item stands."""
 
     run_id: Any
+    about: str  # what the run is about
     pipeline: str
     version: int
     step: str
@@ -66,6 +68,7 @@ def place_of(item: Any, subject: Any | None) -> Place | None:
         return None
     return Place(
         run_id=run.pk,
+        about=subject_of(run.name, run.params),
         pipeline=run.version.pipeline.name,
         version=run.version.number,
         step=plan.step(about.step).title,
@@ -171,7 +174,7 @@ def _of_escalation(about: About) -> Told:
         goes_on = ", and its pipeline run goes on" if failed.pipeline_run_id else ""
         yield Consequence("Try again", f"{failed.agent_role} starts anew with all its attempts{goes_on}.")
         yield Consequence("Cancel the work", "It ends without a result, and what depends on it is told.")
-    yield Consequence("Dealt with", "This question closes; the work stays as it is.")
+    yield Consequence("Close", "This question closes; the work stays as it is.")
 
 
 _TOLD = {

@@ -20,6 +20,7 @@ from pipelines.conditions import RESERVED
 from pipelines.definition.faults import at
 from pipelines.models import PipelineVersion
 from tenants import strict_json
+from tenants.plain_names import LONGEST_NAME
 
 MOST_FIELDS = 60  # of one form; what is beyond is typed as JSON
 LONG = 200  # characters from which on a text has an area of its own
@@ -162,6 +163,23 @@ def _asked_by(step: Mapping[str, Any], schema: Any) -> Iterator[tuple[str, Mappi
             yield name, about if isinstance(about, Mapping) else {}, required
 
 
+class LabelsField(forms.CharField):
+    """Labels of a run, one in a line. Its value is an object of texts; what they may be is the API's business."""
+
+    def clean(self, value: Any) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for line in (super().clean(value) or "").splitlines():
+            name, colon, text = (part.strip() for part in line.partition(":"))
+            if not name and not text:
+                continue
+            if not colon:
+                raise forms.ValidationError(f"“{line.strip()[:80]}” is not of the form name: text.")
+            if name in found:
+                raise forms.ValidationError(f"“{name[:80]}” stands there twice.")
+            found[name] = text
+        return found
+
+
 class StartForm(ApiForm):
     """What a run is given. Made for one version; whoever sends it for another is told what a run of the newest takes."""
 
@@ -171,6 +189,18 @@ class StartForm(ApiForm):
         strip=False,
         widget=forms.Textarea(attrs={"rows": 4}),
         help_text="A text, such as a brief or the article that is to be worked on.",
+    )
+    name = forms.CharField(
+        label="What it is about",
+        required=False,
+        max_length=LONGEST_NAME,
+        help_text="By this it is found in the list of runs. Left empty, the pipeline or its parameters say it.",
+    )
+    labels = LabelsField(
+        label="Labels",
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 2}),
+        help_text="One in a line, such as client: acme. The list of runs can be narrowed by them.",
     )
     priority = forms.ChoiceField(choices=[(name, name) for name in BANDS], initial="normal")
     more = JsonField(
@@ -193,12 +223,15 @@ class StartForm(ApiForm):
         body: dict[str, Any] = {
             "params": {**(given.get("more") or {}), **params},
             "priority": given["priority"],
+            **{name: given[name] for name in ("name", "labels") if given[name]},
         }
         return body | ({"input": {"content": given["content"]}} if given["content"].strip() else {})
 
     def blame(self, reply: Reply) -> None:
         places = {at("params", each.name): name for name, each in self.parameters.items()} | {
-            "input.content": "content"
+            "input.content": "content",
+            "labels": "labels",
+            "name": "name",
         }
         self.status = reply.status
         for path, message in reply.faults.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.test import Client
 
 from activities.models import Activity
@@ -15,6 +16,9 @@ from tenants.models import Tenant
 from tests.browsing import BRIEF
 from tests.engine import Engine
 from tests.superusers import seeing_all
+
+# Otherwise the first request of a process does it, and what a test finds in the registry depends on the tests before it.
+admin.autodiscover()
 
 
 @pytest.fixture

@@ -143,3 +143,16 @@ def test_nothing_is_fetched_from_outside(root: Client, waiting: Activity) -> Non
         )
         assert loaded
         assert [each for each in loaded if not each.startswith(("/", "data:"))] == []
+
+
+def test_a_page_makes_no_list_of_apps_that_it_does_not_show(
+    root: Client, waiting: Activity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    build = admin.site._build_app_dict
+    monkeypatch.setattr(admin.site, "_build_app_dict", lambda *given: made.append("made") or build(*given))
+
+    for address in (list_of(Activity), page_of(waiting)):
+        assert root.get(address).status_code == 200
+
+    assert made == []

@@ -107,9 +107,10 @@ def test_text_that_cannot_be_read_has_no_list_of_steps(tenant: Tenant, root: Cli
 
 
 def test_without_a_tenant_it_is_asked_for(root: Client) -> None:
-    (fault,) = check(root, None, json.dumps(BRIEF))["faults"]
+    answer = check(root, None, json.dumps(BRIEF))
 
-    assert "Choose the tenant first" in fault["message"]
+    assert (answer["faults"], answer["svg"]) == ([], None)
+    assert "Choose the tenant" in answer["missing"]
 
 
 def test_templates_of_the_tenant_are_offered(tenant: Tenant, other_tenant: Tenant, root: Client) -> None:
@@ -158,7 +159,7 @@ def test_of_another_tenant_it_tells_staff_nothing(tenant: Tenant, other_tenant: 
     )
 
     assert foreign == nowhere
-    assert "Choose the tenant first" in foreign["faults"][0]["message"]
+    assert "Choose the tenant" in foreign["missing"]
 
 
 def staff(name: str, tenant: Tenant, role: str) -> Client:

@@ -185,7 +185,7 @@ def test_helper_pages_of_forms_do_not_look_into_another_tenant(staff: Client, ot
     )
 
     assert checked.json()["templates"] == []
-    assert checked.json()["faults"][0]["message"].startswith("Choose the tenant first")
+    assert checked.json()["missing"].startswith("Choose the tenant")
 
 
 def test_a_member_who_only_looks_changes_nothing(theirs: list[Any], tenant: Tenant) -> None:

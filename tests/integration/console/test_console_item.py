@@ -18,7 +18,7 @@ from agents.exceptions import RetryableAgentError
 from pipelines import submission, versions
 from tests.browsing import words
 from tests.console_user import INBOX, Person
-from tests.questions import Questions
+from tests.questions import ARTICLE, Questions
 
 
 def part(answer: HttpResponse, heading: str) -> str:
@@ -325,3 +325,14 @@ def test_the_answer_of_a_person_is_shown_with_what_they_handed_in(asked: Questio
     assert "<em>photo</em>" in page.content.decode()
     assert "Completed by ann" in words(page)
     assert f"{INBOX}?" in page.content.decode()
+
+
+def test_an_item_of_a_run_says_what_the_run_is_about(asked: Questions, ann: Person) -> None:
+    versions.save(asked.tenant.pk, {**ARTICLE, "subject": "{{ topic }} & more"}, actor="test")
+    given = submission.NewRun(params={"topic": "Bees"})
+    submission.start_run(asked.tenant.pk, "article", given, actor="token:planner")
+    asked.engine.drain()
+
+    text = words(ann.look(asked.newest(link_kind="gate")))
+
+    assert "Approve: Write Bees &amp; more" in text

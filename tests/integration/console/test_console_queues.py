@@ -55,7 +55,7 @@ def test_what_is_put_off_does_not_stand_in_line(engine: Engine, tenant: Tenant, 
     page = ann.get(f"{QUEUES}qa/")
 
     assert page.context["queue"].line == []
-    assert "1 put off" in words(page)
+    assert "1 delayed" in words(page)
 
 
 def test_caps_say_whose_they_are(engine: Engine, tenant: Tenant, ann: Person) -> None:

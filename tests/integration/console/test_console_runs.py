@@ -228,6 +228,21 @@ def test_a_run_is_found_by_what_it_is_about(asked: Questions, ann: Person) -> No
     assert "No run is like that." in words(ann.get(f"{LIST}?q=beetles%25"))
 
 
+def test_a_label_narrows_the_list(asked: Questions, ann: Person) -> None:
+    bees = started(asked, name="Bees", labels={"client": "acme & sons"})
+    started(asked, name="Wasps", labels={"client": "other"})
+    page = ann.get(LIST).content.decode()
+    address = re.search(r'href="([^"]*label=client%3Aacme[^"]*)"', page)
+    assert address
+
+    narrowed = words(ann.get(address[1].replace("&amp;", "&")))
+
+    assert "Only runs with the label client:acme &amp; sons" in narrowed
+    assert ("Bees" in narrowed, "Wasps" in narrowed) == (True, False)
+    assert "client:acme &amp; sons" in words(ann.get(f"{LIST}{bees.pk}/"))
+    assert "No run is like that." in words(ann.get(f"{LIST}?label=client:nobody"))
+
+
 def test_the_list_says_whom_a_run_waits_for_and_what_it_has_cost(asked: Questions, ann: Person) -> None:
     versions.save(asked.tenant.pk, APPROVED, actor="test")
     run = submission.start_run(

@@ -1,0 +1,203 @@
+"""What people expect of a console of a task system, each done in a real browser: here what no other file does, and where the rest is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from agents.exceptions import PermanentAgentError
+from agents.models import AgentConfig
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests import pages
+from tests.console_user import Person
+from tests.engine import Engine
+from tests.failed_work import failed
+from tests.integration.console.test_console_usage import spend
+from tests.questions import Questions
+from tests.scheduling import make_schedule
+
+pytestmark = pytest.mark.ui
+
+INTEGRATION = Path(__file__).parents[1]
+HERE = f"console/{Path(__file__).name}"
+WORK, OPERATION = "console/test_work_in_a_browser.py", "console/test_operation_in_a_browser.py"
+KEYS, TUTORIAL = "console/test_console_keyboard.py", "test_tutorial.py"
+FIRST_PIPELINE = "test_the_tutorial_in_the_browser_leads_to_a_pipeline_that_was_decided_about_and_a_schedule"
+
+FEATURES = {
+    "depth of queues, live": (HERE, "test_a_queue_is_watched_paused_and_let_go_on"),
+    "timeline of a run": (HERE, "test_failed_work_is_looked_at_tried_again_and_cancelled"),
+    "picture of a run with live states": (
+        WORK,
+        "test_a_run_is_drawn_as_it_goes_on_and_leads_to_its_activities",
+    ),
+    "retry of one": (HERE, "test_failed_work_is_looked_at_tried_again_and_cancelled"),
+    "many at once, by a filter": (WORK, "test_many_are_dealt_with_and_their_progress_is_followed"),
+    "cancel": (HERE, "test_failed_work_is_looked_at_tried_again_and_cancelled"),
+    "inbox of people": (KEYS, "test_items_are_reached_opened_and_approved_without_a_mouse"),
+    "keyboard": (KEYS, "test_items_are_reached_opened_and_approved_without_a_mouse"),
+    "difference between revisions": (TUTORIAL, FIRST_PIPELINE),
+    "query language, and views by address": (
+        WORK,
+        "test_a_query_is_found_in_place_and_stands_in_the_address",
+    ),
+    "preview of the next runs": (TUTORIAL, FIRST_PIPELINE),
+    "dry run of a schedule": (OPERATION, "test_a_schedule_is_looked_ahead_at_and_nothing_begins"),
+    "dead letters, replayed": (OPERATION, "test_many_failures_are_replayed_after_a_count"),
+    "failures by their cause": (HERE, "test_failed_work_is_looked_at_tried_again_and_cancelled"),
+    "use and cost by tenant": (HERE, "test_an_agency_looks_at_its_tenants_and_what_they_cost"),
+    "trail of who did what": (HERE, "test_a_queue_is_watched_paused_and_let_go_on"),
+    "pause of a queue, a tenant, a schedule": (HERE, "test_a_queue_is_watched_paused_and_let_go_on"),
+    "roles of people": (HERE, "test_who_only_looks_finds_no_button_and_a_link_leads_to_its_item"),
+    "one tenant for the whole screen": (HERE, "test_an_agency_looks_at_its_tenants_and_what_they_cost"),
+    "health of workers": (HERE, "test_a_queue_is_watched_paused_and_let_go_on"),
+    "state of limits and providers": (HERE, "test_a_queue_is_watched_paused_and_let_go_on"),
+    "dark colours": (WORK, "test_colours_follow_the_system_until_somebody_chooses"),
+    "phone": (OPERATION, "test_every_page_fits_on_a_phone"),
+    "links to one item": (HERE, "test_who_only_looks_finds_no_button_and_a_link_leads_to_its_item"),
+}
+
+
+def test_each_feature_has_a_test_in_a_browser() -> None:
+    assert len(FEATURES) == 24
+    for file, name in FEATURES.values():
+        assert f"def {name}(" in (INTEGRATION / file).read_text(encoding="utf-8"), (file, name)
+
+
+@pytest.fixture
+def window() -> Iterator[Callable[[User], Any]]:
+    """`window(user)`: a page for somebody who has signed in. Whatever its console complains of fails the test."""
+    complaints: list[str] = []
+    with pages.browser() as chromium, pages.served() as address:
+        opened = []
+
+        def made(user: User) -> Any:
+            context = chromium.new_context(base_url=address, viewport={"width": 1200, "height": 800})
+            opened.append(context)
+            context.add_cookies([pages.signed_in(user, address)])
+            page = context.new_page()
+            page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            return page
+
+        yield made
+        for context in opened:
+            pages.leave(context)
+    assert complaints == []
+
+
+@contextmanager
+def agreeing(page: Any) -> Iterator[None]:
+    """Says yes to the question that a button asks."""
+    page.once("dialog", lambda dialog: dialog.accept())
+    yield
+
+
+def test_a_queue_is_watched_paused_and_let_go_on(
+    engine: Engine, tenant: Tenant, person: Callable[..., Person], window: Callable[[User], Any]
+) -> None:
+    page = window(person("boss", role="admin").user)
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.create(tenant=tenant, agent_id="qa", adapter="anthropic", model="some-model")
+    schedule = make_schedule(tenant, "prices")
+
+    page.goto("/queues/qa/")
+    page.locator("#figures").get_by_text("0 waiting").wait_for()
+    engine.submit(tenant, "qa", count=3)
+    page.locator("#figures").get_by_text("3 starting").wait_for(timeout=pages.LIVE_WITHIN * 3)
+    assert page.get_by_role("heading", name="Limits").is_visible()
+    assert page.get_by_role("button", name="Pause all that goes to anthropic").is_visible()
+    page.get_by_role("button", name="Pause for this tenant").click()
+    page.get_by_text("Paused for this tenant: nothing new starts.").wait_for()
+    page.get_by_role("button", name="Resume", exact=True).click()
+    page.get_by_role("button", name="Pause for this tenant").wait_for()
+
+    page.goto("/queues/")
+    page.get_by_text("Pause all work").click()
+    with agreeing(page):
+        page.get_by_role("button", name="Pause everything").click()
+    page.get_by_text("All work of this tenant is paused").first.wait_for()
+    page.goto(f"/schedules/{schedule.pk}/")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Resume").wait_for()
+
+    page.goto("/audit/")
+    for told in ("POST /queues/{role}/pause/", "POST /queues/{role}/resume/", "boss"):
+        assert told in page.inner_text("main")
+    page.goto("/workers/")
+    assert "seats in use" in page.inner_text("#workers")
+
+
+def test_failed_work_is_looked_at_tried_again_and_cancelled(
+    engine: Engine, tenant: Tenant, ann: Person, window: Callable[[User], Any]
+) -> None:
+    engine.serve(tenant)
+    (broken,) = failed(engine, tenant)
+    failed(engine, tenant, count=2, error=PermanentAgentError("The shop is closed.", code="closed"))
+    page = window(ann.user)
+
+    page.goto("/dead-letters/")
+    groups = page.locator("main table").first.inner_text()
+    assert ("It broke." in groups, "The shop is closed." in groups) == (True, True)
+
+    page.goto(f"/activities/{broken}/")
+    with agreeing(page):
+        page.get_by_role("button", name="Try again").click()
+    page.locator("h1 .tag.idle").wait_for()
+    engine.drain()
+    page.locator("h1 .tag.good").wait_for(timeout=pages.LIVE_WITHIN)
+    assert page.get_by_role("heading", name="Where its time went").is_visible()
+
+    (going,) = engine.submit(tenant)
+    page.goto(f"/activities/{going}/")
+    with agreeing(page):
+        page.get_by_role("button", name="Cancel").first.click()
+    page.get_by_text("cancelled").first.wait_for()
+    assert engine.status(tenant, going) == "cancelled"
+
+
+def test_an_agency_looks_at_its_tenants_and_what_they_cost(
+    engine: Engine,
+    tenant: Tenant,
+    other_tenant: Tenant,
+    person: Callable[..., Person],
+    window: Callable[[User], Any],
+) -> None:
+    spend(tenant, "qa", "1.25", input_tokens=100)
+    spend(other_tenant, "dev", "77")
+    page = window(person("agency", tenant, other_tenant).user)
+
+    page.goto("/tenants/")
+    assert all(words in page.inner_text("main") for words in ("acme", "globex", "$1.25", "$77.00"))
+    page.get_by_role("link", name="globex").first.click()
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Usage").click()
+    page.get_by_text("$77.00").first.wait_for()
+    assert "$1.25" not in page.inner_text("main")
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Queues").click()
+    assert "tenant=globex" in page.url
+
+
+def test_who_only_looks_finds_no_button_and_a_link_leads_to_its_item(
+    asked: Questions, person: Callable[..., Person], window: Callable[[User], Any]
+) -> None:
+    gate = asked.gate(name="Bees")
+    link = f"/inbox/{gate.pk}/?tenant={asked.tenant.slug}"
+    looking = window(person("vic", role="viewer").user)
+
+    looking.goto(link)
+    assert "Approve: Bees" in looking.inner_text("#item h1, #item h2")
+    assert not looking.get_by_role("button", name="Approve").is_visible()
+    looking.goto("/queues/qa/")
+    assert looking.get_by_role("button", name="Pause for this tenant").count() == 0
+
+    deciding = window(person("rita", role="reviewer").user)
+    deciding.goto(link)
+    deciding.get_by_role("button", name="Approve", exact=True).click()
+    deciding.get_by_text("Approved").first.wait_for()
+    assert asked.get(gate.pk).status == "approved"
