@@ -14,13 +14,19 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
+from activities.models import Activity
 from orchestrator.local.stack import ADMIN
+from pipelines.models import PipelineRun, Schedule
 from tenants import registration, tokens
 from tenants.context import tenant_scope
+from tenants.models import Membership, Role
+from tests import pages
 from tests.architecture import tree
 from tests.installed import Installation, free_port, installed
 from tests.reading import Block, Reader, blocks, reader
+from tests.screenshots import walk
 
 pytestmark = pytest.mark.long
 
@@ -83,6 +89,50 @@ def test_the_tutorial_leads_to_two_agents_in_a_pipeline_with_an_approval(newcome
     if has_node:
         assert "pipeline headlines version 2" in everything
         assert "All 2 fit." in everything
+
+
+@pytest.mark.ui
+def test_the_tutorial_in_the_browser_leads_to_a_pipeline_that_was_decided_about_and_a_schedule(
+    installation: Installation,
+) -> None:
+    """By an admin of a tenant who is nobody else on the platform."""
+    press = registration.register("northern-press", name="Northern Press")
+    # As the installation would store it: the settings of tests take a quicker way that it does not know.
+    stored = PBKDF2PasswordHasher().encode("a long enough one", "salt" * 4)
+    anna = get_user_model().objects.create(username="anna", password=stored)
+    with tenant_scope(press.pk):
+        Membership.objects.create(tenant=press, user=anna, role=Role.ADMIN)
+    shown: list[str] = []
+    with pages.browser() as chromium:
+        page = chromium.new_context(
+            base_url=installation.web, viewport={"width": 1280, "height": 800}
+        ).new_page()
+        page.set_default_timeout(30_000)
+        page.goto("/")
+        page.fill("input[name=username]", "anna")
+        page.fill("input[name=password]", "a long enough one")
+        page.press("input[name=password]", "Enter")
+        walk.walk(page, shown.append)
+        page.close()
+
+    told = (DOCS / "tutorial-browser.md").read_text(encoding="utf-8")
+    assert re.findall(r"images/tutorial/(\w+)\.webp\)\]", told) == shown
+    assert walk.NOTES in told
+    with tenant_scope(press.pk):
+        run = PipelineRun.objects.get()
+        rounds = list(
+            Activity.objects.filter(agent_role="content-brief-writer")
+            .order_by("round")
+            .values_list("status", flat=True)
+        )
+        schedule = Schedule.objects.get()
+    assert (run.status, run.name, run.labels) == (
+        "completed",
+        "Bees in the city for Northern Press",
+        {"client": "northern-press"},
+    )
+    assert rounds == ["rejected", "approved"]
+    assert (schedule.name, schedule.cron) == ("City bees, every Monday", "0 9 * * 1")
 
 
 @pytest.mark.parametrize("page", HOW_TO)

@@ -1,4 +1,5 @@
-"""Command line: `python -m tests.screenshots [WORD ...]` takes pictures of the pages whose addresses hold one of the words, else of all."""
+"""Command line: `python -m tests.screenshots [WORD ...]` takes pictures of the pages whose addresses hold one of the words, else of all. The word
+tutorial takes those of the tutorial in the browser."""
 
 from __future__ import annotations
 
@@ -24,6 +25,9 @@ def main(words: list[str]) -> None:
 
         with world.running(print) as scene:
             taken = taking.everything(scene, document.FOLDER, words, print)
+            # Last, since the platform's pages would show its tenant's work too.
+            if not words or "tutorial" in words:
+                taking.tutorial(scene, document.OF_TUTORIAL, print)
         if not words:
             document.clear_out(taken)
         document.write()

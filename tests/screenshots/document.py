@@ -10,6 +10,7 @@ from tests.architecture import tree
 from tests.screenshots.taking import LOOKS, Shot
 
 FOLDER = tree.ROOT / "docs" / "images" / "screens"
+OF_TUTORIAL = tree.ROOT / "docs" / "images" / "tutorial"
 PAGE = tree.ROOT / "docs" / "screens.md"
 _SECTION = re.compile(r"(<!-- pictures: (\w+) -->\n).*?(<!-- end of \w+ -->)", re.DOTALL)
 

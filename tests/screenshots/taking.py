@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from tests.pages import BROWSERS
+from tests.screenshots import walk
 from tests.screenshots.world import Scene
 
 LARGEST = 150_000  # bytes of a picture
@@ -62,6 +63,29 @@ def everything(scene: Scene, folder: Path, words: list[str], tell: Callable[[str
     return wanted
 
 
+def tutorial(scene: Scene, folder: Path, tell: Callable[[str], None]) -> list[Path]:
+    """The tutorial in the browser, done in a tenant of its own; a picture of each of its steps."""
+    from playwright.sync_api import sync_playwright
+
+    tell("Doing the tutorial in the browser")
+    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    files: list[Path] = []
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        page = _signed_in(browser, scene, "console", "light", scene.newcomer)
+        page.set_default_timeout(30_000)
+        session = page.context.new_cdp_session(page)
+
+        def seen(step: str) -> None:
+            files.append(folder / f"{step}.webp")
+            files[-1].write_bytes(_picture(session))
+
+        walk.walk(page, seen)
+        browser.close()
+    return files
+
+
 def _pages(browser: Any, scene: Scene, area: str) -> Iterator[Shot]:
     page = _signed_in(browser, scene, area, "light")
     page.goto(scene.web + START[area])
@@ -109,7 +133,7 @@ def _picture(session: Any) -> bytes:
     return taken
 
 
-def _signed_in(browser: Any, scene: Scene, area: str, look: str) -> Any:
+def _signed_in(browser: Any, scene: Scene, area: str, look: str, login: tuple[str, str] | None = None) -> Any:
     width, height, colours = LOOKS[look]
     context = browser.new_context(
         viewport={"width": width, "height": height},
@@ -119,7 +143,7 @@ def _signed_in(browser: Any, scene: Scene, area: str, look: str) -> Any:
         timezone_id="UTC",
     )
     page = context.new_page()
-    name, password = scene.superuser if area == "admin" else scene.member
+    name, password = login or (scene.superuser if area == "admin" else scene.member)
     page.goto(f"{scene.web}/login/")
     page.fill("input[name=username]", name)
     page.fill("input[name=password]", password)

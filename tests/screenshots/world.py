@@ -21,10 +21,11 @@ from orchestrator.demo.opening import EXAMPLES, agency_of, content_brief, free_p
 from orchestrator.demo.scheduling import Weekly
 from orchestrator.embedded import ServiceHome
 from orchestrator.local.stack import ADMIN, LocalStack
+from tenants import registration
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Membership, Role, Tenant
 
-TENANT, MEMBER, PASSWORD = "northern-press", "anna", "a password for pictures"
+TENANT, MEMBER, NEWCOMER, PASSWORD = "northern-press", "anna", "nora", "a password for pictures"
 NOBODY_LISTENS = "http://127.0.0.1:9/"
 PATIENCE_SECONDS = 90.0
 
@@ -36,6 +37,7 @@ class Scene:
     web: str
     member: tuple[str, str]
     superuser: tuple[str, str]
+    newcomer: tuple[str, str]  # an admin of a tenant in which nothing has happened yet
 
 
 @contextmanager
@@ -50,15 +52,17 @@ def running(tell: Callable[[str], None]) -> Iterator[Scene]:
     with stack.running() as (_, addresses):
         tell("Letting the agents work")
         agency = agency_of("Northern Press", TENANT, addresses, note=story.NOTE)
-        _member()
+        with system_scope():
+            _member(MEMBER, Tenant.objects.get(slug=TENANT))
+        _member(NEWCOMER, registration.register("newsroom", name="Newsroom"))
         _played(agency)
-        yield Scene(addresses.web, (MEMBER, PASSWORD), (ADMIN, addresses.admin_password))
+        yield Scene(
+            addresses.web, (MEMBER, PASSWORD), (ADMIN, addresses.admin_password), (NEWCOMER, PASSWORD)
+        )
 
 
-def _member() -> None:
-    user = get_user_model().objects.create_user(MEMBER, password=PASSWORD)
-    with system_scope():
-        tenant = Tenant.objects.get(slug=TENANT)
+def _member(name: str, tenant: Tenant) -> None:
+    user = get_user_model().objects.create_user(name, password=PASSWORD)
     with tenant_scope(tenant.pk):
         Membership.objects.create(tenant=tenant, user=user, role=Role.ADMIN)
 
