@@ -12,15 +12,13 @@ from tenants.models.base import Tenant, TenantOwned, TenantPart, TenantQuerySet
 class FreshEvent(TenantPart):
     """An event without a number yet: written by a trigger in the transaction of the change, gone as soon as somebody reads."""
 
+    # In the database the key is (tenant, id), the only index: rows are found by tenant, and a sequence makes ids unique.
     id = models.BigAutoField(primary_key=True)
     kind = models.CharField(max_length=32)
     at = models.DateTimeField()
     activity_id = models.UUIDField(null=True)
     pipeline_run_id = models.UUIDField(null=True)
     data = models.JSONField(default=dict)
-
-    class Meta:
-        indexes = (models.Index(fields=("tenant", "id"), name="fresh_events_in_order"),)
 
     def __str__(self) -> str:
         return self.kind

@@ -27,6 +27,7 @@ from tenants.postgresql import silence
 from tests.engine import Engine, at_once, elsewhere, eventually
 from tests.flows import BROKEN, Flow, step
 from tests.network import proxy_to
+from tests.plans import asked_of, rows_read
 from tests.scheduling import HOUR, NOON, fire, make_schedule
 
 
@@ -422,3 +423,22 @@ def test_a_schedule_that_fires_and_a_budget_that_is_used_up_are_told_of(
 
     assert told[0] == "schedule.fired"
     assert told[-2:] == ["budget.warning", "budget.exceeded"]
+
+
+def test_numbering_reads_the_fresh_events_of_its_tenant_alone(tenant: Tenant, other_tenant: Tenant) -> None:
+    def arrive(owner: Tenant, count: int) -> None:
+        with tenant_scope(owner.pk):
+            FreshEvent.objects.bulk_create(
+                FreshEvent(tenant_id=owner.pk, kind="activity.created", at=timezone.now())
+                for _ in range(count)
+            )
+
+    arrive(other_tenant, 2_000)
+    arrive(tenant, 5)
+    with asked_of(APP) as asked:
+        assert log.number(tenant.pk) == 5
+    sql, params = next((sql, params) for _, sql, params in asked if "DELETE FROM tenants_freshevent" in sql)
+    arrive(tenant, 5)
+
+    with tenant_scope(tenant.pk):
+        assert rows_read(APP, sql, {**params, "last": 5}) < 100

@@ -5,7 +5,7 @@
 -- Guarantee   an event gets one number, and at most one delivery per webhook. What has not committed yet is numbered later, higher.
 WITH taken AS (
     DELETE FROM tenants_freshevent
-    WHERE id = ANY(ARRAY(SELECT id FROM tenants_freshevent WHERE tenant_id = %(tenant)s ORDER BY tenant_id, id LIMIT %(limit)s))
+    WHERE tenant_id = %(tenant)s AND id = ANY(ARRAY(SELECT id FROM tenants_freshevent WHERE tenant_id = %(tenant)s ORDER BY tenant_id, id LIMIT %(limit)s))
     RETURNING *
 ), numbered AS (
     INSERT INTO tenants_event (id, tenant_id, number, kind, at, activity_id, pipeline_run_id, data)
