@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -144,7 +144,14 @@ def _behind(stack: Stack, name: str) -> list[psutil.Process]:
         if connection.raddr
     }
     serving = psutil.Process(server.pid).children()
-    return [one for one in serving if any(f"({port})" in " ".join(one.cmdline()) for port in ports)]
+    return [one for one in serving if any(f"({port})" in _told_by(one) for port in ports)]
+
+
+def _told_by(process: psutil.Process) -> str:
+    """What it says it is; nothing when it has ended meanwhile."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def test_processes_of_postgresql_that_hang_alone_keep_no_request_waiting_for_longer_than_ten_seconds(

@@ -201,7 +201,24 @@ def members_of(wanted: dict[str, Any]) -> set[str]:
     return set(wanted.get("properties", ())).union(*(members_of(each) for each in deeper))
 
 
-CHECKS = {"python": python_compiles, "json": json_fits, "yaml": yaml_fits, "sh": shell_is_right}
+def diff_is_done(block: Block) -> None:
+    """Each line that it adds stands in the file named above it, and none that it takes away does."""
+    text = ""
+    for line in block.text.splitlines():
+        mark, words = line[0], line[1:].partition("  #")[0].strip()
+        if mark == " ":
+            text = (tree.ROOT / words).read_text(encoding="utf-8")
+        else:
+            assert (words in text) is (mark == "+"), line
+
+
+CHECKS = {
+    "python": python_compiles,
+    "json": json_fits,
+    "yaml": yaml_fits,
+    "sh": shell_is_right,
+    "diff": diff_is_done,
+}
 
 
 @pytest.mark.parametrize(
