@@ -27,6 +27,7 @@ from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantView
+from tenants.events import log
 from tenants.models import Role
 from tenants.models.events import KINDS, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
 
@@ -144,6 +145,7 @@ class WebhookViewSet(VersionedResource):
         if WebhookEndpoint.objects.for_tenant(self.tenant_id).count() >= most:
             raise TooManyWebhooks(f"There are {most} webhooks; remove one first.")
         webhook = WebhookEndpoint(tenant_id=self.tenant_id)
+        self._begin_now()
         self._put(webhook)
         secret = webhooks.renew_secret(webhook)
         webhook.save(force_insert=True)
@@ -160,6 +162,8 @@ class WebhookViewSet(VersionedResource):
     def update(self, request: Request, pk: UUID) -> Response:
         """It keeps its secret. Changing one that the system has switched off switches it on, unless `enabled` is false."""
         webhook = self.locked()
+        if not webhook.enabled:
+            self._begin_now()
         self._put(webhook)
         webhook.off_reason, webhook.failures = "", 0
         webhook.failing_since = webhook.paused_until = None
@@ -203,6 +207,10 @@ class WebhookViewSet(VersionedResource):
         delivery = webhooks.send_test(self.get_object())
         delivery.refresh_from_db()
         return Response(WebhookDeliverySerializer(delivery).data, status=202)
+
+    def _begin_now(self) -> None:
+        """What has happened before the webhook is switched on gets its numbers before, so that it is not told of it."""
+        log.number_unread(self.tenant_id)
 
     def _put(self, webhook: WebhookEndpoint) -> None:
         webhook.url = self.body["url"]

@@ -72,11 +72,11 @@ class EventAdmin(RecordAdmin):
 
 @admin.register(FreshEvent)
 class FreshEventAdmin(RecordAdmin):
-    list_display = ("at", "tenant", "kind", "activity_id", "pipeline_run_id")
+    list_display = ("id", "tenant", "activity_id", "first_seq", "last_seq", "kind", "at", "pipeline_run_id")
     list_filter = (TenantFilter,)
     list_select_related = ("tenant",)
     search_fields = ("tenant__slug",)
-    fields = ("tenant", "kind", "at", "activity_id", "pipeline_run_id", "data")
+    fields = ("tenant", "activity_id", "first_seq", "last_seq", "kind", "at", "pipeline_run_id", "data")
     readonly_fields = fields
 
 

@@ -57,7 +57,7 @@ def follow(
     tenant_id = bearer.principal.tenant_id
     with tenant_scope(tenant_id):
         log.follow(tenant_id)
-        log.number(tenant_id)
+        log.number_unread(tenant_id)
         oldest, last = log.position_of_log(tenant_id)
     gone = after is not None and not oldest - 1 <= after <= last
     position = last if after is None or gone else after

@@ -266,7 +266,7 @@ def _of_process(pid: int) -> Hub:
 
 EVENTS_AT_ONCE = 500  # for the streams of one tenant; then others get their turn
 
-#: Those of these tenants whose log holds more than was looked at, or will as soon as somebody numbers it.
+#: Those of these tenants whose log holds more than was looked at, or will as soon as it is numbered.
 _WITH_NEWS = """
     SELECT asked.tenant_id
     FROM unnest(%s::uuid[], %s::bigint[]) AS asked (tenant_id, position)

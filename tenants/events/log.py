@@ -2,11 +2,13 @@
 
 Numbers are given after the commit, by whoever wants to read, under the lock of the tenant's row: one numbering after the other, each of
 what has committed by then. So a number never appears below one that somebody has seen, however long a transaction was open, and there is
-no gap. Nothing has to run for that; the leader only sees to it that what nobody reads is numbered as well.
+no gap. Nothing has to run for that, and what nobody reads gets no numbers: the leader numbers for webhooks alone, and shortens what lies
+unread.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +24,8 @@ from tenants.exceptions import TenantError
 from tenants.models.events import Event, EventLog, FreshEvent
 from tenants.sql import Statement
 
-BATCH = 1_000  # events numbered under one lock
+BATCH = 1_000  # fresh rows numbered under one lock
+PATIENCE_SECONDS = 2.0  # of a page for what nobody has read for days; the next page goes on with it
 WINDOW = 5_000  # events looked through for one page, so that a filter which fits nothing ends, too
 LISTENED = timedelta(seconds=60)  # three renewals
 
@@ -66,21 +69,29 @@ class Page:
 
 
 def number(tenant_id: UUID, limit: int = BATCH) -> int:
-    """Give fresh events of the tenant their numbers; returns how many. Any number of processes may do it at once."""
+    """Give what is fresh of the tenant its numbers; returns how many rows that was. Any number of processes may do it at once."""
     with tenant_scope(tenant_id):
         if not FreshEvent.objects.for_tenant(tenant_id).exists():
             return 0
         # Lock before reading: the statement that numbers must see all that was numbered before.
-        last = _locked(tenant_id).last_number
+        last = lock(tenant_id).last_number
         given = {"tenant": tenant_id, "last": last, "limit": limit}
-        return int(_NUMBER.run(given, using=APP)[0].numbered)
+        return int(_NUMBER.run(given, using=APP)[0].taken)
+
+
+def number_unread(tenant_id: UUID, within: float | None = None) -> bool:
+    """Number all that has committed by now, for about so many seconds; returns whether that was all of it."""
+    ends = None if within is None else time.monotonic() + within
+    while number(tenant_id) == BATCH:
+        if ends is not None and time.monotonic() >= ends:
+            return False
+    return True
 
 
 def page(tenant_id: UUID, after: int | None, limit: int, wanted: EventFilter = EventFilter()) -> Page:
     """The next events after a number; None begins with the oldest. What has committed by now is in the log. Raises `EventsGone`."""
     with tenant_scope(tenant_id):
-        while number(tenant_id) == BATCH:
-            pass
+        all_numbered = number_unread(tenant_id, PATIENCE_SECONDS)
         oldest, last = position_of_log(tenant_id)
         if after is None:
             after = oldest - 1
@@ -90,7 +101,7 @@ def page(tenant_id: UUID, after: int | None, limit: int, wanted: EventFilter = E
         found = list(between(tenant_id, after, until, wanted)[: limit + 1])
         if len(found) > limit:
             return Page(found[:limit], found[limit - 1].number, more=True)
-        return Page(found, until, more=until < last)
+        return Page(found, until, more=until < last or not all_numbered)
 
 
 def between(tenant_id: UUID, after: int, until: int, wanted: EventFilter = EventFilter()) -> Any:
@@ -115,11 +126,12 @@ def position_of_log(tenant_id: UUID) -> tuple[int, int]:
 def follow(tenant_id: UUID) -> None:
     """Let changes ring the bell for a minute. Whoever follows the log says so again before it is over."""
     with tenant_scope(tenant_id):
-        _locked(tenant_id)
+        lock(tenant_id)
         EventLog.objects.for_tenant(tenant_id).update(listened_until=Now() + LISTENED)
 
 
-def _locked(tenant_id: UUID) -> EventLog:
+def lock(tenant_id: UUID) -> EventLog:
+    """The row of the tenant's log, locked by the caller's transaction."""
     EventLog.objects.bulk_create([EventLog(tenant_id=tenant_id)], ignore_conflicts=True)
     found: EventLog = EventLog.objects.for_tenant(tenant_id).select_for_update().get()
     return found

@@ -1,38 +1,56 @@
-"""What is done for the logs of all tenants: what nobody reads is numbered, and what is old is deleted."""
+"""What is done for the logs of all tenants: numbers for webhooks, and an end of what is old or too much."""
 
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connections
+from django.db import connections, transaction
 
 from tenants import clock
 from tenants.context import SYSTEM, system_scope
 from tenants.models.events import Event, WebhookDelivery, WebhookDeliveryState
+from tenants.sql import Statement
 
 from . import log
 
 TENANTS_AT_ONCE = 500
 PURGE_BATCH = 5_000
+UNREAD = 100_000  # fresh rows of a tenant that may wait for a reader, who then waits for about three seconds
 
-#: Tenants with fresh events, found by jumping through the index from one tenant to the next.
+_DROP_UNREAD = Statement.load(Path(__file__).parent / "sql", "drop_unread")
+
+#: Tenants with a webhook and something fresh. Nobody else has to be told unless they ask.
 _CONCERNED = """
-    WITH RECURSIVE concerned AS (
+    SELECT w.tenant_id FROM tenants_webhookendpoint w
+    WHERE w.enabled AND EXISTS (SELECT FROM tenants_freshevent f WHERE f.tenant_id = w.tenant_id)
+    GROUP BY w.tenant_id ORDER BY random() LIMIT %s
+"""
+
+#: Tenants with anything fresh, found by jumping through the index from one tenant to the next.
+_UNREAD = """
+    WITH RECURSIVE unread AS (
         (SELECT tenant_id FROM tenants_freshevent ORDER BY tenant_id LIMIT 1)
         UNION ALL
-        SELECT (SELECT f.tenant_id FROM tenants_freshevent f WHERE f.tenant_id > c.tenant_id ORDER BY f.tenant_id LIMIT 1)
-        FROM concerned c WHERE c.tenant_id IS NOT NULL)
-    SELECT tenant_id FROM concerned WHERE tenant_id IS NOT NULL ORDER BY random() LIMIT %s
+        SELECT (SELECT f.tenant_id FROM tenants_freshevent f WHERE f.tenant_id > u.tenant_id ORDER BY f.tenant_id LIMIT 1)
+        FROM unread u WHERE u.tenant_id IS NOT NULL)
+    SELECT tenant_id FROM unread WHERE tenant_id IS NOT NULL
 """
+
+_IS_LONG = (
+    "SELECT EXISTS (SELECT FROM tenants_freshevent WHERE tenant_id = %s ORDER BY tenant_id, id OFFSET %s)"
+)
 
 
 def number_all(within: float = 0.5) -> int:
-    """Number what is fresh, of all tenants, for about so many seconds; returns how many events. Any number of processes may do it."""
+    """Number what webhooks wait for, of all tenants, for about so many seconds; returns how many fresh rows. Any number of processes may
+    do it."""
     ends, numbered = time.monotonic() + within, 0
-    for tenant_id in _concerned():
+    for tenant_id in _asked(_CONCERNED, TENANTS_AT_ONCE):
         while (found := log.number(tenant_id)) and time.monotonic() < ends:
             numbered += found
             if found < log.BATCH:
@@ -43,7 +61,8 @@ def number_all(within: float = 0.5) -> int:
 
 
 def purge() -> int:
-    """Delete events and ended deliveries that are too old, of all tenants, a batch at a time; returns how many events."""
+    """Delete events and ended deliveries that are too old, of all tenants, a batch at a time, and shorten what nobody has read; returns
+    how many events and fresh rows."""
     before = clock.now() - timedelta(days=settings.ORCHESTRATOR_EVENT_DAYS)
     deleted = 0
     with system_scope():
@@ -57,10 +76,29 @@ def purge() -> int:
         old = WebhookDelivery.objects.filter(created_at__lt=before, state__in=ended).order_by("created_at")
         while WebhookDelivery.objects.filter(pk__in=old.values("pk")[:PURGE_BATCH]).delete()[0]:
             pass
-    return deleted
+    return deleted + _shorten_unread(before)
 
 
-def _concerned() -> list[UUID]:
+def _shorten_unread(before: datetime) -> int:
+    """Drop what nobody has read in time, and number the rest of a log that is long, so that no reader waits for it; returns how many
+    fresh rows were dropped."""
+    dropped = 0
+    for tenant_id in _asked(_UNREAD):
+        while found := _drop_unread(tenant_id, before):
+            dropped += found
+        while _asked(_IS_LONG, tenant_id, UNREAD) == [True]:
+            log.number(tenant_id, limit=PURGE_BATCH)
+    return dropped
+
+
+def _drop_unread(tenant_id: UUID, before: datetime) -> int:
+    with system_scope(), transaction.atomic(using=SYSTEM):
+        log.lock(tenant_id)
+        given = {"tenant": tenant_id, "before": before, "limit": PURGE_BATCH}
+        return int(_DROP_UNREAD.run(given, using=SYSTEM)[0].dropped)
+
+
+def _asked(question: str, *parameters: UUID | int) -> list[Any]:
     with connections[SYSTEM].cursor() as cursor:
-        cursor.execute(_CONCERNED, [TENANTS_AT_ONCE])
-        return [tenant_id for (tenant_id,) in cursor.fetchall()]
+        cursor.execute(question, parameters)
+        return [answer for (answer,) in cursor.fetchall()]

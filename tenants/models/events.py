@@ -10,25 +10,30 @@ from tenants.models.base import Tenant, TenantOwned, TenantPart, TenantQuerySet
 
 
 class FreshEvent(TenantPart):
-    """An event without a number yet: written by a trigger in the transaction of the change, gone as soon as somebody reads."""
+    """What has happened and has no number yet: written by a trigger in the transaction of the change, gone as soon as somebody reads.
+
+    Changes of an activity are only pointed at, in its history; what else happens is told by the row itself.
+    """
 
     # In the database the key is (tenant, id), the only index: rows are found by tenant, and a sequence makes ids unique.
     id = models.BigAutoField(primary_key=True)
-    kind = models.CharField(max_length=32)
-    at = models.DateTimeField()
     activity_id = models.UUIDField(null=True)
+    first_seq = models.IntegerField(null=True, help_text="Of the activity's history.")
+    last_seq = models.IntegerField(null=True)
+    kind = models.CharField(max_length=32, null=True, help_text="Empty: as the history says.")
+    at = models.DateTimeField(null=True)
     pipeline_run_id = models.UUIDField(null=True)
-    data = models.JSONField(default=dict)
+    data = models.JSONField(null=True)
 
     def __str__(self) -> str:
-        return self.kind
+        return self.kind or f"{self.activity_id} {self.first_seq}"
 
 
 class Event(TenantPart):
     """An event with its number: 1, 2, 3 and so on for each tenant, without a gap. Never changed, deleted by age."""
 
     id = models.BigIntegerField(
-        primary_key=True, help_text="As in FreshEvent. Readers know the number alone."
+        primary_key=True, help_text="In the order of numbering. Readers know the number alone."
     )
     number = models.BigIntegerField()
     kind = models.CharField(max_length=32)

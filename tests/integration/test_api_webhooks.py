@@ -9,7 +9,9 @@ from uuid import uuid4
 import pytest
 import standardwebhooks
 
+from activities.alerts import raise_alert
 from activities.maintenance import key_rotation
+from activities.models.alert import AlertKind
 from activities.webhooks import deliver_waiting
 from agents import credentials
 from tenants.context import tenant_scope
@@ -216,3 +218,26 @@ def test_secrets_are_sealed_again_when_keys_rotate(
     with tenant_scope(tenant.pk):
         assert credentials.is_current(WebhookEndpoint.objects.get().secret_sealed)
     log.number(tenant.pk)
+
+
+def test_a_webhook_is_not_told_of_what_happened_before_it_was_switched_on(
+    api: Callable[..., Any], tenant: Tenant, receiver: HttpReceiver
+) -> None:
+    def happens() -> None:
+        with tenant_scope(tenant.pk):
+            raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
+
+    def told() -> int:
+        log.number(tenant.pk)
+        return len(deliveries(tenant))
+
+    client, body = api(), {"url": receiver.url}
+    happens()
+    hook = f"{HOOKS}{client.post(HOOKS, body).json()['id']}/"
+    assert told() == 0
+    client.put(hook, {**body, "enabled": False})
+    happens()
+    client.put(hook, body)
+    assert told() == 0
+    happens()
+    assert told() == 1

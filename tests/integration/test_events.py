@@ -14,18 +14,21 @@ from django.utils import timezone
 
 from activities import cancellation
 from activities.alerts import raise_alert
+from activities.dead_letters import operations
 from activities.human_tasks import approvals
+from activities.models import Activity, DeadLetter
 from activities.models.alert import AlertKind
+from agents.contracts import AgentRequest, AgentResult
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.events import log, numbering
 from tenants.events.hub import PROOF_SECONDS, SILENT_SECONDS, Listener
 from tenants.events.log import EventFilter, EventsGone
 from tenants.models import Budget, Tenant
-from tenants.models.events import Event, FreshEvent
+from tenants.models.events import Event, FreshEvent, WebhookEndpoint
 from tenants.postgresql import silence
 from tests.engine import Engine, at_once, elsewhere, eventually
-from tests.flows import BROKEN, Flow, step
+from tests.flows import BROKEN, Flow, answering, step
 from tests.network import proxy_to
 from tests.plans import asked_of, rows_read
 from tests.scheduling import HOUR, NOON, fire, make_schedule
@@ -158,7 +161,6 @@ def test_an_event_that_commits_late_is_read_after_those_that_were_faster(tenant:
 
     assert [event.data["alert_kind"] for event in first.events] == ["test"]
     assert [event.data["alert_kind"] for event in second.events] == ["overdue"]
-    assert second.events[0].id < first.events[0].id
     assert (first.events[0].number, second.events[0].number) == (1, 2)
 
 
@@ -221,12 +223,101 @@ def test_row_security_alone_keeps_tenants_apart(tenant: Tenant, other_tenant: Te
         assert not FreshEvent.objects.filter().exists()
 
 
-def test_what_nobody_reads_is_numbered_by_the_keeper(tenant: Tenant, other_tenant: Tenant) -> None:
+def test_the_leader_numbers_for_webhooks_and_leaves_what_nobody_reads(
+    tenant: Tenant, other_tenant: Tenant
+) -> None:
+    with tenant_scope(tenant.pk):
+        WebhookEndpoint.objects.create(tenant=tenant, url="https://example.com/")
+    with tenant_scope(other_tenant.pk):
+        WebhookEndpoint.objects.create(tenant=other_tenant, url="https://example.com/", enabled=False)
     happens(tenant, 2)
     happens(other_tenant)
 
-    assert numbering.number_all() == 3
+    assert numbering.number_all() == 2
     assert numbering.number_all() == 0
+    assert [event.number for event in log.page(other_tenant.pk, None, 100).events] == [1]
+
+
+def test_a_failure_read_long_after_it_was_mended_is_told_as_it_was(engine: Engine, tenant: Tenant) -> None:
+    def refuse(request: AgentRequest) -> AgentResult:
+        raise PermanentAgentError("No.", code="no_such_client")
+
+    engine.agent.behaviour = refuse
+    engine.serve(tenant)
+    [activity] = engine.submit(tenant)
+    engine.drain()
+    engine.agent.behaviour = answering({})
+    with tenant_scope(tenant.pk):
+        operations.replay(tenant.pk, DeadLetter.objects.for_tenant(tenant.pk), actor="test")
+    engine.drain()
+    with tenant_scope(tenant.pk):
+        assert Activity.objects.get(pk=activity).status == "done"
+
+    events = log.page(tenant.pk, None, 100, EventFilter(frozenset({"activity.failed"}))).events
+
+    assert [(event.data["error_code"], event.data["attempts"]) for event in events] == [("no_such_client", 1)]
+
+
+def test_events_of_a_deleted_activity_leave_no_gap(engine: Engine, tenant: Tenant) -> None:
+    engine.serve(tenant)
+    [activity] = engine.submit(tenant)
+    engine.drain()
+    with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
+        cursor.execute("DELETE FROM activities_activityevent WHERE activity_id = %s", [activity])
+    happens(tenant)
+
+    assert [(event.number, event.kind) for event in log.page(tenant.pk, None, 100).events] == [
+        (1, "alert.raised")
+    ]
+
+
+def test_a_page_of_a_long_unread_log_says_that_there_is_more(tenant: Tenant, monkeypatch: Any) -> None:
+    monkeypatch.setattr(log, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(log.number, "__defaults__", (2,))
+    monkeypatch.setattr(log, "BATCH", 2)
+    happens(tenant, 5)
+
+    pages, cursor, more = [], 0, True
+    while more:
+        page = log.page(tenant.pk, cursor, 100)
+        pages.append([event.number for event in page.events])
+        cursor, more = page.cursor, page.more
+
+    assert pages == [[1, 2], [3, 4], [5]]
+
+
+def test_what_nobody_has_read_in_time_is_dropped_and_who_stopped_before_it_is_told(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
+    happens(tenant)
+    last = log.page(tenant.pk, None, 100).cursor
+    engine.serve(tenant)
+    engine.submit(tenant)
+    happens(other_tenant)
+    with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
+        cursor.execute("UPDATE activities_activityevent SET at = at - interval '8 days'")
+
+    assert numbering.purge() == 1
+    happens(tenant)
+
+    with pytest.raises(EventsGone):
+        log.page(tenant.pk, last, 100)
+    assert [event.number for event in log.page(tenant.pk, None, 100).events] == [3]
+    assert [event.number for event in log.page(other_tenant.pk, None, 100).events] == [1]
+
+
+def test_a_long_unread_log_is_numbered_before_somebody_waits_for_it(tenant: Tenant, monkeypatch: Any) -> None:
+    monkeypatch.setattr(numbering, "UNREAD", 3)
+    happens(tenant, 3)
+    numbering.purge()
+    with tenant_scope(tenant.pk):
+        assert not Event.objects.exists()
+    happens(tenant)
+
+    numbering.purge()
+
+    with tenant_scope(tenant.pk):
+        assert Event.objects.count() == 4
 
 
 def test_old_events_go_and_whoever_comes_too_late_is_told(tenant: Tenant, settings: Any) -> None:
@@ -429,7 +520,7 @@ def test_numbering_reads_the_fresh_events_of_its_tenant_alone(tenant: Tenant, ot
     def arrive(owner: Tenant, count: int) -> None:
         with tenant_scope(owner.pk):
             FreshEvent.objects.bulk_create(
-                FreshEvent(tenant_id=owner.pk, kind="activity.created", at=timezone.now())
+                FreshEvent(tenant_id=owner.pk, kind="alert.raised", at=timezone.now(), data={})
                 for _ in range(count)
             )
 

@@ -16,7 +16,7 @@ from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import RetryableAgentError
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
-from tenants.events import numbering
+from tenants.events import log
 from tenants.models import Tenant
 from tests.engine import Engine
 
@@ -78,7 +78,7 @@ def test_what_a_plan_reads_does_not_grow_with_what_waits_and_what_has_ended(
     analyze()
     engine.submit(tenant, count=2)
     run_pipelines(engine, tenant, 1)  # every statement has its plan
-    numbering.number_all()
+    log.number_unread(tenant.pk)
     if statistics == "newer than the plans":
         analyze()
 
@@ -87,7 +87,9 @@ def test_what_a_plan_reads_does_not_grow_with_what_waits_and_what_has_ended(
     submitted = rows_read()
     run_pipelines(engine, tenant, RUNS)
     ended = rows_read()
-    numbered = numbering.number_all(within=PATIENCE_SECONDS)
+    numbered = 0
+    while found := log.number(tenant.pk):
+        numbered += found
     over = rows_read()
 
     assert len(engine.agent.calls) == (RUNS + 1) * 6

@@ -19,8 +19,8 @@ from agents.exceptions import PermanentAgentError, RetryableAgentError
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
+from tenants.events import log
 from tenants.models import Budget, Tenant
-from tenants.models.events import FreshEvent
 from tests.answers import problem
 from tests.engine import Engine, at_once
 from tests.open_questions import DIRECTION, asking
@@ -160,11 +160,8 @@ def test_it_is_an_event_of_the_history_and_one_of_the_trail(
     assert (moment["verb"], moment["source"], moment["target"]) == ("reschedule", "created", "created")
     assert moment["detail"]["changes"] == {"priority": [10, 2]}
     assert (shown["version"], again["version"]) == (before + 1, before + 1)
-    with tenant_scope(acme.pk):
-        kinds = (
-            FreshEvent.objects.filter(activity_id=activity_id).order_by("pk").values_list("kind", flat=True)
-        )
-        assert list(kinds) == ["activity.created", "activity.rescheduled"]
+    events = log.page(acme.pk, None, 100, log.EventFilter(activity=activity_id)).events
+    assert [event.kind for event in events] == ["activity.created", "activity.rescheduled"]
     entries = api("admin").get("/api/v1/audit/?limit=50").json()["results"]
     *_, entry = (
         one for one in entries if one["operation"] == "PATCH /activities/{id}/"

@@ -1,5 +1,5 @@
-"""Command line: `python -m tests.screenshots [WORD ...]` takes pictures of the pages whose addresses hold one of the words, else of all. The word
-tutorial takes those of the tutorial in the browser."""
+"""Command line: `python -m tests.screenshots [WORD ...]` takes pictures of the pages whose addresses hold one of the words, else of all.
+The word tutorial takes those of the tutorial in the browser."""
 
 from __future__ import annotations
 

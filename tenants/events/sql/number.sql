@@ -1,24 +1,66 @@
--- Gives the oldest fresh events of a tenant their numbers, and makes a delivery for each webhook that wants them. The row of the
+-- Gives what is fresh of a tenant, from the oldest on, its numbers, and makes a delivery for each webhook that wants it. The row of the
 -- tenant's log is locked by this transaction.
--- Parameters  tenant; last: the last number given; limit
--- Returns     how many there were
+-- Parameters  tenant; last: the last number given; limit: of fresh rows, each with the events of one statement about one activity
+-- Returns     how many fresh rows there were, and how many events
 -- Guarantee   an event gets one number, and at most one delivery per webhook. What has not committed yet is numbered later, higher.
+--             An activity that has been deleted meanwhile takes its events with it; they get no numbers.
+-- Plan        LIMIT and OFFSET keep the planner from joining: it cannot know how many rows there will be, and each is to be found by its key.
 WITH taken AS (
     DELETE FROM tenants_freshevent
     WHERE tenant_id = %(tenant)s AND id = ANY(ARRAY(SELECT id FROM tenants_freshevent WHERE tenant_id = %(tenant)s ORDER BY tenant_id, id LIMIT %(limit)s))
     RETURNING *
+), of_activities AS (
+    SELECT t.id, e.seq, made.place, made.kind, e.at, e.activity_id, a.pipeline_run_id, jsonb_strip_nulls(jsonb_build_object(
+               'status', e.target, 'previous_status', e.source, 'agent_role', a.agent_role, 'human_role', a.human_role,
+               'parent', a.parent_id, 'link_kind', a.link_kind, 'step', a.step, 'schedule', a.schedule_id,
+               'deliverable', a.deliverable_id, 'run', e.run_id,
+               'attempts', CASE WHEN e.target = 'failed' THEN coalesce(
+                   (SELECT r.attempt FROM activities_activityrun r WHERE r.id = e.run_id), a.attempts) END,
+               -- Agents choose it as well. What is no name is text, and texts are in no event.
+               'error_code', CASE WHEN e.target = 'failed' THEN substring(e.detail -> 'error' ->> 'code' FROM '^[a-z][a-z0-9_]{0,39}$') END)) AS data
+    FROM taken t
+    CROSS JOIN LATERAL (
+        SELECT * FROM activities_activityevent WHERE activity_id = t.activity_id AND seq BETWEEN t.first_seq AND t.last_seq OFFSET 0
+    ) e
+    CROSS JOIN LATERAL (
+        SELECT pipeline_run_id, agent_role, human_role, parent_id, link_kind, step, schedule_id, deliverable_id, assignee_type, is_approval_gate,
+            attempts
+        FROM activities_activity WHERE id = t.activity_id OFFSET 0
+    ) a
+    CROSS JOIN LATERAL (
+        SELECT 0 AS place, CASE
+            WHEN e.verb = 'submit' THEN 'activity.created'
+            WHEN e.source = e.target THEN 'activity.rescheduled'
+            WHEN e.target = 'in_progress' THEN 'activity.started'
+            WHEN e.target = 'done' THEN 'activity.completed'
+            WHEN e.target = 'created' THEN 'activity.released'
+            WHEN e.target IN ('awaiting_approval', 'awaiting_subtask', 'awaiting_review', 'blocked') THEN 'activity.waiting'
+            ELSE 'activity.' || e.target END AS kind
+        UNION ALL
+        SELECT 1, CASE WHEN e.verb = 'submit' THEN 'approval.requested' WHEN e.target = 'cancelled' THEN 'approval.withdrawn'
+                       ELSE 'approval.decided' END
+        WHERE a.assignee_type = 'human' AND (a.is_approval_gate OR a.link_kind IN ('gate', 'review', 'approval'))
+          AND (e.verb = 'submit' OR e.target IN ('approved', 'rejected', 'cancelled', 'done'))
+    ) made
+    WHERE t.kind IS NULL
+), told AS (
+    SELECT id, seq, place, kind, at, activity_id, pipeline_run_id, data FROM of_activities
+    UNION ALL
+    SELECT id, 0, 0, kind, at, activity_id, pipeline_run_id, data FROM taken WHERE kind IS NOT NULL
 ), numbered AS (
     INSERT INTO tenants_event (id, tenant_id, number, kind, at, activity_id, pipeline_run_id, data)
-    SELECT id, tenant_id, %(last)s + row_number() OVER (ORDER BY id), kind, at, activity_id, pipeline_run_id, data FROM taken
+    SELECT nextval('tenants_freshevent_id_seq'), %(tenant)s, %(last)s + row_number() OVER (ORDER BY id, seq, place),
+           kind, at, activity_id, pipeline_run_id, data
+    FROM told ORDER BY id, seq, place
     RETURNING number, kind
 ), counted AS (
-    UPDATE tenants_eventlog SET last_number = %(last)s + (SELECT count(*) FROM taken) WHERE tenant_id = %(tenant)s
+    UPDATE tenants_eventlog SET last_number = %(last)s + (SELECT count(*) FROM numbered) WHERE tenant_id = %(tenant)s
 ), webhook AS (
     -- Kept from being removed meanwhile; one that was removed a moment ago gets nothing.
     SELECT id, kinds FROM tenants_webhookendpoint WHERE tenant_id = %(tenant)s AND enabled ORDER BY id FOR KEY SHARE
-), told AS (
+), sent AS (
     INSERT INTO tenants_webhookdelivery (id, tenant_id, endpoint_id, event_number, kind, state, next_attempt_at, created_at)
     SELECT gen_random_uuid(), %(tenant)s, w.id, n.number, n.kind, 'pending', clock_timestamp(), clock_timestamp()
     FROM numbered n JOIN webhook w ON w.kinds = '[]'::jsonb OR w.kinds ? n.kind
 )
-SELECT count(*) AS numbered FROM numbered
+SELECT (SELECT count(*) FROM taken) AS taken, count(*) AS numbered FROM numbered
