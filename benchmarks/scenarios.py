@@ -6,6 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -94,13 +95,13 @@ def steps(folder: Path, scale: float) -> Figures:
     Processor time counts from the first finished step to the last, on both sides alike, so that the start of processes is in neither.
     """
     count = int(1000 * scale)
-    by_hand_rate, by_hand_cpu = _steps_by_hand(folder, count)
+    by_hand_rate, by_hand = _steps_by_hand(folder, count)
     tenant = _tenant(f"steps-{uuid4().hex[:8]}")
     _pipeline(tenant, "chain", _chain(3))
     start_runs(tenant.pk, "chain", [NewRun() for _ in range(count)], actor="bench")
     with setting.our_workers(folder / "ours.log"):
         _wait_for_workers(2)
-        cpu = cpu_per_step(
+        ours = cost_per_step(
             folder,
             done=lambda: _ended(tenant),
             total=3 * count,
@@ -111,7 +112,8 @@ def steps(folder: Path, scale: float) -> Figures:
         our_rate = rate([at.timestamp() for at in ended if at])
     return {
         "ours steps/s": our_rate, "by hand steps/s": by_hand_rate, "ratio": our_rate / by_hand_rate,
-        "ours CPU ms per step": cpu, "by hand CPU ms per step": by_hand_cpu, "CPU ratio": cpu / by_hand_cpu,
+        "ours CPU ms per step": ours.cpu_ms, "by hand CPU ms per step": by_hand.cpu_ms, "CPU ratio": ours.cpu_ms / by_hand.cpu_ms,
+        "ours WAL kB per step": ours.wal_kb, "by hand WAL kB per step": by_hand.wal_kb,
     }  # fmt: skip
 
 
@@ -120,11 +122,11 @@ def _ended(tenant: Tenant) -> int:
         return int(Activity.objects.filter(tenant=tenant, finished_at__isnull=False).count())
 
 
-def _steps_by_hand(folder: Path, count: int) -> tuple[float, float]:
+def _steps_by_hand(folder: Path, count: int) -> tuple[float, Cost]:
     handwritten.prepare()
     handwritten.submit(count)
     with baseline.workers(folder / "by-hand.log", folder=folder):
-        cpu = cpu_per_step(
+        cost = cost_per_step(
             folder,
             done=lambda: baseline.query("SELECT count(*) FROM handwritten_step")[0][0],
             total=3 * count,
@@ -133,15 +135,33 @@ def _steps_by_hand(folder: Path, count: int) -> tuple[float, float]:
             ),
         )
         baseline.refuse_foreign_code()
-    return rate([row[0].timestamp() for row in baseline.query("SELECT at FROM handwritten_step")]), cpu
+    return rate([row[0].timestamp() for row in baseline.query("SELECT at FROM handwritten_step")]), cost
 
 
-def cpu_per_step(folder: Path, *, done: Callable[[], int], total: int, all_done: Callable[[], bool]) -> float:
-    """Milliseconds of processor time of all processes for each step after the first ones."""
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a step costs: milliseconds of processor time of all processes, and kB that PostgreSQL writes ahead."""
+
+    cpu_ms: float
+    wal_kb: float
+
+
+def cost_per_step(folder: Path, *, done: Callable[[], int], total: int, all_done: Callable[[], bool]) -> Cost:
+    """Of each step after the first ones."""
     setting.wait(lambda: done() > 0)
-    before, cpu = done(), setting.cpu_seconds(folder)
+    before, cpu, written = done(), setting.cpu_seconds(folder), _written_ahead()
     setting.wait(all_done, pause=0.25)
-    return (setting.cpu_seconds(folder) - cpu) * 1000 / (total - before)
+    steps = total - before
+    return Cost(
+        (setting.cpu_seconds(folder) - cpu) * 1000 / steps, (_written_ahead() - written) / 1000 / steps
+    )
+
+
+def _written_ahead() -> int:
+    """Bytes, from the beginning of the server's log on."""
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')")
+        return int(cursor.fetchone()[0])
 
 
 def latency(folder: Path, scale: float) -> Figures:

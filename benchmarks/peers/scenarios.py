@@ -85,14 +85,14 @@ def peer(name: str, folder: Path, scale: float) -> Figures:
                 row = connection.execute(query).fetchone()  # type: ignore[call-overload]
                 return int(row[0]) if row else 0
 
-            cpu = scenarios.cpu_per_step(
+            cost = scenarios.cost_per_step(
                 folder,
                 done=lambda: number(f"SELECT count(*) FROM ({it.steps}) steps"),
                 total=STEPS * count,
                 all_done=lambda: number(it.runs) == count,
             )
             moments = [float(row[0]) for row in connection.execute(it.steps)]  # type: ignore[call-overload]
-    return {"steps/s": scenarios.rate(moments), "CPU ms per step": cpu}
+    return {"steps/s": scenarios.rate(moments), "CPU ms per step": cost.cpu_ms}
 
 
 def _environment(url: str) -> dict[str, str]:

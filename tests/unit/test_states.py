@@ -223,7 +223,7 @@ def _named(path: str, pattern: str) -> set[str]:
             id="client",
         ),
         pytest.param(
-            "tenants/events/sql/events_of_activities.sql",
+            "tenants/events/sql/number.sql",
             r"e\.target IN \(([^)]*)\) THEN 'activity\.waiting'",
             WAITING,
             id="events",
