@@ -161,9 +161,9 @@ class WebhookViewSet(VersionedResource):
     )
     def update(self, request: Request, pk: UUID) -> Response:
         """It keeps its secret. Changing one that the system has switched off switches it on, unless `enabled` is false."""
-        webhook = self.locked()
-        if not webhook.enabled:
+        if self.unlocked_rows().filter(pk=pk, enabled=False).exists():
             self._begin_now()
+        webhook = self.locked()
         self._put(webhook)
         webhook.off_reason, webhook.failures = "", 0
         webhook.failing_since = webhook.paused_until = None
@@ -209,7 +209,8 @@ class WebhookViewSet(VersionedResource):
         return Response(WebhookDeliverySerializer(delivery).data, status=202)
 
     def _begin_now(self) -> None:
-        """What has happened before the webhook is switched on gets its numbers before, so that it is not told of it."""
+        """What has happened before the webhook is switched on gets its numbers now, so that it is not told of it. Before any row is locked,
+        as whoever numbers does it: the log, then its webhooks."""
         log.number_unread(self.tenant_id)
 
     def _put(self, webhook: WebhookEndpoint) -> None:
