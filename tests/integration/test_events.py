@@ -238,13 +238,16 @@ def test_the_leader_numbers_for_webhooks_and_leaves_what_nobody_reads(
     assert [event.number for event in log.page(other_tenant.pk, None, 100).events] == [1]
 
 
-def test_a_failure_read_long_after_it_was_mended_is_told_as_it_was(engine: Engine, tenant: Tenant) -> None:
-    def refuse(request: AgentRequest) -> AgentResult:
-        raise PermanentAgentError("No.", code="no_such_client")
+def test_a_failure_read_after_it_was_mended_is_told_as_it_was(engine: Engine, tenant: Tenant) -> None:
+    def fails(request: AgentRequest) -> AgentResult:
+        error = RetryableAgentError if request.attempt < 2 else PermanentAgentError
+        raise error("no", code="no_such_client")
 
-    engine.agent.behaviour = refuse
+    engine.agent.behaviour = fails
     engine.serve(tenant)
     [activity] = engine.submit(tenant)
+    engine.drain()
+    engine.make_due(tenant)
     engine.drain()
     engine.agent.behaviour = answering({})
     with tenant_scope(tenant.pk):
@@ -255,7 +258,7 @@ def test_a_failure_read_long_after_it_was_mended_is_told_as_it_was(engine: Engin
 
     events = log.page(tenant.pk, None, 100, EventFilter(frozenset({"activity.failed"}))).events
 
-    assert [(event.data["error_code"], event.data["attempts"]) for event in events] == [("no_such_client", 1)]
+    assert [(event.data["error_code"], event.data["attempts"]) for event in events] == [("no_such_client", 2)]
 
 
 def test_events_of_a_deleted_activity_leave_no_gap(engine: Engine, tenant: Tenant) -> None:
