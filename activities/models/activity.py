@@ -185,12 +185,12 @@ class Activity(TenantOwned):
         )
         indexes = (
             models.Index(
-                fields=("tenant", "-created_at", "-id"), condition=FOR_LISTS, name="activities_listed"
+                fields=("tenant", "created_at", "id"), condition=FOR_LISTS, name="activities_by_time"
             ),
             models.Index(
-                fields=("tenant", "status", "-created_at"),
+                fields=("tenant", "status", "created_at"),
                 condition=~models.Q(status=""),  # likewise: for lists, which name the status that they want
-                name="activities_listed_by_status",
+                name="activities_by_status",
             ),
             models.Index(
                 fields=("pipeline_run_id", "step"),
