@@ -82,7 +82,7 @@ def number(tenant_id: UUID, limit: int = BATCH) -> int:
 def number_unread(tenant_id: UUID, within: float | None = None) -> bool:
     """Number all that has committed by now, for about so many seconds; returns whether that was all of it."""
     ends = None if within is None else time.monotonic() + within
-    while number(tenant_id) == BATCH:
+    while number(tenant_id, BATCH) == BATCH:
         if ends is not None and time.monotonic() >= ends:
             return False
     return True

@@ -32,7 +32,7 @@ _CONCERNED = """
 """
 
 #: Tenants with anything fresh, found by jumping through the index from one tenant to the next.
-_UNREAD = """
+_WITH_UNREAD = """
     WITH RECURSIVE unread AS (
         (SELECT tenant_id FROM tenants_freshevent ORDER BY tenant_id LIMIT 1)
         UNION ALL
@@ -66,7 +66,8 @@ def purge() -> int:
     before = clock.now() - timedelta(days=settings.ORCHESTRATOR_EVENT_DAYS)
     deleted = 0
     with system_scope():
-        # Their ids are given in the order of time, more or less, so the oldest are found without an index of their own.
+        # Ids are given in the order of numbering, more or less that of time, so the oldest are found without an index of their own. What
+        # was numbered late is kept for longer.
         while ids := list(Event.objects.order_by("pk").values_list("pk", "at")[:PURGE_BATCH]):
             batch = Event.objects.filter(pk__in=[pk for pk, at in ids if at < before]).delete()[0]
             deleted += batch
@@ -83,18 +84,19 @@ def _shorten_unread(before: datetime) -> int:
     """Drop what nobody has read in time, and number the rest of a log that is long, so that no reader waits for it; returns how many
     fresh rows were dropped."""
     dropped = 0
-    for tenant_id in _asked(_UNREAD):
-        while found := _drop_unread(tenant_id, before):
-            dropped += found
+    for tenant_id in _asked(_WITH_UNREAD):
+        # The oldest alone says whether the others are worth a look.
+        while _drop_unread(tenant_id, before, 1):
+            dropped += 1 + _drop_unread(tenant_id, before, PURGE_BATCH)
         while _asked(_IS_LONG, tenant_id, UNREAD) == [True]:
             log.number(tenant_id, limit=PURGE_BATCH)
     return dropped
 
 
-def _drop_unread(tenant_id: UUID, before: datetime) -> int:
+def _drop_unread(tenant_id: UUID, before: datetime, limit: int) -> int:
     with system_scope(), transaction.atomic(using=SYSTEM):
         log.lock(tenant_id)
-        given = {"tenant": tenant_id, "before": before, "limit": PURGE_BATCH}
+        given = {"tenant": tenant_id, "before": before, "limit": limit}
         return int(_DROP_UNREAD.run(given, using=SYSTEM)[0].dropped)
 
 

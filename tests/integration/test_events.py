@@ -276,7 +276,6 @@ def test_events_of_a_deleted_activity_leave_no_gap(engine: Engine, tenant: Tenan
 
 def test_a_page_of_a_long_unread_log_says_that_there_is_more(tenant: Tenant, monkeypatch: Any) -> None:
     monkeypatch.setattr(log, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(log.number, "__defaults__", (2,))
     monkeypatch.setattr(log, "BATCH", 2)
     happens(tenant, 5)
 
