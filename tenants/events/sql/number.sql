@@ -3,6 +3,7 @@
 -- Parameters  tenant; last: the last number given; limit: of fresh rows, each with the events of one statement about one activity
 -- Returns     how many fresh rows there were, and how many events
 -- Guarantee   an event gets one number, and at most one delivery per webhook. What has not committed yet is numbered later, higher.
+--             What happened is told as the history has it, whose work it was as the activity says now.
 --             An activity that has been deleted meanwhile takes its events with it; they get no numbers.
 -- Plan        LIMIT and OFFSET keep the planner from joining: it cannot know how many rows there will be, and each is to be found by its key.
 WITH taken AS (
