@@ -23,12 +23,15 @@ def async_client_for_agent(endpoint: str, credential: Mapping[str, str]) -> http
 
     An agent says itself under which address it is called. With a credential, an address at another host is refused with
     `ConfigurationError`: a card must not lead the credential astray.
+
+    Raises what `Budget.wait` raises when the call is over. The guarded transport asks the budget before each wait, so the client's own
+    timeout is never what ends a call.
     """
     return httpx.AsyncClient(
         transport=_GuardedTransport(endpoint, dict(credential)),
         trust_env=False,
         follow_redirects=False,
-        timeout=None,  # noqa: S113 - the budget of the call bounds it
+        timeout=budget.current().wait(),
     )
 
 
