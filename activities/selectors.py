@@ -49,6 +49,7 @@ from activities.models import (
     Wake,
     WorkerProcess,
 )
+from activities.models.run import is_carried
 from activities.states import BANDS, RUNNING, RunStatus, Status, WakeState
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
@@ -170,12 +171,14 @@ def _transition(event: ActivityEvent) -> Moment:
 
 
 def _wakes(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
-    for wake in Wake.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
+    wakes = Wake.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
+    for wake in wakes.annotate(carried=is_carried(tenant_id)):
+        over = wake.state == WakeState.TAKEN and not wake.carried
         facts = {
             "id": wake.pk,
             "reason": wake.reason,
             "cause": wake.cause,
-            "state": wake.state,
+            "state": WakeState.CONSUMED.value if over else wake.state,
             "run": wake.run_id,
         }
         more = {"due_at": wake.due_at, "merged": wake.merged, "payload": wake.payload}

@@ -223,8 +223,12 @@ _ENDED_WAITS = {
 
 class WakeState(StrEnum):
     PENDING = "pending"  # The next run takes it.
-    TAKEN = "taken"  # A run carries it. A failed or lost run gives it back.
-    CONSUMED = "consumed"  # Its run's result was accepted, or the activity ended otherwise.
+    TAKEN = (
+        "taken"  # A run carries it, or carried it until it ended. One that is to be repeated gives it back.
+    )
+    CONSUMED = (
+        "consumed"  # No run will take it: the activity ended, or an equal one that is pending stands for it.
+    )
 
 
 #: Named bands of the one priority scale, 1..20, lower first.

@@ -27,6 +27,7 @@ from django.db.models.functions import Coalesce
 from activities.mailboxes.producer import NewItem, post
 from activities.models import Activity, ApprovalLink, Mailbox, MailboxBatch, MailboxItem, Wake
 from activities.models.mailbox import BatchState, ItemKind, ItemSource, ItemState
+from activities.models.run import is_carried
 from activities.states import LinkKind, Status, WakeState
 
 EMPTY = {"pending": 0, "claimed": 0, "failed": 0, "oldest_pending_at": None}
@@ -85,8 +86,8 @@ def _standing(tenant_id: UUID) -> QuerySet[Any]:
         run_id=Subquery(wakes.values("run_id")[:1]),
         stands=Case(
             When(~Q(state=ItemState.PENDING) | Q(agent_role=None), then=F("state")),
-            When(Exists(wakes.filter(state=WakeState.TAKEN)), then=Value(ItemState.CLAIMED.value)),
-            When(Exists(wakes.filter(state=WakeState.CONSUMED)), then=Value(ItemState.DONE.value)),
+            When(Exists(wakes.filter(is_carried(tenant_id))), then=Value(ItemState.CLAIMED.value)),
+            When(Exists(wakes.exclude(state=WakeState.PENDING)), then=Value(ItemState.DONE.value)),
             default=F("state"),
             output_field=CharField(),
         ),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
 from activities import states
@@ -229,3 +231,9 @@ class Wake(TenantPart):
 
     def __str__(self) -> str:
         return self.reason.replace("_", " ")
+
+
+def is_carried(tenant_id: UUID) -> Exists:
+    """Of wakes: whether the run that took each is under way. What a run did with its wakes is told by how it ended, and by nothing else."""
+    runs = ActivityRun.objects.for_tenant(tenant_id).filter(status=states.RunStatus.RUNNING)
+    return Exists(runs.filter(pk=OuterRef("run_id")))

@@ -1,5 +1,5 @@
 -- Ends the live run of an activity that just moved on for another reason (it failed for good, was cancelled, ...), and
--- consumes every wake it still has. Run in the transaction of that move, which holds the activity's lock.
+-- consumes every wake that no run has taken. Run in the transaction of that move, which holds the activity's lock.
 -- Parameters  tenant, activity, run_status, error
 -- Returns     the run's id, grant and accepted_at, and whether budgets keep something for it (`reserved`); none when no run was live.
 WITH run AS (
@@ -8,6 +8,6 @@ WITH run AS (
     RETURNING id, "grant", accepted_at, worker_id
 ), consumed AS (
     UPDATE activities_wake SET state = 'consumed'
-    WHERE tenant_id = %(tenant)s AND activity_id = %(activity)s AND state IN ('pending', 'taken')
+    WHERE tenant_id = %(tenant)s AND activity_id = %(activity)s AND state = 'pending'
 )
 SELECT run.*, EXISTS (SELECT FROM tenants_reservation k WHERE k.run_id = run.id) AS reserved FROM run

@@ -1,4 +1,4 @@
--- Accepts the result of a run: ends the run, keeps its output, moves the activity on, consumes its wakes.
+-- Accepts the result of a run: ends the run, keeps its output, moves the activity on.
 -- Parameters  tenant, activity, run, fence, sources, target, verb, actor,
 --             content, data, content_type
 -- Returns     one row with the activity as it is now, whether it goes on although a question holds it (`held`), and whether budgets keep something
@@ -27,9 +27,6 @@ WITH before AS (
     SET status = 'completed', ended_at = clock_timestamp()
     FROM moved WHERE r.id = %(run)s
     RETURNING r."grant", r.accepted_at
-), consumed AS (
-    UPDATE activities_wake w SET state = 'consumed'
-    WHERE w.activity_id = %(activity)s AND w.state = 'taken' AND w.run_id = %(run)s AND EXISTS (SELECT FROM moved)
 ), spool AS (
     INSERT INTO activities_outputspool (id, tenant_id, activity_id, content, data, content_type, created_at)
     SELECT %(run)s, moved.tenant_id, moved.id, %(content)s, %(data)s, %(content_type)s, clock_timestamp() FROM moved

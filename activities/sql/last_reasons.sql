@@ -1,4 +1,4 @@
--- Why activities that have failed ran last or were to run next: the wakes that their failure consumed.
+-- Why activities that have failed ran last or were to run next: the wakes of their last run, and those that their failure consumed.
 -- Parameters  tenant, activities
 -- Returns     activity_id, reason, payload (as text), fingerprint; each once, in the order in which they came
 -- A run that an agent ended with a tool has used up its wakes; what came after it was not heard yet. An activity without any such wake
@@ -12,7 +12,7 @@ WITH asked AS (
     ) run ON true
 ), unheard AS (
     SELECT w.id, w.activity_id, w.reason, w.payload, w.fingerprint
-    FROM asked JOIN activities_wake w ON w.tenant_id = %(tenant)s AND w.activity_id = asked.activity_id AND w.state = 'consumed'
+    FROM asked JOIN activities_wake w ON w.tenant_id = %(tenant)s AND w.activity_id = asked.activity_id AND w.state IN ('taken', 'consumed')
     WHERE (w.run_id = asked.run_id AND asked.status <> 'completed')
        OR (w.run_id IS NULL AND (asked.run_id IS NULL OR w.created_at >= asked.started_at))
 ), newest AS (

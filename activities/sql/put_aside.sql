@@ -1,5 +1,5 @@
 -- Ends the live run of an activity that its agent has just put aside with a tool; there is no output. The wakes that the run carried
--- are consumed; those that came during the run stay pending and go with the next one.
+-- end with it; those that came during the run stay pending and go with the next one.
 -- Run in the transaction of the activity's move, which holds its lock.
 -- Parameters  tenant, activity, run, tool
 -- Returns     grant, accepted_at, reserved: whether budgets keep something for it; none when the run is not live
@@ -7,8 +7,5 @@ WITH run AS (
     UPDATE activities_activityrun SET status = 'completed', ended_by_tool = %(tool)s, ended_at = clock_timestamp()
     WHERE tenant_id = %(tenant)s AND id = %(run)s AND status = 'running'
     RETURNING id, "grant", accepted_at
-), consumed AS (
-    UPDATE activities_wake SET state = 'consumed'
-    WHERE tenant_id = %(tenant)s AND activity_id = %(activity)s AND state = 'taken' AND run_id = %(run)s AND EXISTS (SELECT FROM run)
 )
 SELECT "grant", accepted_at, EXISTS (SELECT FROM tenants_reservation k WHERE k.run_id = run.id) AS reserved FROM run

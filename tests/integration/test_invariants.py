@@ -105,8 +105,9 @@ def test_sound_work_breaks_nothing(work: Work) -> None:
 #: What is done to the rows, by the invariant that it breaks. `%s` is the activity that was tried twice, or the other tenant.
 DAMAGE: dict[str, list[str]] = {
     "I01": [
+        "UPDATE activities_wake SET state = 'pending', run_id = NULL"
+        " WHERE run_id IN (SELECT id FROM activities_activityrun WHERE status = 'running')",
         "UPDATE activities_activityrun SET status = 'stalled', ended_at = clock_timestamp() WHERE status = 'running'",
-        "UPDATE activities_wake SET state = 'pending', run_id = NULL WHERE state = 'taken'",
     ],
     "I02": [
         "UPDATE activities_activityrun SET ended_at = ended_at + interval '1 hour'"
@@ -114,7 +115,7 @@ DAMAGE: dict[str, list[str]] = {
     ],
     "I03": ["UPDATE activities_activityevent SET verb = 'complete' WHERE verb = 'claim'"],
     "I04": ["DELETE FROM activities_activityevent WHERE verb = 'start'"],
-    "I05": ["UPDATE activities_wake SET run_id = NULL WHERE state = 'consumed'"],
+    "I05": ["UPDATE activities_wake SET run_id = NULL WHERE state = 'taken'"],
     "I06": ["UPDATE activities_activityrun SET fence = 5 WHERE activity_id = %(twice)s AND fence = 1"],
     "I07": [
         "UPDATE activities_activityrun SET accepted_at = accepted_at - interval '1 day' WHERE status = 'running'"

@@ -5,14 +5,14 @@
 -- Returns     id of each activity for which that is not so
 SELECT r.activity_id AS id FROM activities_activityrun r
 WHERE r.status = 'completed' AND NOT EXISTS (
-    SELECT FROM activities_wake w WHERE w.activity_id = r.activity_id AND w.run_id = r.id AND w.state = 'consumed')
+    SELECT FROM activities_wake w WHERE w.activity_id = r.activity_id AND w.run_id = r.id AND w.state <> 'pending')
 UNION
 SELECT r.activity_id FROM activities_activityrun r JOIN activities_activityrun later
     ON later.activity_id = r.activity_id AND later.fence > r.fence AND later.started_at + interval '1 second' < r.ended_at
 WHERE r.status = 'completed'
 UNION
 SELECT w.activity_id FROM activities_wake w LEFT JOIN activities_activityrun r ON r.id = w.run_id
-WHERE w.state = 'taken' AND r.status IS DISTINCT FROM 'running'
+WHERE w.state = 'taken' AND r.id IS NULL
 UNION
 SELECT a.id FROM activities_activity a JOIN (
     SELECT DISTINCT ON (activity_id) activity_id, id FROM activities_activityrun
