@@ -223,12 +223,8 @@ _ENDED_WAITS = {
 
 class WakeState(StrEnum):
     PENDING = "pending"  # The next run takes it.
-    TAKEN = (
-        "taken"  # A run carries it, or carried it until it ended. One that is to be repeated gives it back.
-    )
-    CONSUMED = (
-        "consumed"  # No run will take it: the activity ended, or an equal one that is pending stands for it.
-    )
+    TAKEN = "taken"  # A run carries it, until it ends. A failed or lost run gives it back.
+    CONSUMED = "consumed"  # No run takes it: the activity has ended, or an equal pending one stands for it.
 
 
 #: Named bands of the one priority scale, 1..20, lower first.

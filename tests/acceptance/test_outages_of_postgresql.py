@@ -129,7 +129,10 @@ def test_web_tells_its_health_and_refuses_in_time_while_postgresql_is_frozen(
     assert health.slowest < 1.0 + BUSY
     assert ready.slowest < 1.0 + BUSY
     assert len(refused) > READERS
-    assert {(status, bool(retry_after)) for status, _, retry_after in refused} == {(503, True)}
+    told = {(status, bool(retry_after)) for status, _, retry_after in refused}
+    # A process that has more requests waiting than it may have refuses those that come then, at once.
+    assert (503, True) in told
+    assert told <= {(503, True), (429, True)}
     assert max(seconds for _, seconds, _ in during) < 10.0
 
 

@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -147,9 +147,14 @@ def test_the_home_of_another_role_and_the_files_of_another_run_are_closed(
 def test_what_hides_from_its_session_and_its_environment_is_ended_with_the_run() -> None:
     uid = says("env -i setsid sh -c 'sleep 300 & sleep 300' > /dev/null 2>&1 < /dev/null & sleep 0.3; id -u")
 
-    assert [
-        each for each in psutil.process_iter() if int(uid) in each.uids() and each.status() != "zombie"
-    ] == []
+    assert [each for each in psutil.process_iter() if _lives_as(int(uid), each)] == []
+
+
+def _lives_as(uid: int, process: psutil.Process) -> bool:
+    """Whether it is one of this user. Others come and go meanwhile."""
+    with suppress(psutil.NoSuchProcess):
+        return uid in process.uids() and process.status() != "zombie"
+    return False
 
 
 def test_a_program_may_open_its_output_by_name() -> None:
