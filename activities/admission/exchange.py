@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, Self
@@ -161,6 +161,14 @@ class Exchange:
 def band_of(priority: int) -> int:
     """1 urgent, 2 gated, 3 normal, 4 background."""
     return 1 if priority < 5 else 2 if priority < 10 else 3 if priority < 20 else 4
+
+
+def lacking(offers: Sequence[Offer]) -> set[UUID]:
+    """The activities among these that admission does not know as they are offered. Raises `Closed` and the errors of Redis."""
+    answer = scripts.run("lacking", orjson.dumps([offer.arguments() for offer in offers]))
+    if answer == b"closed":
+        raise scripts.Closed
+    return {UUID(activity) for activity in orjson.loads(answer)}
 
 
 def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0) -> Grants:

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
+import redis
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Now
 
 from activities import backlog, cancellation, leases, relay, states
-from activities.admission import Exchange
-from activities.admission.exchange import Offer
+from activities.admission import Closed, Exchange
+from activities.admission.exchange import Offer, lacking
 from activities.exceptions import RunSuperseded, TransitionRefused
 from activities.execution import results
 from activities.models import Activity, ActivityRun, LeaderLease, Wake, WorkerProcess
@@ -191,9 +192,10 @@ def end_overdue_runs() -> int:
 
 
 def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[int, UUID | None]:
-    """Offer pending work again, a page at a time in the order of the wakes. Returns how many and where to go on.
+    """Offer pending work that admission does not know, a page at a time in the order of the wakes. Returns how many were looked at, and
+    where to go on.
 
-    Offering what waits or runs already changes nothing, so this need not know what was forgotten.
+    What was forgotten is read once more before it is offered: an offer of work that ran meanwhile would be granted a slot for nothing.
     """
     with system_scope():
         pending = Wake.objects.filter(
@@ -203,9 +205,22 @@ def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[in
             pending = pending.filter(pk__gt=after)
         wakes = list(pending.order_by("pk").values_list("pk", "activity_id")[:limit])
         activities = _claimable(activity_id for _, activity_id in wakes)
-    if activities:
-        relay.hand_over(Exchange(offers=[Offer.of(activity) for activity in activities]))
+    forgotten = _unknown_to_admission(activities)
+    if forgotten:
+        with system_scope():
+            offers = [Offer.of(activity) for activity in _claimable(forgotten)]
+        relay.hand_over(Exchange(offers=offers))
     return len(activities), wakes[-1][0] if len(wakes) == limit else None
+
+
+def _unknown_to_admission(activities: Sequence[Activity]) -> Collection[UUID]:
+    """All of them while admission does not answer: the relay keeps offers until it does."""
+    if not activities:
+        return ()
+    try:
+        return lacking([Offer.of(activity) for activity in activities])
+    except (Closed, redis.RedisError):
+        return [activity.pk for activity in activities]
 
 
 def _claimable(ids: Iterable[UUID]) -> list[Activity]:

@@ -877,6 +877,12 @@ end
 -- Adds a waiter. Nothing happens when it waits there already, or holds a slot that nobody has started yet; one that waits in another lane
 -- moves: its priority, or what else its lane is made of, has changed. What holds a slot that was started is offered because its run has
 -- ended: the offer has overtaken the release, and is kept until that comes. `express`: when a person has said that it shall run now, in ms; 0 for all others.
+-- Whether it waits in this lane, with this score.
+local function is_in_place(id, lane, score)
+    local entry = field("entries", id)
+    return entry and split(entry, "|", 2)[2] == lane and tonumber(redis.call("ZSCORE", key("queue:" .. lane), id)) == tonumber(score)
+end
+
 local function enqueue(id, tenant, role, band, score, group, since, files, express)
     local slot = field("slots", id)
     if slot then
@@ -888,14 +894,13 @@ local function enqueue(id, tenant, role, band, score, group, since, files, expre
     read_ahead(tenant, role)
     band = tonumber(band)
     local lane = lane_name(tenant, role, band, group)
-    local entry = field("entries", id)
-    if entry then
-        if split(entry, "|", 2)[2] == lane and tonumber(redis.call("ZSCORE", key("queue:" .. lane), id)) == tonumber(score) then
-            if express > 0 then
-                redis.call("ZADD", key("express"), express, id)
-            end
-            return
+    if is_in_place(id, lane, score) then
+        if express > 0 then
+            redis.call("ZADD", key("express"), express, id)
         end
+        return
+    end
+    if field("entries", id) then
         dequeue(id)
     end
     if express > 0 then

@@ -1,0 +1,32 @@
+-- Which of these offers would change something: the activity neither waits in its place nor holds a slot that takes the offer in.
+-- KEYS[1]  the pointer
+-- ARGV[1]  JSON: offers as `exchange` takes them
+-- Returns  "closed", or JSON [id...]
+
+if not open() then
+    return CLOSED
+end
+local offers, ids = cjson.decode(ARGV[1]), {}
+for i, offer in ipairs(offers) do
+    ids[i] = offer[1]
+end
+read_fields("slots", ids)
+read_fields("entries", ids)
+local lacking = {}
+for _, offer in ipairs(offers) do
+    local id, tenant, role, band, score, group, express = offer[1], offer[2], offer[3], offer[4], offer[5], offer[6], offer[9]
+    local slot, known = field("slots", id), nil
+    if slot then
+        known = split(slot, "|", 3)[2] == "0" or field("again", id)
+    else
+        known = is_in_place(id, lane_name(tenant, role, tonumber(band), group), score)
+            and (express == 0 or redis.call("ZSCORE", key("express"), id))
+    end
+    if not known then
+        lacking[#lacking + 1] = id
+    end
+end
+if #lacking == 0 then
+    return "[]"
+end
+return cjson.encode(lacking)
