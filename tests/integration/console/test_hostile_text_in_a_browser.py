@@ -130,7 +130,7 @@ def shown() -> list[tuple[type, Any]]:
 
 
 def test_nothing_that_the_admin_shows_runs_or_asks_or_loads(world: Known, window: Watched) -> None:
-    """A third of the lists and pages is opened, so that the scripts of the theme have their turn; the others are read as a browser reads."""
+    """A third of the lists and pages is opened, where scripts of the theme have their turn; the others are read as a browser reads."""
     with written_everywhere() as written:
         tables = shown()
         addresses = [where for model, row in tables for where in (list_of(model), page_of(row))]
