@@ -66,9 +66,10 @@ def reasons(engine: Engine, activity_id: UUID) -> list[list[str]]:
 
 
 def come_to_rest(engine: Engine) -> None:
-    """Whatever is due is offered again, and done."""
+    """Whatever is due is offered again, and what may begin is done."""
     outbox.promote()
     recovery.offer_forgotten()
+    relay.grant_waiting()
     engine.drain()
 
 

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from activities import admission, cancellation, dispatch, publishing, relay, tasks
 from activities.admission import Closed, Grant, audit, exchange, rebuilding
-from activities.admission.exchange import Exchange
+from activities.admission.exchange import Exchange, Offer
 from activities.execution import results
 from activities.maintenance import recovery
 from activities.models import Activity, ActivityRun
@@ -58,6 +58,61 @@ def test_work_that_was_never_offered_is_offered_by_recovery(
     assert engine.drain() == 1
 
     assert engine.status(acme, activity_id) == "done"
+
+
+def test_work_that_runs_while_it_is_looked_for_is_granted_no_slot_for_nothing(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (activity_id,) = engine.submit(acme)
+    monkeypatch.setattr("activities.maintenance.recovery.YOUNG_SECONDS", 0.0)
+    looked = recovery.lacking
+
+    def ran_meanwhile(offers: list[Offer]) -> set[UUID]:
+        engine.drain()
+        return looked(offers)
+
+    monkeypatch.setattr("activities.maintenance.recovery.lacking", ran_meanwhile)
+    looked_at, _ = recovery.offer_forgotten()
+
+    assert (looked_at, engine.status(acme, activity_id)) == (1, "done")
+    assert engine.messages() == 0
+
+
+def test_only_what_admission_does_not_know_is_offered_again(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.serve(acme, max_concurrency=1)
+    granted, *waiting = engine.submit(acme, count=3)
+    with monkeypatch.context() as dying:
+        dying.setattr("activities.relay.hand_over", lambda what: None)
+        (forgotten,) = engine.submit(acme)
+    monkeypatch.setattr("activities.maintenance.recovery.YOUNG_SECONDS", 0.0)
+    offered: list[UUID] = []
+    monkeypatch.setattr(
+        "activities.relay.hand_over", lambda what: offered.extend(each.activity_id for each in what.offers)
+    )
+
+    looked_at, _ = recovery.offer_forgotten()
+
+    assert looked_at == 4
+    assert offered == [forgotten], (granted, waiting)
+
+
+def test_all_that_waits_is_kept_to_be_offered_while_admission_does_not_answer(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (activity_id,) = engine.submit(acme)
+    engine.take()
+    client().flushdb()
+    monkeypatch.setattr("activities.maintenance.recovery.YOUNG_SECONDS", 0.0)
+    kept: list[UUID] = []
+    monkeypatch.setattr(
+        "activities.relay.hand_over", lambda what: kept.extend(each.activity_id for each in what.offers)
+    )
+
+    recovery.offer_forgotten()
+
+    assert kept == [activity_id]
 
 
 def test_forgotten_work_is_found_page_by_page(
