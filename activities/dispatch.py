@@ -28,7 +28,7 @@ from activities.execution import sessions as execution_sessions
 from activities.execution.request import Attempt, Material
 from activities.execution.run_links import LinkOfRun
 from activities.load_shedding import PROTECTION
-from activities.models import Activity, ActivityRun
+from activities.models import Activity, ActivityRun, Wake
 from activities.provider_batches import items
 from activities.run_tokens import RunToken
 from agents import configuration, runner, sessions, skill_files
@@ -206,10 +206,12 @@ def _offer_if_woken(grant: Grant) -> None:
     Looked at after the slot was given back. Who wakes it later than this look offers it to a slot that is free.
     """
     with tenant_scope(grant.tenant_id):
-        woken = Activity.objects.for_tenant(grant.tenant_id).filter(
-            pk=grant.activity_id, status="created", wakes__state="pending", wakes__due_at=None
+        # Each by its key: joined, PostgreSQL may read all wakes that are pending.
+        pending = Wake.objects.for_tenant(grant.tenant_id).filter(
+            activity_id=grant.activity_id, state="pending", due_at=None
         )
-        offers = [Offer.of(activity) for activity in woken.distinct()]
+        found = Activity.objects.for_tenant(grant.tenant_id).filter(pk=grant.activity_id, status="created")
+        offers = [Offer.of(activity) for activity in found] if pending.exists() else []
     relay.hand_over(Exchange(offers=offers))
 
 

@@ -81,6 +81,8 @@ def test_no_page_in_any_colours_or_width_is_closed_to_anybody(addresses: list[st
             window.goto(address, wait_until="load")
             window.wait_for_selector("body:not(.stale)")  # while it is not connected, a page is paler
             window.evaluate("document.querySelectorAll('#keep').forEach((one) => { one.open = true; })")
+            # On a Monday no day of the calendar has passed.
+            window.evaluate("document.querySelector('.calendar td:last-child')?.classList.add('past')")
             for fault in axe.Axe().run(window).response["violations"]:
                 nodes = [node["html"][:120] for node in fault["nodes"][:3]]
                 found.append((colours, width, address, fault["id"], fault["help"], nodes))
