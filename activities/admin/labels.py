@@ -17,7 +17,7 @@ RUN = {
     RunStatus.FAILED.value: "danger",
     RunStatus.STALLED.value: "warning",
 }
-WAKE = {WakeState.PENDING.value: "warning", WakeState.TAKEN.value: "info"}
+WAKE = {WakeState.PENDING.value: "warning"}
 SEVERITY = {
     Severity.INFO.value: "info",
     Severity.WARNING.value: "warning",

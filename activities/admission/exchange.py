@@ -1,4 +1,4 @@
-"""One call that gives slots back, takes new waiters and hands out grants."""
+"""One call that gives slots back, takes new waiters and hands out grants; and which offers would be news to it."""
 
 from __future__ import annotations
 
@@ -163,9 +163,12 @@ def band_of(priority: int) -> int:
     return 1 if priority < 5 else 2 if priority < 10 else 3 if priority < 20 else 4
 
 
-def lacking(offers: Sequence[Offer]) -> set[UUID]:
-    """The activities among these that admission does not know as they are offered. Raises `Closed` and the errors of Redis."""
-    answer = scripts.run("lacking", orjson.dumps([offer.arguments() for offer in offers]))
+def find_unknown(offers: Sequence[Offer]) -> set[UUID]:
+    """The activities that admission does not know as they are offered here, so that an exchange would change something.
+
+    Raises `Closed` and the errors of Redis.
+    """
+    answer = scripts.run("find_unknown", orjson.dumps([offer.arguments() for offer in offers]))
     if answer == b"closed":
         raise scripts.Closed
     return {UUID(activity) for activity in orjson.loads(answer)}

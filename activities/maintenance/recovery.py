@@ -23,7 +23,7 @@ from django.db.models.functions import Now
 
 from activities import backlog, cancellation, leases, relay, states
 from activities.admission import Closed, Exchange
-from activities.admission.exchange import Offer, lacking
+from activities.admission.exchange import Offer, find_unknown
 from activities.exceptions import RunSuperseded, TransitionRefused
 from activities.execution import results
 from activities.models import Activity, ActivityRun, LeaderLease, Wake, WorkerProcess
@@ -218,7 +218,7 @@ def _unknown_to_admission(activities: Sequence[Activity]) -> Collection[UUID]:
     if not activities:
         return ()
     try:
-        return lacking([Offer.of(activity) for activity in activities])
+        return find_unknown([Offer.of(activity) for activity in activities])
     except (Closed, redis.RedisError):
         return [activity.pk for activity in activities]
 

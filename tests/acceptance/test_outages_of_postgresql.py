@@ -130,7 +130,7 @@ def test_web_tells_its_health_and_refuses_in_time_while_postgresql_is_frozen(
     assert ready.slowest < 1.0 + BUSY
     assert len(refused) > READERS
     told = {(status, bool(retry_after)) for status, _, retry_after in refused}
-    # A process that has more requests waiting than it may have refuses those that come then, at once.
+    # So many requests of one tenant may wait in a process; those that come then are refused at once.
     assert (503, True) in told
     assert told <= {(503, True), (429, True)}
     assert max(seconds for _, seconds, _ in during) < 10.0

@@ -153,6 +153,12 @@ def test_damage_breaks_exactly_its_own_invariant(invariant: str, work: Work) -> 
 
 #: Further ways to break the same invariants.
 MORE_DAMAGE = {
+    "a run that was handed back has kept a wake": (
+        "I05",
+        "INSERT INTO activities_wake SELECT (jsonb_populate_record(w, jsonb_build_object("
+        "'id', gen_random_uuid(), 'state', 'taken', 'run_id', r.id))).* FROM activities_wake w"
+        " JOIN activities_activityrun r ON r.activity_id = w.activity_id AND r.fence = 1 WHERE w.activity_id = %(twice)s",
+    ),
     "a run goes on though its activity has ended": (
         "I01",
         "UPDATE activities_activityrun SET status = 'running', ended_at = NULL, accepted_at = now()"

@@ -9,7 +9,7 @@ from django.apps import apps
 from django.db import connections, models
 from django.db.migrations.state import ModelState, ProjectState
 
-from orchestrator.management.commands.migrate import holders_of
+from orchestrator.management.commands.migrate import affected_models
 from tenants.context import OWNER
 
 OURS = ("activities", "agents", "pipelines", "tenants")
@@ -69,14 +69,14 @@ def _state(**to: list[str]) -> ProjectState:
     return state
 
 
-def test_a_changed_model_and_those_that_point_to_it_are_made_anew() -> None:
+def test_a_changed_model_and_those_that_point_to_it_are_rendered_again() -> None:
     state = _state(tenant=[], work=["tenant"], run=["work", "tenant"], other=["tenant"], call=["run"])
-    state.add_model(ModelState("a", "Heir", [], bases=("a.Run",)))
+    state.add_model(ModelState("a", "Subclass", [], bases=("a.Run",)))
 
     def anew(name: str, **delay: bool) -> set[str]:
-        return {model for _, model in holders_of(state, "a", name, **delay)}
+        return {model for _, model in affected_models(state, "a", name, **delay)}
 
     assert anew("other") == {"other"}
-    assert anew("work") == {"work", "run", "call", "heir"}
+    assert anew("work") == {"work", "run", "call", "subclass"}
     assert anew("work", delay=True) == {"work", "run"}
-    assert anew("tenant") == {"tenant", "work", "run", "other", "call", "heir"}
+    assert anew("tenant") == {"tenant", "work", "run", "other", "call", "subclass"}

@@ -874,15 +874,15 @@ local function dequeue(id, first)
     return { lane = lane, parts = parts, score = score, since = since, files = files }
 end
 
--- Adds a waiter. Nothing happens when it waits there already, or holds a slot that nobody has started yet; one that waits in another lane
--- moves: its priority, or what else its lane is made of, has changed. What holds a slot that was started is offered because its run has
--- ended: the offer has overtaken the release, and is kept until that comes. `express`: when a person has said that it shall run now, in ms; 0 for all others.
 -- Whether it waits in this lane, with this score.
 local function is_in_place(id, lane, score)
     local entry = field("entries", id)
     return entry and split(entry, "|", 2)[2] == lane and tonumber(redis.call("ZSCORE", key("queue:" .. lane), id)) == tonumber(score)
 end
 
+-- Adds a waiter. Nothing happens when it waits there already, or holds a slot that nobody has started yet; one that waits in another lane
+-- moves: its priority, or what else its lane is made of, has changed. What holds a slot that was started is offered because its run has
+-- ended: the offer has overtaken the release, and is kept until that comes. `express`: when a person has said that it shall run now, in ms; 0 for all others.
 local function enqueue(id, tenant, role, band, score, group, since, files, express)
     local slot = field("slots", id)
     if slot then

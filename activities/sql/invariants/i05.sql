@@ -1,6 +1,6 @@
 -- I05  At most one result is accepted per wake, and never one of a run that had been superseded.
 --      A wake belongs to one run at a time, so a completed run without a wake of its own took another's.
---      A run that a tool has ended is completed without a result.
+--      A run that was handed back has given back all its wakes. A run that a tool has ended is completed without a result.
 --      The result is the activity's output, unless a person has approved an edited one: then that is, and the gate says in whose place.
 -- Returns     id of each activity for which that is not so
 SELECT r.activity_id AS id FROM activities_activityrun r
@@ -12,7 +12,8 @@ SELECT r.activity_id FROM activities_activityrun r JOIN activities_activityrun l
 WHERE r.status = 'completed'
 UNION
 SELECT w.activity_id FROM activities_wake w LEFT JOIN activities_activityrun r ON r.id = w.run_id
-WHERE w.state = 'taken' AND r.id IS NULL
+WHERE w.state = 'taken' AND (r.id IS NULL OR r.status NOT IN ('running', 'completed') AND EXISTS (
+    SELECT FROM activities_activityevent e WHERE e.activity_id = w.activity_id AND e.run_id = r.id AND e.verb = 'release'))
 UNION
 SELECT a.id FROM activities_activity a JOIN (
     SELECT DISTINCT ON (activity_id) activity_id, id FROM activities_activityrun

@@ -65,13 +65,13 @@ def test_work_that_runs_while_it_is_looked_for_is_granted_no_slot_for_nothing(
 ) -> None:
     (activity_id,) = engine.submit(acme)
     monkeypatch.setattr("activities.maintenance.recovery.YOUNG_SECONDS", 0.0)
-    looked = recovery.lacking
+    looked = recovery.find_unknown
 
     def ran_meanwhile(offers: list[Offer]) -> set[UUID]:
         engine.drain()
         return looked(offers)
 
-    monkeypatch.setattr("activities.maintenance.recovery.lacking", ran_meanwhile)
+    monkeypatch.setattr("activities.maintenance.recovery.find_unknown", ran_meanwhile)
     looked_at, _ = recovery.offer_forgotten()
 
     assert (looked_at, engine.status(acme, activity_id)) == (1, "done")

@@ -12,7 +12,7 @@ for i, offer in ipairs(offers) do
 end
 read_fields("slots", ids)
 read_fields("entries", ids)
-local lacking = {}
+local unknown = {}
 for _, offer in ipairs(offers) do
     local id, tenant, role, band, score, group, express = offer[1], offer[2], offer[3], offer[4], offer[5], offer[6], offer[9]
     local slot, known = field("slots", id), nil
@@ -23,10 +23,10 @@ for _, offer in ipairs(offers) do
             and (express == 0 or redis.call("ZSCORE", key("express"), id))
     end
     if not known then
-        lacking[#lacking + 1] = id
+        unknown[#unknown + 1] = id
     end
 end
-if #lacking == 0 then
+if #unknown == 0 then
     return "[]"
 end
-return cjson.encode(lacking)
+return cjson.encode(unknown)
