@@ -206,12 +206,13 @@ def _offer_if_woken(grant: Grant) -> None:
     Looked at after the slot was given back. Who wakes it later than this look offers it to a slot that is free.
     """
     with tenant_scope(grant.tenant_id):
-        # Each by its key: joined, PostgreSQL may read all wakes that are pending.
-        pending = Wake.objects.for_tenant(grant.tenant_id).filter(
-            activity_id=grant.activity_id, state="pending", due_at=None
+        # Each by its key alone: joined, or asked for what is due or created, PostgreSQL may read all that waits.
+        wakes = Wake.objects.for_tenant(grant.tenant_id).filter(
+            activity_id=grant.activity_id, state="pending"
         )
-        found = Activity.objects.for_tenant(grant.tenant_id).filter(pk=grant.activity_id, status="created")
-        offers = [Offer.of(activity) for activity in found] if pending.exists() else []
+        found = Activity.objects.for_tenant(grant.tenant_id).filter(pk=grant.activity_id)
+        is_due = None in wakes.values_list("due_at", flat=True)
+        offers = [Offer.of(activity) for activity in found if is_due and activity.status == "created"]
     relay.hand_over(Exchange(offers=offers))
 
 

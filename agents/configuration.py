@@ -1,6 +1,6 @@
 """What holds for a role at a tenant: the platform's defaults, the registry's row, the version in production, the tenant's own on top.
 
-Read from PostgreSQL at most once a second per process, so a change acts within 2 s and the hot path asks nothing.
+Kept by each process until it changes, which a process sees within a second: the hot path asks nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -18,17 +19,17 @@ from django.conf import settings
 from agents.contracts import BATCHES_OF, AdapterSettings
 from agents.exceptions import AgentError, RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
+from tenants.configuration_changes import KeptConfiguration
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.money import budgets
-from tenants.ttl_cache import TtlCache
 
 from . import credentials, deployments, scheduler_settings, sessions, signing_secrets, skills
 from .scheduler_settings import SchedulerSettings
 
 DEFAULT_ATTEMPTS = 3
 BATCH_ATTEMPTS = 5  # a try costs half, and its failure is often that of the batch
-KEPT_SECONDS = 1.0
+ROLES_KEPT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +49,13 @@ class RoleSettings:
     briefing: str  # digest of what the agent is told it is, but for its skills
 
 
-_kept: dict[tuple[UUID, str], tuple[float, RoleSettings]] = {}
+_kept: KeptConfiguration[RoleSettings] = KeptConfiguration()
 _roles: tuple[float, frozenset[str]] = (0.0, frozenset())
-_slugs: TtlCache[str] = TtlCache(seconds=60.0, entries=10_000)
 
 
 def settings_for(tenant_id: UUID, role: str) -> RoleSettings:
     """Raises `RoleNotFound`. Opens its own `tenant_scope` when none is open."""
-    now = time.monotonic()
-    kept = _kept.get((tenant_id, role))
-    if kept and now - kept[0] < KEPT_SECONDS:
-        return kept[1]
-    with tenant_scope(tenant_id):
-        found = _read(tenant_id, role)
-    _kept[tenant_id, role] = (now, found)
-    return found
+    return _kept.get(tenant_id, role, partial(_read, tenant_id, role))
 
 
 def attempts_of(tenant_id: UUID, role: str | None) -> int:
@@ -104,7 +97,7 @@ def in_force(platform: SchedulerSettings) -> dict[str, int]:
 def known_roles() -> frozenset[str]:
     """All roles of the registry that are not switched off."""
     now = time.monotonic()
-    if now - _roles[0] > KEPT_SECONDS or not _roles[1]:
+    if now - _roles[0] > ROLES_KEPT_SECONDS or not _roles[1]:
         return present_roles()
     return _roles[1]
 
@@ -125,48 +118,55 @@ def adapters_of(
     """How each of these is reached for the tenant, whose own settings are given by role: for pages, in two statements however many there
     are. One whose credentials nobody can open is left out. In the caller's `tenant_scope`."""
     chosen, platform = {agent.role: agent for agent in agents}, scheduler_settings.current()
+    slug = _slug_for_rules(tenant_id)
     serving = {found.agent_id: found for found in deployments.serving(chosen)}
     reached = {}
     for role, agent in chosen.items():
         config = own.get(role) or _nothing_own(tenant_id, role)
         with suppress(AgentError):
-            reached[role] = _adapter(tenant_id, agent, config, serving.get(role), platform)
+            reached[role] = _adapter(slug, agent, config, serving.get(role), platform)
     return reached
 
 
 def forget() -> None:
     """Drop what is kept, so that the next question sees the present rows."""
     global _roles
-    _kept.clear()
+    _kept.forget()
     _roles = (0.0, frozenset())
 
 
 def _read(tenant_id: UUID, role: str) -> RoleSettings:
-    agent = Agent.objects.filter(role=role).first()
-    if agent is None:
-        raise RoleNotFound(f"There is no agent with the role {role!r}.")
-    own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=role).first()
-    config = own or _nothing_own(tenant_id, role)
-    platform = scheduler_settings.current()
-    chosen = _adapter(tenant_id, agent, config, deployments.in_production(role), platform)
-    adapter, instructions = chosen.adapter, config.instructions or agent.instructions
-    return RoleSettings(
-        adapter=chosen,
-        timeout_seconds=config.timeout_seconds or agent.timeout_seconds or _usual_timeout(adapter, platform),
-        retry={**_usual_retry(adapter), **platform.retry, **agent.retry, **config.retry},
-        rate=config.rate,
-        backlog={**agent.backlog, **config.backlog},
-        enabled=agent.enabled and config.enabled,
-        input_schema=agent.input_schema,
-        instructions=instructions,
-        has_skills=skills.has_any(tenant_id, role),
-        budgeted=budgets.has_any(tenant_id, role),
-        briefing=sessions.briefing_of(instructions, chosen.model, adapter),
-    )
+    with tenant_scope(tenant_id):
+        agent = Agent.objects.filter(role=role).first()
+        if agent is None:
+            raise RoleNotFound(f"There is no agent with the role {role!r}.")
+        own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=role).first()
+        config = own or _nothing_own(tenant_id, role)
+        # As PostgreSQL has it: what is older would be kept for longer than others keep it.
+        platform = scheduler_settings.present()
+        chosen = _adapter(
+            _slug_for_rules(tenant_id), agent, config, deployments.in_production(role), platform
+        )
+        adapter, instructions = chosen.adapter, config.instructions or agent.instructions
+        return RoleSettings(
+            adapter=chosen,
+            timeout_seconds=config.timeout_seconds
+            or agent.timeout_seconds
+            or _usual_timeout(adapter, platform),
+            retry={**_usual_retry(adapter), **platform.retry, **agent.retry, **config.retry},
+            rate=config.rate,
+            backlog={**agent.backlog, **config.backlog},
+            enabled=agent.enabled and config.enabled,
+            input_schema=agent.input_schema,
+            instructions=instructions,
+            has_skills=skills.has_any(tenant_id, role),
+            budgeted=budgets.has_any(tenant_id, role),
+            briefing=sessions.briefing_of(instructions, chosen.model, adapter),
+        )
 
 
 def _adapter(
-    tenant_id: UUID,
+    slug: str,
     agent: Agent,
     config: AgentConfig,
     production: AgentVersionDeployment | None,
@@ -178,24 +178,23 @@ def _adapter(
     return AdapterSettings(
         adapter=adapter,
         endpoint=config.endpoint or next(filter(None, places), None),
-        auth=_auth(tenant_id, agent, config),
+        auth=_auth(agent, config),
         model=config.model or agent.model or None,
         signing_secrets=signing_secrets.in_force(config),
         version=production.version if production else None,
         options=agent.options,
         http=platform.http,
-        platform_pays_for=("*",) if config.auth_sealed else _platform_pays_for(tenant_id, agent, adapter),
+        platform_pays_for=("*",) if config.auth_sealed else _platform_pays_for(slug, agent, adapter),
     )
 
 
-def _platform_pays_for(tenant_id: UUID, agent: Agent, adapter: str) -> tuple[str, ...]:
+def _platform_pays_for(slug: str, agent: Agent, adapter: str) -> tuple[str, ...]:
     """Patterns of the models that the role may call for the tenant with a key of the registry or the environment."""
     rules: Sequence[Mapping[str, Sequence[str]]] | None = settings.ORCHESTRATOR_PLATFORM_KEYS_FOR
     if rules is None:
         # What the registry itself says. A tenant that wants the role to be another provider's, or another model, brings a key.
         is_the_registrys = _provider(adapter) == _provider(agent.adapter)
         return (agent.model or "*",) if is_the_registrys else ()
-    slug = _slug_of(tenant_id) if any("tenants" in rule for rule in rules) else ""
     named = {"tenants": slug, "roles": agent.role}
     return tuple(
         model
@@ -213,12 +212,12 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _slug_of(tenant_id: UUID) -> str:
-    slug = _slugs.recall(str(tenant_id))
-    if slug is None:
-        slug = str(Tenant.objects.values_list("slug", flat=True).get(pk=tenant_id))
-        _slugs.keep(str(tenant_id), slug)
-    return slug
+def _slug_for_rules(tenant_id: UUID) -> str:
+    """How the rules of `_platform_pays_for` name the tenant; empty where none names tenants. In the caller's `tenant_scope`."""
+    rules = settings.ORCHESTRATOR_PLATFORM_KEYS_FOR or ()
+    if not any("tenants" in rule for rule in rules):
+        return ""
+    return str(Tenant.objects.values_list("slug", flat=True).get(pk=tenant_id))
 
 
 def _nothing_own(tenant_id: UUID, role: str) -> AgentConfig:
@@ -234,12 +233,12 @@ def _usual_retry(adapter: str) -> Mapping[str, Any]:
     return {"max_attempts": BATCH_ATTEMPTS} if adapter in BATCHES_OF else {}
 
 
-def _auth(tenant_id: UUID, agent: Agent, config: AgentConfig) -> Mapping[str, str]:
+def _auth(agent: Agent, config: AgentConfig) -> Mapping[str, str]:
     # The platform's own credentials go only to the platform's own endpoint, by the platform's own adapter, never to one that a tenant has
     # set: another adapter has another default endpoint.
     if config.auth_sealed:
         return credentials.unseal(
-            config.auth_sealed, context=credentials.config_context(tenant_id, agent.role)
+            config.auth_sealed, context=credentials.config_context(config.tenant_id, agent.role)
         )
     if agent.auth_sealed and not config.endpoint and config.adapter in ("", agent.adapter):
         return credentials.unseal(agent.auth_sealed, context=credentials.agent_context(agent.role))

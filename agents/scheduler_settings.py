@@ -356,9 +356,7 @@ def _written(found: PlatformConfig, wanted: Tree, actor: str) -> PlatformConfig:
 
 
 KEY = "scheduler"
-KEPT_SECONDS = (
-    0.75  # with the second for which `agents.configuration` keeps what it read, a change acts within two
-)
+KEPT_SECONDS = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,9 +411,13 @@ def current() -> SchedulerSettings:
     global _kept
     now = time.monotonic()
     if _kept is None or now - _kept[0] > KEPT_SECONDS:
-        value = PlatformConfig.objects.filter(key=KEY).values_list("value", flat=True).first()
-        _kept = (now, settings_of(value))
+        _kept = (now, present())
     return _kept[1]
+
+
+def present() -> SchedulerSettings:
+    """As `current`, asked of PostgreSQL."""
+    return settings_of(PlatformConfig.objects.filter(key=KEY).values_list("value", flat=True).first())
 
 
 def forget() -> None:

@@ -8,7 +8,8 @@ from django.conf import settings
 from django.db import connections, transaction
 
 from activities import relay
-from activities.admission import Exchange
+from activities.admission import Exchange, limits
+from agents import configuration
 from tenants import redis
 from tenants.context import OWNER, SYSTEM
 from tests import servers
@@ -40,6 +41,9 @@ def empty_database() -> None:
         statements.append(f"TRUNCATE {', '.join(used)} CASCADE")
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("; ".join(statements))
+    # Without triggers nothing notes that the configuration has changed.
+    configuration.forget()
+    limits.forget()
 
 
 @lru_cache(maxsize=1)

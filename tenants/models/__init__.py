@@ -12,6 +12,7 @@ from tenants.models.access import (
 )
 from tenants.models.base import (
     FOR_LISTS,
+    ConfigurationChange,
     Pause,
     PauseKind,
     Plan,
@@ -53,6 +54,7 @@ __all__ = (
     "BudgetWait",
     "Channel",
     "ChannelStatus",
+    "ConfigurationChange",
     "DepartedTenant",
     "Event",
     "EventLog",

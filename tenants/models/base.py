@@ -200,3 +200,25 @@ class Pause(TenantOwned):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+class ConfigurationChange(models.Model):
+    """A note that a transaction changed configuration, by a trigger. `tenants.configuration_changes` reads it; it is gone a day later.
+
+    It belongs to no tenant: each process reads those of all.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    transaction = models.BigIntegerField(help_text="PostgreSQL's number of it.")
+    concerns = models.UUIDField(null=True, help_text="Whose configuration. Empty: everybody's.")
+    noted_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("transaction", "concerns"), name="configuration_change_once", nulls_distinct=False
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.concerns or 'everybody'} in {self.transaction}"

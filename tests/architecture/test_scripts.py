@@ -21,6 +21,7 @@ RUN_BY_MIGRATIONS = {
     "record.sql",
     "unrecord.sql",
     "events_of_activities.sql",
+    "configuration_changes.sql",
 }
 
 LUA = tuple(tree.files("*.lua"))

@@ -68,6 +68,7 @@ def test_no_more_is_under_way_than_the_installation_allows(
     engine.deliver()
     assert engine.messages() == 2
     settings.ORCHESTRATOR_MAX_CONCURRENCY = 0
+    limits.forget()  # as a process that is started with the new setting
     limits.refresh()
     engine.drain()
     assert len(engine.agent.calls) == 12
@@ -95,6 +96,7 @@ def test_urgent_work_is_next_however_old_the_backlog_is(
     engine.serve(tenant, "qa", **({"max_concurrency": 1} if limit == "tenant" else {}))
     Agent.objects.filter(role="qa").update(max_concurrency=1 if limit == "role" else None)
     settings.ORCHESTRATOR_MAX_CONCURRENCY = 1 if limit == "overall" else 0
+    limits.forget()
     engine.submit(tenant, "qa", 10)
     with tenant_scope(tenant.pk):
         Activity.objects.update(created_at=Now() - timedelta(minutes=10))

@@ -11,7 +11,8 @@ from collections import Counter
 import pytest
 from django.db import connections
 
-from activities import relay
+from activities import dispatch, relay
+from activities.admission import Grant
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import RetryableAgentError
 from pipelines import versions
@@ -99,3 +100,18 @@ def test_what_a_plan_reads_does_not_grow_with_what_waits_and_what_has_ended(
     assert numbered > WAITING
     # A page reads once more what the pages before it have deleted, as long as somebody's snapshot may still see that.
     assert in_upkeep.total() < 20 * numbered, in_upkeep.most_common(5)
+
+
+def test_who_looks_for_what_woke_one_activity_reads_no_others(engine: Engine, tenant: Tenant) -> None:
+    engine.patience = PATIENCE_SECONDS
+    engine.serve(tenant, "qa", paused=True)
+    analyze()  # of empty tables
+    ids = engine.submit(tenant, count=500)
+    dispatch._offer_if_woken(Grant(ids[0], tenant.pk, "qa", "grant", started=True))  # whatever is read once
+    before = rows_read()
+
+    dispatch._offer_if_woken(Grant(ids[250], tenant.pk, "qa", "grant", started=True))
+
+    # What other connections have read is told late.
+    read = Counter({name: rows for name, rows in (rows_read() - before).items() if "activities_" in name})
+    assert 0 < read.total() < 20, read.most_common(5)

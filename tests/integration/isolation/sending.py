@@ -59,7 +59,7 @@ class Answer:
 
 def unknown() -> None:
     """Forget what a process keeps for a while, so that the next request looks it up, as any of two that are compared has to."""
-    for kept in (tokens._known, wait_reasons._recent, budgets._averages, configuration._slugs):
+    for kept in (tokens._known, wait_reasons._recent, budgets._averages):
         kept.clear()
     configuration.forget()
     scheduler_settings.forget()

@@ -36,6 +36,7 @@ WORKS_AS_OWNER = {
     "audit_append": "numbers and chains the entry that is being written, and nothing else",
     "audit_forget": "takes the chain of a tenant that has left away; the role of requests may not call it",
     "audit_purge": "takes the beginning of a chain away; the role of requests may not call it",
+    "tenants_note_configuration": "notes whose configuration a row was that has changed, and takes old notes away",
     "tenants_forget_usage": "takes entries out of the ledger that no budget counts any more",
 }
 

@@ -1,0 +1,33 @@
+-- Notes whose configuration a transaction changes, for `tenants.configuration_changes`.
+-- Arguments of a trigger: the column that names the tenant, empty where the row holds for all; then columns that are no configuration.
+-- Runs as the owner of the tables, so that nobody else writes notes, and takes the oldest ones away once they are a day old.
+CREATE FUNCTION tenants_note_configuration() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+DECLARE
+    before jsonb := CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) - TG_ARGV[1:] END;
+    after jsonb := CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) - TG_ARGV[1:] END;
+BEGIN
+    IF before IS DISTINCT FROM after THEN
+        INSERT INTO tenants_configurationchange (transaction, concerns)
+        VALUES (pg_current_xact_id()::text::bigint, (coalesce(after, before) ->> TG_ARGV[0])::uuid)
+        ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            DELETE FROM tenants_configurationchange
+            WHERE noted_at < clock_timestamp() - interval '1 day' AND id = ANY(ARRAY(
+                SELECT id FROM tenants_configurationchange ORDER BY id LIMIT 20 FOR UPDATE SKIP LOCKED));
+        END IF;
+    END IF;
+    RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION tenants_note_configuration() FROM PUBLIC;
+REVOKE INSERT, UPDATE, DELETE ON tenants_configurationchange FROM orchestrator_app, orchestrator_system;
+
+CREATE TRIGGER configuration AFTER INSERT OR UPDATE OR DELETE ON tenants_tenant
+    FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('id');
+CREATE TRIGGER configuration AFTER INSERT OR UPDATE OR DELETE ON tenants_plan
+    FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('');
+CREATE TRIGGER configuration AFTER INSERT OR UPDATE OR DELETE ON tenants_pause
+    FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('tenant_id');
+-- What was spent changes with every run.
+CREATE TRIGGER configuration AFTER INSERT OR UPDATE OF agent_role, deleted_at OR DELETE ON tenants_budget
+    FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('tenant_id');

@@ -1,0 +1,282 @@
+"""What processes keep of the configuration: until it changes, and not a look longer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+from django.test.utils import CaptureQueriesContext
+
+from activities.admission import limits, rebuilding
+from activities.models import WorkerProcess
+from agents import configuration
+from agents.models import Agent, AgentConfig, AgentVersionDeployment, PlatformConfig, Skill
+from tenants import configuration_changes
+from tenants.configuration_changes import KeptConfiguration
+from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
+from tenants.models import Budget, ConfigurationChange, Pause, PauseKind, Plan, Tenant
+from tests.engine import elsewhere, eventually
+from tests.integration.isolation.sending import counted
+
+NO_CONFIGURATION = {"tenants_configurationchange", WorkerProcess._meta.db_table}
+
+
+@pytest.fixture
+def kept(database: None) -> KeptConfiguration[object]:
+    """Asks at every question, as if a second had passed since the one before."""
+    return KeptConfiguration(asked_every=0.0)
+
+
+@pytest.fixture(autouse=True)
+def agents_as_they_were(database: None) -> Iterator[None]:
+    before = {row["role"]: row for row in Agent.objects.values()}
+    yield
+    for role, row in before.items():
+        Agent.objects.filter(role=role).update(**row)
+    AgentVersionDeployment.objects.filter(deployed_by="test").delete()
+
+
+def is_read_anew(kept: KeptConfiguration[object], tenant_id: Any, name: str = "qa") -> bool:
+    fresh = object()
+    return kept.get(tenant_id, name, lambda: fresh) is fresh
+
+
+def settled(kept: KeptConfiguration[object], *whose: Any) -> None:
+    """Wait until everything so far is seen: notes are read again as long as an older transaction runs on the server."""
+    for tenant_id in whose:
+        eventually(lambda tenant_id=tenant_id: not is_read_anew(kept, tenant_id))  # type: ignore[misc]
+
+
+def of_tenant(tenant: Tenant, change: Callable[[Tenant], object]) -> Callable[[], object]:
+    def made() -> object:
+        with tenant_scope(tenant.pk):
+            return change(tenant)
+
+    return made
+
+
+OF_ONE_TENANT: dict[str, Callable[[Tenant], object]] = {
+    "its settings of a role": lambda t: AgentConfig.objects.create(
+        tenant=t, agent_id="qa", timeout_seconds=9
+    ),
+    "a skill": lambda t: Skill.objects.create(tenant=t, key="house", name="House", kind="skill", content="x"),
+    "a budget": lambda t: Budget.objects.create(
+        tenant=t, name="All", cap=1, unit="usd", period="month", period_start="2026-01-01"
+    ),
+    "a pause": lambda t: Pause.objects.create(
+        tenant=t, kind=PauseKind.PROVIDER, subject="x", name="x", paused_by="x"
+    ),
+    "the tenant": lambda t: Tenant.objects.filter(pk=t.pk).update(max_concurrency=7),
+}
+OF_ALL: dict[str, Callable[[], object]] = {
+    "an agent": lambda: Agent.objects.filter(role="qa").update(timeout_seconds=9),
+    "a version in production": lambda: AgentVersionDeployment.objects.create(
+        agent_id="qa", version="1.0.0", environment="staging", deployed_by="test"
+    ),
+    "a setting of the platform": lambda: PlatformConfig.objects.create(
+        key="scheduler", value={"enabled": True}
+    ),
+    "a plan": lambda: Plan.objects.create(key="small", name="Small"),
+}
+
+
+@pytest.mark.parametrize("what", OF_ONE_TENANT)
+def test_a_change_at_one_tenant_is_seen_and_the_others_keep_what_they_have(
+    kept: KeptConfiguration[object], tenant: Tenant, other_tenant: Tenant, what: str
+) -> None:
+    whose = (tenant.pk, other_tenant.pk, None)
+    assert all(is_read_anew(kept, each) for each in whose)
+    settled(kept, *whose)
+
+    elsewhere(of_tenant(tenant, OF_ONE_TENANT[what]))
+
+    assert is_read_anew(kept, tenant.pk)
+    assert not is_read_anew(kept, other_tenant.pk)
+    assert is_read_anew(kept, None)
+    settled(kept, *whose)
+
+
+@pytest.mark.parametrize("what", OF_ALL)
+def test_a_change_for_all_is_seen_by_all(kept: KeptConfiguration[object], tenant: Tenant, what: str) -> None:
+    settled(kept, tenant.pk)
+
+    elsewhere(OF_ALL[what])
+
+    assert is_read_anew(kept, tenant.pk)
+    settled(kept, tenant.pk)
+
+
+def test_what_is_removed_is_a_change_and_what_agents_and_budgets_note_of_themselves_is_none(
+    kept: KeptConfiguration[object], tenant: Tenant
+) -> None:
+    with tenant_scope(tenant.pk):
+        config = AgentConfig.objects.create(tenant=tenant, agent_id="qa", timeout_seconds=9)
+        OF_ONE_TENANT["a budget"](tenant)
+    settled(kept, tenant.pk)
+
+    Agent.objects.filter(role="qa").update(health="healthy", health_failures=3)
+    with tenant_scope(tenant.pk):
+        Budget.objects.for_tenant(tenant).update(spent=3)
+        config.save()
+    assert not is_read_anew(kept, tenant.pk)
+
+    with tenant_scope(tenant.pk):
+        config.delete()
+    assert is_read_anew(kept, tenant.pk)
+
+
+def test_every_table_that_settings_and_limits_are_read_from_notes_its_changes(tenant: Tenant) -> None:
+    with CaptureQueriesContext(connections[APP]) as of_settings, tenant_scope(tenant.pk):
+        configuration.settings_for(tenant.pk, "qa")
+    with CaptureQueriesContext(connections[SYSTEM]) as of_limits:
+        limits.current()
+    asked = " ".join(query["sql"] for query in (*of_settings, *of_limits))
+    read = set(re.findall(r'(?:FROM|JOIN) "?((?:tenants|agents|activities|pipelines)_\w+)', asked))
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = 'configuration'")
+        noted = {table for (table,) in cursor.fetchall()}
+
+    assert read - NO_CONFIGURATION == noted
+
+
+def test_who_looks_while_a_change_is_under_way_sees_it_when_it_has_committed(
+    kept: KeptConfiguration[object], tenant: Tenant, other_tenant: Tenant
+) -> None:
+    def change() -> None:
+        of_tenant(tenant, OF_ONE_TENANT["its settings of a role"])()
+
+    settled(kept, tenant.pk, other_tenant.pk)
+    with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
+        cursor.execute("UPDATE agents_agent SET timeout_seconds = 9 WHERE role = 'qa'")
+        # Later transactions end before it, and are seen before it.
+        elsewhere(change)
+        assert elsewhere(lambda: is_read_anew(kept, tenant.pk))
+        assert not elsewhere(lambda: is_read_anew(kept, other_tenant.pk))
+
+    assert is_read_anew(kept, other_tenant.pk)
+
+
+def test_what_a_transaction_reads_that_changed_configuration_itself_is_not_kept(
+    kept: KeptConfiguration[object], tenant: Tenant, other_tenant: Tenant
+) -> None:
+    settled(kept, tenant.pk)
+
+    with tenant_scope(tenant.pk):
+        OF_ONE_TENANT["its settings of a role"](tenant)
+        assert is_read_anew(kept, tenant.pk)
+        transaction.set_rollback(True)
+
+    assert is_read_anew(kept, tenant.pk)
+    settled(kept, tenant.pk)
+
+
+def test_what_was_read_before_a_change_that_another_has_seen_meanwhile_is_not_kept(
+    kept: KeptConfiguration[object], tenant: Tenant
+) -> None:
+    settled(kept, tenant.pk)
+
+    def slow_read() -> object:
+        elsewhere(of_tenant(tenant, OF_ONE_TENANT["its settings of a role"]))
+        assert elsewhere(lambda: is_read_anew(kept, tenant.pk))
+        return "as it was before"
+
+    assert kept.get(tenant.pk, "dev", slow_read) == "as it was before"
+
+    assert is_read_anew(kept, tenant.pk, "dev")
+
+
+def test_a_process_asks_once_a_second_whatever_it_keeps(
+    tenant: Tenant, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roles = [(whose.pk, role) for whose in (tenant, other_tenant) for role in ("qa", "dev")]
+    now = [monotonic()]
+    monkeypatch.setattr(configuration_changes.time, "monotonic", lambda: now[0])
+
+    def nothing_is_read() -> bool:
+        now[0] += 1.01
+        with counted() as asked:
+            for each in roles:
+                configuration.settings_for(*each)
+        return len(asked) == 1
+
+    eventually(nothing_is_read)
+
+    with counted() as asked:
+        for _ in range(5):
+            for each in roles:
+                configuration.settings_for(*each)
+            now[0] += 0.19
+    assert asked == []
+    assert nothing_is_read()
+
+
+def test_limits_are_made_out_anew_only_when_configuration_or_workers_have_changed(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[limits.Workers] = []
+    whole = limits._limits
+
+    def counting(workers: limits.Workers) -> limits.Limits:
+        made.append(workers)
+        return whole(workers)
+
+    def is_made_out_anew() -> bool:
+        made.clear()
+        limits.refresh()
+        return bool(made)
+
+    monkeypatch.setattr(limits, "_limits", counting)
+    rebuilding.rebuild()
+    eventually(lambda: not is_made_out_anew())
+
+    made.clear()
+    assert [limits.refresh() for _ in range(3)] == [False] * 3
+    assert made == []
+
+    elsewhere(of_tenant(tenant, OF_ONE_TENANT["the tenant"]))
+    assert [limits.refresh() for _ in range(2)] == [True, False]
+    assert made
+
+    eventually(lambda: not is_made_out_anew())
+    with system_scope():
+        WorkerProcess.objects.create(host="h", pid=1, pid_started=1.0, roles=["qa"], concurrency=2)
+    assert [limits.refresh() for _ in range(2)] == [True, False]
+    assert len(made) == 1
+
+
+def test_who_has_not_looked_for_half_an_hour_believes_nothing(
+    kept: KeptConfiguration[object], tenant: Tenant
+) -> None:
+    settled(kept, tenant.pk)
+    known = kept._known
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("SELECT %s - interval '31 minutes'", [known.at])
+        ((long_ago,),) = cursor.fetchall()
+
+    kept._known = configuration_changes._Known(known.horizon, long_ago, known.asked, known.values)
+
+    assert is_read_anew(kept, tenant.pk)
+
+
+def test_notes_of_another_server_concern_nobody_and_old_ones_are_taken_away(
+    kept: KeptConfiguration[object], tenant: Tenant
+) -> None:
+    ahead = 2**40
+    with connections[OWNER].cursor() as cursor:
+        cursor.execute("DELETE FROM tenants_configurationchange")
+        cursor.execute(
+            "INSERT INTO tenants_configurationchange (transaction, concerns, noted_at) VALUES"
+            " (%s, NULL, now() - interval '25 hours'), (%s, NULL, now() - interval '23 hours')",
+            [ahead, ahead + 1],
+        )
+    settled(kept, tenant.pk)
+
+    of_tenant(tenant, OF_ONE_TENANT["its settings of a role"])()
+
+    left = ConfigurationChange.objects.order_by("id").values_list("transaction", "concerns")
+    assert [whose for number, whose in left if number != ahead + 1] == [tenant.pk]
+    assert len(left) == 2
