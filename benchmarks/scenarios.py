@@ -16,17 +16,19 @@ from uuid import UUID, uuid4
 from django.db import connections, transaction
 
 from activities import relay, transitions
-from activities.admission import Exchange, exchange, rebuilding
+from activities.admission import Exchange, exchange, limits, rebuilding
 from activities.admission.exchange import Offer
 from activities.models import Activity, ActivityRun, WorkerProcess
 from activities.submission import NewActivity, submit
-from agents.models import AgentConfig
+from agents import configuration
+from agents.models import Agent, AgentConfig
 from benchmarks import baseline, setting
 from benchmarks.baseline import handwritten
 from orchestrator.processes import standard_processes
 from pipelines import versions
 from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run, start_runs
+from tenants.configuration_changes import KeptConfiguration
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.money import calendar
@@ -514,6 +516,44 @@ def idle(folder: Path, scale: float) -> Figures:
         }
 
 
+def configured(folder: Path, scale: float) -> Figures:
+    """What 1,000 tenants with settings of their own for 5 roles cost a process: the leader's turn that puts the limits in force, and a look
+    at what has changed, beside making the limits out and reading the settings of one role anew.
+    """
+    count, roles = (
+        int(1000 * scale),
+        [ROLE, *Agent.objects.exclude(role=ROLE).values_list("role", flat=True)[:4]],
+    )
+    tenants = [Tenant(slug=f"configured-{uuid4().hex[:12]}") for _ in range(count)]
+    with system_scope():
+        Tenant.objects.bulk_create(tenants)
+        AgentConfig.objects.bulk_create(
+            AgentConfig(tenant=tenant, agent_id=role, max_concurrency=3)
+            for tenant in tenants
+            for role in roles
+        )
+    rebuilding.rebuild()
+    owner = tenants[0].pk
+
+    def anew() -> None:
+        configuration.forget()
+        configuration.settings_for(owner, ROLE)
+
+    kept: KeptConfiguration[bool] = KeptConfiguration(asked_every=0.0)
+    return {
+        "limits in force again: ms": _milliseconds(limits.refresh), "limits made out anew: ms": _milliseconds(limits.current),
+        "a look: ms": _milliseconds(lambda: kept.get(owner, ROLE, bool)), "settings of a role anew: ms": _milliseconds(anew),
+    }  # fmt: skip
+
+
+def _milliseconds(work: Callable[[], object], times: int = 20) -> float:
+    work()
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - began) / times * 1000
+
+
 def starts(folder: Path, scale: float) -> Figures:
     """Web with its first page, worker and beat, one after the other, each until it is at rest; beside it that of an empty Django project.
 
@@ -568,5 +608,6 @@ ALL: dict[str, Callable[[Path, float], Figures]] = {
     "rows": rows,
     "killed": killed,
     "idle": idle,
+    "configured": configured,
     "starts": starts,
 }

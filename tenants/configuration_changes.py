@@ -36,9 +36,9 @@ class _Known(Generic[Value]):
 class KeptConfiguration(Generic[Value]):
     """Values by tenant and name, each read once and kept until the tenant's configuration changes; without a tenant, until any does.
 
-    A change is seen a second after its commit at the latest, and again each second while an older transaction runs on the server. What a transaction reads that has itself changed configuration is not kept:
-    it may be rolled back. Threads may share it without a lock: whoever reads puts the value where the look before has put the others,
-    and a look that found something to drop leaves that place.
+    A change is seen a second after its commit at the latest, and again each second while an older transaction runs on the server. What
+    a transaction reads that has itself changed configuration is not kept: it may be rolled back. Threads may share it without a lock:
+    whoever reads puts the value where the look before has put the others, and a look that found something to drop leaves that place.
     """
 
     def __init__(self, *, asked_every: float = ASKED_EVERY_SECONDS) -> None:
