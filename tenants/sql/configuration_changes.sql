@@ -4,12 +4,18 @@
 CREATE FUNCTION tenants_note_configuration() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
+    whose uuid;
     before jsonb := CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) - TG_ARGV[1:] END;
     after jsonb := CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) - TG_ARGV[1:] END;
 BEGIN
     IF before IS DISTINCT FROM after THEN
-        INSERT INTO tenants_configurationchange (transaction, concerns)
-        VALUES (pg_current_xact_id()::text::bigint, (coalesce(after, before) ->> TG_ARGV[0])::uuid)
+        IF TG_OP = 'DELETE' AND TG_TABLE_NAME = 'tenants_tenant' THEN
+            -- Nothing is left of a tenant that is gone, so this concerns everybody.
+            DELETE FROM tenants_configurationchange WHERE concerns = OLD.id;
+        ELSE
+            whose := coalesce(after, before) ->> TG_ARGV[0];
+        END IF;
+        INSERT INTO tenants_configurationchange (transaction, concerns) VALUES (pg_current_xact_id()::text::bigint, whose)
         ON CONFLICT DO NOTHING;
         IF FOUND THEN
             DELETE FROM tenants_configurationchange

@@ -10,8 +10,8 @@ import pytest
 
 from activities import budgets as activity_budgets
 from activities.execution import reports
-from agents import configuration
 from agents.contracts import Usage
+from tenants import configuration_changes
 from tenants.context import tenant_scope
 from tenants.models import Budget, Tenant
 from tenants.money import budgets
@@ -119,7 +119,7 @@ def test_a_new_budget_is_in_force_within_two_seconds(
     budgets.create(acme.pk, {"name": "Stop", "cap": Decimal(0)})
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 2)
 
-    monkeypatch.setattr(configuration, "time", later)
+    monkeypatch.setattr(configuration_changes, "time", later)
     (activity_id,) = engine.submit(acme)
     engine.drain()
 

@@ -30,8 +30,10 @@ from tests.engine import Engine
 @pytest.fixture
 def acme(engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Tenant:
     # What is asked for again each few seconds, however much is done, must not fall into a count on a machine that is slow.
-    for module in (configuration, scheduler_settings, backlog):
+    for module in (scheduler_settings, backlog):
         monkeypatch.setattr(module, "KEPT_SECONDS", math.inf)
+    monkeypatch.setattr(configuration, "ROLES_KEPT_SECONDS", math.inf)
+    monkeypatch.setattr(configuration._kept, "_asked_every", math.inf)
     monkeypatch.setattr(clock, "RENEW_SECONDS", math.inf)
     engine.serve(tenant)
     monkeypatch.setattr(clock, "_told", None)
