@@ -40,6 +40,11 @@ class Row:
     def next_at(self) -> datetime | None:
         return self.schedule.next_run_at if self.schedule.enabled else None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether its next time has come, and nobody has started anything for it yet."""
+        return self.next_at is not None and self.next_at <= clock.now()
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:

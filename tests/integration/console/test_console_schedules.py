@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -34,12 +35,16 @@ def address(hourly: Schedule) -> str:
 def test_the_list_says_when_in_words_and_what_comes_next(engine: Engine, tenant: Tenant, ann: Person) -> None:
     make_schedule(tenant, "report", cron="30 3 * * 1", timezone="America/New_York")
     make_schedule(tenant, "sleeping", enabled=False)
+    make_schedule(tenant, "late", looked_until=datetime.now(UTC) - timedelta(hours=3))
+    make_schedule(tenant, "early", cron="0 0 1 1 *", looked_until=datetime.now(UTC))
 
     text = words(ann.get(SCHEDULES))
 
     assert "at 03:30, only on Monday (America/New_York)" in text
     assert "sleeping every hour (UTC)" in text
     assert "switched off" in text
+    assert re.search(r"late every hour \(UTC\) .*? due 2 h( \d+ min)? ago", text)
+    assert re.search(r"early at 00:00.*? in \d+ (d|h)", text)
     assert "sleeping" not in words(ann.get(f"{SCHEDULES}?shown=on"))
     assert "report" not in words(ann.get(f"{SCHEDULES}?search=sleep"))
 
