@@ -34,6 +34,9 @@ CREATE TRIGGER configuration AFTER INSERT OR UPDATE OR DELETE ON tenants_plan
     FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('');
 CREATE TRIGGER configuration AFTER INSERT OR UPDATE OR DELETE ON tenants_pause
     FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('tenant_id');
--- What was spent changes with every run.
-CREATE TRIGGER configuration AFTER INSERT OR UPDATE OF agent_role, deleted_at OR DELETE ON tenants_budget
+-- What is spent and kept of it is no configuration, and changes with every run.
+CREATE TRIGGER configuration AFTER INSERT OR DELETE ON tenants_budget
     FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('tenant_id');
+CREATE TRIGGER configuration_updated AFTER UPDATE OF agent_role, deleted_at ON tenants_budget FOR EACH ROW
+    WHEN (NEW.agent_role IS DISTINCT FROM OLD.agent_role OR NEW.deleted_at IS DISTINCT FROM OLD.deleted_at)
+    EXECUTE FUNCTION tenants_note_configuration('tenant_id');

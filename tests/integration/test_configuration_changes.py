@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import connections, transaction
+from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
 from activities.admission import limits, rebuilding
@@ -121,11 +122,18 @@ def test_what_is_removed_is_a_change_and_what_agents_and_budgets_note_of_themsel
     Agent.objects.filter(role="qa").update(health="healthy", health_failures=3)
     with tenant_scope(tenant.pk):
         Budget.objects.for_tenant(tenant).update(spent=3)
+        budget = Budget.objects.get()
+        budget.reserved = 2
+        budget.save()
         config.save()
     assert not is_read_anew(kept, tenant.pk)
 
     with tenant_scope(tenant.pk):
         config.delete()
+    assert is_read_anew(kept, tenant.pk)
+    settled(kept, tenant.pk)
+    with tenant_scope(tenant.pk):
+        Budget.objects.for_tenant(tenant).update(deleted_at=Now())
     assert is_read_anew(kept, tenant.pk)
 
 
