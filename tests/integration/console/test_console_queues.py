@@ -23,13 +23,13 @@ def test_each_role_shows_what_waits_by_band_and_what_it_may_run(
 ) -> None:
     engine.submit(tenant, "qa", count=3)
     engine.submit(tenant, "qa", count=2, priority=1)
-    engine.submit(other_tenant, "qa", count=7007)
+    engine.submit(other_tenant, "qa", count=321)
 
     text = words(ann.get(QUEUES))
 
     assert "qa 2 urgent 3 normal" in text
     assert "5 waiting" in text
-    assert "7007" not in text.replace(",", "")
+    assert "321" not in text
 
 
 def test_the_head_of_the_line_stands_in_the_order_of_admission(
