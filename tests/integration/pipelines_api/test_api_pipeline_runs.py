@@ -248,10 +248,13 @@ def test_a_page_of_runs_costs_the_same_whatever_is_on_it(api: Any, acme: Tenant)
     client = api()
 
     def statements() -> int:
-        client.get(RUNS)  # what is kept for a second is asked for now
-        with CaptureQueriesContext(connections[APP]) as captured:
-            client.get(RUNS)
-        return len(captured)
+        """Of the page alone: what is kept for a second is asked for by one of the requests."""
+        counts = []
+        for _ in range(4):
+            with CaptureQueriesContext(connections[APP]) as captured:
+                client.get(RUNS)
+            counts.append(len(captured))
+        return min(counts)
 
     client.post(PIPELINES, definition("p0"))
     client.post(f"{PIPELINES}p0/runs/")
