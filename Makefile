@@ -90,7 +90,7 @@ requirements: $(VENV)/.dev ## Compile requirements/*.txt from pyproject.toml; UP
 	$(call compile,otel,--extra otel -c requirements/dev.txt -c requirements/llm.txt)
 
 define compile
-$(VENV)/bin/uv pip compile pyproject.toml -q $(UPGRADE) --universal --python-version 3.11 --no-annotate --generate-hashes \
+$(VENV)/bin/uv pip compile pyproject.toml -q $(UPGRADE) --universal --python-version 3.11 --no-annotate --no-strip-extras --generate-hashes \
     --custom-compile-command "make requirements" $(2) -o requirements/$(1).txt
 endef
 
