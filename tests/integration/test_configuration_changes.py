@@ -23,6 +23,8 @@ from tenants.models import Budget, ConfigurationChange, Pause, PauseKind, Plan, 
 from tests.engine import elsewhere, eventually
 from tests.integration.isolation.sending import counted
 
+#: Other tests share the server, and some of them build large tables in one transaction; in seconds.
+LONGEST_TRANSACTION = 300.0
 NO_CONFIGURATION = {"tenants_configurationchange", WorkerProcess._meta.db_table}
 
 
@@ -49,7 +51,7 @@ def is_read_anew(kept: KeptConfiguration[object], tenant_id: Any, name: str = "q
 def settled(kept: KeptConfiguration[object], *whose: Any) -> None:
     """Wait until everything so far is seen: notes are read again as long as an older transaction runs on the server."""
     for tenant_id in whose:
-        eventually(lambda tenant_id=tenant_id: not is_read_anew(kept, tenant_id))  # type: ignore[misc]
+        eventually(lambda tenant_id=tenant_id: not is_read_anew(kept, tenant_id), LONGEST_TRANSACTION)  # type: ignore[misc]
 
 
 def of_tenant(tenant: Tenant, change: Callable[[Tenant], object]) -> Callable[[], object]:
