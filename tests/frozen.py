@@ -7,6 +7,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from tenants import redis
+from tenants.limiter import limiter
 
 
 @dataclass
@@ -35,3 +41,10 @@ def frozen_server() -> Iterator[FrozenServer]:
     thread.join()
     for connection in server.accepted:
         connection.close()
+
+
+def is_asked_by_limits(server: FrozenServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the token buckets believe that it is Redis, and nobody else: threads that look after other things would ask it, too."""
+    url = f"redis://127.0.0.1:{server.port}/0"
+    frozen = SimpleNamespace(client=lambda *, timeout_seconds: redis._client(url, timeout_seconds))
+    monkeypatch.setattr(limiter, "connections", frozen)

@@ -6,7 +6,7 @@ import pytest
 
 from tenants.api import throttling
 from tests.answers import problem
-from tests.frozen import frozen_server
+from tests.frozen import frozen_server, is_asked_by_limits
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
 
@@ -86,11 +86,11 @@ def test_nobody_is_counted_before_they_are_known(api, three_requests, client):
     assert left(api().get(NOTES)) == "r=2"
 
 
-def test_a_frozen_redis_is_asked_once_and_then_left_alone(api, settings):
+def test_a_frozen_redis_is_asked_once_and_then_left_alone(api, monkeypatch):
     client = api()
 
     with frozen_server() as server:
-        settings.REDIS_URL = f"redis://127.0.0.1:{server.port}/0"
+        is_asked_by_limits(server, monkeypatch)
         statuses = [client.get(NOTES).status_code for _ in range(20)]
 
     assert statuses == [200] * 20

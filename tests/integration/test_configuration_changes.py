@@ -24,7 +24,7 @@ from tests.engine import elsewhere, eventually
 from tests.integration.isolation.sending import counted
 
 #: Other tests share the server, and some of them build large tables in one transaction; in seconds.
-LONGEST_TRANSACTION = 300.0
+LONGEST_TRANSACTION = 200.0
 NO_CONFIGURATION = {"tenants_configurationchange", WorkerProcess._meta.db_table}
 
 
