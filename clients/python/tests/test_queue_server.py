@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -281,6 +282,19 @@ def test_work_that_hangs_is_not_kept_for_ever(client: oc.Client, monkeypatch: py
     hanging.try_dequeue()
 
     assert told_within(AgentQueue(client, "session-1", window_ms=0), 10) == ["hello"]
+
+
+def test_the_signs_of_life_end_with_the_client(client: oc.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_queue, "LEASE_SECONDS", 0.3)
+    queue = AgentQueue(client, "session-1", window_ms=0)
+    queue.enqueue("hello")
+    queue.try_dequeue()
+    signs = next(each for each in threading.enumerate() if each.name == "heartbeat session-1")
+
+    client.close()
+
+    signs.join(30)
+    assert not signs.is_alive()
 
 
 def lost(client: oc.Client) -> tuple[AgentQueue, Any, list[Any]]:

@@ -64,6 +64,11 @@ class Client(Resources[SyncDoor]):
         """Let the connections go."""
         self._http.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connections were let go, so that nothing can be asked any more."""
+        return self._http.is_closed
+
     def __enter__(self) -> Client:
         return self
 

@@ -39,9 +39,10 @@ logger = logging.getLogger(__name__)
 class AgentQueue(Hooks):
     """`key` names the mailbox: one for each session, since what is in it may be told together.
 
-    `consumer` names who takes, for people; `window_ms` is how long after the first item others may still join it;
+    `consumer` names who takes, for people; `window_ms` is how long after the first item others may still join it.
     A batch goes to somebody else after 30 s without a sign of life. These signs are given by themselves, for `work_seconds` at most, so
-    that work that hangs is not kept for ever. With `lease_seconds` a batch may take so long, and only `heartbeat` makes it longer.
+    that work that hangs is not kept for ever, and until the client is closed. With `lease_seconds` a batch may take so long, and only
+    `heartbeat` makes it longer.
 
     `on_task_failed` is told of what this queue's own calls have ended, of what it lost with its lease, and, once a lease, of what others
     lost: an item that failed so is told in every process that has such a hook.
@@ -61,7 +62,7 @@ class AgentQueue(Hooks):
         super().__init__()
         self.key = key
         self.consumer = consumer or f"{socket.gethostname()}:{os.getpid()}:{uuid4()}"
-        self._mailboxes, self._letters = client.mailboxes, client.dead_letters
+        self._client, self._mailboxes, self._letters = client, client.mailboxes, client.dead_letters
         self._work_seconds = work_seconds if lease_seconds is None else 0.0
         self._at_work: dict[str, tuple[Batch, float]] = {}
         self._lock = threading.Lock()
@@ -140,14 +141,14 @@ class AgentQueue(Hooks):
                 self._beating.start()
 
     def _beat(self) -> None:
-        """Until nothing is at work. The next batch begins a thread of its own."""
+        """Until nothing is at work, or nothing can be said any more. The next batch begins a thread of its own."""
         while True:
             with self._wakeup:
                 self._wakeup.wait(self._lease_seconds / 3)
                 now = time.monotonic()
                 self._at_work = {key: kept for key, kept in self._at_work.items() if kept[1] > now}
                 batches = [batch for batch, _ in self._at_work.values()]
-                if not batches:
+                if not batches or self._client.is_closed:
                     self._beating = None
                     return
             for batch in batches:
