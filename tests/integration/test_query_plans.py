@@ -7,6 +7,7 @@ must find its rows by key in any plan.
 from __future__ import annotations
 
 from collections import Counter
+from uuid import UUID
 
 import pytest
 from django.db import connections
@@ -108,10 +109,13 @@ def test_who_looks_for_what_woke_one_activity_reads_no_others(engine: Engine, te
     analyze()  # of empty tables
     ids = engine.submit(tenant, count=500)
     dispatch._offer_if_woken(Grant(ids[0], tenant.pk, "qa", "grant", started=True))  # whatever is read once
-    before = rows_read()
 
-    dispatch._offer_if_woken(Grant(ids[250], tenant.pk, "qa", "grant", started=True))
+    def read_by_a_look(activity_id: UUID) -> int:
+        before = rows_read()
+        dispatch._offer_if_woken(Grant(activity_id, tenant.pk, "qa", "grant", started=True))
+        read = rows_read() - before
+        looked_at = {"activities_activity", "activities_wake"}
+        return sum(rows for name, rows in read.items() if name.partition(".")[0] in looked_at)
 
-    # What other connections have read is told late.
-    read = Counter({name: rows for name, rows in (rows_read() - before).items() if "activities_" in name})
-    assert 0 < read.total() < 20, read.most_common(5)
+    # What other connections have read is told late, so one of several looks may seem to have read it.
+    assert 0 < min(map(read_by_a_look, ids[250:253])) < 20

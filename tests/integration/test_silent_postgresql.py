@@ -27,6 +27,7 @@ def proxy(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     monkeypatch.setattr(silence, "PATIENCE_SECONDS", PATIENCE)
     monkeypatch.setattr(silence, "GRACE_SECONDS", GRACE)
     monkeypatch.setattr(silence, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(silence, "_servers", {})  # the port may be that of an earlier test, which was silent
     settings = connections.settings[APP]
     connections[APP].close()
     with proxy_to(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432)) as between:
