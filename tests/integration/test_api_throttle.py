@@ -6,7 +6,7 @@ import pytest
 
 from tenants.api import throttling
 from tests.answers import problem
-from tests.frozen import frozen_server, is_asked_by_limits
+from tests.frozen import frozen_server, send_limits_to
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integration.notes_api")]
 
@@ -90,7 +90,7 @@ def test_a_frozen_redis_is_asked_once_and_then_left_alone(api, monkeypatch):
     client = api()
 
     with frozen_server() as server:
-        is_asked_by_limits(server, monkeypatch)
+        send_limits_to(server, monkeypatch)
         statuses = [client.get(NOTES).status_code for _ in range(20)]
 
     assert statuses == [200] * 20

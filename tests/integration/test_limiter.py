@@ -11,7 +11,7 @@ import pytest
 from tenants import redis
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Bucket, keys
-from tests.frozen import frozen_server, is_asked_by_limits
+from tests.frozen import frozen_server, send_limits_to
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -186,7 +186,7 @@ def test_a_negative_cost_is_refused(bucket):
 
 def test_a_frozen_redis_costs_the_timeout_once_and_is_reported(monkeypatch):
     with frozen_server() as server:
-        is_asked_by_limits(server, monkeypatch)
+        send_limits_to(server, monkeypatch)
         with pytest.raises(LimiterUnavailable, match="TimeoutError"):
             Bucket("test", rate=1, burst=1, timeout_seconds=0.05).take()
 

@@ -66,7 +66,7 @@ class Client(Resources[SyncDoor]):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connections were let go, so that nothing can be asked any more."""
+        """Whether `close` was called: nothing can be asked any more."""
         return self._http.is_closed
 
     def __enter__(self) -> Client:
@@ -119,6 +119,11 @@ class AsyncClient(Resources[AsyncDoor]):
     async def close(self) -> None:
         """Let the connections go."""
         await self._http.aclose()
+
+    @property
+    def is_closed(self) -> bool:
+        """As `Client.is_closed`."""
+        return self._http.is_closed
 
     async def __aenter__(self) -> AsyncClient:
         return self

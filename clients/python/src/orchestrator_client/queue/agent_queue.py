@@ -40,8 +40,8 @@ class AgentQueue(Hooks):
     """`key` names the mailbox: one for each session, since what is in it may be told together.
 
     `consumer` names who takes, for people; `window_ms` is how long after the first item others may still join it.
-    A batch goes to somebody else after 30 s without a sign of life. These signs are given by themselves, for `work_seconds` at most, so
-    that work that hangs is not kept for ever, and until the client is closed. With `lease_seconds` a batch may take so long, and only
+    A batch goes to somebody else after 30 s without a sign of life. These signs are given by themselves until the client is closed, and
+    for `work_seconds` at most, so that work that hangs is not kept for ever. With `lease_seconds` a batch may take so long, and only
     `heartbeat` makes it longer.
 
     `on_task_failed` is told of what this queue's own calls have ended, of what it lost with its lease, and, once a lease, of what others
@@ -141,7 +141,7 @@ class AgentQueue(Hooks):
                 self._beating.start()
 
     def _beat(self) -> None:
-        """Until nothing is at work, or nothing can be said any more. The next batch begins a thread of its own."""
+        """Until nothing is at work, or the client is closed. The next batch begins a thread of its own."""
         while True:
             with self._wakeup:
                 self._wakeup.wait(self._lease_seconds / 3)

@@ -104,25 +104,19 @@ def test_every_package_of_a_lock_is_pinned_with_hashes(lock: Path) -> None:
 def test_an_extra_that_a_package_of_a_lock_asks_for_is_pinned_with_it(lock: Path) -> None:
     # pip before 23.3 takes the newest version for an extra that no line names, and then refuses it for want of a hash:
     # the installation breaks on the day that a package with extras is released anew.
-    pinned = {
-        canonicalize_name(each.name): each
-        for each in _pinned(lock)
-        if not each.marker or each.marker.evaluate()
-    }
-    installed = {canonicalize_name(each.metadata["Name"]): each for each in _installed()}
+    pinned = {canonicalize_name(each.name): each.extras for each in _pinned(lock) if _applies(each)}
     asked = [
-        asked
-        for name, pin in pinned.items()
-        if name in installed
-        for asked in map(Requirement, installed[name].requires or ())
-        if asked.extras and any(_is_asked(asked, extra) for extra in pin.extras or {""})
+        wanted
+        for each in _installed()
+        if (extras := pinned.get(canonicalize_name(each.metadata["Name"]))) is not None
+        for wanted in map(Requirement, each.requires or ())
+        if wanted.extras and any(_applies(wanted, extra) for extra in extras or {""})
     ]
 
     assert asked
-    assert [
-        str(each) for each in asked if not each.extras <= pinned[canonicalize_name(each.name)].extras
-    ] == []
+    assert [str(each) for each in asked if not each.extras <= pinned[canonicalize_name(each.name)]] == []
 
 
-def _is_asked(requirement: Requirement, extra: str) -> bool:
+def _applies(requirement: Requirement, extra: str = "") -> bool:
+    """Whether it is one on this platform, for who wants the extra of the package that has it."""
     return not requirement.marker or requirement.marker.evaluate({"extra": extra})
