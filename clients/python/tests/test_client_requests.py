@@ -383,3 +383,17 @@ def test_waiting_can_be_awaited_and_can_end_when_somebody_is_asked() -> None:
             return await client.wait("a-1", until=oc.SETTLED | oc.NEEDS_SOMEBODY)
 
     assert asyncio.run(wait()).status == "blocked"
+
+
+def test_a_client_says_whether_it_was_closed() -> None:
+    async def awaited() -> list[bool]:
+        client = oc.AsyncClient("http://127.0.0.1:1", TOKEN)
+        before = client.is_closed
+        await client.close()
+        return [before, client.is_closed]
+
+    client = oc.Client("http://127.0.0.1:1", TOKEN)
+    before = client.is_closed
+    client.close()
+
+    assert [before, client.is_closed] == asyncio.run(awaited()) == [False, True]
