@@ -13,11 +13,13 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
+from celery import shared_task
 from django.db import connections
 from django.db.models import QuerySet
 
 from activities import publishing
 from agents.routing import SYSTEM_QUEUES
+from tenants import tracing
 from tenants.context import SYSTEM
 
 REPEAT_SECONDS = 3.0  # between hints of one background task: time enough for a worker to take one up and to get through some rows
@@ -28,30 +30,39 @@ EXPIRY = timedelta(
 
 @dataclass(frozen=True, slots=True)
 class BackgroundTask:
-    """A task that is hinted at on its queue while there are rows for it.
+    """Work for any worker that takes from the queue. It is safe to do twice, late or not at all, and returns how much was done.
 
-    `waiting` gives these rows, of all tenants, by an index. It is asked for once per process, so it takes the time from the
-    database (`Now()`).
+    `task` is its name in messages: it outlives the code. `waiting` gives the rows, of all tenants, for which there is something to do,
+    by an index; it is asked for once per process, so it takes the time from the database (`Now()`). Without it, Celery beat sends the
+    task. `keeps_result`: for work that is seldom and long, its results are kept for whoever runs the platform (Task results in the admin).
     """
 
     name: str
     queue: str
     task: str
-    waiting: Callable[[], QuerySet[Any]]
+    work: Callable[..., int]
+    waiting: Callable[[], QuerySet[Any]] | None = None
     arguments: Mapping[str, str] = field(default_factory=dict)
+    keeps_result: bool = False
 
 
 _tasks: dict[str, BackgroundTask] = {}
+_known_to_celery: set[str] = set()
 
 
-def register(errand: BackgroundTask) -> None:
-    """Have the background task run from now on, in whichever process leads. Registering it again replaces it.
+def register(*tasks: BackgroundTask) -> None:
+    """Give the tasks to Celery, and have the process that leads look for what waits. Registering a name again replaces it.
 
     Raises `ValueError` for a queue that no worker would take from.
     """
-    if errand.queue not in SYSTEM_QUEUES:
-        raise ValueError(f"{errand.queue} is not among agents.routing.SYSTEM_QUEUES")
-    _tasks[errand.name] = errand
+    for task in tasks:
+        if task.queue not in SYSTEM_QUEUES:
+            raise ValueError(f"{task.queue} is not among agents.routing.SYSTEM_QUEUES")
+        if task.task not in _known_to_celery:
+            _known_to_celery.add(task.task)
+            work = tracing.background_task(task.task, task.work)
+            shared_task(name=task.task, ignore_result=not task.keeps_result)(work)
+        _tasks[task.name] = task
     _condition.cache_clear()
 
 
@@ -75,8 +86,8 @@ class Reminder:
 
 
 def _hint(name: str) -> bool:
-    errand = _tasks[name]
-    return publishing.hint(errand.task, errand.arguments, queue=errand.queue, expires_after=EXPIRY)
+    task = _tasks[name]
+    return publishing.hint(task.task, task.arguments, queue=task.queue, expires_after=EXPIRY)
 
 
 def _with_something_waiting(names: list[str]) -> list[str]:
@@ -94,5 +105,8 @@ def _with_something_waiting(names: list[str]) -> list[str]:
 @cache
 def _condition(name: str) -> tuple[str, tuple[Any, ...]]:
     """Whether the background task has rows, as SQL. Building it costs more than asking it, so it is kept."""
-    sql, values = _tasks[name].waiting().order_by().query.exists().sql_with_params()
+    waiting = _tasks[name].waiting
+    if waiting is None:
+        return "FALSE", ()
+    sql, values = waiting().order_by().query.exists().sql_with_params()
     return f"EXISTS ({sql})", values

@@ -1,7 +1,4 @@
-"""Celery's entry points, each one call long, and the background tasks that they run. Those of background tasks say how much was done.
-
-What comes of those that are seldom and long is kept, for whoever runs the platform (Task results in the admin): they do not ignore it.
-"""
+"""What Celery workers run: the granted activities, and the background tasks of the engine in one table."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from activities.models.alert import ChannelKind
 from activities.notifications import delivery, digests
 from activities.provider_batches import items, lifecycle
 from agents import health
+from agents.governor import probing
 from agents.routing import (
     DEAD_LETTERS,
     DIGESTS,
@@ -25,10 +23,10 @@ from agents.routing import (
     SYSTEM_QUEUE,
     notification_queue,
 )  # fmt: skip
-from tenants import tracing
 from tenants.retention import purging
 
 from . import background_tasks, budgets, bulk_jobs, dispatch, webhooks
+from .background_tasks import BackgroundTask
 
 
 @shared_task(name=RUN_TASK, ignore_result=True)
@@ -37,193 +35,43 @@ def run(*, tenant: str, activity: str, grant: str, role: str) -> None:
     dispatch.receive(tenant=tenant, activity=activity, grant=grant, role=role)
 
 
-@shared_task(name="alerts.deliver", ignore_result=True)
-@tracing.background_task
-def deliver_alerts(*, kind: str) -> int:
-    """Send what is due to channels of one kind. Safe to deliver twice, late or not at all."""
-    return delivery.deliver_waiting(kind)
-
-
-@shared_task(name="digests.send", ignore_result=False)
-@tracing.background_task
-def send_digests() -> int:
-    """Compose the digests that are due. Safe to deliver twice, late or not at all."""
-    return digests.send_due()
-
-
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="digests", queue=DIGESTS, task="digests.send", waiting=digests.digests_due
-    )
-)
-
-
-@shared_task(name="webhooks.deliver", ignore_result=True)
-@tracing.background_task
-def deliver_webhooks(*, troubled: str) -> int:
-    """Send what is due to webhooks, to those in trouble or to the others. Safe to deliver twice, late or not at all."""
+def _deliver_webhooks(troubled: str) -> int:
     return webhooks.deliver_waiting(troubled=troubled == "yes")
 
 
-@shared_task(name="deadletters.handle", ignore_result=True)
-@tracing.background_task
-def handle_dead_letters() -> int:
-    """Tell people of what failed for good. Safe to deliver twice, late or not at all; one process does it at a time."""
-    return escalation.handle_waiting()
-
-
-@shared_task(name="mailboxes.give_back", ignore_result=True)
-@tracing.background_task
-def give_back_batches() -> int:
-    """Give back what consumers of mailboxes had when they died. Safe to deliver twice, late or not at all."""
-    return consumer.give_back_all()
-
-
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="mailbox-leases", queue=SYSTEM_QUEUE, task="mailboxes.give_back", waiting=consumer.expired
-    )
-)
-
-
-@shared_task(name="budgets.look_after", ignore_result=True)
-@tracing.background_task
-def look_after_budgets() -> int:
-    """Release what waits for money that is there. Safe to deliver twice, late or not at all."""
-    return budgets.release_where_room()
-
-
-@shared_task(name="budgets.free_leftovers", ignore_result=True)
-@tracing.background_task
-def free_leftover_reservations() -> int:
-    """Give back what is kept for runs that have ended. Safe to deliver twice, late or not at all."""
-    return budgets.free_leftovers()
-
-
-@shared_task(name="batches.leave", ignore_result=True)
-@tracing.background_task
-def leave_batches() -> int:
-    """Let go on at once what is wanted soon. Safe to deliver twice, late or not at all."""
-    return lifecycle.leave()
-
-
-@shared_task(name="batches.gather", ignore_result=True)
-@tracing.background_task
-def gather_batches() -> int:
-    """Bind what was collected to batches. Safe to deliver twice, late or not at all."""
-    return items.gather()
-
-
-@shared_task(name="batches.tend", ignore_result=True)
-@tracing.background_task
-def tend_batches() -> int:
-    """Send batches and take in their answers. Safe to deliver twice, late or not at all."""
-    return lifecycle.tend()
-
-
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="batches-leaving", queue=PROVIDER_BATCHES, task="batches.leave", waiting=lifecycle.due_to_leave
-    )
-)
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="batches-collected", queue=PROVIDER_BATCHES, task="batches.gather", waiting=items.collected
-    )
-)
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="batches-due", queue=PROVIDER_BATCHES, task="batches.tend", waiting=lifecycle.due
-    )
-)
-
-
-@shared_task(name="bulk.work", ignore_result=False)
-@tracing.background_task
-def work_on_bulk_jobs() -> int:
-    """Go on with bulk jobs. Safe to deliver twice, late or not at all."""
-    return bulk_jobs.work()
-
-
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="bulk", queue=SYSTEM_QUEUE, task="bulk.work", waiting=bulk_jobs.jobs_waiting
-    )
-)
-
-
-@shared_task(name="retention.look_after", ignore_result=False)
-@tracing.background_task
-def look_after_retention() -> int:
-    """Delete what has been kept long enough, for some seconds. Safe to deliver twice, late or not at all."""
-    return purging.purge_in_turns()
-
-
-@shared_task(name="retention.forget_outputs", ignore_result=False)
-@tracing.background_task
-def forget_outputs() -> int:
-    """Delete outputs whose activities are gone from MongoDB. Safe to deliver twice, late or not at all."""
-    return retention.forget_outputs()
-
-
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="retention", queue=SYSTEM_QUEUE, task="retention.look_after", waiting=purging.waiting
-    )
-)
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="forgotten-outputs",
-        queue=SYSTEM_QUEUE,
-        task="retention.forget_outputs",
-        waiting=retention.outputs_to_forget,
-    )
-)
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="budgets", queue=SYSTEM_QUEUE, task="budgets.look_after", waiting=budgets.waiting
-    )
-)
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="reservations", queue=SYSTEM_QUEUE, task="budgets.free_leftovers", waiting=budgets.leftovers
-    )
-)
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="dead-letters", queue=DEAD_LETTERS, task="deadletters.handle", waiting=escalation.unhandled
-    )
-)
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="agents-health", queue=SYSTEM_QUEUE, task="agents.check_health", waiting=health.waiting
-    )
-)
-background_tasks.register(
-    background_tasks.BackgroundTask(
-        name="provider-probes",
-        queue=SYSTEM_QUEUE,
-        task="providers.probe",
-        waiting=platform_checks.failing_providers,
-    )
-)
-for _kind in ChannelKind.values:
-    background_tasks.register(
-        background_tasks.BackgroundTask(
-            name=f"alerts-{_kind}",
-            queue=notification_queue(_kind),
-            task="alerts.deliver",
-            waiting=partial(delivery.waiting, _kind),
-            arguments={"kind": _kind},
+#: While there are rows of the fifth column, the leader has a worker of the queue do the fourth.
+BACKGROUND_TASKS = (
+    BackgroundTask("agents-health", SYSTEM_QUEUE, "agents.check_health", health.check_waiting, health.waiting),
+    BackgroundTask("provider-probes", SYSTEM_QUEUE, "providers.probe", probing.probe_failing, platform_checks.failing_providers),
+    BackgroundTask("budgets", SYSTEM_QUEUE, "budgets.look_after", budgets.release_where_room, budgets.waiting),
+    BackgroundTask("reservations", SYSTEM_QUEUE, "budgets.free_leftovers", budgets.free_leftovers, budgets.leftovers),
+    BackgroundTask("mailbox-leases", SYSTEM_QUEUE, "mailboxes.give_back", consumer.give_back_all, consumer.expired),
+    BackgroundTask("dead-letters", DEAD_LETTERS, "deadletters.handle", escalation.handle_waiting, escalation.unhandled),
+    BackgroundTask("batches-leaving", PROVIDER_BATCHES, "batches.leave", lifecycle.leave, lifecycle.due_to_leave),
+    BackgroundTask("batches-collected", PROVIDER_BATCHES, "batches.gather", items.gather, items.collected),
+    BackgroundTask("batches-due", PROVIDER_BATCHES, "batches.tend", lifecycle.tend, lifecycle.due),
+    *(
+        BackgroundTask(
+            f"alerts-{kind}", notification_queue(kind), "alerts.deliver", delivery.deliver_waiting, partial(delivery.waiting, kind),
+            arguments={"kind": kind},
         )
-    )
-for _troubled in ("no", "yes"):
-    background_tasks.register(
-        background_tasks.BackgroundTask(
-            name="webhooks-in-trouble" if _troubled == "yes" else "webhooks",
-            queue=OUTBOUND_WEBHOOKS,
-            task="webhooks.deliver",
-            waiting=partial(webhooks.deliveries_waiting, troubled=_troubled == "yes"),
-            arguments={"troubled": _troubled},
-        )
-    )
+        for kind in ChannelKind.values
+    ),
+    BackgroundTask(
+        "webhooks", OUTBOUND_WEBHOOKS, "webhooks.deliver", _deliver_webhooks, partial(webhooks.deliveries_waiting, troubled=False),
+        arguments={"troubled": "no"},
+    ),
+    BackgroundTask(
+        "webhooks-in-trouble", OUTBOUND_WEBHOOKS, "webhooks.deliver", _deliver_webhooks,
+        partial(webhooks.deliveries_waiting, troubled=True), arguments={"troubled": "yes"},
+    ),
+    BackgroundTask("digests", DIGESTS, "digests.send", digests.send_due, digests.digests_due, keeps_result=True),
+    BackgroundTask("bulk", SYSTEM_QUEUE, "bulk.work", bulk_jobs.work, bulk_jobs.jobs_waiting, keeps_result=True),
+    BackgroundTask("retention", SYSTEM_QUEUE, "retention.look_after", purging.purge_in_turns, purging.waiting, keeps_result=True),
+    BackgroundTask(
+        "forgotten-outputs", SYSTEM_QUEUE, "retention.forget_outputs", retention.forget_outputs, retention.outputs_to_forget,
+        keeps_result=True,
+    ),
+)  # fmt: skip
+
+background_tasks.register(*BACKGROUND_TASKS)

@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 # for those who wait here.
 
 
-ADMIT_TASK = "pipelines.admit_steps"
 PAGE = 500
 TURN_SECONDS = 20.0  # Then the queue gets its worker back. While steps wait, the next hint is on its way.
 
@@ -112,7 +111,6 @@ def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
 # given in the run. The time on a step's row is when to look, and never too late.
 
 
-OVERDUE_TASK = "pipelines.fail_overdue"
 CODE = "dependency_timeout"
 NAMED = 3  # slow steps that the error names; it counts the rest
 # steps that are looked at in one go
@@ -221,7 +219,6 @@ def _fail(run: PipelineRun, plan: Compiled, step: str, slow: Sequence[str]) -> N
     progression.give_up(run, plan, step, CODE, message)
 
 
-DECIDE_TASK = "pipelines.decide"
 AT_ONCE = 1_000  # runs that are looked at in one go
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from celery import current_app
+
+import activities.tasks  # noqa: F401
+import pipelines.tasks  # noqa: F401
 from activities.maintenance import Leader, Scheduler
 from activities.models import LeaderLease
 from tenants.context import system_scope
@@ -19,3 +25,8 @@ def leading() -> Scheduler:
 def tick() -> None:
     """Everything that is due for a leader that has just taken over."""
     leading().tick()
+
+
+def carry_out(task: str, **arguments: Any) -> Any:
+    """What a worker does when a message of this background task arrives."""
+    return current_app.tasks[task](**arguments)

@@ -115,13 +115,12 @@ def attempt(name: str, work: Callable[[], T], *, kind: str = INTERNAL, links: Se
     return _spans.attempt(name, kind, links, work)
 
 
-def background_task(work: Callable[P, T]) -> Callable[P, T]:
+def background_task(name: str, work: Callable[P, T]) -> Callable[P, T]:
     """The work of a message that says that there is something to do: an attempt that is linked with who sent the message."""
-    name = f"errand {work.__name__}"
 
     @wraps(work)
     def attempted(*args: P.args, **kwargs: P.kwargs) -> T:
-        return attempt(name, partial(work, *args, **kwargs), kind=CONSUMER, links=arrival())
+        return attempt(f"errand {name}", partial(work, *args, **kwargs), kind=CONSUMER, links=arrival())
 
     return attempted
 

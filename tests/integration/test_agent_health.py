@@ -16,7 +16,6 @@ from activities import background_tasks, tasks
 from activities.models import Alert
 from agents import deployments, health, outbound
 from agents.models import Agent
-from agents.tasks import check_health
 from pipelines import versions
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
@@ -234,7 +233,7 @@ def test_an_errand_reminds_of_those_that_are_due_and_have_an_address(scribe: Age
     assert tasks.health is health
     assert background_tasks._with_something_waiting(["agents-health"]) == ["agents-health"]
 
-    check_health()
+    health.check_waiting()
 
     assert now().health == "healthy"
     assert background_tasks._with_something_waiting(["agents-health"]) == []

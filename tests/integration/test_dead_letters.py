@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from django.db import DatabaseError, connections
 
-from activities import cancellation, dead_letter_records, reassignment, tasks
+from activities import cancellation, dead_letter_records, reassignment
 from activities.alerts import raise_alert
 from activities.dead_letters import escalation as dead_letters_escalation
 from activities.dead_letters import operations
@@ -32,6 +32,7 @@ from tests.failed_work import alerts_of, escalations_of, failed, failed_many, le
 from tests.integration.agent_runs.accepted_work import Agent, accepted
 from tests.integration.test_alerts import statements
 from tests.open_questions import asked, called, children
+from tests.upkeep import carry_out
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -127,8 +128,8 @@ def test_the_queues_message_does_the_same(engine: Engine, acme: Tenant) -> None:
     with system_scope():
         assert dead_letters_escalation.unhandled().exists()
 
-    tasks.handle_dead_letters()
-    tasks.handle_dead_letters()
+    carry_out("deadletters.handle")
+    carry_out("deadletters.handle")
 
     assert len(escalations_of(acme, activity_id)) == 1
     with system_scope():

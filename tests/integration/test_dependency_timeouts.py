@@ -13,7 +13,7 @@ from activities.human_tasks import approvals
 from activities.maintenance import invariants
 from activities.models import Activity
 from agents.contracts import Accepted, AgentRequest, AgentResult
-from pipelines import tasks, waiting_steps
+from pipelines import waiting_steps
 from pipelines.cancellation import cancel_run
 from pipelines.models import StepRun
 from tenants.context import tenant_scope
@@ -21,6 +21,7 @@ from tenants.models import Tenant
 from tests.engine import Engine, at_once
 from tests.flows import BROKEN, Flow, answering, step
 from tests.toolbox import Caller
+from tests.upkeep import carry_out
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
@@ -238,5 +239,5 @@ def test_the_leader_hints_at_steps_whose_time_is_over(
         Activity.objects.filter(step="slow").update(started_at=Now() - timedelta(hours=1))
 
     assert (quiet, background_tasks.Reminder().remind()) == ([], ["overdue-steps"])
-    tasks.fail_overdue_steps()
+    carry_out("pipelines.fail_overdue")
     assert flow.states["next"] == "failed"

@@ -19,7 +19,7 @@ from django_celery_beat.schedulers import DatabaseScheduler
 from activities import background_tasks
 from orchestrator.beat import PatientScheduler
 from orchestrator.celery import app, begin_beat
-from pipelines import deliverables, tasks, versions
+from pipelines import deliverables, versions
 from pipelines.models import Deliverable, DeliverablePeriod
 from pipelines.months import Month
 from pipelines.periods import monthly_job
@@ -28,6 +28,7 @@ from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.engine import at_once
 from tests.integration.admin.conftest import root
+from tests.upkeep import carry_out
 
 __all__ = ("root",)
 
@@ -253,8 +254,8 @@ def test_the_message_of_beat_starts_the_month_of_its_tenant(
     arguments = json.loads(task_of(tenant).kwargs)
 
     monkeypatch.setattr(clock, "now", lambda: datetime(2028, 2, 29, 23, 59, 58, tzinfo=UTC))
-    tasks.start_new_period(**arguments)
-    tasks.start_new_period(**arguments)
+    carry_out("pipelines.start_new_period", **arguments)
+    carry_out("pipelines.start_new_period", **arguments)
 
     assert months_of(tenant) == [date(2028, 3, 1)]
     assert months_of(other_tenant) == []
@@ -276,7 +277,7 @@ def test_a_month_that_nobody_started_is_made_up_for(
     make_due(tenant)
 
     assert waiting() == ["missed-periods"]
-    tasks.start_missed_periods()
+    carry_out("pipelines.start_missed_periods")
 
     assert (months_of(tenant), months_of(other_tenant)) == ([THIS_MONTH.starts_on], [])
     assert waiting() == []
@@ -293,7 +294,7 @@ def test_what_is_paused_or_made_only_this_month_or_of_a_tenant_that_is_off_was_n
     make_deliverable(tenant, "new")
 
     assert waiting() == []
-    tasks.start_missed_periods()
+    carry_out("pipelines.start_missed_periods")
 
     assert months_of(tenant) == months_of(off) == []
 
@@ -345,7 +346,7 @@ def test_a_tenant_whose_month_cannot_be_started_does_not_keep_the_others_waiting
 
     monkeypatch.setattr(monthly_job, "start_new_periods", failing)
 
-    tasks.start_missed_periods()
+    carry_out("pipelines.start_missed_periods")
 
     assert (months_of(tenant), months_of(other_tenant)) == ([], [THIS_MONTH.starts_on])
     assert waiting() == ["missed-periods"]

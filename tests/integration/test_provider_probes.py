@@ -17,8 +17,8 @@ from agents import outbound
 from agents.contracts import AdapterSettings
 from agents.governor import keys, overview, probing, providers
 from agents.governor.governor import Call, Outcome
+from agents.governor.probing import probe_failing
 from agents.governor.providers import Provider
-from agents.tasks import probe_providers
 from tenants import redis
 from tenants.context import system_scope
 from tests.engine import Engine, at_once
@@ -55,36 +55,36 @@ def let_pass(provider: Provider, seconds: float) -> None:
 
 
 def test_an_idle_provider_that_answers_again_is_found_well(provider: Provider, server: Any) -> None:
-    assert (probe_providers(), server.asked) == (0, []), "during the cooldown nobody asks"
+    assert (probe_failing(), server.asked) == (0, []), "during the cooldown nobody asks"
     let_pass(provider, 61)
-    assert (probe_providers(), server.asked) == (0, []), "work that waited comes first"
+    assert (probe_failing(), server.asked) == (0, []), "work that waited comes first"
     let_pass(provider, 5)
 
     server.status = 401
-    assert probe_providers() == 1
+    assert probe_failing() == 1
 
     assert server.asked == [("GET", "/v1", None)], "no credentials leave for a probe"
     assert provider.governor.look().breaker == "closed"
-    assert (probe_providers(), overview.failing()) == (0, [])
+    assert (probe_failing(), overview.failing()) == (0, [])
 
 
 def test_one_that_still_fails_is_asked_again_after_another_minute(provider: Provider, server: Any) -> None:
     let_pass(provider, 66)
     server.status = 503
 
-    assert [probe_providers() for _ in range(3)] == [1, 0, 0]
+    assert [probe_failing() for _ in range(3)] == [1, 0, 0]
 
     standing = provider.governor.look()
     assert (standing.breaker, round(standing.breaker_seconds)) == ("open", 60)
     let_pass(provider, 66)
-    assert probe_providers() == 1
+    assert probe_failing() == 1
     assert len(server.asked) == 2
 
 
 def test_of_probes_at_once_one_asks(provider: Provider, server: Any) -> None:
     let_pass(provider, 66)
 
-    assert sorted(at_once(*[probe_providers] * 4)) == [0, 0, 0, 1]
+    assert sorted(at_once(*[probe_failing] * 4)) == [0, 0, 0, 1]
 
     assert len(server.asked) == 1
 
@@ -93,7 +93,7 @@ def test_work_that_is_at_it_is_not_disturbed(provider: Provider, server: Any) ->
     let_pass(provider, 66)
     assert provider.governor.ask(Call(id="work", deadline_seconds=30)).granted
 
-    assert (probe_providers(), server.asked) == (0, [])
+    assert (probe_failing(), server.asked) == (0, [])
 
 
 def test_one_that_nobody_can_reach_stays_as_it_is(provider: Provider, server: Any) -> None:
@@ -101,7 +101,7 @@ def test_one_that_nobody_can_reach_stays_as_it_is(provider: Provider, server: An
     server.shutdown()
     server.server_close()
 
-    assert probe_providers() == 1
+    assert probe_failing() == 1
     assert provider.governor.look().breaker == "open"
 
 
@@ -122,7 +122,7 @@ def test_workers_are_told_to_probe_while_a_provider_fails(provider: Provider) ->
 
     assert _reminded() == ["provider-probes"]
     let_pass(provider, 66)
-    probe_providers()
+    probe_failing()
     platform_checks.tell_changes(AlertKind.BREAKER_OPEN, platform_checks.open_breakers())
     with system_scope():
         assert not Condition.objects.exists()

@@ -17,13 +17,13 @@ from activities import background_tasks
 from agents import scheduler_settings
 from agents.models import PlatformConfig
 from orchestrator.celery import app
-from pipelines import tasks
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
 from pipelines.schedules import beat, firing, schedule_timing, system_jobs
 from tenants.context import OWNER, SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.scheduling import HOUR, NOON, again, execution, executions, fired, make_schedule, states
+from tests.upkeep import carry_out
 
 LONG_AGO = timedelta(days=2)
 
@@ -189,7 +189,7 @@ def test_one_row_looks_at_everything_as_often_as_the_settings_say(tenant: Tenant
 
     PlatformConfig.objects.create(key=scheduler_settings.KEY, value={"check_interval": 5_000})
     scheduler_settings.forget()
-    tasks.check_schedules()
+    carry_out("schedules.check")
 
     row = PeriodicTask.objects.get(task=beat.CHECK_TASK)
     assert before == ("schedules: check", 60, "schedules")
@@ -224,7 +224,7 @@ def test_without_beat_the_background_task_fires_what_has_come(
     make_due(schedule)
 
     hinted = background_tasks.Reminder().remind()
-    tasks.fire_due_schedules()
+    carry_out("schedules.fire_due")
 
     assert hinted == ["schedules-due"]
     assert len(fired(schedule)) == 1
@@ -246,11 +246,11 @@ def test_every_stage_of_an_execution_has_its_errand(engine: Engine, tenant: Tena
     look()
     firing.fire(tenant.pk, schedule.pk)
     look()
-    tasks.expand_executions()
+    carry_out("schedules.expand")
     look()
     engine.drain()
     look()
-    tasks.settle_executions()
+    carry_out("schedules.settle")
     look()
 
     ours = [[name for name in found if name.startswith("schedules")] for found in waiting]
@@ -261,13 +261,13 @@ def test_every_stage_of_an_execution_has_its_errand(engine: Engine, tenant: Tena
 def test_what_was_cancelled_half_way_has_its_errand(tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
     make_due(schedule)
-    tasks.fire_due_schedules()
+    carry_out("schedules.fire_due")
     with tenant_scope(tenant.pk):
         ScheduleExecution.objects.update(status="cancelled")
 
     assert "schedules-uncancelled" in background_tasks._with_something_waiting(list(background_tasks._tasks))
-    tasks.close_executions()
-    tasks.settle_executions()
+    carry_out("schedules.close")
+    carry_out("schedules.settle")
 
     with tenant_scope(tenant.pk):
         assert [job.state for job in ScheduleJob.objects.all()] == ["cancelled"]

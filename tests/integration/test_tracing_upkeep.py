@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db.models.functions import Now
 
-from activities import tasks
 from activities.background_tasks import Reminder
 from activities.models import Wake
 from agents.routing import DEAD_LETTERS
@@ -20,7 +19,7 @@ from tenants.redis import client
 from tests.engine import Engine
 from tests.failed_work import failed, letters_of
 from tests.tracing import Collected, collected, linked, traceparent
-from tests.upkeep import leading
+from tests.upkeep import carry_out, leading
 
 
 @pytest.fixture
@@ -65,10 +64,10 @@ def test_an_errand_is_a_trace_of_its_own_that_is_linked_with_the_hint(
     hint = json.loads(client().lindex(DEAD_LETTERS, 0))  # type: ignore[arg-type]
     tracing.arrived(hint["headers"]["traceparent"])
 
-    tasks.handle_dead_letters()
-    tasks.handle_dead_letters()
+    carry_out("deadletters.handle")
+    carry_out("deadletters.handle")
 
-    hints, errand = spans.one("keeper hints"), spans.one("errand handle_dead_letters")
+    hints, errand = spans.one("keeper hints"), spans.one("errand deadletters.handle")
     assert hint["headers"]["traceparent"].startswith(traceparent(hints)[:-2])
     assert linked(errand) == {hints.context.span_id}
     assert errand.parent is None

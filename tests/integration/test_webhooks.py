@@ -16,7 +16,7 @@ from django.db import connections, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from activities import background_tasks, tasks, webhooks
+from activities import background_tasks, webhooks
 from activities.alerts import raise_alert
 from activities.models import Alert
 from activities.models.alert import AlertKind
@@ -28,6 +28,7 @@ from tenants.models import Tenant
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
 from tests.engine import Engine, at_once
 from tests.receivers import HttpReceiver, Posted, http_receiver
+from tests.upkeep import carry_out
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_the_keeper_hints_and_a_worker_of_the_queue_delivers(tenant: Tenant, rec
     assert "webhooks" in background_tasks.Reminder().remind()
     message = orjson.loads(redis.client().rpop("webhook-outbound"))
     assert message["headers"]["task"] == "webhooks.deliver"
-    tasks.deliver_webhooks(**orjson.loads(base64.b64decode(message["body"]))[1])
+    carry_out("webhooks.deliver", **orjson.loads(base64.b64decode(message["body"]))[1])
 
     assert [posted.json["type"] for posted in receiver.posted] == ["alert.raised"]
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
-from activities import tasks
 from activities.models import AlertDelivery
 from activities.models.alert import DeliveryState
 from activities.notifications import delivery
@@ -29,6 +28,7 @@ from tests.integration.alert_delivery.channels import (
     wait_of,
 )
 from tests.receivers import HttpReceiver, MailReceiver, Posted
+from tests.upkeep import carry_out
 
 
 class Died(BaseException):
@@ -299,8 +299,8 @@ def test_the_task_of_the_queue_sends(tenant: Tenant, receiver: HttpReceiver) -> 
     channel_of(tenant, "webhook", receiver.url)
     raised(tenant)
 
-    tasks.deliver_alerts(kind="webhook")
-    tasks.deliver_alerts(kind="webhook")
+    carry_out("alerts.deliver", kind="webhook")
+    carry_out("alerts.deliver", kind="webhook")
 
     assert (states(tenant), len(receiver.posted)) == (["sent"], 1)
 
