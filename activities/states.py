@@ -48,7 +48,7 @@ class StatusSpec:
 
     words: str
     tone: str  # "bad", "ask", "live", "idle", "good" or "off", in the order in which a person should see them
-    glyph: str  # of pipelines.status_styles.GLYPHS
+    glyph: str  # of pipelines.diagram.GLYPHS
     sentence: str = ""  # what it waits for, or how it has ended; empty where that takes more than the status
     lane: str = ""  # who has it meanwhile: "waits", "agent" or "people"; of a final one nobody
     stretch: str = ""  # what the time in it was spent with

@@ -16,7 +16,7 @@ from agents.models import AgentConfig
 from benchmarks import setting
 from pipelines import versions
 from pipelines.models import Dataset, DatasetRow, Pipeline, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import firing, lifecycle, schedule_timing, system_jobs
+from pipelines.schedules import firing, lifecycle, system_jobs
 from tenants import registration
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -63,7 +63,7 @@ def _schedule(tenant: Tenant, name: str, **fields: object) -> Schedule:
     schedule = Schedule(
         tenant=tenant, name=name, cron="* * * * *", timezone="UTC", looked_until=datetime.now(UTC), **target, **fields
     )  # fmt: skip
-    schedule.next_run_at = schedule_timing.next_of(schedule, after=datetime.now(UTC))
+    schedule.next_run_at = schedule.next_time(after=datetime.now(UTC))
     return schedule
 
 

@@ -7,7 +7,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from activities.states import BANDS, LinkKind, Status
-from pipelines.status_styles import LOOKS
+from pipelines.diagram import LOOKS
 
 #: What people are asked for, in the order of the page: one, and many.
 KINDS: Mapping[str, tuple[str, str]] = {

@@ -11,7 +11,7 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.db import DatabaseError
 from django_celery_beat.models import PeriodicTask
 
-from pipelines.periods import monthly_job
+from pipelines.deliverables import monthly_job
 from pipelines.schedules import beat
 from tenants.context import APP
 

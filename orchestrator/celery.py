@@ -278,7 +278,7 @@ def end_worker(sender: Any = None, **kwargs: Any) -> None:
 def begin_beat(sender: Any = None, **kwargs: Any) -> None:
     from activities import maintenance
     from agents import references
-    from pipelines.periods import monthly_job
+    from pipelines.deliverables import monthly_job
     from pipelines.schedules import beat
 
     def mend() -> None:

@@ -94,6 +94,13 @@ class VersionConflict(PipelineError):
     status = 412
 
 
+class ScheduleChanged(PipelineError):
+    """The schedule was changed since it was read."""
+
+    code = "precondition_failed"
+    status = 412
+
+
 class DeliverableNotActive(PipelineError):
     """The deliverable is paused or has ended, or its tenant is switched off, so no period of it starts."""
 

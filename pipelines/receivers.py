@@ -7,10 +7,10 @@ from typing import Any
 from activities import transitions
 from activities.signals import activity_buried, activity_reopened, activity_settled, planned_roles_asked
 from agents import references as references_to_agents
-from pipelines.periods import monthly_job
+from pipelines.deliverables import monthly_job
 from tenants.signals import tenant_changed
 
-from . import jobs, periods, progression, references, versions
+from . import deliverables, jobs, progression, references, versions
 
 
 def connect() -> None:
@@ -36,7 +36,7 @@ def follow_job(sender: Any, *, activity: Any, **kwargs: Any) -> None:
 
 
 def follow_planner(sender: Any, *, activity: Any, **kwargs: Any) -> None:
-    periods.follow_planner(activity)
+    deliverables.follow_planner(activity)
 
 
 def reopen_run_of_activity(sender: Any, *, activity: Any, **kwargs: Any) -> None:
@@ -44,11 +44,11 @@ def reopen_run_of_activity(sender: Any, *, activity: Any, **kwargs: Any) -> None
 
 
 def look_at_period_of_planner(sender: Any, *, activity: Any, **kwargs: Any) -> None:
-    periods.planner_changed(activity)
+    deliverables.planner_changed(activity)
 
 
 def look_at_period_of_dead_letter(sender: Any, *, activity: Any, **kwargs: Any) -> None:
-    periods.heed_dead_letter(activity)
+    deliverables.heed_dead_letter(activity)
 
 
 def tell_planned_roles(sender: Any, *, activity: Any, **kwargs: Any) -> frozenset[str] | None:

@@ -13,9 +13,9 @@ from django.db.models import F, QuerySet
 
 from agents.models import Agent
 from agents.references import Broken, Reference, Source
+from pipelines.deliverables import planning
 from pipelines.models import Deliverable, PipelineVersion, Schedule
 from pipelines.models.deliverable import DeliverableState
-from pipelines.periods import planning
 from tenants.context import SYSTEM
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 from activities import background_tasks
 from activities.background_tasks import BackgroundTask
 from agents.routing import DELIVERABLE_PERIODS, SCHEDULES, SYSTEM_QUEUE
-from pipelines.periods import monthly_job
+from pipelines.deliverables import monthly_job
 from pipelines.schedules import beat, firing, system_jobs
 
 from . import waiting_steps

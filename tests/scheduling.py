@@ -10,7 +10,7 @@ from uuid import UUID
 from activities import relay
 from pipelines import versions
 from pipelines.models import Dataset, DatasetRow, Firing, Pipeline, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import beat, firing, schedule_timing, system_jobs
+from pipelines.schedules import beat, firing, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
@@ -30,7 +30,7 @@ def make_schedule(tenant: Tenant, name: str = "refresh", **fields: Any) -> Sched
     defaults = {"timezone": "UTC", "overlap": "allow", "catch_up": {"up_to": 1}}
     with tenant_scope(tenant.pk):
         schedule = Schedule(tenant=tenant, name=name, looked_until=looked, **(defaults | fields))
-        schedule.next_run_at = schedule_timing.next_of(schedule, after=looked)
+        schedule.next_run_at = schedule.next_time(after=looked)
         schedule.save(force_insert=True)
         beat.keep_in_step(schedule, tenant.slug)
     return schedule

@@ -15,7 +15,7 @@ from django.db.models import Count, OuterRef, Q, Subquery
 from pipelines import timing
 from pipelines.models import Firing, Schedule, ScheduleExecution
 from pipelines.models.schedule import FiringState
-from pipelines.schedules import preview, schedule_timing
+from pipelines.schedules import preview
 from pipelines.timing import Timing, TimingError
 from tenants import clock
 from tenants.context import tenant_scope
@@ -147,7 +147,7 @@ def _skipped(tenant_id: UUID, schedules: Sequence[UUID]) -> dict[UUID, int]:
 
 def _timing(schedule: Schedule) -> Timing | None:
     try:
-        return schedule_timing.timing_of(schedule)
+        return schedule.timing()
     except TimingError:
         return None
 

@@ -11,7 +11,7 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
-from pipelines import deliverables, periods
+from pipelines import deliverables
 from pipelines.exceptions import PipelineError
 from pipelines.models import Deliverable
 from pipelines.models.deliverable import DeliverableState
@@ -55,7 +55,7 @@ START = Action(
     path="start",
     icon="event_upcoming",
     permission="change",
-    do=lambda request, row, notes: periods.start_period(
+    do=lambda request, row, notes: deliverables.start_period(
         row.tenant_id, row.pk, today=clock.now().date(), actor=actor_of(request)
     ),
 )

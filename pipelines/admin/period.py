@@ -13,7 +13,7 @@ from unfold.decorators import display
 from unfold.enums import ActionVariant
 
 from activities.models import Activity
-from pipelines import periods
+from pipelines import deliverables
 from pipelines.admin.run import RUN_LABELS
 from pipelines.exceptions import PipelineError
 from pipelines.models import DeliverablePeriod, PipelineRun
@@ -69,7 +69,7 @@ ASK_AGAIN = Action(
     (PipelineError,),
     path="ask-again",
     icon="replay",
-    do=lambda request, row, notes: periods.ask_again(row.tenant_id, row.pk, actor=actor_of(request)),
+    do=lambda request, row, notes: deliverables.ask_again(row.tenant_id, row.pk, actor=actor_of(request)),
 )
 CANCEL = Action(
     "cancel_selected",
@@ -84,7 +84,7 @@ CANCEL = Action(
     label="Cancel",
     button="Cancel the period",
     variant=ActionVariant.DANGER,
-    do=lambda request, row, reason: periods.cancel_period(
+    do=lambda request, row, reason: deliverables.cancel_period(
         row.tenant_id, row.pk, actor=actor_of(request), reason=reason
     ),
 )

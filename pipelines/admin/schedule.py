@@ -27,11 +27,11 @@ from unfold.widgets import (
 from agents import configuration, scheduler_settings
 from pipelines import timing
 from pipelines.admin.executions import EXECUTION_LABELS, ExecutionInline, FiringInline
-from pipelines.exceptions import AlreadyExists, PipelineError
+from pipelines.exceptions import AlreadyExists, PipelineError, ScheduleChanged
 from pipelines.models import Pipeline, Schedule, ScheduleExecution
-from pipelines.schedules import editing, preview, schedule_timing, system_jobs
+from pipelines.schedules import editing, preview, system_jobs
 from pipelines.schedules import preview as schedules_preview
-from pipelines.schedules.errors import InvalidSchedule, ScheduleChanged
+from pipelines.schedules.editing import InvalidSchedule
 from pipelines.schedules.preview import Forecast
 from pipelines.timing.clock import zone_names
 from tenants import clock
@@ -355,7 +355,7 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
     @display(description="When")
     def timing(self, schedule: Schedule) -> str:
         try:
-            return timing.in_words(schedule_timing.timing_of(schedule))
+            return timing.in_words(schedule.timing())
         except (timing.TimingError, ValueError):
             return "cannot be read"
 

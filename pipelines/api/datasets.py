@@ -18,7 +18,7 @@ from pipelines import datasets
 from pipelines.data_sources import FieldType, Source
 from pipelines.data_sources.catalogue import ABOUT_TABLES
 from pipelines.datasets import Declaration, Given
-from pipelines.datasets.uploads import most_values
+from pipelines.datasets.validation import most_values
 from pipelines.exceptions import NotFound
 from pipelines.models import Dataset, DatasetRow
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation

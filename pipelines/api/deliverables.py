@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.api.decisions import EmptySerializer
-from pipelines import deliverables, periods
+from pipelines import deliverables
 from pipelines.api.periods import PERIODS, PeriodSerializer
 from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
 from pipelines.exceptions import AlreadyExists
@@ -172,7 +172,9 @@ class DeliverableViewSet(VersionedResource):
         """201 when it was started now, 200 with the period when there is one. Months are those of UTC."""
         read(EmptySerializer, request.data)
         today = clock.now().date()
-        period, is_new = periods.start_period(self.tenant_id, pk, today=today, actor=self.principal.actor)
+        period, is_new = deliverables.start_period(
+            self.tenant_id, pk, today=today, actor=self.principal.actor
+        )
         return Response(
             PeriodSerializer(period).data,
             status=201 if is_new else 200,

@@ -13,13 +13,13 @@ from rest_framework.response import Response
 
 from activities.api.operations import ReasonSerializer
 from activities.api.serializers import link_of as activity_link
-from pipelines import periods, selectors
+from pipelines import deliverables, selectors
 from pipelines.api.serializers import RUNS
+from pipelines.deliverables import PlanInvalid
 from pipelines.exceptions import NotFound
 from pipelines.models import DeliverablePeriod, PipelineRun
 from pipelines.models.deliverable import PeriodState
 from pipelines.models.run import RunState
-from pipelines.periods import PlanInvalid
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.faults import InvalidRequest
@@ -167,10 +167,10 @@ class PeriodViewSet(DigestEtag, Resource):
         self.refuse_changed(shown_period(self.tenant_id, pk))
         actor = self.principal.actor
         if "plan" not in body:
-            periods.ask_again(self.tenant_id, pk, actor=actor)
+            deliverables.ask_again(self.tenant_id, pk, actor=actor)
             return Response(shown_period(self.tenant_id, pk))
         try:
-            periods.take_up(self.tenant_id, pk, body["plan"], actor=actor)
+            deliverables.take_up(self.tenant_id, pk, body["plan"], actor=actor)
         except PlanInvalid as refusal:
             faults = [(_below_plan(fault.path), fault.message) for fault in refusal.faults]
             raise InvalidRequest(faults, code=refusal.code) from refusal
@@ -180,7 +180,7 @@ class PeriodViewSet(DigestEtag, Resource):
 class PeriodCancellation(DigestEtag, TenantView):
     queryset = DeliverablePeriod.objects
     pagination_class = None
-    # It takes several transactions, see `pipelines.periods.starting`.
+    # It takes several transactions, see `pipelines.deliverables.starting`.
     in_one_transaction = False
     scope = "pipelines"
     required_role = Role.OPERATOR
@@ -197,7 +197,7 @@ class PeriodCancellation(DigestEtag, TenantView):
         reason = read(ReasonSerializer, request.data).get("reason", "")
         with tenant_scope(self.tenant_id):
             self.refuse_changed(shown_period(self.tenant_id, period_id))
-        periods.cancel_period(self.tenant_id, period_id, actor=self.principal.actor, reason=reason)
+        deliverables.cancel_period(self.tenant_id, period_id, actor=self.principal.actor, reason=reason)
         with tenant_scope(self.tenant_id):
             return Response(shown_period(self.tenant_id, period_id))
 

@@ -27,14 +27,22 @@ else is percent-encoded as UTF-8, also a space (%20); a plus is a plus. The JSON
 it ends with its closing brace, and nothing in it is decoded. Or it is percent-encoded as a whole, beginning with %7B.
 
 **JSON filter.** {"field": value} or {"field": {"$gte": value, "$lt": value}}. Operators: $eq $ne $gt $gte $lt $lte $in $nin
-$exists. See `matching` for what each means when a row has no value.
+$exists. See `query.matches` for what each means when a row has no value.
 
 **What is no data source.** Text is taken for one if it begins with a source's name and a colon, no blank or slash
 follows, and there is one more colon; then it has to be right. Any other text is used as it is. A backslash before what
 would be a data source makes it plain text, without the backslash.
 """
 
-from pipelines.data_sources.catalogue import Catalogue, FieldType, Table
+from pipelines.data_sources.catalogue import (
+    Catalogue,
+    FieldType,
+    RowError,
+    Table,
+    TableError,
+    read_row,
+    read_table,
+)
 from pipelines.data_sources.expand import (
     Batch,
     Dimension,
@@ -49,20 +57,20 @@ from pipelines.data_sources.expand import (
     inputs,
     read_params,
 )
-from pipelines.data_sources.faults import DataSourceError, Fault
 from pipelines.data_sources.parsing import looks_like, parse, unescaped
 from pipelines.data_sources.query import Query, check, matches, resolve
 from pipelines.data_sources.shapes import (
     BatchGate,
     Condition,
     DataSource,
+    DataSourceError,
     Expand,
+    Fault,
     Filter,
     Operator,
     Options,
     Source,
 )
-from pipelines.data_sources.tables import RowError, TableError, read_row, read_table
 
 __all__ = (
     "Batch",

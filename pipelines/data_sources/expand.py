@@ -13,9 +13,8 @@ from itertools import islice
 from math import prod
 from typing import Any, ClassVar
 
-from pipelines.data_sources.faults import DataSourceError
 from pipelines.data_sources.parsing import looks_like, parse, unescaped
-from pipelines.data_sources.shapes import BatchGate, DataSource, Expand, Options
+from pipelines.data_sources.shapes import BatchGate, DataSource, DataSourceError, Expand, Options
 from pipelines.definition.faults import DefinitionError, Fault, at
 
 MOST_JOBS = 100_000  # of one execution; two sources of a thousand rows would make a million

@@ -20,9 +20,17 @@ from pipelines.data_sources.catalogue import (
     from_json,
     from_text,
 )
-from pipelines.data_sources.faults import DataSourceError, Fault
-from pipelines.data_sources.json_filter import ORDERED
-from pipelines.data_sources.shapes import Condition, DataSource, Operator, Options, Scalar, Source
+from pipelines.data_sources.shapes import (
+    ORDERED,
+    Condition,
+    DataSource,
+    DataSourceError,
+    Fault,
+    Operator,
+    Options,
+    Scalar,
+    Source,
+)
 from pipelines.definition.faults import Faults
 
 

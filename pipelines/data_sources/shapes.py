@@ -1,10 +1,12 @@
-"""The parts of a data source, frozen: what its text says, before anybody asked whether such a table exists."""
+"""The parts of a data source, frozen: what its text says, before it is known whether such a table exists; and its faults."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 Scalar = str | int | float | bool | None
 
@@ -19,7 +21,7 @@ class Source(StrEnum):
 
 
 class Operator(StrEnum):
-    """How a field is compared, as it is written in a JSON filter. `matching` says exactly what each means."""
+    """How a field is compared, as it is written in a JSON filter. `query.matches` says exactly what each means."""
 
     EQ = "$eq"
     NE = "$ne"
@@ -30,6 +32,10 @@ class Operator(StrEnum):
     IN = "$in"
     NIN = "$nin"
     EXISTS = "$exists"
+
+
+ORDERED = frozenset({Operator.GT, Operator.GTE, Operator.LT, Operator.LTE})
+LISTS = frozenset({Operator.IN, Operator.NIN})
 
 
 class Expand(StrEnum):
@@ -93,3 +99,30 @@ class DataSource:
     positions: tuple[int, ...] = dataclasses.field(
         default=(), compare=False
     )  # of the table, the filter, and each field
+
+
+SHOWN = 10  # faults in the text of the error; the list holds all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong. `position` is the index of the character in the text."""
+
+    position: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"character {self.position + 1}: {self.message}"
+
+
+class DataSourceError(ValueError):
+    """The text is no valid data source. `faults` names everything that is wrong with it."""
+
+    code: ClassVar[str] = "invalid_data_source"
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = list(faults)
+        super().__init__(self.faults)
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.faults[:SHOWN]))

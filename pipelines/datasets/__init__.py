@@ -1,13 +1,11 @@
 """A tenant's own tables: declared, changed, filled, emptied and deleted, by the API and the admin alike.
 
-declaring    the table itself: its name, where its rows are, the types of its fields
-filling      its rows: added, changed, replaced and removed, all of a call or nothing
-places       where the rows are kept here: PostgreSQL or Redis
-checking     whether rows fit, with every fault by its path
-uploads      rows in a file: CSV or JSON
+declaration  the table itself: its name, where its rows are, the types of its fields
+rows         its rows: added, changed, replaced and removed, all of a call or nothing, in PostgreSQL or Redis
+validation   rows as a caller gives them, and whether they fit
 """
 
-from pipelines.datasets.uploads import BadUpload, read_csv, read_json
+from pipelines.datasets.validation import BadUpload, read_csv, read_json
 
 from .declaration import Declaration, change, create, delete, fault_of_location, schedules_reading
 from .rows import Filled, fill, number_of_rows, refuse_not_listed, remove

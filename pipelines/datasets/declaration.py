@@ -16,15 +16,14 @@ from agents import outbound
 from agents.exceptions import OutboundRefused
 from pipelines import tables
 from pipelines.data_sources import DataSourceError, FieldType, Source, Table, looks_like, parse, read_table
-from pipelines.data_sources.tables import TableError
+from pipelines.data_sources.catalogue import TableError
 from pipelines.definition.faults import Fault
 from pipelines.exceptions import AlreadyExists, DatasetInUse, TooManyDatasets
 from pipelines.models import Dataset, DatasetRow, Schedule
 from pipelines.tables import fetched
 from tenants.context import tenant_scope
 
-from . import addresses
-from . import rows as datasets_rows
+from .rows import BATCH, locked, put, raise_version, rows_of
 from .validation import Given, fitting
 
 NAMED = 10  # schedules that a refusal names
@@ -65,7 +64,7 @@ def create(tenant_id: UUID, wanted: Declaration) -> Dataset:
             fields=_plain(table),
         )
         if wanted.rows is not None:
-            datasets_rows.put(made, wanted.rows)
+            put(made, wanted.rows)
         made.refresh_from_db()
         return made
 
@@ -85,7 +84,7 @@ def change(
     Rows must fit the new fields. What they hold in a field that is no longer there is dropped with it.
     """
     with tenant_scope(tenant_id):
-        dataset = datasets_rows.locked(tenant_id, dataset_id)
+        dataset = locked(tenant_id, dataset_id)
         wanted = Declaration(
             name=dataset.name,
             source=dataset.source,
@@ -99,18 +98,16 @@ def change(
             _refit(dataset, before, table)
         elif table != before:
             _empty(dataset)
-        datasets_rows.raise_version(
-            dataset, fields=_plain(table), location=wanted.location, description=wanted.description
-        )
+        raise_version(dataset, fields=_plain(table), location=wanted.location, description=wanted.description)
         if rows is not None:
-            datasets_rows.put(dataset, rows, replace=True)
+            put(dataset, rows, replace=True)
         return dataset
 
 
 def delete(tenant_id: UUID, dataset_id: UUID) -> None:
     """With all its rows. Raises `NotFound`, and `DatasetInUse` naming the schedules that read it."""
     with tenant_scope(tenant_id):
-        dataset = datasets_rows.locked(tenant_id, dataset_id)
+        dataset = locked(tenant_id, dataset_id)
         if reading := schedules_reading(dataset):
             more = f" and {len(reading) - NAMED} more" if len(reading) > NAMED else ""
             told = ", ".join(reading[:NAMED])
@@ -166,7 +163,7 @@ def _refit(dataset: Dataset, before: Table, after: Table) -> None:
     if dataset.source != Source.DB:
         _empty(dataset)
         return
-    stored = list(addresses.rows_of(dataset).order_by("id"))
+    stored = list(rows_of(dataset).order_by("id"))
     if stored and before.fields.get(before.key) != after.fields.get(after.key):
         message = "cannot come, go or change its type while there are rows, since it tells them apart"
         raise TableError([Fault(f"fields.{after.key}", message)])
@@ -177,13 +174,13 @@ def _refit(dataset: Dataset, before: Table, after: Table) -> None:
         if row.data != data:
             row.data = data
             different.append(row)
-    DatasetRow.objects.bulk_update(different, ("data",), batch_size=addresses.BATCH)
+    DatasetRow.objects.bulk_update(different, ("data",), batch_size=BATCH)
 
 
 def _empty(dataset: Dataset) -> None:
     if dataset.source == Source.CACHE:
         fetched.drop_rows(dataset.tenant_id, dataset.name)
-    addresses.rows_of(dataset).delete()
+    rows_of(dataset).delete()
 
 
 def _tables_in(params: Any) -> Iterator[tuple[str, str]]:

@@ -7,8 +7,7 @@ from typing import Literal, NamedTuple
 
 from pipelines.definition.faults import Faults
 from pipelines.expressions import functions, syntax
-from pipelines.expressions.errors import ExpressionError
-from pipelines.expressions.values import kind_of
+from pipelines.expressions.values import ExpressionError, kind_of
 
 Kind = Literal["condition", "list"]
 WANTED: dict[Kind, tuple[str, str]] = {

@@ -11,8 +11,16 @@ from typing import Any
 
 from pipelines.definition.values import number
 from pipelines.expressions import functions, syntax
-from pipelines.expressions.errors import ExpressionError
-from pipelines.expressions.values import Budget, Mistake, equal, is_number, kind_of, member, ordered
+from pipelines.expressions.values import (
+    Budget,
+    ExpressionError,
+    Mistake,
+    equal,
+    is_number,
+    kind_of,
+    member,
+    ordered,
+)
 
 MOST_ITEMS = 10_000  # that a step may be fanned out over
 

@@ -17,7 +17,7 @@ from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput
 
 from pipelines.definition.faults import shown
 from pipelines.definition.values import number, text_fault
-from pipelines.expressions.errors import ExpressionError
+from pipelines.expressions.values import ExpressionError
 
 LONGEST = 2_000  # characters
 DEEPEST = 32  # nodes from the top to the bottom

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import ge, gt, le, lt
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 from pipelines.definition.values import number
+
+
+class ExpressionError(ValueError):
+    """The expression cannot be read, or has no value with this data. `position` is the index of a character."""
+
+    code: ClassVar[str] = "invalid_expression"
+
+    def __init__(self, position: int, message: str) -> None:
+        super().__init__(position, message)
+        self.position = position
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"character {self.position + 1}: {self.message}"
+
 
 MOST_STEPS = 12_000  # of one evaluation: enough to look through a list of 10,000, and done within 20 ms
 LETTERS_PER_STEP = 100  # long text costs steps as well

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from calendar import monthrange
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Self
 
 from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
-from pipelines.months import Month
 from tenants.identifiers import uuid7
 from tenants.models import TenantOwned
 
 from .pipeline import key_validator
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """A calendar month in UTC, which is one period, by its first and its last day."""
+
+    starts_on: date
+    ends_on: date
+
+    @classmethod
+    def of(cls, day: date) -> Self:
+        """The month that this day lies in."""
+        _, days = monthrange(day.year, day.month)
+        return cls(day.replace(day=1), day.replace(day=days))
+
+    @property
+    def following(self) -> date:
+        """The first day of the next month."""
+        return self.ends_on + timedelta(days=1)
+
+
+def end_of(last_day: date) -> datetime:
+    """The moment at which a month with this last day is over."""
+    return datetime.combine(last_day, time.max, tzinfo=UTC) + timedelta(microseconds=1)
 
 
 def next_month() -> date:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.db import models
 from django.db.models.functions import Now
 
+from pipelines import timing
+from pipelines.timing import DEFAULT_TIMEZONE, CatchUp, Timing
 from tenants.identifiers import uuid7
 from tenants.models import TenantOwned, TenantPart
 
-DEFAULT_TIMEZONE = "America/New_York"
+#: The members of a schedule that say when it runs, by the names of their columns.
+TIMING = (
+    "repeat",
+    "cron",
+    "interval_ms",
+    "timezone",
+    "start_at",
+    "end_at",
+    "dst_gap",
+    "dst_fold",
+    "jitter_seconds",
+)
 
 
 class Repeat(models.TextChoices):
@@ -112,6 +127,28 @@ class Schedule(TenantOwned):
 
     def __str__(self) -> str:
         return self.name
+
+    def timing(self) -> Timing:
+        """Raises `timing.TimingError` for a row that was changed past its checks."""
+        members = {**{name: getattr(self, name) for name in TIMING}, "cron": self.cron or None}
+        return timing.read(members)
+
+    def catch_up_policy(self) -> CatchUp:
+        """How many missed times are made up for. What nobody can read makes up for none."""
+        up_to = self.catch_up.get("up_to") if isinstance(self.catch_up, dict) else None
+        return CatchUp(up_to if isinstance(up_to, int) and up_to > 0 else 0)
+
+    def jittered(self, nominal: datetime) -> datetime:
+        """When a nominal time comes: every process computes the same."""
+        return timing.jittered(nominal, self.jitter_seconds, str(self.pk))
+
+    def next_time(self, *, after: datetime) -> datetime | None:
+        """When the first nominal time later than `after` comes, or None when nothing follows.
+
+        Times come in the order of their names: one whose jitter is shorter than that of the one before waits for it.
+        """
+        nominal = next(timing.times(self.timing(), after=after, limit=1), None)
+        return None if nominal is None else self.jittered(nominal)
 
 
 # One nominal time of a schedule, and what became of it.

@@ -26,8 +26,6 @@ from pipelines.timing import cron
 from tenants.context import SYSTEM, system_scope
 from tenants.models import Tenant
 
-from . import schedule_timing
-
 logger = logging.getLogger(__name__)
 
 TASK = "schedules.fire"
@@ -182,7 +180,7 @@ def _names(schedule: Schedule, slug: str) -> tuple[str, str]:
 
 def _in_words(schedule: Schedule) -> str:
     try:
-        return timing.in_words(schedule_timing.timing_of(schedule))
+        return timing.in_words(schedule.timing())
     except (timing.TimingError, cron.CronError):
         return "The timing of this schedule cannot be read."
 

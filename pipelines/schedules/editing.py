@@ -23,16 +23,15 @@ from agents import configuration, input_schemas, scheduler_settings
 from agents.exceptions import RoleNotFound
 from pipelines import data_sources, submission, tables, timing
 from pipelines.data_sources import DataSourceError, ExpansionError, Pacing, Params, ParamsError
-from pipelines.definition import synonyms
+from pipelines.definition import DefinitionError, synonyms
 from pipelines.definition.faults import Fault, Faults, at, shown
 from pipelines.definition.reading import Reader
 from pipelines.definition.synonyms import Translated
 from pipelines.definition.values import JsonCopier
-from pipelines.exceptions import AlreadyExists, NotFound
+from pipelines.exceptions import AlreadyExists, NotFound, ScheduleChanged
 from pipelines.models import Pipeline, Schedule
-from pipelines.models.schedule import AfterOnce, Overlap, Repeat
-from pipelines.schedules import beat, schedule_timing
-from pipelines.schedules.errors import InvalidSchedule, ScheduleChanged
+from pipelines.models.schedule import TIMING, AfterOnce, Overlap, Repeat
+from pipelines.schedules import beat
 from pipelines.timing import CatchUp, Timing
 from pipelines.timing.nominal import CatchUpError
 from tenants import clock, pausing
@@ -41,6 +40,13 @@ from tenants.identifiers import uuid7
 from tenants.models import PauseKind, Tenant
 
 logger = logging.getLogger(__name__)
+
+
+class InvalidSchedule(DefinitionError):
+    """The schedule cannot be accepted. `faults` names everything that is wrong with it by its path."""
+
+    code = "invalid_schedule"
+
 
 # Checking: everything that is wrong with a schedule, each fault by its path, before a row of it is written.
 #
@@ -325,18 +331,6 @@ def _path(parts: tuple[str | int, ...]) -> str:
 # A row holds the same in columns. `members_of` leads from the row to the members, `merged` lays a partial change over them.
 
 
-#: What says when. A change of any of these makes the next time anew.
-TIMING = (
-    "repeat",
-    "cron",
-    "interval_ms",
-    "timezone",
-    "start_at",
-    "end_at",
-    "dst_gap",
-    "dst_fold",
-    "jitter_seconds",
-)
 TARGET = ("target_type", "agent_role", "pipeline")
 #: How each job goes, and what becomes of times at which something else is in the way.
 WORK = ("params", "retry", "timeout_seconds", "priority", "catch_up", "overlap", "after_once")
@@ -365,7 +359,7 @@ def members_of(schedule: Schedule) -> dict[str, Any]:
 
 def catch_up_of(schedule: Schedule) -> str | dict[str, int]:
     """`none`, `latest` or `{up_to: n}`."""
-    return schedule_timing.catch_up_of(schedule).value
+    return schedule.catch_up_policy().value
 
 
 def merged(present: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
@@ -382,7 +376,6 @@ def merged(present: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, A
 
 
 INSTANT = timedelta(microseconds=1)
-TIMING_COLUMNS = TIMING  # they have the names of the members
 
 
 def create(tenant_id: UUID, members: Any, *, actor: str, now: datetime | None = None) -> Schedule:
@@ -430,7 +423,7 @@ def change(
             return schedule
         for name, value in checked.columns.items():
             setattr(schedule, name, value)
-        times_changed = any(before[name] != checked.columns[name] for name in TIMING_COLUMNS)
+        times_changed = any(before[name] != checked.columns[name] for name in TIMING)
         if times_changed or schedule.enabled != before["enabled"]:
             is_new_time = before["start_at"] != schedule.start_at or before["repeat"] != schedule.repeat
             _plan_anew(schedule, now or clock.now(), is_new_time=is_new_time)
@@ -487,9 +480,7 @@ def _plan_anew(schedule: Schedule, now: datetime, *, is_new_time: bool) -> None:
     schedule.looked_until = now
     if schedule.repeat == Repeat.ONCE and is_new_time and schedule.start_at is not None:
         schedule.looked_until = min(now, schedule.start_at - INSTANT)
-    schedule.next_run_at = (
-        schedule_timing.next_of(schedule, after=schedule.looked_until) if schedule.enabled else None
-    )
+    schedule.next_run_at = schedule.next_time(after=schedule.looked_until) if schedule.enabled else None
 
 
 def _store(schedule: Schedule, *, made: bool = False) -> None:

@@ -33,7 +33,7 @@ from agents.models import PlatformConfig
 from pipelines import timing
 from pipelines.models import Firing, Schedule, ScheduleExecution
 from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, Overlap
-from pipelines.schedules import beat, executions, schedule_timing
+from pipelines.schedules import beat, executions
 from pipelines.timing import Missed, Timing
 from tenants import clock, pausing
 from tenants.context import APP, system_scope, tenant_scope
@@ -166,13 +166,11 @@ class Look:
 
 def due_times(schedule: Schedule, now: datetime, earliest: datetime) -> Look:
     """`earliest` is when a time may have come at the earliest to be on time."""
-    plan = schedule_timing.timing_of(schedule)
+    plan = schedule.timing()
     since = schedule.looked_until or _beginning(schedule)
     until = _come(schedule, plan, since, now)
     grace = _on_time(schedule, plan, since, until, earliest)
-    passed = timing.missed(
-        plan, last=since, now=until, catch_up=schedule_timing.catch_up_of(schedule), grace=grace
-    )
+    passed = timing.missed(plan, last=since, now=until, catch_up=schedule.catch_up_policy(), grace=grace)
     return Look(schedule, plan, until, passed)
 
 
@@ -189,7 +187,7 @@ def _come(schedule: Schedule, plan: Timing, since: datetime, now: datetime) -> d
         return now
     earliest = max(since, now - timedelta(seconds=schedule.jitter_seconds))
     for nominal in timing.times(plan, after=earliest, until=now):
-        if schedule_timing.jittered(schedule, nominal) > now:
+        if schedule.jittered(nominal) > now:
             return nominal - INSTANT
     return now
 
@@ -200,7 +198,7 @@ def _on_time(
     """How far back from `until` the first time lies that came at `earliest` or later."""
     after = max(since, earliest - timedelta(seconds=schedule.jitter_seconds) - INSTANT)
     for nominal in timing.times(plan, after=after, until=until):
-        if schedule_timing.jittered(schedule, nominal) >= earliest:
+        if schedule.jittered(nominal) >= earliest:
             return until - nominal + INSTANT
     return timedelta()
 
@@ -336,7 +334,7 @@ _MOVE_ON = Statement.load(Path(__file__).parent.parent / "sql", "move_on_schedul
 
 def move_on(tenant_id: UUID, looks: Sequence[Look], fired: Collection[UUID], now: datetime) -> None:
     """Note up to where everything is on record, and when to look again. A schedule that is over ticks no more."""
-    following = {look.key: schedule_timing.next_of(look.schedule, after=look.until) for look in looks}
+    following = {look.key: look.schedule.next_time(after=look.until) for look in looks}
     _MOVE_ON.run(
         {
             "tenant": tenant_id,

@@ -20,12 +20,12 @@ from pipelines import timing
 from pipelines.definition.faults import Fault
 from pipelines.models import Schedule
 from pipelines.models.schedule import Repeat
-from pipelines.schedules.errors import InvalidSchedule
+from pipelines.schedules.editing import InvalidSchedule
 from pipelines.timing import Timing
 from tenants import clock
 from tenants.context import tenant_scope
 
-from . import editing, expansion, schedule_timing
+from . import editing, expansion
 
 MOST = 100  # times that may be asked for
 USUAL = 5
@@ -99,7 +99,7 @@ def of_members(
 def coming(schedule: Schedule, *, count: int, now: datetime | None = None) -> list[datetime]:
     """The next nominal times of a schedule's row, whether it is enabled or not."""
     begin = _beginning(schedule, now or clock.now())
-    return list(timing.times(schedule_timing.timing_of(schedule), after=begin, limit=count))
+    return list(timing.times(schedule.timing(), after=begin, limit=count))
 
 
 def _beginning(schedule: Schedule, now: datetime) -> datetime:
@@ -165,7 +165,7 @@ def _notes(schedule: Schedule, when: Timing, now: datetime, present: Schedule | 
     if schedule.repeat == Repeat.ONCE and schedule.start_at and schedule.start_at <= now:
         if present and (present.repeat, present.start_at) == (schedule.repeat, schedule.start_at):
             return [] if present.enabled and present.next_run_at else [OVER]
-        return [DUE_AT_ONCE if schedule_timing.catch_up_of(schedule).up_to else SKIPPED_AT_ONCE]
+        return [DUE_AT_ONCE if schedule.catch_up_policy().up_to else SKIPPED_AT_ONCE]
     return [] if any(timing.times(when, after=now, limit=1)) else [OVER]
 
 

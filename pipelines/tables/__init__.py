@@ -13,6 +13,6 @@ Nothing is read before the values are gone through or counted; then what cannot 
 
 from pipelines.tables.fetched import BadTable, csv_lines
 from pipelines.tables.queries import Values, catalogue_of, plain, rows_of, values_of
-from pipelines.tables.stored import shape_of
+from pipelines.tables.relations import shape_of
 
 __all__ = ("BadTable", "Values", "catalogue_of", "csv_lines", "plain", "rows_of", "shape_of", "values_of")

@@ -28,9 +28,7 @@ from pipelines.data_sources import Query, RowError, Source, Table, matches, read
 from pipelines.data_sources.catalogue import TABLE_NAME
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset
-from pipelines.tables import relations
-from pipelines.tables.relations import Row
-from pipelines.tables.stored import shape_of
+from pipelines.tables.relations import Row, dataset_of, shape_of
 from tenants import redis as connections
 from tenants import strict_json
 from tenants.context import tenant_scope
@@ -44,9 +42,7 @@ Numbered = Generator[tuple[str, Mapping[str, Any]]]  # rows with what a person c
 def rows(tenant_id: UUID, query: Query) -> Iterator[Row]:
     """The rows that fulfil the query, typed, in the order in which the source has them. Raises `SourceUnavailable`."""
     with tenant_scope(tenant_id):
-        dataset = Dataset.objects.for_tenant(tenant_id).filter(source=query.source, name=query.name).first()
-    if dataset is None or shape_of(dataset) != query.table:
-        raise relations.changed(query)
+        dataset = dataset_of(tenant_id, query)
     for row in typed_rows(dataset):
         if matches(row, query.comparisons):
             yield row
@@ -54,11 +50,8 @@ def rows(tenant_id: UUID, query: Query) -> Iterator[Row]:
 
 def typed_rows(dataset: Dataset) -> Iterator[Row]:
     """All rows of a dataset that is not in the database. Raises `SourceUnavailable`."""
-    table, name, most = (
-        shape_of(dataset),
-        f"{dataset.source}:{dataset.name}",
-        settings.ORCHESTRATOR_DATASET_ROWS,
-    )
+    table, name = shape_of(dataset), f"{dataset.source}:{dataset.name}"
+    most = settings.ORCHESTRATOR_DATASET_ROWS
     try:
         with closing(_READERS[Source(dataset.source)](dataset)) as found:
             for number, (place, raw) in enumerate(found, 1):

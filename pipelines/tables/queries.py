@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -12,9 +12,8 @@ from uuid import UUID
 
 from pipelines.data_sources import Catalogue, Query, Source, Table
 from pipelines.models import Dataset
-from pipelines.tables import declared, fetched, stored
-from pipelines.tables.relations import Row
-from pipelines.tables.stored import shape_of
+from pipelines.tables import fetched, relations
+from pipelines.tables.relations import Row, shape_of
 from tenants.context import tenant_scope
 
 
@@ -39,26 +38,23 @@ class Values:
         if self.query.literal is not None:
             return 1
         limit = self.query.options.limit
-        counted = _COUNTED.get(self._place)
-        if counted is None:
+        if self.query.source is not Source.DB:
             return sum(1 for _ in islice(self._rows(), limit))
-        found = counted(self.tenant_id, self.query)
+        found = relations.count(self.tenant_id, self.query)
         return found if limit is None else min(found, limit)
 
     def _rows(self) -> Iterator[Row]:
-        if self.query.source is Source.API:
-            return iter(self._answered)
-        return _READ[self._place](self.tenant_id, self.query)
+        if self.query.source is Source.DB:
+            return relations.rows(self.tenant_id, self.query)
+        return (
+            iter(self._answered)
+            if self.query.source is Source.API
+            else fetched.rows(self.tenant_id, self.query)
+        )
 
     @cached_property
     def _answered(self) -> list[Row]:
-        return list(_READ[self._place](self.tenant_id, self.query))
-
-    @cached_property
-    def _place(self) -> str:
-        if self.query.source is not Source.DB:
-            return "fetched"
-        return "declared" if declared.holds(self.query) else "stored"
+        return list(fetched.rows(self.tenant_id, self.query))
 
 
 def values_of(tenant_id: UUID, query: Query) -> Values:
@@ -86,21 +82,13 @@ def _value(row: Row, fields: tuple[str, ...]) -> Any:
     return {name: plain(row.get(name)) for name in fields}
 
 
-_READ: dict[str, Callable[[UUID, Query], Iterator[Row]]] = {
-    "declared": declared.rows,
-    "stored": stored.rows,
-    "fetched": fetched.rows,
-}
-_COUNTED: dict[str, Callable[[UUID, Query], int]] = {"declared": declared.count, "stored": stored.count}
-
-
 # The tables of a tenant with their fields' types, by source.
 
 
 def catalogue_of(tenant_id: UUID) -> Catalogue:
     """Everything that the tenant's data sources may name. A dataset hides a declared table of the same name."""
     found: dict[Source, dict[str, Table]] = {source: {} for source in Source}
-    found[Source.DB].update({name: table.shape for name, table in declared.TABLES.items()})
+    found[Source.DB].update({name: table.shape for name, table in relations.TABLES.items()})
     with tenant_scope(tenant_id):
         for dataset in Dataset.objects.for_tenant(tenant_id):
             found[Source(dataset.source)][dataset.name] = shape_of(dataset)

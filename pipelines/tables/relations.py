@@ -1,24 +1,107 @@
-"""Reading from a table of PostgreSQL by pages in the order of its ids: what datasets and declared tables have in common."""
+"""Tables in PostgreSQL: a tenant's own datasets, and the few tables of the platform that a data source may read.
+
+They are read by pages in the order of their ids. What is not declared here cannot be read, whatever a text says.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import orjson
 from django.db import DataError, connections
+from django.db.models import Model
 from psycopg import sql
 
-from pipelines.data_sources import FieldType, Operator, Query
+from activities.models import Activity, ActivityRun
+from pipelines.data_sources import FieldType, Operator, Query, Table
 from pipelines.data_sources.query import Comparison
 from pipelines.exceptions import SourceUnavailable
+from pipelines.models import Dataset, Deliverable, Pipeline
 from tenants.context import APP, tenant_scope
+from tenants.models import Channel
 
 PAGE = 500  # rows; what a reading keeps in memory
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A model, or a selection of ours with `id` and `tenant_id`, of which some columns may be read."""
+
+    source: type[Model] | sql.Composable
+    fields: Mapping[str, FieldType]
+    shape: Table = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", Table(self.fields))
+
+
+def _table(model: type[Model]) -> sql.Identifier:
+    return sql.Identifier(model._meta.db_table)
+
+
+#: What agents report of their runs, for one who learns from it. How long ago a run has ended is a number: no filter knows "yesterday".
+_RUNS = sql.SQL(
+    """(
+    SELECT r.id, r.tenant_id, r.activity_id AS activity, a.agent_role AS role, r.status, r.attempt, r.error ->> 'code' AS error_code,
+           r.usage ->> 'model' AS model, (r.usage ->> 'input_tokens')::bigint AS input_tokens,
+           (r.usage ->> 'output_tokens')::bigint AS output_tokens, (r.usage ->> 'cost_usd')::numeric AS dollars, r.started_at, r.ended_at,
+           round(extract(epoch FROM r.ended_at - r.started_at), 3) AS seconds,
+           round(extract(epoch FROM now() - r.ended_at) / 3600, 3) AS hours_ago
+    FROM {runs} r JOIN {activities} a ON a.id = r.activity_id
+    ) AS run"""
+).format(runs=_table(ActivityRun), activities=_table(Activity))
+
+_T = FieldType
+TABLES: dict[str, Declared] = {
+    "deliverable": Declared(
+        Deliverable,
+        {
+            "id": _T.STRING,
+            "key": _T.STRING,
+            "name": _T.STRING,
+            "status": _T.STRING,
+            "created_at": _T.DATETIME,
+        },
+    ),
+    "channel": Declared(
+        Channel,
+        {
+            "id": _T.STRING,
+            "kind": _T.STRING,
+            "name": _T.STRING,
+            "status": _T.STRING,
+            "expires_at": _T.DATETIME,
+        },
+    ),
+    "pipeline": Declared(
+        Pipeline, {"id": _T.STRING, "key": _T.STRING, "name": _T.STRING, "enabled": _T.BOOLEAN}
+    ),
+    "run": Declared(
+        _RUNS,
+        {
+            "id": _T.STRING,
+            "activity": _T.STRING,
+            "role": _T.STRING,
+            "status": _T.STRING,
+            "attempt": _T.INTEGER,
+            "error_code": _T.STRING,
+            "model": _T.STRING,
+            "input_tokens": _T.INTEGER,
+            "output_tokens": _T.INTEGER,
+            "dollars": _T.NUMBER,
+            "started_at": _T.DATETIME,
+            "ended_at": _T.DATETIME,
+            "seconds": _T.NUMBER,
+            "hours_ago": _T.NUMBER,
+        },
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +115,27 @@ class Relation:
     row_of: Callable[[tuple[Any, ...]], Row]
 
 
-Found = Callable[[UUID, Query], Relation]
-
-
-def count(tenant_id: UUID, query: Query, found: Found) -> int:
+def count(tenant_id: UUID, query: Query) -> int:
     with tenant_scope(tenant_id):
-        relation = found(tenant_id, query)
+        relation = relation_of(tenant_id, query)
         where, parameters = _where(relation, query)
         text = sql.SQL("SELECT count(*) FROM ") + relation.table + sql.SQL(" WHERE ") + where
         return int(_run(query, text, parameters)[0][0])
 
 
-def rows(tenant_id: UUID, query: Query, found: Found, *, after: UUID | None = None) -> Iterator[Row]:
+def rows(tenant_id: UUID, query: Query, *, after: UUID | None = None) -> Iterator[Row]:
     """The rows of a query in the order of their ids, a page per transaction: rows may come and go meanwhile."""
     while True:
-        page = page_of(tenant_id, query, found, after=after, size=PAGE)
+        page = page_of(tenant_id, query, after=after, size=PAGE)
         yield from (row for _, row in page)
         if len(page) < PAGE:
             return
         after = page[-1][0]
 
 
-def page_of(
-    tenant_id: UUID, query: Query, found: Found, *, after: UUID | None, size: int
-) -> list[tuple[UUID, Row]]:
+def page_of(tenant_id: UUID, query: Query, *, after: UUID | None, size: int) -> list[tuple[UUID, Row]]:
     with tenant_scope(tenant_id):
-        relation = found(tenant_id, query)
+        relation = relation_of(tenant_id, query)
         where, parameters = _where(relation, query)
         if after is not None:
             where, parameters = where + sql.SQL(" AND id > %s"), [*parameters, after]
@@ -79,17 +157,93 @@ def _run(query: Query, text: sql.Composed, parameters: list[Any]) -> list[Any]:
             cursor.execute(text.as_string(), parameters)
         except DataError as error:
             # A row that is no longer of the type that the query was made for.
-            raise changed(query) from error
+            raise _changed(query) from error
         return list(cursor.fetchall())
 
 
-def changed(query: Query) -> SourceUnavailable:
+def _changed(query: Query) -> SourceUnavailable:
     return SourceUnavailable(
         f"{query.source}:{query.name} was changed or deleted since the data source was read."
     )
 
 
-# Comparisons as SQL that says exactly what `data_sources.matching` says.
+def relation_of(tenant_id: UUID, query: Query) -> Relation:
+    """Raises `SourceUnavailable` when a dataset is no longer what the query was made for."""
+    declared = TABLES.get(query.name)
+    # A dataset hides a declared table of the same name.
+    if declared is not None and query.table is declared.shape:
+        return _declared(tenant_id, declared)
+    return _dataset(tenant_id, query)
+
+
+#: A column as its type. Ids are text, as rows show them. Text is compared by code points, as everywhere else.
+_COLUMNS = {
+    FieldType.STRING: sql.SQL('{}::text COLLATE "C"'),
+    FieldType.INTEGER: sql.SQL("{}::numeric"),
+    FieldType.NUMBER: sql.SQL("{}::numeric"),
+    FieldType.BOOLEAN: sql.SQL("{}"),
+    FieldType.DATETIME: sql.SQL("{}"),
+}
+
+
+def _declared(tenant_id: UUID, table: Declared) -> Relation:
+    return Relation(
+        table=table.source if isinstance(table.source, sql.Composable) else _table(table.source),
+        selected=sql.SQL(", ").join([sql.Identifier(name) for name in table.fields]),
+        columns={
+            name: Column(kind, _COLUMNS[kind].format(sql.Identifier(name)))
+            for name, kind in table.fields.items()
+        },
+        among=(sql.SQL("tenant_id = %s"), [tenant_id]),
+        row_of=lambda values: dict(zip(table.fields, map(_plain, values), strict=True)),
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
+    return str(value) if isinstance(value, UUID) else value
+
+
+#: A field of a dataset's row as its type. Its name is a parameter.
+_FIELDS = {
+    FieldType.STRING: sql.SQL('(data ->> %s) COLLATE "C"'),
+    FieldType.INTEGER: sql.SQL("(data ->> %s)::numeric"),
+    FieldType.NUMBER: sql.SQL("(data ->> %s)::numeric"),
+    FieldType.BOOLEAN: sql.SQL("(data ->> %s)::boolean"),
+    FieldType.DATETIME: sql.SQL("(data ->> %s)::timestamptz"),
+}
+
+
+def dataset_of(tenant_id: UUID, query: Query) -> Dataset:
+    """In the caller's scope. Raises `SourceUnavailable` when it is no longer what the query was made for."""
+    dataset = Dataset.objects.for_tenant(tenant_id).filter(source=query.source, name=query.name).first()
+    if dataset is None or shape_of(dataset) != query.table:
+        raise _changed(query)
+    return dataset
+
+
+def shape_of(dataset: Dataset) -> Table:
+    return Table({name: FieldType(kind) for name, kind in dataset.fields.items()})
+
+
+def _dataset(tenant_id: UUID, query: Query) -> Relation:
+    return Relation(
+        table=sql.Identifier("pipelines_datasetrow"),
+        selected=sql.SQL("data"),
+        columns={name: Column(kind, _FIELDS[kind], (name,)) for name, kind in query.table.fields.items()},
+        among=(sql.SQL("tenant_id = %s AND dataset_id = %s"), [tenant_id, dataset_of(tenant_id, query).pk]),
+        row_of=_row_of,
+    )
+
+
+def _row_of(values: Any) -> Row:
+    data = values[0]
+    row: Row = orjson.loads(data) if isinstance(data, str | bytes) else data
+    return row
+
+
+# Comparisons as SQL that says exactly what `data_sources.query.matches` says.
 #
 # Every condition is true or false, never unknown, also for rows without a value. Values travel as parameters; the text
 # consists of our own pieces alone.

@@ -66,7 +66,7 @@ SEES_EVERY_TENANT = {
     "orchestrator.metrics.probes": "figures of the whole platform, without naming tenants",
     "orchestrator.cli.owners": "commands of the platform: all tenants, and the one that an id belongs to",
     "orchestrator.demo.opening": "looks up the tenants that it may have made before",
-    "pipelines.periods.monthly_job": "the monthly jobs of all tenants are kept together",
+    "pipelines.deliverables.monthly_job": "the monthly jobs of all tenants are kept together",
     "pipelines.schedules.beat": "the periodic tasks of all schedules are mended together",
     "pipelines.schedules.firing": "what has come, whosever schedule it is",
     "pipelines.schedules.system_jobs": "executions that have something to do, whosever they are",

@@ -11,7 +11,7 @@ import pytest
 
 from activities import cancellation
 from agents.contracts import Completed, Output
-from pipelines import periods, versions
+from pipelines import deliverables, versions
 from pipelines.models import Deliverable, DeliverablePeriod
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -58,7 +58,7 @@ def make(client: Any, **members: Any) -> dict[str, Any]:
 
 
 def period_of(tenant: Tenant, deliverable: dict[str, Any], today: date = date(2026, 5, 1)) -> str:
-    period, _ = periods.start_period(tenant.pk, UUID(deliverable["id"]), today=today, actor="test")
+    period, _ = deliverables.start_period(tenant.pk, UUID(deliverable["id"]), today=today, actor="test")
     return f"{PERIODS}{period.pk}/"
 
 

@@ -26,7 +26,7 @@ from pipelines.data_sources import (
     resolve,
 )
 from pipelines.datasets import Declaration, Given
-from pipelines.tables import declared
+from pipelines.tables import relations
 from tenants.models import Tenant
 
 DOCUMENT = Path(settings.BASE_DIR, "docs", "data-sources.md").read_text(encoding="utf-8")
@@ -104,7 +104,7 @@ def test_each_refusal_is_worded_as_the_page_says(seeded: Tenant, row: list[str])
 def test_the_tables_of_the_platform_are_those_of_the_page() -> None:
     told = {row[0].strip("`"): row[1].split(", ") for row in rows_of("declared")}
 
-    assert told == {name: list(table.fields) for name, table in declared.TABLES.items()}
+    assert told == {name: list(table.fields) for name, table in relations.TABLES.items()}
 
 
 def _plain(value: Any) -> Iterator[str]:

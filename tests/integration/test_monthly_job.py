@@ -20,9 +20,9 @@ from activities import background_tasks
 from orchestrator.beat import PatientScheduler
 from orchestrator.celery import app, begin_beat
 from pipelines import deliverables, versions
+from pipelines.deliverables import monthly_job
 from pipelines.models import Deliverable, DeliverablePeriod
-from pipelines.months import Month
-from pipelines.periods import monthly_job
+from pipelines.models.deliverable import Month
 from tenants import clock, registration
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant

@@ -15,7 +15,7 @@ from django_celery_beat.models import IntervalSchedule, PeriodicTask
 from orchestrator import beat_tasks
 from orchestrator.beat import PatientScheduler
 from orchestrator.celery import app
-from pipelines.periods import monthly_job
+from pipelines.deliverables import monthly_job
 from pipelines.schedules import beat
 from tenants.context import system_scope
 

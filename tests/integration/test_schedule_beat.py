@@ -18,7 +18,7 @@ from agents import scheduler_settings
 from agents.models import PlatformConfig
 from orchestrator.celery import app
 from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import beat, firing, schedule_timing, system_jobs
+from pipelines.schedules import beat, firing, system_jobs
 from tenants.context import OWNER, SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -52,7 +52,7 @@ def make_due(schedule: Schedule) -> None:
     with tenant_scope(schedule.tenant_id):
         Schedule.objects.filter(pk=schedule.pk).update(
             looked_until=looked,
-            next_run_at=schedule_timing.next_of(schedule, after=looked),
+            next_run_at=schedule.next_time(after=looked),
             catch_up={"up_to": 1},
         )
 

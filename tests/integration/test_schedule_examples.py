@@ -15,7 +15,7 @@ from django.core.management import call_command
 from agents import configuration
 from pipelines import timing
 from pipelines.models import PipelineRun, Schedule, ScheduleExecution, ScheduleJob
-from pipelines.schedules import editing, firing, lifecycle, preview, schedule_timing
+from pipelines.schedules import editing, firing, lifecycle, preview
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -130,7 +130,7 @@ def test_the_weekly_refresh_fires_on_sundays_at_two_and_at_three_when_clocks_go_
     engine: Engine, tenant: Tenant
 ) -> None:
     loaded(tenant, "weekly-entity-graph-refresh.yaml")
-    when = schedule_timing.timing_of(only(tenant))
+    when = only(tenant).timing()
 
     found = timing.times(when, after=datetime(2027, 3, 6, tzinfo=UTC), limit=3)
 

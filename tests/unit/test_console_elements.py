@@ -12,8 +12,8 @@ from console import navigation
 from console.charts import bars
 from console.cursor import Cursor
 from console.labels import tone_of, words_of
+from pipelines.diagram import TONES
 from pipelines.models.run import RunState
-from pipelines.status_styles import TONES
 
 ID = UUID("01a20146-3c77-704b-9279-1d37fd515cc4")
 

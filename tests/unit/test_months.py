@@ -6,7 +6,8 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
-from pipelines.months import Month, day_of_monthly_job, end_of
+from pipelines.deliverables.monthly_job import day_of_monthly_job
+from pipelines.models.deliverable import Month, end_of
 
 
 @pytest.mark.parametrize(

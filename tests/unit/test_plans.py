@@ -8,8 +8,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pipelines.periods import plans
-from pipelines.periods.plans import Offer, Plan, PlanInvalid, PlanItem
+from pipelines.deliverables import plans
+from pipelines.deliverables.plans import Offer, Plan, PlanInvalid, PlanItem
 
 OFFERED = {
     "brief": Offer("brief", "Brief", params={"city": "Oslo", "words": 500, "draft": True, "topic": None}),

@@ -24,7 +24,7 @@ from activities.states import (
     WakeReason,
     WakeState,
 )
-from pipelines.status_styles import GLYPHS, TONES
+from pipelines.diagram import GLYPHS, TONES
 
 ALL = frozenset(status.value for status in Status)
 

@@ -10,7 +10,7 @@ from orchestrator.cli import owners
 from orchestrator.cli.commands import TerminalCommand, count_up_to
 from pipelines import timing
 from pipelines.models import Schedule
-from pipelines.schedules import preview, schedule_timing
+from pipelines.schedules import preview
 from tenants.context import tenant_scope
 
 
@@ -51,7 +51,7 @@ class Command(TerminalCommand):
 
 def _shown(schedule: Schedule, count: int) -> dict[str, Any]:
     try:
-        words = timing.in_words(schedule_timing.timing_of(schedule))
+        words = timing.in_words(schedule.timing())
         fires_at = preview.coming(schedule, count=count) if schedule.enabled and schedule.next_run_at else []
     except timing.TimingError as error:
         words, fires_at = f"cannot be read: {error}", []

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from pipelines.periods import monthly_job, start_new_periods
+from pipelines.deliverables import monthly_job, start_new_periods
 from tenants import clock, registration
 from tenants.exceptions import TenantError
 

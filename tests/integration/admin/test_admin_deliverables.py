@@ -10,7 +10,7 @@ from django.test import Client
 
 from activities import cancellation
 from activities.models import Activity
-from pipelines import deliverables, periods, versions
+from pipelines import deliverables, versions
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -30,7 +30,7 @@ def blog(engine: Engine, tenant: Tenant) -> Deliverable:
 
 @pytest.fixture
 def may(tenant: Tenant, blog: Deliverable) -> DeliverablePeriod:
-    (period,) = periods.start_new_periods(tenant.pk, today=date(2026, 5, 1))
+    (period,) = deliverables.start_new_periods(tenant.pk, today=date(2026, 5, 1))
     return period
 
 
@@ -91,10 +91,10 @@ def test_a_period_shows_how_it_goes(
     with tenant_scope(tenant.pk):
         DeliverablePeriod.objects.update(plan_faults=[{"path": "items[0]", "message": "must be an object"}])
     before = words(root.get(page_of(may)))
-    periods.cancel_period(tenant.pk, may.pk, actor="ann")  # its planner is out of the way
+    deliverables.cancel_period(tenant.pk, may.pk, actor="ann")  # its planner is out of the way
     with tenant_scope(tenant.pk):
         DeliverablePeriod.objects.update(status="planning")
-    periods.take_up(tenant.pk, may.pk, PLAN, actor="ann")
+    deliverables.take_up(tenant.pk, may.pk, PLAN, actor="ann")
 
     listed, page = words(root.get(list_of(DeliverablePeriod))), words(root.get(page_of(may)))
 

@@ -11,8 +11,8 @@ from activities.models import ActivityRun
 from agents.contracts import Accepted
 from console.containment import POLICY_WITH_SCRIPTS
 from pipelines import submission, versions
+from pipelines.diagram import RULES
 from pipelines.models import PipelineRun, StepRun
-from pipelines.status_styles import RULES
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import words

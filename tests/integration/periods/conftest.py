@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipelines import deliverables, periods
+from pipelines import deliverables
 from pipelines.models import Deliverable, DeliverablePeriod
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -40,5 +40,5 @@ def blog(acme: Tenant) -> Deliverable:
 def may(engine: Engine, acme: Tenant, blog: Deliverable) -> DeliverablePeriod:
     """A period whose planner has not begun."""
     engine.agent.behaviour = answering(PLAN)
-    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+    (period,) = deliverables.start_new_periods(acme.pk, today=MAY)
     return period

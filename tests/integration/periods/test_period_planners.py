@@ -12,10 +12,10 @@ from activities.human_tasks import approvals, tasks
 from activities.models import Activity, Alert
 from agents.contracts import Completed, Output
 from agents.exceptions import PermanentAgentError
-from pipelines import periods
+from pipelines import deliverables
+from pipelines.deliverables import PlanInvalid
 from pipelines.exceptions import PeriodNotPlanning, PlannerAtWork
 from pipelines.models import DeliverablePeriod
-from pipelines.periods import PlanInvalid
 from tenants.models import Tenant
 from tests.engine import Engine, at_once
 from tests.integration.periods.months import PLAN, answering, count, figures, planner, risk, runs
@@ -49,19 +49,19 @@ def test_the_planner_is_asked_again_only_when_it_has_come_to_nothing(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
     with pytest.raises(PlannerAtWork):
-        periods.ask_again(acme.pk, may.pk, actor="user:ann")
+        deliverables.ask_again(acme.pk, may.pk, actor="user:ann")
     first = planner(acme, may)
     cancellation.cancel(acme.pk, first.pk, actor="user:ann")
     assert risk(acme, may) == (True, "The planner's activity is cancelled, and there is no plan.")
 
-    asked = periods.ask_again(acme.pk, may.pk, actor="user:ann")
+    asked = deliverables.ask_again(acme.pk, may.pk, actor="user:ann")
 
     assert asked.planner_activity_id not in (None, first.pk)
     assert risk(acme, may) == (False, "")
     engine.drain()
     assert figures(acme, may) == ("completed", 2, 2, 0, 0)
     with pytest.raises(PeriodNotPlanning):
-        periods.ask_again(acme.pk, may.pk, actor="user:ann")
+        deliverables.ask_again(acme.pk, may.pk, actor="user:ann")
 
 
 def test_asking_again_closes_what_is_left_of_the_planner_that_failed(
@@ -74,7 +74,7 @@ def test_asking_again_closes_what_is_left_of_the_planner_that_failed(
     engine.drain()
     failed = planner(acme, may)
 
-    periods.ask_again(acme.pk, may.pk, actor="user:ann")
+    deliverables.ask_again(acme.pk, may.pk, actor="user:ann")
 
     assert engine.status(acme, failed.pk) == "cancelled"
     assert planner(acme, may).status == "created"
@@ -86,7 +86,7 @@ def test_of_two_who_ask_again_at_once_one_is_told_that_it_plans(
 ) -> None:
     cancellation.cancel(acme.pk, may.planner_activity_id, actor="user:ann")
 
-    outcomes = at_once(*[partial(periods.ask_again, acme.pk, may.pk, actor="user:ann")] * 2)
+    outcomes = at_once(*[partial(deliverables.ask_again, acme.pk, may.pk, actor="user:ann")] * 2)
 
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["DeliverablePeriod", "PlannerAtWork"]
     assert count(acme, Activity, agent_role="activity-planner") == 2
@@ -100,15 +100,15 @@ def test_a_person_gives_the_plan_and_is_no_longer_asked_for_one(
     engine.drain()
 
     with pytest.raises(PlanInvalid):
-        periods.take_up(acme.pk, may.pk, {"items": [{}]}, actor="user:ann")
+        deliverables.take_up(acme.pk, may.pk, {"items": [{}]}, actor="user:ann")
     assert count(acme, Activity, link_kind="escalation", status="created") == 1
-    taken = periods.take_up(acme.pk, may.pk, PLAN, actor="user:ann")
+    taken = deliverables.take_up(acme.pk, may.pk, PLAN, actor="user:ann")
 
     assert (taken.status, taken.planned, taken.at_risk) == ("active", 2, False)
     assert {run.created_by for run in runs(acme, may)} == {"user:ann"}
     assert count(acme, Activity, link_kind="escalation", status="cancelled") == 1
     with pytest.raises(PeriodNotPlanning):
-        periods.take_up(acme.pk, may.pk, PLAN, actor="user:ann")
+        deliverables.take_up(acme.pk, may.pk, PLAN, actor="user:ann")
 
 
 def test_a_plan_that_another_agent_was_given_to_do_is_taken_up(
@@ -136,7 +136,7 @@ def test_a_plan_that_a_person_was_given_to_do_is_taken_up_from_the_person(
     heir = planner(acme, may)
     assert heir.assignee_type == "human"
 
-    periods.take_up(acme.pk, may.pk, PLAN, actor="user:bob")
+    deliverables.take_up(acme.pk, may.pk, PLAN, actor="user:bob")
 
     assert engine.status(acme, heir.pk) == "cancelled"
     assert figures(acme, may)[:2] == ("active", 2)

@@ -13,9 +13,9 @@ from activities.models import Activity, Alert
 from agents import configuration, samples
 from agents.contracts import Completed, Output
 from agents.models import Agent
-from pipelines import deliverables, periods
+from pipelines import deliverables
+from pipelines.deliverables import planning
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline
-from pipelines.periods import planning
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once, elsewhere
@@ -69,7 +69,7 @@ def test_a_run_that_is_not_to_start_yet_waits_while_the_others_begin(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
     far = datetime.now(UTC).date() + timedelta(days=400)
-    (period,) = periods.start_new_periods(acme.pk, today=far)
+    (period,) = deliverables.start_new_periods(acme.pk, today=far)
     begins = {"pipeline": "flow", "not_before": f"{far}T08:00:00Z"}
     engine.agent.behaviour = answering({"items": [begins, {"pipeline": "flow"}]})
 
@@ -94,7 +94,7 @@ def test_a_plan_that_is_announced_twice_starts_its_runs_once(
     settled = planner(acme, may)
 
     with tenant_scope(acme.pk):
-        periods.follow_planner(settled)
+        deliverables.follow_planner(settled)
     at_once(*[partial(_follow, acme, settled)] * 4)
 
     assert len(runs(acme, may)) == 2
@@ -102,7 +102,7 @@ def test_a_plan_that_is_announced_twice_starts_its_runs_once(
 
 def _follow(tenant: Tenant, activity: Activity) -> None:
     with tenant_scope(tenant.pk):
-        periods.follow_planner(activity)
+        deliverables.follow_planner(activity)
 
 
 def test_an_activity_that_only_says_it_plans_a_period_changes_nothing(
@@ -212,7 +212,7 @@ def test_the_sample_planner_plans_as_many_runs_as_the_target_says(
     engine.agent.behaviour = lambda request: Completed(
         samples.plan_month(request) if request.agent_role == "activity-planner" else Output(content="done")
     )
-    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+    (period,) = deliverables.start_new_periods(acme.pk, today=MAY)
 
     engine.drain()
     engine.make_due(acme)
@@ -229,7 +229,7 @@ def test_the_work_of_a_period_is_found_by_it_and_by_its_pipeline_and_template(
     assert api("admin").post("/api/v1/templates/", template).status_code == 201
     save(acme, "flow", {"id": "a", "template": "draft"}, {"id": "b", "agent_role": "dev"})
     engine.agent.behaviour = answering({"items": [{"pipeline": "flow"}]})
-    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+    (period,) = deliverables.start_new_periods(acme.pk, today=MAY)
     engine.submit(acme, "qa")
     engine.drain()
 

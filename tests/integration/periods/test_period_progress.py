@@ -13,7 +13,7 @@ from django.db import IntegrityError, connections
 from activities import cancellation, relay
 from activities.human_tasks import tasks as human_tasks_tasks
 from activities.models import Alert
-from pipelines import deliverables, period_counts, periods
+from pipelines import deliverables, period_counts
 from pipelines.cancellation import cancel_run
 from pipelines.exceptions import PeriodEnded, PeriodNotPlanning
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
@@ -55,7 +55,7 @@ def test_a_period_that_cannot_reach_its_target_any_more_is_at_risk(
 ) -> None:
     deliverables.change(acme.pk, blog.pk, {"target": 2})
     engine.agent.behaviour = answering(PLAN)
-    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+    (period,) = deliverables.start_new_periods(acme.pk, today=MAY)
     engine.deliver()  # the planner
     assert risk(acme, period) == (False, "")
     bees, _ = runs(acme, period)
@@ -76,7 +76,7 @@ def test_a_plan_of_fewer_runs_than_the_target_puts_the_period_at_risk_at_once(
 ) -> None:
     deliverables.change(acme.pk, blog.pk, {"target": 3})
     engine.agent.behaviour = answering(PLAN)
-    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+    (period,) = deliverables.start_new_periods(acme.pk, today=MAY)
 
     engine.deliver()
 
@@ -115,7 +115,7 @@ def test_a_dead_letter_on_the_critical_path_flags_the_period_while_its_run_goes_
         {"id": "beside", "human_role": "editor", "depends_on": []},
     )  # fmt: skip
     engine.agent.behaviour = answering({"items": [{"pipeline": "flow"}]}, failing="bad")
-    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+    (period,) = deliverables.start_new_periods(acme.pk, today=MAY)
 
     engine.drain()
 
@@ -135,7 +135,7 @@ def test_a_dead_letter_that_its_run_can_do_without_flags_nothing(
         {"id": "after", "agent_role": "dev", "depends_on": ["bad"], "on_upstream_failure": policy},
     )  # fmt: skip
     engine.agent.behaviour = answering({"items": [{"pipeline": "flow"}]}, failing="bad")
-    (period,) = periods.start_new_periods(acme.pk, today=MAY)
+    (period,) = deliverables.start_new_periods(acme.pk, today=MAY)
 
     engine.drain()
 
@@ -150,7 +150,7 @@ def test_the_last_runs_of_a_period_that_end_at_once_complete_it(
     save(acme, "flow", {"id": "only", "human_role": "editor"})
     engine.agent.behaviour = answering({"items": [{"pipeline": "flow"}] * 6})
     for attempt in range(3):
-        (period,) = periods.start_new_periods(acme.pk, today=date(2026, 5 + attempt, 1))
+        (period,) = deliverables.start_new_periods(acme.pk, today=date(2026, 5 + attempt, 1))
         engine.drain()
         tasks = [of_step(acme, run, "only").pk for run in runs(acme, period)]
         finish = [partial(human_tasks_tasks.complete, acme.pk, task, actor="user:ann") for task in tasks[:4]]
@@ -203,7 +203,7 @@ def test_a_reason_names_three_troubles_and_counts_the_rest(
 
 
 def test_cancelling_a_period_ends_its_planner(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
-    periods.cancel_period(acme.pk, may.pk, actor="user:ann", reason="No budget.")
+    deliverables.cancel_period(acme.pk, may.pk, actor="user:ann", reason="No budget.")
 
     engine.drain()
 
@@ -212,7 +212,7 @@ def test_cancelling_a_period_ends_its_planner(engine: Engine, acme: Tenant, may:
     assert risk(acme, may) == (False, "")
     assert again(acme, may).ended_at is not None
     with pytest.raises(PeriodNotPlanning):
-        periods.ask_again(acme.pk, may.pk, actor="user:ann")
+        deliverables.ask_again(acme.pk, may.pk, actor="user:ann")
 
 
 def test_cancelling_a_period_cancels_its_runs_and_keeps_what_they_did(
@@ -222,8 +222,8 @@ def test_cancelling_a_period_cancels_its_runs_and_keeps_what_they_did(
     bees, honey = runs(acme, may)
     cancel_run(acme.pk, bees.pk, actor="user:ann")
 
-    periods.cancel_period(acme.pk, may.pk, actor="user:ann")
-    periods.cancel_period(acme.pk, may.pk, actor="user:ann")
+    deliverables.cancel_period(acme.pk, may.pk, actor="user:ann")
+    deliverables.cancel_period(acme.pk, may.pk, actor="user:ann")
 
     assert figures(acme, may) == ("cancelled", 2, 0, 0, 2)
     assert of_step(acme, honey, "a").status == "cancelled"
@@ -234,11 +234,13 @@ def test_cancelling_a_period_while_its_plan_arrives_leaves_nothing_running(
 ) -> None:
     for attempt in range(3):
         period = (
-            may if not attempt else periods.start_new_periods(acme.pk, today=date(2026, 5 + attempt, 1))[0]
+            may
+            if not attempt
+            else deliverables.start_new_periods(acme.pk, today=date(2026, 5 + attempt, 1))[0]
         )
 
         outcomes = at_once(
-            engine.deliver, partial(periods.cancel_period, acme.pk, period.pk, actor="user:ann")
+            engine.deliver, partial(deliverables.cancel_period, acme.pk, period.pk, actor="user:ann")
         )
 
         assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -251,7 +253,7 @@ def test_a_completed_period_is_not_cancelled(engine: Engine, acme: Tenant, may: 
     engine.drain()
 
     with pytest.raises(PeriodEnded, match="completed"):
-        periods.cancel_period(acme.pk, may.pk, actor="user:ann")
+        deliverables.cancel_period(acme.pk, may.pk, actor="user:ann")
 
 
 def test_a_run_without_a_period_asks_nothing_of_periods(engine: Engine, acme: Tenant) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from activities.models import Activity, Wake
-from pipelines import deliverables, periods
+from pipelines import deliverables
+from pipelines.deliverables import starting
 from pipelines.exceptions import DeliverableNotActive
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline
-from pipelines.periods import starting
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine, at_once, elsewhere
@@ -28,7 +28,7 @@ def test_a_month_gives_every_active_deliverable_a_period_and_its_planner_the_wor
     deliverables.create(acme.pk, {"key": "old", "name": "Old", "pipelines": ["flow"], "status": "paused"})
     deliverables.create(acme.pk, {"key": "gone", "name": "Gone", "pipelines": ["flow"], "status": "ended"})
 
-    started = periods.start_new_periods(acme.pk, today=date(2028, 2, 17))
+    started = deliverables.start_new_periods(acme.pk, today=date(2028, 2, 17))
 
     assert {(p.starts_on, p.ends_on, p.status) for p in started} == {
         (date(2028, 2, 1), date(2028, 2, 29), "planning")
@@ -54,11 +54,11 @@ def test_the_planner_is_told_what_it_may_plan_with_and_how_the_last_month_went(
     deliverables.change(acme.pk, blog.pk, {"pipelines": ["flow", "other"], "description": "On bees."})
     with tenant_scope(acme.pk):
         Pipeline.objects.filter(key="other").update(enabled=False)
-    (_april,) = periods.start_new_periods(acme.pk, today=date(2026, 4, 30))
+    (_april,) = deliverables.start_new_periods(acme.pk, today=date(2026, 4, 30))
     engine.agent.behaviour = answering(PLAN)
     engine.drain()
 
-    periods.start_new_periods(acme.pk, today=MAY)
+    deliverables.start_new_periods(acme.pk, today=MAY)
     engine.drain()
 
     told = [call.params for call in engine.agent.calls if call.agent_role == "activity-planner"]
@@ -79,9 +79,9 @@ def test_the_planner_is_told_what_it_may_plan_with_and_how_the_last_month_went(
 
 
 def test_starting_a_month_again_starts_nothing(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
-    again_ = periods.start_new_periods(acme.pk, today=date(2026, 5, 31))
+    again_ = deliverables.start_new_periods(acme.pk, today=date(2026, 5, 31))
     engine.drain()
-    afterwards = periods.start_new_periods(acme.pk, today=MAY)
+    afterwards = deliverables.start_new_periods(acme.pk, today=MAY)
 
     assert (again_, afterwards) == ([], [])
     assert count(acme, Activity, agent_role="activity-planner") == 1
@@ -92,7 +92,7 @@ def test_ten_who_start_a_month_at_once_start_it_once(engine: Engine, acme: Tenan
     for number in range(5):
         deliverables.create(acme.pk, {"key": f"d{number}", "name": f"D{number}", "pipelines": ["flow"]})
 
-    outcomes = at_once(*[partial(periods.start_new_periods, acme.pk, today=MAY)] * 10)
+    outcomes = at_once(*[partial(deliverables.start_new_periods, acme.pk, today=MAY)] * 10)
 
     assert sorted(len(started) for started in outcomes) == [0] * 9 + [5]
     assert count(acme, DeliverablePeriod) == 5
@@ -102,9 +102,9 @@ def test_ten_who_start_a_month_at_once_start_it_once(engine: Engine, acme: Tenan
 def test_starting_by_hand_and_by_the_job_at_once_starts_it_once(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
-    by_hand = partial(periods.start_period, acme.pk, blog.pk, today=MAY, actor="user:ann")
+    by_hand = partial(deliverables.start_period, acme.pk, blog.pk, today=MAY, actor="user:ann")
 
-    outcomes = at_once(by_hand, partial(periods.start_new_periods, acme.pk, today=MAY), by_hand)
+    outcomes = at_once(by_hand, partial(deliverables.start_new_periods, acme.pk, today=MAY), by_hand)
 
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     assert count(acme, DeliverablePeriod) == count(acme, Activity) == 1
@@ -119,10 +119,10 @@ def test_a_start_that_dies_half_way_leaves_nothing_and_is_repeated(
     with monkeypatch.context() as patched:
         patched.setattr(starting, "submit", die)
         with pytest.raises(KeyboardInterrupt):
-            periods.start_new_periods(acme.pk, today=MAY)
+            deliverables.start_new_periods(acme.pk, today=MAY)
 
     assert count(acme, DeliverablePeriod) == 0
-    assert len(periods.start_new_periods(acme.pk, today=MAY)) == 1
+    assert len(deliverables.start_new_periods(acme.pk, today=MAY)) == 1
     assert count(acme, Activity) == 1
 
 
@@ -133,7 +133,7 @@ def test_a_start_looks_neither_at_other_tenants_nor_at_those_switched_off(
     deliverables.create(asleep.pk, {"key": "blog", "name": "Blog", "pipelines": ["flow"]})
     deliverables.create(other_tenant.pk, {"key": "blog", "name": "Blog", "pipelines": ["flow"]})
 
-    started = {each.slug: periods.start_new_periods(each.pk, today=MAY) for each in (acme, asleep)}
+    started = {each.slug: deliverables.start_new_periods(each.pk, today=MAY) for each in (acme, asleep)}
 
     assert {slug: len(found) for slug, found in started.items()} == {"acme": 1, "asleep": 0}
     assert count(other_tenant, DeliverablePeriod) == 0
@@ -143,7 +143,7 @@ def test_starting_by_hand_what_is_paused_is_refused_unless_it_has_begun(
     engine: Engine, acme: Tenant, blog: Deliverable, may: DeliverablePeriod
 ) -> None:
     deliverables.change(acme.pk, blog.pk, {"status": "paused"})
-    start = partial(periods.start_period, acme.pk, blog.pk, actor="user:ann")
+    start = partial(deliverables.start_period, acme.pk, blog.pk, actor="user:ann")
 
     period, is_new = start(today=date(2026, 5, 20))
 
@@ -156,7 +156,8 @@ def test_deleting_a_deliverable_while_its_month_starts_loses_neither(
     engine: Engine, acme: Tenant, blog: Deliverable
 ) -> None:
     outcomes = at_once(
-        partial(periods.start_new_periods, acme.pk, today=MAY), partial(deliverables.delete, acme.pk, blog.pk)
+        partial(deliverables.start_new_periods, acme.pk, today=MAY),
+        partial(deliverables.delete, acme.pk, blog.pk),
     )
 
     errors = [type(outcome).__name__ for outcome in outcomes if isinstance(outcome, Exception)]
@@ -178,7 +179,7 @@ def test_what_gets_its_month_can_be_neither_paused_nor_deleted_in_between(
 
     monkeypatch.setattr(starting, "_create", meanwhile)
 
-    started = periods.start_new_periods(acme.pk, today=MAY)
+    started = deliverables.start_new_periods(acme.pk, today=MAY)
 
     assert len(started) == 1
     assert ["lock timeout" in str(error) for error in tried] == [True, True]

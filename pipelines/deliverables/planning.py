@@ -27,12 +27,11 @@ from activities.states import LinkKind, Status, WakeReason
 from activities.submission import NewActivity, submit
 from pipelines import period_counts
 from pipelines.definition.faults import Fault
+from pipelines.deliverables import plans
+from pipelines.deliverables.plans import Offer, Plan, PlanInvalid, PlanItem
 from pipelines.exceptions import NotFound, PeriodNotPlanning, PlannerAtWork
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline, PipelineRun, PipelineVersion
-from pipelines.models.deliverable import PeriodState
-from pipelines.months import end_of
-from pipelines.periods import plans
-from pipelines.periods.plans import Offer, Plan, PlanInvalid, PlanItem
+from pipelines.models.deliverable import PeriodState, end_of
 from pipelines.submission import NewRun, WhenFull, faults_of, start_runs
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7

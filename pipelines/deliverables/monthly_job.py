@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from datetime import UTC, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -20,10 +20,9 @@ from django.db.models.functions import Now, TruncDate
 from django_celery_beat.models import CrontabSchedule, PeriodicTask
 
 from agents.routing import DELIVERABLE_PERIODS
+from pipelines.deliverables import start_new_periods
 from pipelines.models import Deliverable
 from pipelines.models.deliverable import DeliverableState
-from pipelines.months import day_of_monthly_job
-from pipelines.periods import start_new_periods
 from tenants import clock
 from tenants.context import SYSTEM, system_scope
 from tenants.models import Tenant
@@ -37,6 +36,10 @@ MADE_UP_TASK = "pipelines.start_missed_periods"
 # Beat and its job come first; only what is still due after this long was missed.
 PATIENCE = timedelta(minutes=10)
 
+# The clock of the worker that starts a month may be behind the clock of the beat that sent it. Without this a job of midnight
+# could find itself in the month that has just ended.
+CLOCKS_DIFFER = timedelta(minutes=5)
+
 _FIRST_OF_MONTH = {
     "minute": "0", "hour": "0", "day_of_month": "1", "month_of_year": "*", "day_of_week": "*", "timezone": UTC,
 }  # fmt: skip
@@ -46,6 +49,11 @@ _ARRANGE = Statement.load(Path(__file__).resolve().parents[1] / "sql", "arrange_
 def run(tenant_id: UUID) -> int:
     """The job of one tenant; how many periods begin."""
     return len(start_new_periods(tenant_id, today=day_of_monthly_job(clock.now())))
+
+
+def day_of_monthly_job(now: datetime) -> date:
+    """The day on which a monthly job that runs `now` counts as run."""
+    return (now.astimezone(UTC) + CLOCKS_DIFFER).date()
 
 
 def run_missed() -> int:

@@ -19,6 +19,7 @@ from activities.states import FINAL
 from activities.submission import submit
 from pipelines import period_counts
 from pipelines.cancellation import cancel_run
+from pipelines.deliverables import planning
 from pipelines.exceptions import (
     DeliverableNotActive,
     NotFound,
@@ -26,10 +27,8 @@ from pipelines.exceptions import (
     RunEnded,
 )
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
-from pipelines.models.deliverable import DeliverableState, PeriodState
+from pipelines.models.deliverable import DeliverableState, Month, PeriodState
 from pipelines.models.run import RunState
-from pipelines.months import Month
-from pipelines.periods import planning
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import TenantQuerySet
