@@ -23,7 +23,7 @@ from tests.upkeep import leading
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
 
-ROUNDS = 4  # one finds what is wrong, the next one builds anew
+ROUNDS = 6  # one finds what is wrong, the next one builds anew
 OF_ADMISSION = [
     job
     for job in system_jobs.JOBS
@@ -95,7 +95,7 @@ def damaged(family: str, damage: Callable[[bytes], None]) -> int:
 
 def all_is_done(engine: Engine) -> bool:
     """After some rounds of what the leader does for admission; each is at most five seconds of an installation."""
-    engine.patience = 1.0  # while admission is closed nothing gets through, however long one waits
+    engine.patience = 0.25  # while admission is closed nothing gets through, however long one waits
     term = Undisputed(epoch=1)
     for _ in range(ROUNDS):
         for job in OF_ADMISSION:

@@ -101,8 +101,7 @@ def test_every_page_can_be_opened(run: PipelineRun, failed: Activity, root: Clie
 def test_every_list_can_be_searched_and_filtered(run: PipelineRun, failed: Activity, root: Client) -> None:
     for model, model_admin in admin.site._registry.items():
         if model_admin.search_fields:
-            assert root.get(list_of(model), {"q": "acme"}).status_code == 200, model
-            assert root.get(list_of(model), {"q": str(run.pk)}).status_code == 200, model
+            assert root.get(list_of(model), {"q": f"acme {run.pk}"}).status_code == 200, model
     for situation in ("queued", "running", "people", "trouble"):
         assert (
             root.get(list_of(Activity), {"situation": situation, "tenant": "acme", "role": "qa"}).status_code

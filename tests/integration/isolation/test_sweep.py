@@ -15,14 +15,14 @@ import pytest
 from django.db import connections
 
 from tenants.context import APP
-from tenants.models import TenantQuerySet
+from tenants.models import Role, TenantQuerySet
 from tests.integration.isolation import addresses, sending, world
 from tests.integration.isolation.addresses import NOWHERE_WORD, Things
 from tests.integration.isolation.conftest import Other
 from tests.integration.isolation.conftest import found as found_of
 from tests.integration.isolation.sending import INSIDES, Answer
 from tests.integration.isolation.surface import TELLS_OF_TRIES, Operation, operations, put
-from tests.integration.isolation.world import NOBODY, ROLES, World
+from tests.integration.isolation.world import NOBODY, World
 
 pytestmark = pytest.mark.long
 
@@ -67,7 +67,8 @@ def theirs(other: Other, things: Things, operation: Operation) -> Iterator[World
 
 
 def callers(operation: Operation, mine: World, layers: str) -> dict[str, Any]:
-    roles = [*ROLES, NOBODY] if layers == BOTH else [ROLES[0]]
+    """Who may do the most, who may do the least, and who may do nothing."""
+    roles = [Role.ADMIN, Role.VIEWER, NOBODY] if layers == BOTH else [Role.ADMIN]
     found = {role: mine.clients[role] for role in roles}
     return {"the agent of a run": mine.agent, **found} if operation.of_runs else found
 
