@@ -19,9 +19,11 @@ from agents import configuration, deployments
 from agents.governor import overview
 from agents.governor.overview import ProviderRow
 from agents.models import CALLED_BY_URL, Agent, AgentConfig, AgentVersionDeployment
-from console import flash_messages, internal_api
+from console import (
+    internal_api,
+)
 from console.inbox.items import Refused
-from console.page import ACTING, LOOKING, PageContext, page, shown
+from console.page import ACTING, LOOKING, PageContext, done, page, refusal_of, shown
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at
@@ -45,7 +47,7 @@ def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     if request.method == "POST":
         try:
             words = _act(request, visit, role)
-            return flash_messages.done(request, visit, reverse("console:agent", args=[role]), words)
+            return done(request, visit, reverse("console:agent", args=[role]), words)
         except Refused as refused:
             refusal = refused
     found = agent(visit.tenant_id, role)
@@ -74,7 +76,7 @@ def _act(request: HttpRequest, visit: PageContext, role: str) -> str:
     if reply.status == HTTPStatus.PRECONDITION_FAILED:
         raise Refused(CHANGED)
     if not reply.ok:
-        raise flash_messages.refusal_of(reply)
+        raise refusal_of(reply)
     return words
 
 

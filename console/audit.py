@@ -14,8 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from console.csv_export import csv_of
-from console.page import PageContext, for_admins, page, shown
+from console.page import PageContext, csv_of, for_admins, page, shown
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry
 

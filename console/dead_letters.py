@@ -16,10 +16,12 @@ from activities.dead_letters import operations
 from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState
 from activities.states import LIVE, Status
-from console import flash_messages, internal_api
+from console import (
+    internal_api,
+)
 from console.inbox.items import Refused
 from console.labels import in_words
-from console.page import ACTING, LOOKING, PageContext, page, shown
+from console.page import ACTING, LOOKING, PageContext, done, page, refusal_of, shown
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -47,9 +49,7 @@ def show_alike(request: HttpRequest, visit: PageContext, fingerprint: str) -> Ht
             counted = count(request, visit.who, fingerprint) if _counts(request) else None
             if counted is None:
                 words = _act(request, visit, fingerprint)
-                return flash_messages.done(
-                    request, visit, reverse("console:dead_letters_alike", args=[fingerprint]), words
-                )
+                return done(request, visit, reverse("console:dead_letters_alike", args=[fingerprint]), words)
         except Refused as refused:
             refusal = refused
     return _alike(request, visit, fingerprint, counted, refusal)
@@ -150,7 +150,7 @@ def act_on_one(request: HttpRequest, who: Principal, letter_id: UUID) -> str:
     """Try one failure again; what was done, in words. Raises `Refused`, `Http404`."""
     reply = internal_api.call_api(request, who, "POST", f"/dead-letters/{letter_id}/replay/")
     if not reply.ok:
-        raise flash_messages.refusal_of(reply)
+        raise refusal_of(reply)
     return f"Started anew: {reply.data['name']}"
 
 
@@ -166,7 +166,7 @@ def _ask(
     reply = internal_api.call_api(request, who, "POST", f"/dead-letters/{deed}/", body)
     if not reply.ok:
         field = next(iter(reply.faults), "")
-        raise Refused(flash_messages.refusal_of(reply).reason, status=reply.status, field=field)
+        raise Refused(refusal_of(reply).reason, status=reply.status, field=field)
     answer: Mapping[str, Any] = reply.data
     return answer
 

@@ -6,7 +6,7 @@ For a tenant's member it shows the tenant's work; for the platform's superusers 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -16,18 +16,23 @@ from uuid import UUID
 from django.db import DatabaseError
 from django.db.models import Count, Q
 from django.db.models.functions import TruncHour
+from django.http import HttpRequest
 
 from activities import held_work
 from activities.held_work import BUDGET, PAUSED, HeldPart, Hold
 from activities.models import ActivityRun
 from activities.queue_stats import PeopleStats, QueueStats, RoleStats, stats_of_queues
 from activities.states import RunStatus
+from agents.governor import overview as governor
+from agents.governor.overview import ProviderRow
 from console import dependencies
 from console.agents import ENDED
 from console.dependencies import Check
 from console.labels import HELD_BY, in_words
 from console.usage import BudgetLine, budgets_of
-from tenants import clock
+from pipelines.models import Schedule
+from tenants import admin_scope, clock
+from tenants.admin_scope import Sight
 from tenants.context import system_scope, tenant_scope
 from tenants.identifiers import first_id_at
 from tenants.money import ledger
@@ -323,3 +328,45 @@ def _by_hour(tenant_id: UUID, now: datetime) -> tuple[list[int], int]:
     found = {row["hour"]: row for row in counted}
     hours: list[Mapping[str, Any]] = [found.get(first + number * HOUR, {}) for number in range(HOURS)]
     return [hour.get("count", 0) for hour in hours], sum(hour.get("failed", 0) for hour in hours)
+
+
+# The start of the admin: how things stand for whoever looks, with the way to the console's page for each figure.
+#
+# Figures are counts. For superusers they count every tenant's work, as the console's overview does; for members of tenants theirs. Names,
+# such as those of schedules, are only of tenants that the request may see.
+
+COMING = 6  # schedules that are named
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What the page shows. `breakers` are providers that are left alone now; None when they are not the reader's to see."""
+
+    overview: Overview
+    coming: Sequence[Schedule]
+    breakers: Sequence[ProviderRow] | None
+    sees_all: bool
+
+
+def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+    """The theme's DASHBOARD_CALLBACK."""
+    return {**context, "title": "Dashboard", "board": board(admin_scope.of_request(request))}
+
+
+def board(seen: Sight) -> Board:
+    """For what somebody sees, within the scope of their request."""
+    return Board(
+        overview=overview(None) if seen.platform else overview_within(nullcontext()),
+        coming=_coming(),
+        breakers=_left_alone() if seen.platform else None,
+        sees_all=seen.everything or not seen.platform,
+    )
+
+
+def _coming() -> list[Schedule]:
+    enabled = Schedule.objects.filter(enabled=True, next_run_at__isnull=False)
+    return list(enabled.select_related("tenant").order_by("next_run_at", "pk")[:COMING])
+
+
+def _left_alone() -> list[ProviderRow]:
+    return [each for each in governor.of_platform() if each.state in ("breaker_open", "retry_after")]

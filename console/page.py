@@ -1,20 +1,24 @@
-"""A page of the console: who looks, for which tenant, and what a browser may do with it.
+"""A page of the console: who looks, for which tenant, what a browser may do with it, and what is told afterwards.
 
 A view is decorated with `page`, gets a `PageContext` as its `visit`, and answers with `shown`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import csv
+import io
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.db.models import Count
-from django.http import Http404, HttpRequest, HttpResponse
+from django.db.models import Count, Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import urlencode
@@ -25,12 +29,15 @@ from activities.models import Activity
 from activities.selectors import OPEN_FOR_PEOPLE
 from console.containment import contained_with_scripts
 from console.error_pages import told_when_away
+from console.inbox.items import Refused
 from tenants import break_glass, members, turns
 from tenants.context import system_scope
 from tenants.members import MembershipRefused
 from tenants.models import Role, Tenant
 from tenants.models.audit import BreakGlass
 from tenants.principals import Principal
+
+from .internal_api import Reply
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -219,3 +226,86 @@ def tenants_that_ask(glass: Collection[BreakGlass]) -> list[WaitingTenant]:
             )
             for row in page
         ]
+
+
+# Where a page of a long list begins. Lists are in the order of a time, newest first, and of ids where times are equal.
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Behind the row with this time and id. Written into addresses."""
+
+    at: datetime
+    id: UUID
+
+    @classmethod
+    def read(cls, text: str) -> Cursor | None:
+        """None for what is no place: then the page is the first one."""
+        microseconds, _, number = text.partition(".")
+        try:
+            return cls(datetime.fromtimestamp(int(microseconds) / 1_000_000, UTC), UUID(number))
+        except (ValueError, OverflowError, OSError):
+            return None
+
+    def __str__(self) -> str:
+        return f"{round(self.at.timestamp() * 1_000_000)}.{self.id.hex}"
+
+
+def page_of(rows: QuerySet[Any], by: str, after: Cursor | None, size: int) -> tuple[list[Any], Cursor | None]:
+    """The newest of the rows behind a place, and where the next page begins if there is one. `by` is the name of the time."""
+    if after is not None:
+        # The first condition is what an index understands; the second leaves out what the last page has shown.
+        rows = rows.filter(
+            Q(**{f"{by}__lte": after.at}) & (Q(**{f"{by}__lt": after.at}) | Q(pk__lt=after.id))
+        )
+    found = list(rows.order_by(f"-{by}", "-pk")[: size + 1])
+    last = found[size - 1] if len(found) > size else None
+    return found[:size], Cursor(getattr(last, by), last.pk) if last else None
+
+
+# What a page shows, as a file for a spreadsheet: the same rows, none of which a spreadsheet takes for a formula.
+
+#: A cell that begins so is computed by spreadsheets, whoever wrote it.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_of(name: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> HttpResponse:
+    """The rows under their heads, as `name`.csv. Texts that would be formulas get an apostrophe in front."""
+    sheet = io.StringIO()
+    writer = csv.writer(sheet)
+    writer.writerow(heads)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    answer = HttpResponse(sheet.getvalue(), content_type="text/csv; charset=utf-8")
+    answer["Content-Disposition"] = f'attachment; filename="{name}.csv"'
+    answer["X-Content-Type-Options"] = "nosniff"
+    return answer
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+# What a person is told after they did something: on the next page that it was done, or on the same page why it was not.
+
+NOT_SURE = "Say that you are sure: this cannot be undone."
+
+
+def done(request: HttpRequest, visit: PageContext, address: str, words: str) -> HttpResponse:
+    """On to that page, which says what was done."""
+    messages.success(request, words)
+    return HttpResponseRedirect(f"{address}?{urlencode({'tenant': visit.who.tenant})}")
+
+
+def refusal_of(reply: Reply) -> Refused:
+    """What a page says of an answer that refuses, beside what was typed."""
+    faults = [f"{path}: {message}" if path else message for path, message in reply.faults.items()]
+    return Refused(" ".join(faults) or reply.reason, status=reply.status)
+
+
+def refuse_unsure(request: HttpRequest) -> Refused | None:
+    """For what cannot be undone: the person has said so, or this is why nothing is done."""
+    return None if request.POST.get("sure") == "yes" else Refused(NOT_SURE, status=400, field="sure")

@@ -19,10 +19,12 @@ from agents.governor import overview
 from agents.governor.overview import ProviderRow
 from agents.governor.providers import PROVIDERS, Provider, name_of
 from agents.models import Agent, AgentConfig
-from console import flash_messages, internal_api
+from console import (
+    internal_api,
+)
 from console.inbox.items import Refused
 from console.labels import HELD_BY, in_words
-from console.page import ACTING, LOOKING, PageContext, page, shown
+from console.page import ACTING, LOOKING, PageContext, done, page, refusal_of, shown
 from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role, Tenant
@@ -39,7 +41,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
         refusal = _switch_tenant(request, visit)
         if refusal is None:
             words = f"{DEEDS[request.POST['deed']]}: all work of {visit.who.tenant}"
-            return flash_messages.done(request, visit, reverse("console:queues"), words)
+            return done(request, visit, reverse("console:queues"), words)
         return _every(request, visit, refusal)
     return _every(request, visit)
 
@@ -57,8 +59,8 @@ def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
             reply = internal_api.call_api(request, visit.who, "POST", path)
             if reply.ok:
                 words = f"{DEEDS[deed]}: {provider or role}. In force within two seconds"
-                return flash_messages.done(request, visit, reverse("console:queue", args=[role]), words)
-            refusal = flash_messages.refusal_of(reply)
+                return done(request, visit, reverse("console:queue", args=[role]), words)
+            refusal = refusal_of(reply)
     found = one_queue(visit.tenant_id, role)
     if found is None:
         raise Http404

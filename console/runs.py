@@ -26,16 +26,24 @@ from activities.exceptions import OutputUnavailable
 from activities.models import Activity
 from activities.selectors import Moment
 from activities.states import RUNNING
-from console import flash_messages
 from console.activities import chart
 from console.activities.chart import ChartRow
 from console.activities.detail import Entry, entry_of
-from console.cursor import Cursor, page_of
-from console.flash_messages import refusal_of
 from console.inbox.items import Refused
 from console.internal_api import call_api
 from console.labels import tone_of
-from console.page import ACTING, LOOKING, PAGE_WIDTH, PageContext, page, shown
+from console.page import (
+    ACTING,
+    LOOKING,
+    PAGE_WIDTH,
+    Cursor,
+    PageContext,
+    done,
+    page,
+    page_of,
+    refusal_of,
+    shown,
+)
 from pipelines import diagram, selectors, versions
 from pipelines.definition import DefinitionError
 from pipelines.diagram import Counts, StepPicture
@@ -83,7 +91,7 @@ def replayed(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResp
             refusal = refused
         else:
             words = "The run is done again from this step."
-            return flash_messages.done(request, visit, reverse("console:run", args=[new]), words)
+            return done(request, visit, reverse("console:run", args=[new]), words)
     step = step_of(request)
     found = replay_form(visit.tenant_id, run_id, step)
     context = {
@@ -106,7 +114,7 @@ def _cancelled(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpRe
     if not reply.ok:
         messages.error(request, reply.reason)
         return redirect(f"{address}?{visit.query}")
-    return flash_messages.done(request, visit, address, "The run was cancelled.")
+    return done(request, visit, address, "The run was cancelled.")
 
 
 def _many(request: HttpRequest, visit: PageContext) -> HttpResponse:
@@ -118,7 +126,7 @@ def _many(request: HttpRequest, visit: PageContext) -> HttpResponse:
         raise Http404
     address = reverse("console:runs")
     if not wanted:
-        return flash_messages.done(request, visit, address, "Choose the runs first.")
+        return done(request, visit, address, "Choose the runs first.")
     body = {"action": deed, "ids": [str(run_id) for run_id in wanted]}
     reply = call_api(request, visit.who, "POST", "/pipeline-runs/bulk/", body)
     if not reply.ok:
@@ -130,7 +138,7 @@ def _many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     taken = len(reply.data["done"])
     did = "cancelled" if deed == "cancel" else "done again from the step that failed"
     words = f"{taken} run{'' if taken == 1 else 's'} {did}."
-    return flash_messages.done(request, visit, address, words)
+    return done(request, visit, address, words)
 
 
 def _ids(given: Sequence[str]) -> list[UUID]:

@@ -13,9 +13,8 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from console import flash_messages
 from console.inbox.items import Refused
-from console.page import ACTING, LOOKING, PageContext, page, shown
+from console.page import ACTING, LOOKING, PageContext, done, page, shown
 from tenants import saved_views
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -106,7 +105,7 @@ def _deleted(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpRes
 
 
 def _told(request: HttpRequest, visit: PageContext, words: str) -> HttpResponse:
-    return flash_messages.done(request, visit, reverse("console:saved_views"), words)
+    return done(request, visit, reverse("console:saved_views"), words)
 
 
 def _on_to(request: HttpRequest, visit: PageContext, view: SavedView, words: str) -> HttpResponse:

@@ -5,17 +5,25 @@ from __future__ import annotations
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path, re_path
 
-from console import agents, audit, dead_letters, queues, runs, second_factor, usage, views, workers
+from console import (
+    agents,
+    audit,
+    dead_letters,
+    pipelines,
+    queues,
+    runs,
+    schedules,
+    second_factor,
+    settings,
+    usage,
+    views,
+    workers,
+)
 from console.activities import views as activities
 from console.containment import contained_with_scripts
 from console.inbox import slack
 from console.inbox.undo import undo
-from console.pipelines import views as pipelines
 from console.saved_views import every as saved_views
-from console.schedules import views as schedules
-from console.settings import members, programs
-from console.settings import views as settings
-from console.stream import stream
 
 from .navigation import Signpost
 
@@ -23,9 +31,8 @@ app_name = "console"
 urlpatterns = [
     path("", views.home, name="home"),
     path("tenants/", views.tenants, name="tenants"),
-    path("live/", stream, name="stream"),
+    path("live/", views.stream, name="stream"),
     path("views/", saved_views, name="saved_views"),
-    # Areas: each is a package with views of its own.
     path("activities/", activities.listed, name="activities"),
     path("activities/new/", activities.new, name="activity_new"),
     path("activities/bulk/", activities.many, name="activities_bulk"),
@@ -66,8 +73,8 @@ urlpatterns = [
     path("usage/export/<slug:what>/", usage.export, name="usage_export"),
     path("audit/", audit.show_trail, name="audit"),
     path("audit/export/", audit.export, name="audit_export"),
-    path("settings/", members.members, name="settings"),
-    path("settings/tokens/", programs.tokens, name="settings_tokens"),
+    path("settings/", settings.members, name="settings"),
+    path("settings/tokens/", settings.tokens, name="settings_tokens"),
     path("settings/<slug:key>/", settings.collection, name="settings_collection"),
     path("settings/<slug:key>/<uuid:item_id>/", settings.item, name="settings_item"),
     path(

@@ -13,8 +13,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.http import urlencode
 
-from console.csv_export import csv_of
-from console.page import PageContext, page, shown
+from console.page import PageContext, csv_of, page, shown
 from pipelines.models import PipelineRun
 from tenants import clock
 from tenants.context import tenant_scope

@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.db.models import Count, Min, QuerySet, Sum
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBadRequest,
+    HttpResponseBase,
+    HttpResponseRedirect,
+)
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_GET, require_safe
 
+from activities.models import Activity
 from activities.notifications.digests import zone_of
+from activities.selectors import OPEN_FOR_PEOPLE
+from activities.states import Status
 from console.containment import contained_with_scripts
 from console.error_pages import told_when_away
-from console.inbox import actions, held_answers, snooze
+from console.inbox import actions, snooze, undo
 from console.inbox.actions import Result
 from console.inbox.detail import Item, item
 from console.inbox.items import Refused
 from console.inbox.listing import gone, inbox, parts_wanted
 from console.inbox.query import View
-from console.inbox.snooze import choices, in_words, until
+from console.inbox.snooze import choices, until
+from console.labels import in_words
 from console.overview import overview, pulse_of
 from console.page import ACTING, LOOKING, PageContext, acting, choose, page, remember_tenant, shown
-from console.tenants import overview as tenants_overview
 from tenants import clock
+from tenants.api import event_stream
+from tenants.context import admin_scope
+from tenants.events.connection_limits import TooManyStreams
+from tenants.events.log import EventFilter
+from tenants.events.subscribers import Subscriber
+from tenants.models import BudgetWait, Tenant, UsageEntry
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -94,8 +113,8 @@ def inbox_item(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpR
     if "aside" in request.POST:
         return _aside(request, visit, item_id)
     try:
-        if held_answers.is_held():
-            held_answers.hold(
+        if undo.is_held():
+            undo.hold(
                 visit.who, item_id, request.POST
             )  # the page says so, for as long as it can be taken back
         else:
@@ -110,7 +129,7 @@ def inbox_item(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpR
 def inbox_approve(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Approve the chosen items together. Each has its own result."""
     try:
-        approve = held_answers.hold_together if held_answers.is_held() else actions.approve_together
+        approve = undo.hold_together if undo.is_held() else actions.approve_together
         results = approve(visit.who, request.POST.getlist("chosen"))
     except Refused as refusal:
         return _page(request, visit, refusal=refusal)
@@ -155,7 +174,7 @@ def _aside(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpRespo
     except Refused as refusal:
         return _page(request, visit, item(visit.who, item_id), refusal=refusal)
     due = ", when it is due" if back_at < wanted else ""
-    messages.success(request, f"Put aside until {in_words(back_at, zone)}{due}: {row.name}")
+    messages.success(request, f"Put aside until {snooze.in_words(back_at, zone)}{due}: {row.name}")
     return HttpResponseRedirect(_next(request, visit))
 
 
@@ -218,3 +237,149 @@ def _next(request: HttpRequest, visit: PageContext) -> str:
     view = view if listed.rows else replace(view, page=1)
     # With a fragment of its own: else the browser would keep the one of the form, and look for the item.
     return f"{reverse('console:inbox')}?{view.address}#content"
+
+
+# What happens in a tenant, for pages that keep themselves up to date: the stream of the API, for who signed in.
+
+LAST_SEEN = "Last-Event-ID"
+LONGEST_NUMBER = 18  # digits, below what a number in the log can have
+
+
+@require_GET
+def stream(request: HttpRequest) -> HttpResponseBase:
+    """Server-sent events of the tenant named with ?tenant=, or of one activity or pipeline run of it.
+
+    Goes on after `Last-Event-ID`, or after ?after= where a page opens the stream anew. It ends with the session, the membership, or with a
+    change of the role. Who did not sign in is told so in a way that a browser does not follow to the login page.
+    """
+    if not request.user.is_authenticated:
+        return HttpResponse(status=401)
+    who, _ = acting(request, first=False)
+    if who is None:
+        return HttpResponseBadRequest("Name a tenant.")
+    try:
+        wanted = EventFilter(activity=_id(request, "activity"), pipeline_run=_id(request, "pipeline_run"))
+        after = _number(request.headers.get(LAST_SEEN) or request.GET.get("after", ""))
+    except ValueError:
+        return HttpResponseBadRequest("That is no id.")
+    try:
+        return event_stream.follow(request.META, Subscriber(who, request.session.session_key), wanted, after)
+    except TooManyStreams as refusal:
+        return HttpResponse(str(refusal), status=429, headers={"Retry-After": str(refusal.retry_after)})
+
+
+def _id(request: HttpRequest, name: str) -> UUID | None:
+    given = request.GET.get(name)
+    return UUID(given) if given else None
+
+
+def _number(text: str) -> int | None:
+    if text and not (text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER):
+        raise ValueError(text)
+    return int(text) if text else None
+
+
+# All tenants of a person beside each other: what waits for people, what failed, what runs, and what it costs this month.
+#
+# Read with the role of the admin, which sees the rows of the tenants that it was given and no others: one statement per figure, however
+# many tenants there are.
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """One tenant."""
+
+    tenant: Tenant
+    asked: int
+    oldest: str
+    failed: int
+    blocked: int
+    held: int  # that waits for a budget
+    running: int
+    spent: Decimal  # dollars in this month, of UTC
+    share: float  # of the tenant with the most
+
+    @property
+    def needs(self) -> int:
+        """How much goes on only when a person does something."""
+        return self.asked + self.failed + self.blocked + self.held
+
+    @property
+    def state(self) -> str:
+        """In one word how it stands."""
+        if self.tenant.paused:
+            return "paused"
+        return "failures" if self.failed else "needs somebody" if self.needs else "all is well"
+
+
+@dataclass(frozen=True, slots=True)
+class TenantsOverview:
+    """Those that need somebody first."""
+
+    rows: Sequence[TenantRow]
+
+    @property
+    def total(self) -> TenantRow | None:
+        """The sum of all, under the tenant that comes first."""
+        if not self.rows:
+            return None
+        figures = ("asked", "failed", "blocked", "held", "running")
+        sums: dict[str, Any] = {name: sum(getattr(row, name) for row in self.rows) for name in figures}
+        spent = sum((row.spent for row in self.rows), Decimal(0))
+        return TenantRow(self.rows[0].tenant, oldest="", spent=spent, share=1.0, **sums)
+
+    @property
+    def sentence(self) -> str:
+        waiting = sum(1 for row in self.rows if row.needs)
+        if not waiting:
+            return "All is well in all of them."
+        return f"{waiting} of {len(self.rows)} {'needs' if waiting == 1 else 'need'} somebody."
+
+
+def tenants_overview(own: Sequence[Tenant]) -> TenantsOverview:
+    """For the tenants that a person is a member of. Not inside a transaction of a tenant."""
+    ids = frozenset(tenant.pk for tenant in own)
+    if not ids:
+        return TenantsOverview(())
+    now = clock.now()
+    with admin_scope(reads=ids, writes=(), platform=False):
+        works = Activity.objects.filter(tenant_id__in=ids)
+        asked = _by_tenant(works.filter(OPEN_FOR_PEOPLE), count=Count("pk"), oldest=Min("created_at"))
+        standing = _standing(works)
+        entries = UsageEntry.objects.filter(tenant_id__in=ids, day__gte=now.date().replace(day=1))
+        spent = {
+            key: row["dollars"] or Decimal(0)
+            for key, row in _by_tenant(entries, dollars=Sum("dollars")).items()
+        }
+        waits = _by_tenant(BudgetWait.objects.filter(tenant_id__in=ids), count=Count("pk"))
+    most = max((*spent.values(), Decimal(0)))
+    rows = [
+        TenantRow(
+            tenant=tenant,
+            asked=asked.get(tenant.pk, {}).get("count", 0),
+            oldest=_age(asked.get(tenant.pk, {}).get("oldest"), now),
+            failed=standing.get((tenant.pk, Status.NEEDS_REVIEW), 0),
+            blocked=standing.get((tenant.pk, Status.BLOCKED), 0),
+            held=waits.get(tenant.pk, {}).get("count", 0),
+            running=standing.get((tenant.pk, Status.IN_PROGRESS), 0),
+            spent=spent.get(tenant.pk, Decimal(0)),
+            share=float(spent.get(tenant.pk, Decimal(0)) / most) if most else 0.0,
+        )
+        for tenant in own
+    ]
+    return TenantsOverview(sorted(rows, key=lambda row: (-row.failed, -row.needs, row.tenant.slug)))
+
+
+def _by_tenant(rows: QuerySet[Any], **figures: Any) -> Mapping[UUID, Mapping[str, Any]]:
+    return {row["tenant_id"]: row for row in rows.order_by().values("tenant_id").annotate(**figures)}
+
+
+def _standing(works: QuerySet[Any]) -> dict[tuple[UUID, str], int]:
+    """How many agents' activities stand so, by tenant and status."""
+    states = (Status.NEEDS_REVIEW, Status.BLOCKED, Status.IN_PROGRESS)
+    rows = works.filter(status__in=states, assignee_type="agent").order_by().values("tenant_id", "status")
+    return {(row["tenant_id"], row["status"]): row["count"] for row in rows.annotate(count=Count("pk"))}
+
+
+def _age(since: datetime | None, now: datetime) -> str:
+    return in_words((now - since).total_seconds()) if since else ""

@@ -15,8 +15,8 @@ from activities.models import Activity
 from activities.selectors import TEXTS, Wanted
 from activities.states import LinkKind
 from console.activities.query_language import Condition, QueryFault, parse
-from console.cursor import Cursor, page_of
 from console.labels import band
+from console.page import Cursor, page_of
 from tenants import clock
 from tenants.context import tenant_scope
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
+from django import forms
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -13,20 +15,17 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from activities.exceptions import ActivityError
+from activities.states import BANDS
 from agents import configuration
-from console import flash_messages
 from console.activities import bulk
 from console.activities.bulk import NotAsked
-from console.activities.detail import detail, log_of, tail_of, watched
+from console.activities.detail import detail, log_of, tail_of, texts, watched
 from console.activities.listing import listing
-from console.activities.new import NewActivityForm
 from console.activities.query_language import QueryFault
-from console.activities.texts import texts
-from console.flash_messages import refusal_of
 from console.inbox.items import Refused
 from console.inbox.listing import parts_wanted
-from console.internal_api import call_api
-from console.page import ACTING, LOOKING, PageContext, page, shown
+from console.internal_api import ApiForm, JsonField, Reply, call_api
+from console.page import ACTING, LOOKING, PageContext, done, page, refusal_of, shown
 from tenants.models import Role
 from tenants.principals import Principal
 
@@ -49,7 +48,7 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     form = NewActivityForm(request.POST or None)
     if request.method == "POST" and (reply := form.send(request, visit.who, "POST", "/activities/")):
         address = reverse("console:activity", args=[reply.data["id"]])
-        return flash_messages.done(request, visit, address, "It was submitted.")
+        return done(request, visit, address, "It was submitted.")
     status = form.status if form.errors else 200
     return shown(request, visit, "console/activities/new.html", {"form": form}, status)
 
@@ -64,7 +63,7 @@ def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResp
         except Refused as refused:
             refusal = refused
         else:
-            return flash_messages.done(request, visit, reverse("console:activity", args=[changed]), words)
+            return done(request, visit, reverse("console:activity", args=[changed]), words)
     parts = parts_wanted(request) or frozenset()
     if request.method != "POST" and parts and parts <= {"running", "log"}:
         return _run_alone(request, visit, activity_id, with_log="log" in parts)
@@ -155,7 +154,7 @@ def stop_job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResp
     if not reply.ok:
         messages.error(request, reply.reason)
         return redirect(f"{address}?{visit.query}")
-    return flash_messages.done(request, visit, address, "It was stopped.")
+    return done(request, visit, address, "It was stopped.")
 
 
 def _may_operate(visit: PageContext) -> bool:
@@ -208,3 +207,77 @@ def act_on_activity(request: HttpRequest, who: Principal, activity_id: UUID) -> 
 def roles() -> list[str]:
     """Who can take over."""
     return sorted(configuration.known_roles())
+
+
+# The form of a new activity: a piece of work for an agent, or a question to people.
+
+PERSON = "person"
+_STANDS_IN = {"agent_role": "who", "input.content": "content"}
+
+
+class NewActivityForm(ApiForm):
+    """What there is to do, and who does it."""
+
+    #: By the name of a field, for whom it is; the others are for all.
+    fits: ClassVar[Mapping[str, str]] = {
+        "human_role": PERSON, "is_approval_gate": PERSON, "content": "agent", "params": "agent", "requires_approval": "agent",
+    }  # fmt: skip
+
+    name = forms.CharField(max_length=200)
+    who = forms.ChoiceField(label="Done by")
+    human_role = forms.CharField(
+        label="Role of the person",
+        required=False,
+        max_length=63,
+        help_text="Whose inbox it belongs to, such as editor.",
+    )
+    description = forms.CharField(
+        label="What there is to do",
+        required=False,
+        strip=False,
+        max_length=100_000,
+        widget=forms.Textarea(attrs={"rows": 4}),
+    )
+    content = forms.CharField(
+        label="What it works on", required=False, strip=False, widget=forms.Textarea(attrs={"rows": 4})
+    )
+    params = JsonField(label="Parameters", required=False, help_text='As JSON, such as {"topic": "bees"}.')
+    priority = forms.ChoiceField(choices=[(name, name) for name in BANDS], initial="normal")
+    requires_approval = forms.BooleanField(label="A person approves its output", required=False)
+    is_approval_gate = forms.BooleanField(label="Answered by yes or no, not done", required=False)
+
+    def __init__(self, data: Any = None) -> None:
+        super().__init__(data)
+        roles = [(f"agent:{role}", role) for role in sorted(configuration.known_roles())]
+        self.fields["who"].choices = [("Agents", roles), ("People", [(PERSON, "A person")])]  # type: ignore[attr-defined]
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or self.cleaned_data
+        is_person = given.get("who") == PERSON
+        for name, kind in self.fits.items():
+            if (kind == PERSON) != is_person:
+                self.errors.pop(name, None)  # nobody sees the field, and nothing is made of it
+        if is_person and not given.get("human_role"):
+            self.add_error("human_role", "This is needed here.")
+        return given
+
+    def body(self) -> dict[str, Any]:
+        given = self.cleaned_data
+        who = PERSON if given["who"] == PERSON else "agent"
+        body: dict[str, Any] = {
+            "name": given["name"],
+            "description": given["description"],
+            "priority": given["priority"],
+        }
+        if who == PERSON:
+            return body | {"human_role": given["human_role"], "is_approval_gate": given["is_approval_gate"]}
+        body |= {
+            "agent_role": given["who"].partition(":")[2],
+            "requires_approval": given["requires_approval"],
+        }
+        body |= {"params": given["params"]} if given["params"] else {}
+        return body | ({"input": {"content": given["content"]}} if given["content"].strip() else {})
+
+    def blame(self, reply: Reply) -> None:
+        told = {_STANDS_IN.get(path, path): message for path, message in reply.faults.items()}
+        super().blame(Reply(reply.status, reply.data, told))

@@ -19,7 +19,6 @@ from activities.decision_rules import DecisionRules
 from activities.models import Activity, ActivityEvent
 from activities.states import Status
 from console.inbox.buttons import DECIDED, why_not_decide
-from console.inbox.held_answers import Held, held_by
 from console.inbox.items import OPEN
 from console.inbox.query import (
     EVERYBODY,
@@ -36,6 +35,7 @@ from console.inbox.query import (
     runs_of,
     searched,
 )
+from console.inbox.undo import Held, held_by
 from console.labels import KINDS, band, in_words, named, outcome
 from tenants import clock
 from tenants.context import tenant_scope

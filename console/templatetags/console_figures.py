@@ -12,7 +12,7 @@ from typing import Any
 from django import template
 from django.utils.safestring import SafeString
 
-from console.charts import meter as drawn_meter
+from console.templatetags.console import draw_meter as drawn_meter
 from console.templatetags.console import exactly
 
 register = template.Library()

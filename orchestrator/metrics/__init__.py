@@ -12,7 +12,7 @@ from django.views.decorators.http import require_safe
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from console.probes import ask
+from console.dependencies import ask
 
 from . import probes
 from .collector import Figures

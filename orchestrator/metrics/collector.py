@@ -15,7 +15,7 @@ from activities.job_records import Upkeep
 from activities.leases import program_version
 from activities.maintenance.counters import ATTEMPTS, DURATIONS, Histogram, Reading
 from activities.queue_stats import Granted, QueueStats
-from console.probes import Answer
+from console.dependencies import Answer
 
 
 class Figures(Collector):

@@ -11,7 +11,7 @@ from activities.queue_stats import QueueStats
 from agents.governor import overview
 from agents.models import Agent
 from agents.routing import SYSTEM_QUEUES, queue_of
-from console.probes import Probe
+from console.dependencies import Probe
 from tenants import redis
 from tenants.context import system_scope
 

@@ -66,7 +66,7 @@ UNFOLD = {
         {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("console/icon.svg")}
     ],
     "SHOW_HISTORY": True,
-    "DASHBOARD_CALLBACK": "console.dashboard.fill",
+    "DASHBOARD_CALLBACK": "console.overview.fill",
     "SHOW_VIEW_ON_SITE": False,
     "BORDER_RADIUS": "6px",
     "STYLES": [lambda request: static("console/admin.css")],

@@ -83,7 +83,8 @@ class SecondFactor(models.Model):
 
 
 class Passkey(models.Model):
-    """A key on a person's device, bound to the console's host name (WebAuthn). Nothing in it is secret. `console.passkeys` writes it."""
+    """A key on a person's device, bound to the console's host name (WebAuthn). Nothing in it is secret.
+    `console.second_factor` writes it."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     factor = models.ForeignKey(SecondFactor, on_delete=models.CASCADE, related_name="passkeys")

@@ -25,7 +25,7 @@ from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from agents.exceptions import RetryableAgentError
 from console import dependencies
-from console.probes import Probe, ask
+from console.dependencies import Probe, ask
 from orchestrator.metrics import probes
 from tenants import row_security
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope

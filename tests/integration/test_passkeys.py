@@ -18,7 +18,7 @@ from django.core.management import call_command
 from django.db import connections
 from django.test import Client
 
-from console import passkeys, second_factor
+from console import second_factor
 from tenants import clock
 from tenants.context import system_scope
 from tenants.models import Passkey, SecondFactor
@@ -121,13 +121,13 @@ def test_an_answer_opens_once_in_its_own_session_and_only_in_time(root: User, de
 
     assert other.post(PAGE, {"passkey": answer}).status_code == 400, "another session's challenge"
     assert one.post(PAGE, {"passkey": answer}).status_code == 302
-    assert passkeys.CHALLENGE not in one.session, "it is used up"
+    assert second_factor.CHALLENGE not in one.session, "it is used up"
     assert one.post(PAGE, {"passkey": answer}).status_code == 400
 
     late = signed_in(root)
     answer = device.signed(options(late, "to-be-asked"))
     session = late.session
-    session[passkeys.CHALLENGE] = [session[passkeys.CHALLENGE][0], clock.now().timestamp() - 1]
+    session[second_factor.CHALLENGE] = [session[second_factor.CHALLENGE][0], clock.now().timestamp() - 1]
     session.save()
     assert late.post(PAGE, {"passkey": answer}).status_code == 400
     assert not opens(late)
@@ -140,13 +140,13 @@ def test_an_answer_that_comes_twice_at_once_opens_once(
     device.counts = counts
     add(signed_in(root), device)
     challenge = secrets.token_bytes(32)
-    answer = device.signed(passkeys.to_be_asked(root, challenge))
+    answer = device.signed(second_factor.to_be_asked(root, challenge))
     barrier = Barrier(4)
 
     def tried(_: int) -> bool:
         barrier.wait()
         try:
-            return passkeys.opens(root, answer, challenge)
+            return second_factor.opens(root, answer, challenge)
         finally:
             connections.close_all()
 
@@ -182,7 +182,7 @@ def test_a_passkey_opens_for_its_owner_alone(root: User, device: Authenticator) 
 
 
 def _challenge(client: Client) -> str:
-    return text(bytes.fromhex(client.session[passkeys.CHALLENGE][0]))
+    return text(bytes.fromhex(client.session[second_factor.CHALLENGE][0]))
 
 
 def test_a_key_that_somebody_has_is_not_added_again(root: User, device: Authenticator) -> None:
@@ -265,19 +265,19 @@ def test_whatever_else_a_browser_sends_is_refused(answer: str, root: User, devic
 def test_no_changed_byte_of_an_answer_opens_or_breaks_anything(root: User, device: Authenticator) -> None:
     factor = SecondFactor.objects.create(user=root, secret_sealed="")
     challenge = secrets.token_bytes(32)
-    made = json.loads(device.made(passkeys.to_be_made(root, challenge)))
+    made = json.loads(device.made(second_factor.to_be_made(root, challenge)))
     for changed in _changed(made, "attestationObject"):
         # Nobody has signed the model of the device, its count, its name and its key: some changes make another passkey.
-        passkeys.add(factor, "x", changed, challenge)
+        second_factor.add(factor, "x", changed, challenge)
     Passkey.objects.all().delete()
-    assert passkeys.add(factor, "Laptop", json.dumps(made), challenge)
+    assert second_factor.add(factor, "Laptop", json.dumps(made), challenge)
 
     challenge = secrets.token_bytes(32)
-    signed = json.loads(device.signed(passkeys.to_be_asked(root, challenge)))
+    signed = json.loads(device.signed(second_factor.to_be_asked(root, challenge)))
     for part in ("authenticatorData", "signature", "clientDataJSON"):
         for changed in _changed(signed, part):
-            assert not passkeys.opens(root, changed, challenge)
-    assert passkeys.opens(root, json.dumps(signed), challenge)
+            assert not second_factor.opens(root, changed, challenge)
+    assert second_factor.opens(root, json.dumps(signed), challenge)
 
 
 def _changed(answer: dict[str, Any], part: str) -> Iterator[str]:

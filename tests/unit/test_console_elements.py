@@ -9,9 +9,9 @@ import pytest
 
 from activities.states import RunStatus, Status
 from console import navigation
-from console.charts import bars
-from console.cursor import Cursor
 from console.labels import tone_of, words_of
+from console.page import Cursor
+from console.templatetags.console import draw_bars as bars
 from pipelines.diagram import TONES
 from pipelines.models.run import RunState
 

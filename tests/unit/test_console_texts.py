@@ -7,7 +7,7 @@ from time import perf_counter
 
 import pytest
 
-from console.inbox.diff import MOST_CHARACTERS, MOST_LINES, Difference, difference
+from console.inbox.detail import MOST_CHARACTERS, MOST_LINES, Difference, difference
 from console.labels import band, cost_in, did, dollars, named, outcome
 from console.markdown import LONGEST, rendered
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from console.schedules import queries
+from console import schedules
 from pipelines.models import Schedule
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
@@ -54,7 +54,7 @@ def test_the_calendar_holds_the_days_of_four_weeks_with_first_times_and_counts(t
     make_schedule(tenant, "often", cron="*/10 * * * *")
     make_schedule(tenant, "off", enabled=False)
 
-    weeks = queries.listing(tenant.pk, now=NOON).weeks  # a Monday
+    weeks = schedules.listing(tenant.pk, now=NOON).weeks  # a Monday
 
     assert [week.begins.isoformat() for week in weeks] == [
         "2026-03-02",
@@ -215,7 +215,7 @@ def test_times_that_cannot_be_read_are_said_to_be_so(
 def test_a_day_counts_from_now_on(tenant: Tenant) -> None:
     make_schedule(tenant, "hourly")
 
-    weeks = queries.listing(tenant.pk, now=datetime(2026, 3, 4, 21, 30, tzinfo=UTC)).weeks
+    weeks = schedules.listing(tenant.pk, now=datetime(2026, 3, 4, 21, 30, tzinfo=UTC)).weeks
 
     assert [mark.times for day in weeks[0].days[:2] for mark in day.marks] == []
     assert weeks[0].days[2].marks[0].times == 2

@@ -13,7 +13,7 @@ from activities.api.webhooks import WebhookBodySerializer
 from activities.models import NotificationChannel
 from agents.api.budgets import BudgetBodySerializer
 from agents.api.channels import ChannelBodySerializer
-from console.settings.collections import COLLECTIONS
+from console.settings import COLLECTIONS
 from tenants import tokens
 from tenants.context import tenant_scope
 from tenants.models import ApiToken, AuditEntry, Budget, Channel, Membership, Tenant

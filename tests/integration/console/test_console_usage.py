@@ -11,7 +11,7 @@ from decimal import Decimal
 import pytest
 
 from console import usage as usage_page
-from console.csv_export import csv_of
+from console.page import csv_of
 from console.usage import UsageFilter
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7

@@ -1,0 +1,710 @@
+"""Schedules: looked at by everybody, run by operators, switched by admins; and times that somebody wants to try out first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import islice
+from typing import Any, ClassVar
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from django import forms
+from django.db.models import Count, OuterRef, Q, Subquery
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
+
+from agents import configuration
+from console import (
+    internal_api,
+)
+from console.inbox.items import Refused
+from console.internal_api import ApiForm, JsonField, Reply
+from console.page import ACTING, LOOKING, PageContext, done, page, refusal_of, shown
+from pipelines import timing
+from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
+from pipelines.models.schedule import DEFAULT_TIMEZONE, FiringState, Overlap, Repeat
+from pipelines.schedules import preview
+from pipelines.timing import Timing, TimingError
+from pipelines.timing.clock import zone_names
+from tenants import clock
+from tenants.context import tenant_scope
+from tenants.models import Role
+from tenants.principals import Principal
+
+BEGUN_BEFORE = "It had begun already, by the same button of the same page. Press it again to run it once more"
+NOT_OFFERED = "This page does not offer that."
+TIMES = 10
+COMING = 5
+
+
+@page("schedules")
+def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    """The schedules, and what they will do in the coming weeks."""
+    search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
+    found = listing(visit.tenant_id, search=search, shown=request.GET.get("shown", ""))
+    role = visit.who.role
+    context = {
+        "listing": found,
+        "may_try": role.includes(Role.OPERATOR),
+        "may_make": role.includes(Role.ADMIN),
+    }
+    return shown(request, visit, "console/schedules/every.html", context)
+
+
+@page("schedules", (*LOOKING, *ACTING))
+def trial(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    """Times and parameters that nobody has saved: when they would fire, and which jobs they would make. Nothing is written."""
+    form = TrialForm(request.POST) if request.method == "POST" else TrialForm(initial=_given(request, visit))
+    reply = form.send(request, visit.who, "POST", "/schedules/preview/") if request.method == "POST" else None
+    context = {"form": form, "forecast": reply.data if reply else None}
+    status = form.status if request.method == "POST" and reply is None else 200
+    return shown(request, visit, "console/schedules/try.html", context, status)
+
+
+@page("schedules", (*LOOKING, *ACTING))
+def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
+    """One schedule. A POST runs it now, switches it on or off, or (with `dry_run`) looks at the jobs that it would make."""
+    refusal: Refused | None = None
+    forecast: Any = None
+    if request.method == "POST":
+        try:
+            forecast = _dry_run(request, visit, schedule_id)
+            if forecast is None:
+                words = _act(request, visit, schedule_id)
+                return done(request, visit, reverse("console:schedule", args=[schedule_id]), words)
+        except Refused as refused:
+            refusal = refused
+    found = find_schedule(visit.tenant_id, schedule_id)
+    if found is None:
+        raise Http404
+    context = {
+        "one": found,
+        "may_run": visit.who.role.includes(Role.OPERATOR),
+        "may_switch": visit.who.role.includes(Role.ADMIN),
+        "forecast": forecast,
+        "refusal": refusal,
+    }
+    return shown(request, visit, "console/schedules/one.html", context, refusal.status if refusal else 200)
+
+
+@page("schedules", (*LOOKING, *ACTING))
+def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    """A form for one more. A POST makes it, or says what it would do."""
+    _refuse_others(visit)
+    pipeline = request.GET.get("pipeline", "")[:63]
+    initial = {"timezone": zone_name(visit), "target": f"pipeline:{pipeline}"}
+    form = ScheduleForm(request.POST or None, targets=targets_of(visit.who), initial=initial)
+    if request.POST.get("deed") == "save" and (reply := form.send(request, visit.who, "POST", "/schedules/")):
+        address = reverse("console:schedule", args=[reply.data["id"]])
+        return done(request, visit, address, f"Made: {reply.data['name']}")
+    return _edited(request, visit, form)
+
+
+@page("schedules", (*LOOKING, *ACTING))
+def changed(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
+    """The form of one. A POST changes it, if it is still as the form showed it."""
+    _refuse_others(visit)
+    address = f"/schedules/{schedule_id}/"
+    present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
+    given = {"targets": targets_of(visit.who), "initial": {"timezone": zone_name(visit)}, "present": present}
+    form = ScheduleForm(request.POST or None, **given)
+    if request.POST.get("deed") == "save":
+        version = request.POST.get("version", "")
+        seen = int(version[:9]) if version.isdecimal() else None
+        if form.send(request, visit.who, "PATCH", address, version=seen):
+            return done(request, visit, reverse("console:schedule", args=[schedule_id]), "Saved")
+    return _edited(request, visit, form, schedule_id)
+
+
+@page("schedules", ACTING)
+def words(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    """What the form, as it is filled in, would come to: a part of its page."""
+    _refuse_others(visit)
+    form = ScheduleForm(request.POST, targets=targets_of(visit.who), initial={})
+    return shown(request, visit, "console/schedules/words.html", _foretold(request, visit, form))
+
+
+def zone_name(visit: PageContext) -> str:
+    """That of the tenant. Who looks at it from outside begins with UTC."""
+    return next((own.timezone for own in visit.tenants if own.pk == visit.tenant_id), "UTC")
+
+
+def _edited(
+    request: HttpRequest, visit: PageContext, form: ScheduleForm, schedule_id: UUID | None = None
+) -> HttpResponse:
+    looks = request.POST.get("deed") == "look"
+    context = {
+        "form": form,
+        "schedule_id": schedule_id,
+        "zones": sorted(zone_names()),
+        **(_foretold(request, visit, form) if looks else {}),
+    }
+    return shown(request, visit, "console/schedules/edit.html", context, form.status if form.errors else 200)
+
+
+def _foretold(request: HttpRequest, visit: PageContext, form: ScheduleForm) -> dict[str, Any]:
+    """A forecast, or what is missing for one. A name is not."""
+    form.fields["name"].required = False
+    if not form.is_valid():
+        return {
+            "unclear": " ".join(
+                f"{_label(form, name)}: {' '.join(map(str, texts))}" for name, texts in form.errors.items()
+            )
+        }
+    address, count = "/schedules/preview/", {"count": COMING}
+    reply = internal_api.call_api(request, visit.who, "POST", address, form.body(), query=count)
+    if reply.ok:
+        return {"forecast": reply.data}
+    return {"unclear": refusal_of(reply).reason}
+
+
+def _label(form: ScheduleForm, name: str) -> str:
+    return str(form.fields[name].label or name).capitalize() if name in form.fields else "The form"
+
+
+def _refuse_others(visit: PageContext) -> None:
+    if not visit.who.role.includes(Role.ADMIN):
+        raise Http404
+
+
+def _dry_run(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
+    if request.POST.get("deed") != "dry_run":
+        return None
+    address = f"/schedules/{schedule_id}/preview/"
+    reply = internal_api.call_api(request, visit.who, "GET", address, query={"count": TIMES})
+    if not reply.ok:
+        raise refusal_of(reply)
+    return reply.data
+
+
+def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> str:
+    deed, address = request.POST.get("deed", ""), f"/schedules/{schedule_id}/"
+    if deed == "run":
+        reply = internal_api.call_api(request, visit.who, "POST", f"{address}run/")
+        words = BEGUN_BEFORE if reply.repeated else "Begun: see its executions"
+    elif deed in ("on", "off"):
+        reply = internal_api.call_api(request, visit.who, "PATCH", address, {"enabled": deed == "on"})
+        words = "Switched on" if deed == "on" else "Switched off: it fires no more until it is switched on"
+    else:
+        raise Refused(NOT_OFFERED, status=400)
+    if not reply.ok:
+        raise refusal_of(reply)
+    return words
+
+
+def _given(request: HttpRequest, visit: PageContext) -> dict[str, Any]:
+    """What the form begins with: the schedule that the address names, or nothing."""
+    named = request.GET.get("schedule", "")
+    try:
+        found = find_schedule(visit.tenant_id, UUID(named)) if named else None
+    except ValueError:
+        found = None
+    return TrialForm.members_of(found.schedule) if found else {}
+
+
+# The form in which somebody tries out times and parameters of a schedule.
+
+
+class TrialForm(ApiForm):
+    """Members of a schedule that say when and with what. The API says what is wrong with them."""
+
+    cron = forms.CharField(
+        label="Cron",
+        required=False,
+        max_length=200,
+        help_text="Minute, hour, day of the month, month, day of the week.",
+    )
+    interval_seconds = forms.DecimalField(label="Or every so many seconds", required=False, min_value=1)
+    timezone = forms.CharField(label="Time zone", max_length=64, initial=DEFAULT_TIMEZONE)
+    agent_role = forms.CharField(label="Agent", required=False, max_length=63)
+    pipeline = forms.CharField(label="Or pipeline", required=False, max_length=63)
+    params = JsonField(
+        label="Parameters",
+        required=False,
+        help_text="A value that is a data source string is expanded into jobs.",
+    )
+
+    def body(self) -> dict[str, Any]:
+        given = super().body()
+        seconds = given.pop("interval_seconds", None)
+        target = "pipeline" if given.get("pipeline") else "agent"
+        body = {"repeat": Repeat.REPEATING.value, "target_type": target, **given}
+        return body | ({} if seconds is None else {"interval_ms": int(seconds * 1000)})
+
+    @staticmethod
+    def members_of(schedule: Schedule) -> dict[str, Any]:
+        """What the form begins with for a schedule that there is."""
+        return {
+            "cron": schedule.cron,
+            "interval_seconds": None if schedule.interval_ms is None else schedule.interval_ms / 1000,
+            "timezone": schedule.timezone,
+            "agent_role": schedule.agent_role or "",
+            "pipeline": schedule.pipeline.key if schedule.pipeline else "",
+            "params": schedule.params,
+        }
+
+
+# Schedules as a person sees them: when in words, what comes next, what became of the times that have passed.
+
+MOST_LISTED = 200
+MOST_RECORDS = 30
+NEXT = 10
+UNREADABLE = "Its times cannot be read any more: change them in the admin."
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One schedule of the list. `last` is the status of its newest execution."""
+
+    schedule: Schedule
+    when: str
+    target: str
+    last: str
+    skipped: int  # times that were skipped, ever
+
+    @property
+    def next_at(self) -> datetime | None:
+        return self.schedule.next_run_at if self.schedule.enabled else None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether its next time has come, and nobody has started anything for it yet."""
+        return self.next_at is not None and self.next_at <= clock.now()
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The list, and the calendar of the coming weeks."""
+
+    rows: Sequence[Row]
+    weeks: Sequence[Week]
+    has_more: bool
+    search: str
+    shown: str
+
+    @property
+    def enabled(self) -> int:
+        return sum(row.schedule.enabled for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time to come: on the clocks of the schedule's zone, and in UTC."""
+
+    local: str
+    utc: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """The page of one schedule."""
+
+    schedule: Schedule
+    when: str
+    target: str
+    coming: Sequence[Moment]
+    firings: Sequence[Firing]
+    executions: Sequence[ScheduleExecution]
+    facts: Sequence[tuple[str, Any]] = field(default_factory=list)
+
+
+def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime | None = None) -> Listing:
+    """The schedules by name, with those that are switched off unless `shown` says "on" or "off" alone."""
+    moment = now or clock.now()
+    with tenant_scope(tenant_id):
+        rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline")
+        if search:
+            rows = rows.filter(
+                Q(name__icontains=search)
+                | Q(agent_role__icontains=search)
+                | Q(pipeline__key__icontains=search)
+            )
+        if shown in ("on", "off"):
+            rows = rows.filter(enabled=shown == "on")
+        newest = ScheduleExecution.objects.for_tenant(tenant_id).filter(schedule_id=OuterRef("pk"))
+        rows = rows.annotate(last=Subquery(newest.order_by("-started_at", "-pk").values("status")[:1]))
+        found = list(rows.order_by("name", "pk")[: MOST_LISTED + 1])
+        skipped = _skipped(tenant_id, [schedule.pk for schedule in found])
+    plans_of = {schedule.pk: _timing(schedule) for schedule in found}
+    return Listing(
+        rows=[
+            Row(
+                schedule, words_of(plans_of[schedule.pk]), target_of(schedule), schedule.last or "",
+                skipped.get(schedule.pk, 0),
+            )
+            for schedule in found[:MOST_LISTED]
+        ],
+        weeks=weeks_of(
+            [(each, plan) for each in found if each.enabled and (plan := plans_of[each.pk])], now=moment
+        ),
+        has_more=len(found) > MOST_LISTED,
+        search=search,
+        shown=shown,
+    )  # fmt: skip
+
+
+def find_schedule(tenant_id: UUID, schedule_id: UUID) -> One | None:
+    """One schedule with what became of its times, or None when there is none."""
+    with tenant_scope(tenant_id):
+        rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline")
+        schedule = rows.filter(pk=schedule_id).first()
+        if schedule is None:
+            return None
+        firings = Firing.objects.for_tenant(tenant_id).filter(schedule_id=schedule_id)
+        executions = ScheduleExecution.objects.for_tenant(tenant_id).filter(schedule_id=schedule_id)
+        records = list(firings.order_by("-nominal_at", "-pk")[:MOST_RECORDS])
+        begun = list(executions.order_by("-started_at", "-pk")[:MOST_RECORDS])
+    plan = _timing(schedule)
+    return One(schedule, words_of(plan), target_of(schedule), _coming(schedule, plan), records, begun)
+
+
+def words_of(plan: Timing | None) -> str:
+    return timing.in_words(plan) if plan else UNREADABLE
+
+
+def target_of(schedule: Schedule) -> str:
+    return schedule.agent_role or (schedule.pipeline.key if schedule.pipeline else "")
+
+
+def _skipped(tenant_id: UUID, schedules: Sequence[UUID]) -> dict[UUID, int]:
+    rows = Firing.objects.for_tenant(tenant_id).filter(schedule_id__in=schedules, state=FiringState.SKIPPED)
+    return dict(rows.order_by().values_list("schedule_id").annotate(count=Count("pk")))
+
+
+def _timing(schedule: Schedule) -> Timing | None:
+    try:
+        return schedule.timing()
+    except TimingError:
+        return None
+
+
+def _coming(schedule: Schedule, plan: Timing | None) -> list[Moment]:
+    if plan is None:
+        return []
+    zone = ZoneInfo(plan.timezone)
+    found = preview.coming(schedule, count=NEXT)
+    return [Moment(f"{at.astimezone(zone):%a %Y-%m-%d %H:%M %Z}", at) for at in found]
+
+
+# The calendar of the coming weeks: which schedules fire on each day, by UTC's days, and how often.
+
+
+WEEKS = 4
+COUNTED = 24  # times of one schedule on one day; more are "many"
+NAMED = 4  # schedules on one day; the others are counted
+MOST_SCHEDULES = 60  # that the calendar looks ahead for, by name
+DAY = timedelta(days=1)
+INSTANT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A schedule on a day: its first time, and how often it fires."""
+
+    schedule: Schedule
+    first: str
+    times: int
+
+    @property
+    def often(self) -> str:
+        return (
+            "" if self.times == 1 else f"\u00d7{self.times}" if self.times <= COUNTED else f"\u00d7{COUNTED}+"
+        )
+
+
+@dataclass(slots=True)
+class Day:
+    """One day. What is not named is counted in `others`."""
+
+    on: date
+    is_today: bool
+    is_past: bool
+    marks: list[Mark] = field(default_factory=list)
+    others: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.marks
+
+
+@dataclass(frozen=True, slots=True)
+class Week:
+    days: Sequence[Day]
+
+    @property
+    def begins(self) -> date:
+        return self.days[0].on
+
+
+def weeks_of(schedules: Sequence[tuple[Schedule, Timing]], *, now: datetime) -> list[Week]:
+    """Whole weeks, from the Monday before now. What has passed of today is left out."""
+    today = now.astimezone(UTC).date()
+    monday = today - timedelta(days=today.weekday())
+    days = [
+        Day(monday + number * DAY, number == today.weekday(), number < today.weekday())
+        for number in range(7 * WEEKS)
+    ]
+    for schedule, plan in schedules[:MOST_SCHEDULES]:
+        for day in days[today.weekday() :]:
+            _mark(day, schedule, plan, now)
+    for day in days:
+        day.marks.sort(key=lambda mark: (mark.first, mark.schedule.name))
+        day.others = max(0, len(day.marks) - NAMED)
+        del day.marks[NAMED:]
+    return [Week(days[start : start + 7]) for start in range(0, len(days), 7)]
+
+
+def _mark(day: Day, schedule: Schedule, plan: Timing, now: datetime) -> None:
+    begin = datetime(day.on.year, day.on.month, day.on.day, tzinfo=UTC)
+    after, until = max(begin - INSTANT, now), begin + DAY - INSTANT
+    found = list(islice(timing.times(plan, after=after, until=until), COUNTED + 1))
+    if found:
+        day.marks.append(Mark(schedule, f"{found[0]:%H:%M}", len(found)))
+
+
+# The form of a schedule: times as people say them, the zone of the tenant, and what is to be started.
+#
+# Which fields fit the chosen kind of times is shown by the style sheet alone, so the form works without scripts.
+
+MOST_PIPELINES = 500  # that can be chosen
+HOURLY, DAILY, WORKDAYS, WEEKLY, MONTHLY, EVERY, CRON, ONCE = (
+    "hourly", "daily", "workdays", "weekly", "monthly", "every", "cron", "once",
+)  # fmt: skip
+WHEN = (
+    (HOURLY, "Every hour"),
+    (DAILY, "Every day"),
+    (WORKDAYS, "Monday to Friday"),
+    (WEEKLY, "Every week"),
+    (MONTHLY, "Every month"),
+    (EVERY, "Every so many minutes"),
+    (ONCE, "Once"),
+    (CRON, "As a cron expression says"),
+)
+DAYS = (
+    ("1", "Monday"),
+    ("2", "Tuesday"),
+    ("3", "Wednesday"),
+    ("4", "Thursday"),
+    ("5", "Friday"),
+    ("6", "Saturday"),
+    ("0", "Sunday"),
+)
+OVERLAPS = (
+    (Overlap.SKIP.value, "leave that time out"),
+    (Overlap.QUEUE_ONE.value, "begin when it is over"),
+    (Overlap.ALLOW.value, "begin all the same"),
+    (Overlap.CANCEL_RUNNING.value, "cancel it and begin"),
+)
+#: Members of the API that stand in other fields of the form.
+_STANDS_IN = {
+    "repeat": "when", "interval_ms": "minutes", "start_at": "moment", "target_type": "target", "agent_role": "target", "pipeline": "target",
+}  # fmt: skip
+#: Where faults of a cron are told, by the kind of times that it was made from.
+_CRON_STANDS_IN = {HOURLY: "minute", DAILY: "at", WORKDAYS: "at", WEEKLY: "at", MONTHLY: "day"}
+_PRESETS = (
+    (HOURLY, re.compile(r"(?P<minute>\d{1,2}) \* \* \* \*")),
+    (DAILY, re.compile(r"(?P<m>\d{1,2}) (?P<h>\d{1,2}) \* \* \*")),
+    (WORKDAYS, re.compile(r"(?P<m>\d{1,2}) (?P<h>\d{1,2}) \* \* 1-5")),
+    (WEEKLY, re.compile(r"(?P<m>\d{1,2}) (?P<h>\d{1,2}) \* \* (?P<weekday>[0-6])")),
+    (MONTHLY, re.compile(r"(?P<m>\d{1,2}) (?P<h>\d{1,2}) (?P<day>\d{1,2}) \* \*")),
+)
+MINUTE_MS = 60_000
+
+
+class ScheduleForm(ApiForm):
+    """When what is started. `present` is what the API shows of the schedule that is changed, None for a new one."""
+
+    #: By the name of a field, the kinds of times that it is for; the others are for all.
+    fits: ClassVar[Mapping[str, str]] = {
+        "minute": HOURLY, "weekday": WEEKLY, "day": MONTHLY, "at": f"{DAILY} {WORKDAYS} {WEEKLY} {MONTHLY}", "minutes": EVERY,
+        "moment": ONCE, "cron": CRON,
+    }  # fmt: skip
+
+    name = forms.CharField(max_length=200)
+    target = forms.ChoiceField(label="Starts")
+    when = forms.ChoiceField(choices=WHEN, initial=DAILY)
+    minute = forms.IntegerField(label="At minute", required=False, min_value=0, max_value=59, initial=0)
+    weekday = forms.ChoiceField(label="On", choices=DAYS, required=False, initial="1")
+    day = forms.IntegerField(
+        label="On day",
+        required=False,
+        min_value=1,
+        max_value=31,
+        initial=1,
+        help_text="A month without that day is left out.",
+    )
+    at = forms.TimeField(
+        label="At",
+        required=False,
+        initial="09:00",
+        widget=forms.TimeInput(attrs={"type": "time"}, format="%H:%M"),
+    )
+    minutes = forms.DecimalField(
+        label="Minutes", required=False, min_value=Decimal("0.016"), max_digits=12, initial=30
+    )
+    moment = forms.CharField(
+        label="Day and time",
+        required=False,
+        max_length=32,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
+    )
+    cron = forms.CharField(
+        label="Cron",
+        required=False,
+        max_length=200,
+        help_text="Minute, hour, day of the month, month, day of the week.",
+    )
+    timezone = forms.CharField(
+        label="Time zone",
+        max_length=64,
+        widget=forms.TextInput(attrs={"list": "zones", "autocomplete": "off"}),
+    )
+    params = JsonField(
+        label="Parameters",
+        required=False,
+        help_text="As JSON. A value that is a data source string is expanded into jobs.",
+    )
+    overlap = forms.ChoiceField(
+        label="While the one before still runs", choices=OVERLAPS, initial=Overlap.SKIP.value
+    )
+    description = forms.CharField(required=False, max_length=2_000, widget=forms.Textarea(attrs={"rows": 2}))
+
+    def __init__(
+        self,
+        data: Any = None,
+        *,
+        targets: Sequence[tuple[str, Any]],
+        initial: Mapping[str, Any],
+        present: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(data, initial={**initial, **(_shown(present) if present else {})})
+        self.present = present
+        own = self.initial.get("target")
+        if own and present and not any(own == value for _, choices in targets for value, _ in choices):
+            targets = [*targets, ("As it is", [(own, own.partition(":")[2])])]
+        self.fields["target"].choices = targets  # type: ignore[attr-defined]  # a ChoiceField
+
+    def clean_timezone(self) -> str:
+        name: str = self.cleaned_data["timezone"]
+        if name not in zone_names():
+            raise forms.ValidationError("There is no such time zone. Names are like Europe/Berlin.")
+        return name
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or self.cleaned_data
+        for name, kinds in self.fits.items():
+            if given.get("when") not in kinds.split():
+                self.errors.pop(name, None)  # nobody sees the field, and nothing is made of it
+        for name in _NEEDED.get(given.get("when", ""), ()):
+            if given.get(name) in (None, "") and name not in self.errors:
+                self.add_error(name, "This is needed here.")
+        if given.get("when") == ONCE and given.get("moment"):
+            try:
+                self.start_at = datetime.fromisoformat(given["moment"])
+            except ValueError:
+                self.add_error("moment", "This is no day and time, such as 2027-05-01T09:30.")
+        return given
+
+    def body(self) -> dict[str, Any]:
+        given = self.cleaned_data
+        kind, _, target = given["target"].partition(":")
+        whole = {
+            "name": given["name"],
+            "description": given["description"],
+            "timezone": given["timezone"],
+            "params": given["params"] or {},
+            "overlap": given["overlap"],
+            "target_type": kind,
+            "agent_role": target if kind == "agent" else None,
+            "pipeline": target if kind == "pipeline" else None,
+            **self._times(given),
+        }
+        return (
+            whole
+            if self.present
+            else {name: value for name, value in whole.items() if value not in (None, "")}
+        )
+
+    def _times(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        when = given["when"]
+        if when == ONCE:
+            zone = ZoneInfo(given["timezone"])
+            moment = self.start_at if self.start_at.tzinfo else self.start_at.replace(tzinfo=zone)
+            return {
+                "repeat": "once",
+                "start_at": moment.isoformat(),
+                "cron": None,
+                "interval_ms": None,
+                "end_at": None,
+            }
+        # A bound stays; the moment of what happened once is none.
+        was_once = self.present is not None and self.present.get("repeat") == "once"
+        repeating: dict[str, Any] = {"repeat": "repeating", **({"start_at": None} if was_once else {})}
+        if when == EVERY:
+            return {**repeating, "interval_ms": round(given["minutes"] * MINUTE_MS), "cron": None}
+        return {**repeating, "cron": self._cron(given), "interval_ms": None}
+
+    @staticmethod
+    def _cron(given: Mapping[str, Any]) -> str:
+        when, at = given["when"], given.get("at") or time()
+        daily = f"{at.minute} {at.hour}"
+        return {
+            HOURLY: f"{given.get('minute') or 0} * * * *",
+            DAILY: f"{daily} * * *",
+            WORKDAYS: f"{daily} * * 1-5",
+            WEEKLY: f"{daily} * * {given.get('weekday') or 1}",
+            MONTHLY: f"{daily} {given.get('day')} * *",
+        }.get(when, str(given.get("cron")))
+
+    def blame(self, reply: Reply) -> None:
+        when = self.cleaned_data.get("when", "")
+        stands_in = {**_STANDS_IN, **({"cron": _CRON_STANDS_IN[when]} if when in _CRON_STANDS_IN else {})}
+        told = {}
+        for path, message in reply.faults.items():
+            name, rest = re.match(r"([A-Za-z_]*)(.*)", path, re.DOTALL).groups()  # type: ignore[union-attr]  # it matches anything
+            told[f"{stands_in.get(name, name)}{rest}"] = message
+        super().blame(Reply(reply.status, reply.data, told))
+
+
+#: What has to be filled in, by the kind of times.
+_NEEDED = {HOURLY: ("minute",), DAILY: ("at",), WORKDAYS: ("at",), WEEKLY: ("at", "weekday"), MONTHLY: ("at", "day"), EVERY: ("minutes",),
+           CRON: ("cron",), ONCE: ("moment",)}  # fmt: skip
+
+
+def targets_of(who: Principal) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What a schedule may start, in groups as a list of choices shows them."""
+    with tenant_scope(who.tenant_id):
+        known = Pipeline.objects.for_tenant(who.tenant_id).filter(enabled=True).order_by("name", "key")
+        pipelines = [
+            (f"pipeline:{key}", name or key)
+            for key, name in known.values_list("key", "name")[:MOST_PIPELINES]
+        ]
+        agents = [(f"agent:{role}", role) for role in sorted(configuration.known_roles())]
+    return [("Pipelines", pipelines), ("Agents", agents)]
+
+
+def _shown(present: Mapping[str, Any]) -> dict[str, Any]:
+    """What the form begins with for a schedule that there is."""
+    kind = present["target_type"]
+    target = present["agent_role"] if kind == "agent" else present["pipeline"]
+    kept = {name: present[name] for name in ("name", "timezone", "params", "overlap", "description")}
+    return {**kept, "target": f"{kind}:{target}", **_when(present)}
+
+
+def _when(present: Mapping[str, Any]) -> dict[str, Any]:
+    if present["repeat"] == "once":
+        start = present["start_at"]
+        local = start.astimezone(ZoneInfo(present["timezone"])) if start else None
+        return {"when": ONCE, "moment": f"{local:%Y-%m-%dT%H:%M:%S}" if local else ""}
+    if present["interval_ms"]:
+        return {"when": EVERY, "minutes": f"{present['interval_ms'] / MINUTE_MS:.6g}"}
+    for name, pattern in _PRESETS:
+        if found := pattern.fullmatch(present["cron"] or ""):
+            parts = found.groupdict()
+            at = {"at": f"{int(parts.pop('h')):02}:{int(parts.pop('m')):02}"} if "h" in parts else {}
+            return {"when": name, "cron": present["cron"], **at, **parts}
+    return {"when": CRON, "cron": present["cron"]}

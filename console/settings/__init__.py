@@ -1,1 +1,0 @@
-"""Settings of a tenant, for its admins: members, tokens, and what the API arranges."""
