@@ -1,7 +1,7 @@
-"""Steps whose conditions read outputs that have moved to MongoDB: read outside of any transaction, then decided under the run's lock.
+"""Steps of runs under way that wait, marked: for outputs in MongoDB, for room in a backlog, or too long for what they depend on.
 
-A step is marked in the transaction in which the last of its dependencies settled, and stays so until it is decided. Whoever dies
-meanwhile leaves the mark, and two who decide at once do so one after the other: the second finds nothing left to decide.
+A step is marked in the transaction in which it would have been decided or started, so it is never lost. Whoever dies meanwhile leaves the
+mark; two who look at the same run do so one after the other, and the second finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ from . import inputs, progression, starting, versions
 
 logger = logging.getLogger(__name__)
 
-# Steps of runs under way for which there was no room in their role's backlog: they wait, marked, and start when there is.
-#
-# A step is marked in the transaction in which it would have started, so it is never lost. Whoever dies meanwhile leaves the mark; two who
-# look at once do so one after the other, and the second finds nothing left to start. Whoever submits at a moment with room does not wait
-# for those who wait here.
-
-
 PAGE = 500
+AT_ONCE = 1_000  # steps or runs that are looked at in one go
 TURN_SECONDS = 20.0  # Then the queue gets its worker back. While steps wait, the next hint is on its way.
+
+
+# Steps for which there was no room in their role's backlog: they start when there is some. Work that is submitted while there is room does
+# not wait for them.
 
 
 def steps_unadmitted() -> QuerySet[StepRun]:
@@ -113,7 +111,6 @@ def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
 
 CODE = "dependency_timeout"
 NAMED = 3  # slow steps that the error names; it counts the rest
-# steps that are looked at in one go
 
 #: An agent's work that somebody else must act on first.
 _ASKED = (Status.AWAITING_APPROVAL, Status.AWAITING_REVIEW, Status.BLOCKED)
@@ -219,7 +216,8 @@ def _fail(run: PipelineRun, plan: Compiled, step: str, slow: Sequence[str]) -> N
     progression.give_up(run, plan, step, CODE, message)
 
 
-AT_ONCE = 1_000  # runs that are looked at in one go
+# Steps whose conditions read outputs that have moved to MongoDB: these are read outside of any transaction, then the step is decided under
+# the run's lock.
 
 
 def runs_undecided() -> QuerySet[StepRun]:

@@ -1,4 +1,4 @@
-"""Deliverables, and the start of their running month."""
+"""Deliverables, and their periods: what a month is about, how it goes, and its start and end by hand."""
 
 from __future__ import annotations
 
@@ -6,18 +6,34 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html_join
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import display
+from unfold.enums import ActionVariant
 
+from activities.models import Activity
 from pipelines import deliverables
+from pipelines.admin.run import RUN_LABELS
 from pipelines.exceptions import PipelineError
-from pipelines.models import Deliverable
-from pipelines.models.deliverable import DeliverableState
+from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
+from pipelines.models.deliverable import DeliverableState, PeriodState
 from tenants import clock
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import NOTHING, KeptAdmin, TenantFilter, actor_of, badge, link_to
+from tenants.admin.bases import (
+    NOTHING,
+    KeptAdmin,
+    RecordAdmin,
+    ShownInline,
+    TenantFilter,
+    actor_of,
+    badge,
+    badge_of,
+    json_of,
+    link_of,
+    link_to,
+)
 
 # The form of a deliverable.
 
@@ -113,3 +129,121 @@ class DeliverableAdmin(ActionsAdmin, KeptAdmin):
             obj.pk = made.pk
         obj._state.adding = False
         obj.refresh_from_db()
+
+
+# Periods, with the runs of each below it.
+
+
+class RunInline(ShownInline):
+    """The runs in the order of the plan."""
+
+    model = PipelineRun
+    fields = ("run_link", "state", "unsettled", "started_at", "finished_at")
+    readonly_fields = fields
+    ordering = ("plan_item", "pk")
+    per_page = 50
+    verbose_name_plural = "Runs"
+
+    state = badge_of("status", RUN_LABELS)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[PipelineRun]:
+        rows: QuerySet[PipelineRun] = super().get_queryset(request)
+        return rows.select_related("version__pipeline").defer("input", "version__definition")
+
+    @display(description="Run")
+    def run_link(self, run: PipelineRun) -> SafeString:
+        return link_to(run, run.pk, run.name or run.version.pipeline.name)
+
+
+PERIOD_LABELS = {
+    PeriodState.PLANNING.value: "warning",
+    PeriodState.ACTIVE.value: "info",
+    PeriodState.COMPLETED.value: "success",
+}
+ASK_AGAIN = Action(
+    "ask_again_selected",
+    "Ask the planner again",
+    "Asked again",
+    "For periods whose planner came to no plan. What people were asked because of that is withdrawn.",
+    (PipelineError,),
+    path="ask-again",
+    icon="replay",
+    do=lambda request, row, notes: deliverables.ask_again(row.tenant_id, row.pk, actor=actor_of(request)),
+)
+CANCEL = Action(
+    "cancel_selected",
+    "Cancel periods",
+    "Cancelled",
+    "These periods end, and with them their planner and every run of theirs that has not ended.",
+    (PipelineError,),
+    notes="Reason",
+    danger=True,
+    path="cancel",
+    icon="cancel",
+    label="Cancel",
+    button="Cancel the period",
+    variant=ActionVariant.DANGER,
+    do=lambda request, row, reason: deliverables.cancel_period(
+        row.tenant_id, row.pk, actor=actor_of(request), reason=reason
+    ),
+)
+
+
+@admin.register(DeliverablePeriod)
+class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
+    list_display = ("month", "deliverable_link", "tenant", "state", "progress", "risk", "ended_at")
+    list_filter = (TenantFilter, "status", "at_risk")
+    list_select_related = ("tenant", "deliverable")
+    search_fields = ("deliverable__key", "deliverable__name", "tenant__slug")
+    ordering = ("-starts_on", "-pk")
+    stands_for = {"faults": "plan_faults", "risk": "at_risk_reason"}
+    fields = (
+        "deliverable_link", "tenant", "starts_on", "ends_on", "state", "progress", "risk", "planner_link", "faults",
+        "plan_text", "created_at", "ended_at", "id",
+    )  # fmt: skip
+    readonly_fields = fields
+    inlines = (RunInline,)
+    row_actions = (ASK_AGAIN, CANCEL)
+
+    deliverable_link = link_of(
+        "deliverable_id", Deliverable, "Deliverable", text=lambda period: period.deliverable
+    )
+    state = badge_of("status", PERIOD_LABELS)
+    planner_link = link_of("planner_activity_id", Activity, "Planner")
+    plan_text = json_of("plan", "Plan")
+
+    @display(description="Month", ordering="starts_on")
+    def month(self, period: DeliverablePeriod) -> str:
+        return f"{period.starts_on:%B %Y}"
+
+    @display(description="Progress")
+    def progress(self, period: DeliverablePeriod) -> SafeString:
+        if not period.planned:
+            return NOTHING
+        ended = period.completed + period.failed + period.cancelled
+        told = f"{period.completed} of {period.planned} completed"
+        told += f", {period.failed} failed" if period.failed else ""
+        told += f", {period.cancelled} cancelled" if period.cancelled else ""
+        return format_html(
+            '<progress max="{}" value="{}">{}</progress> {}', period.planned, ended, told, told
+        )
+
+    @display(description="At risk")
+    def risk(self, period: DeliverablePeriod) -> SafeString:
+        return (
+            format_html("{} {}", badge("at risk", "danger"), period.at_risk_reason)
+            if period.at_risk
+            else NOTHING
+        )
+
+    @display(description="What was wrong with the last plan")
+    def faults(self, period: DeliverablePeriod) -> SafeString:
+        told = ((fault["path"], fault["message"]) for fault in period.plan_faults)
+        return format_html('<ul class="orc-faults">{}</ul>', format_html_join("", "<li>{} {}</li>", told))
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
+        found = self.get_object(request, object_id)
+        if found is None or found.status in (PeriodState.COMPLETED, PeriodState.CANCELLED):
+            return []
+        offered: list[Any] = super().get_actions_detail(request, object_id)
+        return [each for each in offered if found.status == PeriodState.PLANNING or each.path != "ask-again"]

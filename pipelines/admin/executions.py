@@ -19,13 +19,14 @@ from pipelines.models.schedule import ExecutionStatus, FiringState
 from pipelines.schedules import executions
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import (
-    NOTHING,
     RecordAdmin,
     ShownInline,
     TenantFilter,
     actor_of,
     as_json,
-    badge,
+    badge_of,
+    json_of,
+    link_of,
     link_to,
 )
 
@@ -57,17 +58,15 @@ CANCEL = Action(
 )
 
 
-class Told:
-    """Columns of executions, in lists and on pages."""
+class ExecutionColumns:
+    """In lists and on pages."""
+
+    state = badge_of("status", EXECUTION_LABELS)
 
     @display(description="Execution")
     def execution_link(self, execution: ScheduleExecution) -> SafeString:
         when = execution.nominal_at or execution.started_at
         return link_to(ScheduleExecution, execution.pk, f"{when:%Y-%m-%d %H:%M:%S}")
-
-    @display(description="Status")
-    def state(self, execution: ScheduleExecution) -> SafeString:
-        return badge(execution.status, EXECUTION_LABELS.get(execution.status, ""))
 
     @display(description="Jobs")
     def counts(self, execution: ScheduleExecution) -> str:
@@ -75,7 +74,7 @@ class Told:
         return f"{told}, {execution.jobs_failed} failed" if execution.jobs_failed else told
 
 
-class ExecutionInline(Told, ShownInline):
+class ExecutionInline(ExecutionColumns, ShownInline):
     model = ScheduleExecution
     fields = ("execution_link", "state", "counts", "created_by", "finished_at")
     readonly_fields = fields
@@ -96,12 +95,23 @@ class FiringInline(ShownInline):
     per_page = 10
     verbose_name_plural = "Times that have passed"
 
-    @display(description="State")
-    def state_label(self, firing: Firing) -> SafeString:
-        return badge(firing.state, FIRING_LABELS.get(firing.state, ""))
+    state_label = badge_of("state", FIRING_LABELS, "State")
 
 
-class JobInline(ShownInline):
+class JobColumns:
+    """In lists and on pages."""
+
+    state_label = badge_of("state", JOB_LABELS, "State")
+
+    @display(description="Done by")
+    def work(self, job: ScheduleJob) -> SafeString:
+        """A link to the activity or the pipeline run that does a job."""
+        if job.activity_id:
+            return link_to(Activity, job.activity_id, "activity")
+        return link_to(PipelineRun, job.pipeline_run_id, "pipeline run")
+
+
+class JobInline(JobColumns, ShownInline):
     """The jobs in the order of the expansion."""
 
     model = ScheduleJob
@@ -110,14 +120,6 @@ class JobInline(ShownInline):
     ordering = ("ordinal",)
     per_page = 50
     verbose_name_plural = "Jobs"
-
-    @display(description="State")
-    def state_label(self, job: ScheduleJob) -> SafeString:
-        return badge(job.state, JOB_LABELS.get(job.state, ""))
-
-    @display(description="Done by")
-    def work(self, job: ScheduleJob) -> SafeString:
-        return work_of(job)
 
     @display(description="Params")
     def shown_params(self, job: ScheduleJob) -> SafeString:
@@ -128,25 +130,12 @@ class JobInline(ShownInline):
         return str(job.error.get("message", job.error)) if isinstance(job.error, dict) else ""
 
 
-def work_of(job: ScheduleJob) -> SafeString:
-    """A link to the activity or the pipeline run that does a job."""
-    if job.activity_id:
-        return link_to(Activity, job.activity_id, "activity")
-    return link_to(PipelineRun, job.pipeline_run_id, "pipeline run") if job.pipeline_run_id else NOTHING
-
-
 @admin.register(ScheduleExecution)
-class ScheduleExecutionAdmin(Told, ActionsAdmin, RecordAdmin):
+class ScheduleExecutionAdmin(ExecutionColumns, ActionsAdmin, RecordAdmin):
     list_display = ("started_at", "schedule_name", "tenant", "state", "counts", "created_by", "finished_at")
     list_filter = (TenantFilter, "status")
     list_select_related = ("tenant",)
     search_fields = ("schedule_name", "tenant__slug")
-    stands_for = {
-        "schedule_link": "schedule_id",
-        "faults": "errors",
-        "figures": "metadata",
-        "frozen": "definition",
-    }
     fields = (
         "schedule_link", "schedule_name", "tenant", "nominal_at", "state", "counts", "faults", "figures", "frozen", "created_by",
         "started_at", "expanded_at", "finished_at", "id",
@@ -155,21 +144,12 @@ class ScheduleExecutionAdmin(Told, ActionsAdmin, RecordAdmin):
     inlines = (JobInline,)
     row_actions = (CANCEL,)
 
-    @display(description="Schedule")
-    def schedule_link(self, execution: ScheduleExecution) -> SafeString:
-        return link_to(Schedule, execution.schedule_id, execution.schedule_name)
-
-    @display(description="Errors")
-    def faults(self, execution: ScheduleExecution) -> SafeString:
-        return format_html('<pre class="orc-output">{}</pre>', as_json(execution.errors))
-
-    @display(description="Figures")
-    def figures(self, execution: ScheduleExecution) -> SafeString:
-        return format_html('<pre class="orc-output">{}</pre>', as_json(execution.metadata))
-
-    @display(description="The schedule as it was then")
-    def frozen(self, execution: ScheduleExecution) -> SafeString:
-        return format_html('<pre class="orc-output">{}</pre>', as_json(execution.definition))
+    schedule_link = link_of(
+        "schedule_id", Schedule, "Schedule", text=lambda execution: execution.schedule_name
+    )
+    faults = json_of("errors", "Errors")
+    figures = json_of("metadata", "Figures")
+    frozen = json_of("definition", "The schedule as it was then")
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         found = self.get_object(request, object_id)
@@ -178,28 +158,17 @@ class ScheduleExecutionAdmin(Told, ActionsAdmin, RecordAdmin):
 
 
 @admin.register(ScheduleJob)
-class ScheduleJobAdmin(RecordAdmin):
+class ScheduleJobAdmin(JobColumns, RecordAdmin):
     list_display = ("execution", "tenant", "ordinal", "batch", "state_label", "due_at", "ended_at")
     list_filter = (TenantFilter, "state")
     list_select_related = ("tenant", "execution")
     search_fields = ("execution__schedule_name", "tenant__slug")
-    stands_for = {"state_label": "state", "shown_params": "params"}
     fields = (
         "execution", "tenant", "ordinal", "batch", "due_at", "state_label", "work", "shown_params", "error", "ended_at", "id",
     )  # fmt: skip
     readonly_fields = fields
 
-    @display(description="State")
-    def state_label(self, job: ScheduleJob) -> SafeString:
-        return badge(job.state, JOB_LABELS.get(job.state, ""))
-
-    @display(description="Done by")
-    def work(self, job: ScheduleJob) -> SafeString:
-        return work_of(job)
-
-    @display(description="Params")
-    def shown_params(self, job: ScheduleJob) -> SafeString:
-        return format_html('<pre class="orc-output">{}</pre>', as_json(job.params))
+    shown_params = json_of("params", "Params")
 
 
 @admin.register(Firing)
@@ -208,10 +177,7 @@ class FiringAdmin(RecordAdmin):
     list_filter = (TenantFilter, "state")
     list_select_related = ("tenant", "schedule")
     search_fields = ("schedule__name", "tenant__slug")
-    stands_for = {"state_label": "state"}
     fields = ("schedule", "tenant", "nominal_at", "last_at", "count", "state_label", "reason", "at")
     readonly_fields = fields
 
-    @display(description="State")
-    def state_label(self, firing: Firing) -> SafeString:
-        return badge(firing.state, FIRING_LABELS.get(firing.state, ""))
+    state_label = badge_of("state", FIRING_LABELS, "State")

@@ -17,7 +17,7 @@ from pipelines.exceptions import PipelineError
 from pipelines.models import DeliverablePeriod, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import RunState
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import RecordAdmin, ShownInline, TenantFilter, actor_of, badge, link_to
+from tenants.admin.bases import RecordAdmin, ShownInline, TenantFilter, actor_of, badge_of, link_of
 
 RUN_LABELS = {
     RunState.RUNNING.value: "info",
@@ -54,13 +54,8 @@ class StepInline(ShownInline):
     per_page = 50
     verbose_name_plural = "Steps"
 
-    @display(description="Status")
-    def state(self, step: StepRun) -> SafeString:
-        return badge(step.status, STEP_LABELS.get(step.status, ""))
-
-    @display(description="Activity")
-    def activity_link(self, step: StepRun) -> SafeString:
-        return link_to(Activity, step.activity_id, step.activity_id)
+    state = badge_of("status", STEP_LABELS)
+    activity_link = link_of("activity_id", Activity, "Activity")
 
 
 @admin.register(PipelineRun)
@@ -74,25 +69,21 @@ class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
         "period_link", "created_by", "started_at", "finished_at", "id",
     )  # fmt: skip
     readonly_fields = fields
-    stands_for = {"period_link": "period_id"}
     inlines = (StepInline,)
     row_actions = (CANCEL,)
 
-    @display(description="Status")
-    def state(self, run: PipelineRun) -> SafeString:
-        return badge(run.status, RUN_LABELS.get(run.status, ""))
+    state = badge_of("status", RUN_LABELS)
+    version_link = link_of(
+        "version_id",
+        PipelineVersion,
+        "Pipeline",
+        text=lambda run: f"{run.version.pipeline.name}, {run.version}",
+    )
+    period_link = link_of("period_id", DeliverablePeriod, "Period", text=lambda run: run.period)
 
     @display(description="Pipeline")
     def title(self, run: PipelineRun) -> str:
         return f"{run.version.pipeline.name}, {run.version}"
-
-    @display(description="Pipeline")
-    def version_link(self, run: PipelineRun) -> SafeString:
-        return link_to(PipelineVersion, run.version_id, self.title(run))
-
-    @display(description="Period")
-    def period_link(self, run: PipelineRun) -> SafeString:
-        return link_to(DeliverablePeriod, run.period_id, run.period)
 
     @display(description="Steps")
     def picture(self, run: PipelineRun) -> SafeString:
@@ -113,7 +104,6 @@ class StepRunAdmin(RecordAdmin):
     list_filter = (TenantFilter, "status")
     list_select_related = ("tenant", "run")
     search_fields = ("step", "tenant__slug")
-    stands_for = {"activity_link": "activity_id"}
     fields = (
         "run_link",
         "tenant",
@@ -132,14 +122,6 @@ class StepRunAdmin(RecordAdmin):
     )
     readonly_fields = fields
 
-    @display(description="Run")
-    def run_link(self, step: StepRun) -> SafeString:
-        return link_to(PipelineRun, step.run_id, step.run_id)
-
-    @display(description="Status")
-    def state(self, step: StepRun) -> SafeString:
-        return badge(step.status, STEP_LABELS.get(step.status, ""))
-
-    @display(description="Activity")
-    def activity_link(self, step: StepRun) -> SafeString:
-        return link_to(Activity, step.activity_id, step.activity_id)
+    run_link = link_of("run_id", PipelineRun, "Run")
+    state = badge_of("status", STEP_LABELS)
+    activity_link = link_of("activity_id", Activity, "Activity")

@@ -2,27 +2,215 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
+import django_filters
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.api.decisions import EmptySerializer
-from pipelines import deliverables
-from pipelines.api.periods import PERIODS, PeriodSerializer
+from activities.api.operations import ReasonSerializer
+from activities.api.serializers import link_of as activity_link
+from pipelines import deliverables, selectors
+from pipelines.api.runs import RUNS
 from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
-from pipelines.exceptions import AlreadyExists
-from pipelines.models import Deliverable
-from pipelines.models.deliverable import DeliverableState
+from pipelines.deliverables import PlanInvalid
+from pipelines.exceptions import AlreadyExists, NotFound
+from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
+from pipelines.models.deliverable import DeliverableState, PeriodState
+from pipelines.models.run import RunState
 from tenants import clock
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.resources import VersionedResource, described
+from tenants.api.etags import DigestEtag
+from tenants.api.faults import InvalidRequest
+from tenants.api.filters import FlagFilter, StrictFilterSet
+from tenants.api.resources import Resource, VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, Whole, read
+from tenants.api.strict import OPTIONAL, Json, Member, OneOf, StrictSerializer, Text, Whole, read
+from tenants.api.views import TenantView
+from tenants.context import tenant_scope
 from tenants.models import Role
+
+# Periods of deliverables: how a month stands, and what people do when it has no plan or is not wanted any more.
+
+
+PERIODS = "/api/v1/deliverable-periods/"
+
+
+class PlanFaultSerializer(serializers.Serializer[Any]):
+    path = serializers.CharField()
+    message = serializers.CharField()
+
+
+class PeriodSerializer(ResponseSerializer):
+    """One calendar month (UTC) of a deliverable."""
+
+    id = serializers.UUIDField()
+    deliverable = serializers.UUIDField(source="deliverable_id")
+    starts_on = serializers.DateField()
+    ends_on = serializers.DateField()
+    status = serializers.CharField(help_text=f"One of {', '.join(PeriodState.values)}.")
+    target = serializers.IntegerField(
+        allow_null=True, help_text="How many runs shall be completed, if its deliverable says so."
+    )
+    planned = serializers.IntegerField(help_text="Runs that the plan asked for.")
+    completed = serializers.IntegerField()
+    failed = serializers.IntegerField()
+    cancelled = serializers.IntegerField()
+    at_risk = serializers.BooleanField()
+    at_risk_reason = serializers.CharField()
+    planner_activity = serializers.SerializerMethodField()
+    plan_faults = PlanFaultSerializer(
+        many=True, help_text="What was wrong with the last plan that was refused."
+    )
+    created_at = serializers.DateTimeField()
+    ended_at = serializers.DateTimeField(allow_null=True)
+    runs = serializers.SerializerMethodField()
+    link = serializers.SerializerMethodField()
+
+    def get_planner_activity(self, period: DeliverablePeriod) -> str:
+        return activity_link(period.planner_activity_id)
+
+    def get_runs(self, period: DeliverablePeriod) -> str:
+        return f"{RUNS}?period={period.pk}"
+
+    def get_link(self, period: DeliverablePeriod) -> str:
+        return f"{PERIODS}{period.pk}/"
+
+
+class RunOfPeriodSerializer(serializers.Serializer[Any]):
+    """What became of one item of a plan."""
+
+    plan_item = serializers.IntegerField(help_text="Its place in the plan.")
+    run = serializers.UUIDField()
+    name = serializers.CharField()
+    pipeline = serializers.CharField()
+    status = serializers.CharField(help_text=f"One of {', '.join(RunState.values)}.")
+    link = serializers.CharField()
+
+
+class PeriodDetailSerializer(PeriodSerializer):
+    """A period with its plan and what became of each item."""
+
+    plan = serializers.DictField(allow_null=True)
+    items = RunOfPeriodSerializer(many=True)
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        period, runs = instance
+        return {
+            **PeriodSerializer(period).data,
+            "plan": period.plan,
+            "items": [_item(run) for run in runs],
+        }
+
+
+def _item(run: PipelineRun) -> dict[str, Any]:
+    return {
+        "plan_item": run.plan_item,
+        "run": run.pk,
+        "name": run.name,
+        "pipeline": run.version.pipeline.key,
+        "status": run.status,
+        "link": f"{RUNS}{run.pk}/",
+    }
+
+
+class PlanSerializer(StrictSerializer):
+    """Nothing, to ask the planner again; or a person's own plan."""
+
+    plan = Json(help_text="In the form that the planner is told as `plan_schema`.", **OPTIONAL)
+
+
+class PeriodFilter(StrictFilterSet):
+    deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
+    status = django_filters.ChoiceFilter(choices=PeriodState.choices)
+    at_risk = FlagFilter()
+    starts_on = django_filters.DateFilter()
+
+    class Meta:
+        model = DeliverablePeriod
+        fields: tuple[str, ...] = ()
+
+
+def shown_period(tenant_id: UUID, period_id: UUID) -> Any:
+    """The period as the API shows it, in the caller's `tenant_scope`. Raises `NotFound`."""
+    period = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id).first()
+    if period is None:
+        raise NotFound("period", period_id)
+    runs = selectors.runs(tenant_id).filter(period_id=period_id).order_by("plan_item", "pk")
+    return PeriodDetailSerializer((period, runs)).data
+
+
+@described(many="Periods, newest first")
+class PeriodViewSet(DigestEtag, Resource):
+    queryset = DeliverablePeriod.objects.defer("plan")
+    serializer_class = PeriodSerializer
+    filterset_class = PeriodFilter
+    ordering_fields = ("starts_on", "created_at", "ended_at")
+    ordering = ("-starts_on", "-id")
+    lookup_value_converter = "uuid"
+    scope = "pipelines"
+    required_role: ClassVar[dict[str, Role]] = {"plan": Role.OPERATOR}
+
+    @operation("One period with its plan", answer=PeriodDetailSerializer, refusals=(404,))
+    def retrieve(self, request: Request, pk: UUID) -> Response:
+        return Response(shown_period(self.tenant_id, pk))
+
+    @operation(
+        "Ask the planner of a period again, or give its plan",
+        request=PlanSerializer,
+        answer=PeriodDetailSerializer,
+        refusals=(400, 404, 409, 412),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
+    )
+    @action(detail=True, methods=["post"])
+    def plan(self, request: Request, pk: UUID) -> Response:
+        """For a period whose planner came to no plan. Every fault of a plan is named by its path."""
+        body = read(PlanSerializer, request.data)
+        self.refuse_changed(shown_period(self.tenant_id, pk))
+        actor = self.principal.actor
+        if "plan" not in body:
+            deliverables.ask_again(self.tenant_id, pk, actor=actor)
+            return Response(shown_period(self.tenant_id, pk))
+        try:
+            deliverables.take_up(self.tenant_id, pk, body["plan"], actor=actor)
+        except PlanInvalid as refusal:
+            faults = [(_below_plan(fault.path), fault.message) for fault in refusal.faults]
+            raise InvalidRequest(faults, code=refusal.code) from refusal
+        return Response(shown_period(self.tenant_id, pk))
+
+
+class PeriodCancellation(DigestEtag, TenantView):
+    queryset = DeliverablePeriod.objects
+    pagination_class = None
+    # It takes several transactions, see `pipelines.deliverables.starting`.
+    in_one_transaction = False
+    scope = "pipelines"
+    required_role = Role.OPERATOR
+
+    @operation(
+        "Cancel a period with everything in it that has not ended",
+        request=ReasonSerializer,
+        answer=PeriodDetailSerializer,
+        refusals=(400, 404, 409, 412),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
+    )
+    def post(self, request: Request, period_id: UUID) -> Response:
+        """May be repeated: what is still under way in a cancelled period is cancelled then."""
+        reason = read(ReasonSerializer, request.data).get("reason", "")
+        with tenant_scope(self.tenant_id):
+            self.refuse_changed(shown_period(self.tenant_id, period_id))
+        deliverables.cancel_period(self.tenant_id, period_id, actor=self.principal.actor, reason=reason)
+        with tenant_scope(self.tenant_id):
+            return Response(shown_period(self.tenant_id, period_id))
+
+
+def _below_plan(path: str) -> str:
+    return f"plan.{path}" if path else "plan"
+
 
 DELIVERABLES = "/api/v1/deliverables/"
 LONGEST_DESCRIPTION = 20_000

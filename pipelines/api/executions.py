@@ -6,11 +6,13 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import django_filters
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from activities.api.operations import ReasonSerializer
+from pipelines.api.runs import RUNS
 from pipelines.exceptions import NotFound
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
@@ -18,12 +20,113 @@ from pipelines.schedules import executions
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
+from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import read
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
 from tenants.models import Role
 
-from .schedules import ExecutionSerializer, FiringSerializer, ScheduleJobSerializer
+SCHEDULES = "/api/v1/schedules/"
+
+
+class ExecutionSerializer(ResponseSerializer):
+    """One firing at work."""
+
+    id = serializers.UUIDField()
+    schedule = serializers.UUIDField(source="schedule_id", allow_null=True)
+    schedule_name = serializers.CharField(help_text="Kept when the schedule is deleted.")
+    nominal_at = serializers.DateTimeField(allow_null=True, help_text="Null when it was started by hand.")
+    status = serializers.CharField(help_text=f"One of {', '.join(ExecutionStatus.values)}.")
+    jobs_created = serializers.IntegerField()
+    jobs_enqueued = serializers.IntegerField()
+    jobs_failed = serializers.IntegerField()
+    errors = serializers.ListField(child=serializers.DictField())  # type: ignore[assignment]  # a field, not the attribute
+    metadata = serializers.DictField(help_text="Figures on the expansion.")
+    created_by = serializers.CharField()
+    started_at = serializers.DateTimeField()
+    expanded_at = serializers.DateTimeField(allow_null=True, help_text="When the last job was recorded.")
+    finished_at = serializers.DateTimeField(allow_null=True)
+    jobs = serializers.SerializerMethodField()
+    link = serializers.SerializerMethodField()
+
+    def get_jobs(self, execution: ScheduleExecution) -> str:
+        return f"{_link_of(execution)}jobs/"
+
+    def get_link(self, execution: ScheduleExecution) -> str:
+        return _link_of(execution)
+
+
+def _link_of(execution: ScheduleExecution) -> str:
+    return f"{SCHEDULES}{execution.schedule_id}/executions/{execution.pk}/"
+
+
+_WORDS: dict[str, str] = {
+    JobState.WAITING: "pending",
+    JobState.DONE: "completed",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "cancelled",
+}
+
+
+class ScheduleJobSerializer(ResponseSerializer):
+    """One set of parameters of an execution, and what does it."""
+
+    id = serializers.UUIDField()
+    ordinal = serializers.IntegerField()
+    batch = serializers.IntegerField()
+    due_at = serializers.DateTimeField()
+    params = serializers.DictField()
+    state = serializers.CharField(help_text=f"One of {', '.join(JobState.values)}.")
+    status = serializers.SerializerMethodField(
+        help_text="The same in the words of runs: pending, running, completed, failed or cancelled."
+    )
+    execution = serializers.UUIDField(source="execution_id")
+    schedule = serializers.SerializerMethodField()
+    agent_role = serializers.SerializerMethodField(help_text="Null for a pipeline.")
+    pipeline = serializers.SerializerMethodField(
+        help_text="Its steps, with their agents and what each depends on, are those of `pipeline_run`."
+    )
+    priority = serializers.SerializerMethodField()
+    activity = serializers.UUIDField(source="activity_id", allow_null=True)
+    pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
+    error = serializers.DictField(
+        allow_null=True, help_text="`{code, message}`, and `retryable` where an agent has said so."
+    )
+    ended_at = serializers.DateTimeField(allow_null=True)
+    link = serializers.SerializerMethodField()
+
+    def get_schedule(self, job: ScheduleJob) -> str:
+        return str(job.execution.definition["schedule"])
+
+    def get_agent_role(self, job: ScheduleJob) -> str | None:
+        role: str | None = job.execution.definition["agent_role"]
+        return role
+
+    def get_pipeline(self, job: ScheduleJob) -> str | None:
+        key: str | None = job.execution.definition["pipeline"]
+        return key
+
+    def get_priority(self, job: ScheduleJob) -> int:
+        return int(job.execution.definition["priority"])
+
+    def get_status(self, job: ScheduleJob) -> str:
+        return _WORDS.get(job.state) or ("running" if job.pk in self.context["begun"] else "pending")
+
+    def get_link(self, job: ScheduleJob) -> str | None:
+        if job.activity_id:
+            return f"/api/v1/activities/{job.activity_id}/"
+        return f"{RUNS}{job.pipeline_run_id}/" if job.pipeline_run_id else None
+
+
+class FiringSerializer(ResponseSerializer):
+    """A nominal time, or a row of skipped ones, and what became of it."""
+
+    nominal_at = serializers.DateTimeField()
+    last_at = serializers.DateTimeField(allow_null=True, help_text="The last of a row of skipped times.")
+    count = serializers.IntegerField(help_text="How many times this record stands for.")
+    state = serializers.CharField(help_text=f"One of {', '.join(FiringState.values)}.")
+    reason = serializers.CharField(help_text="Why it was skipped.")
+    at = serializers.DateTimeField(help_text="When this was decided.")
 
 
 class SchedulePart(ViewSetMixin, TenantView):

@@ -1,4 +1,4 @@
-"""Pipelines: definitions, each change of which is a new version, and the start of runs."""
+"""Pipelines: definitions, each change of which is a new version, and the start of runs; the templates that they share."""
 
 from __future__ import annotations
 
@@ -14,27 +14,91 @@ from rest_framework.response import Response
 
 from activities.api.submissions import GivenInputSerializer
 from activities.priorities import PriorityField, priority_of
+from agents import configuration
+from agents.api.configurations import DAY, RetrySerializer
 from agents.api.pausing import Pausable
 from pipelines import selectors, versions
-from pipelines.api.runs import shown_run
-from pipelines.api.serializers import (
-    PIPELINES,
-    RUNS,
-    LabelsField,
-    PipelineDetailSerializer,
-    PipelineRunSerializer,
-    PipelineSerializer,
-)
+from pipelines.api.runs import RUNS, PipelineRunSerializer, shown_run
+from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
 from pipelines.exceptions import AlreadyExists, NotFound
-from pipelines.models import Pipeline
+from pipelines.models import ActivityTemplate, Pipeline
+from pipelines.subjects import faults_of_labels
 from pipelines.submission import NewRun, start_run
 from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.etags import DigestEtag
 from tenants.api.faults import InvalidRequest
-from tenants.api.resources import VersionedResource, described
-from tenants.api.strict import OPTIONAL, Identifier, Member, StrictSerializer, Text, read
+from tenants.api.resources import Resource, VersionedResource, described
+from tenants.api.serializers import ResponseSerializer
+from tenants.api.strict import OPTIONAL, Flag, Identifier, Member, StrictSerializer, Text, Whole, read
 from tenants.models import PauseKind, Role
 from tenants.plain_names import LONGEST_NAME, fault_of_name
+
+PIPELINES = "/api/v1/pipelines/"
+TEMPLATES = "/api/v1/templates/"
+
+
+class PipelineSerializer(ResponseSerializer):
+    """A pipeline in short."""
+
+    id = serializers.UUIDField()
+    key = serializers.CharField()
+    name = serializers.CharField()
+    description = serializers.CharField()
+    enabled = serializers.BooleanField()
+    paused = serializers.BooleanField(help_text="Nothing new of its runs starts until somebody resumes it.")
+    version = serializers.IntegerField(source="latest", help_text="Number of the newest version; the ETag.")
+    created_by = serializers.CharField(help_text="Who saved its first version.")
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+    link = serializers.SerializerMethodField()
+
+    def get_link(self, pipeline: Pipeline) -> str:
+        return f"{PIPELINES}{pipeline.key}/"
+
+
+class VersionSerializer(serializers.Serializer[Any]):
+    version = serializers.IntegerField()
+    digest = serializers.CharField(help_text="Equal for equal definitions.")
+    created_by = serializers.CharField()
+    created_at = serializers.DateTimeField()
+
+
+class PipelineDetailSerializer(PipelineSerializer):
+    """A pipeline with its newest definition, templates resolved."""
+
+    definition = serializers.DictField()
+    versions = VersionSerializer(many=True)
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        pipeline, newest, versions = instance
+        shown = [
+            {
+                "version": each.number,
+                "digest": each.digest,
+                "created_by": each.created_by,
+                "created_at": each.created_at,
+            }
+            for each in versions
+        ]
+        return {
+            **PipelineSerializer(pipeline).data,
+            "definition": newest.definition if newest else None,
+            "versions": shown,
+        }
+
+
+class LabelsField(serializers.DictField):
+    """Names and texts by which people find a run."""
+
+    child = serializers.CharField()
+
+    def to_internal_value(self, data: Any) -> Any:
+        if faults := list(faults_of_labels(data)):
+            raise serializers.ValidationError(
+                {name: [text] for name, text in faults if name} or [faults[0][1]]
+            )
+        return data
 
 
 class NewRunSerializer(StrictSerializer):
@@ -165,3 +229,117 @@ class PipelineViewSet(Pausable, VersionedResource):
         return PipelineDetailSerializer(
             (pipeline, newest, selectors.versions_of(self.tenant_id, pipeline))
         ).data
+
+
+# Activity templates: kinds of work that several pipelines share.
+
+
+LONGEST_DESCRIPTION = 20_000
+
+
+class TemplateSerializer(ResponseSerializer):
+    """What several pipelines do in the same way: a step that names it takes from here what it does not say itself."""
+
+    key = serializers.CharField()
+    name = serializers.CharField()
+    description = serializers.CharField()
+    agent_role = serializers.SerializerMethodField()
+    human_role = serializers.SerializerMethodField()
+    requires_approval = serializers.BooleanField()
+    is_approval_gate = serializers.BooleanField()
+    params = serializers.DictField()
+    retry = serializers.DictField()
+    timeout_seconds = serializers.IntegerField(allow_null=True)
+    created_at = serializers.DateTimeField()
+
+    def get_agent_role(self, template: Any) -> str | None:
+        return template.agent_role or None
+
+    def get_human_role(self, template: Any) -> str | None:
+        return template.human_role or None
+
+
+class TemplateBodySerializer(StrictSerializer):
+    """A template, but for its key."""
+
+    name = Text(max_length=200)
+    description = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_DESCRIPTION, **OPTIONAL)
+    agent_role = Text(max_length=63, **OPTIONAL)
+    human_role = Text(max_length=63, **OPTIONAL)
+    requires_approval = Flag(**OPTIONAL)
+    is_approval_gate = Flag(**OPTIONAL)
+    params = Member(**OPTIONAL)
+    retry = RetrySerializer(**OPTIONAL)
+    timeout_seconds = Whole(min_value=1, max_value=DAY, **OPTIONAL)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        agent, human = attrs.get("agent_role"), attrs.get("human_role")
+        faults: dict[str, list[str]] = {}
+        if agent and human:
+            faults["human_role"] = ["cannot be given together with agent_role"]
+        if agent and agent not in configuration.known_roles():
+            faults["agent_role"] = [f"{agent!r} is no role of the registry; GET /api/v1/agents/ lists them"]
+        if attrs.get("is_approval_gate") and (agent or attrs.get("requires_approval")):
+            faults["is_approval_gate"] = ["is for a person's work"]
+        if attrs.get("requires_approval") and human:
+            faults["requires_approval"] = ["is for an agent's work"]
+        if faults:
+            raise serializers.ValidationError(faults)
+        return attrs
+
+
+class NewTemplateSerializer(TemplateBodySerializer):
+    key = Text(max_length=63, help_text=ABOUT_IDENTIFIERS)
+
+    def validate_key(self, key: str) -> str:
+        if not IDENTIFIER.fullmatch(key):
+            raise serializers.ValidationError(ABOUT_IDENTIFIERS)
+        return key
+
+
+@described(many="The templates", one="One template")
+class TemplateViewSet(DigestEtag, Resource):
+    queryset = ActivityTemplate.objects
+    serializer_class = TemplateSerializer
+    address = TEMPLATES
+    search_fields = ("key", "name", "description")
+    ordering_fields = ("key", "created_at")
+    ordering = ("key",)
+    lookup_field = "key"
+    scope = "pipelines"
+    required_role: ClassVar[dict[str, Role]] = {"create": Role.ADMIN, "update": Role.ADMIN}
+
+    @operation(
+        "Make a template",
+        request=NewTemplateSerializer,
+        answer=TemplateSerializer,
+        status=201,
+        refusals=(400, 409),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    def create(self, request: Request) -> Response:
+        body = read(NewTemplateSerializer, request.data)
+        own = ActivityTemplate.objects.for_tenant(self.tenant_id)
+        template, made = own.get_or_create(tenant_id=self.tenant_id, key=body["key"], defaults=body)
+        if not made:
+            raise AlreadyExists("template", body["key"])
+        template.refresh_from_db()
+        return self.created(template)
+
+    @operation(
+        "Change a template",
+        request=TemplateBodySerializer,
+        answer=TemplateSerializer,
+        refusals=(400, 404, 412),
+        parameters=(IF_MATCH,),
+    )
+    def update(self, request: Request, key: str) -> Response:
+        """What is left out is emptied. Pipelines take the change up with their next version; runs under way never do."""
+        template = self.get_queryset().select_for_update().filter(key=key).first() or self.get_object()
+        self.refuse_changed(TemplateSerializer(template).data)
+        body = read(TemplateBodySerializer, request.data)
+        empty = ActivityTemplate()
+        for name in map(str, TemplateBodySerializer().fields):
+            setattr(template, name, body.get(name, getattr(empty, name)))
+        template.save()
+        return Response(self.shown(template))

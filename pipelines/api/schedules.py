@@ -21,10 +21,10 @@ from activities.api.decisions import EmptySerializer
 from activities.priorities import PriorityField
 from agents.api.configurations import RetrySerializer
 from agents.api.pausing import Pausable
-from pipelines.api.serializers import RUNS
+from pipelines.api.executions import SCHEDULES, ExecutionSerializer
 from pipelines.exceptions import NotFound
-from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
-from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, JobState, Overlap, Repeat
+from pipelines.models import Schedule
+from pipelines.models.schedule import AfterOnce, Overlap, Repeat
 from pipelines.schedules import editing, preview, system_jobs
 from pipelines.schedules.preview import Forecast
 from tenants import pausing
@@ -32,7 +32,6 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter, StrictFilterSet, refuse_unknown
 from tenants.api.resources import VersionedResource, described
-from tenants.api.serializers import ResponseSerializer
 from tenants.api.strict import (
     OPTIONAL,
     Flag,
@@ -51,8 +50,6 @@ from tenants.models import PauseKind, Role
 
 # Schedules in requests and answers.
 
-
-SCHEDULES = "/api/v1/schedules/"
 
 CATCH_UP = {
     "oneOf": [
@@ -187,106 +184,6 @@ class ForecastSerializer(serializers.Serializer[Any]):
 def local(moment: datetime, zone: ZoneInfo) -> str:
     """As the clocks of the zone show it, to the second: 2027-03-14T03:00:00-04:00."""
     return moment.astimezone(zone).isoformat(timespec="seconds")
-
-
-class ExecutionSerializer(ResponseSerializer):
-    """One firing at work."""
-
-    id = serializers.UUIDField()
-    schedule = serializers.UUIDField(source="schedule_id", allow_null=True)
-    schedule_name = serializers.CharField(help_text="Kept when the schedule is deleted.")
-    nominal_at = serializers.DateTimeField(allow_null=True, help_text="Null when it was started by hand.")
-    status = serializers.CharField(help_text=f"One of {', '.join(ExecutionStatus.values)}.")
-    jobs_created = serializers.IntegerField()
-    jobs_enqueued = serializers.IntegerField()
-    jobs_failed = serializers.IntegerField()
-    errors = serializers.ListField(child=serializers.DictField())  # type: ignore[assignment]  # a field, not the attribute
-    metadata = serializers.DictField(help_text="Figures on the expansion.")
-    created_by = serializers.CharField()
-    started_at = serializers.DateTimeField()
-    expanded_at = serializers.DateTimeField(allow_null=True, help_text="When the last job was recorded.")
-    finished_at = serializers.DateTimeField(allow_null=True)
-    jobs = serializers.SerializerMethodField()
-    link = serializers.SerializerMethodField()
-
-    def get_jobs(self, execution: ScheduleExecution) -> str:
-        return f"{_link_of(execution)}jobs/"
-
-    def get_link(self, execution: ScheduleExecution) -> str:
-        return _link_of(execution)
-
-
-def _link_of(execution: ScheduleExecution) -> str:
-    return f"{SCHEDULES}{execution.schedule_id}/executions/{execution.pk}/"
-
-
-_WORDS: dict[str, str] = {
-    JobState.WAITING: "pending",
-    JobState.DONE: "completed",
-    JobState.FAILED: "failed",
-    JobState.CANCELLED: "cancelled",
-}
-
-
-class ScheduleJobSerializer(ResponseSerializer):
-    """One set of parameters of an execution, and what does it."""
-
-    id = serializers.UUIDField()
-    ordinal = serializers.IntegerField()
-    batch = serializers.IntegerField()
-    due_at = serializers.DateTimeField()
-    params = serializers.DictField()
-    state = serializers.CharField(help_text=f"One of {', '.join(JobState.values)}.")
-    status = serializers.SerializerMethodField(
-        help_text="The same in the words of runs: pending, running, completed, failed or cancelled."
-    )
-    execution = serializers.UUIDField(source="execution_id")
-    schedule = serializers.SerializerMethodField()
-    agent_role = serializers.SerializerMethodField(help_text="Null for a pipeline.")
-    pipeline = serializers.SerializerMethodField(
-        help_text="Its steps, with their agents and what each depends on, are those of `pipeline_run`."
-    )
-    priority = serializers.SerializerMethodField()
-    activity = serializers.UUIDField(source="activity_id", allow_null=True)
-    pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
-    error = serializers.DictField(
-        allow_null=True, help_text="`{code, message}`, and `retryable` where an agent has said so."
-    )
-    ended_at = serializers.DateTimeField(allow_null=True)
-    link = serializers.SerializerMethodField()
-
-    def get_schedule(self, job: ScheduleJob) -> str:
-        return str(job.execution.definition["schedule"])
-
-    def get_agent_role(self, job: ScheduleJob) -> str | None:
-        role: str | None = job.execution.definition["agent_role"]
-        return role
-
-    def get_pipeline(self, job: ScheduleJob) -> str | None:
-        key: str | None = job.execution.definition["pipeline"]
-        return key
-
-    def get_priority(self, job: ScheduleJob) -> int:
-        return int(job.execution.definition["priority"])
-
-    def get_status(self, job: ScheduleJob) -> str:
-        return _WORDS.get(job.state) or ("running" if job.pk in self.context["begun"] else "pending")
-
-    def get_link(self, job: ScheduleJob) -> str | None:
-        if job.activity_id:
-            return f"/api/v1/activities/{job.activity_id}/"
-        return f"{RUNS}{job.pipeline_run_id}/" if job.pipeline_run_id else None
-
-
-class FiringSerializer(ResponseSerializer):
-    """A nominal time, or a row of skipped ones, and what became of it."""
-
-    nominal_at = serializers.DateTimeField()
-    last_at = serializers.DateTimeField(allow_null=True, help_text="The last of a row of skipped times.")
-    count = serializers.IntegerField(help_text="How many times this record stands for.")
-    state = serializers.CharField(help_text=f"One of {', '.join(FiringState.values)}.")
-    reason = serializers.CharField(help_text="Why it was skipped.")
-    at = serializers.DateTimeField(help_text="When this was decided.")
 
 
 COUNT = OpenApiParameter(

@@ -3,12 +3,10 @@ from rest_framework.routers import SimpleRouter
 
 from pipelines.api import executions
 from pipelines.api.datasets import DatasetViewSet
-from pipelines.api.deliverables import DeliverableViewSet
-from pipelines.api.periods import PeriodCancellation, PeriodViewSet
-from pipelines.api.pipelines import PipelineViewSet
+from pipelines.api.deliverables import DeliverableViewSet, PeriodCancellation, PeriodViewSet
+from pipelines.api.pipelines import PipelineViewSet, TemplateViewSet
 from pipelines.api.runs import PipelineRunViewSet, RunPicture
 from pipelines.api.schedules import SchedulePreview, ScheduleViewSet, UnsavedPreview
-from pipelines.api.templates import TemplateViewSet
 from pipelines.api.usage import UsageReport
 
 from .datasets import DatasetRows

@@ -28,8 +28,7 @@ never ordered against numbers. `and` and `or` look at their right side only if t
 
 from pipelines.expressions.checking import Kind, Reads, check, reads
 from pipelines.expressions.evaluation import condition, evaluate, items
-from pipelines.expressions.syntax import LONGEST, MOST_TOKENS, tokens_of
-from pipelines.expressions.values import ExpressionError
+from pipelines.expressions.syntax import LONGEST, MOST_TOKENS, ExpressionError, tokens_of
 
 __all__ = (
     "LONGEST", "MOST_TOKENS", "ExpressionError", "Kind", "Reads", "check", "condition", "evaluate", "items", "reads", "tokens_of",

@@ -7,7 +7,8 @@ from typing import Literal, NamedTuple
 
 from pipelines.definition.faults import Faults
 from pipelines.expressions import functions, syntax
-from pipelines.expressions.values import ExpressionError, kind_of
+from pipelines.expressions.functions import kind_of
+from pipelines.expressions.syntax import ExpressionError
 
 Kind = Literal["condition", "list"]
 WANTED: dict[Kind, tuple[str, str]] = {

@@ -11,9 +11,8 @@ from typing import Any
 
 from pipelines.definition.values import number
 from pipelines.expressions import functions, syntax
-from pipelines.expressions.values import (
+from pipelines.expressions.functions import (
     Budget,
-    ExpressionError,
     Mistake,
     equal,
     is_number,
@@ -21,6 +20,7 @@ from pipelines.expressions.values import (
     member,
     ordered,
 )
+from pipelines.expressions.syntax import ExpressionError
 
 MOST_ITEMS = 10_000  # that a step may be fanned out over
 

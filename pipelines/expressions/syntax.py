@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from pipelines.definition.faults import shown
 from pipelines.definition.values import number, text_fault
-from pipelines.expressions.values import ExpressionError
 
 LONGEST = 2_000  # characters
 DEEPEST = 32  # nodes from the top to the bottom
@@ -28,6 +27,20 @@ ROOTS = frozenset({"params", "item"})
 STEP_PARTS = ("data", "content", "status")
 CONSTANTS = {"true": True, "false": False, "null": None}
 ESCAPES = {"n": "\n", "t": "\t"}
+
+
+class ExpressionError(ValueError):
+    """The expression cannot be read, or has no value with this data. `position` is the index of a character."""
+
+    code: ClassVar[str] = "invalid_expression"
+
+    def __init__(self, position: int, message: str) -> None:
+        super().__init__(position, message)
+        self.position = position
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"character {self.position + 1}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)

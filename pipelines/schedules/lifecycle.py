@@ -1,8 +1,8 @@
-"""Expanding: the parameters of an execution become jobs, and each job an activity or a pipeline run.
+"""Executions from their beginning to their end: they are expanded into jobs, batches start one after the other, and a status is given.
 
-Jobs are recorded a page at a time, in the transaction that creates their work, so nothing is called that is not on record. An expansion
-that was cut off goes on with the rows that are not on record yet, whatever rows came or went meanwhile. One job that its agent would not
-take has failed and hinders no other.
+Each job is an activity or a pipeline run. Jobs are recorded a page at a time, in the transaction that creates their work, so nothing runs
+that is not on record. An expansion that was cut off continues with the rows that are not on record yet, whatever rows came or went
+meanwhile. A job that its agent would not take has failed, and does not stop the others.
 """
 
 from __future__ import annotations
@@ -38,11 +38,251 @@ from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
 
-# How executions come to an end: batches are let go one after the other, statuses are given, and whoever waited gets its turn.
+PAGE = 500
+PORTION = 25  # executions of a single job that are expanded in one transaction
+PATIENCE = timedelta(seconds=60)  # without a sign of life, somebody else goes on: a page takes a second
+MOST_TRIES = 5
+
+
+def expand(tenant_id: UUID, execution_id: UUID) -> None:
+    """Record the jobs of an execution and start them. Does nothing while somebody else is at it. Idempotent.
+
+    Whatever is wrong with the execution makes it fail, and is told there. Raises the error with which PostgreSQL is away.
+    """
+    try:
+        execution = _take_up(tenant_id, execution_id)
+        if execution is None:
+            return
+        if execution.expanded_at is None:
+            execution = _gone_through(execution)
+        if execution is not None and not execution.jobs_enqueued:
+            _settle(tenant_id, execution_id)
+    except ExpansionError as error:
+        _give_up(tenant_id, execution_id, error.as_errors())
+    except PipelineError as error:
+        _give_up(tenant_id, execution_id, [{"message": str(error), "code": error.code}])
+    except Exception as error:
+        if outages.may_pass(error):
+            raise  # Nothing is wrong with the execution: it is taken up again.
+        logger.exception(
+            "Expansion failed", extra={"action": "expansion_failed", "execution": str(execution_id)}
+        )
+        message = f"The expansion failed unexpectedly ({type(error).__name__})."
+        _give_up(tenant_id, execution_id, [{"message": message, "code": "expansion_failed"}])
+
+
+def expand_all(found: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, UUID]]:
+    """Expand those executions that are a single activity, a portion of them in one transaction. The others come back, each for `expand`."""
+    by_tenant: dict[UUID, list[UUID]] = {}
+    for tenant_id, execution_id in found:
+        by_tenant.setdefault(tenant_id, []).append(execution_id)
+    for tenant_id, ids in by_tenant.items():
+        for portion in (ids[start : start + PORTION] for start in range(0, len(ids), PORTION)):
+            try:
+                rest = _expand_single(tenant_id, portion)
+            except Exception:
+                logger.exception("Expansion together failed", extra={"action": "expansion_together_failed"})
+                rest = portion  # Alone, only the one at fault fails.
+            yield from ((tenant_id, execution_id) for execution_id in rest)
+
+
+def _expand_single(tenant_id: UUID, ids: Sequence[UUID]) -> Sequence[UUID]:
+    """Expand what is a single activity that its agent takes; the others."""
+    with tenant_scope(tenant_id):
+        rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk__in=ids, touched_at__isnull=True)
+        locked = rows.order_by("pk").select_for_update(of=("self",), skip_locked=True)
+        pairs = [
+            (execution, _job(execution, planned, JobState.ENQUEUED))
+            for execution in locked
+            if _is_to_be_expanded(execution) and (planned := _only_job(execution)) is not None
+        ]
+        if pairs:
+            expansion.submit_each(pairs)
+            ScheduleJob.objects.bulk_create(job for _, job in pairs)
+            now, done = clock.now(), [execution.pk for execution, _ in pairs]
+            single = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk__in=done)
+            single.update(
+                jobs_created=1, jobs_enqueued=1, metadata={"jobs": 1}, expanded_at=now, touched_at=now
+            )
+            if put_off := [execution.pk for execution, job in pairs if job.activity_id is None]:
+                single.filter(pk__in=put_off).update(jobs_enqueued=0)
+    expanded = {execution.pk for execution, _ in pairs}
+    return [execution_id for execution_id in ids if execution_id not in expanded]
+
+
+def _only_job(execution: ScheduleExecution) -> Planned | None:
+    if _has_sources(execution.definition):
+        return None
+    try:
+        (planned,) = expansion.plan(
+            execution.tenant_id, execution.definition, asked_at=execution.started_at
+        ).jobs()
+    except ExpansionError:
+        return None  # By itself it fails, and says why.
+    return planned if expansion.takes(execution, planned.params) else None
+
+
+def _take_up(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
+    """The execution when it is ours to expand. One without data sources is a single job, which is recorded right here."""
+    with tenant_scope(tenant_id):
+        execution = executions.locked(tenant_id, execution_id, skip_locked=True)
+        if execution is None or not _is_to_be_expanded(execution):
+            return None
+        if execution.touched_at is not None:
+            _count_try(execution)
+        if not _has_sources(execution.definition):
+            plan = expansion.plan(tenant_id, execution.definition, asked_at=execution.started_at)
+            _record(execution, list(plan.jobs()), recorded=0, waits_for_batches=False)
+            _expanded(execution, plan)
+        else:
+            execution.touched_at = clock.now()
+            execution.save(update_fields=["touched_at", "metadata"])
+    return execution
+
+
+def _is_to_be_expanded(execution: ScheduleExecution) -> bool:
+    if execution.status != ExecutionStatus.RUNNING or execution.expanded_at is not None:
+        return False
+    return execution.touched_at is None or execution.touched_at < clock.now() - PATIENCE
+
+
+def _count_try(execution: ScheduleExecution) -> None:
+    """Whatever ends the process that expands it must not end the next one, too, and so on for ever."""
+    tries = execution.metadata.get("tries", 1) + 1
+    if tries > MOST_TRIES:
+        message = f"The expansion was cut off {MOST_TRIES} times, so it is not tried again."
+        raise ExpansionError([{"path": "params", "message": message}])
+    execution.metadata = {**execution.metadata, "tries": tries}
+
+
+def _has_sources(definition: Mapping[str, Any]) -> bool:
+    params = definition.get("params")
+    return isinstance(params, Mapping) and any(data_sources.looks_like(value) for value in params.values())
+
+
+def _gone_through(execution: ScheduleExecution) -> ScheduleExecution | None:
+    """The execution with all its jobs on record; None when it was cancelled, or somebody else goes on with it."""
+    tenant_id, execution_id = execution.tenant_id, execution.pk
+    plan = expansion.plan(tenant_id, execution.definition, asked_at=execution.started_at)
+    with tenant_scope(tenant_id):
+        recorded, known = _on_record(tenant_id, execution_id)
+    planned = _following(plan, recorded, known)
+    while page := list(islice(planned, PAGE)):
+        with tenant_scope(tenant_id):
+            locked = executions.locked(tenant_id, execution_id)
+            if locked is None or not _is_ours(locked, recorded):
+                return None
+            _record(locked, page, recorded=recorded, waits_for_batches=plan.waits_for_batches)
+            locked.save(update_fields=["jobs_created", "jobs_enqueued", "jobs_failed", "touched_at"])
+        recorded += len(page)
+    with tenant_scope(tenant_id):
+        locked = executions.locked(tenant_id, execution_id)
+        if locked is None or not _is_ours(locked, recorded):
+            return None
+        _expanded(locked, plan)
+    return locked
+
+
+def _on_record(tenant_id: UUID, execution_id: UUID) -> tuple[int, Counter[bytes]]:
+    """How many jobs there are, and which parameters they have: rows may have come and gone since they were read."""
+    rows = ScheduleJob.objects.for_tenant(tenant_id).filter(execution_id=execution_id)
+    known = Counter(_digest(params) for params in rows.values_list("params", flat=True).iterator())
+    return known.total(), known
+
+
+def _following(plan: Plan, recorded: int, known: Counter[bytes]) -> Iterator[Planned]:
+    """What is not on record yet, in the places after what is."""
+    for params in plan.inputs():
+        if known and known[digest := _digest(params)] > 0:
+            known[digest] -= 1
+            continue
+        yield plan.placed(recorded, params)
+        recorded += 1
+
+
+def _digest(params: Mapping[str, Any]) -> bytes:
+    # PostgreSQL writes numbers in its own way: what was 1e2 comes back as 100.
+    same = json.loads(json.dumps(params), parse_int=_number, parse_float=_number)
+    return blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=16).digest()
+
+
+def _number(text: str) -> str:
+    return str(Decimal(text).normalize())
+
+
+def _is_ours(execution: ScheduleExecution, recorded: int) -> bool:
+    """Whether nobody has gone on with it, or cancelled it, since our last page."""
+    return (
+        execution.status == ExecutionStatus.RUNNING
+        and execution.expanded_at is None
+        and execution.jobs_created == recorded
+    )
+
+
+def _record(
+    execution: ScheduleExecution, page: Sequence[Planned], *, recorded: int, waits_for_batches: bool
+) -> None:
+    """Record the jobs of a page with their work, and count them on the execution, unsaved. Under the execution's lock."""
+    rows = [
+        _job(
+            execution,
+            planned,
+            JobState.WAITING if waits_for_batches and planned.batch else JobState.ENQUEUED,
+        )
+        for planned in page
+    ]
+    expansion.start(execution, [row for row in rows if row.state == JobState.ENQUEUED])
+    ScheduleJob.objects.bulk_create(rows)
+    execution.jobs_created = recorded + len(rows)
+    execution.jobs_enqueued += sum(1 for row in rows if row.activity_id or row.pipeline_run_id)
+    execution.jobs_failed += sum(1 for row in rows if row.state == JobState.FAILED)
+    execution.touched_at = clock.now()
+
+
+def _job(execution: ScheduleExecution, planned: Planned, state: JobState) -> ScheduleJob:
+    return ScheduleJob(
+        tenant_id=execution.tenant_id,
+        execution_id=execution.pk,
+        ordinal=planned.ordinal,
+        batch=planned.batch,
+        due_at=planned.due_at,
+        params=planned.params,
+        state=state,
+    )
+
+
+def _expanded(execution: ScheduleExecution, plan: Plan) -> None:
+    execution.expanded_at = clock.now()
+    figures = plan.figures(execution.jobs_created) | expansion.figures(execution)
+    execution.metadata = {**execution.metadata, **figures}
+    execution.save(
+        update_fields=["expanded_at", "metadata", "jobs_created", "jobs_enqueued", "jobs_failed", "touched_at"]
+    )  # fmt: skip
+
+
+def _give_up(tenant_id: UUID, execution_id: UUID, errors: Iterable[Mapping[str, Any]]) -> None:
+    """Nothing more is recorded. What is at work goes on, and the execution ends with it."""
+    with tenant_scope(tenant_id):
+        execution = executions.locked(tenant_id, execution_id)
+        if execution is None or execution.expanded_at is not None:
+            return
+        noted = [*execution.errors, *(as_error(dict(error)) for error in errors)]
+        execution.errors = noted[:MOST_ERRORS]
+        execution.expanded_at = clock.now()
+        execution.save(update_fields=["errors", "expanded_at"])
+    _settle(tenant_id, execution_id)
+
+
+def _settle(tenant_id: UUID, execution_id: UUID) -> None:
+    following = settle_jobs(tenant_id, execution_id)
+    if following is not None:
+        expand(tenant_id, following)
+
+
+# How executions end: batches start one after the other, a status is given, and an execution that waited begins.
 #
-# Everything is decided from the jobs as they are, under the locks of schedule and execution, in this order. So it may be done at any
-# time, by
-# anybody, twice; of two jobs that end at once the later one is not missed, since whoever looks afterwards sees both.
+# Everything is decided from the jobs as they are, under the locks of schedule and execution, in this order. So it may be done at any time,
+# by any process, twice; of two jobs that end at the same time the later one is not missed, since whoever looks afterwards sees both.
 
 
 BATCHES_AT_ONCE = 50  # a batch of which no job could be started makes way for the next at once
@@ -287,244 +527,3 @@ def _begin(waiting: ScheduleExecution) -> bool:
             schedule_id=waiting.schedule_id, nominal_at=waiting.nominal_at
         ).update(state=FiringState.FIRED)
     return bool(begun)
-
-
-PAGE = 500
-PORTION = 25  # executions of a single job that are expanded in one transaction
-PATIENCE = timedelta(seconds=60)  # without a sign of life, somebody else goes on: a page takes a second
-MOST_TRIES = 5
-
-
-def expand(tenant_id: UUID, execution_id: UUID) -> None:
-    """Record the jobs of an execution and start them. Does nothing while somebody else is at it. Idempotent.
-
-    Whatever is wrong with the execution makes it fail, and is told there. Raises the error with which PostgreSQL is away.
-    """
-    try:
-        execution = _take_up(tenant_id, execution_id)
-        if execution is None:
-            return
-        if execution.expanded_at is None:
-            execution = _gone_through(execution)
-        if execution is not None and not execution.jobs_enqueued:
-            _settle(tenant_id, execution_id)
-    except ExpansionError as error:
-        _give_up(tenant_id, execution_id, error.as_errors())
-    except PipelineError as error:
-        _give_up(tenant_id, execution_id, [{"message": str(error), "code": error.code}])
-    except Exception as error:
-        if outages.may_pass(error):
-            raise  # Nothing is wrong with the execution: it is taken up again.
-        logger.exception(
-            "Expansion failed", extra={"action": "expansion_failed", "execution": str(execution_id)}
-        )
-        message = f"The expansion failed unexpectedly ({type(error).__name__})."
-        _give_up(tenant_id, execution_id, [{"message": message, "code": "expansion_failed"}])
-
-
-def expand_all(found: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, UUID]]:
-    """Expand those executions that are a single activity, a portion of them in one transaction. The others come back, each for `expand`."""
-    by_tenant: dict[UUID, list[UUID]] = {}
-    for tenant_id, execution_id in found:
-        by_tenant.setdefault(tenant_id, []).append(execution_id)
-    for tenant_id, ids in by_tenant.items():
-        for portion in (ids[start : start + PORTION] for start in range(0, len(ids), PORTION)):
-            try:
-                rest = _expand_single(tenant_id, portion)
-            except Exception:
-                logger.exception("Expansion together failed", extra={"action": "expansion_together_failed"})
-                rest = portion  # Alone, only the one at fault fails.
-            yield from ((tenant_id, execution_id) for execution_id in rest)
-
-
-def _expand_single(tenant_id: UUID, ids: Sequence[UUID]) -> Sequence[UUID]:
-    """Expand what is a single activity that its agent takes; the others."""
-    with tenant_scope(tenant_id):
-        rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk__in=ids, touched_at__isnull=True)
-        locked = rows.order_by("pk").select_for_update(of=("self",), skip_locked=True)
-        pairs = [
-            (execution, _job(execution, planned, JobState.ENQUEUED))
-            for execution in locked
-            if _is_to_be_expanded(execution) and (planned := _only_job(execution)) is not None
-        ]
-        if pairs:
-            expansion.submit_each(pairs)
-            ScheduleJob.objects.bulk_create(job for _, job in pairs)
-            now, done = clock.now(), [execution.pk for execution, _ in pairs]
-            single = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk__in=done)
-            single.update(
-                jobs_created=1, jobs_enqueued=1, metadata={"jobs": 1}, expanded_at=now, touched_at=now
-            )
-            if put_off := [execution.pk for execution, job in pairs if job.activity_id is None]:
-                single.filter(pk__in=put_off).update(jobs_enqueued=0)
-    expanded = {execution.pk for execution, _ in pairs}
-    return [execution_id for execution_id in ids if execution_id not in expanded]
-
-
-def _only_job(execution: ScheduleExecution) -> Planned | None:
-    if _has_sources(execution.definition):
-        return None
-    try:
-        (planned,) = expansion.plan(
-            execution.tenant_id, execution.definition, asked_at=execution.started_at
-        ).jobs()
-    except ExpansionError:
-        return None  # By itself it fails, and says why.
-    return planned if expansion.takes(execution, planned.params) else None
-
-
-def _take_up(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
-    """The execution when it is ours to expand. One without data sources is a single job, which is recorded right here."""
-    with tenant_scope(tenant_id):
-        execution = executions.locked(tenant_id, execution_id, skip_locked=True)
-        if execution is None or not _is_to_be_expanded(execution):
-            return None
-        if execution.touched_at is not None:
-            _count_try(execution)
-        if not _has_sources(execution.definition):
-            plan = expansion.plan(tenant_id, execution.definition, asked_at=execution.started_at)
-            _record(execution, list(plan.jobs()), recorded=0, waits_for_batches=False)
-            _expanded(execution, plan)
-        else:
-            execution.touched_at = clock.now()
-            execution.save(update_fields=["touched_at", "metadata"])
-    return execution
-
-
-def _is_to_be_expanded(execution: ScheduleExecution) -> bool:
-    if execution.status != ExecutionStatus.RUNNING or execution.expanded_at is not None:
-        return False
-    return execution.touched_at is None or execution.touched_at < clock.now() - PATIENCE
-
-
-def _count_try(execution: ScheduleExecution) -> None:
-    """Whatever ends the process that expands it must not end the next one, too, and so on for ever."""
-    tries = execution.metadata.get("tries", 1) + 1
-    if tries > MOST_TRIES:
-        message = f"The expansion was cut off {MOST_TRIES} times, so it is not tried again."
-        raise ExpansionError([{"path": "params", "message": message}])
-    execution.metadata = {**execution.metadata, "tries": tries}
-
-
-def _has_sources(definition: Mapping[str, Any]) -> bool:
-    params = definition.get("params")
-    return isinstance(params, Mapping) and any(data_sources.looks_like(value) for value in params.values())
-
-
-def _gone_through(execution: ScheduleExecution) -> ScheduleExecution | None:
-    """The execution with all its jobs on record; None when it was cancelled, or somebody else goes on with it."""
-    tenant_id, execution_id = execution.tenant_id, execution.pk
-    plan = expansion.plan(tenant_id, execution.definition, asked_at=execution.started_at)
-    with tenant_scope(tenant_id):
-        recorded, known = _on_record(tenant_id, execution_id)
-    planned = _following(plan, recorded, known)
-    while page := list(islice(planned, PAGE)):
-        with tenant_scope(tenant_id):
-            locked = executions.locked(tenant_id, execution_id)
-            if locked is None or not _is_ours(locked, recorded):
-                return None
-            _record(locked, page, recorded=recorded, waits_for_batches=plan.waits_for_batches)
-            locked.save(update_fields=["jobs_created", "jobs_enqueued", "jobs_failed", "touched_at"])
-        recorded += len(page)
-    with tenant_scope(tenant_id):
-        locked = executions.locked(tenant_id, execution_id)
-        if locked is None or not _is_ours(locked, recorded):
-            return None
-        _expanded(locked, plan)
-    return locked
-
-
-def _on_record(tenant_id: UUID, execution_id: UUID) -> tuple[int, Counter[bytes]]:
-    """How many jobs there are, and which parameters they have: rows may have come and gone since they were read."""
-    rows = ScheduleJob.objects.for_tenant(tenant_id).filter(execution_id=execution_id)
-    known = Counter(_digest(params) for params in rows.values_list("params", flat=True).iterator())
-    return known.total(), known
-
-
-def _following(plan: Plan, recorded: int, known: Counter[bytes]) -> Iterator[Planned]:
-    """What is not on record yet, in the places after what is."""
-    for params in plan.inputs():
-        if known and known[digest := _digest(params)] > 0:
-            known[digest] -= 1
-            continue
-        yield plan.placed(recorded, params)
-        recorded += 1
-
-
-def _digest(params: Mapping[str, Any]) -> bytes:
-    # PostgreSQL writes numbers in its own way: what was 1e2 comes back as 100.
-    same = json.loads(json.dumps(params), parse_int=_number, parse_float=_number)
-    return blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=16).digest()
-
-
-def _number(text: str) -> str:
-    return str(Decimal(text).normalize())
-
-
-def _is_ours(execution: ScheduleExecution, recorded: int) -> bool:
-    """Whether nobody has gone on with it, or cancelled it, since our last page."""
-    return (
-        execution.status == ExecutionStatus.RUNNING
-        and execution.expanded_at is None
-        and execution.jobs_created == recorded
-    )
-
-
-def _record(
-    execution: ScheduleExecution, page: Sequence[Planned], *, recorded: int, waits_for_batches: bool
-) -> None:
-    """Record the jobs of a page with their work, and count them on the execution, unsaved. Under the execution's lock."""
-    rows = [
-        _job(
-            execution,
-            planned,
-            JobState.WAITING if waits_for_batches and planned.batch else JobState.ENQUEUED,
-        )
-        for planned in page
-    ]
-    expansion.start(execution, [row for row in rows if row.state == JobState.ENQUEUED])
-    ScheduleJob.objects.bulk_create(rows)
-    execution.jobs_created = recorded + len(rows)
-    execution.jobs_enqueued += sum(1 for row in rows if row.activity_id or row.pipeline_run_id)
-    execution.jobs_failed += sum(1 for row in rows if row.state == JobState.FAILED)
-    execution.touched_at = clock.now()
-
-
-def _job(execution: ScheduleExecution, planned: Planned, state: JobState) -> ScheduleJob:
-    return ScheduleJob(
-        tenant_id=execution.tenant_id,
-        execution_id=execution.pk,
-        ordinal=planned.ordinal,
-        batch=planned.batch,
-        due_at=planned.due_at,
-        params=planned.params,
-        state=state,
-    )
-
-
-def _expanded(execution: ScheduleExecution, plan: Plan) -> None:
-    execution.expanded_at = clock.now()
-    figures = plan.figures(execution.jobs_created) | expansion.figures(execution)
-    execution.metadata = {**execution.metadata, **figures}
-    execution.save(
-        update_fields=["expanded_at", "metadata", "jobs_created", "jobs_enqueued", "jobs_failed", "touched_at"]
-    )  # fmt: skip
-
-
-def _give_up(tenant_id: UUID, execution_id: UUID, errors: Iterable[Mapping[str, Any]]) -> None:
-    """Nothing more is recorded. What is at work goes on, and the execution ends with it."""
-    with tenant_scope(tenant_id):
-        execution = executions.locked(tenant_id, execution_id)
-        if execution is None or execution.expanded_at is not None:
-            return
-        noted = [*execution.errors, *(as_error(dict(error)) for error in errors)]
-        execution.errors = noted[:MOST_ERRORS]
-        execution.expanded_at = clock.now()
-        execution.save(update_fields=["errors", "expanded_at"])
-    _settle(tenant_id, execution_id)
-
-
-def _settle(tenant_id: UUID, execution_id: UUID) -> None:
-    following = settle_jobs(tenant_id, execution_id)
-    if following is not None:
-        expand(tenant_id, following)

@@ -20,6 +20,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin, TabularInline
+from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminTextareaWidget
 
@@ -144,7 +145,8 @@ class KeptAdmin(PlatformAdmin):
 class RecordAdmin(KeptAdmin):
     """Shown only: the engine writes it. Newest first by the ids, page by page without counting, as there may be millions.
 
-    A row's page leaves out what is empty. `stands_for` names the column behind a field that is made by a method.
+    A row's page leaves out what is empty. `stands_for` names the column behind a field that is made by a method; a method that one of
+    the functions below has made knows its column.
     """
 
     stands_for: Mapping[str, str] = {}
@@ -167,7 +169,8 @@ class RecordAdmin(KeptAdmin):
         return shown
 
     def _is_empty(self, obj: Any, name: str) -> bool:
-        return getattr(obj, self.stands_for.get(name, name), self) in (None, "", {}, [])
+        made_of = getattr(getattr(self, name, None), "made_of", name)
+        return getattr(obj, self.stands_for.get(name, made_of), self) in (None, "", {}, [])
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -242,3 +245,34 @@ def as_json(value: Any) -> str:
 def badge(text: str, kind: str = "") -> SafeString:
     """A word in a coloured box. `kind` is success, info, warning, danger or nothing."""
     return render_to_string("unfold/helpers/label.html", {"text": text.replace("_", " "), "type": kind})
+
+
+# Fields that many admins show in the same way: `state = badge_of("status", LABELS)` in the class of one.
+
+
+def badge_of(column: str, kinds: Mapping[str, str], title: str = "Status") -> Any:
+    """The word in the column, in the colour that belongs to it."""
+    return _made_of(column, title, lambda row, value: badge(value, kinds.get(value, "")))
+
+
+def link_of(
+    column: str, model: type[Model], title: str, *, text: Callable[[Any], object] | None = None
+) -> Any:
+    """A link to the row whose key is in the column; it reads `text` of our row, else the key."""
+    return _made_of(column, title, lambda row, value: link_to(model, value, text(row) if text else value))
+
+
+def json_of(column: str, title: str) -> Any:
+    """The data in the column, indented."""
+    return _made_of(
+        column, title, lambda row, value: format_html('<pre class="orc-output">{}</pre>', as_json(value))
+    )
+
+
+def _made_of(column: str, title: str, shown: Callable[[Any, Any], SafeString]) -> Any:
+    @display(description=title)
+    def field(admin: Any, row: Any) -> SafeString:
+        return shown(row, getattr(row, column))
+
+    field.made_of = column
+    return field
