@@ -12,7 +12,7 @@ from typing import Any
 
 from pipelines.data_sources.shapes import Scalar, Source
 from pipelines.definition.faults import DefinitionError, Faults, at, shown
-from pipelines.definition.values import text_fault
+from pipelines.definition.reading import text_fault
 
 FIELD_NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_]{0,62}")  # two _ are how Django follows relations
 TABLE_NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_-]{0,62}")

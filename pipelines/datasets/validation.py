@@ -15,7 +15,7 @@ from django.conf import settings
 
 from pipelines.data_sources import RowError, Table, read_row
 from pipelines.definition.faults import DefinitionError, Fault, at, shown
-from pipelines.definition.values import number
+from pipelines.definition.reading import number
 from pipelines.exceptions import PipelineError, TooManyRows
 from pipelines.tables import BadTable, csv_lines, plain
 from tenants import strict_json

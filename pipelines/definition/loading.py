@@ -18,7 +18,7 @@ import yaml
 from yaml import CSafeLoader
 
 from pipelines.definition.faults import DefinitionError, Fault, Faults, at, shown
-from pipelines.definition.values import text_fault
+from pipelines.definition.reading import text_fault
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 40  # levels; a definition has about five, free params up to twenty more

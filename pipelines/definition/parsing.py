@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.definition.faults import Faults, at, shown
-from pipelines.definition.reading import Reader, fault_of_amount, fault_of_text
+from pipelines.definition.reading import JsonCopier, Reader, fault_of_amount, fault_of_text, number
 from pipelines.definition.shapes import (
     EscalationDefinition,
     OnTimeout,
@@ -26,7 +26,6 @@ from pipelines.definition.shapes import (
     RetryStrategy,
     StepDefinition,
 )
-from pipelines.definition.values import JsonCopier, number
 from pipelines.graph import UpstreamFailure, find_cycles
 from pipelines.subjects import fault_of_template
 

@@ -26,8 +26,7 @@ a condition that is neither true nor false. Nothing is converted silently: true 
 never ordered against numbers. `and` and `or` look at their right side only if the left one does not decide.
 """
 
-from pipelines.expressions.checking import Kind, Reads, check, reads
-from pipelines.expressions.evaluation import condition, evaluate, items
+from pipelines.expressions.evaluation import Kind, Reads, check, condition, evaluate, items, reads
 from pipelines.expressions.syntax import LONGEST, MOST_TOKENS, ExpressionError, tokens_of
 
 __all__ = (

@@ -11,7 +11,7 @@ from operator import ge, gt, le, lt
 from typing import Any, TypeGuard
 
 from pipelines.definition.faults import Faults, shown
-from pipelines.definition.values import number
+from pipelines.definition.reading import number
 
 MOST_STEPS = 12_000  # of one evaluation: enough to look through a list of 10,000, and done within 20 ms
 LETTERS_PER_STEP = 100  # long text costs steps as well

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from pipelines.definition.faults import shown
-from pipelines.definition.values import number, text_fault
+from pipelines.definition.reading import number, text_fault
 
 LONGEST = 2_000  # characters
 DEEPEST = 32  # nodes from the top to the bottom

@@ -25,9 +25,8 @@ from pipelines import data_sources, submission, tables, timing
 from pipelines.data_sources import DataSourceError, ExpansionError, Pacing, Params, ParamsError
 from pipelines.definition import DefinitionError, synonyms
 from pipelines.definition.faults import Fault, Faults, at, shown
-from pipelines.definition.reading import Reader
+from pipelines.definition.reading import JsonCopier, Reader
 from pipelines.definition.synonyms import Translated
-from pipelines.definition.values import JsonCopier
 from pipelines.exceptions import AlreadyExists, NotFound, ScheduleChanged
 from pipelines.models import Pipeline, Schedule
 from pipelines.models.schedule import TIMING, AfterOnce, Overlap, Repeat

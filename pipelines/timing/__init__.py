@@ -26,7 +26,7 @@ Without a `start_at` they count from the beginning of 1970 in UTC. They are mult
 """
 
 from pipelines.timing.nominal import times
-from pipelines.timing.words import in_words
+from pipelines.timing.parsing import in_words
 
 from .nominal import DEFAULT_TIMEZONE, CatchUp, DstFold, DstGap, Missed, Repeat, Timing, jittered, missed
 from .parsing import TimingError, faults, read
