@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,12 @@ from typing import Any
 from django.db import connections, transaction
 
 from tenants.context import OWNER
+
+_CHANGED = re.compile(r"\b(?:UPDATE|DELETE FROM|INSERT INTO) (\w+)")
+_COLUMNS = """
+    SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute
+    WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+"""
 
 
 @contextmanager
@@ -22,3 +29,28 @@ def past_all_guards() -> Iterator[Callable[..., int]]:
             return cursor.rowcount
 
         yield run
+
+
+@contextmanager
+def damaged(*statements: str) -> Iterator[list[int]]:
+    """What the statements do, as long as the block takes: to make the same work anew for each damage takes longer than to undo it.
+
+    Yields how many rows each of them has changed.
+    """
+    tables = sorted({table for statement in statements for table in _CHANGED.findall(statement)})
+    with past_all_guards() as run:
+        for table in tables:
+            run(f"CREATE TEMPORARY TABLE was_{table} AS TABLE {table}")
+        changed = [run(statement) for statement in statements]
+    try:
+        yield changed
+    finally:
+        with past_all_guards() as run, connections[OWNER].cursor() as cursor:
+            for table in tables:
+                cursor.execute(_COLUMNS, [table])
+                (columns,) = cursor.fetchone()
+                run(f"DELETE FROM {table}")
+                run(
+                    f"INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM was_{table}"
+                )
+                run(f"DROP TABLE was_{table}")

@@ -16,7 +16,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,19 @@ def one_after_another() -> Iterator[Path | None]:
     with pattern.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield pattern
+
+
+def made_once(name: str, make: Callable[[], str]) -> str:
+    """The text that `make` returns, made by one process of a run and read by the others. Each makes its own where a run has no folder."""
+    home = os.environ.get(HOME)
+    if not home:
+        return make()
+    kept = Path(home) / name
+    with kept.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            kept.write_text(make(), encoding="utf-8")
+    return kept.read_text(encoding="utf-8")
 
 
 def redis_is_ours() -> bool:

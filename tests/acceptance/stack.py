@@ -59,10 +59,12 @@ class Stack:
         """Run `manage.py`, by the process that stands ready for commands if there is one by now."""
         ready = [sys.executable, "-S", "-E", preloaded.__file__, str(self.commands)]
         alone = [sys.executable, str(ROOT / "manage.py")]
-        return subprocess.run(
+        done = subprocess.run(
             [*(ready if self.commands.exists() else alone), *arguments],
-            env=self.environment, cwd=ROOT, capture_output=True, text=True, check=check, timeout=180,
+            env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=180,
         )  # fmt: skip
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done
 
     @property
     def commands(self) -> Path:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from functools import cache
 
-import pytest
-
 from tests import requirements
 
 DEMANDS = requirements.demands()
@@ -18,18 +16,16 @@ def names_in(file: str) -> frozenset[str]:
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
-@pytest.mark.parametrize("number", DEMANDS)
-def test_a_demand_is_held_by_tests_that_exist_or_says_why_not(number: str) -> None:
-    demand = DEMANDS[number]
-
-    assert demand.keys() <= requirements.MEMBERS
-    assert demand["demand"].strip()
-    for test in demand.get("tests", ()):
-        file, _, name = test.partition("::")
-        assert name.startswith("test_"), test
-        assert name in names_in(file), f"{number} is held by {test}, which is gone"
-    for reason in ("instead", "open"):
-        assert demand.get(reason, "A sentence.").endswith("."), f"{number}: {reason} is no sentence"
+def test_every_demand_is_held_by_tests_that_exist_or_says_why_not() -> None:
+    for number, demand in DEMANDS.items():
+        assert demand.keys() <= requirements.MEMBERS, number
+        assert demand["demand"].strip(), number
+        for test in demand.get("tests", ()):
+            file, _, name = test.partition("::")
+            assert name.startswith("test_"), test
+            assert name in names_in(file), f"{number} is held by {test}, which is gone"
+        for reason in ("instead", "open"):
+            assert demand.get(reason, "A sentence.").endswith("."), f"{number}: {reason} is no sentence"
 
 
 #: What is missing, in part or whole. Nothing is added here: a demand that is new is met, or has a reason.

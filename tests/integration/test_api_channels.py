@@ -58,19 +58,6 @@ def test_only_admins_change_channels(api: Any, role: str) -> None:
         problem(client.post(f"{place}{deed}/"), 403, "forbidden")
 
 
-def test_another_tenants_channel_does_not_exist(api: Any, other_tenant: Tenant) -> None:
-    place = f"{CHANNELS}{made(api())['id']}/"
-    stranger = api(tenant=other_tenant)
-
-    assert stranger.get(CHANNELS).json()["results"] == []
-    problem(stranger.get(place), 404, "not_found")
-    problem(stranger.put(place, ADS, format="json"), 404, "not_found")
-    problem(stranger.delete(place), 404, "not_found")
-    for deed in ("expire", "reactivate", "disable"):
-        problem(stranger.post(f"{place}{deed}/"), 404, "not_found")
-    assert api("viewer").get(place).status_code == 200
-
-
 def test_every_fault_is_named(api: Any) -> None:
     body = {"name": " ", "kind": 5, "expires_at": "tomorrow", "details": [], "status": "active"}
 

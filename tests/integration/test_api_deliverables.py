@@ -181,29 +181,6 @@ def test_changes_are_for_operators(api: Any, acme: Tenant, role: str) -> None:
         assert answer.json()["required_role"] == "operator"
 
 
-def test_another_tenants_deliverables_and_periods_are_not_there(
-    engine: Engine, api: Any, acme: Tenant, other_tenant: Tenant
-) -> None:
-    made = make(api())
-    period = period_of(acme, made)
-    stranger = api("admin", tenant=other_tenant)
-
-    for answer in (
-        stranger.get(made["link"]),
-        stranger.put(made["link"], {"name": "Mine", "pipelines": ["flow"]}),
-        stranger.delete(made["link"]),
-        stranger.post(f"{made['link']}start-period/"),
-        stranger.get(period),
-        stranger.post(f"{period}plan/", {}),
-        stranger.post(f"{period}plan/", {"plan": PLAN}),
-        stranger.post(f"{period}cancel/", {}),
-    ):
-        problem(answer, 404, "not_found")
-    for address in (DELIVERABLES, PERIODS, f"{PERIODS}?deliverable={made['id']}"):
-        assert stranger.get(address).json()["results"] == []
-    assert api().get(period).json()["status"] == "planning"
-
-
 # Periods
 
 

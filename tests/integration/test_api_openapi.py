@@ -27,6 +27,7 @@ from pipelines.schedules import editing
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import WebhookEndpoint
+from tests import servers
 from tests.engine import Engine
 from tests.integration.permission_table import permissions
 from tests.integration.test_api_access import problem
@@ -41,10 +42,14 @@ CALLBACKS = "/api/v1/agent-runs/"
 
 @cache
 def schema() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(servers.made_once("openapi.json", _document))
+    return found
+
+
+def _document() -> str:
     out = io.StringIO()
     call_command("spectacular", "--fail-on-warn", "--format", "openapi-json", stdout=out)
-    found: dict[str, Any] = json.loads(out.getvalue())
-    return found
+    return out.getvalue()
 
 
 @cache

@@ -275,19 +275,3 @@ def test_schedules_are_changed_by_admins(api: Any, acme: Tenant, role: str) -> N
     ):
         assert problem(answer, 403, "forbidden")["required_role"] == "admin"
     assert client.get(made["link"]).status_code == 200
-
-
-def test_another_tenants_schedule_is_not_there(api: Any, acme: Tenant, other_tenant: Tenant) -> None:
-    link = make(api())["link"]
-    stranger = api("admin", tenant=other_tenant)
-
-    for answer in (
-        stranger.get(link),
-        stranger.put(link, body()),
-        stranger.patch(link, {"enabled": False}),
-        stranger.delete(link),
-        stranger.post(f"{link}run/"),
-        *(stranger.get(f"{link}{part}/") for part in ("preview", "executions", "firings")),
-    ):
-        problem(answer, 404, "not_found")
-    assert stranger.get(SCHEDULES).json()["results"] == []

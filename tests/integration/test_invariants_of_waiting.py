@@ -21,7 +21,7 @@ from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Out
 from agents.exceptions import PermanentAgentError
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.damage import past_all_guards
+from tests.damage import damaged
 from tests.engine import Engine
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
@@ -277,48 +277,47 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_found_and_named(what: str, waiting: Waiting) -> None:
-    invariants_broken, statement = DAMAGE[what]
+def test_damage_is_found_and_named(waiting: Waiting) -> None:
+    found = {}
+    for what, (_, statement) in DAMAGE.items():
+        with damaged(statement) as changed:
+            assert all(changed), f"the damage must be done for the test to mean anything: {what}"
+            found[what] = _broken()
 
-    with past_all_guards() as run:
-        assert run(statement), "the damage must be done for the test to mean anything"
-
-    assert _broken() == invariants_broken
-
-
-@pytest.mark.parametrize(
-    ("limit", "lowered"),
-    [
-        ("ORCHESTRATOR_TOOL_CALLS_PER_RUN", 0),
-        ("ORCHESTRATOR_SUBTASKS_PER_ACTIVITY", 0),
-        ("ORCHESTRATOR_SUBTASK_DEPTH", 0),
-        ("ORCHESTRATOR_ACTIVITIES_PER_TREE", 1),
-        ("ORCHESTRATOR_REASSIGNMENTS", 0),
-    ],
-)
-def test_more_than_a_limit_allows_is_found(limit: str, lowered: int, waiting: Waiting, settings: Any) -> None:
-    setattr(settings, limit, lowered)
-
-    assert _broken() == {"I25"}
+    assert found == {what: broken for what, (broken, _) in DAMAGE.items()}
+    assert _broken() == set(), "what was damaged is as it was"
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+LOWERED = {
+    "ORCHESTRATOR_TOOL_CALLS_PER_RUN": 0,
+    "ORCHESTRATOR_SUBTASKS_PER_ACTIVITY": 0,
+    "ORCHESTRATOR_SUBTASK_DEPTH": 0,
+    "ORCHESTRATOR_ACTIVITIES_PER_TREE": 1,
+    "ORCHESTRATOR_REASSIGNMENTS": 0,
+}
+
+
+def test_more_than_a_limit_allows_is_found(waiting: Waiting, settings: Any) -> None:
+    found = {}
+    for limit, lowered in LOWERED.items():
+        allowed = getattr(settings, limit)
+        setattr(settings, limit, lowered)
+        found[limit] = _broken()
+        setattr(settings, limit, allowed)
+
+    assert found == {key: {"I25"} for key in LOWERED}
+
+
+def test_deadlines_and_failures_that_are_forgotten_are_found_at_rest(waiting: Waiting) -> None:
+    for statement in (
         "UPDATE activities_deadline SET at = now() - interval '5 minutes' WHERE happened_at IS NULL",
         "UPDATE activities_deadletter SET handled_at = NULL, escalation_id = NULL, state = 'closed',"
         " created_at = created_at - interval '5 minutes'",
-    ],
-)
-def test_deadlines_and_failures_that_are_forgotten_are_found_at_rest(
-    statement: str, waiting: Waiting
-) -> None:
-    with past_all_guards() as run:
-        assert run(statement)
-
-    assert "I19" not in _broken()
-    assert "I19" in _broken(quiesced=True)
+    ):
+        with damaged(statement) as changed:
+            assert all(changed)
+            assert "I19" not in _broken()
+            assert "I19" in _broken(quiesced=True)
 
 
 def test_a_call_that_goes_on_after_its_work_was_put_aside_may_hold_its_slot(

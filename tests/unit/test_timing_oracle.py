@@ -1,6 +1,6 @@
 """Nominal times are held against an oracle that shares nothing with them: it asks what the clock shows, minute by minute.
 
-The oracle reads crons itself, walks through every minute of two years in five zones whose clocks change, and decides by
+The oracle reads crons itself, walks through every minute of a year in five zones whose clocks change, and decides by
 what it has seen. It knows no rule about changes but that they show as a jump.
 """
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 
 #: One with a change of 30 minutes, one that changes at midnight, two in the north and one in the south.
 ZONES = ("America/New_York", "Europe/London", "Australia/Sydney", "Australia/Lord_Howe", "America/Santiago")
-TWO_YEARS = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC))
+A_YEAR = (datetime(2028, 1, 1, tzinfo=UTC), datetime(2029, 1, 1, tzinfo=UTC))  # with a 29th of February
 DAY = 1440  # minutes
 ONE_MINUTE = timedelta(minutes=1)
 LATEST_BEFORE = timedelta(microseconds=1)
@@ -128,8 +128,8 @@ def values(field: str, low: int, high: int) -> set[int]:
 
 
 @cache
-def two_years(zone: str) -> Clock:
-    return Clock.watched(zone, *TWO_YEARS)
+def a_year(zone: str) -> Clock:
+    return Clock.watched(zone, *A_YEAR)
 
 
 def ours(cron: str, zone: str, gap: DstGap, fold: DstFold, start: datetime, end: datetime) -> list[datetime]:
@@ -138,13 +138,13 @@ def ours(cron: str, zone: str, gap: DstGap, fold: DstFold, start: datetime, end:
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_two_years_of_every_cron_and_policy_are_what_the_clock_shows(zone: str) -> None:
-    clock = two_years(zone)
+def test_a_year_of_every_cron_and_policy_are_what_the_clock_shows(zone: str) -> None:
+    clock = a_year(zone)
 
-    assert len(clock.jumps) == 4
+    assert len(clock.jumps) == 2
     for cron in CRONS:
         for gap, fold in ((gap, fold) for gap in DstGap for fold in DstFold):
-            assert ours(cron, zone, gap, fold, *TWO_YEARS) == clock.firings(cron, gap, fold), (
+            assert ours(cron, zone, gap, fold, *A_YEAR) == clock.firings(cron, gap, fold), (
                 cron,
                 gap,
                 fold,
@@ -153,11 +153,11 @@ def test_two_years_of_every_cron_and_policy_are_what_the_clock_shows(zone: str) 
 
 @pytest.mark.parametrize("zone", ZONES)
 def test_a_cron_that_holds_every_hour_fires_whenever_the_clock_shows_its_minute(zone: str) -> None:
-    clock = two_years(zone)
+    clock = a_year(zone)
 
     for cron in ELAPSED:
         expected = clock.firings(cron, DstGap.SKIP, DstFold.BOTH)
-        assert ours(cron, zone, DstGap.SHIFT, DstFold.FIRST, *TWO_YEARS) == expected, cron
+        assert ours(cron, zone, DstGap.SHIFT, DstFold.FIRST, *A_YEAR) == expected, cron
 
 
 def fields(low: int, high: int) -> st.SearchStrategy[str]:
@@ -178,12 +178,12 @@ crons = st.tuples(fields(0, 59), fields(0, 23) | st.sampled_from(["0-3", "1,2", 
     zone=st.sampled_from(ZONES),
     gap=st.sampled_from(DstGap),
     fold=st.sampled_from(DstFold),
-    jump=st.integers(0, 3),
+    jump=st.integers(0, 1),
 )
 def test_any_cron_around_any_change_is_what_the_clock_shows(
     cron: str, zone: str, gap: DstGap, fold: DstFold, jump: int
 ) -> None:
-    clock = two_years(zone)
+    clock = a_year(zone)
     change = clock.jumps[jump][0]
     part = clock.part(change - DAY, change + DAY)
 
@@ -198,13 +198,13 @@ def test_any_cron_around_any_change_is_what_the_clock_shows(
     zone=st.sampled_from(ZONES),
     gap=st.sampled_from(DstGap),
     fold=st.sampled_from(DstFold),
-    jump=st.integers(0, 3),
+    jump=st.integers(0, 1),
     seconds=st.integers(-20_000, 20_000),
 )
 def test_wherever_the_search_begins_the_times_after_it_are_the_same(
     cron: str, zone: str, gap: DstGap, fold: DstFold, jump: int, seconds: int
 ) -> None:
-    clock = two_years(zone)
+    clock = a_year(zone)
     change = clock.start + clock.jumps[jump][0] * ONE_MINUTE
     timing = Timing(repeat=Repeat.CRON, cron=cron, timezone=zone, dst_gap=gap, dst_fold=fold)
     begin, end = change - timedelta(days=1), change + timedelta(days=1)

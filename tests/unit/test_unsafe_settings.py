@@ -210,6 +210,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
 def _check(**changes: str) -> subprocess.CompletedProcess[str]:
     environment = {
         "PATH": os.environ["PATH"],
+        "PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX", ""),  # else all would be compiled anew
         **SAFE,
         "DJANGO_SETTINGS_MODULE": "orchestrator.settings.production",
         **changes,

@@ -86,7 +86,7 @@ def test_every_page_can_be_opened(run: PipelineRun, failed: Activity, root: Clie
     opened, request = 0, root.get("/admin/").wsgi_request
 
     for model, row in _all_rows():
-        pages = [list_of(model)]
+        pages = []
         if admin.site._registry[model].has_add_permission(request):
             pages.append(f"{list_of(model)}add/")
         if row is not None:
@@ -95,13 +95,13 @@ def test_every_page_can_be_opened(run: PipelineRun, failed: Activity, root: Clie
             assert root.get(page).status_code == 200, page
             opened += 1
 
-    assert opened > 60
+    assert opened > 40
 
 
 def test_every_list_can_be_searched_and_filtered(run: PipelineRun, failed: Activity, root: Client) -> None:
     for model, model_admin in admin.site._registry.items():
-        if model_admin.search_fields:
-            assert root.get(list_of(model), {"q": f"acme {run.pk}"}).status_code == 200, model
+        asked = {"q": f"acme {run.pk}"} if model_admin.search_fields else {}
+        assert root.get(list_of(model), asked).status_code == 200, model
     for situation in ("queued", "running", "people", "trouble"):
         assert (
             root.get(list_of(Activity), {"situation": situation, "tenant": "acme", "role": "qa"}).status_code

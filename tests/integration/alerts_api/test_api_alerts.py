@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from activities.models import Alert
 from activities.notifications.delivery import deliver_waiting
-from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
 from tests.answers import problem
@@ -96,14 +94,3 @@ def test_a_viewer_only_looks(api: Any, tenant: Tenant) -> None:
     problem(
         api("reviewer").post(f"{place}acknowledge/", {"note": "x"}, format="json"), 400, "validation_failed"
     )
-
-
-def test_another_tenants_alert_does_not_exist(api: Any, tenant: Tenant, other_tenant: Tenant) -> None:
-    place = f"{ALERTS}{raised(tenant)}/"
-    stranger = api(tenant=other_tenant)
-
-    assert listed(stranger) == []
-    problem(stranger.get(place), 404, "not_found")
-    problem(stranger.post(f"{place}acknowledge/"), 404, "not_found")
-    with tenant_scope(tenant.pk):
-        assert Alert.objects.get().acknowledged_at is None

@@ -287,20 +287,3 @@ def test_only_admins_say_where_alerts_go(api: Any, role: str) -> None:
     problem(client.delete(place), 403, "forbidden")
     problem(client.post(f"{place}test/"), 403, "forbidden")
     problem(client.post(f"{place}renew-secret/"), 403, "forbidden")
-
-
-def test_another_tenants_channel_does_not_exist(api: Any, tenant: Tenant, other_tenant: Tenant) -> None:
-    place = f"{CHANNELS}{made(api())['id']}/"
-    stranger = api(tenant=other_tenant)
-
-    assert stranger.get(CHANNELS).json()["results"] == []
-    for answer in (
-        stranger.get(place),
-        stranger.put(place, {"name": "x", "target": "x@example.com"}, format="json"),
-        stranger.delete(place),
-        stranger.post(f"{place}test/"),
-        stranger.post(f"{place}renew-secret/"),
-    ):
-        problem(answer, 404, "not_found")
-    with tenant_scope(tenant.pk):
-        assert NotificationChannel.objects.get().name == "Ops"

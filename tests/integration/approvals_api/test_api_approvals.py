@@ -216,19 +216,6 @@ def test_the_list_is_narrowed_by_type_status_role_and_activity(
     problem(client.get(f"{APPROVALS}?statuz=pending"), 400, "validation_failed")
 
 
-def test_another_tenant_finds_nothing_and_may_do_nothing(
-    api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
-) -> None:
-    approval = asked(api("operator"))
-    stranger = api("admin", tenant=other_tenant)
-
-    assert stranger.get(APPROVALS).json()["results"] == []
-    problem(stranger.get(of(approval)), 404, "not_found")
-    problem(stranger.post(of(approval, "decide"), {"decision": "approved"}), 404, "not_found")
-    problem(stranger.post(of(approval, "withdraw")), 404, "not_found")
-    assert engine.status(acme, UUID(approval["id"])) == "created"
-
-
 @pytest.mark.parametrize(("role", "verb"), [("viewer", "decide"), ("viewer", "withdraw"), ("reviewer", "")])
 def test_each_role_may_do_what_is_its_own(
     api: Any, engine: Engine, acme: Tenant, role: str, verb: str

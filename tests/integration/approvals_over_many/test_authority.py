@@ -32,7 +32,7 @@ from tests.toolbox import OUTPUT, Caller, at_work, caller_of, calls_of
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
-EXAMPLES = 12
+EXAMPLES = 8
 ACTIVITIES, APPROVALS, INBOX = "/api/v1/activities/", "/api/v1/approvals/", "/api/v1/inbox/"
 
 

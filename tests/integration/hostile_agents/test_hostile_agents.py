@@ -89,11 +89,15 @@ def test_a_run_token_at_another_run_finds_nothing_and_changes_nothing(
     )
 
 
-@pytest.mark.parametrize("token", ["", "x", "a:b:c", "null", "eyJhbGciOiJub25lIn0.e30.", "x" * 5_000])
-def test_what_is_no_token_opens_nothing(world: World, token: str) -> None:
+def test_what_is_no_token_opens_nothing(world: World) -> None:
     good = world.agent.request.callback.token
     for text in (
-        token,
+        "",
+        "x",
+        "a:b:c",
+        "null",
+        "eyJhbGciOiJub25lIn0.e30.",
+        "x" * 5_000,
         good[:-1] + ("E" if good.endswith("A") else "A"),
         good + ":x",
     ):

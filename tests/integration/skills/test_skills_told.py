@@ -129,12 +129,6 @@ def test_what_an_agent_may_not_know_is_not_there(asking: Agent, acme: Tenant, fi
     problem(read(asking, "no-such"), 404, "not_found")
 
 
-def test_a_skill_of_another_tenant_is_not_there(asking: Agent, other_tenant: Tenant) -> None:
-    add(other_tenant, key="theirs")
-
-    problem(read(asking, "theirs"), 404, "not_found")
-
-
 def test_skills_are_read_while_the_run_is_live_and_by_nobody_else(api: Any, asking: Agent) -> None:
     problem(api("admin").get(f"/{asking.address}skills/tone/"), 401, "invalid_token")
 
