@@ -25,9 +25,9 @@ demo-model: $(VENV)/.model ## Run the pipeline with a real language model on thi
 up: $(VENV)/.run ## Run everything in the foreground until Ctrl-C; PORT and FLOWER_PORT choose ports
 	@$(RUN) manage.py up
 
-# Three processes, whatever the cores: each waits part of the time, for PostgreSQL, for a browser, for processes that start.
+# Four processes, whatever the cores: each waits part of the time, for PostgreSQL, for a browser, for processes that start.
 test: $(VENV)/.dev ## Run the test suite against real servers; what fails is tried again; ARGS="-k word" is handed to pytest
-	$(RUN) -m tests.run -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(RUN) -m tests.run -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(VENV)/.dev ## Run the tests that need no server, in half a minute; ARGS="-k word" is handed to pytest
 	ORCHESTRATOR_TEST_SERVERS=none $(RUN) -m pytest -n 2 --dist loadfile -q tests/unit tests/architecture clients/python/tests $(ARGS)

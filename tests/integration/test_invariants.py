@@ -16,7 +16,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from activities import leases, outputs, relay
-from activities.admission import Exchange, exchange
+from activities.admission import Exchange, exchange, rebuilding
 from activities.admission.exchange import Release
 from activities.human_tasks import approvals
 from activities.maintenance import invariants
@@ -77,6 +77,12 @@ def work(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> Work:
     engine.drain()
     engine.submit(other_tenant, "blog-writer")
     return Work(tenant, other_tenant, twice, accepted)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else is at work, so `recover` need not wait for what others have under way."""
+    monkeypatch.setattr(rebuilding, "SETTLE_SECONDS", 0.0)
 
 
 @pytest.fixture
