@@ -294,20 +294,20 @@ def _submit(client: httpx2.Client) -> list[str]:
 
 
 def _torment(stack: Stack, dice: random.Random) -> None:
-    """About twenty seconds of faults, each in the middle of the work."""
+    """About fifteen seconds of faults, each in the middle of the work."""
     supervisor = stack.supervisor
-    for number in range(8):
+    for number in range(6):
         time.sleep(dice.uniform(0.5, 1.2))
         victim = f"worker-{dice.randrange(3)}"
-        if number == 2:
+        if number == 1:
             _wipe_redis(stack)
-        elif number == 4:
+        elif number == 2:
             supervisor.kill(victim, signal.SIGSTOP)
             time.sleep(4.0)  # longer than it takes to be declared lost
             supervisor.kill(victim, signal.SIGCONT)
-        elif number == 5:
+        elif number == 3:
             _restart_postgres(stack)
-        elif number == 6:
+        elif number == 4:
             supervisor.kill("beat-0")
             stack.start_beat("beat-0")
         else:

@@ -128,7 +128,7 @@ def test_operations_names_no_setting_that_is_gone() -> None:
     } == set()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+@tree.each(DOCUMENTS, _name)
 def test_every_link_leads_somewhere(document: Path) -> None:
     lost = []
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
@@ -142,7 +142,7 @@ def test_every_link_leads_somewhere(document: Path) -> None:
     assert lost == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+@tree.each(DOCUMENTS, _name)
 def test_every_path_that_is_named_exists(document: Path) -> None:
     places = [tree.ROOT, *(tree.ROOT / app for app in tree.APPS), tree.ROOT / "activities" / "admission"]
     of_the_reader = {
@@ -164,7 +164,7 @@ def test_every_path_that_is_named_exists(document: Path) -> None:
     ] == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+@tree.each(DOCUMENTS, _name)
 def test_every_command_that_is_named_exists(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", _text("Makefile"), re.MULTILINE))
@@ -197,7 +197,7 @@ def test_every_name_of_code_that_architecture_gives_exists() -> None:
     assert names - known == set()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+@tree.each(DOCUMENTS, _name)
 def test_every_dotted_name_that_is_given_exists(document: Path) -> None:
     known = {module.name: module.text for module in tree.modules()}
     missing = []
@@ -261,7 +261,7 @@ def test_the_licence_is_the_one_that_the_project_names() -> None:
     assert "Apache License 2.0" in _text("README.md")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
+@tree.each(DOCUMENTS, _name)
 def test_documents_are_plain(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
 

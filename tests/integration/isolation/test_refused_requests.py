@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 from urllib.parse import quote
 
@@ -25,7 +28,23 @@ OPERATOR = {"$gt": ""}
 WRITTEN = json.dumps(OPERATOR)
 IGNORED = {("GET providers/", "limit")}  # a handful, always in one page
 
-every_operation = pytest.mark.parametrize("operation", operations(), ids=lambda operation: operation.name)
+
+def every(check: Callable[..., None]) -> Callable[..., None]:
+    """Makes one test of a check of one operation: all are tried, and each that fails is told by its name."""
+
+    @wraps(check)
+    def test(**fixtures: Any) -> None:
+        wrong = {}
+        for operation in operations():
+            try:
+                check(operation, **fixtures)
+            except AssertionError as error:
+                wrong[operation.name] = str(error)
+        assert wrong == {}
+
+    wanted = inspect.signature(check)
+    test.__signature__ = wanted.replace(parameters=list(wanted.parameters.values())[1:])  # type: ignore[attr-defined]
+    return test
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +79,7 @@ def harmless(answer: Answer, asked: Any) -> Answer:
     return answer
 
 
-@every_operation
+@every
 def test_a_token_in_the_address_is_refused(operation: Operation, mine: World, things: Things) -> None:
     client = mine.agent if operation.of_runs else mine.admin
     secret = f"orc_{'a' * 43}"
@@ -72,7 +91,7 @@ def test_a_token_in_the_address_is_refused(operation: Operation, mine: World, th
         assert secret not in answer.whole
 
 
-@every_operation
+@every
 def test_a_token_does_no_more_than_its_scopes(
     operation: Operation, mine: World, things: Things, scoped: dict[str, APIClient]
 ) -> None:
@@ -84,7 +103,7 @@ def test_a_token_does_no_more_than_its_scopes(
     assert (reads.status == refused) == (operation.of_runs or operation.method != "get"), reads.body
 
 
-@every_operation
+@every
 def test_an_operator_is_no_id_and_no_filter(operation: Operation, mine: World, things: Things) -> None:
     client = mine.agent if operation.of_runs else mine.admin
     address, body = addresses.own(operation, things), operation.body(mine.word)
@@ -111,12 +130,10 @@ def test_an_operator_is_no_id_and_no_filter(operation: Operation, mine: World, t
         assert nested.status == 400 or "limit" not in dict(operation.queries), (name, nested.body)
 
 
-@pytest.mark.parametrize(
-    "operation",
-    [each for each in operations() if each.content is not None],
-    ids=lambda operation: operation.name,
-)
+@every
 def test_an_operator_is_no_value_in_a_body(operation: Operation, mine: World, things: Things) -> None:
+    if operation.content is None:
+        return
     client = mine.agent if operation.of_runs else mine.admin
     address, least = addresses.own(operation, things), operation.body(mine.word)
 
