@@ -19,7 +19,7 @@ from psycopg.types.json import Jsonb
 from activities.exceptions import NotFound
 from activities.models import Alert, AlertDelivery, NotificationChannel
 from activities.models.alert import AlertKind, ChannelKind, Severity
-from agents import references
+from agents import registry
 from agents.models import Agent, Health
 from agents.redaction import excerpt
 from tenants.context import tenant_scope
@@ -181,7 +181,7 @@ def tell_of_agent_health(sender: Any, *, agent: Agent, **kwargs: Any) -> None:
         if away
         else f"The agent {agent.role} can be reached again"
     )
-    found = references.to(agent.role)
+    found = registry.references_to(agent.role)
     for number, tenant_id in enumerate(dict.fromkeys(reference.tenant_id for reference in found)):
         needs_it = [reference for reference in found if reference.tenant_id == tenant_id]
         raise_alert(
@@ -189,7 +189,7 @@ def tell_of_agent_health(sender: Any, *, agent: Agent, **kwargs: Any) -> None:
             AlertKind.AGENT_HEALTH,
             title,
             # Not why: the reason names the endpoint, which is the platform's own affair.
-            body=f"It is needed by: {references.in_words(needs_it)}. The agent's page in the admin says more.",
+            body=f"It is needed by: {registry.references_in_words(needs_it)}. The agent's page in the admin says more.",
             severity=Severity.WARNING if away else Severity.INFO,
             facts={"role": agent.role, "health": agent.health, "checked_at": agent.health_checked_at},
             dedup_key=f"agent_health:{agent.role}:{agent.health}:{agent.health_checked_at:%Y%m%dT%H%M%S.%f}",

@@ -37,10 +37,10 @@ from activities.models import Activity, TurnedAway
 from activities.states import BANDS, Status
 from agents import configuration
 from agents.exceptions import AgentError
+from tenants.caches import TtlCache
 from tenants.context import APP, SYSTEM
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
-from tenants.ttl_cache import TtlCache
 
 from . import relay, transitions
 

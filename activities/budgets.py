@@ -31,12 +31,12 @@ from agents import prices
 from agents.configuration import RoleSettings
 from agents.contracts import Usage
 from agents.response_parser import MAX_COST_USD, MAX_MODEL, MAX_TOKENS
+from tenants import clock, money
+from tenants.caches import TtlCache
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Budget, BudgetWait, Reservation
-from tenants.money import budgets, calendar, ledger, reservations
-from tenants.money.reservations import BudgetedRun, Standing
+from tenants.money import BudgetedRun, Standing
 from tenants.sql import Statement
-from tenants.ttl_cache import TtlCache
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def reserve(row: Any, run_id: UUID, role: RoleSettings) -> None:
     """
     bearer = BudgetedRun(row.tenant_id, run_id, row.id, row.agent_role, row.deliverable_id)
     dollars, tokens = estimate(row.tenant_id, row.agent_role, role)
-    standings = reservations.reserve(bearer, dollars=dollars, tokens=tokens)
+    standings = money.reserve(bearer, dollars=dollars, tokens=tokens)
     for budget in standings:
         if not budget.has_room:
             raise OutOfBudget(budget, budget.need)
@@ -75,8 +75,8 @@ def _usual(tenant_id: UUID, role: str) -> tuple[Decimal, Decimal]:
     key = f"{tenant_id}:{role}"
     if (known := _averages.recall(key)) is not None:
         return known
-    since = calendar.today() - LOOKED_AT
-    found = ledger.average_of(tenant_id, role, since=since, most=MOST_ENTRIES)
+    since = clock.today() - LOOKED_AT
+    found = money.average_of(tenant_id, role, since=since, most=MOST_ENTRIES)
     given = (
         Decimal(str(settings.ORCHESTRATOR_RUN_ESTIMATE_USD)),
         Decimal(settings.ORCHESTRATOR_RUN_ESTIMATE_TOKENS),
@@ -97,7 +97,7 @@ def count_usage(run: RunToken, usage: Usage, *, beat: bool = False, progress: An
 
     Counted whatever has become of the run: what is spent is spent. In a `tenant_scope`, as the last that its transaction locks.
     """
-    usage, day = _sound(usage), calendar.today()
+    usage, day = _sound(usage), clock.today()
     price = prices.price_of(usage.model, in_batch=usage.in_batch)
     found = _COUNT.run(
         {
@@ -138,9 +138,7 @@ def _sound(usage: Usage) -> Usage:
 
 def _settled(run: RunToken, new: Any, day: date) -> OutOfBudget | None:
     bearer = BudgetedRun(run.tenant_id, run.run_id, new.activity, new.role or "", new.deliverable)
-    standings = reservations.settle(
-        bearer, dollars=new.dollars, tokens=new.tokens, ended=not new.live, day=day
-    )
+    standings = money.settle(bearer, dollars=new.dollars, tokens=new.tokens, ended=not new.live, day=day)
     _warn(run.tenant_id, standings)
     over = [budget for budget in standings if budget.over]
     return OutOfBudget(over[0], Decimal(0)) if over and new.live else None
@@ -151,7 +149,7 @@ def ended(run: RunToken, end: Any, usage: Usage | None = None) -> None:
     if usage is not None:
         count_usage(run, usage)
     elif end.reserved:
-        reservations.release(run.tenant_id, [run.run_id])
+        money.release(run.tenant_id, [run.run_id])
 
 
 def _warn(tenant_id: UUID, standings: list[Standing]) -> None:
@@ -225,7 +223,7 @@ def waits_of(tenant_id: UUID, activity_ids: Sequence[UUID]) -> dict[UUID, Budget
 
 def waiting() -> QuerySet[Any]:
     """Budgets that have something to do: work to release, or figures to count anew."""
-    return budgets.waited_for() | budgets.to_recount()
+    return money.waited_for() | money.to_recount()
 
 
 def leftovers() -> QuerySet[Any]:
@@ -237,11 +235,11 @@ def leftovers() -> QuerySet[Any]:
 def release_where_room() -> int:
     """Count anew what is to be counted, and release what may go on; returns how many activities. Any number may do it at once."""
     with system_scope():
-        recounts = list(budgets.to_recount().values_list("tenant_id", "pk")[:AT_ONCE])
+        recounts = list(money.to_recount().values_list("tenant_id", "pk")[:AT_ONCE])
     for tenant_id, budget_id in recounts:
-        _try(budgets.recount, tenant_id, budget_id)
+        _try(money.recount, tenant_id, budget_id)
     with system_scope():
-        roomy = list(budgets.waited_for().values_list("tenant_id", "pk")[:AT_ONCE])
+        roomy = list(money.waited_for().values_list("tenant_id", "pk")[:AT_ONCE])
     return sum(_try(release, tenant_id, budget_id) or 0 for tenant_id, budget_id in roomy)
 
 
@@ -254,7 +252,7 @@ def free_leftovers() -> int:
         runs_of.setdefault(tenant_id, []).append(run_id)
     for tenant_id, run_ids in runs_of.items():
         with tenant_scope(tenant_id):
-            reservations.release(tenant_id, run_ids)
+            money.release(tenant_id, run_ids)
     return len(found)
 
 
@@ -288,7 +286,7 @@ def _chosen(tenant_id: UUID, budget_id: UUID) -> list[UUID]:
         if budget is None:
             return []
         if budget.deleted_at is None:
-            budgets.roll(budget)
+            money.roll(budget)
             budget.save()
         queue = BudgetWait.objects.for_tenant(tenant_id).filter(budget_id=budget_id)
         first = list(queue.order_by("priority", "since").values_list("activity_id", "amount")[:AT_ONCE])

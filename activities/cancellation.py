@@ -19,8 +19,8 @@ from activities.models import Activity
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_reopened
 from activities.states import EXPIRING, LIVE, LinkKind, Status
+from tenants import money
 from tenants.context import tenant_scope
-from tenants.money import reservations
 
 from . import activity_tree, dead_letter_records, outbox, relay, transitions
 
@@ -98,7 +98,7 @@ def release_everything(
         ended += [_stop_work(tenant_id, dependent.id, actor, "cancelled") for dependent in cancelled]
     # Last: budgets are locked after everything else.
     if kept_for := [run.id for run in ended if run is not None and run.reserved]:
-        reservations.release(tenant_id, kept_for)
+        money.release(tenant_id, kept_for)
 
 
 def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str, run_status: str) -> Any | None:

@@ -31,7 +31,7 @@ from activities.load_shedding import PROTECTION
 from activities.models import Activity, ActivityRun, Wake
 from activities.provider_batches import items
 from activities.run_tokens import RunToken
-from agents import configuration, runner, sessions, skill_files
+from agents import configuration, runner, sessions, skills
 from agents.contracts import Accepted, AgentRequest, AgentResult, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError, ServerAway
 from agents.routing import queue_of
@@ -39,7 +39,6 @@ from agents.skills import Knowledge
 from tenants import clock, outages, request_context, tracing
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
-from tenants.money import calendar
 
 from . import admission, budgets, leases, relay, transitions
 
@@ -271,7 +270,7 @@ def _claim(grant: Grant, lease: leases.Lease, run_id: UUID, asked: float) -> _Cl
         found = transitions.claim(
             tenant_id=grant.tenant_id, activity_id=grant.activity_id, role=grant.role, run_id=run_id, grant=grant.grant,
             worker_id=lease.worker_id, timeout_seconds=role.timeout_seconds, version=role.adapter.version or "", briefing=briefing,
-            day=calendar.today(),
+            day=clock.today(),
         )  # fmt: skip
         if role.budgeted and (row := found.first()) is not None:
             budgets.reserve(row, run_id, execution_request.role_for(role, row.agent_options))
@@ -297,7 +296,7 @@ def _call(claimed: _Claimed) -> None:
     """Call the agent and record what comes of it. Raises `RunSuperseded` when that no longer counts."""
     run = claimed.run
     try:
-        with skill_files.laid_out(_request(claimed), claimed.knowledge) as request:
+        with skills.laid_out(_request(claimed), claimed.knowledge) as request:
             result = runner.run_agent(request, link=LinkOfRun(run))
         _answered(claimed, result)
     except AgentError as error:

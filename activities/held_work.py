@@ -14,7 +14,7 @@ from typing import Any
 
 from activities.rescheduling import HELD_BY_PROVIDERS
 from agents.governor import providers
-from tenants.money import calendar
+from tenants import money
 from tenants.sql import Statement
 
 _HELD = Statement.load(Path(__file__).parent / "sql" / "standing", "held")
@@ -85,7 +85,7 @@ def causes_by_role(parts: Iterable[HeldPart]) -> dict[str, str]:
 
 def _until(row: Any) -> datetime | None:
     if row.cause == BUDGET:
-        end: datetime | None = calendar.end_of(row.period, row.period_start)
+        end: datetime | None = money.end_of(row.period, row.period_start)
         return end
     due: datetime | None = row.due_at
     return due

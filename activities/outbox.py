@@ -30,7 +30,7 @@ from activities.admission.exchange import Offer
 from activities.models import Activity, ActivityRun, Wake
 from activities.models.dead_letter import BurialReason
 from activities.states import MAY_RUN, WILL_RUN, Status, WakeReason, WakeState
-from tenants import clock, request_context, wide_json
+from tenants import clock, request_context, wire_json
 from tenants.context import APP, SYSTEM, system_scope
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
@@ -66,7 +66,7 @@ class _Reason:
     def of(
         cls, activity_id: UUID, reason: str, payload: Mapping[str, Any], due_at: datetime | None = None, **told: Any
     ) -> _Reason:  # fmt: skip
-        document = wide_json.dumps(dict(payload), default=str, option=orjson.OPT_SORT_KEYS)
+        document = wire_json.dumps_stored(dict(payload), default=str, option=orjson.OPT_SORT_KEYS)
         return cls(
             activity_id, reason, document.decode(), hashlib.sha256(document).hexdigest(), due_at, **told
         )

@@ -19,8 +19,8 @@ from activities.models import Activity
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_settled
 from activities.states import LinkKind, Status, WakeReason
-from agents import references
-from agents.references import Broken, Reference, Source
+from agents import registry
+from agents.registry import BrokenReference, Reference, ReferenceSource
 from agents.signals import health_changed
 from tenants.context import SYSTEM
 from tenants.models import Tenant
@@ -33,7 +33,7 @@ def connect() -> None:
     channel_expired.connect(tell_of_expired_channel, dispatch_uid="activities.tell_of_expired_channel")
     channel_expiring.connect(tell_of_expiring_channel, dispatch_uid="activities.tell_of_expiring_channel")
     health_changed.connect(tell_of_agent_health, dispatch_uid="activities.tell_of_agent_health")
-    references.provide("activities", SOURCE)
+    registry.provide_references("activities", SOURCE)
 
 
 def end_wakes(sender: Any, *, activity: Any, **kwargs: Any) -> None:
@@ -114,9 +114,9 @@ def of(role: str) -> list[Reference]:
     ]
 
 
-def broken() -> list[Broken]:
+def broken() -> list[BrokenReference]:
     """None: work was checked when it was submitted, and waits when its agent is switched off."""
     return []
 
 
-SOURCE = Source(of, broken)
+SOURCE = ReferenceSource(of, broken)

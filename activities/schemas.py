@@ -12,7 +12,7 @@ from rest_framework import serializers
 
 from activities.decision_rules import DecisionRules, Later
 from agents import configuration
-from tenants.api.strict import (
+from tenants.api.serializers import (
     OPTIONAL,
     Flag,
     Identifier,

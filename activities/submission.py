@@ -21,7 +21,7 @@ from activities.exceptions import SubmissionRaced
 from activities.models import Activity, Deadline
 from activities.models.decision import DeadlineKind
 from agents import configuration
-from tenants import clock, request_context, wide_json
+from tenants import clock, request_context, wire_json
 from tenants.context import APP, current_tenant
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
@@ -216,7 +216,7 @@ def _given(
         **beginning.parameters,
         "tenant": tenant_id,
         "actor": actor,
-        "rows": wide_json.dumps([_row(tenant_id, item) for item in items], default=str).decode(),
+        "rows": wire_json.dumps_stored([_row(tenant_id, item) for item in items], default=str).decode(),
         "provenance": request_context.written(),
     }
 

@@ -13,7 +13,6 @@ from activities.models.alert import ChannelKind
 from activities.notifications import delivery, digests
 from activities.provider_batches import items, lifecycle
 from agents import health
-from agents.governor import probing
 from agents.routing import (
     DEAD_LETTERS,
     DIGESTS,
@@ -23,7 +22,7 @@ from agents.routing import (
     SYSTEM_QUEUE,
     notification_queue,
 )  # fmt: skip
-from tenants.retention import purging
+from tenants.retention import due_passes, purge_in_turns
 
 from . import background_tasks, budgets, bulk_jobs, dispatch, webhooks
 from .background_tasks import BackgroundTask
@@ -42,7 +41,7 @@ def _deliver_webhooks(troubled: str) -> int:
 #: While there are rows of the fifth column, the leader has a worker of the queue do the fourth.
 BACKGROUND_TASKS = (
     BackgroundTask("agents-health", SYSTEM_QUEUE, "agents.check_health", health.check_waiting, health.waiting),
-    BackgroundTask("provider-probes", SYSTEM_QUEUE, "providers.probe", probing.probe_failing, platform_checks.failing_providers),
+    BackgroundTask("provider-probes", SYSTEM_QUEUE, "providers.probe", health.probe_failing, platform_checks.failing_providers),
     BackgroundTask("budgets", SYSTEM_QUEUE, "budgets.look_after", budgets.release_where_room, budgets.waiting),
     BackgroundTask("reservations", SYSTEM_QUEUE, "budgets.free_leftovers", budgets.free_leftovers, budgets.leftovers),
     BackgroundTask("mailbox-leases", SYSTEM_QUEUE, "mailboxes.give_back", consumer.give_back_all, consumer.expired),
@@ -67,7 +66,7 @@ BACKGROUND_TASKS = (
     ),
     BackgroundTask("digests", DIGESTS, "digests.send", digests.send_due, digests.digests_due, keeps_result=True),
     BackgroundTask("bulk", SYSTEM_QUEUE, "bulk.work", bulk_jobs.work, bulk_jobs.jobs_waiting, keeps_result=True),
-    BackgroundTask("retention", SYSTEM_QUEUE, "retention.look_after", purging.purge_in_turns, purging.waiting, keeps_result=True),
+    BackgroundTask("retention", SYSTEM_QUEUE, "retention.look_after", purge_in_turns, due_passes, keeps_result=True),
     BackgroundTask(
         "forgotten-outputs", SYSTEM_QUEUE, "retention.forget_outputs", retention.forget_outputs, retention.outputs_to_forget,
         keeps_result=True,

@@ -24,7 +24,7 @@ from activities import states
 from activities.exceptions import NotFound, RunSuperseded, TransitionRefused
 from activities.models import Activity
 from activities.signals import activity_settled
-from tenants import wide_json
+from tenants import wire_json
 from tenants.context import APP, current_tenant
 from tenants.sql import Rows, Statement
 
@@ -212,7 +212,9 @@ def remark(
         {
             "tenant": _tenant(),
             "activities": list(details),
-            "details": [wide_json.dumps(dict(detail), default=str).decode() for detail in details.values()],
+            "details": [
+                wire_json.dumps_stored(dict(detail), default=str).decode() for detail in details.values()
+            ],
             "verb": verb,
             "statuses": sorted(states.REMARKS[verb]),
             "actor": actor,

@@ -22,11 +22,10 @@ from activities.provider_batches import items
 from activities.states import SETTLED, STATUSES, WAITING, LinkKind, RunStatus, Status, WakeState
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
-from tenants import clock, pausing
+from tenants import clock, money, pausing
+from tenants.caches import TtlCache
 from tenants.context import tenant_scope
 from tenants.models import BudgetWait, PauseKind, Tenant
-from tenants.money import calendar
-from tenants.ttl_cache import TtlCache
 
 from . import activity_tree, admission, budgets
 from .outbox import LATER
@@ -185,7 +184,7 @@ def _delayed(
 
 def _without_money(wait: BudgetWait) -> Waiting:
     budget = wait.budget
-    until = calendar.end_of(budget.period, budget.period_start)
+    until = money.end_of(budget.period, budget.period_start)
     seconds = None if until is None else max(0.0, round((until - clock.now()).total_seconds(), 1))
     later = (
         "" if until is None else f", or at {until:%Y-%m-%dT%H:%M:%SZ}, when its {budget.period} begins anew"

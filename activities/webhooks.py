@@ -26,8 +26,8 @@ from activities.exceptions import ActivityError, NotFound
 from activities.models.alert import AlertKind
 from agents import credentials, outbound, webhook_signing
 from agents.exceptions import AgentError, ConfigurationError
+from agents.outbound.client import retry_after_seconds
 from agents.redaction import excerpt
-from agents.retry_after import seconds_from
 from agents.webhook_signing import signed_headers
 from tenants import clock
 from tenants.context import SYSTEM, tenant_scope
@@ -276,7 +276,7 @@ def post(url: str, content: Mapping[str, Any], *, message_id: str, secrets: Sequ
         answer.status,
         _since(began),
         f"The receiver answered with status {answer.status}" + (f": {said}" if said else "."),
-        seconds_from(answer.headers.get("retry-after")),
+        retry_after_seconds(answer.headers.get("retry-after")),
     )
 
 

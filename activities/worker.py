@@ -14,11 +14,11 @@ from activities.exceptions import RunSuperseded
 from activities.execution import results
 from activities.models import ActivityRun
 from activities.run_tokens import RunToken
-from agents import skill_files
-from agents.command_line import upkeep
+from agents import retention, skills
+from agents.command_line import workspaces
 from tenants import row_security
-from tenants.checks import tenant_tables
 from tenants.context import system_scope
+from tenants.row_security import tenant_tables
 
 from . import intake as activity_intake
 from . import leases, relay
@@ -38,7 +38,7 @@ def begin(*, roles: list[str], concurrency: int, intake: activity_intake.Intake 
     lease = leases.begin(roles=roles, concurrency=concurrency, check=hand_back_unattended)
     activity_intake.tell_admission()
     if roles:
-        upkeep.sweep()
+        workspaces.sweep()
         threading.Thread(target=_tend, args=(lease,), name="host", daemon=True).start()
 
 
@@ -48,9 +48,9 @@ def _tend(lease: leases.Lease) -> None:
     while not lease.ended.wait(settings.ORCHESTRATOR_LOAD_SECONDS):
         _try(PROTECTION.look)
         if looks % SWEEP_LOOKS == 0:
-            _try(upkeep.sweep)
+            _try(workspaces.sweep)
         if looks % TIDY_LOOKS == 0:
-            _try(upkeep.forget_old_transcripts)
+            _try(retention.forget_old_transcripts)
         looks += 1
     connections.close_all()
 
@@ -87,11 +87,11 @@ def hand_back_unattended(lease: leases.Lease) -> None:
 
 def remove_files_left_behind() -> None:
     """Remove the files of runs that are not live: their worker was killed. A run is live before its files are made."""
-    left = skill_files.left_behind()
+    left = skills.left_behind()
     with system_scope():
         live = set(ActivityRun.objects.filter(pk__in=left, status="running").values_list("pk", flat=True))
     for run_id in left - live:
-        skill_files.remove(run_id)
+        skills.remove(run_id)
 
 
 def drain() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agents import well_formed
+from agents import response_parser
 from agents.adapters import message_batches
 from agents.adapters.message_batches import MOST_REQUESTS, Answer, MessageBatches, usage_of
 from agents.contracts import BATCHES_OF, AdapterSettings, Completed
@@ -31,7 +31,7 @@ def completed_from(message: Mapping[str, Any], options: Mapping[str, Any]) -> Co
     """The result that a message stands for, as well-formed as any; None when the conversation has to go on. Raises `AgentError`."""
     completed = message_batches.completed_from(message, options)
     if completed is not None:
-        well_formed.require(completed)
+        response_parser.require_well_formed(completed)
     return completed
 
 

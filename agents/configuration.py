@@ -16,16 +16,15 @@ from uuid import UUID
 
 from django.conf import settings
 
+from agents import credentials, deployments, scheduler_settings, sessions, skills
 from agents.contracts import BATCHES_OF, AdapterSettings
 from agents.exceptions import AgentError, RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
-from tenants.configuration_changes import KeptConfiguration
+from agents.scheduler_settings import SchedulerSettings
+from tenants import money
+from tenants.caches import KeptConfiguration
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tenants.money import budgets
-
-from . import credentials, deployments, scheduler_settings, sessions, signing_secrets, skills
-from .scheduler_settings import SchedulerSettings
 
 DEFAULT_ATTEMPTS = 3
 BATCH_ATTEMPTS = 5  # a try costs half, and its failure is often that of the batch
@@ -160,7 +159,7 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
             input_schema=agent.input_schema,
             instructions=instructions,
             has_skills=skills.has_any(tenant_id, role),
-            budgeted=budgets.has_any(tenant_id, role),
+            budgeted=money.has_budgets(tenant_id, role),
             briefing=sessions.briefing_of(instructions, chosen.model, adapter),
         )
 
@@ -180,7 +179,7 @@ def _adapter(
         endpoint=config.endpoint or next(filter(None, places), None),
         auth=_auth(agent, config),
         model=config.model or agent.model or None,
-        signing_secrets=signing_secrets.in_force(config),
+        signing_secrets=credentials.signing_secrets_in_force(config),
         version=production.version if production else None,
         options=agent.options,
         http=platform.http,

@@ -2,6 +2,10 @@
 
 `FIELD_ENCRYPTION_KEYS` lists `name:hex` entries, newest first: the first seals, all can unseal. The context (tenant, row, field) is
 authenticated with the text, so a ciphertext copied to another row or tenant does not open.
+
+Secrets that sign between us and a tenant's agent: the job on its way there, and the reports of agents that sign theirs. Until a tenant
+asks for one of its own they are derived from the keys of the installation, so that nothing is stored. A new secret signs beside the one
+before it until the next renewal: whoever verifies can change over without a message that is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from django.conf import settings
 
+from agents import webhook_signing
 from agents.exceptions import ConfigurationError
+from agents.models import AgentConfig
 
 
 def seal(secrets: Mapping[str, str], *, context: str) -> str:
@@ -96,3 +102,26 @@ def _ring(entries: tuple[str, ...]) -> dict[str, bytes]:
         # Whatever the length of the secret, AES-256 gets 32 bytes of it.
         ring[name] = hashlib.sha256(secret.encode()).digest()
     return ring
+
+
+def signing_context(tenant_id: UUID, role: str) -> str:
+    """What the stored secrets are bound to."""
+    return f"agent_config:{tenant_id}:{role}:signing"
+
+
+def signing_secrets_in_force(config: AgentConfig) -> tuple[str, ...]:
+    """The secrets of a tenant's agent, newest first. Raises `ConfigurationError` when the key that sealed them is gone."""
+    if not config.signing_sealed:
+        return signing_secrets(config.tenant_id, config.agent_id)
+    kept = unseal(config.signing_sealed, context=signing_context(config.tenant_id, config.agent_id))
+    return tuple(kept["secrets"].split())
+
+
+def renew_signing_secret(config: AgentConfig) -> str:
+    """Give the agent a new secret, without saving it, and return it. The one before signs as well."""
+    new = webhook_signing.new_secret()
+    kept = " ".join((new, *signing_secrets_in_force(config)[:1]))
+    config.signing_sealed = seal(
+        {"secrets": kept}, context=signing_context(config.tenant_id, config.agent_id)
+    )
+    return new

@@ -3,6 +3,11 @@
 Looked at by workers, never in a request: a background task finds the agents that are due and calls a few at a time, each within a
 deadline, through the guard of all outbound calls and without credentials. An agent is unhealthy after two failures in a row, and healthy
 after one success. A process that dies in between leaves its agents to the next turn. What is known is forgotten when the address changes.
+
+Providers are probed as well, those that failed too often and that nobody calls. After a breaker's cooldown the next call of real work
+decides; where there is none, the provider would be said to fail for ever, so after a moment somebody asks without work: one request
+without credentials, under the same breaker as all calls. Any answer but a fault of the server closes the breaker; otherwise it stays open
+for another cooldown.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import redis
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
@@ -20,10 +26,63 @@ from django.db.models.functions import Now
 
 from agents import deployments, outbound
 from agents.exceptions import AgentError
+from agents.governor import Call, Governor, Outcome, overview
+from agents.governor.providers import KnownProvider
 from agents.models import CALLED_BY_URL, Agent, AgentVersionDeployment, Health
 from agents.signals import health_changed
 from tenants import clock
 from tenants.context import SYSTEM, system_scope
+from tenants.exceptions import LimiterUnavailable
+from tenants.identifiers import uuid7
+
+GRACE_SECONDS = 5.0  # after a cooldown, in which work that was held back comes and decides itself
+
+
+def probe_failing() -> int:
+    """Ask each provider whose cooldown is over and that nobody has called since; how many. Any number of processes may do it at once.
+
+    No transaction may be open. While Redis does not answer nobody is asked.
+    """
+    try:
+        return sum(map(_probe_provider, overview.failing()))
+    except (redis.RedisError, LimiterUnavailable) as error:
+        logger.info("No probes", extra={"action": "probes_left_out", "reason": type(error).__name__})
+        return 0
+
+
+def _probe_provider(provider: KnownProvider) -> bool:
+    governor = Governor(provider.key, provider.profile)
+    standing = governor.look()
+    if not provider.base_url or standing.breaker != "half_open" or standing.idle_seconds < GRACE_SECONDS:
+        return False
+    call = Call(id=f"probe:{uuid7()}", deadline_seconds=settings.ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS)
+    if not governor.ask(call).granted:
+        return False  # work, or another process, is at it
+    outcome = Outcome.FAULT
+    try:
+        outcome = _try_provider(provider.base_url)
+    finally:
+        governor.tell(call, outcome, input_tokens=0, output_tokens=0)
+    facts = {
+        "action": "provider_probed",
+        "provider": f"{provider.adapter} at {provider.place}",
+        "outcome": outcome.value,
+    }
+    logger.info("Provider probed", extra=facts)
+    return True
+
+
+def _try_provider(url: str) -> Outcome:
+    try:
+        answer = outbound.send(
+            "GET", url, headers={"Accept": "*/*"}, deadline_seconds=settings.ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS,
+            max_bytes=MOST_BYTES,
+        )  # fmt: skip
+    except AgentError as error:
+        # One that says more than anybody wants to read is there.
+        return Outcome.OK if error.error_code in ("answer_too_large", "answer_encoded") else Outcome.FAULT
+    return Outcome.FAULT if answer.status >= 500 else Outcome.OK
+
 
 logger = logging.getLogger(__name__)
 

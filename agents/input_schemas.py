@@ -16,7 +16,7 @@ import referencing
 import referencing.exceptions
 
 from agents import configuration
-from tenants import wide_json
+from tenants import wire_json
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def lasting_violations(tenant_id: UUID, role: str, params: Mapping[str, Any]) ->
 
 def _errors(role: str, schema: Mapping[str, Any], params: Mapping[str, Any]) -> list[Any]:
     try:
-        return list(islice(_validator(wide_json.dumps(schema)).iter_errors(params), MOST_FAULTS))
+        return list(islice(_validator(wire_json.dumps_stored(schema)).iter_errors(params), MOST_FAULTS))
     except _UNUSABLE as error:
         # The mistake is the registry's, not the caller's: work must not stop for it.
         logger.warning(
@@ -84,7 +84,7 @@ def faults(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> list[dict[s
 def fault_of(schema: Any) -> str | None:
     """What is wrong with this as a JSON Schema, or None. A $ref to somewhere else is a fault: nothing is fetched."""
     try:
-        for _ in islice(_validator(wide_json.dumps(schema)).iter_errors({}), MOST_FAULTS):
+        for _ in islice(_validator(wire_json.dumps_stored(schema)).iter_errors({}), MOST_FAULTS):
             pass
     except jsonschema.SchemaError as error:
         place = _shown(error.absolute_path)

@@ -10,7 +10,7 @@ import orjson
 
 from agents.contracts import AgentRequest, Skills
 from agents.exceptions import PermanentAgentError
-from tenants import wide_json
+from tenants import wire_json
 
 #: What a wake may tell beyond its reason. An agent finds every key in every job, null when it does not apply.
 WAKE_CONTEXT = (
@@ -64,7 +64,7 @@ def _told(skills: Skills) -> dict[str, Any]:
 def encoded(request: AgentRequest) -> bytes:
     """The job as JSON, the exact bytes that are signed and sent."""
     try:
-        return wide_json.dumps(
+        return wire_json.dumps_stored(
             job_of(request), default=_plain, option=orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC
         )
     except orjson.JSONEncodeError as error:

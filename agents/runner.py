@@ -16,12 +16,11 @@ from typing import Any, TypeVar
 
 from billiard.exceptions import SoftTimeLimitExceeded
 
-from agents.adapters.base import UNLINKED
+from agents import adapters, redaction, response_parser
+from agents.adapters import UNLINKED
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer, ToolCall, Usage
 from agents.exceptions import AgentError, RetryableAgentError, ServerAway
 from tenants import outages, tracing
-
-from . import adapters, redaction, well_formed
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ def run_agent(request: AgentRequest, *, link: RunLink = UNLINKED) -> AgentResult
             **{"orchestrator.adapter": request.settings.adapter},
         ):
             result = adapters.get(request.settings.adapter).run(request, link=_PatientLink(link, request))
-            well_formed.require(result)
+            response_parser.require_well_formed(result)
     except AgentError:
         raise
     except (TimeoutError, SoftTimeLimitExceeded) as error:

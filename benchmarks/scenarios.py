@@ -28,10 +28,10 @@ from orchestrator.processes import standard_processes
 from pipelines import versions
 from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run, start_runs
-from tenants.configuration_changes import KeptConfiguration
+from tenants import clock
+from tenants.caches import KeptConfiguration
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
-from tenants.money import calendar
 
 Figures = dict[str, float]
 ROLE = "qa"
@@ -470,7 +470,7 @@ def _claim(tenant: Tenant, activity: UUID) -> tuple[UUID, int]:
     with tenant_scope(tenant.pk):
         found = transitions.claim(
             tenant_id=tenant.pk, activity_id=activity, role=ROLE, run_id=run, grant=run.hex, worker_id=run, timeout_seconds=600,
-            version="", day=calendar.today(),
+            version="", day=clock.today(),
         )  # fmt: skip
     (claimed,) = found.fetched()
     return run, claimed.fence

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import setting
-from orchestrator.embedded import ports
+from orchestrator.embedded import server
 
 
 @contextmanager
 def web(folder: Path) -> Iterator[int]:
     """Two web workers, as the standard processes start them; the port that they listen on."""
-    port = ports.keep_or_choose(None)
+    port = server.keep_or_choose_port(None)
     command = [
         "gunicorn", "orchestrator.wsgi:application", "--worker-class=orchestrator.web_worker.StreamingWorker", "--workers=2", "--threads=8",
         f"--bind=127.0.0.1:{port}", "--no-control-socket",

@@ -17,8 +17,9 @@ from uuid import uuid4
 from agents import outbound
 from agents.contracts import AdapterSettings
 from agents.exceptions import AgentRateLimited
-from agents.governor import Call, Governor, Profile
+from agents.governor import Call, Governor
 from agents.governor.calling import ProviderFeedback, governed
+from agents.governor.limits import Profile
 from agents.governor.providers import provider_of
 from benchmarks.fake_provider import FakeProvider, Limits, Turn
 from benchmarks.fake_provider.limits import Meter

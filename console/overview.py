@@ -31,11 +31,10 @@ from console.dependencies import Check
 from console.labels import HELD_BY, in_words
 from console.usage import BudgetLine, budgets_of
 from pipelines.models import Schedule
-from tenants import admin_scope, clock
+from tenants import admin_scope, clock, money
 from tenants.admin_scope import Sight
 from tenants.context import system_scope, tenant_scope
 from tenants.identifiers import first_id_at
-from tenants.money import ledger
 
 PATIENCE_SECONDS = 1.0  # a person waits for this page
 SPOOL_SECONDS = 60.0  # outputs are copied within a second or two; older ones mean that MongoDB is away
@@ -308,11 +307,11 @@ def pulse_of(tenant_id: UUID, *, now: datetime | None = None) -> Pulse | None:
     try:
         with tenant_scope(tenant_id):
             ended, failed = _by_hour(tenant_id, moment)
-            today = ledger.entries(tenant_id, first=moment.date()).aggregate(**ledger.FIGURES)
+            today = money.ledger_entries(tenant_id, first=moment.date()).aggregate(**money.FIGURES)
             budgets = sorted(budgets_of(tenant_id), key=lambda line: -line.share)[:MOST_BUDGETS]
     except DatabaseError:
         return None
-    return Pulse(ended, failed, ledger.figures_of(today)["cost_usd"], budgets)
+    return Pulse(ended, failed, money.figures_of(today)["cost_usd"], budgets)
 
 
 def _by_hour(tenant_id: UUID, now: datetime) -> tuple[list[int], int]:

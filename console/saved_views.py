@@ -18,7 +18,7 @@ from console.page import ACTING, LOOKING, PageContext, done, page, shown
 from tenants import saved_views
 from tenants.context import tenant_scope
 from tenants.models import Role
-from tenants.models.saved_views import LONGEST_NAME, SavedView
+from tenants.models.access import LONGEST_NAME, SavedView
 
 NOT_OFFERED = "This page does not offer that."
 

@@ -34,7 +34,7 @@ from django.views.decorators.http import require_http_methods
 from agents import credentials
 from agents.exceptions import ConfigurationError
 from tenants import audit, clock, login_throttle, members, strict_json
-from tenants.audit.recording import address_of
+from tenants.audit import address_of
 from tenants.models import Passkey, Role, SecondFactor
 
 # Passkeys at the login, as a second factor that cannot be given to a page that only looks like ours (WebAuthn, by the package `webauthn`).

@@ -15,10 +15,9 @@ from django.utils.http import urlencode
 
 from console.page import PageContext, csv_of, page, shown
 from pipelines.models import PipelineRun
-from tenants import clock
+from tenants import clock, money
 from tenants.context import tenant_scope
 from tenants.models import Budget, BudgetUnit
-from tenants.money import budgets, ledger
 
 HEADS = ("runs", "input tokens", "output tokens", "cost in dollars", "tokens without a price")
 
@@ -99,9 +98,9 @@ class Usage:
 def usage(tenant_id: UUID, wanted: UsageFilter) -> Usage:
     """What the tenant has consumed in these days."""
     with tenant_scope(tenant_id):
-        rows = _narrowed(ledger.entries(tenant_id, first=wanted.first, last=wanted.last), wanted)
+        rows = _narrowed(money.ledger_entries(tenant_id, first=wanted.first, last=wanted.last), wanted)
         by_day = {
-            group["day"]: group for group in rows.values("day").annotate(**ledger.FIGURES).order_by("day")
+            group["day"]: group for group in rows.values("day").annotate(**money.FIGURES).order_by("day")
         }
         roles, pipelines = _groups(rows, "agent_role"), _groups(rows, "pipeline")
         budgets = budgets_of(tenant_id)
@@ -120,7 +119,7 @@ def _narrowed(rows: QuerySet[Any], wanted: UsageFilter) -> QuerySet[Any]:
 
 def _groups(rows: QuerySet[Any], column: str) -> list[Line]:
     """The most expensive ones, and one more if there are others."""
-    groups = rows.values(column).annotate(**ledger.FIGURES).order_by("-sum_cost_usd", column)
+    groups = rows.values(column).annotate(**money.FIGURES).order_by("-sum_cost_usd", column)
     return [_line(group[column] or NO_PIPELINE, group) for group in groups[: MOST_LINES + 1]]
 
 
@@ -213,7 +212,7 @@ def budgets_of(tenant_id: UUID) -> list[BudgetLine]:
 
 
 def _budget_line(budget: Budget) -> BudgetLine:
-    budgets.roll(budget)  # as it stands today; the row follows with the next run
+    money.roll(budget)  # as it stands today; the row follows with the next run
     taken = budget.spent + budget.reserved
     share = float(taken / budget.cap) if budget.cap else (1.0 if taken else 0.0)
     return BudgetLine(budget, share)

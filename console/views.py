@@ -47,7 +47,7 @@ from tenants.api import event_stream
 from tenants.context import admin_scope
 from tenants.events.connection_limits import TooManyStreams
 from tenants.events.log import EventFilter
-from tenants.events.subscribers import Subscriber
+from tenants.events.stream import Subscriber
 from tenants.models import BudgetWait, Tenant, UsageEntry
 
 if TYPE_CHECKING:

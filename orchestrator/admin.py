@@ -24,10 +24,9 @@ from unfold.admin import ModelAdmin, TabularInline
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
+from orchestrator.beat import TICKS, is_tick
 from tenants.admin.bases import RecordAdmin, SuperusersOnly
 from tenants.models import Membership
-
-from .beat_tasks import TICKS, is_tick
 
 for _model in (
     User, Group, PeriodicTask, IntervalSchedule, CrontabSchedule, ClockedSchedule, SolarSchedule, TaskResult, GroupResult,

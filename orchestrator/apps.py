@@ -10,9 +10,8 @@ class OrchestratorConfig(AppConfig):
     default = True
 
     def ready(self) -> None:
+        from orchestrator import beat  # noqa: F401  # its check registers itself
         from tenants import tracing
-
-        from . import beat_tasks  # noqa: F401  # its check registers itself
 
         tracing.begin()
 

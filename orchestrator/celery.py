@@ -18,9 +18,8 @@ import structlog
 from celery import Celery, signals
 from celery.worker import state
 
+from orchestrator import broker, flower_auth
 from tenants import tracing
-
-from . import broker, flower_auth
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
 # Django's checks of the system look at every page, and would load all of them into each worker: a second of work, 30 MiB of memory.
@@ -95,7 +94,7 @@ def _surely(step: Callable[[], None], *, vital: bool = True) -> None:
 @signals.celeryd_init.connect
 def take_no_orders(**kwargs: Any) -> None:
     """Remote control may ask, and not command."""
-    from . import broker
+    from orchestrator import broker
 
     broker.answer_only()
 
@@ -151,10 +150,10 @@ def _concurrency_of(name: str) -> int:
 def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
     """A worker started without -Q serves every role of the registry, and the system's own queues."""
     from agents import configuration
-    from agents.command_line import secrecy
+    from agents.command_line import users
     from agents.routing import canonical, consumed, is_pattern, roles_of
 
-    secrecy.begin_worker()
+    users.begin_worker()
 
     def choose() -> None:
         queues = instance.app.amqp.queues
@@ -277,14 +276,14 @@ def end_worker(sender: Any = None, **kwargs: Any) -> None:
 @signals.beat_init.connect
 def begin_beat(sender: Any = None, **kwargs: Any) -> None:
     from activities import maintenance
-    from agents import references
+    from agents import registry
     from pipelines.deliverables import monthly_job
     from pipelines.schedules import beat
 
     def mend() -> None:
         monthly_job.mend()
         beat.mend()
-        references.warn_of_broken()
+        registry.warn_of_broken_references()
 
     maintenance.begin()
     _surely(mend, vital=False)

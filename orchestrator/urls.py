@@ -6,12 +6,12 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
+from agents.admin.platform import providers_page
 from console.containment import POLICY_WITH_SCRIPTS, contained
-from orchestrator import providers
 from orchestrator.api_document import SchemaView
 from orchestrator.health import healthz, readyz
 from orchestrator.metrics import metrics
-from tenants.admin import break_glass
+from tenants.admin import audit
 
 # The page draws itself: its script sets styles, and its style sheet holds pictures as data.
 DRAWS_ITSELF = POLICY_WITH_SCRIPTS.replace("img-src 'self'", "img-src 'self' data:").replace(
@@ -35,8 +35,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", include(api)),
     # Before the admin, whose catch-all would answer for the console's addresses below /admin/.
     path("", include("console.urls")),
-    path("admin/break-glass/", admin.site.admin_view(break_glass.page), name="break-glass"),
-    path("admin/providers/", admin.site.admin_view(providers.page), name="model-providers"),
+    path("admin/break-glass/", admin.site.admin_view(audit.break_glass_page), name="break-glass"),
+    path("admin/providers/", admin.site.admin_view(providers_page), name="model-providers"),
     path("admin/", admin.site.urls),
 ]
 

@@ -18,10 +18,10 @@ os.environ.setdefault("ORCHESTRATOR_STATEMENT_SECONDS", "7")
 
 application = get_wsgi_application()
 
-from tenants import checks, row_security  # noqa: E402  # models need the applications that the line above has set up
+from tenants import row_security  # noqa: E402  # models need the applications that the line above has set up
 
 try:
-    row_security.refuse_unsafe_database(checks.tenant_tables())
+    row_security.refuse_unsafe_database(row_security.tenant_tables())
 except DatabaseError as error:
     logging.getLogger(__name__).warning(
         "Row-level security not verified",

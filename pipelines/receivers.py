@@ -6,7 +6,7 @@ from typing import Any
 
 from activities import transitions
 from activities.signals import activity_buried, activity_reopened, activity_settled, planned_roles_asked
-from agents import references as references_to_agents
+from agents import registry
 from pipelines.deliverables import monthly_job
 from tenants.signals import tenant_changed
 
@@ -24,7 +24,7 @@ def connect() -> None:
     activity_buried.connect(look_at_period_of_dead_letter, dispatch_uid="pipelines.dead_letter")
     planned_roles_asked.connect(tell_planned_roles, dispatch_uid="pipelines.planned_roles")
     tenant_changed.connect(keep_monthly_job, dispatch_uid="pipelines.monthly_job")
-    references_to_agents.provide("pipelines", references.SOURCE)
+    registry.provide_references("pipelines", references.SOURCE)
 
 
 def advance_run_of_activity(sender: Any, *, activity: Any, **kwargs: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from django.db.models import F, QuerySet
 
 from agents.models import Agent
-from agents.references import Broken, Reference, Source
+from agents.registry import BrokenReference, Reference, ReferenceSource
 from pipelines.deliverables import planning
 from pipelines.models import Deliverable, PipelineVersion, Schedule
 from pipelines.models.deliverable import DeliverableState
@@ -31,32 +31,32 @@ def of(role: str) -> list[Reference]:
     ]
 
 
-def broken() -> list[Broken]:
+def broken() -> list[BrokenReference]:
     """Enabled schedules and pipelines that refer to an agent or a pipeline that is missing or switched off."""
     agents = dict(Agent.objects.using(SYSTEM).values_list("role", "enabled"))
     unplanned = _deliverables() if (fault := _fault(agents, planning.ROLE)) else ()
     return [
-        *(Broken(_of_deliverable(deliverable), fault) for deliverable in unplanned),
+        *(BrokenReference(_of_deliverable(deliverable), fault) for deliverable in unplanned),
         *_broken_schedules(agents),
         *_broken_steps(agents),
     ]
 
 
-def _broken_schedules(agents: dict[str, bool]) -> Iterator[Broken]:
+def _broken_schedules(agents: dict[str, bool]) -> Iterator[BrokenReference]:
     for schedule in _schedules().select_related("tenant", "pipeline"):
         if schedule.agent_role and (fault := _fault(agents, schedule.agent_role)):
-            yield Broken(_of_schedule(schedule, schedule.agent_role), fault)
+            yield BrokenReference(_of_schedule(schedule, schedule.agent_role), fault)
         elif schedule.pipeline is not None and not schedule.pipeline.enabled:
             fault = f"its pipeline {schedule.pipeline.key!r} is switched off"
-            yield Broken(_of_schedule(schedule, ""), fault)
+            yield BrokenReference(_of_schedule(schedule, ""), fault)
 
 
-def _broken_steps(agents: dict[str, bool]) -> Iterator[Broken]:
+def _broken_steps(agents: dict[str, bool]) -> Iterator[BrokenReference]:
     for version in _newest_versions().iterator():
         for index, step in enumerate(version.definition["steps"]):
             role = step.get("agent_role")
             if role and (fault := _fault(agents, role)):
-                yield Broken(_of_version(version, role), f"steps[{index}].agent_role: {fault}")
+                yield BrokenReference(_of_version(version, role), f"steps[{index}].agent_role: {fault}")
 
 
 def _fault(agents: dict[str, bool], role: str) -> str:
@@ -107,4 +107,4 @@ def _of_version(version: PipelineVersion, role: str) -> Reference:
     )  # fmt: skip
 
 
-SOURCE = Source(of, broken)
+SOURCE = ReferenceSource(of, broken)

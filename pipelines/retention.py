@@ -10,7 +10,7 @@ from uuid import UUID
 from activities.maintenance import retention as activities
 from pipelines.models import PipelineRun
 from pipelines.models.run import RunState
-from tenants.retention.kinds import Kind, Rows, register
+from tenants.retention import Kind, Rows, register
 from tenants.sql import Statement
 
 _FOLDER = Path(__file__).parent / "sql" / "retention"

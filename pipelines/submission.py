@@ -218,7 +218,7 @@ def _create(
 
 
 def _written(rows: Sequence[Mapping[str, Any]]) -> str:
-    # Not `wide_json`: the digits of a wide number stay as they were given. Ids and times are the only other values.
+    # Not `wire_json`: the digits of a wide number stay as they were given. Ids and times are the only other values.
     return json.dumps(rows, default=str)
 
 

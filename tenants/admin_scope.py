@@ -14,12 +14,10 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from tenants.audit import recording
+from tenants import audit, break_glass, members
 from tenants.context import admin_scope, system_scope
 from tenants.models import Role
 from tenants.models.audit import BreakGlass
-
-from . import break_glass, members
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class Sight:
         """What the request's queries see, and through which glass its entries in the audit trail were made."""
         some = partial(admin_scope, reads=self.reads, writes=self.writes, platform=self.platform)
         glass = {each.opened_for: each.pk for each in self.glass}
-        with recording.through_glass(glass), system_scope() if self.everything else some():
+        with audit.through_glass(glass), system_scope() if self.everything else some():
             yield
 
 

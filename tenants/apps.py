@@ -5,11 +5,7 @@ class TenantsConfig(AppConfig):
     name = "tenants"
 
     def ready(self) -> None:
-        from tenants import (
-            bounds,
-            checks,  # noqa: F401  # registers itself
-        )
-        from tenants.retention import kinds
+        from tenants import bounds, retention, row_security  # noqa: F401  # its check registers itself
 
         bounds.connect()
-        kinds.connect()
+        retention.register_own_kinds()

@@ -15,11 +15,9 @@ from rest_framework.authentication import BaseAuthentication, SessionAuthenticat
 from rest_framework.exceptions import APIException, AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
-from tenants.audit import Actor
-from tenants.audit.recording import address_of
+from tenants import login_throttle, members, tokens
+from tenants.audit import Actor, address_of
 from tenants.principals import Principal
-
-from . import login_throttle, members, tokens
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """How many of a kind a tenant may own: schedules, pipelines and their versions, templates, skills, tokens, views, mailboxes.
 
-A model that is bounded says so with `bounded_as`; the check stands where its rows are made, so it holds for the API, the admin, imports and
-commands alike. The bound of a tenant is its own (`Tenant.bounds`) or that of the platform (`ORCHESTRATOR_OWNED_PER_TENANT`).
+A model that is bounded says so with `bounded_as`; the check stands where its rows are made, so it holds for the API, the admin, imports
+and commands alike. The bound of a tenant is its own (`Tenant.bounds`) or that of the platform (`ORCHESTRATOR_OWNED_PER_TENANT`).
 """
 
 from __future__ import annotations

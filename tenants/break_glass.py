@@ -14,8 +14,7 @@ from django.conf import settings
 from django.db import transaction
 
 from tenants import audit, clock
-from tenants.audit import recording
-from tenants.audit.recording import one_line
+from tenants.audit import one_line
 from tenants.context import SYSTEM, system_scope
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
@@ -85,6 +84,6 @@ def _ended(glass: BreakGlass, actor: audit.Actor, how: str) -> bool:
 
 
 def _note(operation: str, glass: BreakGlass, actor: audit.Actor, detail: dict[str, str]) -> None:
-    with recording.through_glass({glass.opened_for: glass.pk}):
+    with audit.through_glass({glass.opened_for: glass.pk}):
         about = ("break_glass", glass.pk)
         audit.record(operation, actor=actor, tenant_id=glass.opened_for, about=about, detail=detail)

@@ -64,3 +64,4 @@ class LimiterUnavailable(TenantError):
     """Redis did not answer in time, so nothing is known about the limit."""
 
     code = "limiter_unavailable"
+    status = 503

@@ -26,12 +26,11 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.crypto import constant_time_compare
 
-from tenants import audit
-from tenants.audit import recording
-from tenants.audit.recording import address_of, one_line
+from tenants import audit, limiter
+from tenants.audit import address_of, one_line
 from tenants.context import APP
 from tenants.identifiers import uuid7
-from tenants.limiter import Bucket, fallback
+from tenants.limiter import Bucket
 
 PATIENCE_SECONDS = 0.2
 
@@ -50,9 +49,9 @@ class Attempt:
         """The failures at what was opened are forgotten. Those of the address are not, or guessing at others would be free for who has an
         account; but this was none of them."""
         for bucket in self.refills:
-            fallback.refill(bucket)
+            limiter.refill_with_fallback(bucket)
         for bucket in self.gives_back:
-            fallback.give_back(bucket, self.take_id)
+            limiter.give_back_with_fallback(bucket, self.take_id)
 
 
 def attempt(kind: str, address: str, account: str) -> Attempt:
@@ -81,7 +80,7 @@ def _attempt(
 ) -> Attempt:
     take_id = str(uuid7())
     for bucket in buckets:
-        said = fallback.take(bucket, take_id)
+        said = limiter.take_with_fallback(bucket, take_id)
         if not said.allowed:
             return Attempt(False, max(1, math.ceil(said.retry_after)))
     return Attempt(True, 0, take_id, refills, gives_back)
@@ -194,7 +193,7 @@ class SigningInMiddleware:
         if not said.allowed:
             note_sign_in(
                 "login.locked",
-                recording.Actor("nobody", "", name),
+                audit.Actor("nobody", "", name),
                 outcome="refused",
                 retry_after=said.retry_after,
             )
@@ -205,7 +204,7 @@ class SigningInMiddleware:
             remember_device(response, request.user, device)
             note_sign_in("login.succeeded", audit.actor_of(request.user))
         else:
-            note_sign_in("login.failed", recording.Actor("nobody", "", name), outcome="failed")
+            note_sign_in("login.failed", audit.Actor("nobody", "", name), outcome="failed")
         return response
 
 

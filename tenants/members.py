@@ -17,7 +17,7 @@ from django.contrib.auth import get_user_model
 from django.db import connections, transaction
 
 from tenants import audit, break_glass
-from tenants.audit.recording import changes_between
+from tenants.audit import changes_between
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Membership, Role, Tenant

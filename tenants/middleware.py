@@ -1,4 +1,4 @@
-"""What surrounds every request: its id, and what of the tenants' rows a request of the admin may see."""
+"""What surrounds every request: its span, its id, and what of the tenants' rows a request of the admin may see."""
 
 from __future__ import annotations
 
@@ -8,16 +8,52 @@ from collections.abc import Callable
 
 import psycopg
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import MiddlewareNotUsed, PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.views import defaults
 
-from tenants.audit import recording
+from tenants import admin_scope, audit, request_context, tracing
 from tenants.bounds import TooManyOwned
 from tenants.exceptions import TenantOutOfSight
 from tenants.identifiers import uuid7
 
-from . import admin_scope, request_context
+PROBES = ("/healthz", "/readyz", "/metrics", "/static/")
+
+
+class TracingMiddleware:
+    """A span around every request but those of probes; it continues the trace that the caller names in `traceparent`.
+
+    Leaves itself out while tracing is off.
+    """
+
+    def __init__(self, get_response: Next) -> None:
+        if not tracing.is_on():
+            raise MiddlewareNotUsed
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.path.startswith(PROBES):
+            return self.get_response(request)
+        method = request.method or "GET"
+        attributes = {
+            "http.request.method": method,
+            "url.path": request.path,
+            "orchestrator.request_id": request_context.current().get(request_context.REQUEST, ""),
+        }
+        caller = {"traceparent": request.headers.get("traceparent", "")}
+        with tracing.span(method, tracing.SERVER, attributes=attributes, causes=[caller]):
+            response = self.get_response(request)
+            _say_what_became_of(request, response)
+        return response
+
+
+def _say_what_became_of(request: HttpRequest, response: HttpResponse) -> None:
+    route = getattr(request.resolver_match, "route", "")
+    facts = {"http.response.status_code": response.status_code} | ({"http.route": route} if route else {})
+    tracing.note(f"{request.method} {route}".strip(), **facts)
+    if response.status_code >= 500:
+        tracing.fail(str(response.status_code))
+
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +79,7 @@ class RequestIdMiddleware:
         request.request_id = request_id  # type: ignore[attr-defined]
         with (
             request_context.of_request(request_id),
-            recording.origin_of_request(request, request_id),
+            audit.origin_of_request(request, request_id),
         ):
             response = self.get_response(request)
         response["X-Request-Id"] = request_id

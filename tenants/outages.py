@@ -1,8 +1,8 @@
 """Outages: the one place that knows how it shows that a server we depend on is away, and not that something is wrong with a request.
 
-PostgreSQL, Redis and MongoDB can go away in many ways: nobody listens, a connection is cut or silent, the server starts, stops, is full, or
-may only be read after a failover; and a session that was silent for too long inside a transaction is ended by PostgreSQL. All of them are
-one case with one answer: what was asked may or may not have happened, and asking again later is right. Web processes answer 503 with
+PostgreSQL, Redis and MongoDB can go away in many ways: nobody listens, a connection is cut or silent, the server starts, stops, is full,
+or may only be read after a failover; and a session that was silent for too long inside a transaction is ended by PostgreSQL. All of them
+are one case with one answer: what was asked may or may not have happened, and asking again later is right. Web processes answer 503 with
 Retry-After; workers keep what they have and try again for as long as their lease lasts. Everything that is asked again must therefore be
 harmless when it has happened already: results carry the fencing number of their run.
 """

@@ -1,4 +1,4 @@
-"""Connections to Redis for the whole project: one pool per process and patience.
+"""Redis for the whole project: connections, one pool per process and patience, and the scripts that run there.
 
 Every call ends: a Redis that is down or frozen costs at most the timeout and then raises `redis.RedisError`.
 A connection that the server closed in the meantime is replaced once without the caller noticing, as is one to a server
@@ -8,8 +8,13 @@ with pools of its own.
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import redis
 from django.conf import settings
@@ -54,3 +59,28 @@ def _client(url: str, timeout_seconds: float) -> redis.Redis:
 
 # A lock of the parent's pool may be held by a thread that does not exist in the child.
 os.register_at_fork(after_in_child=_client.cache_clear)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script: one file per verb. `run` sends its hash and, only when the server does not know it (any more), its text."""
+
+    name: str
+    text: str
+    sha: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sha", hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest())
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> Script:
+        return cls(name=name, text=(folder / f"{name}.lua").read_text(encoding="utf-8"))
+
+    def run(
+        self, client: redis.Redis, keys: Sequence[str], arguments: Sequence[str | int | float | bytes] = ()
+    ) -> Any:
+        """Execute in one round trip. Raises `redis.RedisError`."""
+        try:
+            return client.evalsha(self.sha, len(keys), *keys, *arguments)
+        except redis.exceptions.NoScriptError:
+            return client.eval(self.text, len(keys), *keys, *arguments)

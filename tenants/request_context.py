@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import structlog
 
-from . import tracing
+from tenants import tracing
 
 REQUEST = "request"
 

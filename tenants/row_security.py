@@ -3,11 +3,18 @@
 `IsolateTenant` and `TenantKey` are migration operations. Every tenant-owned table gets a forced policy, and every key
 between two of them carries the tenant, since PostgreSQL's own checks of plain foreign keys bypass policies and would tell
 one tenant what exists at another.
+
+`manage.py check --database default` fails for a tenant-owned table that is not protected so.
 """
 
 from __future__ import annotations
 
-from django.db import connections
+from collections.abc import Sequence
+from typing import Any
+
+from django.apps import apps
+from django.core.checks import CheckMessage, Error, Tags, register
+from django.db import DatabaseError, connections
 from django.db.migrations import RunSQL
 
 from tenants.context import APP
@@ -151,3 +158,24 @@ def refuse_unsafe_database(tables: list[str]) -> None:
     """Raise `RowSecurityMissing` with every fault. Called when a web or worker process starts."""
     if found := faults(tables):
         raise RowSecurityMissing("; ".join(found))
+
+
+def tenant_tables() -> list[str]:
+    """Tables that belong to tenants: every concrete model with a field `tenant`, and the tenants themselves."""
+    models = [m for m in apps.get_models() if any(f.name == "tenant" for f in m._meta.concrete_fields)]
+    return sorted({m._meta.db_table for m in models} | {"tenants_tenant"})
+
+
+@register(Tags.database)
+def row_security_is_forced(
+    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    if APP not in (databases or ()):
+        return []
+    try:
+        found = faults(tenant_tables())
+    except DatabaseError as error:
+        return [Error(f"The database cannot be asked: {error}", id="tenants.E002")]
+    return [
+        Error(text, hint="Add IsolateTenant to the table's migration.", id="tenants.E001") for text in found
+    ]

@@ -11,11 +11,11 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 
 from tenants import audit
-from tenants.audit.recording import changes_between
+from tenants.audit import changes_between
 from tenants.context import APP, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Membership, Role
-from tenants.models.saved_views import LONGEST_NAME, LONGEST_QUERY, SavedView
+from tenants.models.access import LONGEST_NAME, LONGEST_QUERY, SavedView
 from tenants.principals import Principal
 
 KIND = "saved-views"

@@ -18,13 +18,12 @@ from uuid import UUID
 from django.db import connections, transaction
 from django.db.models import Q
 
-from tenants.audit.recording import redacted
+from tenants import audit, caches, clock
+from tenants.audit import redacted
 from tenants.context import APP, set_tenant, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Membership, Role, Tenant
 from tenants.principals import Principal
-
-from . import audit, clock, ttl_cache
 
 SECRET_PREFIX = "orc_"  # noqa: S105 - lets people and scanners recognise a leaked token
 SECRET_SHAPE = re.compile(r"orc_[A-Za-z0-9_-]{43}")
@@ -156,9 +155,7 @@ def _principal(token: ApiToken, member: Membership | None) -> Principal:
     )
 
 
-_known: ttl_cache.TtlCache[tuple[Principal, datetime | None]] = ttl_cache.TtlCache(
-    seconds=1.0, entries=10_000
-)
+_known: caches.TtlCache[tuple[Principal, datetime | None]] = caches.TtlCache(seconds=1.0, entries=10_000)
 
 
 # API tokens as admins of a tenant make and revoke them: each with its entry in the tenant's audit trail, in the same transaction.

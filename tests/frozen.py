@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tenants import redis
-from tenants.limiter import limiter
+from tenants import limiter, redis
 
 
 @dataclass

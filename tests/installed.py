@@ -16,7 +16,7 @@ from agents import configuration
 from agents.models import Agent
 from orchestrator.embedded import ServiceHome
 from orchestrator.embedded.identity import wait_until
-from orchestrator.local.stack import SAMPLE_ROLES
+from orchestrator.local import SAMPLE_ROLES
 from orchestrator.processes import ProcessSpec, Supervisor, standard_processes
 from tests import cleaning, preloaded, servers
 from tests.architecture import tree

@@ -13,9 +13,9 @@ from activities.models import ActivityRun
 from activities.run_tokens import RunToken
 from agents import configuration
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Usage
+from tenants import money
 from tenants.context import tenant_scope
 from tenants.models import Budget, Reservation, Tenant, UsageEntry
-from tenants.money import budgets
 from tests.engine import Engine
 
 
@@ -39,7 +39,7 @@ def dollars(cost: str, tokens: int = 0) -> Usage:
 def capped(tenant: Tenant, cap: str = "1.00", **fields: Any) -> Budget:
     """A budget that every process knows of already."""
     given = {"name": "All of it", "cap": Decimal(cap), "estimate": Decimal("0.30"), **fields}
-    budget = budgets.create(tenant.pk, given)
+    budget = money.create_budget(tenant.pk, given)
     configuration.forget()
     return budget
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tenants import tracing
-from tenants.tracing import exporting
+from tenants.tracing import spans
 from tenants.tracing.spans import Holding, OpenTelemetrySpans
 
 
@@ -49,7 +49,7 @@ def collected() -> Iterator[Collected]:
     provider = TracerProvider()
     holding = Holding(SimpleSpanProcessor(exporter))
     provider.add_span_processor(holding)
-    exporting.watch_statements()
+    spans.watch_statements()
     tracing.use(OpenTelemetrySpans(provider, holding))
     try:
         yield Collected(exporter)

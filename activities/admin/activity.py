@@ -48,7 +48,6 @@ class ActivityList(ChangeList):
 class ActivityAdmin(DecisionsAdmin, RecordAdmin):
     list_display = ("name", "state", "tenant", "assignee", "priority", "wait", "created_at")
     list_filter = (TenantFilter, SituationFilter, "status", RoleFilter, "assignee_type")
-    list_select_related = ("tenant",)
     search_fields = ("name", "tenant__slug", "group_key", "dedup_key")
     stands_for = {
         "input_link": "input_ref", "output_link": "output_ref", "pipeline_run": "pipeline_run_id", "parent_link": "parent_id",

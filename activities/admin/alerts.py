@@ -66,7 +66,6 @@ class NothingToSend(ActivityError):
 class AlertAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("created_at", "title", "tenant", "kind", "weight", "acknowledged_by")
     list_filter = (TenantFilter, "severity", "kind")
-    list_select_related = ("tenant",)
     list_disable_select_all = False
     search_fields = ("title", "tenant__slug")
     stands_for = {"weight": "severity", "activity_link": "activity_id"}
@@ -74,7 +73,6 @@ class AlertAdmin(ActionsAdmin, RecordAdmin):
         "id", "tenant", "kind", "weight", "title", "body", "activity_link", "facts", "dedup_key", "created_at",
         "acknowledged_at", "acknowledged_by",
     )  # fmt: skip
-    readonly_fields = fields
     row_actions = (ACKNOWLEDGE,)
 
     @display(description="Severity")
@@ -99,7 +97,7 @@ class AlertDeliveryAdmin(ActionsAdmin, RecordAdmin):
         "last_error",
     )
     list_filter = (TenantFilter, "state", "channel_kind")
-    list_select_related = ("tenant", "alert")
+    list_select_related = ("alert",)
     list_disable_select_all = False
     search_fields = ("alert__title", "channel_name", "tenant__slug")
     stands_for = {"situation": "state", "alert_link": "alert_id", "channel_link": "channel_id"}
@@ -107,7 +105,6 @@ class AlertDeliveryAdmin(ActionsAdmin, RecordAdmin):
         "id", "alert_link", "tenant", "channel_kind", "channel_name", "channel_link", "situation", "attempts", "next_attempt_at",
         "claimed_at", "last_error", "sent_at", "created_at",
     )  # fmt: skip
-    readonly_fields = fields
     row_actions = (SEND_AGAIN,)
 
     @display(description="State")
@@ -196,7 +193,6 @@ class NotificationChannelAdmin(ActionsAdmin):
     form = NotificationChannelForm
     list_display = ("name", "kind", "tenant", "target_shown", "enabled", "created_at")
     list_filter = (TenantFilter, "kind", "enabled")
-    list_select_related = ("tenant",)
     search_fields = ("name", "tenant__slug")
     autocomplete_fields = ("tenant",)
     fields = (

@@ -87,13 +87,11 @@ class ApprovalList(ChangeList):
 class ApprovalAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("created_at", "title", "tenant", "type", "state", "linked", "requested_by")
     list_filter = (TenantFilter, "type")
-    list_select_related = ("tenant",)
     list_disable_select_all = False
     search_fields = ("type", "requested_by", "tenant__slug")
     fields = (
         "id", "item", "tenant", "type", "state", "asked", "options", "decision", "votes_so_far", "activities", "requested_by", "created_at",
     )  # fmt: skip
-    readonly_fields = fields
     row_actions = (APPROVE, REJECT, WITHDRAW)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -180,7 +178,6 @@ class ApprovalLinkAdmin(PartAdmin):
     list_filter = (TenantFilter, "state")
     stands_for = {"situation": "state", "approval_link": "approval_id"}
     fields = ("approval_link", "activity_link", "tenant", "situation", "reason")
-    readonly_fields = fields
 
     @display(description="Approval")
     def approval_link(self, link: ApprovalLink) -> SafeString:
@@ -196,7 +193,6 @@ class VoteAdmin(PartAdmin):
     list_display = ("at", "activity_link", "tenant", "actor", "decision", "chosen_option")
     list_filter = (TenantFilter, "decision")
     fields = ("activity_link", "tenant", "actor", "voter", "decision", "chosen_option", "notes", "at")
-    readonly_fields = fields
 
 
 @admin.register(Deadline)
@@ -204,7 +200,6 @@ class DeadlineAdmin(PartAdmin):
     list_display = ("at", "activity_link", "tenant", "kind", "human_role", "happened_at")
     list_filter = (TenantFilter, "kind")
     fields = ("id", "activity_link", "tenant", "kind", "at", "human_role", "happened_at")
-    readonly_fields = fields
 
 
 @admin.register(ToolCall)
@@ -212,4 +207,3 @@ class ToolCallAdmin(PartAdmin):
     list_display = ("at", "activity_link", "tenant", "tool")
     list_filter = (TenantFilter, "tool")
     fields = ("id", "activity_link", "tenant", "tool", "run_link", "arguments", "answer", "digest", "at")
-    readonly_fields = fields

@@ -21,14 +21,12 @@ from tenants.admin.bases import RecordAdmin, TenantFilter, badge, link_to
 class ProviderBatchAdmin(RecordAdmin):
     list_display = ("created_at", "tenant", "place", "model", "situation", "size", "sendings", "ended_at")
     list_filter = (TenantFilter, "state", "model")
-    list_select_related = ("tenant",)
     search_fields = ("external_id", "tenant__slug")
     stands_for = {"place": "provider", "situation": "state"}
     fields = (
         "id", "tenant", "place", "model", "agent_role", "situation", "size", "sent", "sendings", "external_id", "not_ours", "error",
         "due_at", "created_at", "sent_at", "ended_at",
     )  # fmt: skip
-    readonly_fields = fields
 
     @display(description="Provider")
     def place(self, batch: ProviderBatch) -> str:
@@ -43,13 +41,12 @@ class ProviderBatchAdmin(RecordAdmin):
 class BatchItemAdmin(PartAdmin):
     list_display = ("created_at", "activity_link", "tenant", "agent_role", "model", "situation", "batch_link")
     list_filter = (TenantFilter, "state", "model")
-    list_select_related = ("tenant", "activity", "batch")
+    list_select_related = ("activity", "batch")
     stands_for = {"run_link": "run_id", "situation": "state", "batch_link": "batch_id", "place": "provider"}
     fields = (
         "id", "activity_link", "tenant", "run_link", "fence", "batch_link", "agent_role", "place", "model", "situation", "bytes",
         "leave_at", "created_at", "closed_at", "body", "begun",
     )  # fmt: skip
-    readonly_fields = fields
 
     @display(description="Provider")
     def place(self, item: BatchItem) -> str:

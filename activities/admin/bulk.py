@@ -22,18 +22,15 @@ class BulkJobAdmin(RecordAdmin):
         "created_by",
     )
     list_filter = (TenantFilter, "status", "action")
-    list_select_related = ("tenant",)
     search_fields = ("tenant__slug", "created_by")
     fields = (
         "id", "tenant", "action", "status", "filter", "arguments", "total", "done", "skipped", "failed", "created_by", "cancelled_by",
         "created_at", "started_at", "finished_at",
     )  # fmt: skip
-    readonly_fields = fields
 
 
 @admin.register(BulkItem)
 class BulkItemAdmin(RecordAdmin):
     list_display = ("activity_id", "job", "tenant", "state", "ended_at", "error")
     list_filter = (TenantFilter, "state")
-    list_select_related = ("tenant", "job")
     search_fields = ("tenant__slug",)

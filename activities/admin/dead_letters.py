@@ -93,7 +93,7 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
         "alike",
     )
     list_filter = (TenantFilter, "state", "reason", RoleFilter)
-    list_select_related = ("tenant", "activity")
+    list_select_related = ("activity",)
     list_disable_select_all = False
     search_fields = ("activity__name", "tenant__slug", "fingerprint")
     stands_for = {
@@ -103,7 +103,6 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
         "id", "activity_link", "tenant", "agent_role", "reason", "situation", "error", "attempts", "stalls", "cost_usd", "run_link",
         "escalation_link", "fingerprint", "alike", "created_at", "handled_at", "closed_at", "closed_by",
     )  # fmt: skip
-    readonly_fields = fields
     row_actions = (REPLAY, REPLAY_ALIKE, DISMISS)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[DeadLetter]:
@@ -198,17 +197,13 @@ def _refuse_nothing(count: int) -> None:
 class FailuresInARowAdmin(RecordAdmin):
     list_display = ("subject", "kind", "tenant", "count", "error_code", "since")
     list_filter = (TenantFilter, "kind")
-    list_select_related = ("tenant",)
     search_fields = ("subject", "tenant__slug")
     fields = ("id", "tenant", "kind", "subject", "count", "error_code", "since")
-    readonly_fields = fields
 
 
 @admin.register(RepeatedSubmissions)
 class RepeatedSubmissionsAdmin(RecordAdmin):
     list_display = ("agent_role", "tenant", "count")
     list_filter = (TenantFilter,)
-    list_select_related = ("tenant",)
     search_fields = ("agent_role", "tenant__slug")
     fields = ("id", "tenant", "agent_role", "count")
-    readonly_fields = fields

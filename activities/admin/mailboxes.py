@@ -29,10 +29,8 @@ _COLOURS = {
 class MailboxAdmin(RecordAdmin):
     list_display = ("key", "tenant", "consumer", "waiting", "created_at")
     list_filter = (TenantFilter, "agent_role")
-    list_select_related = ("tenant",)
     search_fields = ("key", "tenant__slug")
     fields = ("id", "key", "tenant", "consumer", "waiting", "fence", "created_at")
-    readonly_fields = fields
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         open_ones = Q(items__state__in=(ItemState.PENDING, ItemState.CLAIMED))
@@ -74,7 +72,6 @@ class MailboxItemAdmin(MailboxPartAdmin):
         "client_message_id", "situation", "attempts", "max_attempts", "backoff", "run_after", "due_at", "activity_link",
         "batch_link", "error", "created_at", "claimed_at", "done_at",
     )  # fmt: skip
-    readonly_fields = fields
     stands_for = {"activity_link": "activity_id", "batch_link": "batch_id"}
 
     @display(description="Activity")
@@ -103,20 +100,18 @@ class MailboxBatchAdmin(MailboxPartAdmin):
         "id", "mailbox_link", "tenant", "consumer", "fence", "size", "situation", "leased_until", "result", "error",
         "created_at", "ended_at",
     )  # fmt: skip
-    readonly_fields = fields
 
 
 @admin.register(Subagent)
 class SubagentAdmin(RecordAdmin):
     list_display = ("created_at", "name", "tenant", "subagent_type", "state", "model", "parent_mailbox")
     list_filter = (TenantFilter, "subagent_type")
-    list_select_related = ("tenant", "activity", "conversation")
+    list_select_related = ("activity", "conversation")
     search_fields = ("description", "subagent_type", "tenant__slug")
     fields = (
         "id", "name", "tenant", "subagent_type", "state", "activity_link", "conversation_link", "continues_id", "prompt", "model",
         "max_turns", "tool_call_id", "run_in_background", "silent", "parent_mailbox", "created_by", "created_at",
     )  # fmt: skip
-    readonly_fields = fields
     stands_for = {"activity_link": "activity_id", "conversation_link": "conversation_id"}
 
     @display(description="Task")

@@ -63,7 +63,6 @@ class ActivityRunAdmin(PartAdmin):
         "id", "activity_link", "tenant", "state", "attempt", "fence", "wake_reason", "worker", "accepted_at", "beats", "agent_version",
         "timeout_seconds", "session_id", "started_at", "ended_at", "progress", "usage", "error", "grant",
     )  # fmt: skip
-    readonly_fields = fields
 
     @display(description="Status")
     def state(self, run: ActivityRun) -> SafeString:
@@ -100,7 +99,6 @@ class WakeAdmin(PartAdmin):
         "payload",
         "created_at",
     )
-    readonly_fields = fields
 
     @display(description="State")
     def situation(self, wake: Wake) -> SafeString:
@@ -122,7 +120,6 @@ class ActivityEventAdmin(PartAdmin):
         "detail",
         "at",
     )
-    readonly_fields = fields
 
     @display(description="Target")
     def state(self, event: ActivityEvent) -> SafeString:
@@ -133,10 +130,8 @@ class ActivityEventAdmin(PartAdmin):
 class OutputSpoolAdmin(RecordAdmin):
     list_display = ("created_at", "activity_link", "tenant", "content_type")
     list_filter = (TenantFilter,)
-    list_select_related = ("tenant",)
     search_fields = ("tenant__slug",)
     fields = ("id", "activity_link", "tenant", "content_type", "content", "data", "created_at")
-    readonly_fields = fields
 
     @display(description="Activity")
     def activity_link(self, row: OutputSpool) -> SafeString:
@@ -155,27 +150,23 @@ class OutputSpoolAdmin(RecordAdmin):
 @admin.register(HeldAnswer)
 class HeldAnswerAdmin(PartAdmin):
     list_display = ("activity_link", "tenant", "user", "words", "due_at", "refusal")
-    list_select_related = ("tenant", "activity", "user")
+    list_select_related = ("activity",)
     fields = ("activity_link", "tenant", "user", "words", "said", "due_at", "refusal", "created_at")
-    readonly_fields = fields
 
 
 @admin.register(SnoozedItem)
 class SnoozedItemAdmin(PartAdmin):
     list_display = ("activity_link", "tenant", "membership", "until", "created_at")
-    list_select_related = ("tenant", "activity", "membership__user")
+    list_select_related = ("activity", "membership__user")
     fields = ("activity_link", "tenant", "membership", "until", "version", "created_at")
-    readonly_fields = fields
 
 
 @admin.register(TurnedAway)
 class TurnedAwayAdmin(RecordAdmin):
     list_display = ("tenant", "agent_role", "reason", "count")
     list_filter = (TenantFilter, "reason")
-    list_select_related = ("tenant",)
     search_fields = ("agent_role", "tenant__slug")
     fields = ("tenant", "agent_role", "reason", "count")
-    readonly_fields = fields
 
 
 @admin.register(WorkerProcess)
@@ -189,7 +180,6 @@ class WorkerProcessAdmin(RecordAdmin):
         "roles_in_words", "concurrency", "active", "runs_under_way", "load_in_words", "doors",
         "taken", "counter", "started_at", "beat_at", "ended_at", "end_reason",
     )  # fmt: skip
-    readonly_fields = fields
 
     @display(description="State")
     def state(self, worker: WorkerProcess) -> SafeString:
@@ -238,7 +228,6 @@ class ConditionAdmin(RecordAdmin):
     list_display = ("kind", "since", "facts", "concerned")
     list_filter = ("kind",)
     fields = ("kind", "since", "facts", "over", "concerned")
-    readonly_fields = fields
 
     @display(description="Tenants that were told")
     def concerned(self, condition: Condition) -> int:
@@ -251,21 +240,18 @@ class CounterAdmin(RecordAdmin):
     list_filter = ("name", "status")
     search_fields = ("role",)
     fields = ("name", "role", "status", "le", "count", "total")
-    readonly_fields = fields
 
 
 @admin.register(CountingMark)
 class CountingMarkAdmin(RecordAdmin):
     list_display = ("counted", "seen", "at", "complete_at")
     fields = ("counted", "seen", "barrier", "at", "noted_at", "complete_at")
-    readonly_fields = fields
 
 
 @admin.register(LeaderLease)
 class LeaderLeaseAdmin(RecordAdmin):
     list_display = ("host", "pid", "epoch", "since", "expires_at", "outage_ended_at")
     fields = ("host", "pid", "holder", "epoch", "since", "expires_at", "outage_began_at", "outage_ended_at")
-    readonly_fields = fields
 
 
 @admin.register(SystemJob)
@@ -281,7 +267,6 @@ class SystemJobAdmin(RecordAdmin):
         "name", "owner", "state", "period_seconds", "budget_seconds", "started_at", "finished_at", "succeeded_at", "duration_seconds",
         "lag_seconds", "failures", "error", "epoch",
     )  # fmt: skip
-    readonly_fields = fields
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SystemJob]:
         def ago(moment: Any) -> Extract:

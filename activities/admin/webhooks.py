@@ -15,13 +15,11 @@ from tenants.models.events import WebhookDelivery, WebhookEndpoint
 class WebhookEndpointAdmin(RecordAdmin):
     list_display = ("url", "tenant", "description", "enabled", "off_reason", "failures", "failing_since")
     list_filter = (TenantFilter, "enabled", "off_reason")
-    list_select_related = ("tenant",)
     search_fields = ("url", "description", "tenant__slug")
     fields = (
         "id", "tenant", "url", "description", "kinds", "enabled", "off_reason", "failures", "failing_since", "paused_until",
         "previous_until", "version", "created_at",
     )  # fmt: skip
-    readonly_fields = fields
 
 
 @admin.register(WebhookDelivery)
@@ -37,7 +35,7 @@ class WebhookDeliveryAdmin(RecordAdmin):
         "error",
     )
     list_filter = (TenantFilter, "state", "kind")
-    list_select_related = ("tenant", "endpoint")
+    list_select_related = ("endpoint",)
     search_fields = ("endpoint__url", "tenant__slug")
     ordering = ("-created_at",)
     stands_for = {"situation": "state", "webhook": "endpoint_id"}
@@ -45,7 +43,6 @@ class WebhookDeliveryAdmin(RecordAdmin):
         "id", "webhook", "tenant", "event_number", "kind", "situation", "attempts", "next_attempt_at", "response_status",
         "duration_ms", "error", "created_at", "ended_at",
     )  # fmt: skip
-    readonly_fields = fields
 
     @display(description="State")
     def situation(self, delivery: WebhookDelivery) -> SafeString:

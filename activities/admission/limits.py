@@ -24,7 +24,7 @@ from agents import configuration
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
 from tenants import pausing
-from tenants.configuration_changes import KeptConfiguration
+from tenants.caches import KeptConfiguration
 from tenants.context import system_scope
 from tenants.models import Pause, PauseKind, Tenant
 

@@ -25,8 +25,8 @@ from activities.models.activity import AssigneeType
 from activities.states import Status
 from activities.submission import NewActivity, Submitted, submit
 from tenants.api.documentation import IDEMPOTENCY_KEY, operation
-from tenants.api.faults import Fault, InvalidRequest
 from tenants.api.filters import SEARCH_LENGTH, FlagFilter, StrictFilterSet
+from tenants.api.problems import Fault, InvalidRequest
 from tenants.api.resources import VersionedResource, described
 from tenants.models import Role
 

@@ -20,8 +20,7 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.resources import Resource, described
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import read
+from tenants.api.serializers import ResponseSerializer, read
 from tenants.models import Role
 
 

@@ -23,10 +23,9 @@ from activities.models import Activity, Approval, ApprovalLink, Vote
 from activities.schemas import ApprovalRequestSerializer, RulesSerializer, rules_of
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
-from tenants.api.faults import InvalidRequest
 from tenants.api.filters import StrictFilterSet
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, OneOf, StrictSerializer, Text, read
+from tenants.api.problems import InvalidRequest
+from tenants.api.serializers import OPTIONAL, OneOf, ResponseSerializer, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
 

@@ -26,11 +26,21 @@ from activities.schemas import LONGEST_REASON, AssigneeSerializer
 from activities.states import LinkKind, Status
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
-from tenants.api.faults import InvalidRequest, extend
 from tenants.api.filters import SEARCH_LENGTH
+from tenants.api.problems import InvalidRequest, extend_path
 from tenants.api.resources import Resource, described
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Flag, Identifier, Moment, OneOf, StrictSerializer, Text, Whole, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    Flag,
+    Identifier,
+    Moment,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    Whole,
+    read,
+)
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.models import Role
 
@@ -302,7 +312,7 @@ class BulkOfActivities(TenantView):
         filters = ActivityFilter(data=data, queryset=rows, request=self.request)
         if not filters.is_valid():
             faults = [
-                (extend("filter", name), str(text))
+                (extend_path("filter", name), str(text))
                 for name, texts in filters.errors.items()
                 for text in texts
             ]

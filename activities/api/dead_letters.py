@@ -26,8 +26,18 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
 from tenants.api.resources import Resource, described
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Flag, Identifier, Moment, Number, OneOf, StrictSerializer, Text, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    Flag,
+    Identifier,
+    Moment,
+    Number,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    read,
+)
 from tenants.api.views import TenantView
 from tenants.models import Role
 

@@ -18,7 +18,7 @@ from activities.human_tasks import approval_links, approvals, blockers, reviews,
 from activities.models import Activity
 from activities.states import Status
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.strict import OPTIONAL, Flag, Json, StrictSerializer, Text, read
+from tenants.api.serializers import OPTIONAL, Flag, Json, StrictSerializer, Text, read
 from tenants.models import Role
 from tenants.principals import Principal
 

@@ -35,9 +35,9 @@ from activities.states import RunStatus
 from agents.command_line import transcripts
 from agents.contracts import LINE_KINDS
 from tenants.api.documentation import operation
-from tenants.api.faults import Fault, InvalidRequest
 from tenants.api.filters import refuse_unknown, whole_number
 from tenants.api.pagination import LIMIT, Cursor, CursorPagination
+from tenants.api.problems import Fault, InvalidRequest
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope

@@ -13,16 +13,16 @@ from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
 from tenants.api import event_stream
+from tenants.api.bodies import JSONRenderer
 from tenants.api.documentation import operation
 from tenants.api.event_stream import EventStreamRenderer
-from tenants.api.faults import Fault, InvalidRequest
 from tenants.api.filters import LARGEST, refuse_unknown, whole_number
 from tenants.api.pagination import LIMIT
-from tenants.api.renderers import JSONRenderer
+from tenants.api.problems import Fault, InvalidRequest
 from tenants.api.views import TenantView
 from tenants.events import log
 from tenants.events.log import EventFilter, shown
-from tenants.events.subscribers import Subscriber
+from tenants.events.stream import Subscriber
 from tenants.models.events import ANNOUNCED, KINDS
 
 AFTER = "after"

@@ -21,8 +21,8 @@ from activities.models import Activity
 from tenants.api import problems
 from tenants.api.documentation import IDEMPOTENCY_KEY, ProblemSerializer, operation
 from tenants.api.etags import PreconditionFailed
-from tenants.api.strict import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, Whole, read
-from tenants.api.translation import problem_of
+from tenants.api.problems import problem_of
+from tenants.api.serializers import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, Whole, read
 from tenants.api.views import TenantViewSet
 from tenants.context import APP
 from tenants.models import Role

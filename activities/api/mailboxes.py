@@ -27,16 +27,16 @@ from agents import configuration
 from tenants import clock
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
-from tenants.api.faults import InvalidRequest
 from tenants.api.filters import StrictFilterSet
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import (
+from tenants.api.problems import InvalidRequest
+from tenants.api.serializers import (
     OPTIONAL,
     Flag,
     Json,
     Moment,
     Number,
     OneOf,
+    ResponseSerializer,
     StrictSerializer,
     Text,
     Whole,

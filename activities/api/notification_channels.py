@@ -23,11 +23,19 @@ from activities.notifications.targets import InvalidTarget
 from agents.exceptions import ConfigurationError
 from tenants.api import idempotency
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter, StrictFilterSet
+from tenants.api.problems import InvalidRequest
 from tenants.api.resources import VersionedResource, described
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, Whole, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    Flag,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    Whole,
+    read,
+)
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
 

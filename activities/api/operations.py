@@ -21,7 +21,7 @@ from activities.schemas import ReassignmentSerializer
 from activities.states import BANDS, LinkKind
 from tenants.api.documentation import IF_MATCH, operation
 from tenants.api.etags import Versioned
-from tenants.api.strict import OPTIONAL, Moment, OneOf, StrictSerializer, Text, read
+from tenants.api.serializers import OPTIONAL, Moment, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
 from tenants.models import Role

@@ -44,10 +44,20 @@ from agents.payload import job_of
 from agents.response_parser import InvalidAnswer, completed_from, session_id_from, usage_from
 from tenants import request_context, tracing, turns
 from tenants.api.documentation import IDEMPOTENCY_KEY, operation
-from tenants.api.faults import InvalidRequest
 from tenants.api.idempotency import HEADER, key_of
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Flag, Json, Moment, Number, OneOf, StrictSerializer, Text, read
+from tenants.api.problems import InvalidRequest
+from tenants.api.serializers import (
+    OPTIONAL,
+    Flag,
+    Json,
+    Moment,
+    Number,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    read,
+)
 from tenants.api.views import Handler, TenantView, tried_again
 from tenants.authentication import refuse_secret_in_address, refused
 from tenants.context import tenant_scope

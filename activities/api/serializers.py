@@ -12,8 +12,7 @@ from activities import activity_tree, states
 from activities.models import Activity
 from activities.states import LinkKind, Status
 from activities.wait_reasons import Waiting
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import Json
+from tenants.api.serializers import Json, ResponseSerializer
 
 ACTIVITIES = "/api/v1/activities/"
 

@@ -28,8 +28,16 @@ from agents.command_line import transcripts
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Flag, Identifier, StrictSerializer, Text, Whole, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    Flag,
+    Identifier,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    Whole,
+    read,
+)
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role

@@ -16,7 +16,7 @@ from activities.submission import NewActivity
 from agents import configuration, input_schemas
 from agents.routing import role_named
 from tenants import clock
-from tenants.api.strict import (
+from tenants.api.serializers import (
     OPTIONAL,
     Flag,
     Identifier,

@@ -21,11 +21,10 @@ from agents import outbound
 from agents.exceptions import OutboundRefused
 from tenants.api import idempotency
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter, StrictFilterSet
+from tenants.api.problems import InvalidRequest
 from tenants.api.resources import VersionedResource, described
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
+from tenants.api.serializers import OPTIONAL, Flag, OneOf, ResponseSerializer, StrictSerializer, Text, read
 from tenants.api.views import TenantView
 from tenants.events import log
 from tenants.models import Role

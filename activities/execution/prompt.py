@@ -22,7 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agents import prompt_blocks
 from agents.contracts import ContextFile
-from tenants import wide_json
+from tenants import wire_json
 
 LONGEST_BLOCK = 200_000  # Characters of one outside text; the rest is cut and says so.
 
@@ -81,7 +81,9 @@ class _Blocks:
 
 def as_json(value: Any) -> str:
     """For a model to read: indented, and every letter as it is."""
-    return wide_json.dumps(value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+    return wire_json.dumps_stored(
+        value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
+    ).decode()
 
 
 def _line(text: str) -> str:

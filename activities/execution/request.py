@@ -22,8 +22,7 @@ from agents.configuration import RoleSettings
 from agents.contracts import AgentRequest
 from agents.exceptions import PermanentAgentError
 from agents.governor import providers
-from agents.skill_files import is_local
-from agents.skills import Knowledge
+from agents.skills import Knowledge, is_local
 
 from . import prompt
 

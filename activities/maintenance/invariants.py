@@ -30,9 +30,9 @@ from activities import keys, outputs, states
 from activities.admission import Closed, scripts
 from activities.human_tasks import blockers, reviews, subtasks
 from tenants import clock
-from tenants.checks import tenant_tables
 from tenants.context import SYSTEM
 from tenants.redis import client
+from tenants.row_security import tenant_tables
 from tenants.sql import Statement
 
 # The check itself: questions to PostgreSQL in one snapshot, then to MongoDB and Redis about what was found there.

@@ -15,7 +15,7 @@ from django.db.models import Q, QuerySet
 from activities import webhooks
 from activities.models import NotificationChannel
 from activities.notifications import targets
-from agents import credentials, signing_secrets
+from agents import credentials
 from agents.exceptions import ConfigurationError
 from agents.models import Agent, AgentConfig
 from tenants.context import system_scope
@@ -53,7 +53,7 @@ PLACES = (
         "secrets that sign for tenants' agents",
         lambda: AgentConfig.objects.filter(),
         "signing_sealed",
-        lambda row: signing_secrets.context_of(row.tenant_id, row.agent_id),
+        lambda row: credentials.signing_context(row.tenant_id, row.agent_id),
     ),
     Place(
         "targets of notification channels",

@@ -20,7 +20,7 @@ from django.db.models.functions import Now
 from activities import outputs, run_logs, states
 from tenants.context import SYSTEM, system_scope
 from tenants.models.retention import DepartedTenant, ForgottenOutput
-from tenants.retention.kinds import Kind, Rows, RowsInTurn, register
+from tenants.retention import Kind, Rows, RowsInTurn, register
 from tenants.sql import Statement
 
 _FOLDER = Path(__file__).resolve().parents[1] / "sql" / "retention"

@@ -23,8 +23,8 @@ from activities.dead_letters import escalation
 from activities.human_tasks import deadlines
 from activities.maintenance import leader
 from tenants import channels
-from tenants.events import numbering
-from tenants.retention import purging
+from tenants import retention as tenant_retention
+from tenants.events import log
 
 from . import counters, platform_checks, recovery, retention
 
@@ -159,7 +159,7 @@ JOBS: tuple[SystemJob, ...] = (
     SystemJob("overdue runs", TICK, "activities.maintenance.recovery", 5.0, lambda term: recovery.end_overdue_runs()),
     SystemJob("expired work", TICK, "activities.maintenance.recovery", 5.0, lambda term: recovery.expire_stale()),
     SystemJob("deadlines", TICK, "activities.human_tasks.deadlines", 5.0, lambda term: deadlines.pass_due()),
-    SystemJob("events", TICK, "tenants.events.numbering", 10.0, lambda term: numbering.number_all()),
+    SystemJob("events", TICK, "tenants.events.log", 10.0, lambda term: log.number_all()),
     SystemJob("hints", 1.0, "activities.background_tasks", 5.0, lambda term: term.reminder.remind()),
     SystemJob("outputs", 1.0, "activities.outputs", 10.0, _copy_outputs),
     SystemJob("slots", 5.0, "activities.admission.rebuilding", 10.0, _audit_slots, when=_open),
@@ -172,8 +172,8 @@ JOBS: tuple[SystemJob, ...] = (
     SystemJob("expiring channels", 600.0, "tenants.channels", 10.0, lambda term: channels.announce_expiring()),
     SystemJob("generations", 600.0, "activities.admission.rebuilding", 10.0, lambda term: rebuilding.forget_old_generations()),
     SystemJob("ended workers", 600.0, "activities.maintenance.recovery", 30.0, lambda term: recovery.forget_ended_workers()),
-    SystemJob("old events", 600.0, "tenants.events.numbering", 30.0, lambda term: numbering.purge()),
-    SystemJob("retention", 600.0, "tenants.retention.purging", 30.0, lambda term: purging.arrange()),
+    SystemJob("old events", 600.0, "tenants.events.log", 30.0, lambda term: log.purge_logs()),
+    SystemJob("retention", 600.0, "tenants.retention", 30.0, lambda term: tenant_retention.arrange()),
     SystemJob("departed tenants", 600.0, "activities.maintenance.retention", 30.0, lambda term: retention.look_after_departed()),
 )  # fmt: skip
 

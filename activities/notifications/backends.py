@@ -26,8 +26,8 @@ from activities.notifications.targets import Target, addresses_of
 from agents import outbound
 from agents.exceptions import AgentError
 from agents.outbound import OutboundResponse
+from agents.outbound.client import retry_after_seconds
 from agents.redaction import excerpt
-from agents.retry_after import seconds_from
 from agents.webhook_signing import signed_headers
 
 
@@ -377,5 +377,5 @@ def _refusal(response: OutboundResponse, target: Target) -> DeliveryProblem:
     shown = excerpt(response.body, secrets=(target.address, *target.secrets))
     message = f"The receiver answered with status {response.status}" + (f": {shown}" if shown else ".")
     if response.status in _RETRYABLE or response.status >= 500:
-        return NotDelivered(message, retry_after=seconds_from(response.headers.get("retry-after")))
+        return NotDelivered(message, retry_after=retry_after_seconds(response.headers.get("retry-after")))
     return Refused(message)

@@ -28,10 +28,9 @@ from activities.notifications.backends import site
 from activities.selectors import OPEN_FOR_PEOPLE
 from activities.states import Status
 from agents.redaction import excerpt
-from tenants import clock
+from tenants import clock, money
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Budget, Tenant
-from tenants.money import budgets, ledger
 
 # Composing: the digests that are due become alerts with one delivery each. Nothing is sent here.
 #
@@ -191,9 +190,9 @@ def _failures(tenant_id: UUID, period: Period) -> dict[str, Any]:
 
 def _spend(tenant_id: UUID, period: Period) -> dict[str, Any]:
     """By the moments of the ledger's entries; its days, which are those of UTC, only find them by their index."""
-    days = ledger.entries(tenant_id, first=period.begins.date(), last=period.ends.date())
-    spent = days.filter(at__gte=period.begins, at__lt=period.ends).aggregate(**ledger.FIGURES)
-    shown = ledger.figures_of(spent)
+    days = money.ledger_entries(tenant_id, first=period.begins.date(), last=period.ends.date())
+    spent = days.filter(at__gte=period.begins, at__lt=period.ends).aggregate(**money.FIGURES)
+    shown = money.figures_of(spent)
     own = Budget.objects.for_tenant(tenant_id).filter(deleted_at=None).order_by("name", "pk")[:MOST]
     return {
         "cost_usd": f"{shown['cost_usd']:.2f}",
@@ -204,7 +203,7 @@ def _spend(tenant_id: UUID, period: Period) -> dict[str, Any]:
 
 
 def _budget(budget: Budget) -> dict[str, Any]:
-    budgets.roll(budget)  # as it stands today
+    money.roll(budget)  # as it stands today
     share = f"{100 * budget.spent / budget.cap:.0f} %" if budget.cap else "all"
     spent, cap = (f"{amount.normalize() + 0:f}" for amount in (budget.spent, budget.cap))
     named = {"name": excerpt(budget.name, limit=LONGEST_NAME), "unit": budget.unit, "period": budget.period}

@@ -14,16 +14,14 @@ import anthropic
 import orjson
 
 from agents import outbound
+from agents.adapters import dialogue
+from agents.adapters.dialogue import ModelAnswer, ModelOptions, ToolRequest
 from agents.adapters.message_batches import ENDS, said_of
-from agents.adapters.model_options import ModelOptions
 from agents.adapters.provider_errors import broken_off, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
 from agents.governor.calling import ProviderFeedback
 from agents.governor.providers import Provider
 from agents.tools import DEFINITIONS
-
-from . import dialogue
-from .dialogue import ModelAnswer, ToolRequest
 
 _CACHED = {"type": "ephemeral"}
 

@@ -12,14 +12,13 @@ from typing import Any
 
 from django.conf import settings
 
+from agents.adapters import dialogue
 from agents.adapters.anthropic import AnthropicAdapter, body_of
-from agents.adapters.model_options import ModelOptions
+from agents.adapters.dialogue import ModelOptions
 from agents.contracts import AgentRequest, AgentResult, Parked, RunLink
 from agents.exceptions import ConfigurationError
 from agents.governor.providers import in_real_time, payable_provider_of
 from tenants import clock
-
-from . import dialogue
 
 LOWEST = 20  # the numerically largest priority there is
 

@@ -22,22 +22,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agents import redaction
-from agents.command_line import (
-    invocation,
-    options,
-    output,
-    processes,
-    secrecy,
-    transcripts,
-    users,
-    workspaces,
-    worktrees,
-)
+from agents.command_line import invocation, options, output, processes, transcripts, users, workspaces
 from agents.command_line.options import Options
 from agents.command_line.output import AgentOutput
 from agents.command_line.processes import Command, Ended, Resources, Watch
 from agents.command_line.users import OwnUser
-from agents.command_line.worktrees import Worktree
+from agents.command_line.workspaces import Worktree
 from agents.contracts import AgentRequest, AgentResult, Completed, RunLink
 from agents.exceptions import (
     AgentError,
@@ -65,7 +55,7 @@ class CliAdapter:
         with (
             _user_of(request, chosen) as user,
             workspaces.kept(request.run_id, user) as trace,
-            worktrees.checked_out(request, chosen, trace) as tree,
+            workspaces.checked_out(request, chosen, trace) as tree,
         ):
             command = invocation.command_of(
                 request, chosen, files=trace.files, work=tree.path if tree else trace.work,
@@ -82,7 +72,7 @@ class CliAdapter:
 @contextmanager
 def _user_of(request: AgentRequest, chosen: Options) -> Iterator[OwnUser | None]:
     """Whom the program runs as; None: the worker's own user, where somebody has said that it may."""
-    if not secrecy.needs_own_user():
+    if not users.needs_own_user():
         yield None
         return
     if chosen.home == "worker":

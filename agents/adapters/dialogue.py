@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import orjson
 from django.conf import settings
 
 from agents import outbound, prompt_blocks, redaction
-from agents.adapters.model_options import ModelOptions
 from agents.command_line import transcripts
 from agents.command_line.transcripts import Transcript
 from agents.contracts import AgentRequest, Completed, Output, RunLink, ToolAnswer, ToolCall, Usage
@@ -39,6 +38,49 @@ from agents.governor.calling import PATIENCE_SECONDS, ProviderFeedback, governed
 from agents.governor.providers import Provider, payable_provider_of
 from agents.response_parser import InvalidAnswer
 from tenants import strict_json
+
+MOST_ROUNDS = 200
+MOST_TOKENS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """`rounds` bounds the model's answers in one run; `stream` and `tools` may be switched off for servers that cannot.
+
+    `accept_truncated` takes an answer that was cut at `max_tokens` for a result, instead of failing.
+    """
+
+    max_tokens: int = 4_096
+    temperature: float | None = None
+    output: str = "text"  # or json
+    rounds: int = 20
+    stream: bool = True
+    tools: bool = True
+    accept_truncated: bool = False
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """Read the role's options; those of others (such as `provider`) are none of our business. Raises `ConfigurationError`."""
+        values = {name: told[name] for name in cls.__dataclass_fields__ if told.get(name) is not None}
+        for name, value in values.items():
+            if reason := _fault(name, value):
+                raise ConfigurationError(f"The option {name} {reason}.")
+        return cls(**values)
+
+
+def _fault(name: str, value: Any) -> str | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    match name:
+        case "max_tokens" | "rounds":
+            most = MOST_TOKENS if name == "max_tokens" else MOST_ROUNDS
+            good = is_number and isinstance(value, int) and 1 <= value <= most
+            return None if good else f"must be a whole number from 1 to {most}"
+        case "temperature":
+            return None if is_number and 0 <= value <= 2 else "must be a number from 0 to 2"
+        case "output":
+            return None if value in ("text", "json") else "must be text or json"
+    return None if isinstance(value, bool) else "must be true or false"
+
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 
-from agents import outbound, payload, redaction, retry_after, webhook_signing
+from agents import outbound, payload, redaction, webhook_signing
 from agents.contracts import Accepted, AgentRequest, AgentResult, RunLink
 from agents.exceptions import (
     AgentError,
@@ -22,6 +22,7 @@ from agents.exceptions import (
     RetryableAgentError,
     SessionInvalid,
 )
+from agents.outbound import client
 from agents.response_parser import InvalidAnswer, completed_from, session_of_acceptance
 from tenants import strict_json, tracing
 
@@ -146,7 +147,7 @@ def error_of_status(
     """What an answer with a status of 300 or more means for the run. Its body is shown in part, without the request's secrets."""
     shown = redaction.excerpt(body, secrets=redaction.secrets_of(request))
     message = f"The agent answered with status {status}" + (f": {shown}" if shown else ".")
-    wait = retry_after.seconds_from(retry_after_header)
+    wait = client.retry_after_seconds(retry_after_header)
     if status == 429:
         return AgentRateLimited(message, retry_after=wait)
     if status in _RETRYABLE_STATUSES or status >= 500:

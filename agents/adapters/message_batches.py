@@ -18,17 +18,16 @@ from uuid import uuid4
 import orjson
 
 from agents import outbound
-from agents.adapters.model_options import ModelOptions
+from agents.adapters import dialogue
+from agents.adapters.dialogue import ModelAnswer, ModelOptions, ToolRequest
 from agents.adapters.provider_errors import invalid, refused
 from agents.contracts import Completed, Usage
 from agents.exceptions import AgentError, RetryableAgentError
-from agents.governor import Call, Governor, Profile
+from agents.governor import Call, Governor
 from agents.governor.calling import ProviderFeedback, governed
+from agents.governor.limits import Profile
 from agents.governor.providers import Provider
 from tenants import strict_json
-
-from . import dialogue
-from .dialogue import ModelAnswer, ToolRequest
 
 VERSION = "2023-06-01"
 MOST_REQUESTS = 100_000  # of one batch, as the protocol has it

@@ -13,15 +13,13 @@ import openai
 import orjson
 
 from agents import outbound
-from agents.adapters.model_options import ModelOptions
+from agents.adapters import dialogue
+from agents.adapters.dialogue import ModelAnswer, ModelOptions, ToolRequest
 from agents.adapters.provider_errors import broken_off, invalid, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
 from agents.governor.calling import ProviderFeedback
 from agents.governor.providers import Provider
 from agents.tools import DEFINITIONS
-
-from . import dialogue
-from .dialogue import ModelAnswer, ToolRequest
 
 OWN_HOST = "api.openai.com:"  # wants another name for max_tokens than everybody else understands
 _ENDS = {"length": "length", "content_filter": "refused"}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from agents import outbound, redaction, retry_after
+from agents import outbound, redaction
 from agents.contracts import AgentRequest
 from agents.exceptions import (
     AgentError,
@@ -17,6 +17,7 @@ from agents.exceptions import (
 )
 from agents.governor.calling import ProviderFeedback
 from agents.governor.providers import Provider
+from agents.outbound import client
 
 _RETRYABLE = frozenset({408, 409, 425})  # and all from 500
 
@@ -90,7 +91,7 @@ def refused(
         status = next((_STATUSES[kind] for kind in kinds if kind in _STATUSES), 500)
     hidden = [*secrets, *provider.headers.values(), *_bare(provider)]
     message = f"{provider.name} answered with status {status}: {redaction.excerpt(str(text), secrets=hidden)}"
-    wait = retry_after.seconds_from(headers.get("retry-after"))
+    wait = client.retry_after_seconds(headers.get("retry-after"))
     if status == 429 and _QUOTA in kinds:
         return PermanentAgentError(message, code="provider_quota")
     if status == 429:

@@ -25,7 +25,7 @@ from agents.api.configurations import AgentSettingsSerializer, refuse_unusable
 from agents.models import AgentConfig, AgentSession, Skill
 from tenants import strict_json
 from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, TenantFilter, badge
-from tenants.api.faults import InvalidRequest, flatten
+from tenants.api.problems import InvalidRequest, flatten_faults
 
 AUTH_HELP = (
     'As JSON, for example {"type": "bearer", "token": "…"}, {"type": "header", "name": "X-Key", "value": "…"} or '
@@ -125,7 +125,7 @@ class AgentConfigForm(SealingForm):
                 try:
                     values[name] = fields[name].run_validation(values[name])
                 except RefusedBody as error:
-                    for path, message in flatten(error.detail):
+                    for path, message in flatten_faults(error.detail):
                         self.add_error(name, f"{path}: {message}" if path else message)
 
 
@@ -134,7 +134,6 @@ class AgentConfigAdmin(SealingAdmin):
     form = AgentConfigForm
     list_display = ("agent", "tenant", "max_concurrency", "adapter", "endpoint", "enabled", "paused")
     list_filter = (TenantFilter, "adapter", "enabled", "paused")
-    list_select_related = ("tenant",)
     search_fields = ("agent__role", "tenant__slug")
     autocomplete_fields = ("tenant", "agent")
     readonly_fields: tuple[str, ...] = ("stored_auth", "version")
@@ -183,7 +182,6 @@ class AgentConfigAdmin(SealingAdmin):
 class AgentSessionAdmin(RecordAdmin):
     list_display = ("agent", "tenant", "deliverable_id", "external_session_id", "updated_at", "situation")
     list_filter = (TenantFilter, ("ended_at", EmptyFieldListFilter), "end_reason")
-    list_select_related = ("tenant",)
     search_fields = ("external_session_id", "tenant__slug")
     fields = (
         "id", "tenant", "agent", "deliverable_id", "external_session_id", "situation", "briefing", "state", "created_at", "updated_at",
@@ -199,7 +197,6 @@ class AgentSessionAdmin(RecordAdmin):
 class SkillAdmin(PlatformAdmin):
     list_display = ("key", "tenant", "name", "kind", "roles_in_words", "enabled", "version", "updated_at")
     list_filter = (TenantFilter, "kind", "enabled")
-    list_select_related = ("tenant",)
     search_fields = ("key", "name", "tenant__slug")
     autocomplete_fields = ("tenant",)
     readonly_fields: tuple[str, ...] = ("version", "created_at", "updated_at")

@@ -1,4 +1,7 @@
-"""The platform's settings of scheduling: one field per key, empty for the default, with who changed what in the history."""
+"""The platform's settings of scheduling: one field per key, empty for the default, with who changed what in the history.
+
+And its page of model providers, which superusers may look at.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest
+from django.template.response import TemplateResponse
 from unfold.views import ChangeList
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
@@ -17,6 +21,7 @@ from unfold.widgets import (
 )
 
 from agents import scheduler_settings
+from agents.governor import overview
 from agents.models import PlatformConfig
 from agents.scheduler_settings import (
     BACKOFFS,
@@ -178,3 +183,15 @@ class PlatformConfigAdmin(KeptAdmin):
             expected_version=form.cleaned_data["seen"],
         )
         obj.version = saved.version
+
+
+def providers_page(request: HttpRequest) -> TemplateResponse:
+    """All providers that were called within two days."""
+    if not request.user.is_superuser:
+        raise PermissionDenied
+    context = {
+        **admin.site.each_context(request),
+        "title": "Model providers",
+        "providers": overview.of_platform(),
+    }
+    return TemplateResponse(request, "admin/providers.html", context)

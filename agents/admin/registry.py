@@ -1,4 +1,7 @@
-"""Agents of the registry: their settings, the versions that serve, whether they can be reached, and what needs them."""
+"""Agents of the registry: their settings, the versions that serve, whether they can be reached, and what needs them.
+
+Deployments are made, promoted and rolled back by buttons, and never edited: what was is history.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,130 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
-from agents import configuration, credentials, deployments, health, references, registry
+from agents import configuration, credentials, deployments, health, registry
 from agents.admin.configurations import SealingAdmin, SealingForm
-from agents.admin.deployments import DeploymentInline
 from agents.api.configurations import AuthSerializer
 from agents.api.registry import PLAIN, AgentChangeSerializer, fault_of_address
 from agents.exceptions import RegistryError
 from agents.models import Agent, AgentVersionDeployment
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import NOTHING, actor_of, badge
-from tenants.api.faults import flatten
+from tenants.admin.bases import NOTHING, ShownInline, actor_of, badge, link_to
+from tenants.api.problems import flatten_faults
+
+PROMOTE = Action(
+    "promote_selected",
+    "Bring into production",
+    "In production",
+    "This version serves all tenants from now on; the one in production becomes history, to which you can roll back.",
+    (RegistryError,),
+    path="promote",
+    icon="rocket_launch",
+    do=lambda request, row, notes: deployments.promote(row.agent_id, row.pk, actor=actor_of(request)),
+)
+
+
+class DeploymentForm(forms.ModelForm):
+    """A version to deploy."""
+
+    def clean(self) -> dict[str, Any]:
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        agent, endpoint = values.get("agent"), values.get("endpoint")
+        if agent and endpoint and (fault := fault_of_address(agent.adapter, endpoint)):
+            self.add_error("endpoint", fault)
+        seen = deployments.in_production(agent.role) if agent else None
+        wanted = (values.get("version"), endpoint or "")
+        if values.get("environment") == "production" and seen and wanted == (seen.version, seen.endpoint):
+            self.add_error("version", ValidationError("This version is in production already."))
+        return values
+
+    def validate_constraints(self) -> None:
+        """Left to the database: deploying replaces what these would take for a conflict."""
+
+
+class _Shown:
+    """How a deployment is shown in lists."""
+
+    @display(description="Where")
+    def where(self, deployment: AgentVersionDeployment) -> SafeString:
+        if deployment.replaced_at is not None:
+            return badge(f"formerly {deployment.environment}")
+        return badge(deployment.environment, "success" if deployment.environment == "production" else "info")
+
+    @display(description="Replaced")
+    def replaced(self, deployment: AgentVersionDeployment) -> str:
+        if deployment.replaced_at is None:
+            return NOTHING
+        return f"{deployment.replaced_at:%Y-%m-%d %H:%M:%S}Z by {deployment.replaced_by or 'nobody known'}"
+
+    @display(description="Promote")
+    def promotion(self, deployment: AgentVersionDeployment) -> SafeString:
+        """A link to the page that asks; it is not the present one's."""
+        if deployment.environment == "production" and deployment.replaced_at is None:
+            return NOTHING
+        address = reverse("admin:agents_agentversiondeployment_promote", args=[deployment.pk])
+        return format_html('<a class="text-link" href="{}">Bring into production</a>', address)
+
+
+class DeploymentInline(_Shown, ShownInline):
+    """The versions of an agent, newest first."""
+
+    model = AgentVersionDeployment
+    fields = ("version_link", "where", "endpoint", "deployed_by", "deployed_at", "replaced", "promotion")
+    per_page = 20
+    verbose_name_plural = "Versions"
+
+    @display(description="Version")
+    def version_link(self, deployment: AgentVersionDeployment) -> SafeString:
+        return link_to(AgentVersionDeployment, deployment.pk, deployment.version)
+
+
+@admin.register(AgentVersionDeployment)
+class AgentVersionDeploymentAdmin(_Shown, ActionsAdmin):
+    form = DeploymentForm
+    list_display = ("version", "agent", "where", "endpoint", "deployed_by", "deployed_at", "replaced")
+    list_filter = ("environment", ("replaced_at", admin.EmptyFieldListFilter))
+    search_fields = ("agent__role", "version")
+    autocomplete_fields = ("agent",)
+    fields = ("agent", "version", "environment", "endpoint")
+    readonly_fields: tuple[str, ...] = ()
+    row_actions = (PROMOTE,)
+    ordering = ("-deployed_at", "-id")
+
+    def get_fields(self, request: HttpRequest, obj: AgentVersionDeployment | None = None) -> Any:
+        shown = ("deployed_by", "deployed_at", "replaced", "promoted_from", "previous")
+        return (*self.fields, *shown) if obj else self.fields
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return self.get_fields(request, obj) if obj else ()
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False  # What was deployed is history; the buttons ask for the permission to look.
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        return {"environment": "staging", **super().get_changeform_initial_data(request)}
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        made = deployments.deploy(
+            obj.agent_id, obj.version, obj.environment, endpoint=obj.endpoint, actor=actor_of(request)
+        )
+        obj.pk = made.pk
+        obj.refresh_from_db()
+        obj._state.adding = False
+        configuration.forget()
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            response: HttpResponse = super().changeform_view(request, *args, **kwargs)
+        except RegistryError as error:
+            messages.error(request, f"Not deployed: {error}")
+            return HttpResponseRedirect(request.get_full_path())
+        return response
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
+        found = self.get_object(request, object_id)
+        serves = found and found.environment == "production" and found.replaced_at is None
+        return [] if not found or serves else super().get_actions_detail(request, object_id)
+
 
 HEALTH_LABELS = {"healthy": "success", "unhealthy": "danger"}
 
@@ -73,14 +190,14 @@ class AgentForm(SealingForm):
         body = AuthSerializer(data=found)
         if not body.is_valid():
             # The faults name members and never quote their values.
-            raise ValidationError([f"{path}: {message}" for path, message in flatten(body.errors)])
+            raise ValidationError([f"{path}: {message}" for path, message in flatten_faults(body.errors)])
         return found
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
         said = {name: values[name] for name in PLAIN if values.get(name) not in (None, "", {})}
         body = AgentChangeSerializer(data=said)
-        for path, message in [] if body.is_valid() else flatten(body.errors):
+        for path, message in [] if body.is_valid() else flatten_faults(body.errors):
             name, _, rest = path.partition(".")
             field = name if name in self.fields and name not in self.errors else None
             self.add_error(field, f"{rest}: {message}" if rest else message)
@@ -172,11 +289,11 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
     @display(description="Needed by")
     def needed_by(self, agent: Agent) -> SafeString:
         """What is switched on and refers to the agent, with links."""
-        if not agent.pk or not (found := references.to(agent.role)):
+        if not agent.pk or not (found := registry.references_to(agent.role)):
             return NOTHING
-        shown = [(_linked(each), each.tenant) for each in found[: references.NAMED]]
+        shown = [(_linked(each), each.tenant) for each in found[: registry.NAMED]]
         items = format_html_join("", "<li>{} <small>{}</small></li>", shown)
-        more = len(found) - references.NAMED
+        more = len(found) - registry.NAMED
         return format_html('<ul class="orc-rows">{}{}</ul>', items, f"and {more} more" if more > 0 else "")
 
     def save_model(self, request: HttpRequest, obj: Agent, form: SealingForm, change: bool) -> None:
@@ -191,9 +308,10 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         obj.save(update_fields=registry.columns_to_save(moved=moved))
         obj.refresh_from_db()
         configuration.forget()
-        if not obj.enabled and (found := references.to(obj.role)):
+        if not obj.enabled and (found := registry.references_to(obj.role)):
             messages.warning(
-                request, f"{obj.role} is switched off and still needed by {references.in_words(found)}."
+                request,
+                f"{obj.role} is switched off and still needed by {registry.references_in_words(found)}.",
             )
 
     # Deleting
@@ -204,7 +322,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """What goes with it needs no permission of its own; what needs the agent keeps it from going."""
         gone, counts, _, protected = super().get_deleted_objects(objs, request)
-        needing = [str(found) for agent in objs for found in references.to(agent.role)]
+        needing = [str(found) for agent in objs for found in registry.references_to(agent.role)]
         return gone, counts, set(), [*protected, *needing]
 
     def delete_view(
@@ -232,7 +350,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         return HttpResponseRedirect(f"{form}?{urlencode({'agent': object_id})}")
 
 
-def _linked(reference: references.Reference) -> Any:
+def _linked(reference: registry.Reference) -> Any:
     text = f"{reference.kind} {reference.name}"
     if not reference.model:
         return text

@@ -16,14 +16,23 @@ from rest_framework.response import Response
 
 from agents import configuration
 from agents.models import Agent
+from tenants import money
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.faults import InvalidRequest
 from tenants.api.filters import StrictFilterSet
+from tenants.api.problems import InvalidRequest
 from tenants.api.resources import VersionedResource, described
-from tenants.api.serializers import AmountField, ResponseSerializer
-from tenants.api.strict import OPTIONAL, Amount, Identifier, OneOf, StrictSerializer, Text, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    Amount,
+    AmountField,
+    Identifier,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    read,
+)
 from tenants.models import Budget, BudgetPeriod, BudgetUnit, Role
-from tenants.money import budgets, calendar
 
 ADDRESS = "/api/v1/budgets/"
 
@@ -61,7 +70,7 @@ class BudgetSerializer(ResponseSerializer):
     link = serializers.SerializerMethodField()
 
     def to_representation(self, instance: Budget) -> dict[str, Any]:
-        budgets.roll(instance)  # as it stands today; the row follows with the next run
+        money.roll(instance)  # as it stands today; the row follows with the next run
         return super().to_representation(instance)
 
     def get_cap(self, budget: Budget) -> Decimal:
@@ -89,7 +98,7 @@ class BudgetSerializer(ResponseSerializer):
         return None if budget.period == BudgetPeriod.TOTAL else budget.period_start.isoformat()
 
     def get_period_end(self, budget: Budget) -> datetime | None:
-        return calendar.end_of(budget.period, budget.period_start)
+        return money.end_of(budget.period, budget.period_start)
 
     def get_link(self, budget: Budget) -> str:
         return f"{ADDRESS}{budget.pk}/"
@@ -157,7 +166,7 @@ class BudgetViewSet(VersionedResource):
     )
     def create(self, request: Request) -> Response:
         """In force within two seconds. What its period has seen already counts; a total counts everything ever spent."""
-        budget = budgets.create(self.tenant_id, _fields(read(BudgetBodySerializer, request.data)))
+        budget = money.create_budget(self.tenant_id, _fields(read(BudgetBodySerializer, request.data)))
         configuration.forget()
         return self.created(budget)
 
@@ -177,14 +186,14 @@ class BudgetViewSet(VersionedResource):
         self._refuse_other_scope(
             self._found(pk), {_COLUMNS.get(name, name): fields[_COLUMNS.get(name, name)] for name in given}
         )
-        changes = {name: value for name, value in fields.items() if name not in budgets.SCOPE}
-        return Response(self.shown(budgets.change(self.tenant_id, pk, changes)))
+        changes = {name: value for name, value in fields.items() if name not in money.SCOPE}
+        return Response(self.shown(money.change_budget(self.tenant_id, pk, changes)))
 
     @operation("Remove a budget", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
     def destroy(self, request: Request, pk: UUID) -> Response:
         """What waits for it goes on. The ledger keeps what was spent."""
         self._locked(pk)
-        budgets.delete(self.tenant_id, pk)
+        money.delete_budget(self.tenant_id, pk)
         return Response(status=204)
 
     def _found(self, pk: UUID) -> Budget:
@@ -194,12 +203,12 @@ class BudgetViewSet(VersionedResource):
         return budget
 
     def _locked(self, pk: UUID) -> None:
-        self.check_if_match(budgets.locked(self.tenant_id, pk).version)
+        self.check_if_match(money.lock_budget(self.tenant_id, pk).version)
 
     def _refuse_other_scope(self, budget: Budget, given: dict[str, Any]) -> None:
         """A null says, as when a budget is made, that something is not looked at; what is left out says nothing."""
         names = {column: member for member, column in _COLUMNS.items()}
-        changed = [name for name in budgets.SCOPE if name in given and getattr(budget, name) != given[name]]
+        changed = [name for name in money.SCOPE if name in given and getattr(budget, name) != given[name]]
         if changed:
             raise InvalidRequest(
                 [(names.get(name, name), "cannot be changed; make another budget") for name in changed]
@@ -209,6 +218,6 @@ class BudgetViewSet(VersionedResource):
 def _fields(body: dict[str, Any]) -> dict[str, Any]:
     """The columns of a budget, all of them: what is left out has its default."""
     defaults = Budget()
-    names = (*budgets.SCOPE, "name", "cap", "warning_share", "estimate")
+    names = (*money.SCOPE, "name", "cap", "warning_share", "estimate")
     given = {_COLUMNS.get(name, name): value for name, value in body.items()}
     return {name: given.get(name, getattr(defaults, name)) for name in names}

@@ -17,8 +17,7 @@ from tenants import channels
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.filters import StrictFilterSet
 from tenants.api.resources import VersionedResource, described
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Member, Moment, StrictSerializer, Text, read
+from tenants.api.serializers import OPTIONAL, Member, Moment, ResponseSerializer, StrictSerializer, Text, read
 from tenants.channels import STANDING
 from tenants.exceptions import AlreadyExists
 from tenants.models import Channel, ChannelStatus, Role

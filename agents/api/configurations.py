@@ -20,8 +20,18 @@ from agents.governor import providers
 from agents.models import Agent, AgentConfig
 from tenants.api.documentation import IF_MATCH, operation
 from tenants.api.etags import Versioned
-from tenants.api.faults import InvalidRequest
-from tenants.api.strict import OPTIONAL, Flag, Identifier, Number, OneOf, StrictSerializer, Text, Whole, read
+from tenants.api.problems import InvalidRequest
+from tenants.api.serializers import (
+    OPTIONAL,
+    Flag,
+    Identifier,
+    Number,
+    OneOf,
+    StrictSerializer,
+    Text,
+    Whole,
+    read,
+)
 from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant

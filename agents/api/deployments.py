@@ -14,17 +14,15 @@ from rest_framework.response import Response
 
 from agents import configuration, deployments
 from agents.api.channels import NothingSerializer
+from agents.api.registry import NewDeploymentSerializer, refuse_unusable
 from agents.models import Agent, AgentVersionDeployment
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned, etag_of
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.permissions import PlatformPermission
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import read
+from tenants.api.serializers import ResponseSerializer, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
-
-from .registry import NewDeploymentSerializer, refuse_unusable
 
 
 class DeploymentSerializer(ResponseSerializer):

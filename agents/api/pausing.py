@@ -17,7 +17,7 @@ from agents.governor.providers import PROVIDERS
 from agents.models import Agent
 from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.strict import read
+from tenants.api.serializers import read
 from tenants.api.views import TenantViewSet
 from tenants.models import PauseKind, Role, Tenant
 from tenants.principals import Principal

@@ -13,17 +13,7 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents import (
-    configuration,
-    credentials,
-    health,
-    input_schemas,
-    outbound,
-    references,
-    registry,
-    semantic_versions,
-    signing_secrets,
-)
+from agents import configuration, credentials, health, input_schemas, outbound, registry, semantic_versions
 from agents.api.channels import NothingSerializer
 from agents.api.configurations import (
     ADAPTERS,
@@ -40,11 +30,20 @@ from agents.models import Agent, AgentConfig, AgentVersionDeployment, role_valid
 from agents.routing import queue_of
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
-from tenants.api.faults import InvalidRequest
 from tenants.api.permissions import PlatformPermission
+from tenants.api.problems import InvalidRequest
 from tenants.api.resources import VersionedResource, described
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Flag, Member, OneOf, StrictSerializer, Text, Whole, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    Flag,
+    Member,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    Whole,
+    read,
+)
 from tenants.api.views import TenantView
 from tenants.exceptions import TenantError
 from tenants.models import Role
@@ -216,7 +215,11 @@ class PlatformAgentSerializer(AgentSerializer):
 
     @extend_schema_field({"type": "array", "items": {"type": "string"}})
     def get_warnings(self, agent: Agent) -> list[str]:
-        return [] if agent.enabled else [f"still needed by {found}" for found in references.to(agent.role)]
+        return (
+            []
+            if agent.enabled
+            else [f"still needed by {found}" for found in registry.references_to(agent.role)]
+        )
 
 
 ADDRESS = "/api/v1/agents/"
@@ -430,11 +433,11 @@ class RotateSecret(Versioned, TenantView):
         )
         self.check_if_match(config.version)
         try:
-            secret = signing_secrets.renew(config)
+            secret = credentials.renew_signing_secret(config)
         except ConfigurationError as error:
             raise SecretUnreadable(f"The secrets of {role} cannot be read any more: {error}") from error
         config.version += 1
         config.save(force_insert=config.version == 1)
         configuration.forget()
-        in_force = len(signing_secrets.in_force(config))
+        in_force = len(credentials.signing_secrets_in_force(config))
         return Response({"role": role, "secret": secret, "in_force": in_force, "version": config.version})

@@ -11,18 +11,18 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from tenants import retention
 from tenants.api.documentation import IF_MATCH, operation
 from tenants.api.etags import DigestEtag
-from tenants.api.faults import InvalidRequest
-from tenants.api.strict import Member, StrictSerializer, read
+from tenants.api.problems import InvalidRequest
+from tenants.api.serializers import Member, StrictSerializer, read
 from tenants.api.views import TenantView
 from tenants.models import Role
 from tenants.models.retention import LONGEST_DAYS, RetentionPolicy, RetentionTally
-from tenants.retention import policies
-from tenants.retention.kinds import all_kinds
+from tenants.retention import all_kinds
 
 
-@extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string", "enum": [policies.NEVER]}]})
+@extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string", "enum": [retention.NEVER]}]})
 class DaysField(serializers.Field[Any, Any, Any, Any]):
     """Days, or "never"."""
 
@@ -48,7 +48,7 @@ class RetentionShownSerializer(serializers.Serializer[Any]):
 
 
 class RetentionSerializer(StrictSerializer):
-    """The tenant's own policies. What is left out has the platform's default again."""
+    """The tenant's own retention. What is left out has the platform's default again."""
 
     kinds = Member(help_text=f'By kind: whole days from 1 to {LONGEST_DAYS}, or "never".')
 
@@ -75,18 +75,18 @@ class RetentionView(DigestEtag, TenantView):
         wanted = read(RetentionSerializer, request.data)["kinds"]
         self.refuse_changed(_shown(self.tenant_id))
         try:
-            policies.replace(self.tenant_id, wanted, actor=self.principal.actor)
-        except policies.RetentionInvalid as error:
+            retention.replace_policies(self.tenant_id, wanted, actor=self.principal.actor)
+        except retention.RetentionInvalid as error:
             raise InvalidRequest([(f"kinds.{path}", message) for path, message in error.faults]) from error
         return Response(_shown(self.tenant_id))
 
     def state_of(self, shown: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The policies. What was deleted for them grows by itself."""
+        """The retention. What was deleted for them grows by itself."""
         return {each["kind"]: (each["days"], each["own"]) for each in shown["kinds"]}
 
 
 def _shown(tenant_id: UUID) -> dict[str, Any]:
-    own, days = policies.own_of(tenant_id), policies.days_of(tenant_id)
+    own, days = retention.own_days_of(tenant_id), retention.days_of(tenant_id)
     tallies = {row.kind: row for row in RetentionTally.objects.for_tenant(tenant_id)}
     return {
         "kinds": [
@@ -106,4 +106,4 @@ def _shown(tenant_id: UUID) -> dict[str, Any]:
 
 
 def _said(days: float | None) -> float | str:
-    return policies.NEVER if days is None else days
+    return retention.NEVER if days is None else days

@@ -18,8 +18,7 @@ from agents.models.skill import LONGEST_CONTENT, LONGEST_DESCRIPTION, key_valida
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.resources import VersionedResource, described
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Flag, OneOf, StrictSerializer, Text, read
+from tenants.api.serializers import OPTIONAL, Flag, OneOf, ResponseSerializer, StrictSerializer, Text, read
 from tenants.models import Role
 
 SKILLS = "/api/v1/skills/"

@@ -14,12 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agents.exceptions import AgentError, AgentRateLimited, RetryableAgentError
-from agents.governor.governor import Answer, Call, Governor, Outcome, Reason
-from agents.governor.headers import Learned, learned_from
+from agents.governor import Answer, Call, Governor, Outcome, Reason, providers
+from agents.governor.limits import Learned, learned_from
 from agents.governor.providers import Provider
 from tenants.exceptions import LimiterUnavailable
-
-from . import providers
 
 logger = logging.getLogger(__name__)
 

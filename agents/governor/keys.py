@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
-from agents.governor.profiles import DIMENSIONS
+from agents.governor.limits import DIMENSIONS
 
 
 def of(provider: str) -> list[str]:

@@ -16,13 +16,11 @@ import redis
 from agents import configuration
 from agents.contracts import AdapterSettings
 from agents.exceptions import AgentError
-from agents.governor.governor import Governor, Standing
-from agents.governor.profiles import Profile
+from agents.governor import Governor, Standing, providers
+from agents.governor.limits import Profile
 from agents.models import Agent, AgentConfig
 from tenants.context import tenant_scope
 from tenants.exceptions import LimiterUnavailable
-
-from . import providers
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,10 @@ from django.conf import settings
 from agents import outbound
 from agents.contracts import BATCHES_OF, AdapterSettings
 from agents.exceptions import ConfigurationError
-from agents.governor import keys
-from agents.governor.governor import Governor
-from agents.governor.profiles import TIERS, Profile
+from agents.governor import Governor, keys
+from agents.governor.limits import TIERS, Profile
 from tenants import redis as connections
-from tenants.ttl_cache import TtlCache
+from tenants.caches import TtlCache
 
 #: By adapter: the setting with the platform's key, and the header that carries a key.
 _KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}

@@ -4,6 +4,7 @@ from agents.outbound.budget import call_budget, too_large
 from agents.outbound.client import (
     OutboundResponse,
     check_url,
+    client_for_vendor,
     close_connections,
     guarded_transport,
     plain_errors,
@@ -11,7 +12,6 @@ from agents.outbound.client import (
 )
 from agents.outbound.policy import DATA_SOURCES, NOTIFICATIONS, WEBHOOKS
 from agents.outbound.urls import read as read_url
-from agents.outbound.vendors import client_for_vendor
 
 __all__ = [
     "DATA_SOURCES",

@@ -12,7 +12,7 @@ import httpx
 import httpx2
 
 from agents.exceptions import ConfigurationError
-from agents.outbound import budget, urls, vendors
+from agents.outbound import budget, client, urls
 
 #: What the client raises when a connection cannot be made, or breaks. All else that it raises is an `AgentError`.
 ConnectionFailed = httpx2.TransportError
@@ -56,7 +56,7 @@ class _GuardedTransport(httpx.AsyncBaseTransport):
             content=await request.aread(),
             extensions=patience,
         )
-        response = vendors.send_for_library(asked, self._credential)
+        response = client.send_for_library(asked, self._credential)
         return httpx.Response(
             response.status_code,
             headers=response.headers.multi_items(),

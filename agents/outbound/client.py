@@ -1,4 +1,9 @@
-"""Makes one outbound call: judged, bounded, never repeated, and forgetting everything but the connection."""
+"""Makes one outbound call: judged, bounded, never repeated, and forgetting everything but the connection.
+
+Other people's libraries are given a client of ours, so that their calls go through the guard like all others. Only the headers that the
+protocols need are sent, and the credential is ours: what a library finds in this machine's environment (keys, organisations, custom
+headers) and tells about it never leaves. An answer that is compressed, which is never asked for, is refused.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from threading import Lock
 from typing import cast
 
@@ -20,10 +27,8 @@ from agents.exceptions import (
     PermanentAgentError,
     RetryableAgentError,
 )
-from agents.outbound import budget, gate, policy, urls
-from agents.outbound.transport import GuardedTransport
-
-from .transport import permitted_addresses
+from agents.outbound import budget, policy, urls
+from agents.outbound.transport import GuardedTransport, permitted_addresses
 
 CHECK_SECONDS = 5.0  # somebody waits for the form to be saved
 EXCERPT_BYTES = 16 * 1024  # of an answer that is only looked at by people
@@ -114,7 +119,7 @@ def guarded_transport(purpose: str = policy.AGENTS) -> GuardedTransport:
         for outdated in [each for each in _shared if each not in in_force]:
             _shared.pop(outdated).close()  # its connections were judged by other rules
         if rules not in _shared:
-            _shared[rules] = GuardedTransport(rules, gate.shared.limits)
+            _shared[rules] = GuardedTransport(rules, budget.shared.limits)
         return _shared[rules]
 
 
@@ -129,7 +134,7 @@ def _forget_connections() -> None:
     # After a fork the sockets belong to the parent: two processes on one connection would mix up answers.
     global _lock, _shared
     inherited, _lock, _shared = _shared, Lock(), {}
-    gate.forget()
+    budget.forget()
     for each in inherited.values():
         each.abandon()
 
@@ -139,8 +144,8 @@ os.register_at_fork(after_in_child=_forget_connections)
 
 def _obey(limits: HttpLimits) -> None:
     with _lock:
-        if gate.shared.limits != limits:
-            gate.shared.obey(limits)
+        if budget.shared.limits != limits:
+            budget.shared.obey(limits)
             for each in _shared.values():
                 each.obey(limits)
 
@@ -216,3 +221,66 @@ def _beginning(response: httpx2.Response) -> tuple[bytes, bool]:
 def _chunks(response: httpx2.Response) -> Iterator[bytes]:
     # Straight from the connection: the response's own iterators gather bytes before they hand any over.
     return iter(cast(httpx2.SyncByteStream, response.stream))
+
+
+_NEEDED = frozenset(
+    {
+        *("accept", "connection", "content-length", "content-type", "host"),
+        *("a2a-extensions", "a2a-version", "anthropic-beta", "anthropic-version"),
+    }
+)
+
+
+def client_for_vendor(credential: Mapping[str, str]) -> httpx2.Client:
+    """A client for one run. `credential` holds the headers to be sent as they are. Use it in a `call_budget`, and let it go unclosed."""
+    return httpx2.Client(
+        transport=_VendorTransport(dict(credential)), trust_env=False, follow_redirects=False, timeout=None
+    )
+
+
+class _VendorTransport(httpx2.BaseTransport):
+    def __init__(self, credential: Mapping[str, str]) -> None:
+        self._credential = credential
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        return send_for_library(request, self._credential)
+
+
+def send_for_library(request: httpx2.Request, credential: Mapping[str, str]) -> httpx2.Response:
+    """Send what a library asks for; its answer, to be closed. Raises `PermanentAgentError` for one that is compressed."""
+    kept = {name: value for name, value in request.headers.items() if name.lower() in _NEEDED}
+    own = {"User-Agent": "orchestrator", "Accept-Encoding": "identity"}
+    # Another request: the library looks at its own again when the answer is there.
+    passed = httpx2.Request(
+        request.method,
+        request.url,
+        headers={**kept, **own, **credential},
+        stream=request.stream,
+        extensions=request.extensions,
+    )
+    response = guarded_transport().handle_request(passed)
+    if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        response.close()
+        raise PermanentAgentError("The answer is compressed, which was not asked for.", code="answer_encoded")
+    return response
+
+
+LONGEST_SECONDS = 3600.0  # a provider that asks for more is asked again after an hour; its clock may be wrong
+
+_SECONDS = re.compile(r"[0-9]+(?:\.[0-9]*)?")
+
+
+def retry_after_seconds(header: str | None, *, now: datetime | None = None) -> float | None:
+    """How long to wait, from 0 to an hour, or None if the header is missing or makes no sense."""
+    if header is None:
+        return None
+    text = header.strip()
+    if _SECONDS.fullmatch(text):
+        return min(float(text), LONGEST_SECONDS)
+    try:
+        moment = parsedate_to_datetime(text)
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        wait = (moment - (now or datetime.now(UTC))).total_seconds()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return min(max(wait, 0.0), LONGEST_SECONDS)

@@ -21,9 +21,9 @@ import httpx2
 
 from agents.contracts import HttpLimits
 from agents.exceptions import OutboundRefused, RetryableAgentError
-from agents.outbound import addresses, budget, urls
-from agents.outbound.addresses import Address
+from agents.outbound import budget, urls
 from agents.outbound.policy import Policy
+from agents.outbound.urls import Address
 
 CONNECT_SECONDS = 5.0  # per address: a dead one must not use up the whole call when the next would answer
 KEEPALIVE_SECONDS = 4.0  # below the 5 s after which common servers close an idle connection under our hands
@@ -184,10 +184,10 @@ def _is_readable(connection: socket.socket) -> bool:
 # Turns a host name into addresses that may be called, within a time limit. All of them pass, or none.
 
 
-_Answer = list[addresses.Address] | Exception
+_Answer = list[Address] | Exception
 
 
-def permitted_addresses(policy: Policy, host: str, port: int, *, seconds: float) -> list[addresses.Address]:
+def permitted_addresses(policy: Policy, host: str, port: int, *, seconds: float) -> list[Address]:
     """Resolve once and judge every address found. A name with one bad address is refused whole.
 
     Raises `OutboundRefused`, or `RetryableAgentError` when the name service knows no address or does not
@@ -200,14 +200,14 @@ def permitted_addresses(policy: Policy, host: str, port: int, *, seconds: float)
     return found
 
 
-def _literal(host: str) -> list[addresses.Address]:
+def _literal(host: str) -> list[Address]:
     try:
         return [ip_address(host)]
     except ValueError:
         return []
 
 
-def _look_up(host: str, seconds: float) -> list[addresses.Address]:
+def _look_up(host: str, seconds: float) -> list[Address]:
     # The system's resolver takes no time limit and may think for half a minute. It is left behind in its own
     # thread if it does; this happens only when a connection is opened, not for each call.
     answers: SimpleQueue[_Answer] = SimpleQueue()

@@ -15,7 +15,8 @@ import httpx2
 import idna
 
 from agents.exceptions import OutboundRefused
-from agents.outbound.addresses import Address
+
+Address = IPv4Address | IPv6Address
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_LENGTH = 2_000

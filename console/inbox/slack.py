@@ -28,10 +28,10 @@ from activities.notifications.backends import APPROVE, NOTES, REJECT, DeliveryPr
 from activities.notifications.targets import Target
 from console.inbox import actions, items
 from console.inbox.items import Refused, refused_when_busy
-from tenants import audit, clock, members
-from tenants.audit.recording import address_of
+from tenants import audit, clock, limiter, members
+from tenants.audit import address_of
 from tenants.context import APP, tenant_scope
-from tenants.limiter import Bucket, fallback
+from tenants.limiter import Bucket
 from tenants.models import IdempotentRequest
 from tenants.principals import Principal
 
@@ -54,7 +54,7 @@ def decide(request: HttpRequest) -> HttpResponse:
     """The address for interactivity of the Slack app. Answered 200 whatever was decided: the person is told in Slack."""
     if not settings.SLACK_SIGNING_SECRET:
         raise Http404
-    taken = fallback.take(Bucket(f"slack:{address_of(request)}", rate=20.0, burst=100.0))
+    taken = limiter.take_with_fallback(Bucket(f"slack:{address_of(request)}", rate=20.0, burst=100.0))
     if not taken.allowed:
         return HttpResponse(status=429, headers={"Retry-After": str(int(taken.retry_after) + 1)})
     if int(request.META.get("CONTENT_LENGTH") or 0) > MOST_BYTES:

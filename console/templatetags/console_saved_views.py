@@ -10,7 +10,7 @@ from console.saved_views import address_of, query_of
 from tenants import saved_views as tenant_saved_views
 from tenants.context import tenant_scope
 from tenants.models import Role
-from tenants.models.saved_views import LONGEST_NAME
+from tenants.models.access import LONGEST_NAME
 
 register = template.Library()
 

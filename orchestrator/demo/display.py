@@ -13,9 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from console.labels import tone_of
-from orchestrator.demo.asking import Campaign
-from orchestrator.demo.scheduling import Weekly
-from orchestrator.demo.story import Agency, work_of
+from orchestrator.demo.story import Agency, Campaign, Weekly, work_of
 
 _COLOURS = {"good": "green", "ask": "magenta", "live": "cyan", "bad": "red"}
 _LONGEST = 1_200  # Characters of one output on the screen; the whole of it is at the address printed below.

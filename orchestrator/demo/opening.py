@@ -15,13 +15,12 @@ from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
-from orchestrator.demo.client import ApiClient, ApiRefused
-from orchestrator.demo.story import Agency, DemoFailed
+from orchestrator.demo.story import Agency, ApiClient, ApiRefused, DemoFailed
 from orchestrator.embedded import EmbeddedError, ServiceHome
-from orchestrator.embedded.ports import is_free
-from orchestrator.local.stack import ADMIN, Addresses, LocalStack, stop_servers
+from orchestrator.embedded.server import is_free
+from orchestrator.local import ADMIN, Addresses, LocalStack, stop_servers
 from orchestrator.processes import Supervisor
-from orchestrator.processes.errors import SupervisorError
+from orchestrator.processes.supervisor import SupervisorError
 from pipelines import definition
 from tenants import tokens
 from tenants.context import system_scope, tenant_scope

@@ -1,7 +1,15 @@
-"""What happens in the demonstration.
+"""What happens in the demonstration, in three acts.
 
-Two agencies run the same pipeline at once: keywords, a brief that an editor must approve, then an outline and an audit side by side. The
-editor of the first sends the brief back with a note and approves the revision; the editor of the second approves at once.
+In the first, two agencies run the same pipeline at once: keywords, a brief that an editor must approve, then an outline and an audit side
+by side. The editor of the first sends the brief back with a note and approves the revision; the editor of the second approves at once.
+
+In the second, agents ask and people answer. A planner finds the client's account disconnected and says so; somebody signs in again. It has
+keywords looked up by another agent, has three posts prepared, and asks which direction they shall take. One decision of the editor wakes
+the planner and all three writers.
+
+The third act is a schedule whose parameters come from a table. The sections of the text are the rows of a dataset. A schedule is to look
+up the keywords of each active one every Monday. What it would do is shown first, then it is run by hand, and every row has become a job of
+its own, a few at a time.
 """
 
 from __future__ import annotations
@@ -10,8 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
-from orchestrator.demo.client import ApiClient
+import httpx2
 
 NOTE = 'Add a section about what it costs. Mention "city council". Max 700 words.'
 APPROVAL_NOTE = "Good. Go on."
@@ -43,14 +52,14 @@ class Agency:
         return self.run.get("status") in ("completed", "failed", "cancelled")
 
 
-def begin(agency: Agency, definition: dict[str, Any], text: str) -> None:
+def begin_run(agency: Agency, definition: dict[str, Any], text: str) -> None:
     """Save the pipeline and start a run on the text."""
     address = f"/pipelines/{definition['key']}/"
     agency.operator.put(address, definition)
     agency.run = agency.operator.post(f"{address}runs/", {"input": {"content": text}})
 
 
-def follow(
+def follow_runs(
     agencies: list[Agency], show: Callable[[], None], *, patience_seconds: float = PATIENCE_SECONDS
 ) -> None:
     """Poll until every run has ended, deciding what waits for an editor."""
@@ -110,3 +119,257 @@ def work_of(agency: Agency) -> Iterator[dict[str, Any]]:
     """The agents' activities in the order in which they began; gates are left out."""
     mine = [activity for activity in agency.activities.values() if activity["assignee_type"] == "agent"]
     yield from sorted(mine, key=lambda activity: activity["created_at"])
+
+
+class ApiRefused(Exception):
+    """The API answered with a problem."""
+
+
+class ApiClient:
+    """Calls `/api/v1` with one token."""
+
+    def __init__(self, base: str, token: str) -> None:
+        self._http = httpx2.Client(
+            base_url=f"{base}/api/v1",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=30.0,
+            trust_env=False,
+        )
+
+    def get(self, path: str, **query: Any) -> Any:
+        return self._answer(self._http.get(path, params=query))
+
+    def post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        return self._answer(self._http.post(path, json=body or {}))
+
+    def put(self, path: str, body: dict[str, Any]) -> Any:
+        return self._answer(self._http.put(path, json=body))
+
+    def text(self, path: str) -> str:
+        answer = self._http.get(path)
+        answer.raise_for_status()
+        return answer.text
+
+    def close(self) -> None:
+        self._http.close()
+
+    @staticmethod
+    def _answer(answer: httpx2.Response) -> Any:
+        if answer.is_error:
+            raise ApiRefused(
+                f"{answer.request.method} {answer.request.url.path} -> {answer.status_code}: {answer.text[:1000]}"
+            )
+        return answer.json()
+
+
+KIND, ACCOUNT = "instagram", "The client's Instagram"
+SIGNED_IN = "Signed in to the account again."
+_ENDED_STATUSES = ("done", "approved", "failed", "needs_review", "cancelled")
+
+
+@dataclass(slots=True)
+class Campaign:
+    """The planner's activity, everything that came of it, and what people did."""
+
+    operator: ApiClient
+    editor: ApiClient
+    planner: str = ""
+    channel: str = ""
+    chosen: str = ""
+    activities: dict[str, dict[str, Any]] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def work(self) -> list[dict[str, Any]]:
+        """The agents' activities in the order in which they began."""
+        mine = [activity for activity in self.activities.values() if activity["assignee_type"] == "agent"]
+        return sorted(mine, key=lambda activity: activity["created_at"])
+
+    @property
+    def ended(self) -> bool:
+        return len(self.work) > 1 and all(activity["status"] in _ENDED_STATUSES for activity in self.work)
+
+
+def begin_campaign(campaign: Campaign, text: str) -> None:
+    """Connect an account whose authorisation will turn out to have lapsed, and ask for a calendar."""
+    campaign.channel = _account(campaign.operator)["id"]
+    planner = campaign.operator.post(
+        "/activities/",
+        {
+            "name": "Social calendar",
+            "description": "Plan this month's posts about the text.",
+            "agent_role": "social-calendar-planner",
+            "deliverable": str(uuid4()),
+            "params": {"channel_id": campaign.channel},
+            "input": {"content": text},
+        },
+    )
+    campaign.planner = planner["id"]
+
+
+def _account(operator: ApiClient) -> Any:
+    """The client's account, from an earlier demonstration or new."""
+    known = operator.get("/channels/", kind=KIND, search=ACCOUNT)["results"]
+    return known[0] if known else operator.post("/channels/", {"kind": KIND, "name": ACCOUNT})
+
+
+def follow_campaign(campaign: Campaign, show: Callable[[], None]) -> None:
+    """Poll until everything has ended, answering what people are asked."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not campaign.ended:
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"The campaign stands still: {campaign.log[-1:]}")
+        _look_at_campaign(campaign)
+        _answer_questions(campaign)
+        show()
+        time.sleep(POLL_SECONDS)
+    if wrong := [activity["name"] for activity in campaign.work if activity["status"] != "done"]:
+        raise DemoFailed(f"The campaign did not go as told: {', '.join(wrong)} did not get done.")
+
+
+def _look_at_campaign(campaign: Campaign) -> None:
+    planner = campaign.operator.get(f"/activities/{campaign.planner}/")
+    related = campaign.operator.get("/activities/", parent=campaign.planner, limit=50)["results"]
+    campaign.activities = {activity["id"]: activity for activity in (planner, *related)}
+
+
+def _answer_questions(campaign: Campaign) -> None:
+    items = campaign.editor.get("/inbox/", deliverable=campaign.activities[campaign.planner]["deliverable"])[
+        "results"
+    ]
+    for item in items:
+        if item["kind"] == "resolution":
+            campaign.operator.post(f"/channels/{campaign.channel}/reactivate/")
+            campaign.operator.post(f"/activities/{item['id']}/resolve/", {"note": SIGNED_IN})
+            campaign.log.append(f"blocked: {item['name']} · resolved: {SIGNED_IN}")
+        elif item["kind"] == "approval" and _everybody_waits(campaign):
+            _choose(campaign, item)
+        elif item["kind"] == "review" and campaign.chosen:
+            # Each writer has asked for itself as well, and no answer answers another question.
+            campaign.editor.post(
+                f"/activities/{item['id']}/review/",
+                {"approved": True, "feedback": f"Yes, as {campaign.chosen}."},
+            )
+            campaign.log.append(f"{item['name']}: approved")
+
+
+def _everybody_waits(campaign: Campaign) -> bool:
+    """Whether the planner and the writers that it has called wait for the decision."""
+    writers = [activity for activity in campaign.work if activity["agent_role"] == "social-post-writer"]
+    waiting = (*writers, campaign.activities[campaign.planner])
+    return bool(writers) and all(activity["status"] == "awaiting_review" for activity in waiting)
+
+
+def _choose(campaign: Campaign, item: dict[str, Any]) -> None:
+    option = campaign.chosen = item["decision_rules"]["options"][0]
+    decided = campaign.editor.post(
+        f"/approvals/{item['id']}/decide/",
+        {"decision": "approved", "chosen_option": option, "notes": "Keep it short and friendly."},
+    )
+    campaign.log.append(f"editor chose “{option}”: {len(decided['woken'])} activities woke")
+
+
+DATASET, SCHEDULE = "section", "Keywords of every section"
+BATCH, STAGGER_MS = 2, 500
+SOURCE = f"db:{DATASET}:all:text?active=true&batchSize={BATCH}&staggerDelay={STAGGER_MS}"
+FEWEST_WORDS = 20  # of a section; keywords of less say nothing
+_FIELDS = {"id": "string", "title": "string", "text": "string", "active": "boolean"}
+
+
+@dataclass(slots=True)
+class Weekly:
+    """The schedule, what it would do, and what came of running it."""
+
+    operator: ApiClient
+    schedule: str = ""
+    rows: int = 0
+    preview: dict[str, Any] = field(default_factory=dict)
+    execution: dict[str, Any] = field(default_factory=dict)
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ended(self) -> bool:
+        return self.execution.get("status") in ("success", "partial", "failed", "cancelled")
+
+
+def begin_weekly(weekly: Weekly, text: str) -> None:
+    """Fill the table, save the schedule, ask what it would do, and run it now."""
+    rows = sections_of(text)
+    weekly.rows = len(rows)
+    _fill(weekly.operator, rows)
+    weekly.schedule = _schedule(weekly.operator)["id"]
+    weekly.preview = weekly.operator.get(f"/schedules/{weekly.schedule}/preview/", count=3)
+    if weekly.preview["errors"]:
+        raise DemoFailed(f"The schedule would not work: {weekly.preview['errors']}")
+    weekly.execution = weekly.operator.post(f"/schedules/{weekly.schedule}/run/")
+
+
+def sections_of(text: str) -> list[dict[str, Any]]:
+    """A row for each section of a Markdown text, or for each paragraph of a text without sections. Short ones are not active."""
+    parts = [part.strip() for part in f"\n{text}".split("\n## ") if part.strip()]
+    if len(parts) == 1:
+        parts = [part.strip() for part in text.split("\n\n") if part.strip()]
+    return [
+        {
+            "id": str(number),
+            "title": part.partition("\n")[0].lstrip("# ")[:80],
+            "text": part[:20_000],
+            "active": len(part.split()) >= FEWEST_WORDS,
+        }
+        for number, part in enumerate(parts[:12], 1)
+    ]
+
+
+def _fill(operator: ApiClient, rows: list[dict[str, Any]]) -> None:
+    """The table, from an earlier demonstration or new, with these rows and no others."""
+    known = [found["name"] for found in operator.get("/datasets/", limit=100)["results"]]
+    if DATASET not in known:
+        operator.post("/datasets/", {"name": DATASET, "fields": _FIELDS, "rows": rows})
+    else:
+        operator.post(f"/datasets/{DATASET}/rows/?replace=true", {"rows": rows})
+
+
+def _schedule(operator: ApiClient) -> Any:
+    known = operator.get("/schedules/", search=SCHEDULE)["results"]
+    if known:
+        return known[0]
+    return operator.post(
+        "/schedules/",
+        {
+            "name": SCHEDULE,
+            "repeat": "repeating",
+            "cron": "0 8 * * MON",
+            "timezone": "Europe/Berlin",
+            "target_type": "agent",
+            "agent_role": "keyword-researcher",
+            "params": {"text": SOURCE},
+            "enabled": True,
+        },
+    )
+
+
+def follow_weekly(weekly: Weekly, show: Callable[[], None]) -> None:
+    """Poll until the execution has ended."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not weekly.ended:
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"The schedule's execution is {weekly.execution.get('status')}.")
+        executions = weekly.operator.get(f"/schedules/{weekly.schedule}/executions/")["results"]
+        weekly.execution = next(each for each in executions if each["id"] == weekly.execution["id"])
+        weekly.jobs = _jobs(weekly)
+        show()
+        time.sleep(POLL_SECONDS)
+    if weekly.execution["status"] != "success":
+        raise DemoFailed(
+            f"The schedule's execution is {weekly.execution['status']}: {weekly.execution['errors']}"
+        )
+
+
+def _jobs(weekly: Weekly) -> list[dict[str, Any]]:
+    """Its activities in the order of the rows."""
+    found = weekly.operator.get(
+        "/activities/", schedule=weekly.schedule, created_after=weekly.execution["started_at"], limit=50
+    )["results"]
+    return sorted(
+        found, key=lambda activity: (activity["not_before"] or "", activity["created_at"], activity["id"])
+    )

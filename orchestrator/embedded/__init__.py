@@ -6,9 +6,8 @@ listen on loopback only. Nothing here imports Django, because settings ask this 
 """
 
 from orchestrator.embedded.errors import EmbeddedError
-from orchestrator.embedded.home import ServiceHome
+from orchestrator.embedded.home import SERVICES, Endpoints, ServiceHome
 from orchestrator.embedded.lifecycle import ServerStatus, find, start, status, stop
-from orchestrator.embedded.records import SERVICES, Endpoints
 from orchestrator.embedded.valkey import url_for as redis_url_for
 
 __all__ = [

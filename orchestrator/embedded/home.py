@@ -13,11 +13,12 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from orchestrator.embedded.errors import HomeBusy
-from orchestrator.embedded.identity import wait_until
-from orchestrator.embedded.records import ServerRecord
+from orchestrator.embedded.identity import ProcessIdentity, wait_until
 
 LOCK_SECONDS = 180.0  # longer than a start with crash recovery may take
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -106,3 +107,86 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+SERVICES = ("postgres", "redis", "mongo")
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Addresses, with passwords. A server that was never asked for has an empty one."""
+
+    database_url: str = ""
+    redis_url: str = ""
+    mongodb_uri: str = ""
+
+    def as_environment(self) -> dict[str, str]:
+        """The variables by which other processes find the same servers."""
+        named = {
+            "DATABASE_URL": self.database_url,
+            "REDIS_URL": self.redis_url,
+            "MONGODB_URI": self.mongodb_uri,
+        }
+        return {name: url for name, url in named.items() if url}
+
+
+@dataclass(frozen=True)
+class ServerRecord:
+    """One server as last started.
+
+    `process` is None once it was stopped; its port stays reserved for the next start.
+    """
+
+    port: int
+    url: str
+    durable: bool
+    process: ProcessIdentity | None = None
+
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.is_alive()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "port": self.port,
+            "url": self.url,
+            "durable": self.durable,
+            "pid": self.process and self.process.pid,
+            "started": self.process and self.process.started,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> ServerRecord:
+        process = ProcessIdentity(int(fields["pid"]), str(fields["started"])) if fields["pid"] else None
+        return cls(int(fields["port"]), str(fields["url"]), bool(fields["durable"]), process)
+
+
+def endpoints_of(records: Mapping[str, ServerRecord]) -> Endpoints:
+    urls = {name: record.url for name, record in records.items() if record.process is not None}
+    return Endpoints(
+        database_url=urls.get("postgres", ""),
+        redis_url=urls.get("redis", ""),
+        mongodb_uri=urls.get("mongo", ""),
+    )
+
+
+TAIL_LINES = 20
+TAIL_BYTES = 8_192
+ROTATE_BYTES = 16 * 1024 * 1024  # one older file is kept beside it
+
+
+def open_log(path: Path) -> BinaryIO:
+    """The file for appending. A large one is set aside first, so only a restart rotates."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > ROTATE_BYTES:
+        path.replace(path.with_name(path.name + ".1"))
+    return path.open("ab")
+
+
+def tail(path: Path, since: int = 0) -> str:
+    """The last lines, of what was written after the offset `since`."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(since, path.stat().st_size - TAIL_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[-TAIL_LINES:])

@@ -19,15 +19,21 @@ from typing import Literal
 
 import psutil
 
-from orchestrator.embedded import accounts, ports
+from orchestrator.embedded import accounts
 from orchestrator.embedded.errors import ServerFailed, ServerImmortal, ServerSilent, UnknownService
-from orchestrator.embedded.home import ServiceHome
+from orchestrator.embedded.home import (
+    SERVICES,
+    Endpoints,
+    ServerRecord,
+    ServiceHome,
+    endpoints_of,
+    open_log,
+    tail,
+)
 from orchestrator.embedded.identity import ProcessIdentity, adopt, wait_until
-from orchestrator.embedded.logs import open_log, tail
 from orchestrator.embedded.mongo import MongoServer
 from orchestrator.embedded.postgres import PostgresServer
-from orchestrator.embedded.records import SERVICES, Endpoints, ServerRecord, endpoints_of
-from orchestrator.embedded.server import Server
+from orchestrator.embedded.server import Server, is_free, is_listening, keep_or_choose_port
 from orchestrator.embedded.valkey import ValkeyServer
 
 _SERVERS: dict[str, type[Server]] = {
@@ -144,15 +150,15 @@ def ensure_running(
         return
     end_strays(server)
     server.prepare(durable=durable)
-    port = ports.keep_or_choose(known.port if known else None)
+    port = keep_or_choose_port(known.port if known else None)
     for tries_left in reversed(range(PORT_TRIES)):
         try:
             _launch(server, port, durable=durable, remember=remember)
             return
         except ServerFailed:
-            if ports.is_free(port) or not tries_left:
+            if is_free(port) or not tries_left:
                 raise
-            port = ports.keep_or_choose(None)
+            port = keep_or_choose_port(None)
 
 
 def _launch(server: Server, port: int, *, durable: bool, remember: Callable[[ServerRecord], None]) -> None:
@@ -188,7 +194,7 @@ def _wait_until_ready(server: Server, record: ServerRecord, since: int) -> None:
     def settled() -> bool:
         nonlocal ready
         # Looked at first, as clients are slow to try again after a refused connection.
-        ready = ports.is_listening(record.port) and server.make_ready(record.port)
+        ready = is_listening(record.port) and server.make_ready(record.port)
         return ready or not record.is_alive()
 
     if not wait_until(settled, server.start_seconds):

@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from orchestrator.mcp import access
+from orchestrator.mcp import api
 
 try:
-    from orchestrator.mcp import agent_tools, http
+    from orchestrator.mcp import agent_tools, server
     from orchestrator.mcp.server import serve_stdio
 except ModuleNotFoundError as error:
     if error.name not in ("mcp", "mcp_types"):
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _serve_stdio(options)
         else:
             _serve_http(options)
-    except (access.Unusable, OSError) as error:
+    except (api.Unusable, OSError) as error:
         return _failed(str(error))
     except KeyboardInterrupt:
         pass
@@ -48,28 +48,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve_stdio(options: argparse.Namespace) -> None:
-    asked_by = access.from_environment(os.environ)
+    asked_by = api.access_from_environment(os.environ)
     asyncio.run(serve_stdio(asked_by, only=options.tools))
 
 
 def _serve_http(options: argparse.Namespace) -> None:
-    address = os.environ.get(access.URL)
+    address = os.environ.get(api.URL)
     if not address:
-        raise access.Unusable(
-            f"{access.URL} must be set: the address of the orchestrator, such as https://host."
-        )
-    site = access.site_of(address)
-    if os.environ.get(access.TOKEN) or os.environ.get(access.CALLBACK_TOKEN):
+        raise api.Unusable(f"{api.URL} must be set: the address of the orchestrator, such as https://host.")
+    site = api.site_of(address)
+    if os.environ.get(api.TOKEN) or os.environ.get(api.CALLBACK_TOKEN):
         logging.getLogger(__name__).warning(
             "The token in the environment is not used with --http: every client brings its own."
         )
-    if options.host not in http.LOOPBACK and not options.allow_host:
-        raise access.Unusable(
+    if options.host not in server.LOOPBACK and not options.allow_host:
+        raise api.Unusable(
             f"--host {options.host} can be reached from elsewhere: name with --allow-host how clients address it, "
             "such as mcp.example.com:443."
         )
-    place = http.Place(options.host, options.http, options.allow_host, options.allow_origin)
-    http.serve(site, place, only=options.tools)
+    place = server.Place(options.host, options.http, options.allow_host, options.allow_origin)
+    server.serve(site, place, only=options.tools)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
 """A tool: what a model is told about it, what it takes, and which calls of the API it stands for.
 
-Arguments are held against the schema before anything is called, so that a misspelt one is a fault with its path and never ignored. What the
-API refuses beyond that is passed on in its words.
+Arguments are held against the schema before anything is called, so that a misspelt one is a fault with its path and never ignored. What
+the API refuses beyond that is passed on in its words.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The tombstone is written first, so a deletion that dies half-way is on record and is finished by calling this again. Rows go in portions,
 as the owner of the tables (histories may be deleted from by nobody else), in transactions that row security confines to the tenant.
+
+A tenant is suspended first: its tokens open nothing, nothing of it starts, and what runs is told to stop. That deletes nothing.
 """
 
 from __future__ import annotations
@@ -18,19 +20,98 @@ from django.db import connections, transaction
 from django.db.models.functions import Now
 from psycopg import sql
 
+from activities import cancellation, relay
+from activities.activity_tree import ENDED
+from activities.exceptions import ActivityError
 from activities.maintenance import retention
+from activities.models import Activity
 from agents.command_line import transcripts
-from orchestrator.offboarding import catalogue
-from pipelines.models import Schedule
+from orchestrator import offboarding
+from pipelines import cancellation as pipelines
+from pipelines.exceptions import PipelineError
+from pipelines.models import PipelineRun, Schedule
+from pipelines.models.run import RunState
 from pipelines.schedules import beat
+from tenants import audit
 from tenants import redis as tenant_redis
-from tenants.audit import purging
-from tenants.audit.recording import actor_of_command
-from tenants.checks import tenant_tables
+from tenants.audit import actor_of_command
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
 from tenants.models.retention import DepartedTenant
+from tenants.row_security import tenant_tables
+from tenants.signals import tenant_changed
+
+ACTOR = "command:offboard_tenant"
+REASON = "the tenant was suspended"
+SUSPENDED_AT_ONCE = 500
+MOST_ROUNDS = 1_000  # one for each level of what waits for each other; no tree is nearly as deep
+
+Find = Callable[[UUID, UUID], list[UUID]]  # a page of what goes on, after this id
+Stop = Callable[[UUID, UUID], bool]  # whether it could be told to
+
+
+def suspend(tenant: Tenant, tell: Tell) -> int:
+    """Idempotent. Tokens are refused within a second, grants stop at the leader's next tick; returns how much work was told to stop."""
+    with tenant_scope(tenant.pk):
+        Tenant.objects.filter(pk=tenant.pk).update(is_active=False)
+        tenant.is_active = False
+        tenant_changed.send(sender=Tenant, tenant=tenant)
+    stopped = _until_none_moves(tenant.pk, _running, _stop_run) + _until_none_moves(
+        tenant.pk, _open, _stop_work
+    )
+    relay.flush()
+    tell(f"{stopped} told to stop")
+    return stopped
+
+
+def _until_none_moves(tenant_id: UUID, find: Find, stop: Stop) -> int:
+    """Some end with others, and some can end only after others: so again, until a whole round moves nothing."""
+    total = 0
+    for _ in range(MOST_ROUNDS):
+        moved = _stop_each(tenant_id, find, stop)
+        if not moved:
+            break
+        total += moved
+    return total
+
+
+def _stop_each(tenant_id: UUID, find: Find, stop: Stop) -> int:
+    """Once each, page by page; returns how many could be."""
+    moved, after = 0, UUID(int=0)
+    while found := find(tenant_id, after):
+        moved += sum(stop(tenant_id, each) for each in found)
+        after = found[-1]
+    return moved
+
+
+def _running(tenant_id: UUID, after: UUID) -> list[UUID]:
+    with tenant_scope(tenant_id):
+        rows = PipelineRun.objects.for_tenant(tenant_id).filter(status=RunState.RUNNING, pk__gt=after)
+        return list(rows.order_by("pk").values_list("pk", flat=True)[:SUSPENDED_AT_ONCE])
+
+
+def _open(tenant_id: UUID, after: UUID) -> list[UUID]:
+    with tenant_scope(tenant_id):
+        rows = Activity.objects.for_tenant(tenant_id).exclude(status__in=ENDED).filter(pk__gt=after)
+        return list(rows.order_by("pk").values_list("pk", flat=True)[:SUSPENDED_AT_ONCE])
+
+
+def _stop_run(tenant_id: UUID, run_id: UUID) -> bool:
+    try:
+        pipelines.cancel_run(tenant_id, run_id, actor=ACTOR, reason=REASON)
+    except PipelineError:
+        return False
+    return True
+
+
+def _stop_work(tenant_id: UUID, activity_id: UUID) -> bool:
+    try:
+        cancellation.cancel(tenant_id, activity_id, actor=ACTOR, reason=REASON)
+    except ActivityError:
+        return False  # It has ended meanwhile, or ends with another.
+    return True
+
 
 PORTION = 5_000
 ROUNDS = 5
@@ -69,7 +150,9 @@ def erase(tenant_id: UUID, slug: str, tell: Tell) -> dict[str, int]:
         lambda: {"redis": forget_in_redis(tenant_id)},
         lambda: {"transcripts": transcripts.forget_all_of(tenant_id)},
         lambda: {"mongodb": retention.forget_tenant(tenant_id)},
-        lambda: {"audit trail": purging.forget(tenant_id, slug, actor=actor_of_command("offboard_tenant"))},
+        lambda: {
+            "audit trail": audit.forget_chain(tenant_id, slug, actor=actor_of_command("offboard_tenant"))
+        },
     ]
     for step in steps:
         total = _note(tenant_id, step())
@@ -93,7 +176,7 @@ def _empty_tables(tenant_id: UUID, tell: Tell) -> dict[str, int]:
     counts: dict[str, int] = {}
     for _ in range(ROUNDS):
         found = 0
-        for table in catalogue.children_first():
+        for table in offboarding.children_first():
             deleted = _empty(table, tenant_id)
             counts[table] = counts.get(table, 0) + deleted
             found += deleted
@@ -141,7 +224,7 @@ def _forget_admin_log(tenant_id: UUID) -> int:
         if (model := kind.model_class()) is not None
     }
     total = 0
-    for table in (*catalogue.tables(), "tenants_tenant"):
+    for table in (*offboarding.tables(), "tenants_tenant"):
         if table in kinds and table in tenant_tables():
             key = "id" if table == "tenants_tenant" else "tenant_id"
             statement = sql.SQL(

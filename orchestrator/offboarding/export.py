@@ -22,7 +22,7 @@ from psycopg import sql
 
 from activities import outputs, run_logs
 from agents.command_line import transcripts
-from orchestrator.offboarding import catalogue
+from orchestrator import offboarding
 from tenants import clock
 from tenants.context import APP, set_tenant
 from tenants.models import Tenant
@@ -40,7 +40,7 @@ _ROWS = sql.SQL(
 
 def export(tenant: Tenant, path: Path, tell: Tell) -> dict[str, dict[str, Any]]:
     """Write the file; returns what is in it, by member. Raises `OSError`, `DatabaseError`, `PyMongoError`; then there is no file."""
-    held = {"tenants_tenant": _columns_of_tenants(), **catalogue.exported()}
+    held = {"tenants_tenant": _columns_of_tenants(), **offboarding.exported()}
     with writing_archive(path) as made:
         with transaction.atomic(using=APP, durable=True):
             _take_snapshot(tenant.pk)
@@ -57,7 +57,7 @@ def export(tenant: Tenant, path: Path, tell: Tell) -> dict[str, dict[str, Any]]:
                 "format": FORMAT,
                 "tenant": {"id": str(tenant.pk), "slug": tenant.slug},
                 "taken_at": taken_at,
-                "left_out": catalogue.NOT_EXPORTED,
+                "left_out": offboarding.NOT_EXPORTED,
                 "columns_left_out": _secrets(),
             }
         )
@@ -102,10 +102,10 @@ def _columns_of_tenants() -> list[str]:
 
 
 def _secrets() -> dict[str, list[str]]:
-    held = catalogue.exported()
+    held = offboarding.exported()
     missing = {
         table: [name for name in names if name not in held[table]]
-        for table, names in catalogue.columns().items()
+        for table, names in offboarding.columns().items()
         if table in held
     }
     return {table: names for table, names in missing.items() if names}

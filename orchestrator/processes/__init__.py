@@ -4,15 +4,16 @@
 with `python -m orchestrator.processes NAME`. Nothing here imports Django.
 """
 
-from orchestrator.processes.errors import (
+from orchestrator.processes.specs import ProcessSpec, standard_processes, system_worker
+from orchestrator.processes.supervisor import (
     AlreadySupervised,
+    EndedProcess,
     NotReady,
     ProcessEnded,
+    Supervisor,
     SupervisorError,
     UnknownProcess,
 )
-from orchestrator.processes.specs import ProcessSpec, standard_processes, system_worker
-from orchestrator.processes.supervisor import EndedProcess, Supervisor
 
 __all__ = [
     "AlreadySupervised",

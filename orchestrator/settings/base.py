@@ -123,7 +123,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "tenants.middleware.RequestIdMiddleware",
-    "tenants.tracing.requests.TracingMiddleware",
+    "tenants.middleware.TracingMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "orchestrator.content_security.ContentPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",

@@ -6,12 +6,12 @@ REST_FRAMEWORK = {
         "tenants.authentication.MemberAuthentication",
     ),
     "DEFAULT_PERMISSION_CLASSES": ("tenants.api.permissions.RolePermission",),
-    "DEFAULT_PARSER_CLASSES": ("tenants.api.parsers.StrictJSONParser",),
-    "DEFAULT_RENDERER_CLASSES": ("tenants.api.renderers.JSONRenderer",),
+    "DEFAULT_PARSER_CLASSES": ("tenants.api.bodies.StrictJSONParser",),
+    "DEFAULT_RENDERER_CLASSES": ("tenants.api.bodies.JSONRenderer",),
     "DEFAULT_PAGINATION_CLASS": "tenants.api.pagination.CursorPagination",
     "DEFAULT_FILTER_BACKENDS": ("tenants.api.filters.StrictFilterBackend",),
     "DEFAULT_THROTTLE_CLASSES": ("tenants.api.throttling.TenantThrottle",),
-    "DEFAULT_SCHEMA_CLASS": "tenants.api.schema.ResourceSchema",
+    "DEFAULT_SCHEMA_CLASS": "tenants.api.documentation.ResourceSchema",
     "EXCEPTION_HANDLER": "tenants.api.problems.exception_handler",
     "UNAUTHENTICATED_USER": None,
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
@@ -32,7 +32,7 @@ SPECTACULAR_SETTINGS = {
     "SERVE_AUTHENTICATION": [],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "tenants.api.schema.add_what_all_have",
+        "tenants.api.documentation.add_what_all_have",
     ],
     # Members of the same name with other values: the schema needs a name for each.
     "ENUM_NAME_OVERRIDES": {

@@ -1,17 +1,131 @@
 """Logs: one line per event on stderr, JSON or, for people, text. LOG_FORMAT says which; unset, text goes to a terminal and JSON elsewhere.
 
 Production writes JSON whatever stderr is, unless LOG_FORMAT says otherwise.
+
+Every line gets the tenant at work, and loses secrets, prompts and whatever else tells what work is about. Lines of libraries go the same
+way as ours. An exception is shown by its frames, its type and the first line of its message: a database quotes whole rows in the others.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import structlog
+from structlog import tracebacks
 
-from orchestrator import log_processors
+from tenants import context, tracing
+
+LONGEST_MESSAGE = 300  # characters of an exception's message
+LONGEST_VALUE = 2_000
+MOST_FRAMES = 30
+
+#: By name: never shown, whatever the value is.
+SECRET = re.compile(
+    r"secret|passw|authorization|credential|api_?key|cookie|(^|_)token$|^auth$", re.IGNORECASE
+)
+#: By name: what agents and people write, and what is written for them.
+CONTENT = frozenset(
+    {
+        "prompt",
+        "params",
+        "input",
+        "output",
+        "content",
+        "instructions",
+        "payload",
+        "body",
+        "data",
+        "kwargs",
+        "args",
+    }
+)
+#: By form, in any text: our own tokens, callback tokens, keys of vendors and webhooks, credentials in headers and addresses.
+FORMS = re.compile(
+    r"orc_[\w-]{16,}"
+    r"|\bW[\w-]{40,}:[\w-]{5,8}:[\w-]{40,}"
+    r"|\bsk-[\w-]{16,}"
+    r"|\bwhsec_[\w+/=-]{16,}"
+    r"|\bxox[a-z]-[\w-]{10,}"
+    r"|(?<=hooks\.slack\.com/services/)\S+"
+    r"|(?i:(?<=bearer )|(?<=basic ))[\w.~+/=:-]{8,}"
+    r"|(?<=://)[^\s/@:]*:[^\s/@]+(?=@)"
+)
+
+Line = dict[str, Any]
+
+
+def add_ids(logger: Any, method: str, line: Line) -> Line:
+    """The tenant in whose scope the line was written, unless it names one; the trace; the request that Django's own lines are about."""
+    request = line.pop("request", None)
+    if request is not None:
+        line |= {"method": getattr(request, "method", None), "path": getattr(request, "path", None)}
+        line.setdefault("request_id", getattr(request, "request_id", None))
+    if traceparent := tracing.told().get("traceparent"):
+        line["trace_id"] = traceparent.split("-")[1]
+    if "tenant" not in line and (tenant_id := context.current_tenant()) is not None:
+        line["tenant"] = str(tenant_id)
+    return line
+
+
+def without_secrets(logger: Any, method: str, line: Line) -> Line:
+    """The line without what must not be read by those who read logs."""
+    for name, value in line.items():
+        if not name.startswith("_"):
+            line[name] = _harmless(name, value)
+    return line
+
+
+def short_exceptions(logger: Any, method: str, line: Line) -> Line:
+    """`exc_info` as the text `exception`."""
+    given = line.pop("exc_info", None)
+    if given is True:
+        given = sys.exc_info()
+    if isinstance(given, BaseException):
+        given = (type(given), given, given.__traceback__)
+    if isinstance(given, tuple) and given[0] is not None:
+        line["exception"] = "\n".join(_told(tracebacks.extract(*given, show_locals=False).stacks))
+    return line
+
+
+def _told(stacks: list[tracebacks.Stack]) -> list[str]:
+    """From the first cause to what was raised last, as Python tells it."""
+    lines: list[str] = []
+    for stack in reversed(stacks):
+        lines += [
+            f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}'
+            for frame in stack.frames[-MOST_FRAMES:]
+        ]
+        message = stack.exc_value.partition("\n")[0][:LONGEST_MESSAGE]
+        lines.append(f"{stack.exc_type}: {message}")
+    return lines
+
+
+def _harmless(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if _is_secret(name):
+        return "[secret]"
+    if name in CONTENT:
+        return f"[{len(value)} long]" if hasattr(value, "__len__") else "[not shown]"
+    if isinstance(value, Mapping):
+        return {str(key): _harmless(str(key), member) for key, member in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_harmless("", member) for member in value]
+    text = FORMS.sub("[secret]", str(value))
+    return (
+        text if len(text) <= LONGEST_VALUE or name in ("event", "exception") else f"{text[:LONGEST_VALUE]}…"
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _is_secret(name: str) -> bool:
+    return bool(SECRET.search(name))
+
 
 LOG_LEVEL = os.environ.get("LOG_LEVEL", "INFO")
 
@@ -29,9 +143,9 @@ _shared = [
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.stdlib.ExtraAdder(),
-    log_processors.add_ids,
-    log_processors.short_exceptions,
-    log_processors.without_secrets,
+    add_ids,
+    short_exceptions,
+    without_secrets,
 ]
 
 LOGGING: dict[str, Any] = {

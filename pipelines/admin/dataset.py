@@ -175,7 +175,6 @@ class DatasetAdmin(PlatformAdmin):
     form = DatasetForm
     list_display = ("name", "tenant", "source", "fields_in_words", "number", "updated_at")
     list_filter = (TenantFilter, "source")
-    list_select_related = ("tenant",)
     search_fields = ("name", "tenant__slug")
     autocomplete_fields = ("tenant",)
     fields = ("tenant", "name", "source", "location", "description", "fields", "version", "first_rows")
@@ -258,7 +257,7 @@ class DatasetAdmin(PlatformAdmin):
 class DatasetRowAdmin(RecordAdmin):
     list_display = ("key", "dataset_name", "tenant", "shown")
     list_filter = (TenantFilter,)
-    list_select_related = ("tenant", "dataset")
+    list_select_related = ("dataset",)
     search_fields = ("=key", "dataset__name", "tenant__slug")
     fields = ("dataset", "tenant", "key", "shown")
     ordering = ("pk",)

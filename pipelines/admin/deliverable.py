@@ -82,7 +82,6 @@ class DeliverableAdmin(ActionsAdmin, KeptAdmin):
     form = DeliverableForm
     list_display = ("name", "key", "tenant", "state", "next_on", "updated_at")
     list_filter = (TenantFilter, "status")
-    list_select_related = ("tenant",)
     search_fields = ("key", "name", "tenant__slug")
     autocomplete_fields = ("tenant",)
     fields = (
@@ -139,7 +138,6 @@ class RunInline(ShownInline):
 
     model = PipelineRun
     fields = ("run_link", "state", "unsettled", "started_at", "finished_at")
-    readonly_fields = fields
     ordering = ("plan_item", "pk")
     per_page = 50
     verbose_name_plural = "Runs"
@@ -193,7 +191,7 @@ CANCEL = Action(
 class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("month", "deliverable_link", "tenant", "state", "progress", "risk", "ended_at")
     list_filter = (TenantFilter, "status", "at_risk")
-    list_select_related = ("tenant", "deliverable")
+    list_select_related = ("deliverable",)
     search_fields = ("deliverable__key", "deliverable__name", "tenant__slug")
     ordering = ("-starts_on", "-pk")
     stands_for = {"faults": "plan_faults", "risk": "at_risk_reason"}
@@ -201,7 +199,6 @@ class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
         "deliverable_link", "tenant", "starts_on", "ends_on", "state", "progress", "risk", "planner_link", "faults",
         "plan_text", "created_at", "ended_at", "id",
     )  # fmt: skip
-    readonly_fields = fields
     inlines = (RunInline,)
     row_actions = (ASK_AGAIN, CANCEL)
 

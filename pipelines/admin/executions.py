@@ -77,7 +77,6 @@ class ExecutionColumns:
 class ExecutionInline(ExecutionColumns, ShownInline):
     model = ScheduleExecution
     fields = ("execution_link", "state", "counts", "created_by", "finished_at")
-    readonly_fields = fields
     ordering = ("-started_at", "-pk")
     per_page = 10
     verbose_name_plural = "Executions"
@@ -90,7 +89,6 @@ class ExecutionInline(ExecutionColumns, ShownInline):
 class FiringInline(ShownInline):
     model = Firing
     fields = ("nominal_at", "last_at", "count", "state_label", "reason", "at")
-    readonly_fields = fields
     ordering = ("-nominal_at",)
     per_page = 10
     verbose_name_plural = "Times that have passed"
@@ -116,7 +114,6 @@ class JobInline(JobColumns, ShownInline):
 
     model = ScheduleJob
     fields = ("ordinal", "batch", "due_at", "state_label", "work", "shown_params", "told_error")
-    readonly_fields = fields
     ordering = ("ordinal",)
     per_page = 50
     verbose_name_plural = "Jobs"
@@ -134,13 +131,11 @@ class JobInline(JobColumns, ShownInline):
 class ScheduleExecutionAdmin(ExecutionColumns, ActionsAdmin, RecordAdmin):
     list_display = ("started_at", "schedule_name", "tenant", "state", "counts", "created_by", "finished_at")
     list_filter = (TenantFilter, "status")
-    list_select_related = ("tenant",)
     search_fields = ("schedule_name", "tenant__slug")
     fields = (
         "schedule_link", "schedule_name", "tenant", "nominal_at", "state", "counts", "faults", "figures", "frozen", "created_by",
         "started_at", "expanded_at", "finished_at", "id",
     )  # fmt: skip
-    readonly_fields = fields
     inlines = (JobInline,)
     row_actions = (CANCEL,)
 
@@ -161,12 +156,10 @@ class ScheduleExecutionAdmin(ExecutionColumns, ActionsAdmin, RecordAdmin):
 class ScheduleJobAdmin(JobColumns, RecordAdmin):
     list_display = ("execution", "tenant", "ordinal", "batch", "state_label", "due_at", "ended_at")
     list_filter = (TenantFilter, "state")
-    list_select_related = ("tenant", "execution")
     search_fields = ("execution__schedule_name", "tenant__slug")
     fields = (
         "execution", "tenant", "ordinal", "batch", "due_at", "state_label", "work", "shown_params", "error", "ended_at", "id",
     )  # fmt: skip
-    readonly_fields = fields
 
     shown_params = json_of("params", "Params")
 
@@ -175,9 +168,7 @@ class ScheduleJobAdmin(JobColumns, RecordAdmin):
 class FiringAdmin(RecordAdmin):
     list_display = ("nominal_at", "schedule", "tenant", "state_label", "count", "reason", "at")
     list_filter = (TenantFilter, "state")
-    list_select_related = ("tenant", "schedule")
     search_fields = ("schedule__name", "tenant__slug")
     fields = ("schedule", "tenant", "nominal_at", "last_at", "count", "state_label", "reason", "at")
-    readonly_fields = fields
 
     state_label = badge_of("state", FIRING_LABELS, "State")

@@ -198,7 +198,6 @@ class VersionInline(ShownInline):
 
     model = PipelineVersion
     fields = ("version_link", "created_by", "created_at", "digest", "restoring")
-    readonly_fields = fields
     per_page = 10
     verbose_name_plural = "Versions"
 
@@ -219,7 +218,6 @@ class PipelineAdmin(ActionsAdmin):
     form = PipelineForm
     list_display = ("name", "key", "tenant", "latest", "enabled", "updated_at")
     list_filter = (TenantFilter, "enabled")
-    list_select_related = ("tenant",)
     search_fields = ("key", "name", "tenant__slug")
     autocomplete_fields = ("tenant",)
     inlines = (VersionInline,)
@@ -332,10 +330,9 @@ class PipelineAdmin(ActionsAdmin):
 class PipelineVersionAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("title", "tenant", "created_by", "created_at", "digest_begun")
     list_filter = (TenantFilter,)
-    list_select_related = ("tenant", "pipeline")
+    list_select_related = ("pipeline",)
     search_fields = ("pipeline__key", "tenant__slug")
     fields = ("pipeline_link", "tenant", "number", "picture", "text", "digest", "created_by", "created_at")
-    readonly_fields = fields
     row_actions = (RESTORE,)
 
     @display(description="Digest")
@@ -566,7 +563,6 @@ class ActivityTemplateAdmin(PlatformAdmin):
     form = TemplateForm
     list_display = ("name", "key", "tenant", "agent_role", "human_role", "requires_approval")
     list_filter = (TenantFilter, "requires_approval", "is_approval_gate")
-    list_select_related = ("tenant",)
     search_fields = ("key", "name", "tenant__slug")
     autocomplete_fields = ("tenant",)
     readonly_fields = ("created_at",)

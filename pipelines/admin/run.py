@@ -50,7 +50,6 @@ class StepInline(ShownInline):
 
     model = StepRun
     fields = ("step", "branch", "state", "reason", "round", "activity_link", "settled_at")
-    readonly_fields = fields
     per_page = 50
     verbose_name_plural = "Steps"
 
@@ -62,13 +61,12 @@ class StepInline(ShownInline):
 class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("started_at", "title", "tenant", "state", "unsettled", "created_by", "finished_at")
     list_filter = (TenantFilter, "status")
-    list_select_related = ("tenant", "version__pipeline")
+    list_select_related = ("version__pipeline",)
     search_fields = ("version__pipeline__key", "tenant__slug")
     fields = (
         "state", "picture", "version_link", "name", "tenant", "params", "input", "priority", "unsettled", "deliverable_id",
         "period_link", "created_by", "started_at", "finished_at", "id",
     )  # fmt: skip
-    readonly_fields = fields
     inlines = (StepInline,)
     row_actions = (CANCEL,)
 
@@ -102,7 +100,7 @@ class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
 class StepRunAdmin(RecordAdmin):
     list_display = ("step", "branch", "run_link", "tenant", "state", "reason", "round", "settled_at")
     list_filter = (TenantFilter, "status")
-    list_select_related = ("tenant", "run")
+    list_select_related = ("run",)
     search_fields = ("step", "tenant__slug")
     fields = (
         "run_link",
@@ -120,7 +118,6 @@ class StepRunAdmin(RecordAdmin):
         "output_ref",
         "settled_at",
     )
-    readonly_fields = fields
 
     run_link = link_of("run_id", PipelineRun, "Run")
     state = badge_of("status", STEP_LABELS)

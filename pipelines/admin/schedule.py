@@ -298,7 +298,7 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
     form = ScheduleForm
     list_display = ("name", "tenant", "target", "timing", "next_runs", "enabled", "last_result")
     list_filter = (TenantFilter, "enabled", "repeat", "target_type")
-    list_select_related = ("tenant", "pipeline")
+    list_select_related = ("pipeline",)
     search_fields = ("name", "description", "agent_role", "tenant__slug")
     ordering = ("name",)
     autocomplete_fields = ("tenant", "pipeline")

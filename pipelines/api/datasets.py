@@ -21,14 +21,13 @@ from pipelines.datasets import Declaration, Given
 from pipelines.datasets.validation import most_values
 from pipelines.exceptions import NotFound
 from pipelines.models import Dataset, DatasetRow
+from tenants.api.bodies import BodyTooLarge, StrictJSONParser, body_limit
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import Versioned
-from tenants.api.faults import InvalidRequest
 from tenants.api.filters import refuse_unknown
-from tenants.api.parsers import BodyTooLarge, StrictJSONParser, body_limit
+from tenants.api.problems import InvalidRequest
 from tenants.api.resources import VersionedResource, described
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Member, OneOf, StrictSerializer, Text, read
+from tenants.api.serializers import OPTIONAL, Member, OneOf, ResponseSerializer, StrictSerializer, Text, read
 from tenants.api.views import TenantViewSet
 from tenants.models import Role
 

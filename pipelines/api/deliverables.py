@@ -25,11 +25,20 @@ from pipelines.models.run import RunState
 from tenants import clock
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
-from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter, StrictFilterSet
+from tenants.api.problems import InvalidRequest
 from tenants.api.resources import Resource, VersionedResource, described
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Json, Member, OneOf, StrictSerializer, Text, Whole, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    Json,
+    Member,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    Whole,
+    read,
+)
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
 from tenants.models import Role

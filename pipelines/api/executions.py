@@ -20,8 +20,7 @@ from pipelines.schedules import executions
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import read
+from tenants.api.serializers import ResponseSerializer, read
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
 from tenants.models import Role

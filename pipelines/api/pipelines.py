@@ -27,10 +27,19 @@ from pipelines.submission import NewRun, start_run
 from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
-from tenants.api.faults import InvalidRequest
+from tenants.api.problems import InvalidRequest
 from tenants.api.resources import Resource, VersionedResource, described
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Flag, Identifier, Member, StrictSerializer, Text, Whole, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    Flag,
+    Identifier,
+    Member,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    Whole,
+    read,
+)
 from tenants.models import PauseKind, Role
 from tenants.plain_names import LONGEST_NAME, fault_of_name
 

@@ -31,12 +31,19 @@ from pipelines.models import PipelineRun
 from pipelines.models.run import RunState, StepState
 from pipelines.replay import first_failed_step, replay
 from pipelines.selectors import MOST_BRANCHES, BranchRow, StepRow
+from tenants.api.bodies import JSONRenderer
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import SEARCH_LENGTH, StrictFilterSet
-from tenants.api.renderers import JSONRenderer
-from tenants.api.serializers import ResponseSerializer
-from tenants.api.strict import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    Identifier,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    read,
+)
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.context import tenant_scope
 from tenants.models import Role

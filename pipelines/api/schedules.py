@@ -29,10 +29,10 @@ from pipelines.schedules import editing, preview, system_jobs
 from pipelines.schedules.preview import Forecast
 from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
-from tenants.api.faults import InvalidRequest
 from tenants.api.filters import FlagFilter, StrictFilterSet, refuse_unknown
+from tenants.api.problems import InvalidRequest
 from tenants.api.resources import VersionedResource, described
-from tenants.api.strict import (
+from tenants.api.serializers import (
     OPTIONAL,
     Flag,
     Json,

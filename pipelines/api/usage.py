@@ -15,12 +15,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from pipelines.models import PipelineRun
+from tenants import money
 from tenants.api.documentation import operation
-from tenants.api.faults import InvalidRequest
 from tenants.api.filters import refuse_unknown
+from tenants.api.problems import InvalidRequest
 from tenants.api.views import TenantView
 from tenants.models import UsageEntry
-from tenants.money import ledger
 
 MOST_GROUPS = 10_000
 USUAL_GROUPS = 1_000
@@ -104,15 +104,15 @@ class UsageReport(TenantView):
         """Sums of the ledger. Usage counts on the day on which it was reported."""
         refuse_unknown(request, self)
         wanted = _Wanted(request)
-        rows = wanted.narrowed(ledger.entries(self.tenant_id, first=wanted.first, last=wanted.last))
-        total = ledger.figures_of(rows.aggregate(**ledger.FIGURES))
+        rows = wanted.narrowed(money.ledger_entries(self.tenant_id, first=wanted.first, last=wanted.last))
+        total = money.figures_of(rows.aggregate(**money.FIGURES))
         groups = wanted.grouped(rows) if wanted.group_by else []
         return Response(
             {
                 "group_by": wanted.group_by,
                 "first_day": wanted.first,
                 "last_day": wanted.last,
-                "results": [ledger.figures_of(group) for group in groups[: wanted.limit]],
+                "results": [money.figures_of(group) for group in groups[: wanted.limit]],
                 "total": total,
                 "truncated": len(groups) > wanted.limit,
             }
@@ -140,7 +140,7 @@ class _Wanted:
     def grouped(self, rows: QuerySet[Any]) -> Sequence[dict[str, Any]]:
         renamed = {name: F(DIMENSIONS[name]) for name in self.group_by if DIMENSIONS[name] != name}
         plain = [name for name in self.group_by if name not in renamed]
-        groups = rows.values(*plain, **renamed).annotate(**ledger.FIGURES)
+        groups = rows.values(*plain, **renamed).annotate(**money.FIGURES)
         return list(groups.order_by("-sum_cost_usd", *self.group_by)[: self.limit + 1])
 
     def _dimensions(self) -> list[str]:

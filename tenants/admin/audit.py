@@ -1,11 +1,26 @@
-"""The audit trail and the broken glass in the admin: looked at only."""
+"""The audit trail, events and the broken glass in the admin, looked at only.
+
+And the page on which a superuser breaks the glass, and ends it.
+"""
 
 from __future__ import annotations
 
-from django.contrib import admin
-from unfold.decorators import display
+from typing import Any
+from uuid import UUID
 
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
+
+from tenants import admin_scope, break_glass
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter
+from tenants.admin.permissions import is_superuser
+from tenants.break_glass import GlassRefused
 from tenants.models.audit import AuditEntry, BreakGlass
 from tenants.models.events import Event, EventLog, FreshEvent
 
@@ -25,13 +40,11 @@ class AuditEntryAdmin(RecordAdmin):
         "ip",
     )
     list_filter = (TenantFilter, "outcome", "actor_kind")
-    list_select_related = ("tenant",)
     search_fields = ("actor_name", "operation", "object_id", "request_id", "tenant__slug")
     fields = (
         "number", "at", "tenant", "actor_in_words", "actor_id", "operation", "outcome", "object_kind", "object_id", "changes", "detail",
         "request_id", "ip", "break_glass_id", "id", "previous_hash", "hash",
     )  # fmt: skip
-    readonly_fields = fields
 
     @display(description="Who")
     def actor_in_words(self, entry: AuditEntry) -> str:
@@ -47,10 +60,8 @@ class BreakGlassAdmin(RecordAdmin):
     """Whose, why and until when. For superusers: it belongs to the platform."""
 
     list_display = ("opened_at", "user", "seen", "reason", "expires_at", "ended_at")
-    list_select_related = ("user",)
     search_fields = ("slug", "reason", "user__username")
     fields = ("id", "user", "seen", "reason", "opened_at", "expires_at", "ended_at")
-    readonly_fields = fields
 
     @display(description="Tenant")
     def seen(self, glass: BreakGlass) -> str:
@@ -64,26 +75,80 @@ class BreakGlassAdmin(RecordAdmin):
 class EventAdmin(RecordAdmin):
     list_display = ("at", "tenant", "number", "kind", "activity_id", "pipeline_run_id")
     list_filter = (TenantFilter,)
-    list_select_related = ("tenant",)
     search_fields = ("tenant__slug",)
     fields = ("number", "tenant", "kind", "at", "activity_id", "pipeline_run_id", "data")
-    readonly_fields = fields
 
 
 @admin.register(FreshEvent)
 class FreshEventAdmin(RecordAdmin):
     list_display = ("id", "tenant", "activity_id", "first_seq", "last_seq", "kind", "at", "pipeline_run_id")
     list_filter = (TenantFilter,)
-    list_select_related = ("tenant",)
     search_fields = ("tenant__slug",)
     fields = ("tenant", "activity_id", "first_seq", "last_seq", "kind", "at", "pipeline_run_id", "data")
-    readonly_fields = fields
 
 
 @admin.register(EventLog)
 class EventLogAdmin(RecordAdmin):
     list_display = ("tenant", "last_number", "listened_until")
-    list_select_related = ("tenant",)
     search_fields = ("tenant__slug",)
     fields = ("tenant", "last_number", "listened_until")
-    readonly_fields = fields
+
+
+class GlassForm(forms.Form):
+    tenant = forms.SlugField(
+        required=False, max_length=63, widget=UnfoldAdminTextInputWidget, help_text="The tenant's short name."
+    )
+    all_tenants = forms.BooleanField(
+        required=False,
+        widget=UnfoldBooleanSwitchWidget,
+        help_text="Rows of every tenant, when one is not enough.",
+    )
+    reason = forms.CharField(
+        min_length=break_glass.LEAST_REASON,
+        max_length=break_glass.LONGEST_REASON,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
+        help_text="The tenant's admins read it in their audit trail.",
+    )
+
+    def clean(self) -> dict[str, object]:
+        if bool(self.cleaned_data.get("tenant")) == bool(self.cleaned_data.get("all_tenants")):
+            raise forms.ValidationError("Name one tenant, or choose all of them.")
+        return self.cleaned_data
+
+
+def break_glass_page(request: HttpRequest) -> HttpResponse:
+    """GET shows what is broken and asks for a reason; POST breaks, or ends with `end=<id>`."""
+    if not is_superuser(request):
+        raise PermissionDenied
+    form = GlassForm(
+        request.POST if request.method == "POST" and "end" not in request.POST else None,
+        initial={"tenant": request.GET.get("tenant", "")},
+    )
+    if request.method == "POST" and "end" in request.POST:
+        _end(request)
+        return HttpResponseRedirect(reverse("break-glass"))
+    if form.is_valid():
+        try:
+            user: Any = request.user  # a superuser
+            glass = break_glass.open_for(user, form.cleaned_data["tenant"], form.cleaned_data["reason"])
+        except GlassRefused as refusal:
+            form.add_error(None, str(refusal))
+        else:
+            messages.success(
+                request, f"Until {glass.expires_at:%H:%M} UTC you see {glass.slug or 'all tenants'}."
+            )
+            return HttpResponseRedirect(reverse("break-glass"))
+    context = {
+        **admin.site.each_context(request),
+        "title": "Break the glass",
+        "form": form,
+        "broken": admin_scope.of_request(request).glass,
+    }
+    return TemplateResponse(request, "admin/break_glass.html", context)
+
+
+def _end(request: HttpRequest) -> None:
+    try:
+        break_glass.end(request.user, UUID(request.POST["end"]))  # type: ignore[arg-type]  # somebody signed in
+    except ValueError:
+        messages.error(request, "There is no such broken glass.")

@@ -26,7 +26,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 
 from tenants import admin_scope, audit
 from tenants.admin.permissions import BySight, PlatformOnly, tenant_of
-from tenants.audit.recording import one_line, redacted
+from tenants.audit import one_line, redacted
 from tenants.models import Tenant
 
 # Everything that is changed in the admin goes to the audit trail, where Django's own admin writes its history: once per row, in the same
@@ -134,6 +134,11 @@ class PlatformAdmin(Audited, BySight, ModelAdmin):
             kwargs |= {"form_class": ClearableJSONField, "when_empty": db_field.get_default}
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
+    def get_list_select_related(self, request: HttpRequest) -> tuple[str, ...]:
+        """What a row of the list refers to is read with it: every foreign key among its columns, and what `list_select_related` names."""
+        keys = {field.name for field in self.opts.concrete_fields if field.is_relation}
+        return (*(self.list_select_related or ()), *keys.intersection(self.get_list_display(request)))
+
 
 class KeptAdmin(PlatformAdmin):
     """Made and changed here, but never deleted: history refers to it. It is switched off instead."""
@@ -159,6 +164,9 @@ class RecordAdmin(KeptAdmin):
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return self.readonly_fields or self.fields or ()
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         shown = []
@@ -203,6 +211,9 @@ class ShownInline(TabularInline):
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return self.readonly_fields or self.fields or ()
 
 
 class TenantFilter(SimpleListFilter):

@@ -40,7 +40,6 @@ class BudgetAdmin(RecordAdmin):
         "waiting_since",
     )
     list_filter = (TenantFilter, "unit", "period")
-    list_select_related = ("tenant",)
     search_fields = ("name", "agent_role", "tenant__slug")
     fields = (
         "tenant", "name", "agent_role", "deliverable_id", "activity_id", "unit", "period", "cap_shown", "warning_share", "estimate_shown",
@@ -48,7 +47,6 @@ class BudgetAdmin(RecordAdmin):
         "period_start", "warned_at", "waiting_since", "created_at", "deleted_at", "version",
     )  # fmt: skip
 
-    readonly_fields = fields
     stands_for = {f"{name}_shown": name for name in ("cap", "spent", "reserved", "overshoot", "estimate")}
     cap_shown, spent_shown, reserved_shown = _figure("cap"), _figure("spent"), _figure("reserved")
     overshoot_shown, estimate_shown = _figure("overshoot"), _figure("estimate")
@@ -77,13 +75,11 @@ class UsageEntryAdmin(RecordAdmin):
         "unpriced",
     )
     list_filter = (TenantFilter, "unpriced")
-    list_select_related = ("tenant",)
     search_fields = ("agent_role", "model", "tenant__slug")
     fields = (
         "tenant", "at", "day", "agent_role", "deliverable_id", "activity_id", "run_id", "pipeline_run_id", "model", "input_tokens",
         "output_tokens", "dollars_shown", "runs", "unpriced",
     )  # fmt: skip
-    readonly_fields = fields
     dollars_shown = _figure("dollars")
 
     def get_search_results(
@@ -102,7 +98,6 @@ class UsageEntryAdmin(RecordAdmin):
 class ReservationAdmin(RecordAdmin):
     list_display = ("budget", "tenant", "run_id", "activity_id", "amount_shown", "reserved_at")
     list_filter = (TenantFilter,)
-    list_select_related = ("tenant", "budget")
     amount_shown = _figure("amount")
     fields = ("tenant", "budget", "run_id", "activity_id", "amount", "reserved_at")
 
@@ -111,6 +106,5 @@ class ReservationAdmin(RecordAdmin):
 class BudgetWaitAdmin(RecordAdmin):
     list_display = ("budget", "tenant", "activity_id", "amount_shown", "priority", "since")
     list_filter = (TenantFilter,)
-    list_select_related = ("tenant", "budget")
     amount_shown = _figure("amount")
     fields = ("tenant", "budget", "activity_id", "amount", "priority", "since")

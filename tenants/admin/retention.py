@@ -12,14 +12,13 @@ from unfold.widgets import UnfoldAdminSelectWidget
 from tenants.admin.bases import PlatformAdmin, RecordAdmin, TenantFilter, actor_of
 from tenants.models import DepartedTenant, RetentionPass, RetentionPolicy, RetentionTally, UsageTotal
 from tenants.models.retention import ForgottenOutput
-from tenants.retention.kinds import all_kinds
+from tenants.retention import all_kinds
 
 
 @admin.register(RetentionPolicy)
 class RetentionPolicyAdmin(PlatformAdmin):
     list_display = ("kind", "tenant", "days", "updated_by", "updated_at")
     list_filter = (TenantFilter, "kind")
-    list_select_related = ("tenant",)
     search_fields = ("kind", "tenant__slug")
     autocomplete_fields = ("tenant",)
     fields = ("tenant", "kind", "days", "updated_by", "updated_at", "version")
@@ -48,7 +47,6 @@ class RetentionPassAdmin(RecordAdmin):
 class RetentionTallyAdmin(RecordAdmin):
     list_display = ("kind", "tenant", "deleted", "last_deleted", "last_at")
     list_filter = (TenantFilter, "kind")
-    list_select_related = ("tenant",)
     search_fields = ("kind", "tenant__slug")
 
 
@@ -65,7 +63,6 @@ class UsageTotalAdmin(RecordAdmin):
         "runs",
     )
     list_filter = (TenantFilter,)
-    list_select_related = ("tenant",)
     search_fields = ("agent_role", "tenant__slug")
 
 
@@ -81,4 +78,3 @@ class ForgottenOutputAdmin(RecordAdmin):
 
     list_display = ("id", "tenant", "at")
     list_filter = (TenantFilter,)
-    list_select_related = ("tenant",)

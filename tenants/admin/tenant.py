@@ -114,7 +114,6 @@ class TenantAdmin(KeptAdmin):
         "name", "slug", "plan", "is_active", "paused", "max_concurrency", "weight", "created_at",
     )  # fmt: skip
     list_filter = ("is_active", "paused", "plan")
-    list_select_related = ("plan",)
     search_fields = ("slug", "name")
     readonly_fields: tuple[str, ...] = ("id", "created_at")
     fields = (
@@ -191,6 +190,5 @@ class PauseAdmin(RecordAdmin):
 
     list_display = ("name", "kind", "tenant", "paused_by", "paused_at")
     list_filter = (TenantFilter, "kind")
-    list_select_related = ("tenant",)
     search_fields = ("name", "subject", "paused_by")
     ordering = ("-paused_at",)

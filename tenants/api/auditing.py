@@ -18,8 +18,7 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request, clone_request
 
 from tenants import audit
-from tenants.audit import recording
-from tenants.audit.recording import one_line, redacted
+from tenants.audit import one_line, redacted
 from tenants.context import tenant_scope
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Bucket
@@ -53,14 +52,14 @@ def note(view: Any, seen: Mapping[str, Any] | None, response: Any) -> None:
     detail: dict[str, Any] = {"status": response.status_code}
     if seen is None:
         body = sent if isinstance(sent, Mapping) else {}
-        changed = recording.changes_between(None, body) if isinstance(data, Mapping) and "id" in data else {}
+        changed = audit.changes_between(None, body) if isinstance(data, Mapping) and "id" in data else {}
         detail |= {} if changed else {"sent": redacted("", sent) if body else _counted(sent)}
     else:
-        changed = recording.changes_between(
+        changed = audit.changes_between(
             seen, None if view.request.method == "DELETE" else _after(view, seen, data)
         )
     glass = getattr(view.request.user, "break_glass_id", None)
-    with tenant_scope(tenant_id), recording.through_glass({tenant_id: glass} if glass else {}):
+    with tenant_scope(tenant_id), audit.through_glass({tenant_id: glass} if glass else {}):
         audit.record(
             operation_of(view.request),
             actor=audit.actor_of(view.request.user),

@@ -14,8 +14,7 @@ from tenants.context import tenant_scope
 from tenants.events import connection_limits, hub, log
 from tenants.events.connection_limits import TooManyStreams
 from tenants.events.log import EventFilter
-from tenants.events.stream import Stream, opening, reset
-from tenants.events.subscribers import Subscriber
+from tenants.events.stream import Stream, Subscriber, opening, reset
 from tenants.wire_json import dumps
 
 MEDIA_TYPE = "text/event-stream"

@@ -23,8 +23,8 @@ from rest_framework.filters import SearchFilter
 from rest_framework.request import Request
 
 from tenants.api import pagination
-from tenants.api.faults import Fault, InvalidRequest
 from tenants.api.pagination import CURSOR, LIMIT
+from tenants.api.problems import Fault, InvalidRequest
 
 SEARCH = "search"
 FORMAT = "format"

@@ -29,7 +29,7 @@ from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 
 from tenants import clock
-from tenants.api.faults import InvalidRequest
+from tenants.api.problems import InvalidRequest
 from tenants.context import APP, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import IdempotentRequest

@@ -21,7 +21,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
-from tenants.api.faults import InvalidRequest
+from tenants.api.problems import InvalidRequest
 
 LIMIT, CURSOR = "limit", "cursor"
 

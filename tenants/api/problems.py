@@ -3,29 +3,89 @@
 Members: type, title, status, detail, code, request_id, and `errors: [{path, message}]` where something was
 invalid. The same shape comes from views, from addresses that do not exist, and from faults of ours, which
 tell nothing about themselves.
+
+Errors of the apps say themselves what they mean: the class attributes `code` and `status`. They may carry `faults` (a flat list of places
+and messages, such as `steps[2].depends_on[0]`: "unknown step"), a `retry_after` in seconds, and `problem_members` for facts such as who
+decided. What is not named here or there is a mistake of ours: the caller learns nothing about it but the request id.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+import psycopg
+from django.core.exceptions import (
+    BadRequest,
+    PermissionDenied,
+    RequestDataTooBig,
+    SuspiciousOperation,
+    ValidationError,
+)
 from django.core.signals import got_request_exception
-from django.http import HttpRequest, HttpResponse
+from django.db import DataError, IntegrityError
+from django.http import Http404, HttpRequest, HttpResponse, UnreadablePostError
 from django.views import defaults
+from rest_framework import exceptions as rest
 from rest_framework.response import Response
+from rest_framework.settings import api_settings
 
-from tenants.api.faults import InvalidRequest, as_members
-from tenants.api.translation import INTERNAL, NOT_FOUND, Problem, problem_of, register
+from tenants import outages
 from tenants.wire_json import dumps
-
-__all__ = ("InvalidRequest", "Problem", "exception_handler", "register")
 
 MEDIA_TYPE = "application/problem+json"
 API = "/api/"
 
 logger = logging.getLogger(__name__)
+
+
+RETRY_SECONDS = 5  # about as long as a restart of PostgreSQL takes
+NOT_FOUND = "Not found."
+
+# REST framework's own codes, where ours differ. Its codes for everything else are ours as well.
+CODES = {
+    "authentication_failed": "invalid_token",
+    "permission_denied": "forbidden",
+    "parse_error": "invalid_json",
+    "invalid": "validation_failed",
+    "error": "internal_error",
+}
+
+
+Fault = tuple[str, str]  # path, message
+
+
+class InvalidRequest(rest.APIException):
+    """Something in the request is not as it must be; every fault has its path ("" is the whole body)."""
+
+    status_code = 400
+    default_code = "validation_failed"
+
+    def __init__(self, faults: Iterable[Fault], *, code: str | None = None) -> None:
+        self.faults = list(faults)
+        super().__init__(
+            "; ".join(f"{path}: {message}" if path else message for path, message in self.faults), code
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What went wrong, as told to the caller."""
+
+    status: int
+    code: str
+    detail: str
+    faults: tuple[Fault, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    members: Mapping[str, Any] = field(default_factory=dict)
+
+
+INTERNAL = Problem(500, "internal_error", "Something went wrong on our side. Tell us the request id.")
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
@@ -107,3 +167,141 @@ def _answer(problem: Problem, request: HttpRequest) -> HttpResponse:
 def _tenant_of(request: Any) -> str | None:
     # Not `request.user`: if finding out who is calling is what failed, asking again would fail again.
     return getattr(vars(request).get("_user"), "tenant", None)
+
+
+def problem_of(error: BaseException) -> Problem:
+    """Never fails; what nobody knows is `INTERNAL`."""
+    if isinstance(error, rest.APIException):
+        return _of_framework(error)
+    return _of_app(error) or _of_django(error) or _of_servers(error) or INTERNAL
+
+
+def _of_framework(error: rest.APIException) -> Problem:
+    headers = {}
+    if challenge := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = challenge
+    if (wait := getattr(error, "wait", None) or getattr(error, "retry_after", None)) is not None:
+        headers["Retry-After"] = str(math.ceil(wait))
+    if isinstance(error, rest.ValidationError):
+        return _invalid(flatten_faults(error.detail))
+    code = getattr(error.detail, "code", error.default_code)
+    return Problem(
+        status=error.status_code,
+        code=CODES.get(code, code),
+        detail=NOT_FOUND if error.status_code == 404 else str(error.detail),
+        faults=tuple(getattr(error, "faults", ())),
+        headers=headers,
+        members=getattr(error, "problem_members", {}),
+    )
+
+
+def _of_app(error: BaseException) -> Problem | None:
+    code, status = getattr(error, "code", None), getattr(type(error), "status", None)
+    if not isinstance(code, str) or not isinstance(status, int):
+        return None
+    wait = getattr(error, "retry_after", None)
+    return Problem(
+        status=status,
+        code=code,
+        detail=NOT_FOUND if status == 404 else str(error),
+        faults=tuple(_pairs(getattr(error, "faults", ()))),
+        headers={} if wait is None else {"Retry-After": str(math.ceil(wait))},
+        members=getattr(error, "problem_members", {}),
+    )
+
+
+def _of_django(error: BaseException) -> Problem | None:
+    match error:
+        case Http404():
+            return Problem(404, "not_found", NOT_FOUND)
+        case PermissionDenied():
+            return Problem(403, "forbidden", "You may not do this.")
+        case ValidationError():
+            return _invalid(faults_of_django(error))
+        case RequestDataTooBig():
+            return Problem(413, "body_too_large", "The body is too large.")
+        case BadRequest() | SuspiciousOperation() | UnreadablePostError():
+            return Problem(400, "bad_request", "The request could not be read.")
+    return None
+
+
+def _of_servers(error: BaseException) -> Problem | None:
+    if outages.may_pass(error):
+        return Problem(
+            503,
+            "unavailable",
+            "A server that is needed for this does not answer. Try again.",
+            headers={"Retry-After": str(RETRY_SECONDS)},
+        )
+    match error:
+        case DataError():
+            return Problem(400, "validation_failed", "A value is out of range.")
+        case IntegrityError() if isinstance(error.__cause__, psycopg.errors.UniqueViolation):
+            return Problem(409, "conflict", "Somebody else made the same thing at the same time.")
+    return None
+
+
+def _invalid(found: list[Fault]) -> Problem:
+    return Problem(
+        400, "validation_failed", "The request has faults; each is listed under errors.", faults=tuple(found)
+    )
+
+
+def _pairs(found: Iterable[Any]) -> Iterable[Fault]:
+    """Faults as apps write them: pairs, mappings, or objects with `path` and `message`."""
+    for fault in found:
+        if isinstance(fault, Mapping):
+            yield str(fault.get("path", "")), str(fault.get("message", ""))
+        elif isinstance(fault, tuple) and len(fault) == 2:
+            yield str(fault[0]), str(fault[1])
+        else:
+            yield str(getattr(fault, "path", "")), str(getattr(fault, "message", fault))
+
+
+def flatten_faults(detail: Any) -> list[Fault]:
+    """All faults in the nested detail of a REST framework `ValidationError`, in the order of the fields."""
+    return list(_walk("", detail))
+
+
+def faults_of_django(error: ValidationError) -> list[Fault]:
+    """All faults of a model's or form's `ValidationError`."""
+    if hasattr(error, "error_dict"):
+        return flatten_faults(
+            {"" if name == "__all__" else name: texts for name, texts in error.message_dict.items()}
+        )
+    return [("", message) for message in error.messages]
+
+
+def extend_path(path: str, key: str | int) -> str:
+    """The path of a member or element below `path`."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    if key in ("", api_settings.NON_FIELD_ERRORS_KEY):
+        return path
+    if key.isidentifier() and key.isascii() and len(key) <= 40:  # as `tenants.strict_json` writes paths
+        return f"{path}.{key}" if path else key
+    return f"{path}[{json.dumps(key[:40])}]"
+
+
+def as_members(faults: Iterable[Fault]) -> list[dict[str, str]]:
+    """The faults as a problem's `errors`."""
+    return [{"path": path, "message": message} for path, message in faults]
+
+
+def _walk(path: str, detail: Any) -> Iterator[Fault]:
+    if isinstance(detail, Mapping):
+        for key, inner in detail.items():
+            yield from _walk(extend_path(path, key), inner)
+    elif isinstance(detail, Sequence) and not isinstance(detail, str):
+        yield from _walk_list(path, detail)
+    else:
+        yield path, str(detail)
+
+
+def _walk_list(path: str, details: Sequence[Any]) -> Iterator[Fault]:
+    # A list holds either messages about this place, or one entry per element with {} for those in order.
+    for index, inner in enumerate(details):
+        if isinstance(inner, str):
+            yield path, str(inner)
+        else:
+            yield from _walk(extend_path(path, index), inner)

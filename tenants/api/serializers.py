@@ -1,18 +1,202 @@
-"""Objects as the API shows them: declared once, for the answer and for the OpenAPI schema.
+"""Bodies of requests, read by the letter: the types are those of JSON, and a key that nobody knows is a fault.
 
-Values go out as they are, since the renderer knows times, ids and decimals; converting each of them twice, and copying every field for
-every answer, is what makes REST framework's own serializers slow.
+REST framework's own fields turn "5" into 5 and 1 into true, and ignore what they do not know; then a misspelt
+`max_atempts` would be answered with success. An optional member that is null counts as not given.
+
+Objects of answers are declared once, for the answer and for the OpenAPI schema. Their values go out as they are, since the renderer knows
+times, ids and decimals; converting each of them twice, and copying every field for every answer, is what makes REST framework's own
+serializers slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
+from django.utils.dateparse import parse_datetime
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.settings import api_settings
+
+from tenants.plain_names import LONGEST_NAME, fault_of_name
+
+OPTIONAL: Any = {"required": False, "allow_null": True}
+
+Body = TypeVar("Body", bound="StrictSerializer")
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """An object of a request. `validated_data` holds what was given, without the nulls."""
+
+    default_error_messages = {"invalid": "must be an object"}
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        faults: dict[str, Any] = {}
+        given: dict[str, Any] = {}
+        try:
+            given = super().to_internal_value(self._without_nulls(data))
+        except ValidationError as error:
+            faults.update(_by_key(error.detail))
+        if isinstance(data, Mapping):
+            known = self.fields
+            faults.update({key: ["is not a member of this object"] for key in data if key not in known})
+        if faults:
+            raise ValidationError(faults)
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _without_nulls(self, data: Any) -> Any:
+        """So that no check of a member is asked about an optional one that counts as not given."""
+        if not isinstance(data, Mapping):
+            return data
+        optional = {name for name, field in self.fields.items() if field.allow_null and not field.required}
+        return {name: value for name, value in data.items() if value is not None or name not in optional}
+
+
+def read(kind: type[Body], data: Any, **context: Any) -> dict[str, Any]:
+    """The body as this kind of object. Raises REST framework's `ValidationError` naming every fault."""
+    body = kind(data=data, context=context)
+    body.is_valid(raise_exception=True)
+    found: dict[str, Any] = body.validated_data
+    return found
+
+
+class Text(serializers.CharField):
+    """Text, with the spaces around it left out unless `trim_whitespace=False`.
+
+    Trimmed text of at most `LONGEST_NAME` characters is a name or a key, and held to the rules of `tenants.plain_names`.
+    """
+
+    default_error_messages = {"invalid": "must be text", "blank": "must not be blank"}
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        text = super().to_internal_value(data)
+        if self.trim_whitespace and self.max_length is not None and self.max_length <= LONGEST_NAME:
+            fault = fault_of_name(text)
+            if fault:
+                raise ValidationError(fault)
+        return text
+
+
+class Whole(serializers.IntegerField):
+    """A whole number. 5.0 is one, "5" and true are not."""
+
+    default_error_messages = {"invalid": "must be a whole number"}
+
+    def to_internal_value(self, data: Any) -> int:
+        if isinstance(data, bool) or not isinstance(data, int | float) or data != int(data):
+            self.fail("invalid")
+        return int(data)
+
+
+class Number(serializers.FloatField):
+    default_error_messages = {"invalid": "must be a number"}
+
+    def to_internal_value(self, data: Any) -> float:
+        if isinstance(data, bool) or not isinstance(data, int | float):
+            self.fail("invalid")
+        return float(data)
+
+
+@extend_schema_field({"oneOf": [{"type": "number"}, {"type": "string", "format": "decimal"}]})
+class Amount(serializers.Field[Any, Any, Any, Any]):
+    """An exact decimal from 0: a JSON number, or the same as text for those whose numbers lose cents. At most twelve places."""
+
+    default_error_messages = {
+        "invalid": "must be a number, or a decimal as text",
+        "range": "must be from 0 to {most}",
+        "places": "must have at most 12 decimal places",
+    }
+
+    def __init__(self, *, most: Decimal = Decimal(10) ** 15, **options: Any) -> None:
+        super().__init__(**options)
+        self.most = most
+
+    def to_internal_value(self, data: Any) -> Decimal:
+        if isinstance(data, bool) or not isinstance(data, int | float | str):
+            self.fail("invalid")
+        try:
+            amount = Decimal(str(data))
+        except InvalidOperation:
+            self.fail("invalid")
+        if not amount.is_finite():
+            self.fail("invalid")
+        if not 0 <= amount <= self.most:
+            self.fail("range", most=f"{self.most:f}")
+        if amount != amount.quantize(Decimal("1e-12")):
+            self.fail("places")
+        return amount
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class Flag(serializers.BooleanField):
+    default_error_messages = {"invalid": "must be true or false"}
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            self.fail("invalid")
+        return data
+
+
+class OneOf(serializers.ChoiceField):
+    default_error_messages = {"invalid_choice": "must be one of {known}"}
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str) or data not in self.choices:
+            self.fail("invalid_choice", known=", ".join(map(str, self.choices)))
+        return data
+
+
+class Identifier(serializers.UUIDField):
+    default_error_messages = {"invalid": "must be a UUID"}
+
+    def to_internal_value(self, data: Any) -> Any:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+class Moment(serializers.DateTimeField):
+    """A time with its offset: without one, nobody knows which moment is meant."""
+
+    default_error_messages = {
+        "invalid": "must be a time such as 2026-05-01T09:30:00Z",
+        "naive": "must say its offset from UTC, as in 2026-05-01T09:30:00Z",
+    }
+
+    def to_internal_value(self, value: Any) -> datetime:
+        found = None
+        try:
+            found = parse_datetime(value) if isinstance(value, str) else None
+            moment = found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
+        except (ValueError, OverflowError):
+            moment = None
+        if moment is None:
+            self.fail("invalid" if found is None or found.tzinfo is not None else "naive")
+        return moment
+
+
+@extend_schema_field({"type": ["object", "array", "string", "number", "boolean"], "items": {}})
+class Json(serializers.JSONField):
+    """Any JSON value."""
+
+
+class Member(serializers.DictField):
+    """Free JSON data: an object."""
+
+    default_error_messages = {"not_a_dict": "must be an object"}
+
+
+def _by_key(detail: Any) -> Mapping[str, Any]:
+    return detail if isinstance(detail, Mapping) else {api_settings.NON_FIELD_ERRORS_KEY: detail}
 
 
 class ResponseSerializer(serializers.Serializer[Any]):

@@ -26,12 +26,11 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from tenants import outages, turns
-from tenants.api.parsers import refuse_odd_body
+from tenants.api import auditing, etags, idempotency, throttling
+from tenants.api.bodies import refuse_odd_body
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal, caller_of
 from tenants.wire_json import dumps
-
-from . import auditing, etags, idempotency, throttling
 
 TRIES = 3
 PAUSE_SECONDS = 0.05  # at most, times the number of the try, so that two that met do not meet again

@@ -20,11 +20,10 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tenants import keys
 from tenants import redis as connections
-from tenants.events import keys
+from tenants.events.log import EventFilter
 from tenants.wire_json import dumps
-
-from .log import EventFilter
 
 PATIENCE_SECONDS = 0.5  # with Redis
 RETRY_SECONDS = 5.0
@@ -63,7 +62,7 @@ def announce(tenant_id: UUID, kind: str, activity: UUID, data: Mapping[str, Any]
     """Tell whoever follows right now."""
     told = orjson.dumps({"kind": kind, "activity": activity, "data": dict(data)})
     try:
-        connections.client(timeout_seconds=PATIENCE_SECONDS).publish(keys.of_announcements(tenant_id), told)
+        connections.client(timeout_seconds=PATIENCE_SECONDS).publish(keys.announcements(tenant_id), told)
     except redis.RedisError:
         return  # who follows sees it with the next one, or where it is kept
 
@@ -79,7 +78,7 @@ class Ear:
 
     def listen(self, tenants: Collection[UUID]) -> socket | None:
         """Listen to these and to nobody else; what becomes readable when there is something, None while there is no connection."""
-        wanted = {keys.of_announcements(tenant_id): tenant_id for tenant_id in tenants}
+        wanted = {keys.announcements(tenant_id): tenant_id for tenant_id in tenants}
         try:
             if self._heard is None:
                 if not wanted or time.monotonic() - self._tried < RETRY_SECONDS:

@@ -16,8 +16,8 @@ from uuid import UUID
 import redis
 from django.conf import settings
 
+from tenants import keys
 from tenants import redis as connections
-from tenants.events import keys
 from tenants.exceptions import TenantError
 from tenants.identifiers import uuid7
 from tenants.principals import Principal
@@ -47,7 +47,11 @@ def take(principal: Principal, *, displacing: bool = False) -> Taken:
     seat = str(uuid7())
     most = (settings.ORCHESTRATOR_STREAMS_PER_TENANT, settings.ORCHESTRATOR_STREAMS_PER_CALLER)
     tenant_id = principal.tenant_id
-    names = [keys.of_tenant(tenant_id), keys.of_caller(principal), keys.of_displaced(tenant_id)]
+    names = [
+        keys.seats_of_tenant(tenant_id),
+        keys.seats_of_caller(principal),
+        keys.displaced_seats(tenant_id),
+    ]
     try:
         full, *displaced = _script("take_seat")(
             names, [seat, LAPSE_SECONDS, *most, int(displacing)], client=_client()
@@ -63,8 +67,8 @@ def take(principal: Principal, *, displacing: bool = False) -> Taken:
 def hold(tenant_id: UUID, seats: Iterable[tuple[Principal, str]]) -> frozenset[str]:
     """Keep the seats of a tenant's streams for a while longer; returns those that were taken away, whose streams are to end."""
     held = list(seats)
-    callers = [keys.of_caller(principal) for principal, _ in held]
-    names = [keys.of_tenant(tenant_id), keys.of_displaced(tenant_id), *callers]
+    callers = [keys.seats_of_caller(principal) for principal, _ in held]
+    names = [keys.seats_of_tenant(tenant_id), keys.displaced_seats(tenant_id), *callers]
     try:
         given: list[str | int] = [LAPSE_SECONDS, *(seat for _, seat in held)]
         return _read(_script("hold_seats")(names, given, client=_client()))
@@ -75,8 +79,8 @@ def hold(tenant_id: UUID, seats: Iterable[tuple[Principal, str]]) -> frozenset[s
 def leave(principal: Principal, seat: str) -> None:
     try:
         pipeline = _client().pipeline(transaction=False)
-        pipeline.zrem(keys.of_tenant(principal.tenant_id), seat)
-        pipeline.zrem(keys.of_caller(principal), seat)
+        pipeline.zrem(keys.seats_of_tenant(principal.tenant_id), seat)
+        pipeline.zrem(keys.seats_of_caller(principal), seat)
         pipeline.execute()
     except redis.RedisError:
         return  # it lapses
@@ -92,5 +96,7 @@ def _client() -> redis.Redis:
 
 @cache
 def _script(name: str) -> redis.commands.core.Script:
-    text = (Path(__file__).parent / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[1] / "lua" / "events" / f"{name}.lua").read_text(
+        encoding="utf-8"
+    )
     return connections.client().register_script(text)

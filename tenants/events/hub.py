@@ -1,7 +1,7 @@
 """The hub: one thread per process that carries events to all of its streams.
 
-Streams cost a socket and no thread: requests hand theirs over and are done. The thread begins with the first stream and ends with the last.
-When it cannot reach the database, streams stay open and go on where they were, since each knows the last number that it was given.
+Streams cost a socket and no thread: requests hand theirs over and are done. The thread begins with the first stream and ends with the
+last. When it cannot reach the database, streams stay open and go on where they were, since each knows the last number that it was given.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from django.conf import settings
 from django.db import DatabaseError, close_old_connections, connections
 
 from tenants.context import SYSTEM, tenant_scope
-from tenants.events import connection_limits, log, subscribers
+from tenants.events import connection_limits, log
 from tenants.events.announcements import Announcement, Ear
-from tenants.events.stream import DISPLACED, KEEPALIVE, Stream, reset
+from tenants.events.stream import DISPLACED, KEEPALIVE, Stream, reset, still_allowed
 
 LOOK_SECONDS = 1.0  # between looks at every log that is followed, whether or not the bell rang
 AGAIN_SECONDS = 0.1  # after a find; what commits right behind it does not ring
@@ -167,7 +167,7 @@ class Hub:
                         stream.say(frame)
 
     def _check_welcome(self) -> None:
-        welcome = subscribers.still_allowed(stream.bearer for stream in self._streams())
+        welcome = still_allowed(stream.bearer for stream in self._streams())
         for stream in self._streams():
             if stream.bearer not in welcome:
                 stream.unwelcome = True

@@ -8,8 +8,10 @@ from tenants.models.access import (
     Membership,
     Passkey,
     Role,
+    SavedView,
     SecondFactor,
 )
+from tenants.models.audit import AuditEntry, BreakGlass
 from tenants.models.base import (
     FOR_LISTS,
     ConfigurationChange,
@@ -21,10 +23,7 @@ from tenants.models.base import (
     TenantPart,
     TenantQuerySet,
 )
-from tenants.models.money import Budget, BudgetPeriod, BudgetUnit, BudgetWait, Reservation, UsageEntry
-
-from .audit import AuditEntry, BreakGlass
-from .events import (
+from tenants.models.events import (
     Event,
     EventLog,
     FreshEvent,
@@ -33,7 +32,8 @@ from .events import (
     WebhookDeliveryState,
     WebhookEndpoint,
 )
-from .retention import (
+from tenants.models.money import Budget, BudgetPeriod, BudgetUnit, BudgetWait, Reservation, UsageEntry
+from tenants.models.retention import (
     DepartedTenant,
     ForgottenOutput,
     RetentionPass,
@@ -41,7 +41,6 @@ from .retention import (
     RetentionTally,
     UsageTotal,
 )
-from .saved_views import SavedView
 
 __all__ = (
     "FOR_LISTS",

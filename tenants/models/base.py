@@ -203,7 +203,7 @@ class Pause(TenantOwned):
 
 
 class ConfigurationChange(models.Model):
-    """A note that a transaction changed configuration, by a trigger. `tenants.configuration_changes` reads it; it is gone a day later.
+    """A note that a transaction changed configuration, by a trigger. `tenants.caches` reads it; it is gone a day later.
 
     It belongs to no tenant: each process reads those of all.
     """

@@ -1,4 +1,4 @@
--- Notes whose configuration a transaction changes, for `tenants.configuration_changes`.
+-- Notes whose configuration a transaction changes, for `tenants.caches`.
 -- Arguments of a trigger: the column that names the tenant, empty where the row holds for all; then columns that are no configuration.
 -- Runs as the owner of the tables, so that nobody else writes notes, and takes the oldest ones away once they are a day old.
 CREATE FUNCTION tenants_note_configuration() RETURNS trigger

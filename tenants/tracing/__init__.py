@@ -62,12 +62,12 @@ def begin() -> None:
     if _spans is not None or not any(os.environ.get(name) for name in ENDPOINTS):
         return
     try:
-        exporting = import_module("tenants.tracing.exporting")
+        spans = import_module("tenants.tracing.spans")
     except ImportError as error:
         facts = {"action": "tracing_missing", "reason": str(error)}
         logger.warning("Tracing stays off: install orchestrator[otel]", extra=facts)
         return
-    use(exporting.spans())
+    use(spans.exported_spans())
 
 
 def use(spans: Spans | None) -> None:

@@ -10,10 +10,10 @@ from tests.architecture import tree
 ASKS_THE_MACHINE = {
     "activities.dispatch": "when a span began, for a trace",
     "agents.command_line.workspaces": "age of files of this machine",
-    "agents.command_line.upkeep": "age of files of this machine",
-    "agents.governor.headers": "dates of a provider's answer that names no date of its own",
+    "agents.retention": "age of files of this machine",
+    "agents.governor.limits": "dates of a provider's answer that names no date of its own",
     "agents.governor.providers": "which providers were called in the last two days, for a list",
-    "agents.retry_after": "a date that an agent or provider names, by the clock that we share with it",
+    "agents.outbound.client": "a date that an agent or provider names, by the clock that we share with it",
     "agents.webhook_signing": "signatures are checked by others, against their own clocks, with five minutes of tolerance",
     "console.templatetags.console": "words such as `3 minutes ago`, for people",
     "pipelines.models.deliverable": "the month that a form proposes",

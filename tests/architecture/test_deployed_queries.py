@@ -11,7 +11,7 @@ import promql_parser
 import pytest
 import yaml
 
-from orchestrator.metrics.collector import CATALOGUE
+from orchestrator.metrics import CATALOGUE
 from tests.architecture import tree
 
 DEPLOY = tree.ROOT / "deploy"

@@ -103,7 +103,7 @@ def test_admission_is_used_by_the_stages_of_activities_alone() -> None:
 def test_the_limiter_belongs_to_the_doors_and_to_the_governor() -> None:
     home = {
         "tenants.limiter", "tenants.api", "tenants.login_throttle", "activities.execution.agent_tools", "agents.governor",
-        "agents.outbound.gate", "console.inbox.slack",
+        "agents.outbound.budget", "console.inbox.slack",
     }  # fmt: skip
 
     assert not {name for name in tree.users_of("tenants.limiter") if not tree.is_in(name, home)}

@@ -15,7 +15,7 @@ from django.urls import resolve
 
 from agents.routing import queue_of
 from orchestrator.embedded.valkey import REDIS_USERS
-from orchestrator.metrics.collector import CATALOGUE
+from orchestrator.metrics import CATALOGUE
 from orchestrator.settings.unsafe import NEEDED, needed_by
 from tests.architecture import tree
 

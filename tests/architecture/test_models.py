@@ -13,8 +13,7 @@ from django.db import models
 from django.db.migrations.loader import MigrationLoader
 
 from activities import states, status_guard
-from tenants.checks import tenant_tables
-from tenants.row_security import IsolateTenant, TenantKey
+from tenants.row_security import IsolateTenant, TenantKey, tenant_tables
 from tests.architecture import tree
 
 RANK = {app: rank for rank, app in enumerate(reversed(tree.APPS))}

@@ -14,8 +14,8 @@ from activities import tasks
 from activities.exceptions import RunSuperseded
 from activities.execution import reports, results
 from agents.contracts import Accepted, AgentRequest
+from tenants import money
 from tenants.models import Tenant
-from tenants.money import budgets
 from tests.engine import Engine, at_once
 from tests.spending import accepted, broken_invariants, capped, dollars, finished, let_go, now, standing
 
@@ -69,7 +69,7 @@ def test_reports_and_ends_and_starts_at_once_leave_the_figures_true(engine: Engi
     deeds: list[Any] = [partial(reports.beat, run, progress=None, usage=dollars("0.20")) for run in runs]
     deeds += [partial(reports.complete, run, finished("0.25"), actor="test") for run in runs[:4]]
     deeds += [partial(results.stalled, run) for run in runs[3:6]]
-    deeds += [engine.deliver, partial(budgets.change, acme.pk, budget.pk, {"cap": Decimal("2.50")})]
+    deeds += [engine.deliver, partial(money.change_budget, acme.pk, budget.pk, {"cap": Decimal("2.50")})]
     outcomes = at_once(*deeds)
 
     expected = (RunSuperseded, reports.RunOver)
@@ -85,7 +85,7 @@ def test_a_cap_that_rises_while_work_is_put_off_leaves_none_behind(engine: Engin
 
     at_once(
         *(partial(tasks.run, **message) for message in messages),
-        partial(budgets.change, acme.pk, budget.pk, {"cap": Decimal(10)}),
+        partial(money.change_budget, acme.pk, budget.pk, {"cap": Decimal(10)}),
         activity_budgets.release_where_room,
     )
     let_go(engine)

@@ -21,7 +21,6 @@ from tenants import clock
 from tenants.context import APP, SYSTEM, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
-from tenants.money import calendar
 from tests.engine import Engine, eventually, somebody_waits_for_a_lock
 from tests.spending import token_of
 
@@ -41,7 +40,7 @@ def claimed(engine: Engine, tenant: Tenant, activity_id: UUID, grant: str) -> An
     with tenant_scope(tenant.pk):
         return transitions.claim(
             tenant_id=tenant.pk, activity_id=activity_id, role="qa", run_id=uuid7(), grant=grant,
-            worker_id=engine.lease.worker_id, timeout_seconds=60, version="", day=calendar.today(),
+            worker_id=engine.lease.worker_id, timeout_seconds=60, version="", day=clock.today(),
         ).first()  # fmt: skip
 
 

@@ -80,9 +80,10 @@ class Occupied(Exception):
 
 
 class Misdrawn(Exception):
-    """A domain error that is registered instead."""
+    """A domain error with faults."""
 
     code = "misdrawn"
+    status = 400
 
     def __init__(self) -> None:
         super().__init__("two faults")
@@ -94,9 +95,6 @@ class Missing(Exception):
 
     code = "not_found"
     status = 404
-
-
-problems.register(Misdrawn, 400)
 
 
 class NoteViewSet(Versioned, ListModelMixin, RetrieveModelMixin, TenantViewSet):

@@ -11,10 +11,10 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
+from tenants import retention
 from tenants.api import idempotency
 from tenants.context import system_scope, tenant_scope
 from tenants.models import IdempotentRequest
-from tenants.retention import purging
 from tests.answers import problem
 from tests.integration import notes_api
 from tests.integration.notes_api import names_of
@@ -223,10 +223,10 @@ def test_answers_older_than_a_day_are_purged_for_all_tenants(api, tenant, other_
             IdempotentRequest.objects.update(created_at=timezone.now() - timedelta(hours=25))
         post(client, key="new")
 
-    purging.arrange(due=True)
-    assert purging.purge_in_turns() == 2
+    retention.arrange(due=True)
+    assert retention.purge_in_turns() == 2
 
     with system_scope():
         assert IdempotentRequest.objects.count() == 2
-    purging.arrange(due=True)
-    assert purging.purge_in_turns() == 0
+    retention.arrange(due=True)
+    assert retention.purge_in_turns() == 0

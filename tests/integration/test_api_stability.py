@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.models import Activity
-from tenants.api.deprecation import deprecated
+from tenants.api.documentation import deprecated
 from tenants.api.views import TenantView
 from tests.fuzzing.snapshot import FILE, broken, taken
 from tests.integration.test_api_openapi import schema

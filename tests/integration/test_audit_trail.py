@@ -14,8 +14,7 @@ from django.db import DatabaseError, ProgrammingError, connections, transaction
 from django.utils import timezone
 
 from tenants import audit
-from tenants.audit import purging, recording
-from tenants.audit.verification import verify
+from tenants.audit import verify_chains
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
@@ -117,7 +116,7 @@ def test_a_tenant_sees_its_own_entries_and_nobody_sees_those_of_the_platform(
 ) -> None:
     written(other_tenant, "theirs")
     with tenant_scope(tenant.pk):
-        audit.record("login.failed", actor=recording.NOBODY)
+        audit.record("login.failed", actor=audit.NOBODY)
 
     with tenant_scope(tenant.pk):
         assert not AuditEntry.objects.exists()
@@ -162,7 +161,7 @@ def test_an_entry_that_was_put_in_is_found_even_with_a_hash_that_fits(tenant: Te
     columns += " request_id, ip, break_glass_id, previous_hash, hash, tenant_id)"
     tampered(written_between.replace("tenants_auditentry SELECT", f"tenants_auditentry {columns} SELECT", 1))
 
-    (chain,) = verify(tenant.pk)
+    (chain,) = verify_chains(tenant.pk)
 
     assert any("entry 3" in fault for fault in chain.faults)
 
@@ -198,8 +197,8 @@ def test_what_is_purged_goes_from_the_beginning_and_the_chain_says_so(tenant: Te
     written(tenant, "a", "b", "c")
 
     assert (
-        purging.purge(
-            tenant.pk, timezone.now() + timedelta(days=1), actor=recording.actor_of_command("purge_audit")
+        audit.purge_chain(
+            tenant.pk, timezone.now() + timedelta(days=1), actor=audit.actor_of_command("purge_audit")
         )
         == 2
     )
@@ -225,7 +224,7 @@ def test_chains_are_found_however_long_they_are(tenant: Tenant, other_tenant: Te
         cursor.execute("ANALYZE tenants_auditentry")
 
     with asked_of(SYSTEM) as asked:
-        found = purging.chains()
+        found = audit.chains()
 
     ((alias, sql, parameters),) = asked
     assert {tenant.pk, other_tenant.pk} <= set(found)
@@ -237,12 +236,12 @@ def test_line_ends_and_control_characters_forge_nothing(tenant: Tenant) -> None:
     forged = "x\r\n2026-01-01 admin granted\u2028\x00\x1b[2K\ud800"
     with tenant_scope(tenant.pk):
         audit.record(forged, actor=audit.Actor("token", forged, forged), tenant_id=tenant.pk, about=(forged, forged),
-                     changes=recording.changes_between(None, {forged: forged}))  # fmt: skip
+                     changes=audit.changes_between(None, {forged: forged}))  # fmt: skip
 
     (entry,) = of(tenant)
 
     everything = json.dumps([entry.operation, entry.actor, entry.about, entry.changes], ensure_ascii=False)
-    assert not recording.CONTROL.search(everything)
+    assert not audit.CONTROL.search(everything)
     assert "x\\u000d\\u000a2026" in entry.operation
     assert checked()[0] == 0
 
@@ -258,7 +257,7 @@ def test_secrets_and_texts_are_named_but_not_kept() -> None:
         "url": "https://u:p@x",
     }
 
-    found = recording.changes_between(before, after)
+    found = audit.changes_between(before, after)
 
     assert found == {
         "auth": ["[secret]", "[secret]"],
@@ -267,8 +266,8 @@ def test_secrets_and_texts_are_named_but_not_kept() -> None:
         "api_key": [None, "[secret]"],
         "url": [None, "[secret]"],
     }
-    assert recording.redacted("place", "https://hooks.example.com/T0/secret") == "[address]"
-    assert recording.redacted("cancel_reason", "Never mind") == "[10 characters]"
-    assert recording.redacted("steps", [{"id": "a", "prompt": "Do it", "nested": {"password": "p"}}]) == [
+    assert audit.redacted("place", "https://hooks.example.com/T0/secret") == "[address]"
+    assert audit.redacted("cancel_reason", "Never mind") == "[10 characters]"
+    assert audit.redacted("steps", [{"id": "a", "prompt": "Do it", "nested": {"password": "p"}}]) == [
         {"id": "a", "prompt": "[5 characters]", "nested": {"password": "[secret]"}}
     ]

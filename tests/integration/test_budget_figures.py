@@ -11,10 +11,9 @@ import pytest
 from activities import budgets as activity_budgets
 from activities.execution import reports
 from agents.contracts import Usage
-from tenants import configuration_changes
+from tenants import caches, money
 from tenants.context import tenant_scope
 from tenants.models import Budget, Tenant
-from tenants.money import budgets
 from tests.engine import Engine
 from tests.integration.test_costs import counted
 from tests.spending import (
@@ -116,10 +115,10 @@ def test_a_new_budget_is_in_force_within_two_seconds(
 ) -> None:
     engine.submit(acme)
     engine.drain()  # this process knows that there is no budget
-    budgets.create(acme.pk, {"name": "Stop", "cap": Decimal(0)})
+    money.create_budget(acme.pk, {"name": "Stop", "cap": Decimal(0)})
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 2)
 
-    monkeypatch.setattr(configuration_changes, "time", later)
+    monkeypatch.setattr(caches, "time", later)
     (activity_id,) = engine.submit(acme)
     engine.drain()
 

@@ -18,9 +18,9 @@ from activities.states import Status
 from agents import configuration
 from agents.contracts import AgentRequest, RunLink
 from agents.exceptions import RetryableAgentError
+from tenants import clock, money
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
-from tenants.money import budgets, calendar
 from tests.engine import Engine, at_once
 from tests.spending import (
     accepted,
@@ -131,14 +131,14 @@ def test_a_higher_cap_releases_the_waiting_by_itself_and_only_as_many_as_it_hold
     engine.drain()
     assert let_go(engine) == 0, "nothing is asked of those that wait"
 
-    budgets.change(acme.pk, budget.pk, {"cap": Decimal("1.25")})
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal("1.25")})
     assert "budgets" in background_tasks.Reminder().remind(), "so the keeper asks for the errand"
     assert let_go(engine) == 3
     assert "budgets" not in background_tasks.Reminder().remind()
     engine.drain()
 
     assert [engine.status(acme, one) for one in ids].count("done") == 4
-    budgets.change(acme.pk, budget.pk, {"cap": Decimal(100)})
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal(100)})
     assert let_go(engine) == 2
     engine.drain()
     assert [engine.status(acme, one) for one in ids] == ["done"] * 6
@@ -152,7 +152,7 @@ def test_the_most_urgent_goes_first_then_the_oldest(engine: Engine, acme: Tenant
     (urgent,) = engine.submit(acme, priority=1)
     engine.drain()
 
-    budgets.change(acme.pk, budget.pk, {"cap": Decimal("0.30")})
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal("0.30")})
     engine.agent.behaviour = costing("0.30")
     let_go(engine)
     engine.drain()
@@ -179,7 +179,7 @@ def test_a_budget_that_is_removed_holds_nothing_up(engine: Engine, acme: Tenant)
     (waits,) = engine.submit(acme)
     engine.drain()
 
-    budgets.delete(acme.pk, budget.pk)
+    money.delete_budget(acme.pk, budget.pk)
     configuration.forget()
     assert let_go(engine) == 1
     engine.drain()
@@ -192,7 +192,7 @@ def test_a_new_period_begins_with_nothing_spent_and_releases_the_waiting(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, period: str, today: date
 ) -> None:
     with monkeypatch.context() as earlier:
-        earlier.setattr(calendar, "today", lambda: today)
+        earlier.setattr(clock, "today", lambda: today)
         budget = capped(acme, "0.30", period=period)
         engine.agent.behaviour = costing("0.30")
         done, waits = engine.submit(acme, count=2)
@@ -220,12 +220,12 @@ def test_people_are_warned_once_for_each_cap_even_by_reports_at_once(engine: Eng
             return Alert.objects.filter(kind="budget_warning").count()
 
     assert warnings() == 1
-    budgets.change(acme.pk, budget.pk, {"cap": Decimal("1.10")})
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal("1.10")})
     reports.beat(runs[0], progress=None, usage=dollars("0.24"))
     reports.beat(runs[0], progress=None, usage=dollars("0.25"))
     assert warnings() == 2
-    budgets.change(acme.pk, budget.pk, {"cap": Decimal(10)})
-    budgets.change(acme.pk, budget.pk, {"cap": Decimal("1.10")})
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal(10)})
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal("1.10")})
     reports.beat(runs[0], progress=None, usage=dollars("0.26"))
     assert warnings() == 2, "of this cap they were told"
 
@@ -352,7 +352,7 @@ def test_a_wake_that_comes_meanwhile_starts_nothing_and_is_not_lost(engine: Engi
     engine.drain()
     assert engine.status(acme, activity_id) == "created"
 
-    budgets.change(acme.pk, budget.pk, {"cap": Decimal(1)})
+    money.change_budget(acme.pk, budget.pk, {"cap": Decimal(1)})
     let_go(engine)
     engine.drain()
 

@@ -15,12 +15,12 @@ from activities import intake, relay, rescheduling
 from activities.admission import limits, rebuilding
 from activities.models import Activity
 from agents import configuration, outbound, scheduler_settings
-from agents.adapters.base import UNLINKED
+from agents.adapters import UNLINKED
 from agents.adapters.http import HttpAdapter
 from agents.contracts import AdapterSettings, Completed, HttpLimits, Output
 from agents.exceptions import AgentError
 from agents.models import Agent, PlatformConfig
-from agents.outbound import gate
+from agents.outbound import budget
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Plan, Tenant
 from tests.engine import Engine
@@ -34,7 +34,7 @@ def _as_they_were(database: None) -> Iterator[None]:
     yield
     Agent.objects.filter(role="qa").update(max_concurrency=None)
     outbound.close_connections()
-    gate.shared = gate.Gate()
+    budget.shared = budget.Gate()
     scheduler_settings.forget()
     configuration.forget()
 
@@ -127,7 +127,7 @@ def test_the_http_adapter_tells_the_client_what_the_platform_allows(settings: An
     with pytest.raises(AgentError):
         HttpAdapter().run(a_request(limited), link=UNLINKED)
 
-    assert (gate.shared.limits.max_concurrent, gate.shared.limits.keep_alive) == (7, False)
+    assert (budget.shared.limits.max_concurrent, budget.shared.limits.keep_alive) == (7, False)
 
 
 def test_what_another_process_has_saved_reaches_the_next_call_within_two_seconds(

@@ -24,7 +24,7 @@ from activities.admission import limits
 from activities.maintenance import recovery
 from activities.models import WorkerProcess
 from agents import configuration
-from agents.command_line import processes, upkeep
+from agents.command_line import processes, workspaces
 from agents.models import Agent
 from tenants.models import Tenant
 from tests.engine import Engine, eventually
@@ -277,7 +277,7 @@ def test_nothing_of_an_agent_survives_its_worker_and_the_next_run_continues_its_
         process.wait(10)
 
     eventually(lambda: len(processes_of(run.pk)) == 2)  # the kernel has ended the agent itself
-    assert upkeep.sweep() == 1  # as the next worker does when it begins
+    assert workspaces.sweep() == 1  # as the next worker does when it begins
     eventually(lambda: not processes_of(run.pk))
     assert list((home / "agents" / "runs").iterdir()) == []
     eventually(lambda: _taken_over(engine, tenant, activity_id))

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from agents.command_line import options, processes, upkeep, workspaces, worktrees
+from agents.command_line import options, processes, workspaces
 from agents.contracts import Completed
 from agents.exceptions import AgentError, ConfigurationError, RetryableAgentError
 from agents.models import Agent
@@ -168,13 +168,13 @@ def test_what_a_killed_worker_left_is_removed_and_the_work_stays(repository: Pat
     request = a_request({"command": [sys.executable], "repository": str(repository)})
     trace = workspaces.kept(request.run_id)
     entered = trace.__enter__()
-    tree = worktrees.checked_out(request, options.read(request.settings.options), entered)
+    tree = workspaces.checked_out(request, options.read(request.settings.options), entered)
     copy = tree.__enter__()
     assert copy is not None
-    assert upkeep.sweep() == 0
+    assert workspaces.sweep() == 0
     os.close(entered.descriptor)  # as the kernel does for a dead process
 
-    assert upkeep.sweep() == 1
+    assert workspaces.sweep() == 1
     assert not entered.folder.exists()
     assert len(git(repository, "worktree", "list").splitlines()) == 1
     assert git(repository, "branch", "--list", copy.branch)

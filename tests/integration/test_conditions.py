@@ -15,8 +15,7 @@ from activities.maintenance.invariants import Report
 from activities.models import Alert, AlertDelivery, Condition
 from activities.models.alert import AlertKind
 from agents.configuration import settings_for
-from agents.governor import providers
-from agents.governor.governor import Call, Outcome
+from agents.governor import Call, Outcome, providers
 from agents.models import AgentConfig
 from tenants.context import APP, OWNER, system_scope, tenant_scope
 from tenants.identifiers import uuid7

@@ -16,8 +16,8 @@ from activities.admission import limits, rebuilding
 from activities.models import WorkerProcess
 from agents import configuration
 from agents.models import Agent, AgentConfig, AgentVersionDeployment, PlatformConfig, Skill
-from tenants import configuration_changes
-from tenants.configuration_changes import KeptConfiguration
+from tenants import caches
+from tenants.caches import KeptConfiguration
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Budget, ConfigurationChange, Pause, PauseKind, Plan, Tenant
 from tests.engine import elsewhere, eventually
@@ -204,7 +204,7 @@ def test_a_process_asks_once_a_second_whatever_it_keeps(
 ) -> None:
     roles = [(whose.pk, role) for whose in (tenant, other_tenant) for role in ("qa", "dev")]
     now = [monotonic()]
-    monkeypatch.setattr(configuration_changes.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(caches.time, "monotonic", lambda: now[0])
 
     def nothing_is_read() -> bool:
         now[0] += 1.01
@@ -267,7 +267,7 @@ def test_who_has_not_looked_for_half_an_hour_believes_nothing(
         cursor.execute("SELECT %s - interval '31 minutes'", [known.at])
         ((long_ago,),) = cursor.fetchall()
 
-    kept._known = configuration_changes._Known(known.horizon, long_ago, known.asked, known.values)
+    kept._known = caches._Known(known.horizon, long_ago, known.asked, known.values)
 
     assert is_read_anew(kept, tenant.pk)
 

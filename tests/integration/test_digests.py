@@ -19,9 +19,9 @@ from activities.models.alert import DeliveryState
 from activities.notifications import digests, targets
 from activities.notifications.delivery import deliver_waiting
 from activities.submission import NewActivity, submit
+from tenants import money
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant, UsageEntry
-from tenants.money import budgets
 from tests.engine import Engine, at_once
 from tests.failed_work import failed
 from tests.receivers import mail_receiver
@@ -86,7 +86,7 @@ def test_a_digest_tells_what_waits_what_was_done_what_failed_and_what_it_cost(
     engine.submit(acme, "dev", count=3)
     engine.drain()
     failed(engine, acme)
-    budgets.create(acme.pk, {"name": "Spring", "cap": 40, "unit": "dollars", "period": "total"})
+    money.create_budget(acme.pk, {"name": "Spring", "cap": 40, "unit": "dollars", "period": "total"})
     yesterday = MONDAY - timedelta(hours=20)
     with tenant_scope(acme.pk):
         Activity.objects.filter(finished_at__isnull=False).update(finished_at=yesterday)

@@ -25,12 +25,11 @@ from activities.alerts import raise_alert
 from activities.models.alert import AlertKind
 from agents.contracts import Accepted
 from orchestrator.processes.specs import standard_processes
-from tenants import break_glass, members, redis, tokens
+from tenants import break_glass, keys, members, redis, tokens
 from tenants.context import OWNER, system_scope, tenant_scope
-from tenants.events import connection_limits, hub, keys, log, numbering, subscribers
+from tenants.events import connection_limits, hub, log
 from tenants.events.log import EventFilter
-from tenants.events.stream import Stream
-from tenants.events.subscribers import Subscriber
+from tenants.events.stream import Stream, Subscriber, still_allowed
 from tenants.models import ApiToken, Membership, Tenant
 from tenants.models.audit import BreakGlass
 from tests import servers
@@ -140,7 +139,7 @@ def test_a_stream_tells_that_a_run_has_said_more_and_nobody_keeps_that(
     )
     for stream in (everything, this, kind, of_a_pipeline, theirs):
         next(stream.blocks())  # it is followed from now on
-    eventually(lambda: redis.client().publish(keys.of_announcements(tenant.pk), NOTHING) > 0)
+    eventually(lambda: redis.client().publish(keys.announcements(tenant.pk), NOTHING) > 0)
 
     for number in range(5):
         agent.post("log", {"lines": [{"kind": "text", "text": f"line {number}"}]})
@@ -179,7 +178,7 @@ def test_a_filtered_stream_and_one_that_is_too_late(
     log.number(tenant.pk)
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("UPDATE tenants_event SET at = at - interval '8 days'")
-    numbering.purge()
+    log.purge_logs()
     late = follow(secret, last_seen=1)
     chosen = follow(secret, "?kind=activity.created&after=3")
 
@@ -260,7 +259,7 @@ def test_a_stream_with_nothing_to_say_says_that_it_is_still_there(
 
 def test_a_client_that_goes_gives_its_seat_back(follow: Callable[..., Follower], tenant: Tenant) -> None:
     streams = [follow(token(tenant)[1]) for _ in range(3)]
-    taken = keys.of_tenant(tenant.pk)
+    taken = keys.seats_of_tenant(tenant.pk)
     assert redis.client().zcard(taken) == 3
 
     streams[0].close()
@@ -356,7 +355,7 @@ def test_whoever_changed_is_not_welcome_any_more(tenant: Tenant, other_tenant: T
         Membership.objects.create(tenant=tenant, user=eva, role="viewer")
     person = Subscriber(members.principal_of(eva), "no such session")
 
-    assert subscribers.still_allowed([kept, gone, person]) == {kept}
+    assert still_allowed([kept, gone, person]) == {kept}
 
 
 def test_a_member_is_welcome_as_long_as_session_and_role_stay(tenant: Tenant) -> None:
@@ -366,17 +365,17 @@ def test_a_member_is_welcome_as_long_as_session_and_role_stay(tenant: Tenant) ->
     client = Client()
     client.force_login(eva)
     bearer = Subscriber(members.principal_of(eva), client.session.session_key)
-    assert subscribers.still_allowed([bearer]) == {bearer}
+    assert still_allowed([bearer]) == {bearer}
 
     with tenant_scope(tenant.pk):
         Membership.objects.filter(user=eva).update(role="viewer")
-    assert subscribers.still_allowed([bearer]) == set()
+    assert still_allowed([bearer]) == set()
 
     with tenant_scope(tenant.pk):
         Membership.objects.filter(user=eva).update(role="operator")
-    assert subscribers.still_allowed([bearer]) == {bearer}
+    assert still_allowed([bearer]) == {bearer}
     client.logout()
-    assert subscribers.still_allowed([bearer]) == set()
+    assert still_allowed([bearer]) == set()
 
 
 def test_a_superuser_is_welcome_as_long_as_the_glass_is_broken_or_the_membership_lasts(
@@ -389,26 +388,26 @@ def test_a_superuser_is_welcome_as_long_as_the_glass_is_broken_or_the_membership
     through_glass = Subscriber(members.principal_of(root, "acme"), session)
     as_member = Subscriber(members.principal_of(root, "globex"), session)
     both = [through_glass, as_member]
-    assert subscribers.still_allowed(both) == set(both)
+    assert still_allowed(both) == set(both)
 
     [glass] = break_glass.broken_by(root)
     break_glass.end(root, glass.pk)
-    assert subscribers.still_allowed(both) == {as_member}
+    assert still_allowed(both) == {as_member}
 
     with tenant_scope(other_tenant.pk):
         Membership.objects.filter(user=root).delete()
-    assert subscribers.still_allowed(both) == set()
+    assert still_allowed(both) == set()
 
 
 def test_a_stream_through_broken_glass_ends_with_its_hour(tenant: Tenant) -> None:
     root = seeing_all()
     bearer = Subscriber(members.principal_of(root, "acme"), browser_of(root).session.session_key)
-    assert subscribers.still_allowed([bearer]) == {bearer}
+    assert still_allowed([bearer]) == {bearer}
 
     with system_scope():
         BreakGlass.objects.update(expires_at=timezone.now())
 
-    assert subscribers.still_allowed([bearer]) == set()
+    assert still_allowed([bearer]) == set()
 
 
 def test_seats_lapse_and_a_wiped_redis_forgets_them_until_they_are_held_again(
@@ -448,7 +447,7 @@ def test_who_may_give_up_their_oldest_seat_gets_a_new_one_and_costs_nobody_else_
     assert connection_limits.hold(tenant.pk, [*held, (other, theirs)]) == {taken[0]}, (
         "and is not held any more"
     )
-    assert redis.client().zcard(keys.of_caller(mine)) == 3
+    assert redis.client().zcard(keys.seats_of_caller(mine)) == 3
     connection_limits.leave(mine, again.seat)
     assert connection_limits.take(mine, displacing=True).displaced == frozenset()
 
@@ -460,7 +459,7 @@ def test_many_at_once_never_have_more_seats_than_there_are(tenant: Tenant, setti
     taken = at_once(*[lambda: connection_limits.take(caller, displacing=True)] * 20)
 
     left = {one.seat for one in taken} - set[str]().union(*(one.displaced for one in taken))
-    held = {seat.decode() for seat in redis.client().zrange(keys.of_caller(caller), 0, -1)}
+    held = {seat.decode() for seat in redis.client().zrange(keys.seats_of_caller(caller), 0, -1)}
     assert (len(left), left) == (5, held)
 
 
@@ -468,11 +467,11 @@ def test_a_client_that_goes_before_its_stream_has_begun_leaves_its_seat(
     api: Callable[..., Any], tenant: Tenant
 ) -> None:
     answer = api("viewer").get(EVENTS, headers={"Accept": "text/event-stream"})
-    assert redis.client().zcard(keys.of_tenant(tenant.pk)) == 1
+    assert redis.client().zcard(keys.seats_of_tenant(tenant.pk)) == 1
 
     answer.close()
 
-    assert redis.client().zcard(keys.of_tenant(tenant.pk)) == 0
+    assert redis.client().zcard(keys.seats_of_tenant(tenant.pk)) == 0
 
 
 def principal(secret: str) -> Subscriber:

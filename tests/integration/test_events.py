@@ -21,12 +21,12 @@ from activities.models.alert import AlertKind
 from agents.contracts import AgentRequest, AgentResult
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from tenants.context import APP, OWNER, SYSTEM, system_scope, tenant_scope
-from tenants.events import log, numbering
+from tenants.events import log
 from tenants.events.hub import PROOF_SECONDS, SILENT_SECONDS, Listener
 from tenants.events.log import EventFilter, EventsGone
 from tenants.models import Budget, Tenant
 from tenants.models.events import Event, FreshEvent, WebhookEndpoint
-from tenants.postgresql import silence
+from tenants.postgresql import base
 from tests.engine import Engine, at_once, elsewhere, eventually
 from tests.flows import BROKEN, Flow, answering, step
 from tests.network import proxy_to
@@ -233,8 +233,8 @@ def test_the_leader_numbers_for_webhooks_and_leaves_what_nobody_reads(
     happens(tenant, 2)
     happens(other_tenant)
 
-    assert numbering.number_all() == 2
-    assert numbering.number_all() == 0
+    assert log.number_all() == 2
+    assert log.number_all() == 0
     assert [event.number for event in log.page(other_tenant.pk, None, 100).events] == [1]
 
 
@@ -299,7 +299,7 @@ def test_what_nobody_has_read_in_time_is_dropped_and_who_stopped_before_it_is_to
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("UPDATE activities_activityevent SET at = at - interval '8 days'")
 
-    assert numbering.purge() == 1
+    assert log.purge_logs() == 1
     happens(tenant)
 
     with pytest.raises(EventsGone):
@@ -309,14 +309,14 @@ def test_what_nobody_has_read_in_time_is_dropped_and_who_stopped_before_it_is_to
 
 
 def test_a_long_unread_log_is_numbered_before_somebody_waits_for_it(tenant: Tenant, monkeypatch: Any) -> None:
-    monkeypatch.setattr(numbering, "UNREAD", 3)
+    monkeypatch.setattr(log, "UNREAD", 3)
     happens(tenant, 3)
-    numbering.purge()
+    log.purge_logs()
     with tenant_scope(tenant.pk):
         assert not Event.objects.exists()
     happens(tenant)
 
-    numbering.purge()
+    log.purge_logs()
 
     with tenant_scope(tenant.pk):
         assert Event.objects.count() == 4
@@ -328,7 +328,7 @@ def test_old_events_go_and_whoever_comes_too_late_is_told(tenant: Tenant, settin
     with transaction.atomic(using=OWNER), connections[OWNER].cursor() as cursor:
         cursor.execute("UPDATE tenants_event SET at = at - interval '8 days' WHERE number <= 2")
 
-    assert numbering.purge() == 2
+    assert log.purge_logs() == 2
 
     with pytest.raises(EventsGone) as refusal:
         log.page(tenant.pk, 1, 100)
@@ -416,7 +416,7 @@ def test_a_bell_that_nobody_rings_hears_itself_and_stays(database: None) -> None
 
 
 def test_a_bell_waits_for_no_silent_server(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard = silence.of(connections[SYSTEM].get_connection_params())
+    heard = base.of(connections[SYSTEM].get_connection_params())
     with monkeypatch.context() as patched:
         patched.setattr(heard, "is_known", True)
         patched.setattr(heard, "suspect", lambda: None)

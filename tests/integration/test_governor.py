@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agents.governor import Answer, Call, Governor, Learned, Outcome, Profile, Reason, keys, learned_from
+from agents.governor import Answer, Call, Governor, Outcome, Reason, keys
+from agents.governor.limits import Learned, Profile, learned_from
 from tenants import redis
 
 pytestmark = pytest.mark.usefixtures("database")

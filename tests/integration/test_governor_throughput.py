@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agents.governor import Call, Governor, Learned, Outcome, Profile, governor
+from agents import governor
+from agents.governor import Call, Governor, Outcome
+from agents.governor.limits import Learned, Profile
 from tenants import redis
-from tenants.limiter.scripts import Script
+from tenants.redis import Script
 
 pytestmark = pytest.mark.usefixtures("database")
 

@@ -26,7 +26,7 @@ from agents.contracts import Accepted, AgentRequest, AgentResult
 from agents.exceptions import RetryableAgentError
 from console import dependencies
 from console.dependencies import Probe, ask
-from orchestrator.metrics import probes
+from orchestrator import metrics
 from tenants import row_security
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.exceptions import RowSecurityMissing
@@ -40,7 +40,7 @@ NOWHERE = 1  # a port where nobody listens
 @pytest.fixture(autouse=True)
 def fresh_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the answer to what another test asked."""
-    for module in (dependencies, probes):
+    for module in (dependencies, metrics):
         monkeypatch.setattr(
             module, "PROBES", tuple(Probe(probe.name, probe.question) for probe in module.PROBES)
         )

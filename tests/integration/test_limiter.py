@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tenants import redis
+from tenants import keys, redis
 from tenants.exceptions import LimiterUnavailable
-from tenants.limiter import Breaker, Bucket, keys
+from tenants.limiter import Breaker, Bucket
 from tests.frozen import frozen_server, send_limits_to
 
 pytestmark = pytest.mark.usefixtures("database")

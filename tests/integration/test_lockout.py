@@ -13,10 +13,10 @@ from django.http import HttpRequest
 from django.test import Client
 from rest_framework.test import APIClient
 
-from tenants import login_throttle, tokens
+from tenants import limiter, login_throttle, tokens
 from tenants.context import system_scope
 from tenants.exceptions import LimiterUnavailable
-from tenants.limiter import Bucket, fallback
+from tenants.limiter import Bucket
 from tenants.models import Tenant
 from tenants.models.audit import AuditEntry
 
@@ -192,13 +192,13 @@ def test_without_redis_each_process_goes_on_counting(ann: User, monkeypatch: pyt
     def away(*args: Any, **options: Any) -> Any:
         raise LimiterUnavailable("away")
 
-    fallback.breaker.reset()
+    limiter.breaker.reset()
     monkeypatch.setattr(Bucket, "take", away)
-    monkeypatch.setattr(fallback, "_buckets", type(fallback._buckets)())
+    monkeypatch.setattr(limiter, "_buckets", type(limiter._buckets)())
     try:
         statuses = [attempt().status_code for _ in range(7)]
     finally:
-        fallback.breaker.reset()
+        limiter.breaker.reset()
 
     assert statuses == [200] * 5 + [429] * 2
 

@@ -15,7 +15,7 @@ from activities.submission import NewActivity, submit
 from agents.configuration import settings_for
 from agents.exceptions import AgentError, AgentRateLimited
 from agents.governor import providers
-from orchestrator.metrics.collector import CATALOGUE
+from orchestrator.metrics import CATALOGUE
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tests.counting import count_all, scraped

@@ -25,11 +25,12 @@ from activities.run_tokens import RunToken
 from agents.command_line import transcripts
 from agents.contracts import Completed, LogLine, Output
 from agents.models import AgentConfig
-from orchestrator.offboarding import catalogue, erasure
+from orchestrator import offboarding
+from orchestrator.offboarding import erasure
 from orchestrator.offboarding import export as offboarding_export
 from pipelines.tables import fetched
 from tenants import redis, tokens
-from tenants.audit.recording import NOBODY, record
+from tenants.audit import NOBODY, record
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.models import Budget, Channel, Membership, Tenant
 from tenants.models.audit import AuditEntry
@@ -90,7 +91,7 @@ def dump_of(tenant: Tenant) -> dict[str, str]:
     """All rows of a tenant, by table, as one hash each."""
     dump = {}
     with connections[SYSTEM].cursor() as cursor:
-        for table in catalogue.tables():
+        for table in offboarding.tables():
             cursor.execute(
                 f"SELECT coalesce(string_agg(t::text, '|' ORDER BY t::text), '') FROM {table} t WHERE tenant_id = %s",
                 [tenant.pk],
@@ -138,12 +139,12 @@ def export(tenant: Tenant, path: Path) -> tuple[dict[str, bytes], dict[str, Any]
 
 
 def test_every_table_of_tenants_is_exported_or_left_out_with_a_reason(database: None) -> None:
-    tables = set(catalogue.tables())
+    tables = set(offboarding.tables())
 
-    assert tables == set(catalogue.exported()) | set(catalogue.NOT_EXPORTED)
-    assert all(reason for reason in (*catalogue.NOT_EXPORTED.values(), *catalogue.KEPT.values()))
-    assert set(catalogue.NOT_EXPORTED) | set(catalogue.KEPT) <= tables
-    assert set(catalogue.children_first()) == tables - set(catalogue.KEPT)
+    assert tables == set(offboarding.exported()) | set(offboarding.NOT_EXPORTED)
+    assert all(reason for reason in (*offboarding.NOT_EXPORTED.values(), *offboarding.KEPT.values()))
+    assert set(offboarding.NOT_EXPORTED) | set(offboarding.KEPT) <= tables
+    assert set(offboarding.children_first()) == tables - set(offboarding.KEPT)
 
 
 def test_an_export_holds_everything_but_secrets(

@@ -312,7 +312,7 @@ def test_a_tool_that_cannot_be_served_for_an_outage_is_no_crash_of_the_agent(
     engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from agents import adapters, runner
-    from agents.adapters.base import UNLINKED
+    from agents.adapters import UNLINKED
     from agents.contracts import ToolCall
 
     class AsksForATool:

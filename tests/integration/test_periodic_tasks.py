@@ -12,8 +12,7 @@ from django.core.management.base import SystemCheckError
 from django.db import InterfaceError, OperationalError
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
 
-from orchestrator import beat_tasks
-from orchestrator.beat import PatientScheduler
+from orchestrator.beat import PatientScheduler, foreign
 from orchestrator.celery import app
 from pipelines.deliverables import monthly_job
 from pipelines.schedules import beat
@@ -83,7 +82,7 @@ def test_the_check_names_each_and_passes_without_them() -> None:
     with pytest.raises(SystemCheckError, match=r"'backdoor' is none of ours: it would run 'os.system'"):
         call_command("check", databases=["default"], tags=["database"])
 
-    assert [each.pk for each in beat_tasks.foreign()] == [row.pk]
+    assert [each.pk for each in foreign()] == [row.pk]
 
 
 def test_beat_outlives_an_outage_and_reads_what_has_changed_meanwhile(

@@ -98,6 +98,6 @@ def test_a_token_that_another_process_changes_counts_anew_within_two_seconds(
     with tenant_scope(tenant.pk):
         ApiToken.objects.filter(pk=token.pk).update(**change)  # as another process does: this one is not told
     now = time.monotonic()
-    monkeypatch.setattr("tenants.ttl_cache.time", SimpleNamespace(monotonic=lambda: now + 2.0))
+    monkeypatch.setattr("tenants.caches.time", SimpleNamespace(monotonic=lambda: now + 2.0))
 
     assert client.get(f"{API}/audit/").status_code in (401, 403)

@@ -23,7 +23,7 @@ from orchestrator.processes import (
     UnknownProcess,
     standard_processes,
 )
-from orchestrator.processes.errors import AlreadyRunning
+from orchestrator.processes.supervisor import AlreadyRunning
 
 SLEEP = "import time; print('up'); time.sleep(60)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"

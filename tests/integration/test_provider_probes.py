@@ -13,12 +13,11 @@ from activities import background_tasks
 from activities.maintenance import platform_checks
 from activities.models import Condition
 from activities.models.alert import AlertKind
-from agents import outbound
+from agents import health, outbound
 from agents.contracts import AdapterSettings
-from agents.governor import keys, overview, probing, providers
-from agents.governor.governor import Call, Outcome
-from agents.governor.probing import probe_failing
+from agents.governor import Call, Outcome, keys, overview, providers
 from agents.governor.providers import Provider
+from agents.health import probe_failing
 from tenants import redis
 from tenants.context import system_scope
 from tests.engine import Engine, at_once
@@ -112,7 +111,7 @@ def test_one_noted_without_its_address_is_left_to_work(
     known = [replace(each, base_url="") for each in overview.failing()]
     monkeypatch.setattr(overview, "failing", lambda: known)
 
-    assert probing.probe_failing() == 0
+    assert health.probe_failing() == 0
 
 
 def test_workers_are_told_to_probe_while_a_provider_fails(provider: Provider) -> None:

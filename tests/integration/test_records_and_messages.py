@@ -18,7 +18,7 @@ from activities.models import Activity
 from activities.retry_delays import RetryPolicy
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import PermanentAgentError, RetryableAgentError
-from agents.governor.profiles import TIERS
+from agents.governor.limits import TIERS
 from agents.routing import queue_of
 from tenants.context import tenant_scope
 from tenants.models import Tenant

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from agents import references
+from agents import registry
 from agents.models import Agent, AgentConfig
 from pipelines import versions
 from pipelines.models import Deliverable, Pipeline, Schedule
@@ -46,7 +46,7 @@ def schedule(tenant: Tenant, name: str, **fields: Any) -> Schedule:
 
 
 def needed_by() -> set[str]:
-    return {str(found) for found in references.to("scribe")}
+    return {str(found) for found in registry.references_to("scribe")}
 
 
 def test_schedules_pipelines_and_open_work_of_all_tenants_refer_to_an_agent(
@@ -68,7 +68,9 @@ def test_active_deliverables_need_their_planner(tenant: Tenant, other_tenant: Te
         with tenant_scope(owner.pk):
             Deliverable.objects.create(tenant=owner, key="report", name="Report", status=status)
 
-    assert [str(found) for found in references.to("activity-planner")] == ["deliverable report (acme)"]
+    assert [str(found) for found in registry.references_to("activity-planner")] == [
+        "deliverable report (acme)"
+    ]
 
 
 def test_only_the_newest_version_of_an_enabled_pipeline_counts(tenant: Tenant, flow: Pipeline) -> None:
@@ -111,19 +113,21 @@ def test_switching_off_what_is_needed_is_done_with_a_warning(
 def test_what_leads_nowhere_is_found(tenant: Tenant, flow: Pipeline) -> None:
     schedule(tenant, "Lost", agent_role="nobody")
     schedule(tenant, "Of the flow", agent_role=None, target_type="pipeline", pipeline=flow)
-    assert [str(found) for found in references.broken()] == [
+    assert [str(found) for found in registry.broken_references()] == [
         "schedule Lost (acme): there is no agent 'nobody'"
     ]
 
     Agent.objects.filter(role="scribe").update(enabled=False)
-    assert {str(found) for found in references.broken()} == {
+    assert {str(found) for found in registry.broken_references()} == {
         "schedule Lost (acme): there is no agent 'nobody'",
         "pipeline flow (acme): steps[1].agent_role: the agent 'scribe' is switched off",
     }
 
     with tenant_scope(tenant.pk):
         Pipeline.objects.filter(pk=flow.pk).update(enabled=False)
-    assert "schedule Of the flow (acme): its pipeline 'flow' is switched off" in map(str, references.broken())
+    assert "schedule Of the flow (acme): its pipeline 'flow' is switched off" in map(
+        str, registry.broken_references()
+    )
 
 
 def command(*arguments: str) -> tuple[int, str]:
@@ -176,7 +180,7 @@ def test_at_start_what_leads_nowhere_is_logged(tenant: Tenant, caplog: pytest.Lo
     schedule(tenant, "Lost", agent_role="nobody")
 
     with caplog.at_level(logging.WARNING):
-        references.warn_of_broken()
+        registry.warn_of_broken_references()
 
     (record,) = [each for each in caplog.records if getattr(each, "action", "") == "reference_broken"]
     assert record.reference == "schedule Lost (acme)"  # type: ignore[attr-defined]

@@ -18,12 +18,12 @@ from activities.maintenance.invariants import check
 from activities.models import Activity, ActivityEvent, OutputSpool
 from activities.run_tokens import RunToken
 from agents.contracts import Completed, LogLine, Output
+from tenants import money
+from tenants import retention as tenant_retention
 from tenants.context import APP, SYSTEM, system_scope, tenant_scope
 from tenants.models import Budget, Tenant, UsageEntry
 from tenants.models.retention import ForgottenOutput, RetentionPass, RetentionTally, UsageTotal
-from tenants.money import ledger
-from tenants.retention import policies, purging
-from tenants.retention.kinds import all_kinds
+from tenants.retention import all_kinds
 from tests.engine import Engine, elsewhere
 
 PLACE = "/api/v1/retention/"
@@ -37,7 +37,7 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 
 def purge(tenant: Tenant, kind: str) -> int:
-    return purging.purge(tenant.pk, all_kinds()[kind])
+    return tenant_retention.purge(tenant.pk, all_kinds()[kind])
 
 
 def age(table: str, ids: list[UUID], *columns: str, by: timedelta = LONG) -> None:
@@ -180,25 +180,27 @@ def test_each_tenant_has_what_it_wants(
         work[each.pk] = done(engine, each)
         age_work(work[each.pk])
         if wish:
-            policies.replace(each.pk, {"activities": wish}, actor="test")
-    purging.arrange(due=True)
+            tenant_retention.replace_policies(each.pk, {"activities": wish}, actor="test")
+    tenant_retention.arrange(due=True)
 
-    assert purging.purge_in_turns() == 1
+    assert tenant_retention.purge_in_turns() == 1
     assert [len(left(each)) for each in (acme, other_tenant, third)] == [0, 1, 1]
     with system_scope():
         assert RetentionPass.objects.get(pk="activities").rows == 1
         assert [(row.tenant_id, row.deleted) for row in RetentionTally.objects.all()] == [(acme.pk, 1)]
-    assert not purging.waiting().using(SYSTEM).exists(), "everything is done until the next interval"
+    assert not tenant_retention.due_passes().using(SYSTEM).exists(), (
+        "everything is done until the next interval"
+    )
 
 
 def test_a_pass_that_is_out_of_time_goes_on_where_it_stopped(engine: Engine, acme: Tenant) -> None:
     ids = done(engine, acme, 3)
     age_work(ids)
-    purging.arrange(due=True)
+    tenant_retention.arrange(due=True)
 
-    assert purging.purge_in_turns(within=0) == 0
+    assert tenant_retention.purge_in_turns(within=0) == 0
     assert left(acme) == set(ids)
-    assert purging.purge_in_turns() == 3
+    assert tenant_retention.purge_in_turns() == 3
 
 
 def test_the_ledger_keeps_totals_and_whatever_a_budget_counts(engine: Engine, acme: Tenant) -> None:
@@ -216,7 +218,7 @@ def test_the_ledger_keeps_totals_and_whatever_a_budget_counts(engine: Engine, ac
 
     with tenant_scope(acme.pk):
         Budget.objects.filter(pk=budget.pk).update(deleted_at=timezone.now())
-    assert purging.count(acme.pk, all_kinds()["usage"]) == 2
+    assert tenant_retention.count(acme.pk, all_kinds()["usage"]) == 2
     assert purge(acme, "usage") == 2
     with tenant_scope(acme.pk):
         assert UsageEntry.objects.count() == 0
@@ -225,7 +227,7 @@ def test_the_ledger_keeps_totals_and_whatever_a_budget_counts(engine: Engine, ac
 
 def _figures(tenant: Tenant) -> dict[str, Any]:
     with tenant_scope(tenant.pk):
-        return ledger.figures_of(ledger.entries(tenant.pk).aggregate(**ledger.FIGURES))
+        return money.figures_of(money.ledger_entries(tenant.pk).aggregate(**money.FIGURES))
 
 
 def test_nobody_may_delete_from_the_ledger_of_another_tenant(acme: Tenant, other_tenant: Tenant) -> None:
@@ -267,7 +269,7 @@ def test_every_fault_of_a_policy_is_named_and_only_admins_may(api: Any, acme: Te
         "kinds.ghosts",
         "kinds.usage",
     }
-    assert policies.own_of(acme.pk) == {}
+    assert tenant_retention.own_days_of(acme.pk) == {}
     assert api("operator").get(PLACE).status_code == 403
 
 
@@ -282,7 +284,7 @@ def test_who_changes_policies_must_have_seen_them(engine: Engine, api: Any, acme
     )
 
     assert (first.status_code, late.status_code, late.json()["code"]) == (200, 412, "precondition_failed")
-    assert policies.own_of(acme.pk) == {"alerts": 7}
+    assert tenant_retention.own_days_of(acme.pk) == {"alerts": 7}
     assert first["ETag"] == client.get(PLACE)["ETag"] != seen
     assert client.get(PLACE, headers={"If-None-Match": first["ETag"]}).status_code == 304
 

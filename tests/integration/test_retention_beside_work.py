@@ -25,7 +25,7 @@ from activities.models import (
 from activities.models.batch import BatchState, ItemState
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tenants.retention.kinds import all_kinds
+from tenants.retention import all_kinds
 from tests.engine import Engine
 from tests.integration.test_retention import LONG, age, age_work, done, purge
 

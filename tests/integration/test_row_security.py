@@ -16,7 +16,7 @@ import pytest
 from django.db import DatabaseError, IntegrityError, ProgrammingError, connections, transaction
 
 from activities.models import Activity
-from tenants import checks, row_security
+from tenants import row_security
 from tenants.context import APP, OWNER, SYSTEM, current_alias, current_tenant, system_scope, tenant_scope
 from tenants.exceptions import RowSecurityMissing, TenantScopeConflict
 from tenants.identifiers import uuid7
@@ -143,12 +143,12 @@ def test_every_table_with_a_tenant_forces_row_security():
         forced = dict(cursor.fetchall())
 
     assert [table for table, is_forced in forced.items() if not is_forced] == []
-    assert set(checks.tenant_tables()) <= {*forced, "tenants_tenant"}
-    assert row_security.faults(checks.tenant_tables()) == []
+    assert set(row_security.tenant_tables()) <= {*forced, "tenants_tenant"}
+    assert row_security.faults(row_security.tenant_tables()) == []
 
 
 def test_a_process_starts_on_a_database_that_keeps_tenants_apart():
-    row_security.refuse_unsafe_database(checks.tenant_tables())
+    row_security.refuse_unsafe_database(row_security.tenant_tables())
 
 
 @contextmanager
@@ -164,7 +164,7 @@ def test_a_process_refuses_to_start_as_a_role_that_bypasses_the_policies():
         app_works_as("orchestrator_system"),
         pytest.raises(RowSecurityMissing, match="bypasses row-level security"),
     ):
-        row_security.refuse_unsafe_database(checks.tenant_tables())
+        row_security.refuse_unsafe_database(row_security.tenant_tables())
 
 
 def test_a_process_refuses_to_start_when_a_table_is_open():
@@ -172,7 +172,7 @@ def test_a_process_refuses_to_start_when_a_table_is_open():
         cursor.execute("CREATE TABLE forgotten (tenant_id uuid)")
         try:
             with pytest.raises(RowSecurityMissing, match="table forgotten has no forced"):
-                row_security.refuse_unsafe_database([*checks.tenant_tables(), "forgotten"])
+                row_security.refuse_unsafe_database([*row_security.tenant_tables(), "forgotten"])
         finally:
             cursor.execute("DROP TABLE forgotten")
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import connections, transaction
 
 from activities.maintenance import counters
-from orchestrator.metrics import probes
+from orchestrator import metrics
 from tenants.context import OWNER, SYSTEM
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -50,11 +50,11 @@ def long_history(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
 
 def test_a_scrape_is_twelve_statements_and_reads_no_long_table_from_end_to_end(long_history: Tenant) -> None:
     with asked_of(SYSTEM) as asked:
-        for probe in probes.PROBES:
+        for probe in metrics.PROBES:
             probe.question()
 
     assert len(asked) == 12
-    (blog,) = (role for role in probes.PROBES[0].question().roles if role.role == "blog-writer")
+    (blog,) = (role for role in metrics.PROBES[0].question().roles if role.role == "blog-writer")
     assert (blog.depth, blog.running) == (20, 0)
     long = [
         (sql, found)

@@ -11,7 +11,7 @@ from django.db import OperationalError, connections
 
 from tenants.context import APP, OWNER, tenant_scope
 from tenants.models import Tenant
-from tenants.postgresql import silence
+from tenants.postgresql import base
 from tenants.sql import Statement
 from tests.engine import elsewhere, eventually
 from tests.network import Proxy, proxy_to
@@ -23,11 +23,11 @@ MARGIN = 10.0  # of a machine that is busy
 @pytest.fixture
 def proxy(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """Between this process and PostgreSQL, for the alias of requests and workers."""
-    monkeypatch.setattr(silence, "NOTICE_SECONDS", NOTICE)
-    monkeypatch.setattr(silence, "PATIENCE_SECONDS", PATIENCE)
-    monkeypatch.setattr(silence, "GRACE_SECONDS", GRACE)
-    monkeypatch.setattr(silence, "PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(silence, "_servers", {})  # the port may be that of an earlier test, which was silent
+    monkeypatch.setattr(base, "NOTICE_SECONDS", NOTICE)
+    monkeypatch.setattr(base, "PATIENCE_SECONDS", PATIENCE)
+    monkeypatch.setattr(base, "GRACE_SECONDS", GRACE)
+    monkeypatch.setattr(base, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(base, "_servers", {})  # the port may be that of an earlier test, which was silent
     settings = connections.settings[APP]
     connections[APP].close()
     with proxy_to(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432)) as between:
@@ -42,8 +42,8 @@ def _ask(question: str = "SELECT 1") -> Any:
         return cursor.fetchone()[0]
 
 
-def _heard(proxy: Proxy) -> silence.Silence:
-    return silence.of(connections[APP].get_connection_params())
+def _heard(proxy: Proxy) -> base.Silence:
+    return base.of(connections[APP].get_connection_params())
 
 
 def _seconds(action: Any) -> float:
@@ -73,7 +73,7 @@ def test_once_it_is_known_to_be_silent_nobody_else_waits(
     proxy.fall_silent()
     _heard(proxy).suspect()
     eventually(lambda: _heard(proxy).is_known)
-    monkeypatch.setattr(silence, "PATIENCE_SECONDS", 3 * MARGIN)
+    monkeypatch.setattr(base, "PATIENCE_SECONDS", 3 * MARGIN)
 
     assert _seconds(in_scope) < GRACE + MARGIN, "a connection that was there"
     assert elsewhere(lambda: _seconds(_ask)) < 2.5, (

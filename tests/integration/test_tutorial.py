@@ -17,7 +17,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
 from activities.models import Activity
-from orchestrator.local.stack import ADMIN
+from orchestrator.local import ADMIN
 from pipelines.models import PipelineRun, Schedule
 from tenants import registration, tokens
 from tenants.context import tenant_scope

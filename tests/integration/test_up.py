@@ -15,7 +15,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from orchestrator.embedded import ServiceHome
-from orchestrator.embedded.ports import is_free
+from orchestrator.embedded.server import is_free
 from orchestrator.processes import Supervisor
 from tests.architecture import tree
 

@@ -17,9 +17,9 @@ from activities.models import ActivityRun
 from agents import prices
 from agents.contracts import Usage
 from agents.prices import price_of
+from tenants import money
 from tenants.context import tenant_scope
 from tenants.models import Tenant, UsageEntry
-from tenants.money import ledger
 from tests.damage import past_all_guards
 from tests.engine import Engine
 from tests.spending import accepted, broken_invariants, capped, entered, finished, now, token_of
@@ -71,17 +71,17 @@ def test_the_ledger_adds_up_to_what_runs_have_reported_to_the_last_digit(
     assert entered(acme) - before == expected
     assert _of_which_the_ledger_says_otherwise(acme) == []
     with tenant_scope(acme.pk):
-        rows = ledger.entries(acme.pk)
-        total = rows.aggregate(**ledger.FIGURES)
+        rows = money.ledger_entries(acme.pk)
+        total = rows.aggregate(**money.FIGURES)
         for column in ("agent_role", "activity_id", "run_id", "day", "model", "deliverable_id"):
-            groups = rows.values(column).annotate(**ledger.FIGURES)
+            groups = rows.values(column).annotate(**money.FIGURES)
             assert {name: sum(group[name] for group in groups) for name in total} == total
 
 
 def _of_which_the_ledger_says_otherwise(tenant: Tenant) -> list[Any]:
     with tenant_scope(tenant.pk):
         entries = (
-            ledger.entries(tenant.pk)
+            money.ledger_entries(tenant.pk)
             .values("run_id")
             .annotate(
                 sum_input=Sum("input_tokens"),
@@ -148,7 +148,7 @@ def test_nonsense_of_an_adapter_spoils_no_sum(engine: Engine, acme: Tenant) -> N
 
     assert entered(acme) == 1_000_000
     with tenant_scope(acme.pk):
-        tokens = ledger.entries(acme.pk).aggregate(**ledger.FIGURES)["sum_output_tokens"]
+        tokens = money.ledger_entries(acme.pk).aggregate(**money.FIGURES)["sum_output_tokens"]
     assert tokens == 10**12
     assert broken_invariants() == []
 

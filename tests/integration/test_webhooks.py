@@ -23,7 +23,7 @@ from activities.models.alert import AlertKind
 from activities.webhooks import claimed, deliver, deliver_waiting
 from tenants import redis
 from tenants.context import SYSTEM, tenant_scope
-from tenants.events import log, numbering
+from tenants.events import log
 from tenants.models import Tenant
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
 from tests.engine import Engine, at_once
@@ -104,7 +104,7 @@ def test_the_keeper_hints_and_a_worker_of_the_queue_delivers(tenant: Tenant, rec
     webhook(tenant, receiver.url)
     with tenant_scope(tenant.pk):
         raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
-    numbering.number_all()
+    log.number_all()
 
     assert "webhooks" in background_tasks.Reminder().remind()
     message = orjson.loads(redis.client().rpop("webhook-outbound"))
@@ -514,7 +514,7 @@ def test_old_deliveries_go_with_the_events(tenant: Tenant, receiver: HttpReceive
     with tenant_scope(tenant.pk):
         WebhookDelivery.objects.update(created_at=timezone.now() - timedelta(days=8))
 
-    numbering.purge()
+    log.purge_logs()
 
     assert [one.state for one in deliveries(tenant)] == ["pending"]
 

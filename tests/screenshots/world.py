@@ -14,13 +14,11 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth import get_user_model
 
-from orchestrator.demo import asking, scheduling, story
-from orchestrator.demo.asking import Campaign
-from orchestrator.demo.client import ApiClient
+from orchestrator.demo import story
 from orchestrator.demo.opening import EXAMPLES, agency_of, content_brief, free_port, read_input
-from orchestrator.demo.scheduling import Weekly
+from orchestrator.demo.story import ApiClient, Campaign, Weekly
 from orchestrator.embedded import ServiceHome
-from orchestrator.local.stack import ADMIN, LocalStack
+from orchestrator.local import ADMIN, LocalStack
 from tenants import registration
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Membership, Role, Tenant
@@ -72,13 +70,13 @@ def _played(agency: story.Agency) -> None:
     text = read_input(EXAMPLES / "input" / "urban-beekeeping.md")
     api = agency.operator
     _settings(api)
-    story.begin(agency, content_brief(), text)
+    story.begin_run(agency, content_brief(), text)
     api.post("/deliverables/", {"key": "blog", "name": "Blog articles", "pipelines": ["content-brief"]})
-    story.follow([agency], lambda: None)
-    asking.begin(campaign := Campaign(api, agency.editor), text)
-    asking.follow(campaign, lambda: None)
-    scheduling.begin(weekly := Weekly(api), text)
-    scheduling.follow(weekly, lambda: None)
+    story.follow_runs([agency], lambda: None)
+    story.begin_campaign(campaign := Campaign(api, agency.editor), text)
+    story.follow_campaign(campaign, lambda: None)
+    story.begin_weekly(weekly := Weekly(api), text)
+    story.follow_weekly(weekly, lambda: None)
     _open_questions(agency, text)
     _failures(api)
 
@@ -103,7 +101,7 @@ def _open_questions(agency: story.Agency, text: str) -> None:
     gate = _waited_for(lambda: _items(agency.editor, run["id"]))
     agency.editor.post(f"/activities/{gate['id']}/reject/", {"notes": story.NOTE})
     _waited_for(lambda: [item for item in _items(agency.editor, run["id"]) if item["id"] != gate["id"]])
-    asking.begin(campaign := Campaign(api, agency.editor), text)
+    story.begin_campaign(campaign := Campaign(api, agency.editor), text)
     _waited_for(lambda: api.get("/activities/", parent=campaign.planner)["results"])
     api.post(
         "/activities/",

@@ -33,10 +33,9 @@ from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAg
 from agents.models import Agent, AgentConfig
 from pipelines import submission, versions
 from pipelines.models import Pipeline
-from tenants import pausing
+from tenants import money, pausing
 from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.models import PauseKind, Tenant
-from tenants.money import budgets
 from tenants.redis import client
 from tenants.sql import Statement
 from tests.engine import Engine
@@ -107,7 +106,7 @@ class World:
         self.engine.serve(self.tenant, retry=patient, max_concurrency=NO_CAP)
         self.engine.serve(self.tenant, *OF_PROVIDER, adapter="anthropic")  # the test has its place taken
         everything = {"name": "all", "cap": Decimal(1_000_000), "estimate": Decimal("0.01")}
-        self.budget = budgets.create(self.tenant.pk, everything).pk
+        self.budget = money.create_budget(self.tenant.pk, everything).pk
         configuration.forget()
         for key, steps in PIPELINES.items():
             versions.save(self.tenant.pk, {"key": key, "name": key, "steps": steps}, actor="test")
@@ -246,7 +245,7 @@ class World:
         relay.flush()
 
     def _cap(self, amount: str) -> None:
-        budgets.change(self.tenant.pk, self.budget, {"cap": Decimal(amount)})
+        money.change_budget(self.tenant.pk, self.budget, {"cap": Decimal(amount)})
 
     def pause(self, whose: str, of: str, paused: bool) -> None:
         """Nothing new of it is granted, or it goes on."""

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents import retry_after
 from agents.contracts import Completed, Output, Usage
+from agents.outbound import client
 from agents.redaction import excerpt
 from agents.response_parser import InvalidAnswer, completed_from
 
@@ -125,12 +125,12 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
     ],
 )
 def test_retry_after_is_read_in_both_forms_and_capped(header: str | None, seconds: float | None) -> None:
-    assert retry_after.seconds_from(header, now=NOW) == seconds
+    assert client.retry_after_seconds(header, now=NOW) == seconds
 
 
 @given(st.text())
 def test_no_retry_after_header_raises(header: str) -> None:
-    wait = retry_after.seconds_from(header)
+    wait = client.retry_after_seconds(header)
 
     assert wait is None or 0 <= wait <= 3600
 

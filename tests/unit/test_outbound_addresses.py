@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.exceptions import OutboundRefused
-from agents.outbound import addresses, check_url, policy
+from agents.outbound import check_url, policy
 
 #: IANA's registries of special-purpose addresses, all rows, and multicast.
 REGISTRY = """
@@ -202,18 +202,18 @@ def is_refused(url: str) -> bool:
     | st.sampled_from([address for network in SPECIAL for address in (network[0], network[-1])])
 )
 def test_an_address_that_passes_is_in_no_special_range(address: IPv4Address | IPv6Address) -> None:
-    if addresses.is_public(address):
-        plain = addresses.unmapped(address)
+    if policy.is_public(address):
+        plain = policy.unmapped(address)
 
         assert not any(plain in network for network in SPECIAL)
 
 
 @given(st.sampled_from(SPECIAL).flatmap(lambda network: st.ip_addresses(network=network)))
 def test_no_address_of_a_special_range_passes(address: IPv4Address | IPv6Address) -> None:
-    assert not addresses.is_public(address)
+    assert not policy.is_public(address)
 
 
-@given(st.ip_addresses(v=4).filter(lambda address: not addresses.is_public(address)))
+@given(st.ip_addresses(v=4).filter(lambda address: not policy.is_public(address)))
 def test_no_spelling_of_a_forbidden_address_passes(address: IPv4Address) -> None:
     number, parts = int(address), str(address).split(".")
     spellings = [
@@ -240,7 +240,7 @@ def test_no_spelling_of_a_forbidden_address_passes(address: IPv4Address) -> None
     "address", ["8.8.8.8", "1.1.1.1", "93.184.216.34", "2606:4700:4700::1111", "2a00:1450::1"]
 )
 def test_public_addresses_pass(address: str) -> None:
-    assert addresses.is_public(ip_address(address))
+    assert policy.is_public(ip_address(address))
 
 
 @pytest.mark.parametrize("host", FORBIDDEN_HOSTS)

@@ -8,7 +8,7 @@ from django.core.exceptions import ValidationError
 from agents.models import Agent
 from pipelines.definition.faults import Faults
 from pipelines.definition.reading import JsonCopier, Reader
-from tenants.api.strict import StrictSerializer, Text
+from tenants.api.serializers import StrictSerializer, Text
 from tenants.models import Budget, Tenant
 from tenants.plain_names import fault_of_name
 

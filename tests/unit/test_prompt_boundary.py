@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from activities.execution import prompt
 from agents import payload, prompt_blocks
 from agents.adapters import dialogue
-from agents.adapters.model_options import ModelOptions
+from agents.adapters.dialogue import ModelOptions
 from agents.contracts import AdapterSettings, ContextFile, Skills
 from tests.subjects import a_request
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agents.command_line import secrecy, users
+from agents.command_line import users
 from agents.exceptions import ConfigurationError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ except OSError:
 """
 WORKER = """
 import os, subprocess, sys
-from agents.command_line import secrecy
+from agents.command_line import users
 {steps}
 print(os.environ.get("DATABASE_URL"))
 sys.stdout.flush()
@@ -61,7 +61,7 @@ def _told(steps: str) -> list[str]:
 
 @linux
 def test_a_program_cannot_read_its_worker() -> None:
-    assert _told("secrecy.close()")[1:3] == ["refused False False", "refused"]
+    assert _told("users.close()")[1:3] == ["refused False False", "refused"]
 
 
 @linux
@@ -72,19 +72,19 @@ def test_without_that_it_could() -> None:
 
 @linux
 def test_what_was_forgotten_is_nowhere_in_the_environment_and_the_rest_is_as_it_was() -> None:
-    assert _told("secrecy.forget()")[:2] == ["None", "read False True"]
+    assert _told("users.forget()")[:2] == ["None", "read False True"]
 
 
 def test_a_program_is_not_run_as_the_workers_user_unless_somebody_said_so(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(secrecy, "close", lambda: None)
+    monkeypatch.setattr(users, "close", lambda: None)
     monkeypatch.setattr(users, "may_switch", lambda: False)
     settings.ORCHESTRATOR_CLI_SHARED_USER = False
     with pytest.raises(ConfigurationError, match="ORCHESTRATOR_CLI_SHARED_USER"):
-        secrecy.needs_own_user()
+        users.needs_own_user()
     settings.ORCHESTRATOR_CLI_SHARED_USER = True
-    assert not secrecy.needs_own_user()
+    assert not users.needs_own_user()
 
 
 #: A worker that asks whether it may run a program, after it has given something up.
@@ -92,11 +92,11 @@ ASKING = """
 import ctypes, os
 from django.conf import settings
 settings.configure(ORCHESTRATOR_CLI_SHARED_USER=False)
-from agents.command_line import secrecy
+from agents.command_line import users
 from agents.exceptions import ConfigurationError
 {given_up}
 try:
-    print(secrecy.needs_own_user())
+    print(users.needs_own_user())
 except ConfigurationError as refusal:
     print(refusal.error_code)
 """
@@ -133,10 +133,10 @@ def test_a_worker_that_runs_programs_keeps_its_secrets_from_the_first_moment(
     commands: tuple[str, ...], done: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
-    monkeypatch.setattr(secrecy, "close", lambda: called.append("close"))
-    monkeypatch.setattr(secrecy, "forget", lambda: called.append("forget"))
+    monkeypatch.setattr(users, "close", lambda: called.append("close"))
+    monkeypatch.setattr(users, "forget", lambda: called.append("forget"))
     settings.ORCHESTRATOR_CLI_COMMANDS = commands
 
-    secrecy.begin_worker()
+    users.begin_worker()
 
     assert called == done

@@ -217,7 +217,7 @@ def _named(path: str, pattern: str) -> set[str]:
         pytest.param("orchestrator/mcp/people_tools.py", r"\nSTATUSES = \((.*?)\)", ALL, id="tool of people"),
         pytest.param("documentation/state_picture.py", r"\nPLACES.*?\{(.*?)\n\}", ALL, id="picture"),
         pytest.param(
-            "clients/python/src/orchestrator_client/waiting.py",
+            "clients/python/src/orchestrator_client/client.py",
             r"\nSETTLED = .*?\{(.*?)\}",
             SETTLED,
             id="client",

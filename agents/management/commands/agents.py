@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from agents import deployments, health, references, semantic_versions
+from agents import deployments, health, registry, semantic_versions
 from agents.exceptions import RegistryError
 from agents.models import Agent, AgentVersionDeployment
 from tenants import audit
@@ -76,7 +76,7 @@ class Command(BaseCommand):
             ("state", _state(agent)),
             ("endpoint", agent.endpoint or "-"),
             ("health", f"{agent.health}{checked}. {agent.health_detail}".strip()),
-            ("needed by", references.in_words(references.to(role)) or "nothing"),
+            ("needed by", registry.references_in_words(registry.references_to(role)) or "nothing"),
         ):
             self.stdout.write(f"{name:10} {value}")
         self.stdout.write("")
@@ -119,7 +119,7 @@ class Command(BaseCommand):
         rows = [(agent.role, _seen(agent), agent.health_detail or "-") for agent in looked_at]
         if not options["references"]:
             self._table(("ROLE", "HEALTH", "DETAIL"), rows)
-        broken = references.broken()
+        broken = registry.broken_references()
         for fault in broken:
             self.stdout.write(f"broken: {fault}")
         if not broken:

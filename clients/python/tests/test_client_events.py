@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import orchestrator_client as oc
-from orchestrator_client.sse import Decoder
+from orchestrator_client.events import Decoder
 
 STREAM = (
     "\ufeff: welcome\nretry: 7\n\n"

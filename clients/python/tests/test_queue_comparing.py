@@ -6,7 +6,7 @@ import pytest
 from two_queues import World, shadow
 
 from orchestrator_client.queue import Batch, item_of
-from orchestrator_client.queue.comparing import compare
+from orchestrator_client.queue.switched import compare
 
 
 def test_the_order_inside_of_a_batch_makes_no_difference() -> None:

@@ -8,12 +8,10 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from orchestrator.demo import asking, display, scheduling, story
-from orchestrator.demo.asking import Campaign
+from orchestrator.demo import display, story
 from orchestrator.demo.opening import Demonstration, agency_of, content_brief
-from orchestrator.demo.scheduling import Weekly
-from orchestrator.demo.story import Agency
-from orchestrator.local.stack import ADMIN, Addresses, LocalStack
+from orchestrator.demo.story import Agency, Campaign, Weekly
+from orchestrator.local import ADMIN, Addresses, LocalStack
 from orchestrator.processes import Supervisor
 
 
@@ -56,14 +54,14 @@ class Command(Demonstration):
 
     def _play_pipeline(self, console: Console, agencies: list[Agency], text: str) -> None:
         for agency in agencies:
-            story.begin(agency, content_brief(), text)
+            story.begin_run(agency, content_brief(), text)
         with self._screen(console, display.live(agencies)) as screen:
-            story.follow(agencies, lambda: screen.update(display.live(agencies)))
+            story.follow_runs(agencies, lambda: screen.update(display.live(agencies)))
 
     def _play_campaign(self, console: Console, campaign: Campaign, text: str) -> None:
-        asking.begin(campaign, text)
+        story.begin_campaign(campaign, text)
         with self._screen(console, display.campaign_live(campaign)) as screen:
-            asking.follow(campaign, lambda: screen.update(display.campaign_live(campaign)))
+            story.follow_campaign(campaign, lambda: screen.update(display.campaign_live(campaign)))
         for activity in campaign.work if self.verbose else ():
             if activity["agent_role"] != "keyword-researcher":
                 output = campaign.operator.get(f"/activities/{activity['id']}/output/")
@@ -71,11 +69,11 @@ class Command(Demonstration):
                 display.output_of(console, title, output.get("content") or "")
 
     def _play_schedule(self, console: Console, weekly: Weekly, text: str) -> None:
-        scheduling.begin(weekly, text)
+        story.begin_weekly(weekly, text)
         if self.verbose:
             console.print(display.plan_of(weekly))
         with self._screen(console, display.weekly_live(weekly)) as screen:
-            scheduling.follow(weekly, lambda: screen.update(display.weekly_live(weekly)))
+            story.follow_weekly(weekly, lambda: screen.update(display.weekly_live(weekly)))
 
     def _screen(self, console: Console, first: RenderableType) -> Live:
         """What is under way. It makes room for the summary, unless everything is wanted."""

@@ -12,7 +12,7 @@ from rich.live import Live
 from orchestrator.demo import display, models, story
 from orchestrator.demo.opening import Demonstration, agency_of, content_brief, free_port
 from orchestrator.demo.story import Agency
-from orchestrator.local.stack import Addresses, LocalStack
+from orchestrator.local import Addresses, LocalStack
 from orchestrator.processes import Supervisor
 
 
@@ -40,9 +40,9 @@ class Command(Demonstration):
         self, console: Console, stack: LocalStack, supervisor: Supervisor, addresses: Addresses, text: str
     ) -> None:
         agency = agency_of("Agency with a model", "demo-model", addresses, note=models.NOTE)
-        story.begin(agency, models.by_model(content_brief()), text[: models.LONGEST_TEXT])
+        story.begin_run(agency, models.by_model(content_brief()), text[: models.LONGEST_TEXT])
         with Live(display.live([agency]), console=console, refresh_per_second=8) as screen:
-            story.follow(
+            story.follow_runs(
                 [agency],
                 lambda: screen.update(display.live([agency])),
                 patience_seconds=models.PATIENCE_SECONDS,

@@ -11,7 +11,7 @@ from pymongo.errors import PyMongoError
 
 from orchestrator.offboarding import export
 from tenants import registration
-from tenants.audit.recording import record_command
+from tenants.audit import record_command
 from tenants.exceptions import TenantError
 
 

@@ -10,9 +10,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 from pymongo.errors import PyMongoError
 
-from orchestrator.offboarding import erasure, suspension
+from orchestrator.offboarding import erasure
 from tenants import registration
-from tenants.audit.recording import record_command
+from tenants.audit import record_command
 from tenants.exceptions import TenantError
 
 
@@ -52,7 +52,7 @@ class Command(BaseCommand):
             if begun is None:
                 raise
             return begun
-        suspension.suspend(tenant, self.stderr.write)
+        erasure.suspend(tenant, self.stderr.write)
         record_command(
             "offboard_tenant", about=("tenant", tenant.pk), detail={"slug": slug, "suspended": True}
         )

@@ -14,8 +14,8 @@ from agents.governor import overview
 from agents.models import Agent, AgentConfig
 from agents.routing import queue_of
 from console.labels import in_words
-from orchestrator.cli import owners
-from orchestrator.cli.commands import TerminalCommand
+from orchestrator import cli
+from orchestrator.cli import TerminalCommand
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
@@ -51,7 +51,7 @@ class Command(TerminalCommand):
             raise CommandError(f"There is no role {unknown[0]!r}. See: manage.py agents list")
         if tenant is None:
             return of_platform(roles)
-        return of_tenant(owners.owner_of(tenant), roles)
+        return of_tenant(cli.owner_of(tenant), roles)
 
     def show(self, found: dict[str, Any]) -> None:
         self.table(HEAD, [_row(queue) for queue in found["queues"]])
@@ -132,7 +132,7 @@ def of_tenant(tenant: Tenant, roles: Collection[str]) -> dict[str, Any]:
 def of_platform(roles: Collection[str]) -> dict[str, Any]:
     """All tenants together. `granted` is missing (null) while Redis does not answer."""
     caps = {agent.role: agent.max_concurrency for agent in _known(roles)}
-    found = [row for row in owners.standing_of_all().roles if not roles or row.role in caps]
+    found = [row for row in cli.standing_of_all().roles if not roles or row.role in caps]
     held = queue_stats.slots_of_roles([row.role for row in found])
     return {
         "tenant": None,

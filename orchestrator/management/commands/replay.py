@@ -12,12 +12,12 @@ from django.db import transaction
 from activities.dead_letters import operations
 from activities.models import DeadLetter
 from activities.models.dead_letter import DeadLetterState
-from orchestrator.cli import owners
-from orchestrator.cli.commands import TerminalCommand, count_up_to, counted, identifier
+from orchestrator import cli
+from orchestrator.cli import TerminalCommand, count_up_to, counted, identifier
 from pipelines import replay
 from pipelines.graph import StepState
 from pipelines.models import StepRun
-from tenants.audit.recording import record_command
+from tenants.audit import record_command
 from tenants.context import APP, tenant_scope
 
 MOST_PER_SECOND = 1_000
@@ -62,7 +62,7 @@ class Command(TerminalCommand):
         return {"verb": verb, **getattr(self, f"_{verb}")(**options)}
 
     def _activity(self, *, id: UUID, tenant: str | None, dry_run: bool, **options: Any) -> dict[str, Any]:
-        owner = owners.of_activity(tenant, id)
+        owner = cli.of_activity(tenant, id)
         done = failures(owner.pk, {"activity_id": id}, dry_run=dry_run, stream=self.stderr)
         if not done["count"]:
             raise CommandError(
@@ -73,7 +73,7 @@ class Command(TerminalCommand):
     def _failures(
         self, *, tenant: str | None, dry_run: bool, per_second: int | None, **options: Any
     ) -> dict[str, Any]:
-        owner = owners.owner_of(tenant)
+        owner = cli.owner_of(tenant)
         wanted = {name: options[name] for name in ("fingerprint", "agent_role") if options[name]}
         if not wanted and not options["all"]:
             return {"tenant": owner.slug, "groups": groups(owner.pk)}
@@ -85,7 +85,7 @@ class Command(TerminalCommand):
     def _run(
         self, *, id: UUID, from_step: str, tenant: str | None, dry_run: bool, **options: Any
     ) -> dict[str, Any]:
-        owner = owners.of_run(tenant, id)
+        owner = cli.of_run(tenant, id)
         done = run(owner.pk, id, from_step=from_step, dry_run=dry_run)
         return self._noted(owner, ("pipeline_runs", id), {"dry_run": dry_run, **done})
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from orchestrator.cli import owners
-from orchestrator.cli.commands import TerminalCommand, count_up_to
+from orchestrator import cli
+from orchestrator.cli import TerminalCommand, count_up_to
 from pipelines import timing
 from pipelines.models import Schedule
 from pipelines.schedules import preview
@@ -33,7 +33,7 @@ class Command(TerminalCommand):
         super().add_arguments(parser)
 
     def look(self, *, tenant: str | None, count: int, **options: Any) -> dict[str, Any]:
-        owner = owners.owner_of(tenant)
+        owner = cli.owner_of(tenant)
         with tenant_scope(owner.pk):
             rows = Schedule.objects.for_tenant(owner.pk).select_related("pipeline").order_by("name", "pk")
             return {"tenant": owner.slug, "schedules": [_shown(row, count) for row in rows]}

@@ -6,11 +6,11 @@ from decimal import Decimal
 from typing import Any
 
 from activities import queue_stats
-from orchestrator.cli import owners
-from orchestrator.cli.commands import TerminalCommand, counted
+from orchestrator import cli
+from orchestrator.cli import TerminalCommand, counted
+from tenants import clock, money
 from tenants.context import tenant_scope
 from tenants.models import Budget, BudgetPeriod, Tenant
-from tenants.money import budgets, calendar, ledger
 
 HEAD = (
     "slug",
@@ -34,7 +34,7 @@ class Command(TerminalCommand):
     examples = ("tenants", "tenants --tenant acme", "tenants --json")
 
     def look(self, *, tenant: str | None, **options: Any) -> list[dict[str, Any]]:
-        found = owners.all_of_them(tenant)
+        found = cli.all_of_them(tenant)
         return [_shown(each) for each in counted(found, "tenants", self.stderr)]
 
     def show(self, found: list[dict[str, Any]]) -> None:
@@ -50,10 +50,10 @@ class Command(TerminalCommand):
 
 
 def _shown(tenant: Tenant) -> dict[str, Any]:
-    month = calendar.start_of(BudgetPeriod.MONTH, calendar.today())
+    month = money.start_of(BudgetPeriod.MONTH, clock.today())
     with tenant_scope(tenant.pk):
         figures = queue_stats.stats_of_queues()
-        spent = ledger.entries(tenant.pk, first=month).aggregate(**ledger.FIGURES)
+        spent = money.ledger_entries(tenant.pk, first=month).aggregate(**money.FIGURES)
         own = list(Budget.objects.for_tenant(tenant.pk).filter(deleted_at=None).order_by("name", "pk"))
     return {
         "slug": tenant.slug,
@@ -67,13 +67,13 @@ def _shown(tenant: Tenant) -> dict[str, Any]:
         "delayed": sum(role.later for role in figures.roles),
         "asked_of_people": sum(asked.waiting for asked in figures.people),
         "failed": figures.failed + figures.needs_review,
-        "spent_usd": ledger.figures_of(spent)["cost_usd"],
+        "spent_usd": money.figures_of(spent)["cost_usd"],
         "budgets": [_figures(budget) for budget in own],
     }
 
 
 def _figures(budget: Budget) -> dict[str, Any]:
-    budgets.roll(budget)  # as it stands today
+    money.roll(budget)  # as it stands today
     shown = {name: Decimal(getattr(budget, name)).normalize() + 0 for name in ("spent", "reserved", "cap")}
     return {"name": budget.name, "unit": budget.unit, "period": budget.period, **shown}
 

@@ -10,9 +10,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from orchestrator.embedded import EmbeddedError, ServiceHome
-from orchestrator.local.stack import ADMIN, Addresses, LocalStack, keep_alive
+from orchestrator.local import ADMIN, Addresses, LocalStack, keep_alive
 from orchestrator.processes import Supervisor
-from orchestrator.processes.errors import SupervisorError
+from orchestrator.processes.supervisor import SupervisorError
 
 
 class Command(BaseCommand):

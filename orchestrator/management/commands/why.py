@@ -11,8 +11,8 @@ from django.core.management.base import CommandParser
 from activities import wait_reasons
 from activities.models import Activity
 from console.labels import in_words
-from orchestrator.cli import owners
-from orchestrator.cli.commands import TerminalCommand, identifier
+from orchestrator import cli
+from orchestrator.cli import TerminalCommand, identifier
 from tenants.context import tenant_scope
 
 
@@ -26,7 +26,7 @@ class Command(TerminalCommand):
         super().add_arguments(parser)
 
     def look(self, *, activity: UUID, tenant: str | None, **options: Any) -> dict[str, Any]:
-        owner = owners.of_activity(tenant, activity)
+        owner = cli.of_activity(tenant, activity)
         found = asdict(wait_reasons.why(owner.pk, activity))
         with tenant_scope(owner.pk):
             row = Activity.objects.for_tenant(owner.pk).get(pk=activity)

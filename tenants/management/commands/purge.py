@@ -7,10 +7,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
-from tenants import registration
+from tenants import registration, retention
 from tenants.exceptions import TenantError
-from tenants.retention import policies, purging
-from tenants.retention.kinds import all_kinds
+from tenants.retention import all_kinds
 
 
 class Command(BaseCommand):
@@ -22,9 +21,9 @@ class Command(BaseCommand):
         parser.add_argument("--kind", choices=sorted(all_kinds()), help="of this kind alone")
 
     def handle(self, *args: Any, dry_run: bool, tenant: str | None, kind: str | None, **options: Any) -> None:
-        do, total = (purging.count if dry_run else purging.purge), 0
+        do, total = (retention.count if dry_run else retention.purge), 0
         try:
-            chosen = [registration.find(tenant).pk] if tenant else policies.tenants()
+            chosen = [registration.find(tenant).pk] if tenant else retention.tenants_in_order()
             for name, each in all_kinds().items():
                 if kind in (None, name):
                     count = sum(do(tenant_id, each) for tenant_id in chosen)

@@ -7,9 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from tenants import clock, registration
-from tenants.audit import recording
-from tenants.audit.purging import chains, purge
+from tenants import audit, clock, registration
+from tenants.audit import chains, purge_chain
 from tenants.exceptions import TenantError
 
 LEAST_DAYS = 1
@@ -31,5 +30,5 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         before = clock.now() - timedelta(days=older_than_days)
         for chain in wanted:
-            deleted = purge(chain, before, actor=recording.actor_of_command("purge_audit"))
+            deleted = purge_chain(chain, before, actor=audit.actor_of_command("purge_audit"))
             self.stdout.write(f"{chain}: {deleted} entries deleted")

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from tenants import registration
-from tenants.audit.verification import PLATFORM, verify
+from tenants.audit import PLATFORM, verify_chains
 from tenants.exceptions import TenantError
 
 
@@ -34,7 +34,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, tenant: str | None, checkpoint: Path | None, **options: Any) -> None:
-        chains = verify(_chain(tenant), _kept(checkpoint))
+        chains = verify_chains(_chain(tenant), _kept(checkpoint))
         faults = [f"{_called(chain.id)}: {fault}" for chain in chains for fault in chain.faults]
         if options["json"]:
             self.stdout.write(

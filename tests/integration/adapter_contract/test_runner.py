@@ -12,7 +12,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from agents import adapters
-from agents.adapters.base import UNLINKED, Unlinked
+from agents.adapters import UNLINKED, Unlinked
 from agents.contracts import (
     Accepted,
     AdapterSettings,

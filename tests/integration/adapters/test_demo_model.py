@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agents import configuration
-from agents.adapters.model_options import ModelOptions
+from agents.adapters.dialogue import ModelOptions
 from agents.governor.providers import profile_of
 from agents.models import Agent
 from orchestrator.demo import models

@@ -14,9 +14,10 @@ from uuid import UUID, uuid4
 import pytest
 import redis
 
+from agents import governor
 from agents.contracts import AdapterSettings, Completed
 from agents.exceptions import AgentError, AgentRateLimited, RetryableAgentError
-from agents.governor import Call, Outcome, governor, providers
+from agents.governor import Call, Outcome, providers
 from agents.governor.calling import governed
 from agents.governor.providers import Provider, profile_of, provider_of
 from agents.models import Agent

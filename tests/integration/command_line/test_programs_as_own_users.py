@@ -18,7 +18,7 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from agents.command_line import secrecy, users, workspaces, worktrees
+from agents.command_line import users, workspaces
 from agents.contracts import AgentRequest, Completed
 from agents.exceptions import AgentError, ConfigurationError
 from agents.runner import run_agent
@@ -50,7 +50,7 @@ def home(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     settings.ORCHESTRATOR_CLI_COMMANDS = ("sh",)
     settings.ORCHESTRATOR_CLI_SHARED_USER = False
     settings.ORCHESTRATOR_CLI_USERS = (FIRST, LAST)
-    monkeypatch.setattr(secrecy, "close", lambda: None)  # what is tried here must hold without it
+    monkeypatch.setattr(users, "close", lambda: None)  # what is tried here must hold without it
     yield folder
     shutil.rmtree(folder)
 
@@ -190,21 +190,21 @@ def test_the_home_of_the_worker_is_refused() -> None:
 
 
 def test_what_a_dead_worker_left_running_is_ended_by_its_user(home: Path) -> None:
-    from agents.command_line import invocation, upkeep
+    from agents.command_line import invocation, workspaces
 
     request = a_request({})
     with users.own(invocation.home_of(request)) as user:
         entered = workspaces.kept(request.run_id, user)
         trace = entered.__enter__()
         left = subprocess.Popen(["sleep", "300"], user=user.uid, group=user.gid, extra_groups=[], env={})
-        assert upkeep.sweep() == 0
+        assert workspaces.sweep() == 0
         os.close(
             trace.descriptor
         )  # as the kernel does when the worker dies; below, the user's lock goes as well
         trace.descriptor = os.open("/dev/null", os.O_RDONLY)
         psutil.Process(left.pid).suspend()
         assert (
-            upkeep.sweep() == 1
+            workspaces.sweep() == 1
         )  # another run has the number, as far as the locks say: its processes are left alone
         assert left.poll() is None
     left.wait(5)
@@ -245,7 +245,7 @@ def test_a_run_works_on_a_repository_of_its_group(home: Path, settings: Any) -> 
     assert json.loads(json.dumps(git("log", "--format=%s", branch))).split("\n")[0] == "Own"
     assert git("show", f"{branch}:notes.txt") == "one"
     assert git("worktree", "list").count("\n") == 0
-    assert worktrees.HARMLESS["core.hooksPath"] == "/dev/null"
+    assert workspaces.HARMLESS["core.hooksPath"] == "/dev/null"
 
 
 def test_a_repository_that_is_not_open_to_a_group_is_told_in_words_of_git(home: Path, settings: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agents.command_line import processes, transcripts, upkeep
+from agents.command_line import processes, transcripts, workspaces
 from agents.contracts import Completed, Output
 from agents.exceptions import (
     PermanentAgentError,
@@ -207,7 +207,7 @@ def _fields(request: Any) -> dict[str, Any]:
 def test_sweeping_leaves_runs_of_living_workers_alone(tmp_path: Path) -> None:
     code = "print(sys.stdin.read())"
     swept: list[int] = []
-    link = Linked(stop=lambda: swept.append(upkeep.sweep()) and None)
+    link = Linked(stop=lambda: swept.append(workspaces.sweep()) and None)
 
     assert run(program(tmp_path, f"time.sleep(0.3); {code}"), link).output.content
     assert swept

@@ -14,7 +14,7 @@ from tenants import members, saved_views
 from tenants.context import tenant_scope
 from tenants.members import principal_of
 from tenants.models import AuditEntry, Membership, Tenant
-from tenants.models.saved_views import SavedView
+from tenants.models.access import SavedView
 from tests.browsing import words
 from tests.console_user import Person, refused, sent_by
 from tests.engine import at_once

@@ -9,9 +9,8 @@ import pytest
 
 from activities import relay
 from activities.submission import NewActivity, submit
-from tenants import redis
+from tenants import keys, redis
 from tenants.context import tenant_scope
-from tenants.events import keys
 from tenants.models import Tenant
 from tests import pages
 from tests.console_user import Person
@@ -40,7 +39,7 @@ def work(tenant: Tenant, name: str) -> None:
 
 
 def seats_taken(tenant: Tenant) -> int:
-    return int(redis.client().zcard(keys.of_tenant(tenant.pk)))
+    return int(redis.client().zcard(keys.seats_of_tenant(tenant.pk)))
 
 
 def test_the_last_of_thirty_pages_left_as_fast_as_possible_is_live_within_a_second(

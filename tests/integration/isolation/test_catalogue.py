@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import connections, transaction
 
-from tenants import checks, row_security
+from tenants import row_security
 from tenants.context import APP, OWNER, SYSTEM, tenant_scope
 from tenants.exceptions import RowSecurityMissing
 from tenants.identifiers import uuid7
@@ -190,13 +190,13 @@ def test_a_new_table_that_is_not_kept_apart_fails_the_check_and_the_start(databa
         with pytest.raises(SystemCheckError, match="table newcomer"):
             call_command("check", databases=[APP])
         with pytest.raises(RowSecurityMissing, match="table newcomer"):
-            row_security.refuse_unsafe_database(checks.tenant_tables())
+            row_security.refuse_unsafe_database(row_security.tenant_tables())
 
 
 def test_a_new_table_that_is_kept_apart_passes(database: None) -> None:
     with newcomer(f"{FORCED} CREATE POLICY p ON newcomer {ISOLATED}"):
         call_command("check", databases=[APP])
-        row_security.refuse_unsafe_database(checks.tenant_tables())
+        row_security.refuse_unsafe_database(row_security.tenant_tables())
 
 
 @pytest.mark.parametrize("role", ["orchestrator_system", "the owner"])
@@ -207,7 +207,7 @@ def test_nothing_starts_under_a_role_that_could_see_everything(database: None, r
             cursor.execute("SET ROLE NONE")
         try:
             with pytest.raises(RowSecurityMissing):
-                row_security.refuse_unsafe_database(checks.tenant_tables())
+                row_security.refuse_unsafe_database(row_security.tenant_tables())
             with pytest.raises(SystemCheckError):
                 call_command("check", databases=[APP])
         finally:

@@ -11,8 +11,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult
 
 from agents.contracts import AgentRequest
-from orchestrator.mcp import access
-from orchestrator.mcp.access import Access
+from orchestrator.mcp import api
+from orchestrator.mcp.api import Access
 from orchestrator.mcp.server import server
 
 
@@ -67,4 +67,4 @@ def text_of(result: CallToolResult) -> str:
 
 
 def of_run(site: str, request: AgentRequest) -> Access:
-    return access.of_run(site, str(request.run_id), request.callback.token)
+    return api.access_of_run(site, str(request.run_id), request.callback.token)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agents.contracts import Accepted
-from orchestrator.mcp import access
+from orchestrator.mcp import api
 from tenants import tokens
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -45,7 +45,7 @@ def person(site: str, token_of: Callable[..., str]) -> Callable[..., Asker]:
     """`person(role, tenant)`: an assistant with the personal token of such a person."""
     from tests.integration.mcp_server.assistants import Asker
 
-    return lambda *which, **more: Asker(access.of_person(site, token_of(*which, **more)))
+    return lambda *which, **more: Asker(api.access_of_person(site, token_of(*which, **more)))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from activities import cancellation
-from orchestrator.mcp import access
+from orchestrator.mcp.api import access_of_person, access_of_run
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.mcp_server.assistants import Asker, of_run
@@ -123,7 +123,7 @@ def test_the_token_of_a_run_opens_no_other_run(
     other_id, _ = at_work()
     other = engine.agent.calls[-1]
 
-    stolen = Asker(access.of_run(site, str(other.run_id), mine.access.token))
+    stolen = Asker(access_of_run(site, str(other.run_id), mine.access.token))
     refused = stolen.refused("complete", content="mine now")
 
     assert refused["status"] == 404
@@ -133,7 +133,7 @@ def test_the_token_of_a_run_opens_no_other_run(
 def test_the_token_of_a_run_opens_nothing_that_is_of_people(at_work: AtWork, site: str) -> None:
     _, agent = at_work()
 
-    refused = Asker(access.of_person(site, agent.access.token)).refused("inbox")
+    refused = Asker(access_of_person(site, agent.access.token)).refused("inbox")
 
     assert refused["status"] == 401
     assert agent.access.token not in refused["text"]

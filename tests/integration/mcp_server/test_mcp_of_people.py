@@ -13,7 +13,7 @@ import pytest
 
 from activities.human_tasks import approvals
 from activities.models import Activity, ActivityEvent
-from orchestrator.mcp import access, people_tools
+from orchestrator.mcp import api, people_tools
 from orchestrator.mcp.tools import LONGEST_TEXT
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -260,7 +260,7 @@ def test_work_of_an_agent_is_nothing_that_can_be_decided(person: Person, questio
 def test_a_wrong_token_is_told_as_such_and_not_repeated(site: str, tenant: Tenant) -> None:
     secret = "orc_" + 43 * "x"
 
-    refused = Asker(access.of_person(site, secret)).refused("inbox")
+    refused = Asker(api.access_of_person(site, secret)).refused("inbox")
 
     assert refused["status"] == 401
     assert secret not in json.dumps(refused)

@@ -17,9 +17,9 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from orchestrator.mcp import __main__ as command_line
-from orchestrator.mcp import access
+from orchestrator.mcp import api
 from orchestrator.mcp import server as serving
-from orchestrator.mcp.access import Unusable, from_environment
+from orchestrator.mcp.api import Unusable, access_from_environment
 from tenants.models import Tenant
 from tests.engine import Engine, elsewhere
 from tests.integration.mcp_server.assistants import Asker
@@ -103,7 +103,7 @@ def test_only_the_tools_that_are_named_are_offered() -> None:
 
 def test_neither_django_nor_celery_nor_settings_are_loaded() -> None:
     code = (
-        "import sys, orchestrator.mcp.__main__, orchestrator.mcp.http; "
+        "import sys, orchestrator.mcp.__main__, orchestrator.mcp.server; "
         "print(sorted({'django', 'celery', 'redis', 'psycopg'} & set(sys.modules)))"
     )
 
@@ -219,7 +219,7 @@ def test_an_agent_that_has_reported_stays_alive_while_it_thinks(
 )  # fmt: skip
 def test_a_token_is_sent_to_no_address_that_is_not_plainly_one(address: str) -> None:
     with pytest.raises(Unusable) as caught:
-        from_environment({"ORCHESTRATOR_URL": address, "ORCHESTRATOR_TOKEN": "orc_secret"})
+        access_from_environment({"ORCHESTRATOR_URL": address, "ORCHESTRATOR_TOKEN": "orc_secret"})
 
     assert "secret" not in str(caught.value)
 
@@ -227,16 +227,16 @@ def test_a_token_is_sent_to_no_address_that_is_not_plainly_one(address: str) -> 
 @pytest.mark.parametrize("token", ["", "a b", "a\nX-Evil: 1", "ä", "x" * 9_000])
 def test_what_cannot_be_a_token_is_not_sent(token: str) -> None:
     with pytest.raises(Unusable):
-        from_environment({"ORCHESTRATOR_URL": "https://host", "ORCHESTRATOR_TOKEN": token})
+        access_from_environment({"ORCHESTRATOR_URL": "https://host", "ORCHESTRATOR_TOKEN": token})
 
 
 @pytest.mark.parametrize(
     "address", ["https://host", "https://host/", "https://host/api/v1", "https://host/api/v1/"]
 )
 def test_the_address_may_have_the_path_of_the_api(address: str) -> None:
-    found = from_environment({"ORCHESTRATOR_URL": address, "ORCHESTRATOR_TOKEN": "t"})
+    found = access_from_environment({"ORCHESTRATOR_URL": address, "ORCHESTRATOR_TOKEN": "t"})
 
-    assert found == access.Access("https://host/api/v1/", "t")
+    assert found == api.Access("https://host/api/v1/", "t")
     assert "t'" not in repr(found)
 
 
@@ -248,6 +248,6 @@ def test_of_a_runs_token_and_a_persons_the_one_that_opens_less_is_used() -> None
         "ORCHESTRATOR_CALLBACK_URL": callback,
     }
 
-    found = from_environment({**both, "ORCHESTRATOR_CALLBACK_TOKEN": "run"})
+    found = access_from_environment({**both, "ORCHESTRATOR_CALLBACK_TOKEN": "run"})
 
-    assert found == access.Access(callback, "run", of_run=True)
+    assert found == api.Access(callback, "run", of_run=True)

@@ -16,8 +16,8 @@ import uvicorn
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult
 
-from orchestrator.mcp import http
-from orchestrator.mcp.http import Place
+from orchestrator.mcp import server
+from orchestrator.mcp.server import Place
 from tenants import tokens
 from tenants.context import tenant_scope
 from tenants.models import ApiToken, Tenant
@@ -36,7 +36,7 @@ def address(site: str) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     served = uvicorn.Server(
-        uvicorn.Config(http.application(site, Place("127.0.0.1", port)), log_level="warning", lifespan="on")
+        uvicorn.Config(server.application(site, Place("127.0.0.1", port)), log_level="warning", lifespan="on")
     )
     thread = threading.Thread(target=served.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -100,7 +100,7 @@ def test_an_agent_names_its_run_and_gets_its_tools(
 ) -> None:
     activity_id, _ = at_work()
     request = engine.agent.calls[-1]
-    headers = bearer(request.callback.token, **{http.RUN_ID: str(request.run_id)})
+    headers = bearer(request.callback.token, **{server.RUN_ID: str(request.run_id)})
 
     done = call(address, headers, "complete", content="# Bees")
 
@@ -142,7 +142,7 @@ def test_a_run_and_a_person_do_not_take_one_anothers_place(
     request = engine.agent.calls[-1]
 
     as_person = post(address, **bearer(request.callback.token))
-    as_run = post(address, **bearer(token_of()), **{http.RUN_ID: str(request.run_id)})
+    as_run = post(address, **bearer(token_of()), **{server.RUN_ID: str(request.run_id)})
 
     assert (as_person.status_code, as_run.status_code) == (401, 401)
 
@@ -181,11 +181,11 @@ def test_pages_in_a_browser_cannot_use_the_server(
 
 
 def test_a_body_that_is_too_large_is_refused(address: str, token_of: Callable[..., str]) -> None:
-    headers = {**HEADERS, **bearer(token_of()), "Content-Length": str(http.api.MOST_BYTES + 1)}
+    headers = {**HEADERS, **bearer(token_of()), "Content-Length": str(server.api.MOST_BYTES + 1)}
 
     with httpx2.Client() as client:
         answer = client.post(
-            address, content=b"{}" + b" " * (http.api.MOST_BYTES - 1), headers=headers, timeout=30
+            address, content=b"{}" + b" " * (server.api.MOST_BYTES - 1), headers=headers, timeout=30
         )
 
     assert answer.status_code == 413

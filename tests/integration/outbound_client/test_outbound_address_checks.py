@@ -13,7 +13,7 @@ from agents import outbound
 from agents.exceptions import (
     OutboundRefused,
 )
-from agents.outbound import addresses, policy, transport
+from agents.outbound import policy, transport
 from tests.integration.outbound_client.peers import Serve, answering, ok, post
 
 
@@ -91,7 +91,7 @@ def test_only_https_and_the_ports_of_the_web_are_called_even_at_public_addresses
     serve: Serve, names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(answering(ok(b"1")), allowed=False)
-    monkeypatch.setattr(addresses, "is_public", lambda address: True)
+    monkeypatch.setattr(policy, "is_public", lambda address: True)
     names["agent.example"] = ["127.0.0.1"]
 
     with pytest.raises(OutboundRefused, match="port"):

@@ -12,10 +12,10 @@ import pytest
 from agents import outbound
 from agents.contracts import HttpLimits
 from agents.exceptions import AgentError, CallsAtLimit
-from agents.outbound import gate
-from tenants import redis
+from agents.outbound import budget
+from tenants import keys, redis
 from tenants.exceptions import LimiterUnavailable
-from tenants.limiter import Breaker, Places, keys
+from tenants.limiter import Breaker, Places
 from tests.engine import eventually
 from tests.integration.outbound_client.peers import Serve, read_request
 
@@ -26,10 +26,10 @@ def _own_limits(settings: Any) -> Iterator[None]:
     outbound.close_connections()
     redis.client().delete(keys.places("calls"))
     yield
-    gate._owed.clear()
+    budget._owed.clear()
     redis.client().delete(keys.places("calls"))
     outbound.close_connections()
-    gate.shared = gate.Gate()
+    budget.shared = budget.Gate()
 
 
 class Doors:
@@ -63,13 +63,13 @@ def test_no_more_calls_than_the_cap_are_under_way_and_all_have_their_turn(serve:
     with ThreadPoolExecutor(8) as pool:
         calls = [pool.submit(call, server.url, HttpLimits(max_concurrent=3)) for _ in range(8)]
         eventually(lambda: doors.now == 3)
-        assert gate.shared._inside == 3
+        assert budget.shared._inside == 3
         doors.open.set()
         answers = [each.result().status for each in calls]
 
     assert answers == [200] * 8
     assert doors.most == 3
-    assert gate.shared._inside == 0
+    assert budget.shared._inside == 0
 
 
 # The same cap over all processes.
@@ -79,13 +79,13 @@ def test_all_processes_together_have_no_more_calls_under_way_than_the_cap(serve:
     doors = Doors()
     server = serve(doors)
     elsewhere = ["worker-1", "worker-2"]
-    assert all(gate.OVER_ALL.take(3, each) for each in elsewhere)
+    assert all(budget.OVER_ALL.take(3, each) for each in elsewhere)
 
     with ThreadPoolExecutor(3) as pool:
         calls = [pool.submit(call, server.url, HttpLimits(max_concurrent=3)) for _ in range(3)]
         eventually(lambda: doors.now == 1)
-        assert not gate.OVER_ALL.take(3, "worker-3")
-        gate.OVER_ALL.give_back(elsewhere.pop())
+        assert not budget.OVER_ALL.take(3, "worker-3")
+        budget.OVER_ALL.give_back(elsewhere.pop())
         eventually(lambda: doors.now == 2)
         doors.open.set()
         assert [each.result().status for each in calls] == [200] * 3
@@ -111,8 +111,8 @@ def test_a_process_that_died_during_its_calls_keeps_no_place(
 def test_a_call_keeps_its_place_for_as_long_as_it_lasts(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "KEEP_SECONDS", 0.05)
-    monkeypatch.setattr(gate, "OVER_ALL", Places("calls", lease_seconds=0.4))
+    monkeypatch.setattr(budget, "KEEP_SECONDS", 0.05)
+    monkeypatch.setattr(budget, "OVER_ALL", Places("calls", lease_seconds=0.4))
     doors = Doors()
     server = serve(doors)
 
@@ -125,17 +125,17 @@ def test_a_call_keeps_its_place_for_as_long_as_it_lasts(
         eventually(lambda: doors.now == 1)
         first = until()
         eventually(lambda: until() > first + 400)  # it would have ended by now
-        assert not gate.OVER_ALL.take(1, "another")
+        assert not budget.OVER_ALL.take(1, "another")
         doors.open.set()
         assert under_way.result().status == 200
-    assert gate.OVER_ALL.take(1, "another")
+    assert budget.OVER_ALL.take(1, "another")
 
 
 def test_while_redis_is_away_each_process_keeps_to_the_cap_by_itself(
     serve: Serve, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert gate.OVER_ALL.take(2, "worker-1")
-    monkeypatch.setattr(gate, "_breaker", Breaker(seconds=5.0))
+    assert budget.OVER_ALL.take(2, "worker-1")
+    monkeypatch.setattr(budget, "_breaker", Breaker(seconds=5.0))
     there, settings.REDIS_URL = settings.REDIS_URL, "redis://127.0.0.1:1/0"
     doors = Doors()
     server = serve(doors)
@@ -152,7 +152,7 @@ def test_while_redis_is_away_each_process_keeps_to_the_cap_by_itself(
 def test_places_of_calls_that_ended_while_redis_was_away_are_free_when_it_is_back(
     serve: Serve, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "_breaker", Breaker(seconds=5.0))
+    monkeypatch.setattr(budget, "_breaker", Breaker(seconds=5.0))
     doors = Doors()
     server = serve(doors)
     there = settings.REDIS_URL
@@ -163,17 +163,17 @@ def test_places_of_calls_that_ended_while_redis_was_away_are_free_when_it_is_bac
         doors.open.set()
         assert under_way.result().status == 200
     settings.REDIS_URL = there
-    assert not gate.OVER_ALL.take(1, "another")
-    monkeypatch.setattr(gate, "_breaker", Breaker(seconds=5.0))
+    assert not budget.OVER_ALL.take(1, "another")
+    monkeypatch.setattr(budget, "_breaker", Breaker(seconds=5.0))
 
     assert call(server.url, HttpLimits(max_concurrent=1), seconds=2.0).status == 200
-    assert gate.OVER_ALL.take(1, "another")
+    assert budget.OVER_ALL.take(1, "another")
 
 
 def test_a_place_that_was_given_without_an_answer_is_given_back(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "_breaker", Breaker(seconds=0.0))
+    monkeypatch.setattr(budget, "_breaker", Breaker(seconds=0.0))
     doors = Doors()
     doors.open.set()
     server = serve(doors)
@@ -187,14 +187,14 @@ def test_a_place_that_was_given_without_an_answer_is_given_back(
         patched.setattr(Places, "take", lost)
         assert call(server.url, HttpLimits(max_concurrent=1)).status == 200
 
-    assert gate.OVER_ALL.take(1, "another")
+    assert budget.OVER_ALL.take(1, "another")
 
 
 def test_calls_to_webhooks_take_no_places_of_agents(serve: Serve) -> None:
     doors = Doors()
     doors.open.set()
     server = serve(doors)
-    assert gate.OVER_ALL.take(1, "an agent's call")
+    assert budget.OVER_ALL.take(1, "an agent's call")
 
     assert call(server.url, HttpLimits(max_concurrent=1), purpose=outbound.WEBHOOKS).status == 200
 
@@ -234,7 +234,7 @@ def test_waiting_counts_into_the_deadline_and_uses_up_no_attempt(serve: Serve) -
 
 def test_a_run_that_is_cancelled_stops_waiting(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agents.outbound.budget.POLL_SECONDS", 0.01)
-    monkeypatch.setattr(gate, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(budget, "POLL_SECONDS", 0.01)
     doors = Doors()
     server = serve(doors)
 
@@ -259,7 +259,7 @@ def test_a_call_that_fails_gives_its_place_back(serve: Serve) -> None:
         with pytest.raises(AgentError):
             call(server.url, HttpLimits(max_concurrent=1))
 
-    assert gate.shared._inside == 0
+    assert budget.shared._inside == 0
 
 
 def test_connections_are_kept_only_if_the_settings_say_so(serve: Serve) -> None:
@@ -302,6 +302,6 @@ def test_lowering_the_limits_disturbs_no_call_that_is_under_way(serve: Serve) ->
         calls = [pool.submit(call, server.url, HttpLimits(max_concurrent=3)) for _ in range(3)]
         eventually(lambda: doors.now == 3)
         calls.append(pool.submit(call, server.url, HttpLimits(max_concurrent=1, max_sockets=1)))
-        eventually(lambda: gate.shared.places == 1)
+        eventually(lambda: budget.shared.places == 1)
         doors.open.set()
         assert [each.result().status for each in calls] == [200] * 4

@@ -9,7 +9,8 @@ from uuid import UUID
 
 from activities.provider_batches import items, lifecycle
 from agents import configuration
-from agents.governor import Call, Governor, Profile, providers
+from agents.governor import Call, Governor, providers
+from agents.governor.limits import Profile
 from benchmarks.fake_provider import FakeProvider, Fault
 from tenants.context import tenant_scope
 from tenants.models import Tenant

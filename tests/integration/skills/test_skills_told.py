@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from agents import skill_files
+from agents import skills
 from agents.contracts import (
     Accepted,
     AgentRequest,
@@ -99,7 +99,7 @@ def test_a_tenant_without_skills_pays_nothing_for_them(engine: Engine, acme: Ten
         run(engine, acme)
 
     assert not [sql for sql in statements if "agents_skill" in sql]
-    assert not Path(skill_files._home()).exists()
+    assert not Path(skills._home()).exists()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.embedded import ports
+from orchestrator.embedded import server
 from tenants.turns import MOST_WAITING
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,7 +25,7 @@ THREADS = 8
 @pytest.fixture
 def web() -> Iterator[int]:
     """The port of a process with 8 threads, as it is started everywhere."""
-    port = ports.keep_or_choose(None)
+    port = server.keep_or_choose_port(None)
     command = [
         sys.executable, "-m", "gunicorn", "tests.integration.web_turns.app:application", "--no-control-socket",
         "--worker-class=orchestrator.web_worker.StreamingWorker", "--workers=1", f"--threads={THREADS}", f"--bind=127.0.0.1:{port}",

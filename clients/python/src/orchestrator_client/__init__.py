@@ -5,8 +5,7 @@ mailboxes, and the switch from one to the other.
 """
 
 from orchestrator_client.agent_runs import AgentRun, AsyncAgentRun, verify_job
-from orchestrator_client.client import AsyncClient, Client
-from orchestrator_client.doors import VERSION as __version__
+from orchestrator_client.client import NEEDS_SOMEBODY, SETTLED, AsyncClient, Client
 from orchestrator_client.errors import (
     AlreadyDecided,
     AlreadyExists,
@@ -35,10 +34,10 @@ from orchestrator_client.errors import (
     ValidationFailed,
     WaitTimedOut,
 )
+from orchestrator_client.events import Event
 from orchestrator_client.objects import Activity, Job, Output, PipelineRun, Record, Run, Schedule, Why
-from orchestrator_client.retrying import RetryPolicy
-from orchestrator_client.sse import Event
-from orchestrator_client.waiting import NEEDS_SOMEBODY, SETTLED
+from orchestrator_client.transport import VERSION as __version__
+from orchestrator_client.transport import RetryPolicy
 
 __all__ = (
     "NEEDS_SOMEBODY",

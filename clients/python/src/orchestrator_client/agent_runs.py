@@ -18,10 +18,9 @@ import httpx
 
 from orchestrator_client import webhooks
 from orchestrator_client.calls import GET, POST, D, Resource
-from orchestrator_client.doors import AsyncDoor, SyncDoor, headers_of
 from orchestrator_client.errors import InvalidSignature
 from orchestrator_client.objects import Heartbeat, Job, Logged, Receipt, Record, ToolAnswer
-from orchestrator_client.retrying import RetryPolicy
+from orchestrator_client.transport import AsyncDoor, RetryPolicy, SyncDoor, headers_of
 
 
 def verify_job(

@@ -5,21 +5,94 @@
         def approve(self, /, activity_id: str, *, notes: str = "", **more: Any) -> None: ...
 
 `client.activities.approve(...)` returns an Activity, that of an AsyncClient is awaited for one. Type checkers know both.
+
+Lists are iterators: the next page is asked for when the last one is used up.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from orchestrator_client.doors import AsyncDoor, SyncDoor
-from orchestrator_client.operations import Operation
-from orchestrator_client.paging import AsyncPages, Pages
+import httpx
+
+from orchestrator_client import transport
+from orchestrator_client.errors import UnreadableAnswer
+from orchestrator_client.operations import Operation, Prepared
+from orchestrator_client.transport import AsyncDoor, SyncDoor
+
+T = TypeVar("T")
+
+
+class Pages(Generic[T]):
+    """All that the list holds. Each iteration begins anew; `limit=` of the call is the size of a page, not of the list."""
+
+    def __init__(self, door: SyncDoor, request: Prepared, shape: type[T]) -> None:
+        self._door, self._request, self._shape = door, request, shape
+
+    def __iter__(self) -> Iterator[T]:
+        for page in self.pages():
+            yield from page
+
+    def pages(self) -> Iterator[list[T]]:
+        """The same, a page at a time."""
+        request: Prepared | None = self._request
+        while request is not None:
+            page, request = _page(self._door.send(request), request, self._shape)
+            yield page
+
+    def first(self) -> T | None:
+        """The first entry, or None when there is none."""
+        return next(iter(self), None)
+
+
+class AsyncPages(Generic[T]):
+    """All that the list holds, for `async for`."""
+
+    def __init__(self, door: AsyncDoor, request: Prepared, shape: type[T]) -> None:
+        self._door, self._request, self._shape = door, request, shape
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        async for page in self.pages():
+            for entry in page:
+                yield entry
+
+    async def pages(self) -> AsyncIterator[list[T]]:
+        """The same, a page at a time."""
+        request: Prepared | None = self._request
+        while request is not None:
+            page, request = _page(await self._door.send(request), request, self._shape)
+            yield page
+
+    async def first(self) -> T | None:
+        """The first entry, or None when there is none."""
+        async for entry in self:
+            return entry
+        return None
+
+
+def _page(response: httpx.Response, request: Prepared, shape: type[T]) -> tuple[list[T], Prepared | None]:
+    """The entries, and the request for the next page.
+
+    Only the query is taken from the link: behind a proxy its host may be one that the client cannot reach, and the token
+    goes nowhere but to the address that the caller has named.
+    """
+    found: Any = transport.body_of(response)
+    if not isinstance(found, dict) or not isinstance(found.get("results"), list):
+        raise UnreadableAnswer(f"{response.request.url} answered no page of a list.")
+    entries = [shape(entry) for entry in found["results"]]  # type: ignore[call-arg]
+    if not found.get("next"):
+        return entries, None
+    asked = httpx.URL(found["next"]).params
+    return entries, replace(
+        request, query={**request.query, **{name: asked.get_list(name) for name in asked}}
+    )
+
 
 D = TypeVar("D", SyncDoor, AsyncDoor)
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Resource(Generic[D]):

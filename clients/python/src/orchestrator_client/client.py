@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 import httpx
 
-from orchestrator_client.doors import AsyncDoor, SyncDoor, address_of, headers_of
 from orchestrator_client.errors import WaitTimedOut
 from orchestrator_client.objects import Activity
 from orchestrator_client.resources import Resources
-from orchestrator_client.retrying import RetryPolicy
-from orchestrator_client.waiting import SETTLED, pauses
+from orchestrator_client.transport import AsyncDoor, RetryPolicy, SyncDoor, address_of, headers_of
+
+#: Statuses in which nothing happens any more unless somebody intervenes.
+SETTLED = frozenset({"done", "approved", "rejected", "reassigned", "failed", "needs_review", "cancelled"})
+#: Statuses in which a person or another activity must act first.
+NEEDS_SOMEBODY = frozenset({"awaiting_approval", "awaiting_review", "blocked"})
+
+FIRST_PAUSE = 0.2
+LONGEST_PAUSE = 5.0
+
+
+def pauses(timeout: float, poll_seconds: float | None = None) -> Iterator[float]:
+    """The seconds between two looks, until `timeout` is used up: the last look is at its end."""
+    left, pause = timeout, poll_seconds or FIRST_PAUSE
+    while left > 0:
+        yield min(pause, left)
+        left -= pause
+        pause = poll_seconds or min(LONGEST_PAUSE, pause * 1.5)
 
 
 class Client(Resources[SyncDoor]):

@@ -3,24 +3,28 @@
 It ends when the server says that there is nothing more (204), or with the exception of a refusal. Lost connections, 429 and
 503 are waited out: first for as long as the server's `retry:` or `Retry-After` says, then longer each time in vain. A stream
 that is silent for longer than `SILENCE` seconds counts as lost: the server sends comments in between.
+
+`Decoder` reads the format of server-sent events (WHATWG HTML, section 9.2), whatever pieces it arrives in. Lines end with CR, LF or both
+and with nothing else: a line separator of Unicode inside of a text ends none.
 """
 
 from __future__ import annotations
 
+import codecs
 import functools
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, overload
 
 import httpx
 
-from orchestrator_client import answers
+from orchestrator_client import transport
 from orchestrator_client.calls import Described, Resource
-from orchestrator_client.doors import AsyncDoor, SyncDoor, arguments_of
 from orchestrator_client.errors import UnreadableAnswer
 from orchestrator_client.operations import Operation, Prepared
-from orchestrator_client.retrying import RetryPolicy
-from orchestrator_client.sse import Decoder, Event
+from orchestrator_client.transport import AsyncDoor, RetryPolicy, SyncDoor, arguments_of
 
 P = ParamSpec("P")
 
@@ -70,7 +74,7 @@ class _Following:
             outcome = httpx.ReadError("The stream has ended.")
         delay = self._retries.delay_after(outcome, self._in_vain - 1)
         if delay is None:
-            answers.accepted(outcome, self._request)
+            transport.accepted(outcome, self._request)
         return max(told, delay or 0.0)
 
 
@@ -168,3 +172,80 @@ def STREAM(path: str) -> Callable[[Described[P]], Streaming[P]]:
         return Streaming(Operation("GET", path, Event, described))
 
     return made
+
+
+_LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r)")
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened: its `type`, its `data` (JSON where it is JSON, else text), and the `id` after which to go on."""
+
+    type: str
+    data: Any
+    id: str | None = None
+
+
+class Decoder:
+    """Feed it bytes as they come. `last_id` and `retry_ms` are what the stream has set so far.
+
+    An id counts once its event is complete: one that was cut off comes again.
+    """
+
+    def __init__(self, last_id: str | None = None) -> None:
+        self.last_id = self._id = last_id
+        self.retry_ms: int | None = None
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        self._text = ""
+        self._begun = False
+        self._clear()
+
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """The events that are complete now."""
+        self._text += self._decode(chunk)
+        if not self._begun and self._text:
+            self._text, self._begun = self._text.removeprefix("\ufeff"), True
+        for line in self._lines():
+            event = self._line(line)
+            if event is not None:
+                yield event
+
+    def _lines(self) -> Iterator[str]:
+        while (found := _LINE.match(self._text)) is not None:
+            if found[2] == "\r" and found.end() == len(self._text):
+                return  # The other half of a CRLF may be on its way.
+            self._text = self._text[found.end() :]
+            yield found[1]
+
+    def _line(self, line: str) -> Event | None:
+        if not line:
+            return self._dispatched()
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._data.append(value)
+        elif name == "event":
+            self._type = value
+        elif name == "id" and "\0" not in value:
+            self._id = value
+        elif name == "retry" and value.isascii() and value.isdigit():
+            self.retry_ms = int(value)
+        return None  # A comment, which keeps the connection open, or a field of another time.
+
+    def _dispatched(self) -> Event | None:
+        data, kind, self.last_id = self._data, self._type, self._id
+        self._clear()
+        if not data:
+            return None
+        return Event(kind or "message", _parsed("\n".join(data)), self.last_id)
+
+    def _clear(self) -> None:
+        self._data: list[str] = []
+        self._type = ""
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

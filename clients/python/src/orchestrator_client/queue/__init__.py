@@ -5,11 +5,10 @@ other without losing or repeating work. `SubagentQueue` starts agents.
 """
 
 from orchestrator_client.queue.agent_queue import AgentQueue
-from orchestrator_client.queue.comparing import Differences
 from orchestrator_client.queue.items import KINDS, Batch, Item, Queue, item_of
 from orchestrator_client.queue.memory import InMemoryQueue
 from orchestrator_client.queue.subagents import StartedSubagent, SubagentQueue
-from orchestrator_client.queue.switched import PHASES, SwitchedQueue
+from orchestrator_client.queue.switched import PHASES, Differences, SwitchedQueue
 
 __all__ = (
     "KINDS",

@@ -28,8 +28,7 @@ from orchestrator_client.errors import (
     RequestInProgress,
 )
 from orchestrator_client.objects import Record
-from orchestrator_client.queue.hooks import Hooks
-from orchestrator_client.queue.items import Batch, Item, item_of
+from orchestrator_client.queue.items import Batch, Hooks, Item, item_of
 
 LEASE_SECONDS = 30.0  # of consumers that give signs of life
 

@@ -10,8 +10,7 @@ from itertools import count
 from typing import Any
 from uuid import uuid4
 
-from orchestrator_client.queue.hooks import Hooks
-from orchestrator_client.queue.items import Batch, Item, item_of
+from orchestrator_client.queue.items import Batch, Hooks, Item, item_of
 
 
 @dataclass

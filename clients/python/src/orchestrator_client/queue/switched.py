@@ -13,6 +13,8 @@ counts keeps. What goes wrong with the other queue is counted and logged, and ch
 
 Everything must be enqueued through the switch, and one process at a time consumes a session. It may begin anew in another
 process: give it a `done` that outlives the process, or what was done in one queue and not yet taken out of the other comes again.
+
+What each queue gave is compared by content, whatever its order inside of a batch (`Differences`).
 """
 
 from __future__ import annotations
@@ -20,15 +22,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, MutableSet
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, MutableSet, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from orchestrator_client.queue.comparing import Differences, compare
 from orchestrator_client.queue.copies import Copies, Side, names_in, names_of
-from orchestrator_client.queue.hooks import Hooks
-from orchestrator_client.queue.items import Batch, Queue, item_of
+from orchestrator_client.queue.items import Batch, Hooks, Item, Queue, item_of
 
 T = TypeVar("T")
 
@@ -243,3 +244,61 @@ class SwitchedQueue(Hooks):
         self.differences.failures += 1
         facts = {"action": "queue_failed", "what": what, "queue": side.value, "error": type(error).__name__}
         logger.warning("A queue of the switch failed", extra=facts)
+
+
+@dataclass
+class Differences:
+    """Counted since the switch began.
+
+    `compared` batches of the old queue: `equal` ones, and those `regrouped`, whose items the new queue gives in other
+    batches. `missing` items that the new queue does not give, `ahead` ones that it gives before the old does.
+    `withheld` copies that were not handed out again; `fallbacks` to the old queue after the cutover; `failures` of the
+    queue that does not count, and items that it did not take (`refused`).
+    """
+
+    compared: int = 0
+    equal: int = 0
+    regrouped: int = 0
+    missing: int = 0
+    ahead: int = 0
+    withheld: int = 0
+    fallbacks: int = 0
+    failures: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One batch of the old queue beside what the new one gave."""
+
+    missing: tuple[Item, ...]
+    ahead: tuple[Item, ...]
+    same_batch: bool
+
+    @property
+    def is_equal(self) -> bool:
+        return self.same_batch and not self.missing and not self.ahead
+
+
+def compare(old: Batch | None, new: Sequence[Batch]) -> Comparison:
+    """Items are matched one to one: of two equal ones both must be there twice."""
+    expected = old.items if old else ()
+    given = [item for batch in new for item in batch.items]
+    same = len(new) == (1 if old else 0) and _counted(expected) == _counted(given)
+    return Comparison(_without(expected, given), _without(given, expected), same)
+
+
+def _without(items: Iterable[Item], others: Iterable[Item]) -> tuple[Item, ...]:
+    left = _counted(others)
+    found = []
+    for item in items:
+        said = item.fingerprint()
+        if left[said]:
+            left[said] -= 1
+        else:
+            found.append(item)
+    return tuple(found)
+
+
+def _counted(items: Iterable[Item]) -> Counter[str]:
+    return Counter(item.fingerprint() for item in items)

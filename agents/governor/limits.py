@@ -1,0 +1,168 @@
+"""What a provider allows, as its contract says (`Profile`), and as the headers of its answers say: how much is left, until when, and when
+to come back (`Learned`).
+
+Three families are understood: `anthropic-ratelimit-<kind>-{limit,remaining,reset}` with times in ISO 8601, `x-ratelimit-{limit,remaining,
+reset}-{requests,tokens}` of OpenAI's protocol with durations such as `6m0s`, and for requests the plain
+`ratelimit-{limit,remaining,reset}` with or without an `x-` before it. Headers are untrusted: what cannot be read says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from agents.outbound import client
+
+DIMENSIONS = (
+    "requests",
+    "input_tokens",
+    "output_tokens",
+    "day_tokens",
+)  # the order in which scripts get them
+PERIOD_SECONDS = (60, 60, 60, 86_400)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Limits of one provider for one credential. None: no limit of this kind.
+
+    `tokens_per_day` counts input and output together. `low_share` is the part of a limit below which only urgent calls begin.
+    """
+
+    requests_per_minute: int | None = None
+    input_tokens_per_minute: int | None = None
+    output_tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    first_slots: int = 2
+    most_slots: int = 50
+    low_share: float = 0.1
+    breaker_faults: int = 5
+    breaker_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        limits = (
+            self.requests_per_minute,
+            self.input_tokens_per_minute,
+            self.output_tokens_per_minute,
+            self.tokens_per_day,
+        )
+        if any(limit is not None and limit < 1 for limit in limits):
+            raise ValueError("A limit must be at least 1; leave it out where there is none")
+        if not 1 <= self.first_slots <= self.most_slots:
+            raise ValueError(f"first_slots must be from 1 to most_slots, which is {self.most_slots}")
+        if not 0 <= self.low_share < 1 or self.breaker_faults < 1 or self.breaker_seconds <= 0:
+            raise ValueError(
+                "low_share must be below 1, breaker_faults at least 1 and breaker_seconds above 0"
+            )
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """By dimension; 0 for none."""
+        found = (
+            self.requests_per_minute,
+            self.input_tokens_per_minute,
+            self.output_tokens_per_minute,
+            self.tokens_per_day,
+        )
+        return tuple(limit or 0 for limit in found)
+
+
+#: Sample tiers. Their tokens per minute are counted on the way in, as providers do it for the most part.
+FREE = Profile(requests_per_minute=5, input_tokens_per_minute=40_000, tokens_per_day=300_000, most_slots=5)
+BUILD = Profile(
+    requests_per_minute=50, input_tokens_per_minute=100_000, tokens_per_day=5_000_000, most_slots=25
+)
+SCALE = Profile(
+    requests_per_minute=1_000, input_tokens_per_minute=2_000_000, tokens_per_day=100_000_000, most_slots=200
+)
+
+TIERS: Mapping[str, Profile] = {"free": FREE, "build": BUILD, "scale": SCALE}
+
+
+_DURATION = re.compile(
+    r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?)s)?(?:(\d{1,9}(?:\.\d{1,9})?)ms)?"
+)
+_SECONDS = (86_400, 3_600, 60, 1, 0.001)
+_WHOLE = re.compile(r"\d{1,15}")
+
+#: By dimension, the names under which it may come, the more exact one first.
+_ANTHROPIC = {
+    "requests": ("requests",),
+    "input_tokens": ("input-tokens", "tokens"),
+    "output_tokens": ("output-tokens",),
+}
+_OPENAI = {"requests": "requests", "input_tokens": "tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """By dimension: units left, seconds until the provider counts anew, and its whole limit. `retry_after` in seconds."""
+
+    left: Mapping[str, int] = field(default_factory=dict)
+    reset_seconds: Mapping[str, float] = field(default_factory=dict)
+    retry_after: float | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+def learned_from(headers: Mapping[str, str], *, now: datetime | None = None) -> Learned:
+    """Read the headers of an answer; their names in any case. Its moments are measured by its own `Date`, or else our clock."""
+    given = {name.lower(): value.strip() for name, value in headers.items()}
+    moment = now or _date(given.get("date", "")) or datetime.now(UTC)
+    left: dict[str, int] = {}
+    reset: dict[str, float] = {}
+    limits: dict[str, int] = {}
+    for dimension in DIMENSIONS:
+        for limit, remaining, until in _names(dimension):
+            found = given.get(remaining, "")
+            if not _WHOLE.fullmatch(found):
+                continue
+            left[dimension] = int(found)
+            seconds = _seconds_until(given.get(until, ""), moment)
+            if seconds is not None:
+                reset[dimension] = seconds
+            if _WHOLE.fullmatch(whole := given.get(limit, "")) and int(whole) >= max(1, left[dimension]):
+                limits[dimension] = int(whole)
+            break
+    return Learned(left, reset, client.retry_after_seconds(given.get("retry-after"), now=moment), limits)
+
+
+def _date(value: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(value)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _names(dimension: str) -> list[tuple[str, ...]]:
+    """Of the limit, of what remains, and of its reset."""
+    told = ("limit", "remaining", "reset")
+    names = [
+        tuple(f"anthropic-ratelimit-{kind}-{each}" for each in told) for kind in _ANTHROPIC.get(dimension, ())
+    ]
+    if dimension in _OPENAI:
+        names.append(tuple(f"x-ratelimit-{each}-{_OPENAI[dimension]}" for each in told))
+    if dimension == "requests":
+        names += [tuple(f"{prefix}ratelimit-{each}" for each in told) for prefix in ("", "x-")]
+    return names
+
+
+def _seconds_until(value: str, now: datetime) -> float | None:
+    """A moment, a duration such as `1m30.5s`, or plain seconds."""
+    if not value or len(value) > 64:
+        return None
+    parts = _DURATION.fullmatch(value)
+    if parts and any(parts.groups()):
+        return sum(float(part) * unit for part, unit in zip(parts.groups(), _SECONDS, strict=True) if part)
+    try:
+        return max(0.0, float(value)) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value) else _until(value, now)
+    except ValueError:
+        return None
+
+
+def _until(value: str, now: datetime) -> float:
+    moment = datetime.fromisoformat(value)
+    return max(0.0, ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now).total_seconds())

@@ -1,0 +1,352 @@
+"""`/metrics` for Prometheus: figures of the whole system, read from PostgreSQL and Redis at the moment of the scrape.
+
+No process keeps counters, so any web worker gives the same answer and a restart loses nothing. No label names a tenant: that would
+make a series per customer, and show who is a customer to whoever may scrape. A tenant's figures come from the API.
+
+A scrape asks everything at once, each question in a thread of its own: what hangs behind one keeps the others from nothing, and what was
+not answered is left out.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from activities import job_records, queue_stats
+from activities.dead_letters import operations
+from activities.job_records import Upkeep
+from activities.leases import program_version
+from activities.maintenance import counters, invariants
+from activities.maintenance.counters import ATTEMPTS, DURATIONS, Histogram, Reading
+from activities.queue_stats import Granted, QueueStats
+from agents.governor import overview
+from agents.models import Agent
+from agents.routing import SYSTEM_QUEUES, queue_of
+from console.dependencies import Answer, Probe, ask
+from tenants import redis
+from tenants.context import system_scope
+
+PATIENCE_SECONDS = 5.0  # a scrape that takes longer is of no use to anybody
+
+
+@never_cache
+@require_safe
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Always 200: what does not answer is missing, and `orchestrator_database_up` says so."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Figures(ask(PROBES, patience_seconds=PATIENCE_SECONDS)))
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return HttpResponse(encode(registry), content_type=content_type)
+
+
+class Figures(Collector):
+    """One scrape."""
+
+    def __init__(self, answers: Mapping[str, Answer]) -> None:
+        self.answers = answers
+
+    def collect(self) -> Iterator[Metric]:
+        standing: QueueStats | None = self.answers["standing"].value
+        yield family("build_info", [((program_version(), platform.python_version()), 1)])
+        yield single("database_up", int(standing is not None))
+        if standing is not None:
+            yield from _of_queues(standing)
+            yield from _of_workers(standing)
+            yield from _of_people(standing)
+            yield from _of_the_door(standing)
+        for name, describe in _OF_ANSWERS.items():
+            if not self.answers[name].fault and self.answers[name].value is not None:
+                yield from describe(self.answers[name].value)
+
+
+def _of_queues(figures: QueueStats) -> Iterator[Metric]:
+    roles = figures.roles
+    bands = [(role, band) for role in roles for band in role.waiting]
+    yield family("queue_waiting", (((role.role, band), role.waiting[band]) for role, band in bands))
+    yield family("queue_delayed", (((role.role, band), role.delayed[band]) for role, band in bands))
+    yield family("queue_oldest_wait_seconds", (((role.role,), role.oldest_seconds) for role in roles))
+    yield family("queue_running", (((role.role,), role.running) for role in roles))
+    yield family("queue_accepted", (((role.role,), role.accepted) for role in roles))
+    yield family("queue_paused", (((role.role,), int(role.paused)) for role in roles))
+
+
+def _of_workers(figures: QueueStats) -> Iterator[Metric]:
+    yield family("workers", (((role.role,), role.workers) for role in figures.roles))
+    yield family("worker_seats", (((role.role,), role.seats) for role in figures.roles))
+    yield single("worker_processes", figures.workers)
+    yield single("workers_silent", figures.silent)
+
+
+def _of_people(figures: QueueStats) -> Iterator[Metric]:
+    yield single("outputs_spooled", figures.spooled)
+    yield single("outputs_spooled_seconds", figures.spooled_seconds)
+    statuses = ("failed", "needs_review", "blocked")
+    yield family("activities_needing_people", (((status,), getattr(figures, status)) for status in statuses))
+    yield family("people_waiting", (((asked.kind,), asked.waiting) for asked in figures.people))
+    yield family(
+        "people_oldest_wait_seconds", (((asked.kind,), asked.oldest_seconds) for asked in figures.people)
+    )
+
+
+def _of_the_door(figures: QueueStats) -> Iterator[Metric]:
+    yield family("repeated_submissions", (((role,), count) for role, count in figures.repeated.items()))
+    yield family("turned_away", figures.turned_away.items())
+
+
+def _of_counters(reading: Reading) -> Iterator[Metric]:
+    submitted, lost = reading.totals.get("submitted", {}), reading.totals.get("workers_lost", {})
+    waits, attempts = reading.histograms["wait"], reading.histograms["attempts"]
+    yield single("keeper_timestamp_seconds", reading.at)
+    yield single("counters_timestamp_seconds", reading.complete_at)
+    yield family("activities_submitted", (((role,), count) for (role, _), count in submitted.items()))
+    yield family("activities_ended", reading.totals.get("ended", {}).items())
+    yield histogram("queue_wait_seconds", DURATIONS, {(role,): found for (role, _), found in waits.items()})
+    yield histogram("run_duration_seconds", DURATIONS, reading.histograms["run"])
+    yield histogram("activity_attempts", ATTEMPTS, {(role,): found for (role, _), found in attempts.items()})
+    refused = reading.totals.get("refused", {})
+    yield family("refusals", (((role,), count) for (role, _), count in refused.items()))
+    yield single("workers_lost", sum(lost.values()))
+
+
+def _of_granted(granted: Mapping[str, Granted]) -> Iterator[Metric]:
+    yield family("queue_granted", (((role,), found.count) for role, found in granted.items()))
+    yield family(
+        "queue_oldest_grant_seconds", (((role,), found.oldest_seconds) for role, found in granted.items())
+    )
+
+
+def _of_messages(lengths: Mapping[str, int]) -> Iterator[Metric]:
+    yield family("broker_messages", (((queue,), length) for queue, length in lengths.items()))
+
+
+def _of_providers(states: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
+    yield family("providers", states.items())
+
+
+def _of_dead_letters(letters: Mapping[tuple[str, str, str], int]) -> Iterator[Metric]:
+    yield family("dead_letters", letters.items())
+
+
+def _of_admission(is_open: bool) -> Iterator[Metric]:
+    yield single("admission_open", int(is_open))
+
+
+def _of_invariants(known: tuple[float, Mapping[str, int]]) -> Iterator[Metric]:
+    at, violations = known
+    yield family(
+        "invariant_violations", (((invariant,), count) for invariant, count in sorted(violations.items()))
+    )
+    yield single("invariants_checked_timestamp_seconds", at)
+
+
+def _of_upkeep(upkeep: Upkeep) -> Iterator[Metric]:
+    jobs = upkeep.jobs
+    if upkeep.epoch:
+        yield single("leader_epoch", upkeep.epoch)
+        yield single("leader_up", int(upkeep.expired is None))
+    yield family("system_job_up", (((job.name, job.owner), int(job.well)) for job in jobs))
+    yield family(
+        "system_job_age_seconds", (((job.name,), job.succeeded) for job in jobs if job.succeeded is not None)
+    )
+    yield family("system_job_duration_seconds", (((job.name,), job.duration) for job in jobs))
+    yield family("system_job_lag_seconds", (((job.name,), job.lag) for job in jobs))
+    yield family("system_job_failures", (((job.name,), job.failures) for job in jobs))
+
+
+#: By question: what its answer becomes.
+_OF_ANSWERS: dict[str, Callable[[Any], Iterator[Metric]]] = {
+    "counters": _of_counters,
+    "granted": _of_granted,
+    "messages": _of_messages,
+    "providers": _of_providers,
+    "dead-letters": _of_dead_letters,
+    "admission-open": _of_admission,
+    "invariants": _of_invariants,
+    "upkeep": _of_upkeep,
+}
+
+
+# Makes samples of the metrics that the catalogue declares.
+
+
+#: The values of a metric's labels, in the order in which it declares them.
+Labels = tuple[str, ...]
+
+
+def family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
+    """A gauge or counter with these samples."""
+    declared = CATALOGUE[name]
+    made = (CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily)(
+        PREFIX + name, declared.text, labels=declared.labels
+    )
+    for labels, value in samples:
+        made.add_metric(labels, value)
+    return made
+
+
+def single(name: str, value: float) -> Metric:
+    """One that has no labels."""
+    return family(name, [((), value)])
+
+
+def histogram(name: str, bounds: tuple[float, ...], samples: Mapping[Any, Histogram]) -> Metric:
+    declared = CATALOGUE[name]
+    made = HistogramMetricFamily(PREFIX + name, declared.text, labels=declared.labels)
+    for labels, found in sorted(samples.items()):
+        buckets = [(floatToGoString(bound), count) for bound, count in found.cumulative(bounds)]
+        made.add_metric(labels, buckets, found.total)
+    return made
+
+
+# Every metric that `/metrics` may expose: its name, type, labels and meaning. What is not here cannot be exposed.
+#
+# `docs/monitoring.md` shows the same table; a test compares the two with what a scrape returns.
+
+
+PREFIX = "orchestrator_"
+Kind = Literal["gauge", "counter", "histogram"]
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One metric. `name` is without the prefix and, for a counter, without `_total`."""
+
+    name: str
+    kind: Kind
+    text: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """As queries name it; a histogram without `_bucket`, `_sum` and `_count`."""
+        return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
+
+
+_ROLE = ("role",)
+
+CATALOGUE = {
+    declared.name: declared
+    for declared in (
+        Declared("build_info", "gauge", "What runs here.", ("version", "python")),
+        Declared("database_up", "gauge", "Whether PostgreSQL answered this scrape."),
+        Declared("admission_open", "gauge", "Whether work is granted: 0 while Redis is being rebuilt."),
+        Declared("keeper_timestamp_seconds", "gauge", "When a leader last looked for something to count."),
+        Declared("counters_timestamp_seconds", "gauge", "Up to when the counters hold all that happened."),
+        # What came, how long it waited, how long it took, what became of it.
+        Declared("activities_submitted", "counter", "Activities that were submitted.", _ROLE),
+        Declared(
+            "activities_ended", "counter", "Arrivals of activities in a status in which they are settled.", ("role", "status")
+        ),
+        Declared("queue_wait_seconds", "histogram", "From when an activity could be claimed to its claim by a worker.", _ROLE),
+        Declared("run_duration_seconds", "histogram", "From the claim of a run to its end.", ("role", "status")),
+        Declared("activity_attempts", "histogram", "Which attempt an activity succeeded with, or failed for good.", _ROLE),
+        Declared(
+            "refusals", "counter",
+            "Runs that ended because their agent or its provider asked to come back later (429).", _ROLE,
+        ),
+        Declared(
+            "repeated_submissions", "counter",
+            "Submissions answered with an equal activity that was under way.", _ROLE,
+        ),
+        Declared(
+            "turned_away", "counter",
+            "Work that was refused (rejected), dropped to make room (shed), or given up after its time (expired).",
+            ("role", "reason"),
+        ),
+        # Queues.
+        Declared("queue_waiting", "gauge", "Activities that are due and wait for a worker.", ("role", "band")),
+        Declared(
+            "queue_delayed", "gauge", "Activities whose time has not come: put off, or between two attempts.", ("role", "band")
+        ),
+        Declared("queue_oldest_wait_seconds", "gauge", "How long the first of them has waited.", _ROLE),
+        Declared("queue_granted", "gauge", "Of these, granted to a worker that has not taken them up yet.", _ROLE),
+        Declared("queue_oldest_grant_seconds", "gauge", "How long the first of the granted has not been taken up.", _ROLE),
+        Declared("queue_running", "gauge", "Runs under way: taken up by a worker and not ended.", _ROLE),
+        Declared("queue_accepted", "gauge", "Of these, runs whose agent accepted the work and will call back.", _ROLE),
+        Declared("queue_paused", "gauge", "1 when the role is paused or switched off for everybody.", _ROLE),
+        Declared("broker_messages", "gauge", "Messages in a queue of Celery's, where the broker is Redis.", ("queue",)),
+        # Workers.
+        Declared("workers", "gauge", "Worker processes that serve the role.", _ROLE),
+        Declared("worker_seats", "gauge", "Runs that these can carry at once, over all roles that they serve.", _ROLE),
+        Declared("worker_processes", "gauge", "Worker processes that beat."),
+        Declared("workers_silent", "gauge", "Worker processes that do not beat and are not declared lost yet."),
+        Declared("workers_lost", "counter", "Worker processes that were declared lost."),
+        Declared("providers", "gauge", "Model providers called within two days, by the state in which they are.", ("adapter", "state")),
+        # Upkeep.
+        Declared("leader_epoch", "gauge", "How often the lead of upkeep has changed hands."),
+        Declared("leader_up", "gauge", "Whether some process leads, and does the upkeep."),
+        Declared("system_job_up", "gauge", "0 when this part of upkeep fails again and again, or hangs.", ("job", "owner")),
+        Declared("system_job_age_seconds", "gauge", "How long ago a run of it last ended well.", ("job",)),
+        Declared("system_job_duration_seconds", "gauge", "How long its last run took.", ("job",)),
+        Declared("system_job_lag_seconds", "gauge", "How long after its time its last run began.", ("job",)),
+        Declared("system_job_failures", "gauge", "How many of its runs in a row have failed.", ("job",)),
+        # What needs somebody.
+        Declared("outputs_spooled", "gauge", "Outputs that wait for MongoDB."),
+        Declared("outputs_spooled_seconds", "gauge", "How long the first of them has waited."),
+        Declared(
+            "activities_needing_people", "gauge", "Activities that have failed, failed for good, or are blocked.", ("status",)
+        ),
+        Declared(
+            "dead_letters", "gauge", "What failed for good and nobody has dealt with: activities and items of mailboxes.",
+            ("role", "kind", "reason"),
+        ),
+        Declared("people_waiting", "gauge", "What waits for people, by what they are asked for.", ("kind",)),
+        Declared("people_oldest_wait_seconds", "gauge", "How long the first of them has waited.", ("kind",)),
+        Declared("invariant_violations", "gauge", "Rows that broke the invariant at the last check.", ("invariant",)),
+        Declared("invariants_checked_timestamp_seconds", "gauge", "When the last check ran."),
+    )
+}  # fmt: skip
+
+
+def _standing_of_all() -> QueueStats:
+    with system_scope():
+        return queue_stats.stats_of_queues()
+
+
+def _messages() -> dict[str, int]:
+    """How many messages lie in each of Celery's queues. Nothing where the broker is no Redis. Raises `RedisError`."""
+    client = redis.broker()
+    if client is None:
+        return {}
+    with system_scope():
+        roles = Agent.objects.order_by("role").values_list("role", flat=True)
+        names = [*map(queue_of, roles), *SYSTEM_QUEUES]
+    pipeline = client.pipeline(transaction=False)
+    for name in names:
+        pipeline.llen(name)
+    return dict(zip(names, pipeline.execute(), strict=True))
+
+
+def _dead_letters() -> dict[tuple[str, str, str], int]:
+    with system_scope():
+        return operations.open_letters()
+
+
+def _providers() -> dict[tuple[str, str], int]:
+    """How many model providers are in which state, by adapter and state. Their addresses may tell of a tenant, so they are left out."""
+    return dict(Counter((shown.adapter, shown.state) for shown in overview.of_platform()))
+
+
+PROBES = (
+    Probe("standing", _standing_of_all),
+    Probe("counters", counters.read_counters),
+    Probe("granted", queue_stats.granted),
+    Probe("messages", _messages),
+    Probe("providers", _providers),
+    Probe("dead-letters", _dead_letters),
+    Probe("admission-open", queue_stats.admission_is_open),
+    Probe("invariants", invariants.last_known),
+    Probe("upkeep", job_records.read),
+)

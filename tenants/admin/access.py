@@ -1,0 +1,220 @@
+"""Who acts for which tenant: members with their second factors and saved views, API tokens, and the channels that agents need outside.
+
+Neither the secret of a token nor an answer kept for an idempotency key can be read here. The status of a channel is changed by buttons.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from unfold.decorators import display
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from tenants import channels, clock, tokens
+from tenants.admin.actions import Action, ActionsAdmin
+from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, TenantFilter, badge
+from tenants.admin.permissions import is_superuser
+from tenants.exceptions import TenantError
+from tenants.models import ApiToken, Channel, IdempotentRequest, Membership, Passkey, SecondFactor
+from tenants.models.access import SavedView
+
+
+class MembershipForm(forms.ModelForm):
+    """Human roles as words instead of a list in JSON."""
+
+    human_roles = forms.CharField(
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="Whose inbox items are theirs, separated by commas: editor, legal. Empty: none.",
+    )
+
+    class Meta:
+        model = Membership
+        fields = ("tenant", "user", "role", "human_roles")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["human_roles"] = ", ".join(self.instance.human_roles)
+
+    def clean_human_roles(self) -> list[str]:
+        return [word for part in self.cleaned_data["human_roles"].split(",") if (word := part.strip())]
+
+
+@admin.register(Membership)
+class MembershipAdmin(PlatformAdmin):
+    form = MembershipForm
+    list_display = ("user", "tenant", "role", "roles_in_words", "created_at")
+    list_filter = (TenantFilter, "role")
+    search_fields = ("user__username", "user__email", "tenant__slug")
+    autocomplete_fields = ("tenant", "user")
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Who may choose among all people of the platform sees who they are."""
+        return is_superuser(request) and super().has_add_permission(request, obj)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Admins of a tenant arrange its members in the console, where a tenant keeps an admin."""
+        return is_superuser(request) and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return is_superuser(request) and super().has_delete_permission(request, obj)
+
+    @display(description="Human roles")
+    def roles_in_words(self, membership: Membership) -> str:
+        return ", ".join(membership.human_roles) or NOTHING
+
+
+RESET = Action(
+    "reset_selected",
+    "Reset",
+    "Reset",
+    "The codes of the app and the recovery codes open nothing any more. Where a second factor is required, the person sets up a new one "
+    "at the next sign-in, for which the password is enough: make sure that it is they who ask.",
+    (TenantError,),
+    danger=True,
+    path="reset",
+    icon="lock_reset",
+    # By its id: the row is named in what is said afterwards.
+    do=lambda request, factor, notes: SecondFactor.objects.filter(pk=factor.pk).delete(),
+)
+
+
+@admin.register(SecondFactor)
+class SecondFactorAdmin(ActionsAdmin, RecordAdmin):
+    """Who has one. Neither its secret nor its recovery codes are shown."""
+
+    list_display = ("user", "confirmed_at", "created_at")
+    search_fields = ("user__username", "user__email")
+    fields = ("user", "confirmed_at", "created_at")
+    row_actions = (RESET,)
+
+
+@admin.register(Passkey)
+class PasskeyAdmin(RecordAdmin):
+    list_display = ("name", "owner", "created_at", "used_at")
+    list_select_related = ("factor__user",)
+    search_fields = ("name", "factor__user__username", "factor__user__email")
+    fields = ("name", "owner", "created_at", "used_at")
+
+    @admin.display(description="Owner", ordering="factor__user__username")
+    def owner(self, passkey: Passkey) -> str:
+        return str(passkey.factor.user)
+
+
+@admin.register(SavedView)
+class SavedViewAdmin(RecordAdmin):
+    list_display = ("name", "page", "tenant", "membership", "created_at")
+    list_filter = (TenantFilter, "page")
+    list_select_related = ("membership__user",)
+    search_fields = ("name", "tenant__slug")
+    fields = ("name", "page", "query", "tenant", "membership", "created_at")
+
+
+REVOKE = Action(
+    "revoke_selected",
+    "Revoke",
+    "Revoked",
+    "Within a second nobody can use these tokens any more. This cannot be undone.",
+    (TenantError,),
+    danger=True,
+    path="revoke",
+    icon="block",
+    do=lambda request, token, notes: tokens.revoke(token),
+)
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(ActionsAdmin, RecordAdmin):
+    list_display = ("name", "tenant", "role", "prefix", "state", "expires_at", "last_used_at", "created_at")
+    list_filter = (TenantFilter, "role", "platform")
+    search_fields = ("name", "prefix", "tenant__slug")
+    fields = (
+        "name", "tenant", "role", "prefix", "scopes", "platform", "state", "expires_at", "revoked_at", "last_used_at", "created_at",
+    )  # fmt: skip
+    row_actions = (REVOKE,)
+
+    @display(description="State")
+    def state(self, token: ApiToken) -> SafeString:
+        if token.revoked_at:
+            return badge("revoked", "danger")
+        expired = token.expires_at and token.expires_at <= clock.now()
+        return badge("expired", "warning") if expired else badge("active", "success")
+
+
+@admin.register(IdempotentRequest)
+class IdempotentRequestAdmin(RecordAdmin):
+    list_display = ("created_at", "tenant", "status_code", "digest")
+    list_filter = (TenantFilter,)
+    # Without the answer's body: it may hold what only its caller should see.
+    fields = ("id", "tenant", "status_code", "digest", "request_digest", "created_at")
+
+
+COLOURS = {"active": "success", "expired": "danger"}
+
+EXPIRE = Action(
+    "expire_selected",
+    "Mark as expired",
+    "Marked as expired",
+    "Agents are told that they cannot use these channels, and people are alerted.",
+    (TenantError,),
+    danger=True,
+    path="expire",
+    icon="link_off",
+    do=lambda request, channel, notes: channels.expire(channel.tenant_id, channel.pk),
+)
+REACTIVATE = Action(
+    "reactivate_selected",
+    "Reactivate",
+    "Reactivated",
+    "Somebody has signed in there again: agents may rely on these channels. An expiry that is over is forgotten.",
+    (TenantError,),
+    path="reactivate",
+    icon="link",
+    do=lambda request, channel, notes: channels.reactivate(channel.tenant_id, channel.pk),
+)
+DISABLE = Action(
+    "disable_selected",
+    "Switch off",
+    "Switched off",
+    "Agents cannot use these channels until they are reactivated. Nobody is alerted.",
+    (TenantError,),
+    danger=True,
+    path="disable",
+    icon="block",
+    do=lambda request, channel, notes: channels.disable(channel.tenant_id, channel.pk),
+)
+
+
+@admin.register(Channel)
+class ChannelAdmin(ActionsAdmin):
+    list_display = ("name", "kind", "tenant", "standing", "expires_at", "status_since")
+    list_filter = (TenantFilter, "status")
+    search_fields = ("name", "kind", "tenant__slug")
+    autocomplete_fields = ("tenant",)
+    fields = ("tenant", "kind", "name", "standing", "status_since", "expires_at", "details", "version")
+    readonly_fields: tuple[str, ...] = ("standing", "status_since", "version")
+    row_actions = (EXPIRE, REACTIVATE, DISABLE)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Channel]:
+        rows: QuerySet[Channel] = super().get_queryset(request)
+        return rows.annotate(standing=channels.STANDING)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Channel | None = None) -> tuple[str, ...]:
+        return (*self.readonly_fields, "tenant") if obj else self.readonly_fields
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.has_change_permission(request, obj)  # Nothing refers to it by a key.
+
+    def save_model(self, request: HttpRequest, obj: Channel, form: Any, change: bool) -> None:
+        obj.version += change
+        super().save_model(request, obj, form, change)
+
+    @display(description="Status")
+    def standing(self, channel: Channel) -> SafeString:
+        status = getattr(channel, "standing", channel.status)
+        return badge(status, COLOURS.get(status, ""))

@@ -1,0 +1,437 @@
+"""The audit trail: who did what to which object, when and from where; added to only, and chained so that changes show.
+
+An entry is written in the transaction of what it tells of: there is never one without the other. Whoever adds an entry holds its chain
+until the transaction ends, so it is the last thing that a transaction does: others of the tenant wait only for the commit.
+
+The beginning of a chain may be purged when its time is over, and a whole chain goes with its tenant. What goes is named in the chain that
+goes on: its own from there, or the platform's. An entry that was changed, taken out or put in does not fit between its neighbours:
+`verify_chains` computes the hashes here, not by the database that is being checked. A chain whose end was cut off is whole in itself; that
+is noticed by comparing with a checkpoint that was kept elsewhere. See docs/audit.md.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from decimal import Decimal
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import orjson
+from django.conf import settings
+from django.db import connections, transaction
+from django.http import HttpRequest
+
+from tenants.context import APP, SYSTEM, system_scope, tenant_scope
+from tenants.identifiers import uuid7
+from tenants.principals import Principal
+from tenants.sql import Statement
+
+APPEND = Statement.load(Path(__file__).resolve().parent / "sql" / "audit", "append")
+
+
+def record_command(
+    command: str,
+    *,
+    tenant_id: UUID | None = None,
+    about: tuple[str, object] = ("", ""),
+    detail: Mapping[str, Any] | None = None,
+) -> None:
+    """Add the entry of a management command that changed something, in the transaction that is open or in one of its own."""
+    with transaction.atomic(using=APP) if tenant_id is None else tenant_scope(tenant_id):
+        record(
+            f"manage.py {command}",
+            actor=actor_of_command(command),
+            tenant_id=tenant_id,
+            about=about,
+            detail=detail,
+        )
+
+
+def record_action(
+    who: Principal,
+    operation: str,
+    *,
+    about: tuple[str, object],
+    changes: Mapping[str, Any] | None = None,
+    detail: Mapping[str, Any] | None = None,
+    outcome: str = "done",
+) -> None:
+    """Record an action of `who` in the tenant they act for, marked with their break-glass access if they use one. Otherwise as `record`."""
+    glass: dict[UUID | None, UUID] = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
+    with through_glass(glass):
+        record(
+            operation, actor=actor_of(who), tenant_id=who.tenant_id, about=about, changes=changes, detail=detail,
+            outcome=outcome,
+        )  # fmt: skip
+
+
+def record(
+    operation: str,
+    *,
+    actor: Actor,
+    tenant_id: UUID | None = None,
+    about: tuple[str, object] = ("", ""),
+    changes: Mapping[str, Any] | None = None,
+    detail: Mapping[str, Any] | None = None,
+    outcome: str = "done",
+) -> None:
+    """Add one entry. `about` is the kind and the id of the object; without a tenant it goes to the chain of the platform.
+
+    `changes` and `detail` must have gone through `changes_between` or `redacted`. For a tenant's entry its scope, or one that may write
+    its rows, must be open.
+    """
+    source = current_origin()
+    APPEND.run(
+        {
+            "id": uuid7(),
+            "tenant_id": tenant_id,
+            "actor_kind": actor.kind[:16],
+            "actor_id": one_line(actor.id, 100),
+            "actor_name": one_line(actor.name),
+            "operation": one_line(operation),
+            "outcome": outcome,
+            "object_kind": one_line(about[0], 100),
+            "object_id": one_line(about[1]),
+            "changes": orjson.dumps(changes or {}, default=str).decode(),
+            "detail": orjson.dumps(detail or {}, default=str).decode(),
+            "request_id": source.request_id,
+            "ip": source.ip,
+            "break_glass_id": source.glass_of(tenant_id),
+        }
+    )
+
+
+# Who acts, as the audit trail names them: a kind, an id that nobody can choose, and a name for people.
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    kind: str  # user, token, run, command or nobody
+    id: str = ""
+    name: str = ""
+
+
+NOBODY = Actor("nobody")
+
+
+def actor_of(caller: Any) -> Actor:
+    """The actor behind a principal, a person who signed in, or whatever calls itself `actor`."""
+    if isinstance(caller, Principal):
+        kind, _, name = caller.actor.partition(":")
+        return Actor(kind, str(caller.token_id or caller.user_id), name)
+    if getattr(caller, "is_authenticated", False) and hasattr(caller, "get_username"):
+        return Actor("user", str(caller.pk), caller.get_username())
+    kind, _, identity = str(getattr(caller, "actor", "") or "nobody").partition(":")
+    return Actor(kind, identity)
+
+
+def actor_of_command(command: str) -> Actor:
+    """Whoever runs a command at a shell: all that is known is the account of the machine."""
+    try:
+        account = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name, as in some containers
+        account = "unknown"
+    return Actor("command", command, account)
+
+
+# What changed between two looks at an object, field by field, as the audit trail may keep it.
+
+
+Changes = dict[str, list[Any]]
+
+
+def changes_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Changes:
+    """`{field: [before, after]}` of the fields that differ. None stands for an object that was not, or is no more, there.
+
+    What differs only in what may not be kept, such as a secret or a text, is still named.
+    """
+    old, new = before or {}, after or {}
+    differing = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    return {
+        one_line(name, 100): [redacted(name, old.get(name)), redacted(name, new.get(name))]
+        for name in differing[:MOST_MEMBERS]
+    }
+
+
+# Where a request comes from, as its entries say: its id, its address, and the broken glass that it sees through.
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    request_id: str = ""
+    ip: str = ""
+    glass: Mapping[UUID | None, UUID] = field(default_factory=dict)  # by tenant; None for all of them
+
+    def glass_of(self, tenant_id: UUID | None) -> UUID | None:
+        """Through which broken glass the tenant is seen, if it is."""
+        return self.glass.get(tenant_id, self.glass.get(None)) if self.glass else None
+
+
+NOWHERE = Origin()
+_origin: ContextVar[Origin] = ContextVar("audit_origin", default=NOWHERE)
+
+
+def current_origin() -> Origin:
+    return _origin.get()
+
+
+@contextmanager
+def origin_of_request(request: HttpRequest, request_id: str) -> Iterator[None]:
+    token = _origin.set(Origin(request_id, address_of(request)))
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+@contextmanager
+def through_glass(glass: Mapping[Any, UUID]) -> Iterator[None]:
+    """By tenant, or by None for all of them."""
+    token = _origin.set(replace(_origin.get(), glass=glass))
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+def address_of(request: HttpRequest) -> str:
+    """The caller's address: the peer's, or what the last of our own proxies saw. What callers claim beyond that is not believed."""
+    hops = settings.ORCHESTRATOR_PROXY_HOPS
+    claimed = request.META.get("REMOTE_ADDR", "")
+    if hops > 0:
+        seen = [
+            part.strip() for part in request.headers.get("X-Forwarded-For", "").split(",") if part.strip()
+        ]
+        claimed = seen[-hops] if len(seen) >= hops else claimed
+    try:
+        return str(ip_address(claimed))
+    except ValueError:
+        return ""  # a socket without addresses, or nonsense
+
+
+# What of a value may stand in the audit trail: neither secrets nor texts of agents and people.
+#
+# Entries outlive what they tell of and are read by many, so they say that a text changed and how long it is, and not what it says.
+
+
+SECRET = re.compile(
+    r"secret|token|passw|auth|credential|api_?key|private|sealed|signature|cookie|session|target|recipient|webhook|url$|endpoint|headers",
+    re.IGNORECASE,
+)
+#: Counts of tokens and the like, which are no secrets although they are called so.
+NO_SECRET = re.compile(r"(input|output|max)_tokens|author|token_id|session_id$", re.IGNORECASE)
+#: What agents and people write, and what is written for them: the whole name of a field, or its last word as in `cancel_reason`.
+TEXTS = frozenset(
+    """
+    answer blocker_message blocker_resolution comment content data definition description details error feedback input
+    instructions item items job message metadata note notes options output params payload progress prompt question
+    reason resolution result reviewer_feedback reviewer_notes rows sample search summary text title wakes
+    """.split()  # noqa: SIM905 - read as words
+)
+LONGEST = 200  # characters of a value that is shown as it is
+MOST_MEMBERS, DEEPEST = 40, 4
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def redacted(name: str, value: Any, depth: int = 0) -> Any:
+    """The value of a field of that name as JSON that may be kept."""
+    if value is None or isinstance(value, bool):
+        return value
+    if SECRET.search(name) and not NO_SECRET.fullmatch(name):
+        return "[secret]" if value != "" else ""
+    if name in TEXTS or name.rpartition("_")[2] in TEXTS:
+        return _measured(value)
+    if isinstance(value, Mapping):
+        if depth >= DEEPEST:
+            return _measured(value)
+        members = sorted(value.items(), key=lambda member: str(member[0]))[:MOST_MEMBERS]
+        return {one_line(key, 100): redacted(str(key), member, depth + 1) for key, member in members}
+    if isinstance(value, list | tuple):
+        if depth >= DEEPEST or len(value) > MOST_MEMBERS:
+            return _measured(value)
+        return [redacted(name, member, depth + 1) for member in value]
+    return _plain(value)
+
+
+def one_line(value: Any, longest: int = LONGEST) -> str:
+    """Text that can neither begin a new line nor hide one: control characters are written as escapes."""
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", str(value))[:longest]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, int | float):
+        return value if abs(value) < 2**53 else str(value)
+    if isinstance(value, UUID | Decimal):
+        return str(value)
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    text = str(value)
+    if "://" in text:
+        return "[address]"  # whatever it is called: many are secrets in themselves
+    return one_line(text) if len(text) <= LONGEST else _measured(text)
+
+
+def _measured(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"[{len(value)} members]"
+    if isinstance(value, list | tuple):
+        return f"[{len(value)} elements]"
+    return f"[{len(str(value))} characters]"
+
+
+_CHAINS = Statement.load(Path(__file__).resolve().parent / "sql" / "audit", "chains")
+
+PURGED, FORGOTTEN = "audit.purged", "audit.forgotten"
+
+
+def purge_chain(chain: UUID, before: datetime, *, actor: Actor) -> int:
+    """Delete the entries of a chain from before a moment, but never its last one; how many. One transaction."""
+    with system_scope(), transaction.atomic(using=SYSTEM):
+        with connections[SYSTEM].cursor() as cursor:
+            cursor.execute("SELECT deleted, up_to, last_hash FROM audit_purge(%s, %s)", [chain, before])
+            deleted, up_to, last_hash = cursor.fetchone()
+        if deleted:
+            detail = {
+                "up_to": up_to,
+                "last_hash": last_hash,
+                "entries": deleted,
+                "before": before.isoformat(),
+            }
+            record(
+                PURGED,
+                actor=actor,
+                tenant_id=chain if chain.int else None,
+                about=("audit", chain),
+                detail=detail,
+            )
+    return int(deleted or 0)
+
+
+def forget_chain(chain: UUID, slug: str, *, actor: Actor) -> int:
+    """Delete the chain of a tenant that has left; how many entries it had. One transaction, and the platform's chain says how it ended."""
+    with system_scope(), transaction.atomic(using=SYSTEM):
+        with connections[SYSTEM].cursor() as cursor:
+            cursor.execute("SELECT deleted, up_to, last_hash FROM audit_forget(%s)", [chain])
+            deleted, up_to, last_hash = cursor.fetchone()
+        if deleted:
+            detail = {"slug": slug, "up_to": up_to, "last_hash": last_hash, "entries": deleted}
+            record(FORGOTTEN, actor=actor, tenant_id=None, about=("audit", ""), detail=detail)
+    return int(deleted or 0)
+
+
+def chains() -> list[UUID]:
+    """All chains that have entries. Costs what there are chains, not what they hold."""
+    return [row.chain for row in _CHAINS.run({}, using=SYSTEM)]
+
+
+PLATFORM = UUID(int=0)
+NOTHING = "0" * 64
+CONTENT = (Path(__file__).resolve().parent / "sql" / "audit" / "content.sql").read_text(encoding="utf-8")
+MOST_FAULTS = 20  # of one chain; more say nothing new
+
+
+class _Row(NamedTuple):
+    chain: UUID
+    number: int
+    previous_hash: str
+    hash: str
+    content: str
+    purge: dict[str, Any] | None
+
+
+@dataclass(slots=True)
+class Chain:
+    """What was found in one chain. `number` and `hash` of its last entry are the checkpoint to keep."""
+
+    id: UUID
+    entries: int = 0
+    number: int = 0
+    hash: str = NOTHING
+    faults: list[str] = field(default_factory=list)
+    hashes: dict[int, str] = field(default_factory=dict)  # of the numbers that a checkpoint names
+
+    def add(self, fault: str) -> None:
+        if len(self.faults) < MOST_FAULTS:
+            self.faults.append(fault)
+
+
+def verify_chains(
+    chain: UUID | None = None, checkpoints: Mapping[UUID, tuple[int, str]] | None = None
+) -> list[Chain]:
+    """Every chain, or one, against itself and against what was noted earlier as its end."""
+    kept = checkpoints or {}
+    found: dict[UUID, Chain] = {}
+    for row in _entries(chain):
+        _follow(found.setdefault(row.chain, Chain(row.chain)), row, kept.get(row.chain, (0, ""))[0])
+    for of, (number, expected) in kept.items():
+        if chain is None or chain == of:
+            _compare(found.setdefault(of, Chain(of)), number, expected)
+    return list(found.values())
+
+
+def _follow(chain: Chain, row: _Row, noted: int) -> None:
+    computed = hashlib.sha256((row.previous_hash + row.content).encode()).hexdigest()
+    if computed != row.hash:
+        chain.add(f"entry {row.number} was changed: its hash does not fit what it says")
+    if chain.entries == 0:
+        _begin(chain, row)
+    elif row.number != chain.number + 1:
+        chain.add(f"entries {chain.number + 1} to {row.number - 1} are missing")
+    elif row.previous_hash != chain.hash:
+        chain.add(
+            f"entry {row.number} does not follow entry {chain.number}: one of them was changed, or put in"
+        )
+    if row.purge and row.purge.get("last_hash") == chain.hashes.get(0):
+        said = _missing(int(row.purge.get("up_to", 0)))
+        chain.faults = [fault for fault in chain.faults if fault != said]
+    chain.entries, chain.number, chain.hash = chain.entries + 1, row.number, row.hash
+    if row.number == noted:
+        chain.hashes[row.number] = row.hash
+
+
+def _begin(chain: Chain, row: _Row) -> None:
+    if row.number != 1:
+        chain.add(_missing(row.number - 1))  # unless a later entry says that they were purged
+        chain.hashes[0] = row.previous_hash
+    elif row.previous_hash != NOTHING:
+        chain.add("entry 1 does not begin the chain")
+
+
+def _missing(up_to: int) -> str:
+    return f"entries 1 to {up_to} are missing"
+
+
+def _compare(chain: Chain, number: int, expected: str) -> None:
+    if number > chain.number:
+        chain.add(f"the end is missing: there was an entry {number} when the checkpoint was taken")
+    elif number in chain.hashes and chain.hashes[number] != expected:
+        chain.add(f"entry {number} is another than when the checkpoint was taken")
+
+
+def _entries(chain: UUID | None) -> Iterator[_Row]:
+    """All entries in order, streamed: there may be millions."""
+    which = "" if chain is None else "WHERE entry.chain = %s"
+    with transaction.atomic(using=SYSTEM), connections[SYSTEM].cursor() as cursor:
+        columns = f"entry.chain, entry.number, entry.previous_hash, entry.hash, {CONTENT}"
+        purge = f"CASE entry.operation WHEN '{PURGED}' THEN entry.detail::text END"
+        select = f"SELECT {columns}, {purge} FROM tenants_auditentry entry {which} ORDER BY entry.chain, entry.number"  # noqa: S608
+        cursor.execute(
+            f"DECLARE audit_entries NO SCROLL CURSOR FOR {select}", [] if chain is None else [chain]
+        )
+        while rows := _next(cursor):
+            yield from rows
+
+
+def _next(cursor: Any) -> list[_Row]:
+    cursor.execute("FETCH 2000 FROM audit_entries")
+    return [_Row._make((*row[:5], json.loads(row[5]) if row[5] else None)) for row in cursor.fetchall()]

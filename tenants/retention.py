@@ -1,0 +1,312 @@
+"""Retention: how long rows of each kind are kept, by tenant, and how they are deleted a little at a time.
+
+An app registers its kinds in a module `retention` of its own; nothing here knows what they are about. A tenant's own policy counts before
+the platform's default. Rows are deleted kind by kind, tenant by tenant, in small transactions of each tenant's own. Every portion is
+complete in itself, so a pass may die anywhere, be repeated, or run twice at once: rows that another holds are skipped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F, QuerySet
+from django.db.models.functions import Now
+
+from tenants import clock
+from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.exceptions import TenantError
+from tenants.models import Tenant
+from tenants.models.retention import (
+    LONGEST_DAYS,
+    DepartedTenant,
+    RetentionPass,
+    RetentionPolicy,
+    RetentionTally,
+)
+from tenants.sql import Statement
+
+#: Deletes at most so many (tenant, older than, most) in the caller's `tenant_scope`; returns how many it took.
+Portion = Callable[[UUID, datetime, int], int]
+#: How many rows (tenant, older than) a portion without end would delete.
+Count = Callable[[UUID, datetime], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind. A portion that returns 0 has nothing left to do for that tenant."""
+
+    name: str
+    title: str
+    portion: Portion
+    count: Count
+
+    @property
+    def default_days(self) -> float | None:
+        """None: never deleted, unless the tenant says otherwise."""
+        days: float | None = settings.ORCHESTRATOR_RETENTION_DAYS[self.name]
+        return days
+
+
+_kinds: dict[str, Kind] = {}
+
+
+def register(*kinds: Kind) -> None:
+    """Have rows of these kinds deleted from now on. Registering a kind again replaces it."""
+    _kinds.update({kind.name: kind for kind in kinds})
+
+
+def all_kinds() -> Mapping[str, Kind]:
+    """By name, in the order of their names."""
+    return dict(sorted(_kinds.items()))
+
+
+# Kinds that are rows of tables: a question that finds them in a file, and how to delete and count what it finds.
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`<folder>/<name>.sql` selects the `id`s of rows of `table` under the alias `r`; parameters: tenant, before."""
+
+    table: str
+    folder: Path
+    name: str
+
+    def portion(self, tenant_id: UUID, before: datetime, most: int) -> int:
+        """One bounded statement. Rows that somebody else holds are left for the next time; who refers to them goes by its key."""
+        found = f"{self._question()} LIMIT %(most)s FOR UPDATE OF r SKIP LOCKED"
+        text = f"DELETE FROM {self.table} WHERE tenant_id = %(tenant)s AND id IN ({found}) RETURNING id"  # noqa: S608
+        return len(self._run(text, tenant=tenant_id, before=before, most=most))
+
+    def count(self, tenant_id: UUID, before: datetime) -> int:
+        text = f"SELECT count(*) AS count FROM ({self._question()}) AS found"  # noqa: S608
+        return int(self._run(text, tenant=tenant_id, before=before)[0].count)
+
+    def _question(self) -> str:
+        return Statement.load(self.folder, self.name).text
+
+    def _run(self, text: str, **parameters: Any) -> list[Any]:
+        return Statement(name=self.name, text=text).run(parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInTurn:
+    """A kind of several tables. Rows of the first go before those of the next, so that no deletion takes more with it than a portion."""
+
+    tables: tuple[Rows, ...]
+
+    def portion(self, tenant_id: UUID, before: datetime, most: int) -> int:
+        gone = (table.portion(tenant_id, before, most) for table in self.tables)
+        return next(filter(None, gone), 0)
+
+    def count(self, tenant_id: UUID, before: datetime) -> int:
+        return sum(table.count(tenant_id, before) for table in self.tables)
+
+
+# The kinds of this app: answers kept for idempotency, and the ledger.
+
+
+_FOLDER = Path(__file__).parent / "sql" / "retention"
+_FORGET_USAGE = Statement.load(_FOLDER, "forget_usage")
+
+_KEYS = Rows("tenants_idempotentrequest", _FOLDER, "idempotency_keys")
+_USAGE = Rows("tenants_usageentry", _FOLDER, "usage")
+
+
+def register_own_kinds() -> None:
+    register(
+        Kind("idempotency_keys", "Answers kept for Idempotency-Key", _KEYS.portion, _KEYS.count),
+        Kind("usage", "Entries of the ledger; their totals by month stay", _forget_usage, _USAGE.count),
+    )
+
+
+def _forget_usage(tenant_id: UUID, before: datetime, most: int) -> int:
+    found = _FORGET_USAGE.run({"tenant": tenant_id, "before": before, "most": most})
+    return int(found[0].deleted)
+
+
+NEVER = "never"
+
+
+class RetentionInvalid(TenantError):
+    """A policy names an unknown kind, or days that are no days. `faults` has each by its path."""
+
+    code = "invalid_retention"
+    status = 400
+
+    def __init__(self, faults: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{path}: {message}" for path, message in faults))
+        self.faults = faults
+
+
+def days_of(tenant_id: UUID) -> dict[str, float | None]:
+    """By kind, what is in force for a tenant."""
+    own = own_days_of(tenant_id)
+    return {name: own.get(name, kind.default_days) for name, kind in all_kinds().items()}
+
+
+def own_days_of(tenant_id: UUID) -> dict[str, int | None]:
+    """By kind, what the tenant has set itself."""
+    with tenant_scope(tenant_id):
+        return dict(RetentionPolicy.objects.for_tenant(tenant_id).values_list("kind", "days"))
+
+
+def cutoff(days: float | None, *, now: datetime | None = None) -> datetime | None:
+    """Rows older than this may go; None when none may."""
+    return None if days is None else (now or clock.now()) - timedelta(days=days)
+
+
+def replace_policies(tenant_id: UUID, wanted: Mapping[str, object], *, actor: str) -> None:
+    """Set the tenant's own policies: days, or "never", by kind. What is left out has the default again. Raises `RetentionInvalid`."""
+    if faults := [(kind, fault) for kind, value in wanted.items() if (fault := _fault(kind, value))]:
+        raise RetentionInvalid(faults)
+    days = {kind: value if isinstance(value, int) else None for kind, value in wanted.items()}
+    with tenant_scope(tenant_id):
+        rows = RetentionPolicy.objects.for_tenant(tenant_id)
+        rows.exclude(kind__in=days).delete()
+        for kind, value in days.items():
+            row, made = RetentionPolicy.objects.get_or_create(
+                tenant_id=tenant_id, kind=kind, defaults={"days": value, "updated_by": actor}
+            )
+            if not made and row.days != value:
+                rows.filter(pk=row.pk).update(days=value, version=F("version") + 1, updated_by=actor)
+
+
+def overrides(kind: str) -> dict[UUID, int | None]:
+    """By tenant, what tenants have set for one kind: for files, which are swept for all tenants at once."""
+    with system_scope():
+        return dict(RetentionPolicy.objects.filter(kind=kind).values_list("tenant_id", "days"))
+
+
+def tenants_in_order() -> list[UUID]:
+    """Every tenant, in the order in which a pass goes through them."""
+    with system_scope():
+        return list(Tenant.objects.order_by("pk").values_list("pk", flat=True))
+
+
+def departed_tenants() -> set[UUID]:
+    """Tenants that were off-boarded: whatever is found of them may go."""
+    with system_scope():
+        return set(DepartedTenant.objects.values_list("pk", flat=True))
+
+
+def _fault(kind: str, value: object) -> str:
+    if kind not in all_kinds():
+        return f"is not a kind that is kept for a time; these are: {', '.join(all_kinds())}"
+    if value == NEVER:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LONGEST_DAYS:
+        return f'must be "{NEVER}" or whole days from 1 to {LONGEST_DAYS}'
+    return ""
+
+
+PORTION = 200  # rows in one transaction: a few milliseconds of locks
+TURN_SECONDS = 10.0  # of a worker's time, before others have their turn
+PASS_INTERVAL = timedelta(hours=1)
+GOING_ON = timedelta(seconds=1)
+
+
+def due_passes() -> QuerySet[RetentionPass]:
+    """Kinds whose next pass is due, for the background task."""
+    return RetentionPass.objects.filter(due_at__lte=Now())
+
+
+def purge_in_turns(*, within: float = TURN_SECONDS) -> int:
+    """Take turns at kinds that are due, for about so many seconds; returns how many rows went."""
+    until, total = time.monotonic() + within, 0
+    while time.monotonic() < until and (kind := _claim()) is not None:
+        total += _pass(kind, until)
+    return total
+
+
+def purge(tenant_id: UUID, kind: Kind, *, now: datetime | None = None, until: float | None = None) -> int:
+    """Delete what is over of one kind at one tenant, until nothing is left or the monotonic clock says `until`."""
+    before, deleted = cutoff(days_of(tenant_id)[kind.name], now=now), 0
+    if before is None:
+        return 0
+    while until is None or time.monotonic() < until:
+        with tenant_scope(tenant_id):
+            gone = kind.portion(tenant_id, before, PORTION)
+        if not gone:
+            break
+        deleted += gone
+    _count(tenant_id, kind.name, deleted)
+    return deleted
+
+
+def count(tenant_id: UUID, kind: Kind, *, now: datetime | None = None) -> int:
+    """How many rows `purge` would delete now."""
+    before = cutoff(days_of(tenant_id)[kind.name], now=now)
+    if before is None:
+        return 0
+    with tenant_scope(tenant_id):
+        return kind.count(tenant_id, before)
+
+
+def _claim() -> Kind | None:
+    """A kind that is due. It is put off at once, so that two at work take different ones; if we die, it is due again after the interval."""
+    with system_scope(), transaction.atomic(using=SYSTEM):
+        due = RetentionPass.objects.filter(due_at__lte=Now(), kind__in=all_kinds()).order_by("due_at")
+        row = due.select_for_update(skip_locked=True).first()
+        if row is None:
+            return None
+        fresh = {"began_at": Now(), "ended_at": None, "rows": 0} if row.ended_at or not row.began_at else {}
+        _book(row.kind, due_at=Now() + PASS_INTERVAL, **fresh)
+        return all_kinds()[row.kind]
+
+
+def _pass(kind: Kind, until: float) -> int:
+    deleted, reached = 0, None
+    for tenant_id in _from_where_it_stopped(kind.name):
+        deleted += purge(tenant_id, kind, until=until)
+        if time.monotonic() >= until:
+            break
+        reached = tenant_id
+    else:
+        _book(kind.name, rows=F("rows") + deleted, total=F("total") + deleted, reached=None, ended_at=Now())
+        return deleted
+    kept = {} if reached is None else {"reached": reached}
+    _book(
+        kind.name,
+        rows=F("rows") + deleted,
+        total=F("total") + deleted,
+        due_at=Now() + GOING_ON,
+        **kept,
+    )
+    return deleted
+
+
+def _from_where_it_stopped(kind: str) -> Iterator[UUID]:
+    with system_scope():
+        reached = RetentionPass.objects.values_list("reached", flat=True).get(pk=kind)
+    return (each for each in tenants_in_order() if reached is None or each > reached)
+
+
+def _book(kind: str, **changes: object) -> None:
+    with system_scope():
+        RetentionPass.objects.filter(pk=kind).update(**changes)
+
+
+def _count(tenant_id: UUID, kind: str, deleted: int) -> None:
+    if not deleted:
+        return
+    with tenant_scope(tenant_id):
+        RetentionTally.objects.get_or_create(tenant_id=tenant_id, kind=kind)
+        RetentionTally.objects.for_tenant(tenant_id).filter(kind=kind).update(
+            deleted=F("deleted") + deleted, last_deleted=deleted, last_at=Now()
+        )
+
+
+def arrange(*, due: bool = False) -> None:
+    """Have every kind in the leader's book; with `due`, as one to be looked at as soon as possible."""
+    with system_scope():
+        RetentionPass.objects.bulk_create(map(RetentionPass, all_kinds()), ignore_conflicts=True)
+        if due:
+            RetentionPass.objects.update(due_at=Now())
