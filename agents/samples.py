@@ -1,4 +1,4 @@
-"""Inline agents to try things out and to measure the machinery around them."""
+"""Inline agents to try things out and to measure the system around them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def echo(request: AgentRequest) -> Output:
 
 
 def plan_month(request: AgentRequest) -> Output:
-    """A planner: as many runs as the period's target says, or one for each week; of the pipelines in turn, evenly over the days.
+    """A planner: as many runs as the period's target says, or one for each week, with the pipelines in turn, spread evenly over the days.
 
     For the role `activity-planner`. It knows nothing of what the runs are about; give the role a model for that.
     """
-    told = request.params
-    period, pipelines = told["period"], [pipeline["key"] for pipeline in told["pipelines"]]
+    params = request.params
+    period, pipelines = params["period"], [pipeline["key"] for pipeline in params["pipelines"]]
     begins, ends = (date.fromisoformat(period[name]) for name in ("starts_on", "ends_on"))
     days = (ends - begins).days + 1
     runs = (period.get("target") or days // 7) if pipelines else 0
     items = [
         {
             "pipeline": pipelines[number % len(pipelines)],
-            "name": f"{told['deliverable']['name']} {number + 1} of {runs}",
+            "name": f"{params['deliverable']['name']} {number + 1} of {runs}",
             "not_before": f"{begins + timedelta(days=number * days // runs)}T00:00:00Z",
         }
         for number in range(runs)

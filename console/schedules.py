@@ -1,4 +1,4 @@
-"""Schedules: looked at by everybody, run by operators, switched by admins; and times that somebody wants to try out first."""
+"""Schedules: everybody may see them, operators run them, admins change and switch them; and a page to try out times beforehand."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
 from agents import configuration
-from console import (
-    internal_api,
-)
+from console import internal_api
 from console.inbox.items import Refused
 from console.internal_api import ApiForm, JsonField, Reply
 from console.page import ACTING, LOOKING, PageContext, done, page, refusal_of, shown
@@ -129,7 +127,7 @@ def words(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 
 def zone_name(visit: PageContext) -> str:
-    """That of the tenant. Who looks at it from outside begins with UTC."""
+    """The tenant's time zone; UTC for people who are not its members."""
     return next((own.timezone for own in visit.tenants if own.pk == visit.tenant_id), "UTC")
 
 
@@ -147,7 +145,7 @@ def _edited(
 
 
 def _foretold(request: HttpRequest, visit: PageContext, form: ScheduleForm) -> dict[str, Any]:
-    """A forecast, or what is missing for one. A name is not."""
+    """A forecast, or what is missing for one. A name is not needed for it."""
     form.fields["name"].required = False
     if not form.is_valid():
         return {

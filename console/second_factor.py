@@ -216,12 +216,16 @@ class SecondFactorMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        if request.path == ADDRESS or request.path in login_throttle.WAYS_OUT:
+        if request.path == ADDRESS or request.path in login_throttle.SIGN_OUT_PATHS:
             return self.get_response(request)
         person = request.user
         # Found out when somebody asks who it is: most requests bring a token, and read no session.
         request.user = SimpleLazyObject(lambda: AnonymousUser() if _is_asked(request, person) else person)  # type: ignore[assignment]
-        if request.method == "GET" and request.path in login_throttle.DOORS and _is_asked(request, person):
+        if (
+            request.method == "GET"
+            and request.path in login_throttle.SIGN_IN_PATHS
+            and _is_asked(request, person)
+        ):
             return HttpResponseRedirect(f"{ADDRESS}?{urlencode({'next': _next(request)})}")
         return self.get_response(request)
 
@@ -549,5 +553,5 @@ def _next(request: HttpRequest) -> str:
     """Where the person was going: a page of ours, never one that asks who they are."""
     wanted = request.POST.get("next") or request.GET.get("next") or ""
     ours = url_has_allowed_host_and_scheme(wanted, allowed_hosts=None)
-    asking = wanted.startswith((ADDRESS, *login_throttle.DOORS, *login_throttle.WAYS_OUT))
+    asking = wanted.startswith((ADDRESS, *login_throttle.SIGN_IN_PATHS, *login_throttle.SIGN_OUT_PATHS))
     return wanted if ours and not asking else resolve_url("console:home")

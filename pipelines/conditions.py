@@ -62,12 +62,12 @@ def decide(step: StepDefinition, names: Mapping[str, Any], *, most: int) -> Deci
         if (
             step.when is not None
             and not per_item
-            and not _told(expressions.condition, step.when, "when", names)
+            and not _evaluated(expressions.condition, step.when, "when", names)
         ):
             return Decision(starts=False)
         if step.for_each is None:
             return Decision()
-        found = _told(expressions.items, step.for_each, "for_each", names, most=most)
+        found = _evaluated(expressions.items, step.for_each, "for_each", names, most=most)
         items = [Item(index, value) for index, value in enumerate(found)]
         return Decision(items=list(_wanted(step.when, items, names)) if per_item and step.when else items)
     except _Undecidable as error:
@@ -78,7 +78,9 @@ class _Undecidable(Exception):
     """An expression has no value with this data."""
 
 
-def _told(evaluate: Any, text: str, key: str, names: Mapping[str, Any], about: str = "", **more: Any) -> Any:
+def _evaluated(
+    evaluate: Any, text: str, key: str, names: Mapping[str, Any], about: str = "", **more: Any
+) -> Any:
     try:
         return evaluate(text, names, **more)
     except ExpressionError as error:
@@ -91,12 +93,12 @@ def _wanted(when: str, items: Sequence[Item], names: Mapping[str, Any]) -> Itera
         if time.monotonic() > until:
             raise _Undecidable(f"when: {when}: this takes too long for {len(items):,} items")
         about = f"item {item.index}: "
-        if _told(expressions.condition, when, "when", {**names, ITEM: item.value}, about):
+        if _evaluated(expressions.condition, when, "when", {**names, ITEM: item.value}, about):
             yield item
 
 
 def weight_fault(texts: Iterable[Any]) -> str | None:
-    """Why so many expressions are not even read, or None. Each different text counts once; what is no text counts nothing."""
+    """Why there are too many expressions to read, or None. Each different text counts once; values that are not text do not count."""
     tokens = sum(expressions.tokens_of(text) for text in {text for text in texts if isinstance(text, str)})
     if tokens <= expressions.MOST_TOKENS:
         return None
@@ -145,7 +147,7 @@ def _reserved(index: int, step: StepDefinition, params: Mapping[str, Any]) -> It
 
 
 def _known(order: _Order | None, step: str, text: str) -> list[str] | None:
-    """Those of the steps that the text names which come before `step`; None if that cannot be told."""
+    """Those of the steps that the text names which come before `step`; None if that is not known."""
     try:
         named = {name for name, _ in expressions.reads(text).parts}
     except ExpressionError:
@@ -164,7 +166,7 @@ class _Order:
 
     @classmethod
     def of(cls, steps: Sequence[StepDefinition]) -> Self | None:
-        """None if nobody will ask, and if the steps form a cycle."""
+        """None if no step is conditional, or if the steps form a cycle."""
         if not any(map(is_conditional, steps)):
             return None
         dependencies = {step.id: step.depends_on for step in steps}

@@ -1,7 +1,7 @@
 """A pipeline as one SVG: what depends on what, from left to right, and where each step stands.
 
 The picture is complete in itself: it fetches nothing, runs nothing and follows the reader's light or dark
-setting. No state is told by colour alone. Every text is escaped and every link checked, as agents write some.
+setting. No state is shown by colour alone. Every text is escaped and every link checked, as agents write some.
 
 More than a dozen steps that look alike and have like neighbours become one stack with the sum of their
 states, so a fan-out over a thousand items stays readable. A page whose content security policy forbids inline
@@ -281,7 +281,7 @@ def one_line(kind: str, x: float, y: float, text: str, width: float, wide: float
     return f'<text class="{kind}" x="{x:g}" y="{y:g}">{safe(text)}</text>'
 
 
-# The boxes of a picture: who does a step, where it stands, and all that there is no room for in its title.
+# The boxes of a picture: who does a step, its state, and in its title whatever has no room in the box.
 
 
 def drawn_node(cell: Cell) -> str:
@@ -360,7 +360,7 @@ def _told(cell: Cell) -> str:
     return "\n".join(lines)
 
 
-# Where the steps of a pipeline stand, as a picture is told.
+# The states of the steps of a pipeline, as a picture needs them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +380,7 @@ Counts = Mapping[str, Mapping[str, int]]
 
 # How steps look in the picture of a pipeline: tones, glyphs and words for each status, and the style in light and dark.
 #
-# No state is told by its tone alone: each has a glyph and words of its own.
+# No state is shown by its tone alone: each has a glyph and words of its own.
 
 
 TONES = ("bad", "ask", "live", "idle", "good", "off")  # what a person should see first comes first

@@ -116,7 +116,7 @@ def _move(job: ScheduleJob, state: JobState, *, error: dict[str, Any] | None = N
 
 
 def _reopen_execution(job: ScheduleJob) -> None:
-    # Locked whatever its status: whoever is about to end it has not seen that this job is open again.
+    # Locked whatever its status: a process that is about to end it has not seen that this job is open again.
     executions = ScheduleExecution.objects.for_tenant(job.tenant_id).filter(pk=job.execution_id)
     execution = executions.select_for_update(of=("self",)).first()
     if execution is not None and execution.status in ENDED:
@@ -127,8 +127,8 @@ def _error_of(activity: Any) -> dict[str, Any] | None:
     """What an activity says about its failure, for those statements that return it."""
     error = getattr(activity, "error", None)
     if error:
-        told = {"code": error.get("code", "failed"), "message": error.get("message", "")}
-        return {**told, "retryable": error["retryable"]} if "retryable" in error else told
+        found = {"code": error.get("code", "failed"), "message": error.get("message", "")}
+        return {**found, "retryable": error["retryable"]} if "retryable" in error else found
     reason = getattr(activity, "cancel_reason", None) if activity.status == Status.CANCELLED else None
     return {"code": "cancelled", "message": reason} if reason else None
 

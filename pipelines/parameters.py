@@ -18,7 +18,7 @@ from pipelines.definition import Fault, StepDefinition
 from pipelines.definition.faults import at
 
 INVALID = "invalid_params"
-MOST_TOLD = 5  # faults of one step that its error names
+MOST_NAMED = 5  # faults of one step that its error names
 
 
 def of_step(params: Mapping[str, Any], step: StepDefinition) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def faults_of_constants(tenant_id: UUID, steps: Sequence[StepDefinition]) -> Ite
             continue
         try:
             found = input_schemas.lasting_violations(tenant_id, step.agent_role, step.params)
-        except RoleNotFound:  # told as an unknown role
+        except RoleNotFound:  # reported as an unknown role
             continue
         for path, message in found:
             yield index, f".{_written(path)}", message
@@ -64,16 +64,16 @@ def refusal(tenant_id: UUID, step: StepDefinition, params: Sequence[Mapping[str,
     """Why the step's agent would not take what it is about to be given, once or for each branch; None when it takes it."""
     if not step.agent_role:
         return None
-    told: list[str] = []
+    faults: list[str] = []
     for number, given in enumerate(params):
         branch = f"item {number}: " if step.for_each is not None else ""
-        told += [
+        faults += [
             f"{branch}{_written(path)}: {message}"
-            for path, message in _violations(tenant_id, step, given, ())[: MOST_TOLD - len(told)]
+            for path, message in _violations(tenant_id, step, given, ())[: MOST_NAMED - len(faults)]
         ]
-        if len(told) == MOST_TOLD:
+        if len(faults) == MOST_NAMED:
             break
-    return "; ".join(told) or None
+    return "; ".join(faults) or None
 
 
 def _violations(

@@ -1,6 +1,6 @@
 """Where a period stands: how many of its runs have ended in which way, and whether it is at risk.
 
-Everything is counted anew from the runs, under the lock of the period's row, in the transaction that changed one of them. So nothing is
+Everything is counted from the runs, under the lock of the period's row, in the transaction that changed one of them. So nothing is
 counted twice, of two runs that end at once the later one sees both, and a flag goes as soon as nothing is wrong any more.
 
 A period is at risk while one of these is so:
@@ -70,10 +70,10 @@ def recount(tenant_id: UUID, period_id: UUID) -> None:
 
 
 def locked(tenant_id: UUID) -> QuerySet[DeliverablePeriod]:
-    """Periods to lock: the one lock that whoever changes a period takes first.
+    """Periods to lock: the lock that every change of a period takes first.
 
     Not the strongest one: a run that is updated twice in one transaction has its key to the period checked, which shares the period's key.
-    Two runs that ended at once would both share it, and both wait for the other to let go.
+    Two runs that ended at once would both share it, and each wait for the other to release it.
     """
     periods: QuerySet[DeliverablePeriod] = DeliverablePeriod.objects.for_tenant(tenant_id)
     return periods.select_for_update(of=("self",), no_key=True)

@@ -1,11 +1,10 @@
-"""Replaying: an ended run is done again from one of its steps, as a run of its own that pins the same version.
+"""Replay: an ended run is repeated from one of its steps, as a new run of the same version.
 
-The new run begins with every step before that one as it stands in the old run, its output by reference, so nothing that went well is paid
-for twice. The step itself starts anew with all that comes after it, and so does what failed or never ended beside it. The old run stays
-as it was: it is history.
+Every step before that one stands in the new run as in the old one, its output by reference, so nothing that went well is paid for twice.
+The step itself runs again with all that comes after it, and so does what failed or never ended beside it. The old run does not change.
 
-One transaction under the lock of the old run. Of two who replay it at once the second is refused, and so is everybody else until the
-first replay has ended.
+This is one transaction under the lock of the old run. Of two replays at the same time the second is refused, and so are all others until
+the first has ended.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from . import progression, starting, versions
 
 logger = logging.getLogger(__name__)
 
-#: What a row of a step takes over from the run before. Its clock and its id are its own.
-_TAKEN_OVER = (
+#: What a step's row copies from the old run. Its id and its time limit are its own.
+_COPIED = (
     "step", "branch", "position", "status", "reason", "error", "activity_id", "output_ref", "round", "branches",
     "unsettled_branches", "failed_branches", "settled_at",
 )  # fmt: skip
@@ -58,21 +57,21 @@ def replay(
         old = _ended(tenant_id, run_id)
         plan = versions.compiled(old.version_id)
         rows = list(StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id))
-        anew = _anew(plan, {row.step: row for row in rows if not row.branch}, from_step)
+        repeated = _steps_to_repeat(plan, {row.step: row for row in rows if not row.branch}, from_step)
         run = PipelineRun.objects.create(
             id=uuid7(), tenant_id=tenant_id, version_id=old.version_id, params=old.params, input=old.input,
             deliverable_id=old.deliverable_id, name=old.name, labels=old.labels, priority=old.priority, retry=old.retry,
-            timeout_seconds=old.timeout_seconds, unsettled=len(anew), created_by=actor,
+            timeout_seconds=old.timeout_seconds, unsettled=len(repeated), created_by=actor,
             requested_identity=requested_identity, replay_of=old.pk, replay_from=from_step,
             replay_input=dict(given) if given else None,
         )  # fmt: skip
         StepRun.objects.bulk_create(
-            _row(run, row, anew) for row in rows if not row.branch or row.step not in anew
+            _row(run, row, repeated) for row in rows if not row.branch or row.step not in repeated
         )
         starting.let_wait(run, {
             step: seconds
-            for step, seconds in starting.waiting_times(plan, plan.position.keys() - anew).items()
-            if step in anew
+            for step, seconds in starting.waiting_times(plan, plan.position.keys() - repeated).items()
+            if step in repeated
         })  # fmt: skip
         progression.start_following(run, plan, plan.graph.advance(progression.states_of(run.pk)))
         run.refresh_from_db()
@@ -113,38 +112,36 @@ def _ended(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     return run
 
 
-def _anew(plan: Compiled, wholes: Mapping[str, StepRun], from_step: str) -> set[str]:
-    """The steps that are done again. Raises `NotReplayable` unless the step would start with them."""
+def _steps_to_repeat(plan: Compiled, wholes: Mapping[str, StepRun], from_step: str) -> set[str]:
+    """Raises `NotReplayable` unless `from_step` would start at once."""
     if from_step not in wholes:
         raise NotReplayable("from_step", f"is not a step of this run; it has {', '.join(plan.position)}")
     before = plan.graph.ancestors_of(from_step)
     for step in plan.graph.in_order(before):
         if wholes[step].status in (StepState.PENDING, StepState.ACTIVE):
             raise NotReplayable("from_step", f"comes after {step}, which never ended: replay from there")
-    anew = {from_step}
+    repeated = {from_step}
     for step, row in wholes.items():
-        if step not in before and not _stands(row):
-            anew.add(step)
-    for step in tuple(anew):
-        anew |= plan.graph.descendants_of(step)
-    states = {step: StepState.PENDING if step in anew else row.status for step, row in wholes.items()}
+        if step not in before and not _is_kept(row):
+            repeated.add(step)
+    for step in tuple(repeated):
+        repeated |= plan.graph.descendants_of(step)
+    states = {step: StepState.PENDING if step in repeated else row.status for step, row in wholes.items()}
     if from_step not in plan.graph.advance(states).start:
         broken = [step for step in plan.graph.in_order(before) if states[step] == StepState.FAILED]
         said = f"comes after {broken[0]}, which failed" if broken else "comes after nothing that was done"
         raise NotReplayable("from_step", f"{said}, so it would be left out: replay from there")
-    return anew
+    return repeated
 
 
-def _stands(row: StepRun) -> bool:
-    """Whether what became of a step beside the replayed one is final: it was done, or its own condition left it out."""
+def _is_kept(row: StepRun) -> bool:
+    """Whether a step beside the replayed one keeps its outcome: it was done, or its own condition skipped it."""
     return row.status == StepState.DONE or (
         row.status == StepState.SKIPPED and row.reason == StepReason.CONDITION
     )
 
 
-def _row(run: PipelineRun, row: StepRun, anew: set[str]) -> StepRun:
-    if row.step in anew:
+def _row(run: PipelineRun, row: StepRun, repeated: set[str]) -> StepRun:
+    if row.step in repeated:
         return StepRun(tenant_id=run.tenant_id, run_id=run.pk, step=row.step, position=row.position)
-    return StepRun(
-        tenant_id=run.tenant_id, run_id=run.pk, **{name: getattr(row, name) for name in _TAKEN_OVER}
-    )
+    return StepRun(tenant_id=run.tenant_id, run_id=run.pk, **{name: getattr(row, name) for name in _COPIED})

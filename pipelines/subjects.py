@@ -1,4 +1,4 @@
-"""What a run is about, in a few words, and its labels, so that runs of one pipeline can be told apart."""
+"""What a run is about, in a few words, and its labels, so that people can tell runs of one pipeline apart."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Steps of runs under way that wait, marked: for outputs in MongoDB, for room in a backlog, or too long for what they depend on.
 
-A step is marked in the transaction in which it would have been decided or started, so it is never lost. Whoever dies meanwhile leaves the
-mark; two who look at the same run do so one after the other, and the second finds nothing left to do.
+A step is marked in the transaction in which it would have been decided or started, so it is never lost. A process that dies meanwhile
+leaves the mark; two that look at the same run do so one after the other, and the second finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
 # Steps that have waited too long for what they depend on: they fail, and their run goes on by its rules.
 #
 # The time begins when the work of the first of a step's dependencies begins, and lasts as long as the step's
-# `dependency_timeout_seconds` says. What people take does not count: while one of them is asked, and anew from the last answer that was
+# `dependency_timeout_seconds` says. What people take does not count: while one of them is asked, and again from the last answer that was
 # given in the run. The time on a step's row is when to look, and never too late.
 
 

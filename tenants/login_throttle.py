@@ -87,7 +87,7 @@ def _attempt(
 
 
 def network_of(address: str) -> str:
-    """Whom an address stands for: itself, or for IPv6 the 64 bits that a subscriber gets all addresses of."""
+    """The network that an address stands for: itself, or for IPv6 its first 64 bits, since a subscriber gets all addresses below them."""
     try:
         read = ipaddress.ip_address(address)
     except ValueError:
@@ -109,7 +109,7 @@ def _of_strangers(name: str) -> Bucket:
 
 
 def _digest(name: str) -> str:
-    # Names are whatever somebody typed: of any length, and not to be read in Redis.
+    # Names are what somebody typed: they may be of any length, and must not be readable in Redis.
     return hashlib.sha256(name.strip().lower().encode("utf-8", "replace")).hexdigest()[:32]
 
 
@@ -125,7 +125,7 @@ _SALT = "tenants.login_throttle.device"
 
 
 def known_device(request: HttpRequest, account: str) -> str:
-    """What the browser is known by at this account; "" where it has never signed in to it, too long ago, or with another password."""
+    """The id under which the browser is known for this account; "" if it never signed in to it, too long ago, or with another password."""
     told = request.COOKIES.get(DEVICE_COOKIE, "")
     if not told or len(told) > 1_000:
         return ""
@@ -142,7 +142,7 @@ def known_device(request: HttpRequest, account: str) -> str:
 
 
 def remember_device(response: HttpResponse, user: Any, device: str) -> None:
-    """Let the browser be known from now on, by what it was known by before."""
+    """Set the cookie by which the browser is known from now on. An id that it had is kept."""
     response.set_cookie(
         DEVICE_COOKIE,
         signing.dumps(
@@ -159,27 +159,27 @@ def _of_password(user: Any) -> str:
     return str(user.get_session_auth_hash())[:16]
 
 
-# Signing in: the doors of the admin and of the console are watched, and so is what is tried at them.
+# The pages where people sign in, of the admin and of the console: failed attempts are limited, and every attempt is audited.
 
 
-DOORS = ("/admin/login/", "/login/")
-WAYS_OUT = ("/admin/logout/", "/logout/")
+SIGN_IN_PATHS = ("/admin/login/", "/login/")
+SIGN_OUT_PATHS = ("/admin/logout/", "/logout/")
 LOGIN = "login"
 
 
 class SigningInMiddleware:
-    """Answers 429 to whoever has failed too often, before the password is looked at, and writes every attempt to the audit trail.
+    """Answers 429 after too many failures, before the password is looked at, and writes every attempt to the audit trail.
 
-    A name that nobody has is treated like any other: the same answers, the same counting, and Django hashes the password all the same.
+    An unknown name is treated like any other: the same answers, the same counting, and Django hashes the password all the same.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        if request.method == "POST" and request.path in DOORS:
+        if request.method == "POST" and request.path in SIGN_IN_PATHS:
             return self._tried(request)
-        if request.method == "POST" and request.path in WAYS_OUT and request.user.is_authenticated:
+        if request.method == "POST" and request.path in SIGN_OUT_PATHS and request.user.is_authenticated:
             leaving = audit.actor_of(request.user)
             response = self.get_response(request)
             note_sign_in("login.ended", leaving)
@@ -209,7 +209,10 @@ class SigningInMiddleware:
 
 
 def note_sign_in(operation: str, actor: audit.Actor, outcome: str = "done", **detail: int) -> None:
-    """In the chain of the platform: who signs in belongs to no tenant yet. A database that is away keeps nobody out."""
+    """In the chain of the platform, since a person who signs in belongs to no tenant yet.
+
+    When the database cannot be written, people can still sign in.
+    """
     try:
         with transaction.atomic(using=APP):
             about = ("user", one_line(actor.name))

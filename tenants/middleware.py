@@ -1,4 +1,4 @@
-"""What surrounds every request: its span, its id, and what of the tenants' rows a request of the admin may see."""
+"""Around every request: its span, its id, and which tenants' rows a request of the admin may see."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ Next = Callable[[HttpRequest], HttpResponse]
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 ADMIN = "/admin/"
-# Where people become somebody else, so whoever they are now must reach it.
-ADMIN_DOOR = ("/admin/login/", "/admin/logout/")
+# Where people sign in as somebody else, so these must be reachable whoever is signed in now.
+SIGN_IN_PATHS = ("/admin/login/", "/admin/logout/")
 
 
 class RequestIdMiddleware:
@@ -87,9 +87,9 @@ class RequestIdMiddleware:
 
 
 class AdminMiddleware:
-    """A request under /admin/ sees the tenants of whoever signed in, and no others. People without any do not get in.
+    """A request under /admin/ sees the tenants of the person who is signed in, and no others. People without any do not get in.
 
-    Who signed in is found out before, with the ordinary role; the answer's session is saved after, with the same.
+    The person is looked up before, and the session is saved afterwards, both with the ordinary role of the database.
     """
 
     def __init__(self, get_response: Next) -> None:
@@ -99,7 +99,7 @@ class AdminMiddleware:
         if (
             not request.path.startswith(ADMIN)
             or not request.user.is_authenticated
-            or request.path in ADMIN_DOOR
+            or request.path in SIGN_IN_PATHS
         ):
             return self.get_response(request)
         seen = admin_scope.of(request.user)
@@ -112,7 +112,7 @@ class AdminMiddleware:
             return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """What the database kept from happening is a matter of permission, whoever forgot to ask before."""
+        """What the database refused is answered as a missing permission, even if our own code forgot to ask."""
         kept = isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege)
         if request.path.startswith(ADMIN) and (kept or isinstance(error, TenantOutOfSight)):
             logger.warning(

@@ -1,7 +1,7 @@
-"""Pausing a tenant, or a pipeline, a schedule or a model provider of it: nothing new starts until somebody lets it go on. What runs ends
+"""Pausing a tenant, or a pipeline, a schedule or a model provider of it: nothing new starts until somebody resumes it. What runs ends
 normally, and what comes meanwhile waits.
 
-In force within two seconds, when the limits of admission are put in force next. Every switch is in the tenant's audit trail.
+It takes effect within two seconds, when the limits of admission are next applied. Every switch is in the tenant's audit trail.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PausingRefused(TenantError):
 
 
 def switch(who: Principal, *, paused: bool) -> bool:
-    """Pause the tenant that this person acts for, or let it go on; False if it was so before. Raises `PausingRefused`."""
+    """Pause the tenant that this person acts for, or resume it; False if nothing changed. Raises `PausingRefused`."""
     operation, about = "tenant.paused" if paused else "tenant.resumed", ("tenants", who.tenant_id)
     with tenant_scope(who.tenant_id):
         allowed = who.role.includes(Role.ADMIN)
@@ -46,7 +46,7 @@ def switch(who: Principal, *, paused: bool) -> bool:
 def switch_part(
     tenant_id: UUID, kind: PauseKind, subject: UUID | str, *, name: str, paused: bool, actor: str
 ) -> bool:
-    """Pause a part of the tenant's work, or let it go on; False if it was so before. In the caller's `tenant_scope`."""
+    """Pause a part of the tenant's work, or resume it; False if nothing changed. In the caller's `tenant_scope`."""
     rows = Pause.objects.for_tenant(tenant_id).filter(kind=kind, subject=str(subject))
     if not paused:
         return bool(rows.delete()[0])

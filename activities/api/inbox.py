@@ -113,7 +113,7 @@ class InboxViewSet(TenantViewSet):
     def decide(self, request: Request) -> Response:
         """Each decision stands for itself: one that comes too late says so in its result and hinders no other."""
         items = read(DecisionsSerializer, request.data)["items"]
-        # All locks first and in one order: decisions of several people about overlapping items would else wait for each other.
+        # All locks first and in one order: otherwise decisions of several people about overlapping items could deadlock.
         lock_all(self.tenant_id, {item["id"] for item in items})
         runs = self._pipeline_runs(items)
         order = sorted(range(len(items)), key=lambda index: (str(runs.get(items[index]["id"])), index))
@@ -138,7 +138,7 @@ class InboxViewSet(TenantViewSet):
         return {**shown, "ok": True, "status": decided.status, "problem": None}
 
     def _refuse_changed(self, item: Mapping[str, Any]) -> None:
-        """Under the lock that all items were given, so nothing changes between this and the decision."""
+        """Under the locks that were taken for all items, so nothing changes between this and the decision."""
         if "version" not in item:
             return
         rows = Activity.objects.for_tenant(self.tenant_id).filter(pk=item["id"])

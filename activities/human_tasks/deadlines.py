@@ -1,7 +1,8 @@
-"""Deadlines: what happens while nobody decides. Reminders, the next in the chain being asked, and at last the default outcome.
+"""Deadlines: what happens while nobody decides. People are reminded, then the next in the chain is asked, and at last the default outcome
+applies.
 
-Each happens once, in the order of its time, in one transaction with its effect; those of a question that has been answered pass without
-one. Times are PostgreSQL rows: a process that was away catches up in the same order.
+Each deadline passes once, in the order of their times, in one transaction with its effect. Those of a question that has been answered pass
+without an effect. They are rows in PostgreSQL, so a process that was away catches up in the same order.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .reviews import EXPIRED
 logger = logging.getLogger(__name__)
 
 PAGE = 100
-TURN_SECONDS = 2.0  # After an outage there may be thousands; whoever calls has other things to do as well.
+TURN_SECONDS = 2.0  # After an outage there may be thousands, and the caller has other work too.
 NOBODY = "Nobody decided in time."
 _OPEN = (Status.CREATED, Status.IN_PROGRESS)
 
@@ -44,10 +45,10 @@ class _Due(NamedTuple):
 
 
 def pass_due(now: datetime | None = None) -> int:
-    """Let everything happen whose time has come, for as long as a turn lasts; how many. Any number of processes may do so at once.
+    """Carry out every deadline whose time has come, for at most one turn; returns how many. Any number of processes may do so at once.
 
-    One that cannot happen holds up what comes after it for the same question, and nothing else. Raises the error with
-    which PostgreSQL is away.
+    A deadline that cannot be carried out delays only the later ones of the same question. Raises the database's error when PostgreSQL
+    cannot be reached.
     """
     now = now or clock.now()
     passed, stuck, until = 0, set(), time.monotonic() + TURN_SECONDS
@@ -81,10 +82,10 @@ def _passed(due: _Due, now: datetime) -> bool:
         _pass(due, now)
     except Exception as error:
         if outages.is_contention(error):
-            return False  # Somebody decides at this very moment: the next turn will see what came of it.
+            return False  # Somebody is deciding right now: the next turn sees the result.
         if outages.may_pass(error):
             raise
-        # A mistake of ours about one question must not keep all others from their time.
+        # An error of ours about one question must not stop all the others.
         logger.exception(
             "A deadline cannot pass", extra={"action": "deadline_stuck", "deadline": str(due.pk)}
         )

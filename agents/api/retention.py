@@ -81,7 +81,7 @@ class RetentionView(DigestEtag, TenantView):
         return Response(_shown(self.tenant_id))
 
     def state_of(self, shown: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The retention. What was deleted for them grows by itself."""
+        """Only the periods of retention: how much was deleted for them grows although nobody changes anything."""
         return {each["kind"]: (each["days"], each["own"]) for each in shown["kinds"]}
 
 
@@ -93,8 +93,8 @@ def _shown(tenant_id: UUID) -> dict[str, Any]:
             {
                 "kind": name,
                 "title": kind.title,
-                "days": _said(days[name]),
-                "default_days": _said(kind.default_days),
+                "days": _days_or_never(days[name]),
+                "default_days": _days_or_never(kind.default_days),
                 "own": name in own,
                 "deleted": tallies[name].deleted if name in tallies else 0,
                 "last_deleted": tallies[name].last_deleted if name in tallies else 0,
@@ -105,5 +105,5 @@ def _shown(tenant_id: UUID) -> dict[str, Any]:
     }
 
 
-def _said(days: float | None) -> float | str:
+def _days_or_never(days: float | None) -> float | str:
     return retention.NEVER if days is None else days

@@ -1,6 +1,6 @@
-"""Questions: a channel that names the kind `decision` is told of each one when it comes up, with what there is to judge.
+"""Questions: a channel that names the kind `decision` is notified of each new question, with the texts that are to be judged.
 
-The leader looks for questions that nobody was told of. Each alert has the item's id as its key, so it is raised once, however many look.
+The leader looks for questions without an alert. Each alert has the item's id as its key, so it is raised once, however many processes look.
 It keeps the item's version and its text's id beside the text: a decision made from the message is about these.
 """
 
@@ -34,7 +34,7 @@ _KEY = "decision:"
 
 
 def tell() -> int:
-    """Tell of questions that have come up since their channel was made; of how many. Any number of processes may do it at once."""
+    """Notify of questions that are newer than their channel; returns of how many. Any number of processes may do so at once."""
     with system_scope():
         channels = NotificationChannel.objects.filter(
             enabled=True, kinds__contains=[AlertKind.DECISION.value]
@@ -82,7 +82,7 @@ class _Question:
             item.input_ref is None or (new is not None and new.data is None)
         )
         with tenant_scope(item.tenant_id):
-            # As it was when it was read: whatever has happened since then makes the buttons refuse.
+            # The version that was read: the buttons refuse when the item has changed since.
             raised = raise_alert(
                 item.tenant_id,
                 AlertKind.DECISION,

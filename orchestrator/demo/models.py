@@ -1,6 +1,7 @@
 """The content pipeline done by a real language model on this machine, without a network: its roles, and the server of the model.
 
-The model is a small one that comes in a Python package. It writes whole sentences and knows little; what it proves is the way there.
+The model is a small one that comes in a Python package. It writes whole sentences and knows little; it shows that the way to a model
+works.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def register_roles(endpoint: str) -> None:
 
 
 def retire_roles() -> None:
-    """Their server is gone."""
+    """Switch the roles off: their server is gone."""
     Agent.objects.filter(role__in=[f"{PREFIX}{role}" for role in INSTRUCTIONS]).update(enabled=False)
 
 
@@ -103,7 +104,7 @@ def server(port: int) -> ProcessSpec:
 
 
 def wait_until_ready(endpoint: str, supervisor: Supervisor) -> None:
-    """Until the model is in memory."""
+    """Return when the model is in memory."""
     deadline = time.monotonic() + READY_SECONDS
     while True:
         supervisor.check()

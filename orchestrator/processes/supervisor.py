@@ -47,7 +47,7 @@ class EndedProcess:
 class Supervisor:
     """Use it as a context manager: leaving it stops everything it started, last started first.
 
-    `environment` is laid over ours for every process, under what its spec says. Not thread-safe.
+    `environment` is added to ours for every process; what the process's own spec says wins over both. Not thread-safe.
     """
 
     def __init__(self, home: ServiceHome, *, environment: Mapping[str, str] | None = None) -> None:
@@ -67,7 +67,7 @@ class Supervisor:
         self.stop_all()
 
     def take_over(self) -> None:
-        """Have the home for ourselves, and end what a killed supervisor left there. Raises `AlreadySupervised`. Idempotent."""
+        """Lock the home for this supervisor, and end what a killed one left there. Raises `AlreadySupervised`. Idempotent."""
         if self._holds_lock:
             return
         try:
@@ -188,7 +188,7 @@ KILL_SECONDS = 10.0
 
 @dataclass
 class Child:
-    """`asked_to_end` tells an end that we caused from one that the process came to by itself."""
+    """With `asked_to_end` its end was caused by us, so it is not reported."""
 
     spec: ProcessSpec
     process: subprocess.Popen[bytes]
@@ -206,7 +206,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                start_new_session=True,  # a Ctrl-C in our terminal is not theirs: we end them in order
+                start_new_session=True,  # Ctrl-C in our terminal must not reach them: we end them in order
             )
         return cls(spec, process, log, start)
 
@@ -278,7 +278,7 @@ def answers_within(url: str, seconds: float, *, before_each: Callable[[], None])
 
 
 def _ask(url: str) -> str:
-    # http.client, as it knows neither proxies nor redirects: the address is meant as it stands.
+    # http.client, as it knows neither proxies nor redirects: exactly this address is asked.
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=ANSWER_SECONDS)
     try:

@@ -233,8 +233,8 @@ class DatasetAdmin(PlatformAdmin):
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         # Not row by row: there may be a hundred thousand, and they are nobody else's.
-        told = [f"{dataset}, with its {dataset.rows.count():,} rows" for dataset in objs]
-        return told, {"datasets": len(told)}, set(), []
+        deleted = [f"{dataset}, with its {dataset.rows.count():,} rows" for dataset in objs]
+        return deleted, {"datasets": len(deleted)}, set(), []
 
     def delete_model(self, request: HttpRequest, obj: Dataset) -> None:
         datasets.delete(obj.tenant_id, obj.pk)
@@ -247,9 +247,9 @@ class DatasetAdmin(PlatformAdmin):
         context = {**self.admin_site.each_context(request), "opts": self.opts}
         return page(request, found, context, done=self._uploaded)
 
-    def _uploaded(self, request: HttpRequest, dataset: Dataset, told: str) -> HttpResponse:
-        self.log_change(request, dataset, told)
-        messages.success(request, told)
+    def _uploaded(self, request: HttpRequest, dataset: Dataset, message: str) -> HttpResponse:
+        self.log_change(request, dataset, message)
+        messages.success(request, message)
         return HttpResponseRedirect(page_of(Dataset, dataset.pk))
 
 

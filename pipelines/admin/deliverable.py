@@ -218,11 +218,11 @@ class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
         if not period.planned:
             return NOTHING
         ended = period.completed + period.failed + period.cancelled
-        told = f"{period.completed} of {period.planned} completed"
-        told += f", {period.failed} failed" if period.failed else ""
-        told += f", {period.cancelled} cancelled" if period.cancelled else ""
+        counts = f"{period.completed} of {period.planned} completed"
+        counts += f", {period.failed} failed" if period.failed else ""
+        counts += f", {period.cancelled} cancelled" if period.cancelled else ""
         return format_html(
-            '<progress max="{}" value="{}">{}</progress> {}', period.planned, ended, told, told
+            '<progress max="{}" value="{}">{}</progress> {}', period.planned, ended, counts, counts
         )
 
     @display(description="At risk")
@@ -235,8 +235,8 @@ class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
 
     @display(description="What was wrong with the last plan")
     def faults(self, period: DeliverablePeriod) -> SafeString:
-        told = ((fault["path"], fault["message"]) for fault in period.plan_faults)
-        return format_html('<ul class="orc-faults">{}</ul>', format_html_join("", "<li>{} {}</li>", told))
+        faults = ((fault["path"], fault["message"]) for fault in period.plan_faults)
+        return format_html('<ul class="orc-faults">{}</ul>', format_html_join("", "<li>{} {}</li>", faults))
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         found = self.get_object(request, object_id)

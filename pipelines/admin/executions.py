@@ -70,8 +70,8 @@ class ExecutionColumns:
 
     @display(description="Jobs")
     def counts(self, execution: ScheduleExecution) -> str:
-        told = f"{execution.jobs_created} made, {execution.jobs_enqueued} enqueued"
-        return f"{told}, {execution.jobs_failed} failed" if execution.jobs_failed else told
+        counts = f"{execution.jobs_created} made, {execution.jobs_enqueued} enqueued"
+        return f"{counts}, {execution.jobs_failed} failed" if execution.jobs_failed else counts
 
 
 class ExecutionInline(ExecutionColumns, ShownInline):

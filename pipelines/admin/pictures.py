@@ -45,7 +45,7 @@ def framed(
     *,
     title: str,
 ) -> SafeString:
-    """The picture as a part of a page. It scrolls by itself when it is wide."""
+    """The picture as a part of a page. When it is wide it scrolls, not the page."""
     svg = diagram.draw(definition, states, title=title, counts=counts)
     # `draw` escapes every text and checks every link.
     parts = (SafeString(_THEME), SafeString(svg))

@@ -277,7 +277,7 @@ class PipelineAdmin(ActionsAdmin):
         return response
 
     def save_model(self, request: HttpRequest, obj: Pipeline, form: PipelineForm, change: bool) -> None:
-        """The version is saved first and by itself: its transaction belongs to the tenant, the one around us to the platform."""
+        """The version is saved first, in a transaction of the tenant; the one around us belongs to the platform."""
         if form.is_changed:
             version = form.save_version(obj.tenant_id, actor=actor_of(request))
             obj.pk = version.pipeline_id
@@ -401,7 +401,7 @@ def check(text: str, *, tenant_id: UUID | None, pipeline_id: UUID | None) -> dic
     """What the editor shows. Nothing is changed.
 
     `definition` and `text` are the same in two forms, null when the text cannot be read; `svg` is null while there are faults. `missing`
-    says what has to be chosen before it can be checked, which is no fault of the definition.
+    says what has to be chosen before it can be checked, which is not a fault of the definition.
     """
     answer: dict[str, Any] = {
         "definition": None,
@@ -448,7 +448,7 @@ LONGEST_PARAMS = 100_000  # bytes
 
 
 class ParamsInvalid(PipelineError):
-    """What was typed as parameters is no JSON object."""
+    """What was typed as parameters is not a JSON object."""
 
     code = "validation_failed"
     status = 400

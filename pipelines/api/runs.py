@@ -344,7 +344,7 @@ class RunPicture(TenantView):
         }
         definition = versions.compiled(run.version_id).definition
         drawn = diagram.draw(definition, states, title=f"{definition.name}: {run.status}")
-        # Nothing in it may load or run anything, whoever opens it by itself.
+        # Nothing in it may load or run anything, even when it is opened on its own.
         policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
         return HttpResponse(drawn, content_type=SVG, headers=policy)
 

@@ -7,7 +7,7 @@
     db:user:all:id,email?filter={"active":true,"createdAt":{"$gte":"2024-01-01"}}
 
 Pure, and the only way from such a text to a query: what comes out is names that the catalogue holds and values of
-the fields' types. Whoever reads a source needs neither to quote nor to check anything again.
+the fields' types. The code that reads a source need not quote or check anything again.
 
 source   db, api, file or cache.
 table    A name of the catalogue: letters, digits, single _ and -.
@@ -29,7 +29,7 @@ it ends with its closing brace, and nothing in it is decoded. Or it is percent-e
 **JSON filter.** {"field": value} or {"field": {"$gte": value, "$lt": value}}. Operators: $eq $ne $gt $gte $lt $lte $in $nin
 $exists. See `query.matches` for what each means when a row has no value.
 
-**What is no data source.** Text is taken for one if it begins with a source's name and a colon, no blank or slash
+**What is not a data source.** Text is taken for one if it begins with a source's name and a colon, no blank or slash
 follows, and there is one more colon; then it has to be right. Any other text is used as it is. A backslash before what
 would be a data source makes it plain text, without the backslash.
 """

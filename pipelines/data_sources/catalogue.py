@@ -52,7 +52,7 @@ Catalogue = Mapping[Source, Mapping[str, Table]]
 
 
 class ValueFault(ValueError):
-    """The value is none of the field's type. The message completes "the field ..."."""
+    """The value is not of the field's type. The message completes "the field ..."."""
 
 
 def from_text(kind: FieldType, text: str) -> Typed:
@@ -69,7 +69,7 @@ def from_text(kind: FieldType, text: str) -> Typed:
 
 
 def from_json(kind: FieldType, value: Scalar) -> Typed:
-    """The value of a field that came as JSON: true is no number, "5" neither. Raises `ValueFault`."""
+    """The value of a field that came as JSON: true is not a number, and neither is "5". Raises `ValueFault`."""
     if value is None:
         return None
     if kind is FieldType.DATETIME and isinstance(value, str):

@@ -1,6 +1,6 @@
 """Expansion: from the values of data sources to the inputs of jobs, and to batches spread over time.
 
-Everything streams: memory holds one batch, however many rows there are. The counts are told beforehand from the
+Everything streams: memory holds one batch, however many rows there are. The counts are computed beforehand from the
 number of rows of each source, by the same rules.
 """
 
@@ -33,7 +33,7 @@ class Dimension:
     """One parameter with the values that its data source has.
 
     Under `product` the values are gone through once for each combination of those before, so they must be something
-    that can be gone through again: a list, or an object that reads anew.
+    that can be gone through again: a list, or an object that reads again.
     """
 
     name: str
@@ -96,8 +96,8 @@ def estimate(
     """
     counts = {dimension.name: dimension.count for dimension in dimensions}
     if expand is Expand.ZIP and len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} has {count:,}" for name, count in counts.items())
-        raise ExpansionError(f"expand=zip needs equally many rows of each data source: {told}")
+        counted = ", ".join(f"{name} has {count:,}" for name, count in counts.items())
+        raise ExpansionError(f"expand=zip needs equally many rows of each data source: {counted}")
     if expand is Expand.LIST:
         jobs = int(not counts or any(counts.values()))
         for name, count in counts.items():
@@ -201,7 +201,7 @@ class ParamsError(DefinitionError):
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """Parameters, told apart."""
+    """Parameters, divided into values and data sources."""
 
     literals: Mapping[str, Any]  # go into every job unchanged
     sources: Mapping[str, DataSource]  # make jobs

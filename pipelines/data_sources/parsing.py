@@ -49,7 +49,7 @@ def looks_like(value: object) -> bool:
 
 
 def unescaped(value: str) -> str:
-    """Text that is no data source, as it is to be used: without the backslash that keeps it from being one."""
+    """Text that is not a data source, as it is to be used: without the backslash that keeps it from being one."""
     return value[1:] if value.startswith("\\") and looks_like(value.lstrip("\\")) else value
 
 

@@ -116,7 +116,7 @@ class Fault:
 
 
 class DataSourceError(ValueError):
-    """The text is no valid data source. `faults` names everything that is wrong with it."""
+    """The text is not a valid data source. `faults` names everything that is wrong with it."""
 
     code: ClassVar[str] = "invalid_data_source"
 

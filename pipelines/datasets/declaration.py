@@ -110,8 +110,8 @@ def delete(tenant_id: UUID, dataset_id: UUID) -> None:
         dataset = locked(tenant_id, dataset_id)
         if reading := schedules_reading(dataset):
             more = f" and {len(reading) - NAMED} more" if len(reading) > NAMED else ""
-            told = ", ".join(reading[:NAMED])
-            raise DatasetInUse(f"The dataset {dataset.name!r} is read by the schedules {told}{more}.")
+            named = ", ".join(reading[:NAMED])
+            raise DatasetInUse(f"The dataset {dataset.name!r} is read by the schedules {named}{more}.")
         _empty(dataset)
         dataset.delete()
 

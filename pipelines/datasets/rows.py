@@ -1,6 +1,6 @@
 """The rows of a dataset: added, changed, replaced and removed. Everything of a call happens, or nothing.
 
-A row that is there keeps its place when it is changed or replaced, so whoever reads page by page meanwhile sees no row twice.
+A row that is there keeps its place when it is changed or replaced, so a reader that goes page by page meanwhile sees no row twice.
 Writers of one dataset wait for each other at its row.
 """
 
@@ -30,7 +30,7 @@ from .validation import Given, Row, fitting, key_of, refuse_too_many
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What came of a call. `rows` is how many there are now, `version` that of the dataset."""
+    """The outcome of a call. `rows` is how many there are now, `version` that of the dataset."""
 
     added: int
     updated: int
@@ -59,7 +59,7 @@ def fill(
 
 
 def put(dataset: Dataset, given: Given, *, replace: bool = False, dry_run: bool = False) -> Filled:
-    """As `fill`, for who holds the dataset's row already and raises its version."""
+    """As `fill`, for a caller that holds the lock of the dataset's row and raises its version."""
     refuse_elsewhere(dataset)
     refuse_too_many(given)
     place = place_of(dataset)

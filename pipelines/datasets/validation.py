@@ -101,7 +101,7 @@ def _read(raw: Any, table: Table, path: str, line: str, *, as_text: bool) -> tup
 
 def _named(error: RowError, table: Table, path: str, line: str) -> Iterator[Fault]:
     for field, message in error.faults.items():
-        # What is no field is shown in quotes already.
+        # An unknown field is quoted already.
         known = field in table.fields
         yield Fault(at(path, field) if known else path, f"{'' if known else f'{field} '}{message}{line}")
 

@@ -151,7 +151,7 @@ def _refuse_cycles(steps: list[StepDefinition], drafts: list[Draft], faults: Fau
         faults.add(paths[cycle[0]], f"the steps wait for each other in a cycle: {' -> '.join(cycle)}")
 
 
-# Reads one step, with everything about it that can be told without looking at the others.
+# Reads one step, with every fault that can be found without looking at the others.
 
 
 DAY = 86_400  # seconds
@@ -304,7 +304,7 @@ def read_people(reader: Reader, known_roles: Collection[str] | None) -> dict[str
 
 
 def check_people(reader: Reader, step: StepDefinition) -> None:
-    """Whoever is asked can be late; whoever is not asked cannot. A template may yet say who does the step."""
+    """Only steps that ask a person may have deadlines and votes. A template may still say who does the step."""
     if step.agent_role and not step.requires_approval:
         _refuse(reader, step, OF_PEOPLE, "is for a person's step, or an agent's with requires_approval")
     if step.human_role:

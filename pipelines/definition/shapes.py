@@ -50,7 +50,7 @@ class RetryDefinition:
 
 @dataclass(frozen=True, slots=True)
 class ReminderDefinition:
-    """When the asked person is reminded; with a `human_role`, that role is told as well."""
+    """When the asked person is reminded; with a `human_role`, that role is notified as well."""
 
     after_seconds: float  # since the person was asked
     human_role: str | None = None
@@ -123,9 +123,9 @@ class PipelineDefinition:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, shared with nobody."""
-        told = {part.name: _plain(getattr(self, part.name)) for part in fields(self)}
+        members = {part.name: _plain(getattr(self, part.name)) for part in fields(self)}
         # What was not said stays out, so that definitions from before there were subjects keep their digest.
-        return {name: value for name, value in told.items() if name != "subject" or value}
+        return {name: value for name, value in members.items() if name != "subject" or value}
 
     def digest(self) -> str:
         """SHA-256 over `to_dict`, in hexadecimal: equal for equal definitions, however they were written."""

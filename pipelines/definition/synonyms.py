@@ -4,7 +4,7 @@ They are the names under which schedulers in camelCase keep the same things, so 
 behind this module, and every answer, has our own spelling. A fault is still named by the path that the caller wrote.
 
 Numbers are converted where the unit or the meaning differs: `delay` and `timeout` are milliseconds, `maxRetries` counts the tries after
-the first one, and a priority of 0 says that none is set. A value of the wrong kind is passed on as it is: whoever reads it complains.
+the first one, and a priority of 0 says that none is set. A value of the wrong kind is passed on as it is: it is reported where it is read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Translated:
 
 
 def translate(data: Any, kind: Kind) -> Translated:
-    """`data` in our spelling. Never raises: what is no object of this kind is left for those who read it. Changes nothing in `data`."""
+    """`data` in our spelling. Never raises: anything that is not an object of this kind is returned as it is. Changes nothing in `data`."""
     faults: list[Fault] = []
     written: dict[str, tuple[str, str]] = {}
     return Translated(_object(data, kind, "", "", faults, written), faults, written)

@@ -62,7 +62,7 @@ def _tell_periods(deliverable: Deliverable) -> None:
 def delete(tenant_id: UUID, deliverable_id: UUID) -> None:
     """Raises `NotFound`, and `DeliverableInUse` when it has had a period."""
     with tenant_scope(tenant_id):
-        # Whoever starts a period of it holds the row until the period is there to be seen.
+        # The start of a period holds the row until the period is visible.
         found = _locked(tenant_id, deliverable_id)
         if DeliverablePeriod.objects.for_tenant(tenant_id).filter(deliverable_id=deliverable_id).exists():
             raise DeliverableInUse(f"The deliverable {found.key!r} has periods; end it instead.")

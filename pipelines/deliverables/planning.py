@@ -76,7 +76,7 @@ def heed_dead_letter(activity: Any) -> None:
 
 
 def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePeriod:
-    """Ask the planner anew, when the one before came to no plan. What people were asked because of that one is withdrawn.
+    """Ask the planner again, when the one before produced no plan. What people were asked because of that one is withdrawn.
 
     Raises `NotFound`, `PeriodNotPlanning`, `PlannerAtWork`.
     """
@@ -104,7 +104,7 @@ def _without_plan(tenant_id: UUID, period_id: UUID, actor: str) -> DeliverablePe
     known = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id).first()
     if known is None:
         raise NotFound("period", period_id)
-    # The planner first, as whoever moves it holds it when asking for the period.
+    # The planner first: a transaction that moves it holds it when it locks the period.
     _retire_planner(tenant_id, known.planner_activity_id, actor)
     period = period_counts.locked(tenant_id).get(pk=period_id)
     if period.status != PeriodState.PLANNING:
@@ -115,7 +115,7 @@ def _without_plan(tenant_id: UUID, period_id: UUID, actor: str) -> DeliverablePe
 
 
 def _retire_planner(tenant_id: UUID, activity_id: UUID, actor: str) -> None:
-    """Close what is left of a planner that came to no plan. A person who was to plan is no longer asked to."""
+    """Close what is left of a planner that produced no plan. A person who was to plan is no longer asked to."""
     planning = activity_tree.lock(tenant_id, [activity_id]).get(activity_id)
     if planning is None:
         return
@@ -185,18 +185,18 @@ def _new_run(period: DeliverablePeriod, deliverable: Deliverable, place: int, it
 
 
 def _send_back(period: DeliverablePeriod, activity_id: UUID, faults: Sequence[Fault]) -> None:
-    """The planner does it again, told what was wrong; after too many rounds people have to see to it, as with a person's plan."""
+    """The planner does it again and gets the faults; after too many rounds, or for a person's plan, people have to solve it."""
     refused = Activity.objects.for_tenant(period.tenant_id).get(pk=activity_id)
-    told = "\n".join(f"- {fault}" for fault in faults)
+    listed = "\n".join(f"- {fault}" for fault in faults)
     _update(period, plan_faults=[{"path": fault.path, "message": fault.message} for fault in faults])
     if refused.agent_role is None or refused.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
-        _give_up(period, refused, told)
+        _give_up(period, refused, listed)
         return
-    notes = f"The plan cannot be taken up. Correct it and answer with the whole plan again.\n{told}"
+    notes = f"The plan cannot be taken up. Correct it and answer with the whole plan again.\n{listed}"
     _update(period, planner_activity_id=approvals.revise(refused, notes=notes, actor=ACTOR))
 
 
-def _give_up(period: DeliverablePeriod, refused: Activity, told: str) -> None:
+def _give_up(period: DeliverablePeriod, refused: Activity, faults: str) -> None:
     deliverable = Deliverable.objects.for_tenant(period.tenant_id).get(pk=period.deliverable_id)
     title = f"No plan for {period.starts_on:%B %Y} of {deliverable.name}"[:200]
     escalation = NewActivity(
@@ -209,14 +209,14 @@ def _give_up(period: DeliverablePeriod, refused: Activity, told: str) -> None:
         link_kind=LinkKind.ESCALATION,
         deliverable_id=period.deliverable_id,
         period_id=period.pk,
-        reviewer_notes=told,
+        reviewer_notes=faults,
     )
     submit([escalation], actor=ACTOR)
     raise_alert(
         period.tenant_id,
         AlertKind.PLAN_INVALID,
         title,
-        body=told,
+        body=faults,
         activity_id=refused.pk,
         facts={"period": str(period.pk), "deliverable": str(period.deliverable_id)},
         dedup_key=f"plan_invalid:{refused.pk}",

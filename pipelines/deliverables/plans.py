@@ -54,7 +54,7 @@ class Offer:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As the planner is told."""
+        """As the planner gets it."""
         return {
             "key": self.key,
             "name": self.name,

@@ -1,7 +1,7 @@
 """A month begins: every active deliverable gets its period, and the planner is asked for the plan.
 
-A period and its planner's activity come into being in one transaction, so there is no period that nobody plans. Whoever asks for the
-same month again, at the same time or after a crash, finds the period there and makes nothing.
+A period and its planner's activity are created in one transaction, so every period has a planner. A second start of the same month, at the
+same time or after a crash, finds the period and creates nothing.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _why_not(tenant_id: UUID, deliverable_id: UUID) -> NotFound | DeliverableNot
     return DeliverableNotActive("The tenant is switched off.")
 
 
-# A period is called off: first its row says so, then its planner and its runs are cancelled one by one.
+# Cancelling a period: first its row says so, then its planner and its runs are cancelled one by one.
 #
 # Each in its own transaction, as for a run and its activities. A crash in between leaves a cancelled period with runs that still work;
 # cancelling again finishes the job.
@@ -146,7 +146,7 @@ REASON = "The period was cancelled."
 def cancel_period(tenant_id: UUID, period_id: UUID, *, actor: str, reason: str = "") -> DeliverablePeriod:
     """Raises `NotFound`, and `PeriodEnded` when it is completed."""
     with tenant_scope(tenant_id):
-        planner_id, runs = _call_off(tenant_id, period_id)
+        planner_id, runs = _flag_cancelled(tenant_id, period_id)
     if planner_id is not None:
         with suppress(TransitionRefused):  # It ended in this moment.
             activity_cancellation.cancel(tenant_id, planner_id, actor=actor, reason=reason or REASON)
@@ -157,7 +157,7 @@ def cancel_period(tenant_id: UUID, period_id: UUID, *, actor: str, reason: str =
         return DeliverablePeriod.objects.for_tenant(tenant_id).get(pk=period_id)
 
 
-def _call_off(tenant_id: UUID, period_id: UUID) -> tuple[UUID | None, list[UUID]]:
+def _flag_cancelled(tenant_id: UUID, period_id: UUID) -> tuple[UUID | None, list[UUID]]:
     """Flag the period. Returns its planner if that has not ended, and its runs that may have something under way."""
     periods = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id)
     flagged = periods.filter(status__in=(PeriodState.PLANNING, PeriodState.ACTIVE)).update(

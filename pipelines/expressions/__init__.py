@@ -22,7 +22,7 @@ n and t), lists in brackets; from data also objects.
 
 **Strict where it matters.** What is not there is null: a missing member, an index beyond the end, any member of null, a step
 without output. Null equals null, and `default(value, other)` replaces it; anything else done with null is an error, and so is
-a condition that is neither true nor false. Nothing is converted silently: true is no number, "5" is not 5, and text is
+a condition that is neither true nor false. Nothing is converted silently: true is not a number, "5" is not 5, and text is
 never ordered against numbers. `and` and `or` look at their right side only if the left one does not decide.
 """
 

@@ -64,7 +64,7 @@ class PeriodState(models.TextChoices):
 
 
 class Deliverable(TenantOwned):
-    """Something that is planned anew for every month, from the runs of some pipelines."""
+    """Something that is planned again for every month, as runs of some pipelines."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=63, validators=[key_validator])

@@ -1,6 +1,6 @@
 """Saving: schedules made, changed, switched and deleted, by the API, the admin and files alike.
 
-What is saved has passed `checking`. A change of the times makes the next time anew from now; so does switching on, since what passes
+What is saved has passed `check`. A change of the times computes the next time from now on; so does switching on, since what passes
 while a schedule is off is not made up for. Only a one-time schedule whose time has passed when it is given that time is still due: its
 policy of catching up decides what becomes of it. Beat's row is written in the same transaction.
 """
@@ -110,12 +110,12 @@ def _checked(tenant_id: UUID, members: Any) -> Checked:
 
 
 def _at_members(found: list[Fault]) -> list[Fault]:
-    """What is missing is told at the member that is missing, where forms and callers look for it."""
-    told: list[Fault] = []
+    """What is missing is reported at the missing member, where forms and callers look for it."""
+    moved: list[Fault] = []
     for fault in found:
         member, _, rest = fault.message.partition(" ")
-        told.append(Fault(member, rest) if not fault.path and member in MEMBERS else fault)
-    return told
+        moved.append(Fault(member, rest) if not fault.path and member in MEMBERS else fault)
+    return moved
 
 
 def _times(reader: Reader, form: Faults) -> tuple[Timing | None, dict[str, Any]]:
@@ -335,7 +335,7 @@ TARGET = ("target_type", "agent_role", "pipeline")
 WORK = ("params", "retry", "timeout_seconds", "priority", "catch_up", "overlap", "after_once")
 MEMBERS = ("name", "description", *TIMING, *TARGET, *WORK, "enabled")
 
-#: Members that exclude each other: whoever gives the first means to leave the others.
+#: Members that exclude each other: a change that names the first empties the others.
 _INSTEAD = {
     "cron": ("interval_ms",),
     "interval_ms": ("cron",),
@@ -383,7 +383,7 @@ def create(tenant_id: UUID, members: Any, *, actor: str, now: datetime | None = 
         checked = check(tenant_id, members)
         checked.raise_if_any()
         schedule = Schedule(id=uuid7(), tenant_id=tenant_id, created_by=actor, **checked.columns)
-        _plan_anew(schedule, now or clock.now(), is_new_time=True)
+        _compute_next_time(schedule, now or clock.now(), is_new_time=True)
         _store(schedule, made=True)
         _tell("schedule_created", schedule, actor)
         return schedule
@@ -425,7 +425,7 @@ def change(
         times_changed = any(before[name] != checked.columns[name] for name in TIMING)
         if times_changed or schedule.enabled != before["enabled"]:
             is_new_time = before["start_at"] != schedule.start_at or before["repeat"] != schedule.repeat
-            _plan_anew(schedule, now or clock.now(), is_new_time=is_new_time)
+            _compute_next_time(schedule, now or clock.now(), is_new_time=is_new_time)
         _store(schedule)
         _tell("schedule_changed", schedule, actor)
         return schedule
@@ -458,7 +458,7 @@ def _switch(schedule: Schedule, enabled: bool, actor: str, now: datetime | None)
     if schedule.enabled == enabled:
         return schedule
     schedule.enabled = enabled
-    _plan_anew(schedule, now or clock.now(), is_new_time=False)
+    _compute_next_time(schedule, now or clock.now(), is_new_time=False)
     _store(schedule)
     _tell("schedule_enabled" if enabled else "schedule_disabled", schedule, actor)
     return schedule
@@ -474,7 +474,7 @@ def _locked(tenant_id: UUID, schedule_id: UUID, expected_version: int | None = N
     return found
 
 
-def _plan_anew(schedule: Schedule, now: datetime, *, is_new_time: bool) -> None:
+def _compute_next_time(schedule: Schedule, now: datetime, *, is_new_time: bool) -> None:
     """From when on times count, and the first of them."""
     schedule.looked_until = now
     if schedule.repeat == Repeat.ONCE and is_new_time and schedule.start_at is not None:

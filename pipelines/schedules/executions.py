@@ -102,7 +102,7 @@ def locked(tenant_id: UUID, execution_id: UUID, *, skip_locked: bool = False) ->
 
 
 def cancel(tenant_id: UUID, execution_id: UUID, *, actor: str, reason: str = "") -> ScheduleExecution:
-    """What has not started never does, what runs is told to stop, each job in a transaction of its own. Idempotent.
+    """What has not started never starts, what runs is stopped, each job in a transaction of its own. Idempotent.
 
     Within somebody else's transaction the jobs at work are ended by the background task, some seconds later; else here. Raises
     `NotFound`, and `ExecutionEnded` when it ended otherwise before.

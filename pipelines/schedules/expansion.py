@@ -1,6 +1,6 @@
 """Expansion: from the parameters of a schedule to those of each job. The preview asks the same function as the firing.
 
-Rows are read as they are at that moment: what was added since the last time is there by itself, what does not match any more is not.
+Rows are read as they are at that moment: those added since the last time are included, those that no longer match are not.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Plan:
 
     @property
     def waits_for_batches(self) -> bool:
-        """Whether a batch is let go only after the one before has ended, or has begun."""
+        """Whether a batch starts only after the one before has ended, or has begun."""
         return self.is_expanded and self.pacing.gate is not BatchGate.DELAY
 
     def jobs(self) -> Iterator[Planned]:
@@ -231,7 +231,10 @@ def _schema_faults(
     try:
         with tenant_scope(tenant_id):
             refused = refusals(tenant_id, definition, sample)
-    except (PipelineError, AgentError):  # what is wrong with the target itself is told by those who check it
+    except (
+        PipelineError,
+        AgentError,
+    ):  # faults of the target itself are reported where the target is checked
         return []
     return [
         {"path": f"jobs[{index}].{fault['path']}", "message": fault["message"]}
@@ -244,7 +247,7 @@ def _schema_faults(
 
 
 ACTOR = "schedule"
-MOST_TOLD = 5  # faults of one job that its error's message names; the rest is beside it
+MOST_NAMED = 5  # faults of one job that its error's message names; the rest is beside it
 
 
 class TargetUnavailable(PipelineError):
@@ -282,7 +285,7 @@ def _key_of_pipeline(schedule: Schedule) -> str | None:
 def start(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> None:
     """Create the work of these jobs and note it on them, unsaved; a job whose parameters the agent does not take has failed.
 
-    Those for which there is no room in a backlog wait with the reason as their error, and are given again when their execution is settled.
+    Those for which there is no room in a backlog wait with the reason as their error, and are started when their execution is settled.
     In the caller's transaction. Raises `PipelineError` when the agent or the pipeline is gone or switched off.
     """
     if execution.definition["target_type"] == "agent":
@@ -371,8 +374,8 @@ def _refuse_unavailable(tenant_id: UUID, role: str) -> None:
 
 
 def _refusal(faults: list[dict[str, str]]) -> dict[str, Any]:
-    told = "; ".join(f"{fault['path']}: {fault['message']}" for fault in faults[:MOST_TOLD])
-    return {"code": "invalid_params", "message": told, "faults": faults}
+    message = "; ".join(f"{fault['path']}: {fault['message']}" for fault in faults[:MOST_NAMED])
+    return {"code": "invalid_params", "message": message, "faults": faults}
 
 
 def _activity(execution: ScheduleExecution, job: ScheduleJob) -> NewActivity:
@@ -386,7 +389,7 @@ def _activity(execution: ScheduleExecution, job: ScheduleJob) -> NewActivity:
         retry=given["retry"],
         timeout_seconds=given["timeout_seconds"],
         not_before=_begin(job),
-        # The schedule may be deleted by now; its work is still told apart from other work by its id.
+        # The schedule may be deleted by now; its id still tells its work from other work.
         schedule_id=UUID(given["schedule"]),
         wake_reason=WakeReason.SCHEDULED,
         metadata={"schedule_execution": str(execution.pk), "schedule_job": str(job.pk)},

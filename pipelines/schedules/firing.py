@@ -1,7 +1,8 @@
 """Firing: what becomes of each nominal time. Each is on record once, with what came of it, however many schedulers look.
 
 The row of the schedule is the lock, and its `looked_until` says up to where everything is on record. Both move in the transaction that
-records the times and their executions. So whoever dies before the commit has done nothing, and two at once find each other's work done.
+records the times and their executions. So a process that dies before the commit has done nothing, and of two at the same time the second
+finds the work of the first.
 
     on time   the time came less than the check interval and a margin ago: it is fired
     missed    nobody looked in time: the schedule's `catch_up` says how many of the latest are fired after all
@@ -138,7 +139,7 @@ def _fire_locked(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> 
             pk__in=ids, enabled=True, next_run_at__lte=now, tenant__is_active=True, tenant__paused=False
         )
         active = pausing.with_pauses(rows, PauseKind.SCHEDULE).filter(paused=False)
-        # Skipping what is locked, so that several schedulers neither wait for each other nor for whoever edits a schedule.
+        # Skipping what is locked, so that schedulers wait neither for each other nor for a person who edits a schedule.
         locked = active.select_related("pipeline").select_for_update(of=("self",), skip_locked=True)
         looks = [due_times(schedule, now, earliest) for schedule in locked]
         return record(tenant_id, looks, now) if looks else []
@@ -248,7 +249,7 @@ MISSED = "The time had passed, and the schedule does not catch up on it."
 
 
 def missed_times(look: Look) -> list[Firing]:
-    """Each missed time by itself; a long row of them, as after a month without power, as one record."""
+    """A record for each missed time; one record for a long row of them, as after a month without power."""
     count = look.missed.skipped_count
     if count <= LISTED:
         return [record_of(look, nominal, FiringState.SKIPPED, MISSED) for nominal in look.missed.skipped()]

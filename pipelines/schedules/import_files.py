@@ -5,7 +5,7 @@
     pipelines:  [a definition, as in a pipeline file]    a changed one becomes a new version
     schedules:  [{name, ...}]                            as the API has them; one of the same name is changed to what is said here
 
-All of a tenant's own happens in one transaction, or nothing of it. Loading a document twice changes nothing the second time.
+Everything of the tenant is loaded in one transaction, or nothing. Loading a document twice changes nothing the second time.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class InvalidDocument(DefinitionError):
 
 
 def check(data: Mapping[str, Any]) -> None:
-    """That a document has no other parts and each is a list of objects. Raises `InvalidDocument`."""
-    faults = [Fault(name, "is no part of a document of schedules") for name in data if name not in PARTS]
+    """Check that a document has only these parts, each a list of objects. Raises `InvalidDocument`."""
+    faults = [Fault(name, "is not a part of a document of schedules") for name in data if name not in PARTS]
     for part in PARTS:
         items = data.get(part, [])
         if not isinstance(items, list):
@@ -59,7 +59,7 @@ def check(data: Mapping[str, Any]) -> None:
 
 
 def make_agents(data: Mapping[str, Any]) -> Iterator[str]:
-    """Make the roles that the registry lacks, and tell of each. Where the caller may write the registry. Raises `InvalidDocument`."""
+    """Create the roles that the registry lacks; yields a line about each. Needs to write the registry. Raises `InvalidDocument`."""
     for index, item in enumerate(data.get("agents", [])):
         place = at("agents", index)
         spelled = synonyms.translate(item, synonyms.AGENT)
@@ -83,7 +83,7 @@ def make_agents(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def load(tenant_id: UUID, data: Mapping[str, Any], *, folder: Path, actor: str) -> list[str]:
-    """Bring a tenant's tables, pipelines and schedules to what a document says; what became of each. Raises `InvalidDocument`."""
+    """Create or change a tenant's tables, pipelines and schedules as a document says; a line about each. Raises `InvalidDocument`."""
     parts: tuple[tuple[str, Callable[[Any], str]], ...] = (
         ("datasets", lambda item: _load_dataset(tenant_id, item, folder)),
         ("pipelines", lambda item: _load_pipeline(tenant_id, item, actor)),
@@ -152,7 +152,7 @@ def _load_schedule(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
 
 
 def _refuse_unknown(item: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
-    faults = [Fault(at(place, name), "is no member of this object") for name in item if name not in known]
+    faults = [Fault(at(place, name), "is not a member of this object") for name in item if name not in known]
     if faults:
         raise InvalidDocument(faults)
 

@@ -47,7 +47,8 @@ MOST_TRIES = 5
 def expand(tenant_id: UUID, execution_id: UUID) -> None:
     """Record the jobs of an execution and start them. Does nothing while somebody else is at it. Idempotent.
 
-    Whatever is wrong with the execution makes it fail, and is told there. Raises the error with which PostgreSQL is away.
+    Whatever is wrong with the execution makes it fail, and is recorded with it. Raises the database's error when PostgreSQL cannot be
+    reached.
     """
     try:
         execution = _take_up(tenant_id, execution_id)
@@ -118,7 +119,7 @@ def _only_job(execution: ScheduleExecution) -> Planned | None:
             execution.tenant_id, execution.definition, asked_at=execution.started_at
         ).jobs()
     except ExpansionError:
-        return None  # By itself it fails, and says why.
+        return None  # Expanded alone it fails, and says why.
     return planned if expansion.takes(execution, planned.params) else None
 
 
@@ -282,18 +283,18 @@ def _settle(tenant_id: UUID, execution_id: UUID) -> None:
 # How executions end: batches start one after the other, a status is given, and an execution that waited begins.
 #
 # Everything is decided from the jobs as they are, under the locks of schedule and execution, in this order. So it may be done at any time,
-# by any process, twice; of two jobs that end at the same time the later one is not missed, since whoever looks afterwards sees both.
+# by any process, twice; of two jobs that end at the same time the later one is not missed, since the next look sees both.
 
 
 BATCHES_AT_ONCE = 50  # a batch of which no job could be started makes way for the next at once
 BEGUN_AT_ONCE = 100  # of the jobs that wait for room
 MOST_ERRORS = 100  # kept with an execution; each job keeps its own
-TOLD = 5  # errors that an alert names
+MOST_NAMED = 5  # errors that an alert names
 LONGEST_ERROR = 500  # characters
 
 
 def settle_jobs(tenant_id: UUID, execution_id: UUID) -> UUID | None:
-    """Let the next batch go, or end the execution, when it is time for either. Idempotent.
+    """Start the next batch, or end the execution, when it is time for either. Idempotent.
 
     Returns the execution that waited for this one and begins now: it is to be expanded.
     """
@@ -303,7 +304,7 @@ def settle_jobs(tenant_id: UUID, execution_id: UUID) -> UUID | None:
             return None
         for _ in range(BATCHES_AT_ONCE):
             first = _first_open(execution)
-            if first is None or not _let_go(execution, *_whose_turn_it_is(execution, first.batch)):
+            if first is None or not _start_jobs(execution, *_jobs_whose_turn_it_is(execution, first.batch)):
                 break
         if first is not None:
             _note_batches(execution, first.batch)
@@ -312,8 +313,8 @@ def settle_jobs(tenant_id: UUID, execution_id: UUID) -> UUID | None:
         return _begin_queued(execution)
 
 
-def begin_stranded(tenant_id: UUID, execution_id: UUID) -> bool:
-    """Let a queued execution begin when nothing of its schedule is under way any more."""
+def begin_queued_alone(tenant_id: UUID, execution_id: UUID) -> bool:
+    """Begin a queued execution when nothing of its schedule is under way any more."""
     with tenant_scope(tenant_id):
         execution = _locked_with_schedule(tenant_id, execution_id)
         if execution is None or execution.status != ExecutionStatus.QUEUED:
@@ -346,7 +347,7 @@ def _note_batches(execution: ScheduleExecution, done: int) -> None:
         execution.save(update_fields=["metadata"])
 
 
-def _whose_turn_it_is(execution: ScheduleExecution, batch: int) -> tuple[list[ScheduleJob], datetime]:
+def _jobs_whose_turn_it_is(execution: ScheduleExecution, batch: int) -> tuple[list[ScheduleJob], datetime]:
     """What waits in the earliest batch that has not ended, or after one that has begun, and since when it may; where batches do not wait
     for each other, what waits for room in any of them.
     """
@@ -377,7 +378,7 @@ def _begun_at(execution: ScheduleExecution, batch: int) -> datetime | None:
     return min((each for each in moments if each is not None), default=None)
 
 
-def _let_go(execution: ScheduleExecution, waiting: Sequence[ScheduleJob], since: datetime) -> int:
+def _start_jobs(execution: ScheduleExecution, waiting: Sequence[ScheduleJob], since: datetime) -> int:
     """Start jobs whose turn has come; how many do not wait any more. Those of a batch begin the stagger delay after the end of those
     before, or after their beginning; those that had no room, as soon as there is some.
     """
@@ -480,8 +481,8 @@ def _tell(execution: ScheduleExecution, settings: SchedulerSettings) -> None:
     """Once per execution, however often it is tried again."""
     if not (settings.monitoring_enabled and settings.notify_on_failure):
         return
-    named = [f"{error['message']}" for error in execution.errors[:TOLD]]
-    if len(execution.errors) > TOLD:
+    named = [f"{error['message']}" for error in execution.errors[:MOST_NAMED]]
+    if len(execution.errors) > MOST_NAMED:
         named.append("and more, which are shown with the execution")
     counted = f"{execution.jobs_failed} of {execution.jobs_created} jobs failed."
     raise_alert(

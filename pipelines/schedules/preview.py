@@ -93,7 +93,7 @@ def of_members(
     refused = [
         {"path": fault.path, "message": fault.message} for fault in _without_name(checked.faults_of_work)
     ]
-    return replace(found, errors=refused + [error for error in found.errors if not _is_told(error, refused)])
+    return replace(found, errors=refused + [error for error in found.errors if not _is_named(error, refused)])
 
 
 def coming(schedule: Schedule, *, count: int, now: datetime | None = None) -> list[datetime]:
@@ -109,10 +109,10 @@ def _beginning(schedule: Schedule, now: datetime) -> datetime:
     return now
 
 
-def _is_told(error: dict[str, str], told: list[dict[str, str]]) -> bool:
+def _is_named(error: dict[str, str], named: list[dict[str, str]]) -> bool:
     """Whether a fault of a job, `jobs[0].params.x`, is one of the parameters themselves, `params.x`."""
     path = re.sub(r"^jobs\[\d+\]\.", "", error["path"])
-    return {"path": path, "message": error["message"]} in told
+    return {"path": path, "message": error["message"]} in named
 
 
 def _of(
@@ -146,7 +146,7 @@ def _fewer_at_once(schedule: Schedule, definition: Mapping[str, Any], work: expa
         return []
     with tenant_scope(schedule.tenant_id):
         agent = Agent.objects.filter(role=role).first()
-        if agent is None:  # which is told by those who check the target
+        if agent is None:  # reported where the target is checked
             return []
         own = AgentConfig.objects.for_tenant(schedule.tenant_id).filter(agent=agent).first()
         tenant = configuration.tenant_with_plan(schedule.tenant_id)

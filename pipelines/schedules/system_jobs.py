@@ -1,7 +1,7 @@
 """What system jobs do for schedules. Rows say what there is to do, so a hint that is lost, late or double changes nothing.
 
     due        times have come                              unexpanded  executions without all of their jobs
-    unsettled  batches to let go, executions that end       uncancelled jobs of cancelled executions that go on
+    unsettled  batches to start, executions that end        uncancelled jobs of cancelled executions that still run
 
 One execution that fails here hinders no other.
 """
@@ -80,7 +80,7 @@ def unexpanded() -> QuerySet[ScheduleExecution]:
 
 
 def unsettled() -> QuerySet[ScheduleExecution]:
-    """Executions that end, let a batch go, or begin: none of their jobs is at work, some wait for room, a batch waits for one that has
+    """Executions that end, start a batch, or begin: none of their jobs is at work, some wait for room, a batch waits for one that has
     begun, or nothing of their schedule is at work.
     """
     jobs = ScheduleJob.objects.filter(execution_id=OuterRef("pk"), state__in=OPEN)
@@ -132,7 +132,7 @@ def _listed(rows: QuerySet[ScheduleExecution]) -> list[tuple[UUID, UUID]]:
 
 
 def _settle(tenant_id: UUID, execution_id: UUID) -> None:
-    lifecycle.begin_stranded(tenant_id, execution_id)
+    lifecycle.begin_queued_alone(tenant_id, execution_id)
     following = lifecycle.settle_jobs(tenant_id, execution_id)
     lifecycle.expand(tenant_id, execution_id if following is None else following)
 

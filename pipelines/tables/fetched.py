@@ -127,7 +127,7 @@ LONGEST_VALUE = 100_000  # characters
 
 
 class BadTable(Exception):
-    """The text is no table. Says the line."""
+    """The text is not a table. Names the line."""
 
 
 def csv_lines(file: BinaryIO) -> Generator[tuple[int, dict[str, str]]]:
@@ -177,7 +177,7 @@ def _values(number: int) -> str:
 # The folder of a tenant in which an operator puts files for its data sources.
 #
 # `ORCHESTRATOR_DATA_FOLDER/<tenant id>/<dataset>.csv` or `.json`. Only regular files that lie there themselves are
-# opened: a link, wherever it leads, is no file of the tenant's, and neither is a pipe or a device.
+# opened: links are refused wherever they lead, and so are pipes and devices.
 
 
 SUFFIXES = (".csv", ".json")
@@ -185,7 +185,7 @@ _HERE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NoSuchFile(Exception):
-    """There is no such file in the tenant's folder, or it is none that may be read."""
+    """There is no such file in the tenant's folder, or it may not be read."""
 
 
 @contextmanager
@@ -218,7 +218,7 @@ def _folder(tenant_id: UUID) -> Iterator[int]:
 def _found(folder: int, name: str) -> tuple[int, str]:
     for suffix in SUFFIXES:
         try:
-            # A pipe without a writer would hold whoever opens it.
+            # Opening a pipe without a writer would block.
             handle = os.open(name + suffix, _HERE | os.O_NONBLOCK, dir_fd=folder)
         except FileNotFoundError:
             continue

@@ -19,7 +19,7 @@ from tenants.context import tenant_scope
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a query. Each iteration reads anew, so that it can be gone through as often as a product needs.
+    """The values of a query. Each iteration reads again, so that it can be repeated as often as a product needs.
 
     An address is asked only once: its rows are kept for as long as this object.
     """

@@ -1,4 +1,4 @@
-"""Cron expressions: what they match, told apart from clocks and zones.
+"""Cron expressions: what they match, whatever clocks and zones do.
 
 The library cronsim reads the fields and knows which days match. What is here says what is wrong in words, and
 yields wall times: the readings of a clock that never changes. `clock.py` knows of those that do.
@@ -58,7 +58,7 @@ NEVER = "never fires: no month that it names has such a day"
 
 
 class CronError(ValueError):
-    """The expression is no cron, or one that never fires. The message completes "the cron ..."."""
+    """The expression is not a cron, or one that never fires. The message completes "the cron ..."."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _is_valid(index: int, word: str) -> bool:
     if PECULIAR.search(word) and not PECULIAR_WHOLE[index].fullmatch(word):
         return False
     if any(int(step) > LARGEST_STEPS[index] for step in STEP.findall(word)):
-        return False  # */90 in the field of minutes is no way to say every 90 minutes
+        return False  # */90 in the field of minutes does not mean every 90 minutes
     alone = ["*"] * len(FIELDS)
     alone[index] = word
     try:

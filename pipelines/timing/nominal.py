@@ -154,7 +154,7 @@ class DstFold(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """When a schedule fires. `reading.read` makes valid ones; whoever makes one by hand vouches for it."""
+    """When a schedule fires. `parsing.read` makes only valid ones; nothing checks one that is made by hand."""
 
     repeat: Repeat
     cron: str | None = None
@@ -176,7 +176,7 @@ def times(
 ) -> Iterator[datetime]:
     """The nominal times in UTC, in order, each once: later than `after`, at latest at `until`, at most `limit`.
 
-    Both bounds must be aware. Ends by itself: with the timing's own end, or with the year 2199. Raises ValueError
+    Both bounds must be aware. Ends with the timing's own end, or with the year 2199. Raises ValueError
     for a naive bound, and `cron.CronError` for a timing whose cron nobody has checked.
     """
     low, high = _bounds(timing, after, until)

@@ -1,8 +1,8 @@
 """What a caller's role and a token's scopes allow.
 
 A view says what it needs: `required_role = Role.ADMIN`, or by action or method, `{"approve": Role.REVIEWER,
-"put": Role.ADMIN}`. What it does not say is safe: reading needs a viewer, everything else an operator. Scopes
-only ever take away.
+"put": Role.ADMIN}`. Without it, reading needs a viewer, everything else an operator. Scopes only
+restrict this further.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Forbidden(PermissionDenied):
 
 
 class RolePermission(BasePermission):
-    """Lets callers in whose role includes the view's, and whose token's scopes include its resource."""
+    """Admits callers whose role includes the one that the view needs, and whose token's scopes include its resource."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         principal = caller_of(request)

@@ -34,13 +34,13 @@ class Command(BaseCommand):
             data = load(text, filename=file.name)
             import_files.check(data)
             with system_scope():  # The registry is the platform's.
-                told = list(import_files.make_agents(data))
-            told += import_files.load(owner.pk, data, folder=file.parent, actor=ACTOR)
+                lines = list(import_files.make_agents(data))
+            lines += import_files.load(owner.pk, data, folder=file.parent, actor=ACTOR)
         except DefinitionError as error:
             for fault in error.faults:
                 self.stderr.write(str(fault))
             raise SystemExit(1) from error
         about = ("schedules", file.name)
-        audit.record_command("load_schedule", tenant_id=owner.pk, about=about, detail={"lines": len(told)})
-        for line in told:
+        audit.record_command("load_schedule", tenant_id=owner.pk, about=about, detail={"lines": len(lines)})
+        for line in lines:
             self.stdout.write(line)
