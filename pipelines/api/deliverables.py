@@ -139,10 +139,6 @@ class PeriodFilter(StrictFilterSet):
     at_risk = FlagFilter()
     starts_on = django_filters.DateFilter()
 
-    class Meta:
-        model = DeliverablePeriod
-        fields: tuple[str, ...] = ()
-
 
 def shown_period(tenant_id: UUID, period_id: UUID) -> Any:
     """The period as the API shows it, in the caller's `tenant_scope`. Raises `NotFound`."""

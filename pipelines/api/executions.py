@@ -149,10 +149,6 @@ class ExecutionFilter(StrictFilterSet):
     nominal_after = django_filters.IsoDateTimeFilter(field_name="nominal_at", lookup_expr="gte")
     nominal_before = django_filters.IsoDateTimeFilter(field_name="nominal_at", lookup_expr="lt")
 
-    class Meta:
-        model = ScheduleExecution
-        fields: tuple[str, ...] = ()
-
 
 class Executions(SchedulePart):
     filterset_class = ExecutionFilter
@@ -203,10 +199,6 @@ class JobFilter(StrictFilterSet):
     state = django_filters.MultipleChoiceFilter(choices=JobState.choices)
     batch = django_filters.NumberFilter()
 
-    class Meta:
-        model = ScheduleJob
-        fields: tuple[str, ...] = ()
-
 
 class ExecutionJobs(SchedulePart):
     queryset = ScheduleJob.objects
@@ -232,10 +224,6 @@ class FiringFilter(StrictFilterSet):
     state = django_filters.MultipleChoiceFilter(choices=FiringState.choices)
     nominal_after = django_filters.IsoDateTimeFilter(field_name="nominal_at", lookup_expr="gte")
     nominal_before = django_filters.IsoDateTimeFilter(field_name="nominal_at", lookup_expr="lt")
-
-    class Meta:
-        model = Firing
-        fields: tuple[str, ...] = ()
 
 
 class Firings(SchedulePart):

@@ -233,10 +233,6 @@ class PipelineRunFilter(StrictFilterSet):
     started_after = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="gte")
     started_before = django_filters.IsoDateTimeFilter(field_name="started_at", lookup_expr="lt")
 
-    class Meta:
-        model = PipelineRun
-        fields: tuple[str, ...] = ()
-
     def with_label(self, rows: QuerySet[PipelineRun], name: str, label: str) -> QuerySet[PipelineRun]:
         return selectors.with_label(rows, label)
 

@@ -206,10 +206,6 @@ class ScheduleFilter(StrictFilterSet):
     pipeline = django_filters.CharFilter(field_name="pipeline__key")
     repeat = django_filters.ChoiceFilter(choices=Repeat.choices)
 
-    class Meta:
-        model = Schedule
-        fields: tuple[str, ...] = ()
-
 
 @described(many="The schedules", one="One schedule")
 class ScheduleViewSet(Pausable, VersionedResource):
