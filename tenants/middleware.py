@@ -43,11 +43,11 @@ class TracingMiddleware:
         caller = {"traceparent": request.headers.get("traceparent", "")}
         with tracing.span(method, tracing.SERVER, attributes=attributes, causes=[caller]):
             response = self.get_response(request)
-            _say_what_became_of(request, response)
+            _note_outcome(request, response)
         return response
 
 
-def _say_what_became_of(request: HttpRequest, response: HttpResponse) -> None:
+def _note_outcome(request: HttpRequest, response: HttpResponse) -> None:
     route = getattr(request.resolver_match, "route", "")
     facts = {"http.response.status_code": response.status_code} | ({"http.route": route} if route else {})
     tracing.note(f"{request.method} {route}".strip(), **facts)

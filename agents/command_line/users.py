@@ -279,7 +279,7 @@ def _home() -> Path:
 
 logger = logging.getLogger(__name__)
 
-#: Read into the settings when the process starts, and by nothing after.
+#: Read into the settings when the process starts, and not read again.
 SECRETS = (
     "DATABASE_URL", "DATABASE_URL_SYSTEM", "REDIS_URL", "CELERY_BROKER_URL", "MONGODB_URI", "SECRET_KEY", "FIELD_ENCRYPTION_KEYS",
     "EMAIL_URL", "SLACK_SIGNING_SECRET", "SLACK_WEBHOOK_URL", "FLOWER_BASIC_AUTH",
@@ -289,9 +289,9 @@ _GET_DUMPABLE, _SET_DUMPABLE = 3, 4  # of prctl
 
 
 def close() -> None:
-    """Nobody may look into this process from now on: what /proc tells of it belongs to root, and no debugger of its user can attach.
+    """From now on nobody may look into this process: its files under /proc belong to root, and no debugger of its user can attach.
 
-    Idempotent. Children that are forked keep it, programs that are started do not.
+    Idempotent. Forked children inherit this, programs that are started do not.
     """
     if sys.platform.startswith("linux") and ctypes.CDLL(None).prctl(_GET_DUMPABLE, 0, 0, 0, 0) != 0:
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
