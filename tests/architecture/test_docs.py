@@ -13,6 +13,7 @@ from django.core.management import get_commands
 
 from activities import diagram, states
 from tests.architecture import tree
+from tests.cases import in_one_test
 from tests.reading import blocks
 
 DOCS = tree.ROOT / "docs"
@@ -128,7 +129,7 @@ def test_operations_names_no_setting_that_is_gone() -> None:
     } == set()
 
 
-@tree.each(DOCUMENTS, _name)
+@in_one_test("document", DOCUMENTS, ids=_name)
 def test_every_link_leads_somewhere(document: Path) -> None:
     lost = []
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
@@ -142,7 +143,7 @@ def test_every_link_leads_somewhere(document: Path) -> None:
     assert lost == []
 
 
-@tree.each(DOCUMENTS, _name)
+@in_one_test("document", DOCUMENTS, ids=_name)
 def test_every_path_that_is_named_exists(document: Path) -> None:
     places = [tree.ROOT, *(tree.ROOT / app for app in tree.APPS), tree.ROOT / "activities" / "admission"]
     of_the_reader = {
@@ -164,7 +165,7 @@ def test_every_path_that_is_named_exists(document: Path) -> None:
     ] == []
 
 
-@tree.each(DOCUMENTS, _name)
+@in_one_test("document", DOCUMENTS, ids=_name)
 def test_every_command_that_is_named_exists(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", _text("Makefile"), re.MULTILINE))
@@ -197,7 +198,7 @@ def test_every_name_of_code_that_architecture_gives_exists() -> None:
     assert names - known == set()
 
 
-@tree.each(DOCUMENTS, _name)
+@in_one_test("document", DOCUMENTS, ids=_name)
 def test_every_dotted_name_that_is_given_exists(document: Path) -> None:
     known = {module.name: module.text for module in tree.modules()}
     missing = []
@@ -261,7 +262,7 @@ def test_the_licence_is_the_one_that_the_project_names() -> None:
     assert "Apache License 2.0" in _text("README.md")
 
 
-@tree.each(DOCUMENTS, _name)
+@in_one_test("document", DOCUMENTS, ids=_name)
 def test_documents_are_plain(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
 

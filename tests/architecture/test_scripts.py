@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.architecture import tree
+from tests.cases import in_one_test
 
 SHARED_BY_OTHERS = {"library.lua", "files.lua"}  # prepended to every admission script; nobody calls it
 
@@ -42,7 +43,7 @@ def _sources(app: str) -> tuple[str, ...]:
     return tuple(source.read_text(encoding="utf-8") for source in (tree.ROOT / app).rglob("*.py"))
 
 
-@tree.each(LUA, _name)
+@in_one_test("path", LUA, ids=_name)
 def test_a_script_says_what_it_does_with_which_keys(path: Path) -> None:
     header = _header(path)
 
@@ -50,7 +51,7 @@ def test_a_script_says_what_it_does_with_which_keys(path: Path) -> None:
     assert re.search(r"^-- KEYS\[1\] +\S", header, re.MULTILINE)
 
 
-@tree.each([path for path in LUA if path.name not in SHARED_BY_OTHERS], _name)
+@in_one_test("path", [path for path in LUA if path.name not in SHARED_BY_OTHERS], ids=_name)
 def test_a_script_says_what_it_takes_and_returns(path: Path) -> None:
     header = _header(path)
 
@@ -58,7 +59,7 @@ def test_a_script_says_what_it_takes_and_returns(path: Path) -> None:
     assert re.search(r"^-- Returns +\S", header, re.MULTILINE)
 
 
-@tree.each(LUA, _name)
+@in_one_test("path", LUA, ids=_name)
 def test_a_script_takes_the_time_from_redis_and_leaves_nothing_global(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
 
@@ -68,7 +69,7 @@ def test_a_script_takes_the_time_from_redis_and_leaves_nothing_global(path: Path
     assert not re.search(r'call\("KEYS"|call\(\'KEYS\'', text), "KEYS walks the whole database"
 
 
-@tree.each([path for path in SQL if path.name not in RUN_BY_MIGRATIONS], _name)
+@in_one_test("path", [path for path in SQL if path.name not in RUN_BY_MIGRATIONS], ids=_name)
 def test_a_statement_says_what_it_does_takes_and_returns(path: Path) -> None:
     header = _header(path)
 
@@ -79,7 +80,7 @@ def test_a_statement_says_what_it_does_takes_and_returns(path: Path) -> None:
     assert re.search(r"^-- Returns +\S", header, re.MULTILINE)
 
 
-@tree.each([path for path in SQL if path.name not in RUN_BY_MIGRATIONS], _name)
+@in_one_test("path", [path for path in SQL if path.name not in RUN_BY_MIGRATIONS], ids=_name)
 def test_the_header_of_a_statement_names_every_parameter(path: Path) -> None:
     parameters = re.search(
         r"^-- Parameters(.+?)(?=^-- (?:Returns|Guarantee|Plan)|\Z)", _header(path), re.MULTILINE | re.DOTALL
@@ -92,7 +93,7 @@ def test_the_header_of_a_statement_names_every_parameter(path: Path) -> None:
     assert {name for name in used if name not in named and not set(name.split("_")) <= named} == set()
 
 
-@tree.each([path for path in (*LUA, *SQL) if path.name not in SHARED_BY_OTHERS], _name)
+@in_one_test("path", [path for path in (*LUA, *SQL) if path.name not in SHARED_BY_OTHERS], ids=_name)
 def test_every_file_is_loaded_by_its_own_app(path: Path) -> None:
     texts = _sources(path.relative_to(tree.ROOT).parts[0])
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -108,24 +107,3 @@ def _imported(module: Module) -> Iterator[str]:
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def each(
-    values: Iterable[Any], name: Callable[[Any], str] = str
-) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
-    """Makes one test of a check of one thing: it is done for all of them, and what is wrong is told with the name of each."""
-
-    def made(check: Callable[[Any], None]) -> Callable[[], None]:
-        def test() -> None:
-            wrong = {}
-            for value in values:
-                try:
-                    check(value)
-                except AssertionError as error:
-                    wrong[name(value)] = str(error)
-            assert wrong == {}
-
-        test.__name__, test.__doc__ = check.__name__, check.__doc__
-        return test
-
-    return made

@@ -11,6 +11,7 @@ from agents import configuration, credentials
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from tenants.context import tenant_scope
 from tenants.models import Tenant
+from tests.cases import in_one_test
 from tests.engine import at_once
 from tests.integration.test_api_access import problem
 
@@ -197,7 +198,7 @@ def test_what_was_read_can_be_put_back_and_keeps_its_secrets(api: Any, tenant: T
     assert configuration.settings_for(tenant.pk, "seo").adapter.auth["value"] == "s3cret"
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "path"),
     [
         ({"max_concurrency": 0}, "max_concurrency"), ({"max_concurrency": "5"}, "max_concurrency"),

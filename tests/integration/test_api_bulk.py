@@ -16,6 +16,7 @@ from activities.models import Activity, ActivityEvent, BulkItem, BulkJob
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine, at_once
 from tests.failed_work import failed_many
 
@@ -184,7 +185,7 @@ def test_a_count_that_has_changed_does_nothing(client: Any, engine: Engine, tena
         assert not BulkJob.objects.exists()
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "path"),
     [
         ({"action": "cancel", "filter": {}, "dry_run": True}, "filter"),

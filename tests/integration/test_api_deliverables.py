@@ -16,6 +16,7 @@ from pipelines.models import Deliverable, DeliverablePeriod
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.engine import Engine, at_once
 
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
@@ -106,7 +107,7 @@ def test_the_same_key_twice_is_409(api: Any, acme: Tenant) -> None:
     assert client.get(first["link"]).json() == first
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("broken", "path"),
     [
         ({"key": "Not A Key"}, "key"), ({"key": None}, "key"), ({"name": ""}, "name"), ({"status": "asleep"}, "status"),

@@ -12,6 +12,7 @@ from agents.models import Agent
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.registry import registered
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -102,7 +103,7 @@ def test_credentials_are_kept_by_saying_so(platform: Any, scribe: Agent) -> None
     assert paths(platform.patch(SCRIBE, {"auth": {"type": "basic", "set": True}})) == {"auth.set"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "path"),
     [
         ({"role": "Bad Role"}, "role"), ({"name": ""}, "name"), ({"colour": "red"}, "colour"),
@@ -132,7 +133,7 @@ def test_who_has_not_seen_the_present_state_changes_nothing(platform: Any, scrib
     problem(platform.post(f"{SCRIBE}rollback/", headers={"If-Match": etag}), 412, "precondition_failed")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("method", "address"),
     [
         ("post", AGENTS), ("put", SCRIBE), ("patch", SCRIBE), ("delete", SCRIBE), ("post", f"{SCRIBE}check/"),
@@ -140,7 +141,7 @@ def test_who_has_not_seen_the_present_state_changes_nothing(platform: Any, scrib
         ("post", f"{SCRIBE}deployments/0192f000-0000-7000-8000-000000000000/promote/"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("token", [{}, {"role": "viewer"}, {"platform": True, "role": "operator"}])
+@in_one_test("token", [{}, {"role": "viewer"}, {"platform": True, "role": "operator"}])
 def test_only_a_platform_admin_changes_what_all_tenants_share(
     api: Any, tenant: Tenant, scribe: Agent, method: str, address: str, token: dict[str, Any]
 ) -> None:

@@ -26,6 +26,7 @@ from pipelines.datasets import Declaration, Given
 from pipelines.tables import relations
 from tenants.context import APP
 from tenants.models import Tenant
+from tests.cases import in_one_test
 
 FIELDS = {"id": "string", "enabled": "boolean", "price": "integer"}
 
@@ -120,7 +121,7 @@ def ticker(tenant: Tenant) -> Tenant:
     return tenant
 
 
-@pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
+@in_one_test("text", REFUSED)
 def test_what_is_refused_asks_the_database_nothing_and_is_quick(ticker: Tenant, text: str) -> None:
     catalogue = tables.catalogue_of(ticker.pk)
 

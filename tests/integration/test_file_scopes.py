@@ -16,6 +16,7 @@ from activities.models import Activity
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.test_admission import GENERATION, A, B, Desk, offer
 
@@ -293,7 +294,7 @@ def test_what_is_submitted_with_files_and_a_group_waits_for_its_holder(
     assert {engine.status(acme, each["id"]) for each in (first, second, third)} == {"done"}
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "path", "words"),
     [
         ({"files": "src"}, "files", "list"),

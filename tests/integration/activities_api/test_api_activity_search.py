@@ -13,6 +13,7 @@ from activities.models import Activity
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tests.answers import problem
+from tests.cases import in_one_test
 from tests.integration.activities_api.submitted import ACTIVITIES
 from tests.plans import asked_of, read_from_end_to_end, rows_read
 
@@ -53,7 +54,7 @@ def some(tenant: Tenant) -> None:
     made(tenant, "Text", description="Bremen, in the morning")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("search", "names"),
     [
         ("4711", ["Params"]), ("order", ["Params"]), ("abc-7", ["Metadata"]), ("ERSCHÖPFT", ["Error"]), ("agent_error", ["Error"]),

@@ -13,6 +13,7 @@ from activities.priorities import stored
 from agents import configuration
 from agents.models import Agent
 from tenants.context import tenant_scope
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.activities_api.submitted import ACTIVITIES, body, count, faults
 
@@ -109,7 +110,7 @@ def test_a_scale_keeps_the_order_of_its_values(scale, values):
     assert converted == sorted(set(converted))
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("given", "path"),
     [
         ({"name": ""}, "name"), ({"name": " \n"}, "name"), ({"name": "n" * 201}, "name"), ({"name": 5}, "name"),

@@ -15,6 +15,7 @@ from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.browsing import act, list_of, page_of, told, words
+from tests.cases import in_one_test
 from tests.engine import Engine
 
 PLAN = {"items": [{"pipeline": "flow", "name": "Bees"}, {"pipeline": "flow"}]}
@@ -59,7 +60,7 @@ def test_a_deliverable_is_made_and_changed(tenant: Tenant, blog: Deliverable, ro
     assert root.get(page_of(ads)).status_code == 200
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("pipelines", "fault"),
     [
         ('["none"]', "There is no pipeline"), ("[]", "is required"), ('"flow"', "This is a list of keys"),

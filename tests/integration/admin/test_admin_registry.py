@@ -17,6 +17,7 @@ from pipelines import versions
 from tenants.context import system_scope
 from tenants.models import Membership, Tenant
 from tests.browsing import act, list_of, no_inlines, page_of, told, words
+from tests.cases import in_one_test
 from tests.forms import forms_of
 from tests.registry import registered
 
@@ -83,7 +84,7 @@ def test_another_endpoint_makes_its_health_unknown(scribe: Agent, root: Client, 
     assert (now().health, now().health_failures, now().health_due_at) == ("unknown", 0, None)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("field", "value", "fault"),
     [
         ("retry", '{"tries": 3}', "tries: is not a member of this object"),

@@ -11,6 +11,7 @@ from django.db import connections
 from activities.models import ActivityEvent
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.approvals_api.addresses import APPROVALS, INBOX
 from tests.integration.test_api_access import problem
@@ -176,7 +177,7 @@ def test_unknown_and_foreign_activities_are_refused_by_their_place(
     assert (engine.status(acme, own), engine.status(other_tenant, foreign)) == ("created", "created")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("members", "path"),
     [
         ({"title": None}, "title"), ({"options": ["a", "a"]}, "options"), ({"quorum": 0}, "quorum"),

@@ -14,6 +14,7 @@ from console import audit
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry, Tenant
 from tests.browsing import words
+from tests.cases import in_one_test
 from tests.console_user import Person
 from tests.engine import Engine
 from tests.forms import forms_of
@@ -45,7 +46,7 @@ def test_the_newest_entry_stands_first_with_who_and_what(trail: None, boss: Pers
     assert "ann user from 127.0.0.1" in words(page)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("query", "found"),
     [
         ("actor=ann", ["POST /queues/{role}/pause/"]),

@@ -11,6 +11,7 @@ from rest_framework.test import APIClient
 
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
+from tests.cases import in_one_test
 from tests.engine import Engine, at_once
 from tests.integration.decisions_api.questions import DECIDE, INBOX, a_task, gated, gates, of
 from tests.integration.test_api_access import problem
@@ -120,7 +121,7 @@ def test_bulk_decisions_about_the_same_gates_at_once_leave_one_decision_each(
     assert sorted(won) == sorted(item["id"] for item in items)
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "path"),
     [
         ({}, "items"), ({"items": []}, "items"), ({"items": [{"decision": "approved"}]}, "items[0].id"),

@@ -10,6 +10,7 @@ import pytest
 from agents.contracts import Accepted, Completed
 from agents.exceptions import PermanentAgentError
 from tenants.models import Tenant
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.decisions_api.questions import a_task, gated, gates, of
 from tests.integration.test_api_access import problem
@@ -65,7 +66,7 @@ def test_an_agents_work_is_not_a_persons(api: Any, engine: Engine, acme: Tenant,
     problem(api().post(of(one, verb)), 409, "transition_refused")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("verb", "body", "path"),
     [
         ("start", {"x": 1}, "x"), ("complete", {"output": "text"}, "output"), ("complete", {"output": {"content": 1}}, "output.content"),

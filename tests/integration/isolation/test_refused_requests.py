@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +12,7 @@ from rest_framework.test import APIClient
 
 from tenants import tokens
 from tenants.context import SYSTEM
+from tests.cases import in_one_test
 from tests.integration.isolation import addresses, sending, world
 from tests.integration.isolation.addresses import Things
 from tests.integration.isolation.conftest import found
@@ -29,22 +27,7 @@ WRITTEN = json.dumps(OPERATOR)
 IGNORED = {("GET providers/", "limit")}  # a handful, always in one page
 
 
-def every(check: Callable[..., None]) -> Callable[..., None]:
-    """Makes one test of a check of one operation: all are tried, and each that fails is told by its name."""
-
-    @wraps(check)
-    def test(**fixtures: Any) -> None:
-        wrong = {}
-        for operation in operations():
-            try:
-                check(operation, **fixtures)
-            except AssertionError as error:
-                wrong[operation.name] = str(error)
-        assert wrong == {}
-
-    wanted = inspect.signature(check)
-    test.__signature__ = wanted.replace(parameters=list(wanted.parameters.values())[1:])  # type: ignore[attr-defined]
-    return test
+every = in_one_test("operation", operations(), ids=lambda operation: operation.name)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from pipelines.expressions import syntax
 from pipelines.models import Pipeline, PipelineVersion
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
+from tests.cases import in_one_test
 from tests.engine import Engine, at_once
 from tests.integration.pipelines_api.definitions import EXAMPLE, PIPELINES, TEMPLATES, definition, paths
 from tests.integration.test_api_access import problem
@@ -110,7 +111,7 @@ def test_of_several_who_change_the_same_version_at_once_one_wins(api: Any, acme:
     assert sorted(answer.status_code for answer in answers) == [200, 412, 412, 412]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("broken", "path"),
     [
         ({"steps": []}, "steps"), ({"steps": "a"}, "steps"), ({"name": ""}, "name"), ({"key": "Not A Key"}, "key"),
@@ -122,7 +123,7 @@ def test_of_several_who_change_the_same_version_at_once_one_wins(api: Any, acme:
         ({"steps": [{"id": "a", "agent_role": "qa", "when": "1 <"}]}, "steps[0].when"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("method", ["post", "put"])
+@in_one_test("method", ["post", "put"])
 def test_every_fault_of_a_definition_is_named_by_its_path(
     api: Any, acme: Tenant, method: str, broken: Any, path: str
 ) -> None:
@@ -214,7 +215,7 @@ def test_a_template_that_has_changed_since_it_was_read_is_not_replaced(api: Any,
     assert client.get(f"{TEMPLATES}write/")["ETag"] == now["ETag"]
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "path"),
     [
         ({"name": ""}, "name"), ({"key": "No Key"}, "key"), ({"key": None}, "key"), ({"agent_role": "none"}, "agent_role"),

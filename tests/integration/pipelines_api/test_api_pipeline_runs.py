@@ -16,6 +16,7 @@ from agents.exceptions import PermanentAgentError
 from pipelines.models import Pipeline
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.pipelines_api.definitions import PIPELINES, RUNS, TEMPLATES, definition, paths
 from tests.integration.test_api_access import problem
@@ -90,7 +91,7 @@ def test_starting_what_is_not_there_is_404_and_what_is_switched_off_409(api: Any
     problem(client.post(f"{PIPELINES}flow/runs/"), 409, "pipeline_disabled")
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("body", "path"),
     [
         ({"params": []}, "params"), ({"priority": 0}, "priority"), ({"priority": "soon"}, "priority"),
