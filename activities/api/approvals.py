@@ -21,7 +21,7 @@ from activities.human_tasks import approval_links, approvals
 from activities.human_tasks.approval_links import STATUSES, NewApproval, Question, questions
 from activities.models import Activity, Approval, ApprovalLink, Vote
 from activities.schemas import ApprovalRequestSerializer, RulesSerializer, rules_of
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, creation, operation
 from tenants.api.etags import Versioned
 from tenants.api.filters import StrictFilterSet
 from tenants.api.problems import InvalidRequest
@@ -202,13 +202,7 @@ class ApprovalViewSet(Versioned, TenantViewSet):
     def retrieve(self, request: Request, pk: UUID) -> Response:
         return Response(ApprovalItemSerializer(self._question(pk)).data)
 
-    @operation(
-        "Ask people about activities",
-        request=NewApprovalSerializer,
-        answer=ApprovalItemSerializer,
-        status=201,
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @creation("Ask people about activities", NewApprovalSerializer, ApprovalItemSerializer)
     def create(self, request: Request) -> Response:
         """No run of these activities begins from now on before the decision, nor before that of any other question about them: this one
         answers, closes and replaces no other. A run that is under way goes on; an activity that has ended when the decision comes is listed

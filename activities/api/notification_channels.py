@@ -22,7 +22,7 @@ from activities.notifications import digests, targets
 from activities.notifications.targets import InvalidTarget
 from agents.exceptions import ConfigurationError
 from tenants.api import idempotency
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creation, operation, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.resources import VersionedResource, described
@@ -159,13 +159,8 @@ class NotificationChannelViewSet(VersionedResource):
             except InvalidTarget as fault:
                 raise InvalidRequest([("target", str(fault))]) from fault
 
-    @operation(
-        "Make a channel",
-        request=NewChannelSerializer,
-        answer=NotificationChannelWithSecretSerializer,
-        status=201,
-        refusals=(409,),
-        parameters=(IDEMPOTENCY_KEY,),
+    @creation(
+        "Make a channel", NewChannelSerializer, NotificationChannelWithSecretSerializer, refusals=(409,)
     )
     def create(self, request: Request) -> Response:
         """The answer holds the secret of a webhook, once: a repetition with the same `Idempotency-Key` comes without it."""
@@ -179,13 +174,7 @@ class NotificationChannelViewSet(VersionedResource):
         secret = next(iter(targets.opened(channel).secrets), None)
         return self.created(channel, self._with_secret(channel, secret))
 
-    @operation(
-        "Change a channel",
-        request=ChangedChannelSerializer,
-        answer=NotificationChannelSerializer,
-        refusals=(404, 409),
-        parameters=(IF_MATCH,),
-    )
+    @change("Change a channel", ChangedChannelSerializer, NotificationChannelSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out is emptied, but for the target. A webhook keeps its secret."""
         channel = self.locked()
@@ -194,7 +183,7 @@ class NotificationChannelViewSet(VersionedResource):
         self._save(channel)
         return Response(self.shown(channel))
 
-    @operation("Remove a channel", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
+    @removal("Remove a channel")
     def destroy(self, request: Request, pk: UUID) -> Response:
         """What is still on its way there is not sent any more."""
         self.locked().delete()

@@ -19,7 +19,7 @@ from activities.models import Activity
 from activities.priorities import SCALES, PriorityField, priority_of
 from activities.schemas import ReassignmentSerializer
 from activities.states import BANDS, LinkKind
-from tenants.api.documentation import IF_MATCH, operation
+from tenants.api.documentation import change, operation
 from tenants.api.etags import Versioned
 from tenants.api.serializers import OPTIONAL, Moment, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantView
@@ -117,12 +117,11 @@ class OperationActions:
         )  # fmt: skip
         return Response(self.shown(heir), status=201, headers={"Location": link_of(heir.pk)})
 
-    @operation(
+    @change(
         "Change when an activity has its turn",
-        request=ReschedulingSerializer,
-        answer=ActivitySerializer,
+        ReschedulingSerializer,
+        ActivitySerializer,
         refusals=(400, 404, 409, 412),
-        parameters=(IF_MATCH,),
     )
     def partial_update(self, request: Request, pk: UUID) -> Response:
         """Its priority and its dates, while it waits; in force at once. 409 when it runs or is over."""

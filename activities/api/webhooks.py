@@ -20,7 +20,7 @@ from activities.exceptions import ActivityError
 from agents import outbound
 from agents.exceptions import OutboundRefused
 from tenants.api import idempotency
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creation, operation, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.resources import VersionedResource, described
@@ -128,14 +128,7 @@ class WebhookViewSet(VersionedResource):
             if not idempotency.is_repetition(request, self.principal):
                 _refuse_address(self.body["url"])
 
-    @operation(
-        "Make a webhook",
-        request=WebhookBodySerializer,
-        answer=WebhookWithSecretSerializer,
-        status=201,
-        refusals=(409,),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @creation("Make a webhook", WebhookBodySerializer, WebhookWithSecretSerializer, refusals=(409,))
     def create(self, request: Request) -> Response:
         """It gets what happens from now on. The answer holds the secret, once: a repetition with the same `Idempotency-Key` comes
         without it.
@@ -151,13 +144,7 @@ class WebhookViewSet(VersionedResource):
         webhook.refresh_from_db()
         return self.created(webhook, _with_secret(webhook, secret))
 
-    @operation(
-        "Change a webhook",
-        request=WebhookBodySerializer,
-        answer=WebhookSerializer,
-        refusals=(404,),
-        parameters=(IF_MATCH,),
-    )
+    @change("Change a webhook", WebhookBodySerializer, WebhookSerializer, refusals=(404,))
     def update(self, request: Request, pk: UUID) -> Response:
         """It keeps its secret. Changing one that the system has switched off switches it on, unless `enabled` is false."""
         if self.unlocked_rows().filter(pk=pk, enabled=False).exists():
@@ -169,7 +156,7 @@ class WebhookViewSet(VersionedResource):
         self._save(webhook)
         return Response(self.shown(webhook))
 
-    @operation("Remove a webhook", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
+    @removal("Remove a webhook")
     def destroy(self, request: Request, pk: UUID) -> Response:
         """What is still on its way there is not sent any more, and the log of its deliveries goes with it."""
         self.locked().delete()

@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from agents import configuration
 from agents.models import Agent
 from tenants import money
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import change, creation, removal
 from tenants.api.filters import StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.resources import VersionedResource, described
@@ -156,27 +156,14 @@ class BudgetViewSet(VersionedResource):
         rows: QuerySet[Any] = super().get_queryset()
         return rows.filter(deleted_at=None)
 
-    @operation(
-        "Make a budget",
-        request=BudgetBodySerializer,
-        answer=BudgetSerializer,
-        status=201,
-        refusals=(409,),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @creation("Make a budget", BudgetBodySerializer, BudgetSerializer, refusals=(409,))
     def create(self, request: Request) -> Response:
         """In force within two seconds. What its period has seen already counts; a total counts everything ever spent."""
         budget = money.create_budget(self.tenant_id, _fields(read(BudgetBodySerializer, request.data)))
         configuration.forget()
         return self.created(budget)
 
-    @operation(
-        "Change a budget",
-        request=BudgetBodySerializer,
-        answer=BudgetSerializer,
-        refusals=(404,),
-        parameters=(IF_MATCH,),
-    )
+    @change("Change a budget", BudgetBodySerializer, BudgetSerializer, refusals=(404,))
     def update(self, request: Request, pk: UUID) -> Response:
         """Name, cap, warning share and estimate. What it counts stays as it is: for that, make another budget. Work that waits for it
         goes on by itself when there is room."""
@@ -189,7 +176,7 @@ class BudgetViewSet(VersionedResource):
         changes = {name: value for name, value in fields.items() if name not in money.SCOPE}
         return Response(self.shown(money.change_budget(self.tenant_id, pk, changes)))
 
-    @operation("Remove a budget", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
+    @removal("Remove a budget")
     def destroy(self, request: Request, pk: UUID) -> Response:
         """What waits for it goes on. The ledger keeps what was spent."""
         self._locked(pk)

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from tenants import channels
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creation, operation, removal
 from tenants.api.filters import StrictFilterSet
 from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import OPTIONAL, Member, Moment, ResponseSerializer, StrictSerializer, Text, read
@@ -90,27 +90,14 @@ class ChannelViewSet(VersionedResource):
         rows: QuerySet[Any] = super().get_queryset()
         return rows.annotate(standing=STANDING)
 
-    @operation(
-        "Make a channel",
-        request=ChannelBodySerializer,
-        answer=ChannelSerializer,
-        status=201,
-        refusals=(409,),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @creation("Make a channel", ChannelBodySerializer, ChannelSerializer, refusals=(409,))
     def create(self, request: Request) -> Response:
         body = read(ChannelBodySerializer, request.data)
         self._refuse_taken(body)
         channel = Channel.objects.create(tenant_id=self.tenant_id, **body)
         return self.created(channel, self._shown(channel.pk).data)
 
-    @operation(
-        "Change a channel",
-        request=ChannelBodySerializer,
-        answer=ChannelSerializer,
-        refusals=(404, 409),
-        parameters=(IF_MATCH,),
-    )
+    @change("Change a channel", ChannelBodySerializer, ChannelSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out is emptied. A channel that has expired stays so until it is reactivated."""
         channel = self.locked()
@@ -120,7 +107,7 @@ class ChannelViewSet(VersionedResource):
         own.update(**{"expires_at": None, "details": {}, **body}, version=channel.version + 1)
         return self._shown(pk)
 
-    @operation("Remove a channel", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
+    @removal("Remove a channel")
     def destroy(self, request: Request, pk: UUID) -> Response:
         self.locked().delete()
         return Response(status=204)

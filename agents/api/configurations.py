@@ -18,7 +18,7 @@ from agents import adapters, configuration, credentials, outbound, scheduler_set
 from agents.exceptions import ConfigurationError, OutboundRefused
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
-from tenants.api.documentation import IF_MATCH, operation
+from tenants.api.documentation import change, operation
 from tenants.api.etags import Versioned
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
@@ -304,12 +304,11 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
             agent = self._agent(role)
             return Response(self._shown(agent, self._own(role).first()))
 
-    @operation(
+    @change(
         "Replace the tenant's own settings of a role",
-        request=AgentSettingsSerializer,
-        answer=AgentConfigSerializer,
+        AgentSettingsSerializer,
+        AgentConfigSerializer,
         refusals=(400, 404, 409, 412),
-        parameters=(IF_MATCH,),
     )
     def update(self, request: Request, role: str) -> Response:
         """In force within two seconds. What is left out comes from the registry again."""

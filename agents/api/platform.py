@@ -12,7 +12,7 @@ from agents import configuration, scheduler_settings
 from agents.governor import overview
 from agents.models import Agent, PlatformConfig
 from agents.scheduler_settings import BACKOFFS, CHANNELS
-from tenants.api.documentation import IF_MATCH, operation
+from tenants.api.documentation import change, operation
 from tenants.api.etags import Versioned
 from tenants.api.filters import refuse_unknown
 from tenants.api.pagination import CursorPagination
@@ -93,12 +93,11 @@ class SchedulerSettingsView(Versioned, TenantView):
     def get(self, request: Request) -> Response:
         return Response(_shown(scheduler_settings.row()))
 
-    @operation(
+    @change(
         "Replace the settings of scheduling",
-        request=SchedulerSettingsSerializer,
-        answer=SchedulerSettingsShownSerializer,
+        SchedulerSettingsSerializer,
+        SchedulerSettingsShownSerializer,
         refusals=(400, 412),
-        parameters=(IF_MATCH,),
     )
     def put(self, request: Request) -> Response:
         """In force within two seconds in every process. Schedules and pipelines have addresses of their own."""

@@ -28,7 +28,7 @@ from agents.api.configurations import (
 from agents.exceptions import AlreadyExists, ConfigurationError, OutboundRefused
 from agents.models import Agent, AgentConfig, AgentVersionDeployment, role_validator
 from agents.routing import queue_of
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, creation, operation, removal
 from tenants.api.etags import Versioned
 from tenants.api.permissions import PlatformPermission
 from tenants.api.problems import InvalidRequest
@@ -260,14 +260,7 @@ class AgentViewSet(VersionedResource):
     def retrieve(self, request: Request, role: str) -> Response:
         return self._shown(role)
 
-    @operation(
-        "Add a role to the registry",
-        request=NewAgentSerializer,
-        answer=PlatformAgentSerializer,
-        status=201,
-        refusals=(409,),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @creation("Add a role to the registry", NewAgentSerializer, PlatformAgentSerializer, refusals=(409,))
     def create(self, request: Request) -> Response:
         """In force within two seconds. Workers that were started for all roles serve it after their next start."""
         body = read(NewAgentSerializer, request.data)
@@ -298,7 +291,7 @@ class AgentViewSet(VersionedResource):
         self._write(agent, {**present, **standard, **body}, kept)
         return self._shown(role)
 
-    @operation("Remove a role", answer=None, status=204, refusals=(404, 409), parameters=(IF_MATCH,))
+    @removal("Remove a role", refusals=(404, 409))
     def destroy(self, request: Request, role: str) -> Response:
         """Refused while enabled schedules, pipelines or open activities need it. Settings of tenants go with it."""
         # Not locked here: it is deleted by the role that sees every tenant, as it was seen here or not at all.

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from tenants import retention
-from tenants.api.documentation import IF_MATCH, operation
+from tenants.api.documentation import change, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import Member, StrictSerializer, read
@@ -63,12 +63,11 @@ class RetentionView(DigestEtag, TenantView):
     def get(self, request: Request) -> Response:
         return Response(_shown(self.tenant_id))
 
-    @operation(
+    @change(
         "Replace how long rows of each kind are kept",
-        request=RetentionSerializer,
-        answer=RetentionShownSerializer,
+        RetentionSerializer,
+        RetentionShownSerializer,
         refusals=(400,),
-        parameters=(IF_MATCH,),
     )
     def put(self, request: Request) -> Response:
         """What has been kept long enough by then is deleted within about an hour, and cannot be had back."""

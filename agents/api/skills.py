@@ -15,7 +15,7 @@ from agents import configuration
 from agents.exceptions import AgentError, AlreadyExists
 from agents.models import Skill, SkillKind
 from agents.models.skill import LONGEST_CONTENT, LONGEST_DESCRIPTION, key_validator
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import change, creation, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import OPTIONAL, Flag, OneOf, ResponseSerializer, StrictSerializer, Text, read
@@ -132,14 +132,7 @@ class SkillViewSet(VersionedResource):
         rows = super().get_queryset()
         return rows.defer("content") if self.action == "list" else rows
 
-    @operation(
-        "Make a skill",
-        request=NewSkillSerializer,
-        answer=SkillSerializer,
-        status=201,
-        refusals=(400, 409),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @creation("Make a skill", NewSkillSerializer, SkillSerializer, refusals=(400, 409))
     def create(self, request: Request) -> Response:
         body = read(NewSkillSerializer, request.data)
         own = Skill.objects.for_tenant(self.tenant_id)
@@ -151,13 +144,7 @@ class SkillViewSet(VersionedResource):
         skill.refresh_from_db()
         return self.created(skill)
 
-    @operation(
-        "Change a skill",
-        request=SkillBodySerializer,
-        answer=SkillSerializer,
-        refusals=(400, 404, 412),
-        parameters=(IF_MATCH,),
-    )
+    @change("Change a skill", SkillBodySerializer, SkillSerializer, refusals=(400, 404, 412))
     def update(self, request: Request, key: str) -> Response:
         """What is left out is emptied. Putting what is there already changes nothing, and no version."""
         skill = self.locked()
@@ -174,7 +161,7 @@ class SkillViewSet(VersionedResource):
             skill.refresh_from_db()
         return Response(self.shown(skill))
 
-    @operation("Delete a skill", answer=None, status=204, refusals=(404,), parameters=(IF_MATCH,))
+    @removal("Delete a skill")
     def destroy(self, request: Request, key: str) -> Response:
         """Agents at work keep what they have been told. To be able to go back, switch it off instead."""
         self.locked().delete()

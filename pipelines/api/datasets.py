@@ -22,7 +22,7 @@ from pipelines.datasets.validation import most_values
 from pipelines.exceptions import NotFound
 from pipelines.models import Dataset, DatasetRow
 from tenants.api.bodies import BodyTooLarge, StrictJSONParser, body_limit
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creation, operation, removal
 from tenants.api.etags import Versioned
 from tenants.api.filters import refuse_unknown
 from tenants.api.problems import InvalidRequest
@@ -190,13 +190,8 @@ class DatasetViewSet(LargeBodies, VersionedResource):
             source = body.get("source", Source.API)  # a change need not say it
             self.location_fault = datasets.fault_of_location(source, body["location"].strip())
 
-    @operation(
-        "Make a dataset, with its first rows",
-        request=NewDatasetSerializer,
-        answer=DatasetSerializer,
-        status=201,
-        refusals=(400, 409),
-        parameters=(IDEMPOTENCY_KEY,),
+    @creation(
+        "Make a dataset, with its first rows", NewDatasetSerializer, DatasetSerializer, refusals=(400, 409)
     )
     def create(self, request: Request) -> Response:
         """Rows of the source `cache` are gone after a while; those of `api` and `file` are read where they are."""
@@ -204,13 +199,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
         made = datasets.create(self.tenant_id, Declaration(**body, location_fault=self.location_fault))
         return self.created(made)
 
-    @operation(
-        "Change a dataset",
-        request=DatasetBodySerializer,
-        answer=DatasetSerializer,
-        refusals=(400, 404, 409, 412),
-        parameters=(IF_MATCH,),
-    )
+    @change("Change a dataset", DatasetBodySerializer, DatasetSerializer, refusals=(400, 404, 409, 412))
     def update(self, request: Request, name: str) -> Response:
         """Rows that are not given stay, and must fit the new fields; what they hold in a field that goes is dropped."""
         dataset = self.get_object()
@@ -224,25 +213,21 @@ class DatasetViewSet(LargeBodies, VersionedResource):
             raise InvalidRequest(faults)
         return self._changed(dataset, body)
 
-    @operation(
+    @change(
         "Change some members of a dataset",
-        request=DatasetPatchSerializer,
-        answer=DatasetSerializer,
+        DatasetPatchSerializer,
+        DatasetSerializer,
         refusals=(400, 404, 409, 412),
-        parameters=(IF_MATCH,),
     )
     def partial_update(self, request: Request, name: str) -> Response:
         """`fields`, if given, are all fields that there will be."""
         dataset = self.get_object()
         return self._changed(dataset, read(DatasetPatchSerializer, request.data))
 
-    @operation(
+    @removal(
         "Delete a dataset with its rows",
-        answer=None,
-        status=204,
         refusals=(404, 409, 412),
         notes={409: "Schedules read it; the detail names them."},
-        parameters=(IF_MATCH,),
     )
     def destroy(self, request: Request, name: str) -> Response:
         datasets.delete(self.tenant_id, self.get_object().pk)
@@ -384,7 +369,7 @@ class DatasetRows(LargeBodies, Versioned, TenantViewSet):
         filled = datasets.fill(self.tenant_id, dataset.pk, given_in(request.data), replace=replace)
         return Response(FilledSerializer(filled).data)
 
-    @operation("Delete a row", answer=None, status=204, refusals=(404, 409, 412), parameters=(IF_MATCH,))
+    @removal("Delete a row", refusals=(404, 409, 412))
     def destroy(self, request: Request, name: str, key: str) -> Response:
         dataset = self._dataset(name)
         self.check_if_match(dataset.version)

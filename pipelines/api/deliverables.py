@@ -23,7 +23,7 @@ from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
 from pipelines.models.deliverable import DeliverableState, PeriodState
 from pipelines.models.run import RunState
 from tenants import clock
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creation, operation, removal
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
@@ -311,14 +311,7 @@ class DeliverableViewSet(VersionedResource):
         ("create", "update", "destroy", "start_period"), Role.OPERATOR
     )
 
-    @operation(
-        "Make a deliverable",
-        request=NewDeliverableSerializer,
-        answer=DeliverableSerializer,
-        status=201,
-        refusals=(400, 409),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @creation("Make a deliverable", NewDeliverableSerializer, DeliverableSerializer, refusals=(400, 409))
     def create(self, request: Request) -> Response:
         """Its first period is that of the next month, unless the one that is running is started by hand."""
         body = read(NewDeliverableSerializer, request.data, tenant_id=self.tenant_id)
@@ -327,12 +320,8 @@ class DeliverableViewSet(VersionedResource):
             raise AlreadyExists("deliverable", body["key"])
         return self.created(made)
 
-    @operation(
-        "Change a deliverable",
-        request=DeliverableBodySerializer,
-        answer=DeliverableSerializer,
-        refusals=(400, 404, 412),
-        parameters=(IF_MATCH,),
+    @change(
+        "Change a deliverable", DeliverableBodySerializer, DeliverableSerializer, refusals=(400, 404, 412)
     )
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out is emptied; a status that is left out stays. Periods that have their plan go on as they are."""
@@ -341,13 +330,7 @@ class DeliverableViewSet(VersionedResource):
         values = {"description": "", "params": {}, "target": None, **body}
         return Response(self.shown(deliverables.change(self.tenant_id, pk, values)))
 
-    @operation(
-        "Delete a deliverable that never had a period",
-        answer=None,
-        status=204,
-        refusals=(404, 409, 412),
-        parameters=(IF_MATCH,),
-    )
+    @removal("Delete a deliverable that never had a period", refusals=(404, 409, 412))
     def destroy(self, request: Request, pk: UUID) -> Response:
         self.get_object()
         deliverables.delete(self.tenant_id, pk)

@@ -25,7 +25,7 @@ from pipelines.models import ActivityTemplate, Pipeline
 from pipelines.subjects import faults_of_labels
 from pipelines.submission import NewRun, start_run
 from tenants import pausing
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import IF_MATCH, change, creation, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.problems import InvalidRequest
 from tenants.api.resources import Resource, VersionedResource, described
@@ -158,14 +158,7 @@ class PipelineViewSet(Pausable, VersionedResource):
     def retrieve(self, request: Request, key: str) -> Response:
         return Response(self._shown(key))
 
-    @operation(
-        "Make a pipeline",
-        request=OpenApiTypes.OBJECT,
-        answer=PipelineDetailSerializer,
-        status=201,
-        refusals=(400, 409),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @creation("Make a pipeline", OpenApiTypes.OBJECT, PipelineDetailSerializer, refusals=(400, 409))
     def create(self, request: Request) -> Response:
         """The body is the definition, as in a pipeline file. Every fault is named by its path."""
         body: Any = request.data
@@ -192,13 +185,8 @@ class PipelineViewSet(Pausable, VersionedResource):
         version = versions.save(self.tenant_id, body, actor=self.principal.actor)
         return Response(self._shown(key), status=200 if version.number > 1 else 201)
 
-    @operation(
-        "Start a run of the newest version",
-        request=NewRunSerializer,
-        answer=PipelineRunSerializer,
-        status=201,
-        refusals=(400, 404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
+    @creation(
+        "Start a run of the newest version", NewRunSerializer, PipelineRunSerializer, refusals=(400, 404, 409)
     )
     @action(detail=True, methods=["post"])
     def runs(self, request: Request, key: str) -> Response:
@@ -318,14 +306,7 @@ class TemplateViewSet(DigestEtag, Resource):
     scope = "pipelines"
     required_role: ClassVar[dict[str, Role]] = {"create": Role.ADMIN, "update": Role.ADMIN}
 
-    @operation(
-        "Make a template",
-        request=NewTemplateSerializer,
-        answer=TemplateSerializer,
-        status=201,
-        refusals=(400, 409),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @creation("Make a template", NewTemplateSerializer, TemplateSerializer, refusals=(400, 409))
     def create(self, request: Request) -> Response:
         body = read(NewTemplateSerializer, request.data)
         own = ActivityTemplate.objects.for_tenant(self.tenant_id)
@@ -335,13 +316,7 @@ class TemplateViewSet(DigestEtag, Resource):
         template.refresh_from_db()
         return self.created(template)
 
-    @operation(
-        "Change a template",
-        request=TemplateBodySerializer,
-        answer=TemplateSerializer,
-        refusals=(400, 404, 412),
-        parameters=(IF_MATCH,),
-    )
+    @change("Change a template", TemplateBodySerializer, TemplateSerializer, refusals=(400, 404, 412))
     def update(self, request: Request, key: str) -> Response:
         """What is left out is emptied. Pipelines take the change up with their next version; runs under way never do."""
         template = self.get_queryset().select_for_update().filter(key=key).first() or self.get_object()

@@ -28,7 +28,7 @@ from pipelines.models.schedule import AfterOnce, Overlap, Repeat
 from pipelines.schedules import editing, preview, system_jobs
 from pipelines.schedules.preview import Forecast
 from tenants import pausing
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import IDEMPOTENCY_KEY, change, creation, operation, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet, refuse_unknown
 from tenants.api.problems import InvalidRequest
 from tenants.api.resources import VersionedResource, described
@@ -227,56 +227,35 @@ class ScheduleViewSet(Pausable, VersionedResource):
     def get_queryset(self) -> QuerySet[Any]:
         return pausing.with_pauses(super().get_queryset().select_related("pipeline"), PauseKind.SCHEDULE)
 
-    @operation(
-        "Make a schedule",
-        request=ScheduleBodySerializer,
-        answer=ScheduleSerializer,
-        status=201,
-        refusals=(400, 409),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @creation("Make a schedule", ScheduleBodySerializer, ScheduleSerializer, refusals=(400, 409))
     def create(self, request: Request) -> Response:
         """Its first time is the first from now on. Only a one-time schedule whose time has passed is due at once."""
         made = editing.create(self.tenant_id, request.data, actor=self.principal.actor)
         return self.created(made)
 
-    @operation(
-        "Replace a schedule",
-        request=ScheduleBodySerializer,
-        answer=ScheduleSerializer,
-        refusals=(400, 404, 409, 412),
-        parameters=(IF_MATCH,),
-    )
+    @change("Replace a schedule", ScheduleBodySerializer, ScheduleSerializer, refusals=(400, 404, 409, 412))
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out has its default; an `enabled` that is left out stays. Executions under way go on as they are."""
         return self._changed(pk, request.data, whole=True)
 
-    @operation(
+    @change(
         "Change a schedule",
-        request=ScheduleBodySerializer(partial=True),
-        answer=ScheduleSerializer,
+        ScheduleBodySerializer(partial=True),
+        ScheduleSerializer,
         refusals=(400, 404, 409, 412),
-        parameters=(IF_MATCH,),
     )
     def partial_update(self, request: Request, pk: UUID) -> Response:
         """What is left out stays, unless what is given takes its place, as an interval does a cron's. Null is the default."""
         return self._changed(pk, request.data)
 
-    @operation("Delete a schedule", answer=None, status=204, refusals=(404, 412), parameters=(IF_MATCH,))
+    @removal("Delete a schedule", refusals=(404, 412))
     def destroy(self, request: Request, pk: UUID) -> Response:
         """Its executions are kept, and what is under way goes on."""
         self.get_object()
         editing.delete(self.tenant_id, pk, actor=self.principal.actor)
         return Response(status=204)
 
-    @operation(
-        "Run a schedule now",
-        request=EmptySerializer,
-        answer=ExecutionSerializer,
-        status=201,
-        refusals=(404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @creation("Run a schedule now", EmptySerializer, ExecutionSerializer, refusals=(404, 409))
     @action(detail=True, methods=["post"])
     def run(self, request: Request, pk: UUID) -> Response:
         """Once, by hand, whatever `enabled` says; its times stay as they are. 409 when an execution is under way, unless `overlap` lets

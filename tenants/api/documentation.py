@@ -132,6 +132,25 @@ def operation(
     return decorate
 
 
+def creation(summary: str, request: Any, answer: Any, **more: Any) -> Callable[[Decorated], Decorated]:
+    """The operation that makes a row: 201, harmless to repeat under an Idempotency-Key."""
+    return operation(
+        summary, request=request, answer=answer, status=201, parameters=(IDEMPOTENCY_KEY,), **more
+    )
+
+
+def change(summary: str, request: Any, answer: Any, **more: Any) -> Callable[[Decorated], Decorated]:
+    """The operation that changes a row, and with If-Match only one that is as the caller has seen it."""
+    return operation(summary, request=request, answer=answer, parameters=(IF_MATCH,), **more)
+
+
+def removal(
+    summary: str, *, refusals: tuple[int, ...] = (404,), **more: Any
+) -> Callable[[Decorated], Decorated]:
+    """The operation that removes a row: 204 and no body, with If-Match only if it is as the caller has seen it."""
+    return operation(summary, status=204, refusals=refusals, parameters=(IF_MATCH,), **more)
+
+
 NOTICE = timedelta(days=182)
 DOCUMENTATION = "/api/v1/docs/"
 
