@@ -23,7 +23,7 @@ PROBES = ("/healthz", "/readyz", "/metrics", "/static/")
 class TracingMiddleware:
     """A span around every request but those of probes; it continues the trace that the caller names in `traceparent`.
 
-    Leaves itself out while tracing is off.
+    Is not installed while tracing is off.
     """
 
     def __init__(self, get_response: Next) -> None:

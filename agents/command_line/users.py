@@ -7,9 +7,9 @@ A worker that is root and has the capabilities below takes the next number of `O
 home of a tenant's role outlives its runs, so it belongs to a group that nothing else has: each run is in the group of its own home alone.
 The locks are the kernel's: a worker that dies gives them back, and a number is chosen again only when no process has it any more.
 
-A worker keeps its memory, its environment, and what it was given to reach servers with from the programs that it runs. One of another user
-can read none of it. One of the same user could, by /proc and by ptrace, but for two things that are done here: the process says that
-nobody may look into it (Linux), and the passwords are wiped from the environment that it was started with, once they have been read.
+A worker keeps its memory, environment and passwords of servers from the programs that it runs. A program of another user cannot read any of
+them. A program of the same user could, through /proc and ptrace. Two things here prevent that: the process forbids others to look into it
+(Linux), and the passwords are wiped from the environment that it was started with, once they have been read.
 """
 
 from __future__ import annotations
