@@ -5,7 +5,7 @@ authenticated with the text, so a ciphertext copied to another row or tenant doe
 
 Secrets that sign between us and a tenant's agent: the job on its way there, and the reports of agents that sign theirs. Until a tenant
 asks for one of its own they are derived from the keys of the installation, so that nothing is stored. A new secret signs beside the one
-before it until the next renewal: whoever verifies can change over without a message that is refused.
+before it until the next renewal: receivers can change over without a message that is refused.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _current() -> QuerySet[AgentVersionDeployment]:
 
 
 _CONFLICT = (
-    "Another version came into production at the same moment. Look at what is there now and decide anew."
+    "Another version came into production at the same moment. Look at what is there now and decide again."
 )
 
 

@@ -163,7 +163,7 @@ _SPOKE = frozenset({"answer_too_large", "answer_encoded"})
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """An agent that this process looks at. `until` marks the claim: whoever changes the agent meanwhile takes it away."""
+    """An agent that this process looks at. `until` marks the claim, which a change of the agent ends."""
 
     agent: Agent
     endpoint: str

@@ -1,6 +1,6 @@
 """Blocks: text from outside, for a model to read, between markers that no text can contain.
 
-Whoever writes the text cannot know the marker, and one that happens to stand in any text is not used. So nothing from outside can pretend
+The author of the text cannot know the marker, and one that happens to stand in any text is not used. So nothing from outside can pretend
 that its block has ended and that what follows are our own words.
 """
 

@@ -1,6 +1,6 @@
 """The registry of agents: who refers to an agent, how one is removed, and which columns of its row people write, and which health.
 
-Agents know nothing of pipelines, so whoever has references says how to find them (`provide`). They are asked for over all tenants when an
+Agents know nothing of pipelines, so apps with references say how to find them (`provide`). They are asked for over all tenants when an
 agent is about to be switched off or deleted, and by `manage.py agents check`.
 """
 

@@ -316,7 +316,7 @@ def save(given: Any, *, actor: str, expected_version: int | None = None) -> Plat
         found = _locked()
         if expected_version is not None and found.version != expected_version:
             raise VersionConflict(
-                f"The settings are at version {found.version}. Read them again and decide anew."
+                f"The settings are at version {found.version}. Read them again and decide again."
             )
         return _written(found, wanted, actor)
 

@@ -1,6 +1,6 @@
 """What a tenant's agents may know beside their task: the client's context, given in full, and skills, of which they see what there is.
 
-Read anew for every run, so that what an agent is told and the digest of it that its session keeps are the same. A tenant without any
+Read again for every run, so that what an agent is told and the digest of it that its session keeps are the same. A tenant without any
 pays nothing: that there are none is remembered with the settings of the role.
 
 Agents on this machine get the skills of a run as files, in a folder that is there while the agent is called, and gone afterwards.

@@ -1,4 +1,4 @@
-"""Who gets into the admin: whoever sees something there. What they see is for `tenants.admin_scope` to say."""
+"""Who gets into the admin: everybody who may see something there. What that is, `tenants.admin_scope` says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API's own description, at `/api/v1/schema/`: whoever asks is answered, so it is made once by each process and then only sent."""
+"""The API's own description, at `/api/v1/schema/`. Anybody may ask for it, so each process makes it once and then only sends it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Its own leaves crontabs out of its memory but for the four hours around theirs. A beat that was down at midnight of the first and is back
 in the morning would not look at the monthly jobs before the evening. And whatever somebody writes into its table would be run.
 
-Ticks are the only tasks that beat sends. Whoever can write the table of periodic tasks could otherwise run any task of ours with any
+Ticks are the only tasks that beat sends. A person who can write the table of periodic tasks could otherwise run any task of ours with any
 arguments.
 """
 

@@ -27,7 +27,7 @@ class Channel(redis.Channel):
         except Empty:
             raise
         except Exception as error:
-            # Kombu counts a missing key among the errors of a connection: it would connect anew, put the item back, and meet it again.
+            # Kombu counts a missing key among the errors of a connection: it would connect again, put the item back, and meet it again.
             lost = self.connection_errors  # type: ignore[attr-defined]  # as above
             if isinstance(error, lost) and not isinstance(error, LookupError):
                 raise
@@ -59,7 +59,7 @@ class Transport(redis.Transport):
     """As Kombu's own, with the channel above.
 
     A server that has become a replica refuses to be written to. Kombu takes that for a mistake of the caller, which ends a worker
-    with all that it runs; here it is a connection to the wrong server, which is made anew until it leads to the right one.
+    with all that it runs; here it is a connection to the wrong server, which is made again until it leads to the right one.
     """
 
     Channel = Channel
@@ -74,7 +74,7 @@ def install() -> None:
 
 # What a worker does when somebody at the broker tells it to: nothing. It answers questions, and that is all.
 #
-# Celery lets whoever can publish to the broker stop workers, revoke tasks and change their limits, and Flower has buttons for it. Here
+# Celery lets all who can publish to the broker stop workers, revoke tasks and change their limits, and Flower has buttons for it. Here
 # such
 # orders would be obeyed past tenants, limits and the audit trail, so workers do not know them. The API has what people need instead: to
 # cancel, to pause, to change a cap.

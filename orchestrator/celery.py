@@ -36,7 +36,7 @@ if flower_auth.is_starting(sys.argv):
 logger = logging.getLogger(__name__)
 
 START_PATIENCE_SECONDS = (
-    60.0  # for PostgreSQL: a restart takes some seconds, and whoever watches processes starts the next one
+    60.0  # for PostgreSQL: a restart takes some seconds, and the supervisor of processes starts the next one
 )
 START_PAUSE_SECONDS = 1.0
 NOT_STARTED = 71  # "system error" of sysexits.h

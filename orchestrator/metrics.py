@@ -1,7 +1,7 @@
 """`/metrics` for Prometheus: figures of the whole system, read from PostgreSQL and Redis at the moment of the scrape.
 
 No process keeps counters, so any web worker gives the same answer and a restart loses nothing. No label names a tenant: that would
-make a series per customer, and show who is a customer to whoever may scrape. A tenant's figures come from the API.
+make a series per customer, and show who is a customer to everybody who may scrape. A tenant's figures come from the API.
 
 A scrape asks everything at once, each question in a thread of its own: what hangs behind one keeps the others from nothing, and what was
 not answered is left out.

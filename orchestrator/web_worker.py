@@ -133,9 +133,7 @@ class StreamingWorker(ThreadWorker):
             raise
         self.nr_conns += 1
         if len(self.pending_conns) > self.worker_connections // 2:
-            self._drop(
-                self.pending_conns[0]
-            )  # whoever says nothing for longest makes room for who may say something
+            self._drop(self.pending_conns[0])  # the connection that has been silent for longest makes room
         self.enqueue_req(Connection(self.cfg, accepted, address, listener.getsockname()))
 
     def enqueue_req(self, conn: Any) -> None:
@@ -198,7 +196,7 @@ class StreamingWorker(ThreadWorker):
             conn.sock.setblocking(False)
             conn.sock.send(REFUSAL)
         except OSError:
-            pass  # whoever does not read will see that the connection is closed
+            pass  # a client that does not read will see that the connection is closed
         self.nr_conns -= 1
         conn.close(graceful=True)
 

@@ -1,6 +1,6 @@
 """The audit trail: who did what to which object, when and from where; added to only, and chained so that changes show.
 
-An entry is written in the transaction of what it tells of: there is never one without the other. Whoever adds an entry holds its chain
+An entry is written in the transaction of what it tells of: there is never one without the other. Adding an entry holds its chain
 until the transaction ends, so it is the last thing that a transaction does: others of the tenant wait only for the commit.
 
 The beginning of a chain may be purged when its time is over, and a whole chain goes with its tenant. What goes is named in the chain that
@@ -136,7 +136,7 @@ def actor_of(caller: Any) -> Actor:
 
 
 def actor_of_command(command: str) -> Actor:
-    """Whoever runs a command at a shell: all that is known is the account of the machine."""
+    """The person who runs a command at a shell, of whom only the account of the machine is known."""
     try:
         account = getpass.getuser()
     except (KeyError, OSError):  # an account without a name, as in some containers

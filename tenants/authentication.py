@@ -99,7 +99,7 @@ def refused(request: Request, secret: str, detail: str, code: str, *, account: s
     """The answer to a secret that opens nothing: counted by address and by `account`, which is what it begins with if nothing else is
     said, and written to the audit trail.
 
-    A good secret is never locked out: with 256 random bits there is nothing to guess, and whoever shares an address with somebody who
+    A good secret is never locked out: with 256 random bits there is nothing to guess, and a caller that shares an address with somebody who
     tries would be stopped with them.
     """
     beginning = secret[: tokens.SHOWN_CHARACTERS]

@@ -63,7 +63,7 @@ def expire_due() -> int:
 def announce_expiring() -> int:
     """Have people told, a day ahead, of the channels of all tenants that will expire; how many this told of.
 
-    Access is renewed where it is kept, which is not here. A channel with a later `expires_at` is announced anew. Any number of processes
+    Access is renewed where it is kept, which is not here. A channel with a later `expires_at` is announced again. Any number of processes
     may do it at once.
     """
     until = Now() + timedelta(seconds=settings.ORCHESTRATOR_CHANNEL_NOTICE_SECONDS)

@@ -1,4 +1,4 @@
-"""Whoever guesses passwords or tokens has to wait, whether what they guess at exists or not, and keeps nobody else waiting.
+"""People who guess passwords or tokens have to wait, whether the account exists or not, and keep nobody else waiting.
 
 Every attempt takes one unit from each bucket that is about it before anything is looked up, so attempts at the same moment count as
 well; only a success gives them back. Buckets are in Redis and shared by all processes; without Redis each process has its own.

@@ -240,7 +240,7 @@ _SLACK_USER = re.compile(r"[TE][A-Z0-9]{1,30}/[UW][A-Z0-9]{1,30}")
 def link_slack(tenant_id: UUID, username: str, slack_user: str) -> Membership:
     """Let what this person of Slack presses count as the member's word; empty: nobody's from now on. In the caller's `tenant_scope`.
 
-    As whoever has a shell of the platform says. Admins of a tenant cannot: with several names one person would be several voters.
+    As a person with a shell of the platform says. Admins of a tenant cannot: with several names one person would be several voters.
     Raises `MemberNotFound`, or `SlackUserRefused` for what is no such id or another member's.
     """
     if slack_user and not _SLACK_USER.fullmatch(slack_user):
@@ -268,7 +268,7 @@ def member_of_slack(tenant_id: UUID, slack_user: str) -> Principal | None:
 
 
 def first_admin(tenant_id: UUID, user: User) -> Membership:
-    """Whom a tenant begins with, as whoever has a shell of the platform says. Once, in the `tenant_scope` of a new tenant."""
+    """The first member of a tenant, as a person with a shell of the platform says. Once, in the `tenant_scope` of a new tenant."""
     member = Membership(tenant_id=tenant_id, user=user, role=Role.ADMIN, human_roles=[])
     member.save(force_insert=True)
     return member

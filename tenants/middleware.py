@@ -63,7 +63,7 @@ Next = Callable[[HttpRequest], HttpResponse]
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 ADMIN = "/admin/"
-# Where people sign in as somebody else, so these must be reachable whoever is signed in now.
+# Where people sign in as somebody else, so these must be reachable for everybody.
 SIGN_IN_PATHS = ("/admin/login/", "/admin/logout/")
 
 

@@ -49,7 +49,7 @@ def create_budget(tenant_id: UUID, fields: Mapping[str, Any]) -> Budget:
 
 
 def change_budget(tenant_id: UUID, budget_id: UUID, fields: Mapping[str, Any]) -> Budget:
-    """Change name, cap, warning share or estimate. A new cap warns anew. Raises `NotFound`."""
+    """Change name, cap, warning share or estimate. A new cap warns again. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         budget = lock_budget(tenant_id, budget_id)
         roll(budget)
@@ -95,7 +95,7 @@ def recount(tenant_id: UUID, budget_id: UUID) -> Budget:
     with tenant_scope(tenant_id):
         budget = lock_budget(
             tenant_id, budget_id
-        )  # Looked at after this: whoever counts in it now waits for us.
+        )  # Looked at after this: transactions that count in it now wait for us.
         roll(budget)
         budget.spent = counted_by(budget, since=budget.period_start)
         kept = Reservation.objects.for_tenant(tenant_id).filter(budget_id=budget_id)
@@ -107,7 +107,7 @@ def recount(tenant_id: UUID, budget_id: UUID) -> Budget:
 
 
 def to_recount() -> QuerySet[Any]:
-    """Budgets whose time to be counted anew has come. Of all tenants in a `system_scope`."""
+    """Budgets that are due to be counted again. Of all tenants in a `system_scope`."""
     return Budget.objects.filter(recount_at__lte=Now(), deleted_at=None)
 
 

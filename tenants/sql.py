@@ -1,6 +1,6 @@
 """Hand-written SQL: one statement per file, prepared once per connection, run on Django's own connection.
 
-The statements of the hot path are long, and planning them anew each time would cost more than running them. Django's
+The statements of the hot path are long, and planning them again each time would cost more than running them. Django's
 cursor binds parameters on the client and so cannot prepare; these go to libpq on the same connection and in the same
 transaction, and still pass Django's execute wrappers, so query counts and fault injection see them.
 
@@ -88,7 +88,7 @@ class _JsonbLoader(JsonbLoader):
     _loads = staticmethod(orjson.loads)
 
 
-#: A statement and the types of its parameters; with others it is prepared anew. None has no type, a number that of its size.
+#: A statement and the types of its parameters; with others it is prepared again. None has no type, a number that of its size.
 _Key = tuple[bytes, tuple[int, ...]]
 _MOST_PREPARED = 500  # on one connection; those that come after are parsed each time
 
@@ -194,7 +194,7 @@ class _Prepared:
         return f"orchestrator_{self._given}".encode(), True
 
     def failed(self, key: _Key, result: PGresult) -> None:
-        """A statement that PostgreSQL does not know any more is prepared anew the next time."""
+        """A statement that PostgreSQL does not know any more is prepared again the next time."""
         if isinstance(psycopg.errors.error_from_result(result), _STALE):
             self._names.pop(key, None)
             self._rows.pop(key, None)

@@ -3,7 +3,7 @@
 Requests that wait for a thread stand in one line for each tenant, and the lines are served in turn. Python computes in one thread of a
 process at a time, so a line is bounded as well in how many of its requests are under way:
 
-    alone in this process for a minute          as many as there are threads, but for a few that are kept for whoever comes next
+    alone in this process for a minute          as many as there are threads, but for a few that are kept for the next caller
     beside other tenants                        half of the threads
     the same, and computing much                one; if more of them wait, the next begins once others had three times as long as it took
 
@@ -217,7 +217,7 @@ def belongs_to(tenant_id: UUID) -> None:
 
 
 def give_way() -> None:
-    """A place in long computing where nothing is locked and no transaction is open: whoever asks for less goes first.
+    """A place in long computing where nothing is locked and no transaction is open: the caller that asks for less goes first.
 
     Waits for `PATIENCE_SECONDS` in one request at most, and outside of web processes not at all.
     """

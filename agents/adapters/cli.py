@@ -5,7 +5,7 @@ as it is told, the transcript as it is printed, and what was used of memory and 
 program and all that it has started are gone by then; if the worker itself is killed, the kernel and `sweep` see to that.
 
     exit 0 with a result                    the output of the run
-    `session_invalid` matches the failure   the conversation is unknown: the run begins anew without one
+    `session_invalid` matches the failure   the conversation is unknown: the run starts again without one
     `rate_limited` matches the failure      later, without losing an attempt
     a listed exit code, a hopeless error    permanent
     any other exit code, any signal         tried again

@@ -4,7 +4,7 @@ The same for every protocol; a `Dialect` speaks one. The number of rounds is bou
 round. A tool that ends the run ends the dialogue at once. What a tool refuses is told to the model, which may try otherwise.
 
 The conversation is kept nowhere: providers have no sessions here. A run that is started again, after an answer or a fault, gets a prompt
-that says what has happened, and begins anew.
+that says what has happened, and starts again.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ class LiveText:
         self._tell(lines)
 
     def break_off(self) -> None:
-        """The answer does not count, and whoever has read its beginning should know."""
+        """The answer does not count, and readers of its beginning should know."""
         self.end()
         if self._told:
             self._link.log("note", "The answer broke off.")

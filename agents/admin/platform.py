@@ -102,7 +102,7 @@ class SchedulerSettingsForm(forms.ModelForm):
         values: dict[str, Any] = super().clean() or self.cleaned_data
         if values.get("seen") != scheduler_settings.row().version:
             raise ValidationError(
-                "Somebody else has changed the settings meanwhile. Read them again and decide anew."
+                "Somebody else has changed the settings meanwhile. Read them again and decide again."
             )
         wanted: dict[str, Any] = {}
         for key in KEYS:

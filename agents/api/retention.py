@@ -48,7 +48,7 @@ class RetentionShownSerializer(serializers.Serializer[Any]):
 
 
 class RetentionSerializer(StrictSerializer):
-    """The tenant's own retention. What is left out has the platform's default again."""
+    """The tenant's own policies. What is left out has the platform's default again."""
 
     kinds = Member(help_text=f'By kind: whole days from 1 to {LONGEST_DAYS}, or "never".')
 

@@ -92,7 +92,7 @@ def _launched(command: Command) -> list[str]:
 
 def kill_all_of(run_id: str, *, session: int | None = None) -> int:
     """Kill every process of the session, or with the run's id in its environment, wherever it has gone; returns how many."""
-    # 0 is what the kernel says of a session outside of our container: whoever is in it is none of ours.
+    # The kernel says 0 for a session outside of our container, whose processes are not ours.
     if not run_id or session == 0:
         raise ValueError("a run or a session must be named")
     killed = 0

@@ -199,7 +199,7 @@ def _used(home: Path) -> tuple[int, bool]:
 
 
 def _open_home(home: Path, uid: int, gid: int) -> None:
-    """To the owner (-1: whoever it is) and the group: what earlier runs kept for themselves, this one may read and change.
+    """To the owner (-1: unchanged) and the group: what earlier runs kept for themselves, this one may read and change.
 
     An earlier run has filled it, and one of the same role may be doing so: no link is followed, and all is changed as it was opened.
     """

@@ -3,7 +3,7 @@
     agents/runs/<run id>/trace.json    held locked by the worker as long as the run goes on
     agents/runs/<run id>/work/         the agent's folder; files/ what its arguments name
 
-The lock belongs to the worker's process: the kernel takes it away however that ends. So whoever gets the lock knows that nobody attends to
+The lock belongs to the worker's process: the kernel takes it away however that ends. So a process with the lock knows that none attends to
 the run any more, kills what is left of the agent (its processes carry the run's id in their environment), removes its worktree and its
 folder. Any worker of the machine may do it at any time.
 
@@ -63,7 +63,7 @@ class Trace:
         return self.folder / "files"
 
     def note(self, facts: dict[str, Any]) -> None:
-        """What whoever comes after must know to remove everything. Written before it is made."""
+        """What a later process must know to remove everything. Written before anything is created."""
         known = {} if self.user is None else {"user": [self.user.uid, self.user.gid, *self.user.groups]}
         os.pwrite(self.descriptor, orjson.dumps(known | facts), 0)
 

@@ -23,7 +23,7 @@ way at that moment; never fewer than one.
 well the breaker closes, otherwise it stays open for another cooldown.
 
 Each call holds a lease. Of a process that died, the slot comes back when the lease ends, which is after its call must have ended, so the
-provider never sees more calls at once than there are slots. What it reserved stays spent. A wiped Redis forgets, and learns anew.
+provider never sees more calls at once than there are slots. What it reserved stays spent. A wiped Redis forgets, and learns again.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _outcome_of(error: AgentError, call: Call) -> Outcome:
         return Outcome.LIMITED
     if not isinstance(error, RetryableAgentError):
         return Outcome.OTHER
-    # Whoever leaves a provider no time must not open the breaker for all others.
+    # A caller that leaves a provider no time must not open the breaker for all others.
     if error.error_code == "agent_timeout" and call.deadline_seconds < FAIR_SECONDS:
         return Outcome.OTHER
     return Outcome.FAULT

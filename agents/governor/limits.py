@@ -99,7 +99,7 @@ _OPENAI = {"requests": "requests", "input_tokens": "tokens"}
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """By dimension: units left, seconds until the provider counts anew, and its whole limit. `retry_after` in seconds."""
+    """By dimension: units left, seconds until the provider counts from zero, and its whole limit. `retry_after` in seconds."""
 
     left: Mapping[str, int] = field(default_factory=dict)
     reset_seconds: Mapping[str, float] = field(default_factory=dict)

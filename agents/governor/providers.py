@@ -88,7 +88,7 @@ def provider_of(chosen: AdapterSettings) -> Provider:
 
 
 def payable_provider_of(chosen: AdapterSettings) -> Provider:
-    """As `provider_of`, for whoever is about to call the model of these settings. Raises `ConfigurationError` as well for a model that
+    """As `provider_of`, for code that is about to call the model of these settings. Raises `ConfigurationError` as well for a model that
     nobody has said a key of the platform may be used for."""
     provider, model = provider_of(chosen), chosen.model or ""
     if provider.headers and not any(fnmatchcase(model, pattern) for pattern in chosen.platform_pays_for):

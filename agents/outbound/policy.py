@@ -130,7 +130,7 @@ _SPECIAL_4 = tuple(
     for network in (
         "100.64.0.0/10",  # carriers' shared addresses
         "192.0.0.0/24",  # protocol assignments
-        "192.31.196.0/24",  # AS112, answered by whoever is nearest
+        "192.31.196.0/24",  # AS112, answered by the nearest server
         "192.52.193.0/24",  # automatic multicast tunnels
         "192.88.99.0/24",  # 6to4 relays
         "192.175.48.0/24",  # AS112
@@ -150,7 +150,7 @@ _SPECIAL_6 = tuple(
     )
 )
 
-#: Services that hand out a machine's credentials to whoever asks from it. One of them has a public number.
+#: Services that hand out a machine's credentials to every program on it. One of them has a public number.
 METADATA_ADDRESSES = frozenset[Address](
     {
         IPv4Address("168.63.129.16"),

@@ -1,7 +1,7 @@
 """Start, find, look at and stop the servers of a home.
 
 All changes happen under the home's lock, so two starts at once give the same servers. Each launch is written
-down before it is waited for: whoever is killed in between, the next start or stop knows the process.
+down before it is waited for: if we are killed in between, the next start or stop knows the process.
 """
 
 from __future__ import annotations

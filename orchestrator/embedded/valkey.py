@@ -102,7 +102,7 @@ class ValkeyServer(Server):
 
 # Who may do what in Redis: one user per kind of process, with the commands and the keys that it needs and no others.
 #
-# Whoever takes over one process can do in Redis what that process does, and nothing else: Flower sees neither limits nor grants and can
+# An attacker in one process can do in Redis what that process does, and nothing else: Flower sees neither limits nor grants and can
 # fill no queue, the site and beat cannot touch what workers have taken. No user may list all keys, empty the server, throw away scripts
 # or change its configuration. docker-compose.yml has the same rules; a test compares them.
 
@@ -131,7 +131,7 @@ _ANSWERS = ("~*.celery.pidbox*",)  # of workers to those who ask them something
 _EVENTS = ("~celeryev*",)
 _CHANNELS = (
     "&*",
-)  # events and questions: a pattern can only be subscribed to by whoever may hear everything
+)  # events and questions: a pattern can only be subscribed to by those who may hear everything
 _OF_FLOWER = ("~flower:*",)  # what it has not yet acknowledged of the events it hears
 
 #: By kind of process: the rules behind its name and password.

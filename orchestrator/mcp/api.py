@@ -28,7 +28,7 @@ Answer = dict[str, Any]
 
 
 class Refusal(Exception):
-    """The API refused, or could not be asked. `str()` is for whoever called the tool; it holds no secret."""
+    """The API refused, or could not be asked. `str()` is for the caller of the tool; it holds no secret."""
 
     def __init__(
         self, code: str, detail: str, *, status: int | None = None, problem: Mapping[str, Any] | None = None
@@ -108,7 +108,7 @@ class Api:
 
 
 def client() -> httpx2.AsyncClient:
-    """What calls are made with; to be closed by whoever asks for it."""
+    """What calls are made with; the caller closes it."""
     return httpx2.AsyncClient(
         follow_redirects=False, timeout=SECONDS, headers={"User-Agent": "orchestrator-mcp"}
     )

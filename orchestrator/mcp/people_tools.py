@@ -3,7 +3,7 @@
 A decision is shown first, and what shows it returns a confirmation: a keyed digest of the caller, the item, the version that was shown,
 and the answer to the last letter. Only with it, and with the same answer, is the decision made, and the API makes it only while the item
 has that version. So nothing is decided that nobody has seen, and no confirmation serves for another answer, item or person. It is kept
-nowhere: whoever repeats it repeats one request, which takes effect once.
+nowhere: a repeated call repeats one request, which takes effect once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The server of the official SDK, with the tools of whoever asks, on standard input and output or over streamable HTTP.
+"""The server of the official SDK, with the caller's tools, on standard input and output or over streamable HTTP.
 
 Over HTTP every request brings a token of its own, and is answered with what that token opens. No token of the server's own is used for
 anybody, and nothing is remembered from one request to the next but that a token was good a moment ago: there are no sessions that could be

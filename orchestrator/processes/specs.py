@@ -14,7 +14,7 @@ WEB_THREADS = 8  # per web worker; an open event stream holds none
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """A command line with a name. `env` is laid over the environment of whoever runs it."""
+    """A command line with a name. `env` is added to the environment of the process that runs it."""
 
     name: str
     argv: tuple[str, ...]

@@ -48,7 +48,7 @@ def _database(role: str | None, login: dict[str, Any] = _login, **extra: object)
         "-c lock_timeout=3s",
         "-c idle_in_transaction_session_timeout=15s",
         f"-c statement_timeout={_statement_seconds * 1000:.0f}",
-        # The prepared statements of the hot path touch few rows by key: planning them anew costs more than running them.
+        # The prepared statements of the hot path touch few rows by key: planning them again costs more than running them.
         "-c plan_cache_mode=force_generic_plan",
         # Such a plan is kept as long as its connection. One that was made for an empty table must find its rows by key when the table is
         # full, so none may read a table from end to end where there is an index (see also `tenants.models.FOR_LISTS`).

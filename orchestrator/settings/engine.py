@@ -236,7 +236,7 @@ ORCHESTRATOR_FAN_OUT_ITEMS = _env.int("ORCHESTRATOR_FAN_OUT_ITEMS", default=1_00
 ORCHESTRATOR_MAILBOX_WINDOW_MS = _env.int("ORCHESTRATOR_MAILBOX_WINDOW_MS", default=50)
 ORCHESTRATOR_MAILBOX_RETRY_SECONDS = _env.float("ORCHESTRATOR_MAILBOX_RETRY_SECONDS", default=1.0)
 ORCHESTRATOR_MAILBOX_ITEMS = _env.int("ORCHESTRATOR_MAILBOX_ITEMS", default=10_000)
-# Events are kept for so long, and so are deliveries by webhooks. Too small: who was away longer has to read everything anew. Must be
+# Events are kept for so long, and so are deliveries by webhooks. Too small: a reader away for longer has to read everything again. Must be
 # more than the retries of webhooks take, three days.
 ORCHESTRATOR_EVENT_DAYS = _env.float("ORCHESTRATOR_EVENT_DAYS", default=7.0)
 # Event streams open at once, of one tenant, of one token or person, and in one web process. Each costs a socket and no thread.

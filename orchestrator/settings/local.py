@@ -20,7 +20,7 @@ from orchestrator.settings.base import (
     SECRET_KEY,
 )
 
-# Whoever runs this owns the keys of its environment and all tenants.
+# The person who runs this owns the keys of its environment and all tenants.
 if ORCHESTRATOR_PLATFORM_KEYS_FOR is None:
     ORCHESTRATOR_PLATFORM_KEYS_FOR = [{}]
 

@@ -193,7 +193,7 @@ class RecordAdmin(KeptAdmin):
 
 
 class ShownInline(TabularInline):
-    """Rows that the engine writes. Whoever sees the row that they belong to sees them."""
+    """Rows that the engine writes. They are seen by everybody who sees the row that they belong to."""
 
     extra = 0
     can_delete = False

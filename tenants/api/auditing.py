@@ -110,7 +110,7 @@ def about(view: Any, data: Any) -> tuple[str, str]:
 
 
 def tenant_of(request: Any) -> UUID | None:
-    """The tenant of whoever was let in; None while nobody was. Agents have it in the token of their run."""
+    """The tenant of the authenticated caller; None if there is none. Agents have it in the token of their run."""
     caller = vars(request).get("_user")  # not `request.user`, which would ask once more who is calling
     found = getattr(caller, "tenant_id", None) or getattr(getattr(caller, "token", None), "tenant_id", None)
     return found if isinstance(found, UUID) else None

@@ -34,7 +34,7 @@ class DigestEtag:
             return
         wanted = parse_etags(self.request.headers["If-Match"])
         if not ("*" in wanted or self._tag(shown) in wanted):
-            raise PreconditionFailed("The object has changed. Read it again and decide anew.")
+            raise PreconditionFailed("The object has changed. Read it again and decide again.")
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         data = getattr(response, "data", None)
@@ -127,7 +127,7 @@ class Versioned:
         wanted = parse_etags(self.request.headers["If-Match"])
         if version is None or not ("*" in wanted or etag_of(version) in wanted):
             now = "does not exist" if version is None else f"is at version {version}"
-            raise PreconditionFailed(f"The object {now}. Read it again and decide anew.")
+            raise PreconditionFailed(f"The object {now}. Read it again and decide again.")
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         data = getattr(response, "data", None)

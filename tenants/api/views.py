@@ -47,7 +47,7 @@ class TenantView(GenericAPIView):
     # Why a view's POST leaves no entry in the audit trail: it changes nothing, say. Empty: it leaves one.
     not_audited: ClassVar[str] = ""
 
-    # Who pays for the request, once they are known: to ask whoever could not be authenticated would fail again.
+    # Who pays for the request, once they are known: to authenticate again would fail again.
     _weighed: Principal | None = None
 
     @property

@@ -59,7 +59,7 @@ class Announcement:
 
 
 def announce(tenant_id: UUID, kind: str, activity: UUID, data: Mapping[str, Any]) -> None:
-    """Tell whoever follows right now."""
+    """Tell the readers that follow right now."""
     told = orjson.dumps({"kind": kind, "activity": activity, "data": dict(data)})
     try:
         connections.client(timeout_seconds=PATIENCE_SECONDS).publish(keys.announcements(tenant_id), told)

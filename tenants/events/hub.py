@@ -324,7 +324,7 @@ def _carry(tenant_id: UUID, streams: Collection[Stream]) -> None:
 
 # The bell: PostgreSQL tells this process that something has happened to a tenant whose log is followed.
 #
-# One connection of its own, for all streams of the process. It only saves waiting: whoever follows a log looks once a second in any case,
+# One connection of its own, for all streams of the process. It only saves waiting: readers of a log look once a second in any case,
 # so a lost connection makes events late by a second at most. It is opened again as soon as that is possible.
 #
 # A connection that nothing comes from may as well be one that nothing can come from any more, because something between forgot it. So every

@@ -1,6 +1,6 @@
 """The log: a tenant's events in the order of their numbers.
 
-Numbers are given after the commit, by whoever wants to read, under the lock of the tenant's row: one numbering after the other, each of
+Numbers are given after the commit, by the reader, under the lock of the tenant's row: one numbering after the other, each of
 what has committed by then. So a number never appears below one that somebody has seen, however long a transaction was open, and there is
 no gap. Nothing has to run for that, and what nobody reads gets no numbers: the leader numbers for webhooks alone, and shortens what lies
 unread.
@@ -127,7 +127,7 @@ def position_of_log(tenant_id: UUID) -> tuple[int, int]:
 
 
 def follow(tenant_id: UUID) -> None:
-    """Let changes ring the bell for a minute. Whoever follows the log says so again before it is over."""
+    """Let changes ring the bell for a minute. A reader that follows the log says so again before it is over."""
     with tenant_scope(tenant_id):
         lock(tenant_id)
         EventLog.objects.for_tenant(tenant_id).update(listened_until=Now() + LISTENED)

@@ -229,7 +229,7 @@ class SavedView(TenantOwned):
     bounded_as = "saved_views"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    # PostgreSQL deletes them with the membership, by the key that carries the tenant: whoever ends one need not be asked about its views.
+    # PostgreSQL deletes them with the membership, by the key that carries the tenant: ending one takes no question about its views.
     membership = models.ForeignKey(
         Membership,
         on_delete=models.DO_NOTHING,

@@ -20,7 +20,7 @@ class BudgetUnit(models.TextChoices):
 
 
 class BudgetPeriod(models.TextChoices):
-    """How long a cap holds before it starts anew, by UTC's calendar."""
+    """How long a cap holds before it starts from zero, by UTC's calendar."""
 
     TOTAL = "total"
     DAY = "day"

@@ -8,7 +8,7 @@ A transaction costs no round trip before its first statement: what it begins wit
 does a statement whose rows nobody needs before the commit: it is kept, too, and goes with what is sent next (`keep`, `together`).
 
 A server that is frozen closes no connection: its kernel goes on taking what is sent, so neither keepalives nor TCP's own time-outs end a
-wait. A long wait alone proves nothing either, since a statement may take its time. So whoever has waited for `NOTICE_SECONDS` has a new
+wait. A long wait alone proves nothing either, since a statement may take its time. So a thread that waited for `NOTICE_SECONDS` has a new
 connection tried, by one thread per server and process. If that is not made within `PATIENCE_SECONDS`, the server is silent, and all who
 wait give up. From then on a statement gets `GRACE_SECONDS` and new connections are refused at once, until the thread, which goes on
 trying, is answered. Costs nothing for statements that are answered at once.
@@ -75,7 +75,7 @@ class BoundedConnection(psycopg.Connection[Any]):
         return True
 
     def opening(self) -> list[bytes]:
-        """What has to go before the next statement, for whoever sends it together with that: nothing in a transaction."""
+        """What has to go before the next statement, to be sent together with it: nothing in a transaction."""
         if self.autocommit or self.pgconn.transaction_status != TransactionStatus.IDLE:
             return []
         setting, self._setting = self._setting, b""
@@ -229,7 +229,7 @@ PATIENCE_SECONDS = (
 )
 GRACE_SECONDS = 0.3
 PAUSE_SECONDS = 0.5  # between two tries
-UNWANTED_SECONDS = 10.0  # nobody has asked for anything for so long: whoever does next has it tried again
+UNWANTED_SECONDS = 10.0  # nobody has asked for anything for so long: the next caller has it tried again
 
 #: What says where the server is and who asks. Everything else concerns connections that are used.
 _WHERE = {

@@ -54,7 +54,7 @@ def test_the_examples_run_as_they_stand(
     told = capsys.readouterr().out
     for line in (
         "done Audit the start page: done",
-        "Read it again, look, and decide anew.",
+        "Read it again, look, and decide again.",
         "['done', 'done', 'done']",
         "(401, ",
         "message {'said': 'done'}",

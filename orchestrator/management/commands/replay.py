@@ -118,7 +118,7 @@ class Command(TerminalCommand):
 
 
 ACTOR = "command:replay"
-PORTION = 200  # failures of one transaction: whoever ends the command half-way has replayed whole portions
+PORTION = 200  # failures of one transaction: a command that is stopped half-way has replayed whole portions
 MOST_GROUPS = 100
 SHOWN = ("fingerprint", "agent_role", "reason", "open", "last_at", "example")
 

@@ -308,7 +308,7 @@ def test_a_budget_is_made_changed_and_removed(tenant: Tenant, boss: Person) -> N
 
     late = stale.send(boss.browser, ("deed", "save"), cap="1")
     assert late.status_code == 412
-    assert "Read it again and decide anew." in words(late)
+    assert "Read it again and decide again." in words(late)
 
     forms_of(boss.get(f"{place}{budget.pk}/"))["remove"].send(boss.browser, ("deed", "remove"), sure="yes")
     assert "There are none." in words(boss.get(place))
