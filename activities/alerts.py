@@ -7,6 +7,7 @@ other. Deliverers carry them out later, from a queue, with no transaction open.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -70,7 +71,7 @@ def raise_alert(
             "title": excerpt(title, limit=LONGEST_TITLE) or AlertKind(kind).label,
             "body": body.replace("\x00", "")[:LONGEST_BODY],
             "activity_id": activity_id,
-            "facts": Jsonb(facts or {}, dumps=_dumps),
+            "facts": Jsonb(facts or {}, dumps=partial(orjson.dumps, default=str)),
             "dedup_key": dedup_key,
         }
     )
@@ -125,10 +126,6 @@ def _queue(tenant_id: UUID, alert_id: UUID, channels: Iterable[Recipient]) -> No
         )
         for kind, channel_id, name in channels
     )
-
-
-def _dumps(facts: Any) -> bytes:
-    return orjson.dumps(facts, default=str)
 
 
 # Acknowledging: somebody has seen an alert. The first to say so is the one who is named.

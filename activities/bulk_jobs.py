@@ -18,8 +18,8 @@ from django.db import DatabaseError, transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce, Now
 
+from activities import dead_letters
 from activities.admission import Exchange
-from activities.dead_letters import operations
 from activities.exceptions import ActivityError, NotFound, TransitionRefused
 from activities.models import Activity, ApprovalLink, BulkItem, BulkJob
 from activities.models.bulk import BulkAction, BulkStatus, ItemState
@@ -271,8 +271,9 @@ def _cancel_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
         activity_id for activity_id in _childless(job.tenant_id, ids) if _is_plain(found.get(activity_id))
     ]
     reason = job.arguments.get("reason", "")
+    detail = {"reason": reason, "bulk_job": str(job.pk)}
     moved = transitions.apply_many(
-        plain, "cancel", actor=job.created_by, detail=_detail(job), cancel_reason=reason or None
+        plain, "cancel", actor=job.created_by, detail=detail, cancel_reason=reason or None
     )
     relay.after_commit(Exchange(withdrawals=[activity.id for activity in moved]))
     done = {activity.id for activity in moved}
@@ -304,11 +305,11 @@ def _retry_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
     failed = [
         activity.pk
         for activity in activity_tree.lock(job.tenant_id, ids).values()
-        if activity.status in operations.FAILED
+        if activity.status in dead_letters.FAILED
     ]
     moved = set(
-        operations.reopen(
-            job.tenant_id, operations.without_twins(job.tenant_id, failed), job.created_by, None
+        dead_letters.reopen(
+            job.tenant_id, dead_letters.without_twins(job.tenant_id, failed), job.created_by, None
         )
     )
     return {
@@ -351,10 +352,6 @@ def _reassign_one(job: BulkJob, activity_id: UUID) -> None:
         job.tenant_id, activity_id, actor=job.created_by, reason=given["reason"],
         agent_role=given.get("agent_role"), human_role=given.get("human_role"),
     )  # fmt: skip
-
-
-def _detail(job: BulkJob) -> dict[str, Any]:
-    return {"reason": job.arguments.get("reason", ""), "bulk_job": str(job.pk)}
 
 
 _TOGETHER: dict[str, Callable[[BulkJob, Sequence[UUID]], Outcomes]] = {

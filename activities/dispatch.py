@@ -19,6 +19,7 @@ import redis
 from django.conf import settings
 from django.db import connections
 
+from activities import provider_batches
 from activities.admission import CLAIM_SECONDS, Closed, Exchange, Grant
 from activities.admission.exchange import Offer, Release
 from activities.exceptions import OutOfBudget, OutputUnavailable, RunSuperseded
@@ -29,7 +30,6 @@ from activities.execution.request import Attempt, Material
 from activities.execution.run_links import LinkOfRun
 from activities.load_shedding import PROTECTION
 from activities.models import Activity, ActivityRun, Wake
-from activities.provider_batches import items
 from activities.run_tokens import RunToken
 from agents import configuration, runner, sessions, skills
 from agents.contracts import Accepted, AgentRequest, AgentResult, Parked
@@ -324,7 +324,7 @@ def _call(claimed: _Claimed) -> None:
 def _answered(claimed: _Claimed, result: AgentResult) -> None:
     run, needs_approval = claimed.run, claimed.row.requires_approval
     if isinstance(result, Parked):
-        results.persistently(lambda: items.park(run, result, claimed.row))
+        results.persistently(lambda: provider_batches.park(run, result, claimed.row))
         if claimed.row.group_key or claimed.row.files:
             _leave_seat(claimed.grant)  # The other slots it keeps, since its group or its files wait for it.
         return
@@ -364,7 +364,7 @@ def _request(claimed: _Claimed) -> AgentRequest:
         token=claimed.run, number=row.attempts, wakes=row.wakes, role=role, knowledge=claimed.knowledge, timeout_seconds=timeout,
         deadline=clock.now() + timedelta(seconds=timeout),
     )  # fmt: skip
-    return items.with_history(execution_request.build(row, attempt, material), row)
+    return provider_batches.with_history(execution_request.build(row, attempt, material), row)
 
 
 def _fetched(claimed: _Claimed) -> Material:

@@ -168,7 +168,8 @@ class Protection:
 
     def _take_turn(self) -> float:
         """When the run may begin, by our clock."""
-        pause = settings.ORCHESTRATOR_RAMP_SECONDS if _is_on() else 0.0
+        is_on = settings.ORCHESTRATOR_TARGET_CPU or settings.ORCHESTRATOR_TARGET_MEMORY
+        pause = settings.ORCHESTRATOR_RAMP_SECONDS if is_on else 0.0
         with self._lock:
             self._running += 1
             now = self.clock()
@@ -185,10 +186,6 @@ class Protection:
         self._looked = now
         self._cpu += (load.cpu - self._cpu) * share
         return Load(self._cpu, load.memory)
-
-
-def _is_on() -> bool:
-    return bool(settings.ORCHESTRATOR_TARGET_CPU or settings.ORCHESTRATOR_TARGET_MEMORY)
 
 
 def _figures(load: Load) -> list[tuple[str, float, float]]:

@@ -13,7 +13,6 @@ from uuid import UUID
 from django.conf import settings
 
 from activities.exceptions import NotFound, QuotaExceeded, ToolRefused, TransitionRefused
-from activities.human_tasks import subtasks
 from activities.models import Activity, Wake
 from activities.run_tokens import RunToken
 from activities.states import LIVE, LinkKind, WakeReason
@@ -63,9 +62,9 @@ def reassign_by_agent(
     In the caller's `tenant_scope`, which holds the locks of what ends with the activity and of the root of its tree.
     """
     activity = suspension.live(run)
-    subtasks.refuse_unlisted(activity, agent_role)
+    suspension.refuse_unlisted(activity, agent_role)
     _refuse_another_hand(activity, agent_role)
-    subtasks.refuse_full_tree(activity_tree.tree_of(run.tenant_id, run.activity_id))
+    suspension.refuse_full_tree(activity_tree.tree_of(run.tenant_id, run.activity_id))
     actor = f"run:{run.run_id}"
     heir = _hand_on(
         activity, reason=reason, agent_role=agent_role, human_role=human_role, actor=actor, run=run

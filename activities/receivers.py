@@ -10,11 +10,11 @@ from typing import Any
 
 from django.db.models import Count
 
-from activities import activity_tree, dead_letter_records, outbox, states, subagents
+from activities import activity_tree, dead_letter_records, outbox, states, subagents, suspension
 from activities.activity_tree import Origin
 from activities.alerts import tell_of_agent_health, tell_of_expired_channel, tell_of_expiring_channel
-from activities.human_tasks import approval_links, blockers, reviews, subtasks
-from activities.mailboxes import producer, queries
+from activities.human_tasks import approval_links
+from activities.mailboxes import producer
 from activities.models import Activity
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_settled
@@ -39,7 +39,7 @@ def connect() -> None:
 def end_wakes(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     """`activity` is a `transitions.Moved`."""
     producer.follow(activity)
-    queries.tell_decision(activity)
+    producer.tell_decision(activity)
     subagents.tell_parent(activity)
 
 
@@ -62,7 +62,7 @@ def _answer_parent(ended: Any) -> None:
     if ended.status == Status.REJECTED and activity_tree.has_successor(ended.tenant_id, ended.id):
         return  # Its revision will answer.
     parent = activity_tree.lock(ended.tenant_id, [origin.parent_id]).get(origin.parent_id)
-    reason = _REASONS[LinkKind(origin.kind)] or reviews.reason_of(ended)
+    reason = _REASONS[LinkKind(origin.kind)] or suspension.reason_of(ended)
     if parent is None or parent.status != reason.ends or not activity_tree.holds_up(ended.tenant_id, origin):
         return
     actor = getattr(ended, "decided_by", None) or "engine"
@@ -82,8 +82,12 @@ _REASONS: dict[LinkKind, WakeReason | None] = {
 
 def _told(ended: Any, origin: Origin) -> dict[str, Any]:
     if origin.kind == LinkKind.SUBTASK:
-        return subtasks.told(ended, origin)
-    return blockers.told(ended) if origin.kind == LinkKind.RESOLUTION else reviews.told(ended)
+        return suspension.outcome_of_subtask(ended, origin)
+    return (
+        suspension.outcome_of_blocker(ended)
+        if origin.kind == LinkKind.RESOLUTION
+        else suspension.outcome_of_review(ended)
+    )
 
 
 def _close_dead_letter(escalation: Any) -> None:

@@ -229,3 +229,34 @@ class WakeState(StrEnum):
 
 #: Named bands of the one priority scale, 1..20, lower first.
 BANDS = {"urgent": 1, "gated": 5, "normal": 10, "background": 20}
+
+
+# The database's own copy of the state table: a trigger that refuses an undeclared change of status.
+#
+# Code asks `transitions` for a verb; this guard is for everything that might not, such as a shell or a future mistake.
+
+_TABLE = "activities_activity"
+
+
+def install_status_guard() -> list[str]:
+    """Statements that make the trigger compare with `TRANSITIONS`. Run them again whenever the table changes."""
+    allowed = ", ".join(f"'{source}>{target}'" for source, target in sorted(pairs()))
+    return [
+        f"""CREATE OR REPLACE FUNCTION {_TABLE}_status_guard() RETURNS trigger LANGUAGE plpgsql AS $guard$
+        BEGIN
+            IF (OLD.status || '>' || NEW.status) NOT IN ({allowed}) THEN
+                RAISE EXCEPTION 'activity % may not go from % to %', OLD.id, OLD.status, NEW.status
+                    USING ERRCODE = 'check_violation';
+            END IF;
+            RETURN NEW;
+        END $guard$""",
+        f"DROP TRIGGER IF EXISTS status_guard ON {_TABLE}",
+        f"""CREATE TRIGGER status_guard BEFORE UPDATE OF status ON {_TABLE}
+        FOR EACH ROW WHEN (OLD.status IS DISTINCT FROM NEW.status) EXECUTE FUNCTION {_TABLE}_status_guard()""",
+    ]
+
+
+REMOVE_STATUS_GUARD = [
+    f"DROP TRIGGER IF EXISTS status_guard ON {_TABLE}",
+    f"DROP FUNCTION IF EXISTS {_TABLE}_status_guard()",
+]

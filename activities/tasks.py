@@ -6,12 +6,11 @@ from functools import partial
 
 from celery import shared_task
 
-from activities.dead_letters import escalation
+from activities import dead_letters, provider_batches
 from activities.mailboxes import consumer
 from activities.maintenance import platform_checks, retention
 from activities.models.alert import ChannelKind
-from activities.notifications import delivery, digests
-from activities.provider_batches import items, lifecycle
+from activities.notifications import delivery, digests, webhooks
 from agents import health
 from agents.routing import (
     DEAD_LETTERS,
@@ -24,7 +23,7 @@ from agents.routing import (
 )  # fmt: skip
 from tenants.retention import due_passes, purge_in_turns
 
-from . import background_tasks, budgets, bulk_jobs, dispatch, webhooks
+from . import background_tasks, budgets, bulk_jobs, dispatch
 from .background_tasks import BackgroundTask
 
 
@@ -45,10 +44,10 @@ BACKGROUND_TASKS = (
     BackgroundTask("budgets", SYSTEM_QUEUE, "budgets.look_after", budgets.release_where_room, budgets.waiting),
     BackgroundTask("reservations", SYSTEM_QUEUE, "budgets.free_leftovers", budgets.free_leftovers, budgets.leftovers),
     BackgroundTask("mailbox-leases", SYSTEM_QUEUE, "mailboxes.give_back", consumer.give_back_all, consumer.expired),
-    BackgroundTask("dead-letters", DEAD_LETTERS, "deadletters.handle", escalation.handle_waiting, escalation.unhandled),
-    BackgroundTask("batches-leaving", PROVIDER_BATCHES, "batches.leave", lifecycle.leave, lifecycle.due_to_leave),
-    BackgroundTask("batches-collected", PROVIDER_BATCHES, "batches.gather", items.gather, items.collected),
-    BackgroundTask("batches-due", PROVIDER_BATCHES, "batches.tend", lifecycle.tend, lifecycle.due),
+    BackgroundTask("dead-letters", DEAD_LETTERS, "deadletters.handle", dead_letters.handle_waiting, dead_letters.unhandled),
+    BackgroundTask("batches-leaving", PROVIDER_BATCHES, "batches.leave", provider_batches.leave, provider_batches.due_to_leave),
+    BackgroundTask("batches-collected", PROVIDER_BATCHES, "batches.gather", provider_batches.gather, provider_batches.collected),
+    BackgroundTask("batches-due", PROVIDER_BATCHES, "batches.tend", provider_batches.tend, provider_batches.due),
     *(
         BackgroundTask(
             f"alerts-{kind}", notification_queue(kind), "alerts.deliver", delivery.deliver_waiting, partial(delivery.waiting, kind),

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import redis
 from django.db.models import Exists, OuterRef, Subquery
 
+from activities import provider_batches
 from activities.exceptions import NotFound, plain
 from activities.leases import ALL
 from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
-from activities.provider_batches import items
+from activities.rescheduling import HELD_BY_PROVIDERS
 from activities.states import SETTLED, STATUSES, WAITING, LinkKind, RunStatus, Status, WakeState
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
@@ -26,6 +28,7 @@ from tenants import clock, money, pausing
 from tenants.caches import TtlCache
 from tenants.context import tenant_scope
 from tenants.models import BudgetWait, PauseKind, Tenant
+from tenants.sql import Statement
 
 from . import activity_tree, admission, budgets
 from .outbox import LATER
@@ -75,8 +78,10 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         waits = budgets.waits_of(tenant_id, [activity_id] if delays else [])
         held = _held_back([activity], delays)
         found = _known(activity, delays, _pauses(tenant_id, [activity]), awaited, held, waits)
-        if (item := items.waiting_items(tenant_id, _running([activity])).get(activity_id)) is not None:
-            found = _in_batch(item, None if item.batch_id else items.collected_with(item))
+        if (
+            item := provider_batches.waiting_items(tenant_id, _running([activity])).get(activity_id)
+        ) is not None:
+            found = _in_batch(item, None if item.batch_id else provider_batches.collected_with(item))
         events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
         since = events.order_by("-seq").values_list("at", flat=True).first() or activity.created_at
     if found is None:
@@ -102,7 +107,7 @@ def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiti
     paused, awaited = _recent_pauses(tenant_id, ready), activity_tree.counterparts_of(tenant_id, activities)
     held = _held_back(ready, delays)
     waits = budgets.waits_of(tenant_id, [activity.pk for activity in ready])
-    parked = items.waiting_items(tenant_id, _running(activities))
+    parked = provider_batches.waiting_items(tenant_id, _running(activities))
     return {
         activity.pk: _known(activity, delays, paused, awaited, held, waits) or Waiting("queued", QUEUED)
         for activity in activities
@@ -121,8 +126,8 @@ def _running(activities: Iterable[Activity]) -> list[UUID]:
 def _in_batch(item: BatchItem, number: int | None = None) -> Waiting:
     return Waiting(
         "batch",
-        items.described(item, number=number),
-        items.provider_name(item.provider),
+        provider_batches.described(item, number=number),
+        provider_batches.provider_name(item.provider),
         since=item.created_at,
     )
 
@@ -462,3 +467,82 @@ def _full(standing: Mapping[str, Any], role: str) -> str | None:
 def _estimate(position: int, duration: float, at_once: int) -> float:
     """Those before it, and itself, in rounds of as many as run at once, each as long as the tenant's own work of the role takes."""
     return round(position * float(duration) / max(1, int(at_once)), 1)
+
+
+# What work of agents is held, by its cause: what `wait_reasons` tells of one activity, counted over all that wait, in one statement.
+#
+# For headlines and lists, where nobody looks at single activities. It follows the scope that is open, as `queue_stats` does. Limits (caps,
+# rates, seats) are no such causes: what waits for its turn needs nobody.
+
+_HELD = Statement.load(Path(__file__).parent / "sql" / "standing", "held")
+
+BUDGET, PROVIDER, PAUSED = "budget", "provider", "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPart:
+    """Of one role, what one cause holds. `until`: when it ends by itself, as far as that is known."""
+
+    cause: str
+    holder: str
+    role: str
+    held: int
+    tenants: int
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Everything that one cause holds."""
+
+    cause: str
+    holder: str
+    parts: Sequence[HeldPart]
+
+    @property
+    def held(self) -> int:
+        return sum(part.held for part in self.parts)
+
+    @property
+    def until(self) -> datetime | None:
+        return min((part.until for part in self.parts if part.until is not None), default=None)
+
+
+def held_work() -> list[HeldPart]:
+    """By cause, holder and role. In the scope that is open."""
+    adapters = sorted(providers.NAMES)
+    parameters = {
+        "adapters": adapters,
+        "providers": [providers.name_of(adapter) for adapter in adapters],
+        "refusals": sorted(HELD_BY_PROVIDERS),
+    }
+    return [
+        HeldPart(row.cause, row.holder, row.agent_role, row.held, row.tenants, _until(row))
+        for row in _HELD.run(parameters)
+    ]
+
+
+def by_holder(parts: Iterable[HeldPart]) -> list[Hold]:
+    """Put together over all roles, what holds most first."""
+    found: dict[tuple[str, str], list[HeldPart]] = {}
+    for part in parts:
+        found.setdefault((part.cause, part.holder), []).append(part)
+    holds = [Hold(cause, holder, parts) for (cause, holder), parts in found.items()]
+    return sorted(holds, key=lambda hold: (-hold.held, hold.cause, hold.holder))
+
+
+def causes_by_role(parts: Iterable[HeldPart]) -> dict[str, str]:
+    """For each role what holds most of its work."""
+    found: dict[str, HeldPart] = {}
+    for part in parts:
+        if part.role not in found or part.held > found[part.role].held:
+            found[part.role] = part
+    return {role: part.cause for role, part in found.items()}
+
+
+def _until(row: Any) -> datetime | None:
+    if row.cause == BUDGET:
+        end: datetime | None = money.end_of(row.period, row.period_start)
+        return end
+    due: datetime | None = row.due_at
+    return due

@@ -16,9 +16,9 @@ from uuid import uuid4
 
 from django.db import connections
 
-from activities import webhooks
 from activities.alerts import raise_alert
 from activities.models.alert import AlertKind
+from activities.notifications import webhooks
 from benchmarks import setting
 from benchmarks.serving import web
 from orchestrator.processes import standard_processes

@@ -23,12 +23,11 @@ from console import (
     internal_api,
 )
 from console.inbox.items import Refused
-from console.page import ACTING, LOOKING, PageContext, done, page, refusal_of, shown
+from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, done, page, refusal_of, shown
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at
 
-NOT_OFFERED = "This page does not offer that."
 CHANGED = "It has changed since you looked: see what is in production now, and decide anew."
 LONGEST_REVISION = 9  # digits
 
@@ -53,8 +52,8 @@ def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     found = agent(visit.tenant_id, role)
     if found is None:
         raise Http404
-    context = {"one": found, "may_deploy": visit.who.is_platform_admin, "refusal": refusal}
-    return shown(request, visit, "console/agents/one.html", context, refusal.status if refusal else 200)
+    context = {"one": found, "may_deploy": visit.who.is_platform_admin}
+    return shown(request, visit, "console/agents/one.html", context, refusal=refusal)
 
 
 def _act(request: HttpRequest, visit: PageContext, role: str) -> str:

@@ -134,13 +134,11 @@ def _fitting(tenant_id: UUID, sought: AuditFilter) -> QuerySet[Any]:
 def _entry(row: AuditEntry) -> Entry:
     changes = row.changes if isinstance(row.changes, dict) else {}
     laid_out = [
-        Change(name, _json(pair[0]), _json(pair[1])) for name, pair in changes.items() if _is_pair(pair)
+        Change(name, _json(pair[0]), _json(pair[1]))
+        for name, pair in changes.items()
+        if isinstance(pair, list) and len(pair) == 2
     ]
     return Entry(row, laid_out, _json(row.detail) if row.detail else "")
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2
 
 
 def _json(value: Any) -> str:

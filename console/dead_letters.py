@@ -12,7 +12,7 @@ from django.db.models import Count, Max, Min, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
-from activities.dead_letters import operations
+from activities import dead_letters
 from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState
 from activities.states import LIVE, Status
@@ -21,7 +21,7 @@ from console import (
 )
 from console.inbox.items import Refused
 from console.labels import in_words
-from console.page import ACTING, LOOKING, PageContext, done, page, refusal_of, shown
+from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, done, page, refusal_of, shown
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -89,12 +89,9 @@ def _alike(
         "alike": found,
         "may_act": visit.who.role.includes(Role.OPERATOR),
         "counted": counted,
-        "refusal": refusal,
         "sent": request.POST if request.method == "POST" else {},
     }
-    return shown(
-        request, visit, "console/dead_letters/alike.html", context, refusal.status if refusal else 200
-    )
+    return shown(request, visit, "console/dead_letters/alike.html", context, refusal=refusal)
 
 
 # Trying failures again, or giving them up, from their page: first it is counted, and what was counted is what is done.
@@ -104,7 +101,6 @@ def _alike(
 
 COUNTS = {"count_replay": "replay", "count_dismiss": "dismiss"}
 ACTS = {"replay": "Started anew", "dismiss": "Given up"}
-NOT_OFFERED = "This page does not offer that."
 NO_SPEED = "So many a second must be a number above 0, or empty."
 
 
@@ -257,7 +253,7 @@ def letters(tenant_id: UUID, *, only_open: bool = True, role: str = "") -> Lette
     with tenant_scope(tenant_id):
         rows = DeadLetter.objects.for_tenant(tenant_id)
         narrowed = rows.filter(agent_role=role) if role else rows
-        found = operations.groups(narrowed)
+        found = dead_letters.groups(narrowed)
         if only_open:
             found = found.filter(open__gt=0)
         page = list(found.order_by("-open", "-count", "fingerprint", "reason")[: MOST_GROUPS + 1])

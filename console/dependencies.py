@@ -17,7 +17,8 @@ from typing import Any
 from django.db import connections
 from django.db.migrations.loader import MigrationLoader
 
-from activities import job_records, outputs, queue_stats
+from activities import outputs, queue_stats
+from activities.maintenance import job_records
 from tenants import redis
 from tenants.context import APP
 
@@ -242,5 +243,5 @@ PROBES = (
     Probe("admission", queue_stats.admission_is_open),
     Probe("mongodb", _ping_mongodb),
     Probe("workers", queue_stats.idle_roles),
-    Probe("upkeep", job_records.read),
+    Probe("upkeep", job_records.read_jobs),
 )

@@ -18,11 +18,11 @@ from django.db.models import Count, Q
 from django.db.models.functions import TruncHour
 from django.http import HttpRequest
 
-from activities import held_work
-from activities.held_work import BUDGET, PAUSED, HeldPart, Hold
+from activities import wait_reasons
 from activities.models import ActivityRun
 from activities.queue_stats import PeopleStats, QueueStats, RoleStats, stats_of_queues
 from activities.states import RunStatus
+from activities.wait_reasons import BUDGET, PAUSED, HeldPart, Hold
 from agents.governor import overview as governor
 from agents.governor.overview import ProviderRow
 from console import dependencies
@@ -162,10 +162,10 @@ def overview_within(scope: AbstractContextManager[None]) -> Overview:
     held: dict[str, str] = {}
     if found is not None:
         figures, parts = found
-        held = held_work.causes_by_role(parts)
+        held = wait_reasons.causes_by_role(parts)
         people = [_people_row(asked) for asked in figures.people]
         reasons += _reasons(figures)
-        needs = [*_needs(figures, held_work.by_holder(parts)), *_questions(people)]
+        needs = [*_needs(figures, wait_reasons.by_holder(parts)), *_questions(people)]
     status = dependencies.status_of(checks)
     if status == "ready" and (reasons or needs):
         status = "degraded" if reasons else "needed"
@@ -184,7 +184,7 @@ def overview_within(scope: AbstractContextManager[None]) -> Overview:
 def _read(scope: AbstractContextManager[None]) -> tuple[QueueStats, list[HeldPart]] | None:
     try:
         with scope:
-            return stats_of_queues(refusals=False), held_work.held_work()
+            return stats_of_queues(refusals=False), wait_reasons.held_work()
     except DatabaseError:
         return None  # It answered a moment ago. The page says what is known.
 
@@ -335,6 +335,7 @@ def _by_hour(tenant_id: UUID, now: datetime) -> tuple[list[int], int]:
 # such as those of schedules, are only of tenants that the request may see.
 
 COMING = 6  # schedules that are named
+LEFT_ALONE = ("breaker_open", "retry_after")  # states of providers that nobody asks for now
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +358,9 @@ def board(seen: Sight) -> Board:
     return Board(
         overview=overview(None) if seen.platform else overview_within(nullcontext()),
         coming=_coming(),
-        breakers=_left_alone() if seen.platform else None,
+        breakers=[each for each in governor.of_platform() if each.state in LEFT_ALONE]
+        if seen.platform
+        else None,
         sees_all=seen.everything or not seen.platform,
     )
 
@@ -365,7 +368,3 @@ def board(seen: Sight) -> Board:
 def _coming() -> list[Schedule]:
     enabled = Schedule.objects.filter(enabled=True, next_run_at__isnull=False)
     return list(enabled.select_related("tenant").order_by("next_run_at", "pk")[:COMING])
-
-
-def _left_alone() -> list[ProviderRow]:
-    return [each for each in governor.of_platform() if each.state in ("breaker_open", "retry_after")]

@@ -134,16 +134,18 @@ def shown(
     template: str,
     context: dict[str, Any] | None = None,
     status: int = 200,
+    refusal: Refused | None = None,
 ) -> HttpResponse:
-    """The page from its template, within the console's frame."""
+    """The page from its template, within the console's frame. A `refusal` of what was sent is told there; the answer has its status."""
     framed = {
         "acting": visit.who,
         "tenants": visit.tenants,
         "here": visit.here,
         "visit": visit,
+        "refusal": refusal,
         **(context or {}),
     }
-    return render(request, template, framed, status=status)
+    return render(request, template, framed, status=refusal.status if refusal else status)
 
 
 # For which tenant a person who signed in acts: one of their own, or as a superuser any that they name.
@@ -291,6 +293,7 @@ def _cell(value: Any) -> Any:
 
 # What a person is told after they did something: on the next page that it was done, or on the same page why it was not.
 
+NOT_OFFERED = "This page does not offer that."
 NOT_SURE = "Say that you are sure: this cannot be undone."
 
 

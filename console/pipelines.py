@@ -21,7 +21,7 @@ from activities.states import BANDS
 from agents.models import Agent
 from console.inbox.items import Refused
 from console.internal_api import ApiForm, JsonField, Reply, call_api
-from console.page import ACTING, LOOKING, PAGE_WIDTH, PageContext, done, page, refusal_of, shown
+from console.page import ACTING, LOOKING, NOT_OFFERED, PAGE_WIDTH, PageContext, done, page, refusal_of, shown
 from pipelines import diagram, selectors, versions
 from pipelines.admin.pipeline import as_yaml
 from pipelines.conditions import RESERVED
@@ -35,7 +35,6 @@ from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
 from tenants.plain_names import LONGEST_NAME
 
-NOT_OFFERED = "This page does not offer that."
 CHANGED = "The pipeline has changed since you looked: see what a run takes now, and start it then."
 LONGEST_NUMBER = 9  # digits
 
@@ -59,8 +58,8 @@ def one(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
         except Refused as refused:
             refusal = refused
     found = find_pipeline(visit.tenant_id, key, _number(request.GET.get("version", "")))
-    context = {"one": found, "pipeline": found.pipeline, "refusal": refusal, **_may(visit)}
-    return shown(request, visit, "console/pipelines/one.html", context, refusal.status if refusal else 200)
+    context = {"one": found, "pipeline": found.pipeline, **_may(visit)}
+    return shown(request, visit, "console/pipelines/one.html", context, refusal=refusal)
 
 
 @page("pipelines", (*LOOKING, *ACTING))

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
-from activities import backlog, held_work, selectors
+from activities import backlog, selectors, wait_reasons
 from activities.models import TurnedAway
 from activities.queue_stats import Waiter, head_of_line
 from activities.selectors import Queue
@@ -24,14 +24,13 @@ from console import (
 )
 from console.inbox.items import Refused
 from console.labels import HELD_BY, in_words
-from console.page import ACTING, LOOKING, PageContext, done, page, refusal_of, shown
+from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, done, page, refusal_of, shown
 from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role, Tenant
 
 BOTH = (*LOOKING, *ACTING)
 DEEDS = {"pause": "Paused", "resume": "Goes on"}
-NOT_OFFERED = "This page does not offer that."
 
 
 @page("queues", BOTH)
@@ -64,17 +63,16 @@ def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     found = one_queue(visit.tenant_id, role)
     if found is None:
         raise Http404
-    context = {"queue": found, "may_switch": visit.who.role.includes(Role.OPERATOR), "refusal": refusal}
-    return shown(request, visit, "console/queues/one.html", context, refusal.status if refusal else 200)
+    context = {"queue": found, "may_switch": visit.who.role.includes(Role.OPERATOR)}
+    return shown(request, visit, "console/queues/one.html", context, refusal=refusal)
 
 
 def _every(request: HttpRequest, visit: PageContext, refusal: Refused | None = None) -> HttpResponse:
     context = {
         "queues": queues(visit.tenant_id),
         "may_switch": visit.who.role.includes(Role.ADMIN),
-        "refusal": refusal,
     }
-    return shown(request, visit, "console/queues/every.html", context, refusal.status if refusal else 200)
+    return shown(request, visit, "console/queues/every.html", context, refusal=refusal)
 
 
 def _switch_tenant(request: HttpRequest, visit: PageContext) -> Refused | None:
@@ -190,7 +188,7 @@ def queues(tenant_id: UUID) -> Queues:
     with tenant_scope(tenant_id):
         settings = Arranged.read(tenant_id)
         found = selectors.figures_of_queues(tenant_id, settings.agents)
-        held = held_work.causes_by_role(held_work.held_work())
+        held = wait_reasons.causes_by_role(wait_reasons.held_work())
     found = selectors.with_grants(tenant_id, found)
     providers = settings.providers()
     rows = [_row(queue, settings, providers.get(queue.role), held.get(queue.role)) for queue in found]
@@ -204,7 +202,7 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
         if role not in settings.agents:
             return None
         found = selectors.figures_of_queues(tenant_id, [role])
-        held = held_work.causes_by_role(held_work.held_work()).get(role)
+        held = wait_reasons.causes_by_role(wait_reasons.held_work()).get(role)
         line = head_of_line(tenant_id, role)
         away = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role=role)
         counts = dict(away.values_list("reason", "count"))

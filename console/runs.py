@@ -97,13 +97,10 @@ def replayed(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResp
     context = {
         "again": found,
         "run": found.run,
-        "refusal": refusal,
         "content": request.POST["content"] if refusal and "content" in request.POST else found.content,
         "data": request.POST["data"] if refusal and "data" in request.POST else found.data,
     }
-    return shown(
-        request, visit, "console/runs/replay.html", context, status=refusal.status if refusal else 200
-    )
+    return shown(request, visit, "console/runs/replay.html", context, refusal=refusal)
 
 
 def _cancelled(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:

@@ -14,13 +14,11 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from console.inbox.items import Refused
-from console.page import ACTING, LOOKING, PageContext, done, page, shown
+from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, done, page, shown
 from tenants import saved_views
 from tenants.context import tenant_scope
 from tenants.models import Role
 from tenants.models.access import LONGEST_NAME, SavedView
-
-NOT_OFFERED = "This page does not offer that."
 
 
 @page("", (*LOOKING, *ACTING))
@@ -39,12 +37,9 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "groups": [(PAGES[name][0], [_line(view, visit) for view in views]) for name, views in kept],
         "may_share": visit.who.role.includes(Role.ADMIN),
         "longest": LONGEST_NAME,
-        "refusal": refusal,
         "sent": request.POST if refusal and request.POST.get("deed") == "keep" else {},
     }
-    return shown(
-        request, visit, "console/saved_views/every.html", context, refusal.status if refusal else 200
-    )
+    return shown(request, visit, "console/saved_views/every.html", context, refusal=refusal)
 
 
 def _line(view: SavedView, visit: PageContext) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from agents import configuration
 from console import internal_api
 from console.inbox.items import Refused
 from console.internal_api import ApiForm, JsonField, Reply
-from console.page import ACTING, LOOKING, PageContext, done, page, refusal_of, shown
+from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, done, page, refusal_of, shown
 from pipelines import timing
 from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
 from pipelines.models.schedule import DEFAULT_TIMEZONE, FiringState, Overlap, Repeat
@@ -34,7 +34,6 @@ from tenants.models import Role
 from tenants.principals import Principal
 
 BEGUN_BEFORE = "It had begun already, by the same button of the same page. Press it again to run it once more"
-NOT_OFFERED = "This page does not offer that."
 TIMES = 10
 COMING = 5
 
@@ -84,9 +83,8 @@ def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResp
         "may_run": visit.who.role.includes(Role.OPERATOR),
         "may_switch": visit.who.role.includes(Role.ADMIN),
         "forecast": forecast,
-        "refusal": refusal,
     }
-    return shown(request, visit, "console/schedules/one.html", context, refusal.status if refusal else 200)
+    return shown(request, visit, "console/schedules/one.html", context, refusal=refusal)
 
 
 @page("schedules", (*LOOKING, *ACTING))

@@ -535,7 +535,8 @@ def _shown(request: HttpRequest, *, complaint: str = "") -> HttpResponse:
     }
     if may_change and not secret and (new := _being_set_up(request, person)):
         context["address"] = _address_for_apps(new, person.get_username())
-        context["secret"] = " ".join(_in_fours(base64.b32encode(new).decode()))
+        secret_as_text = base64.b32encode(new).decode()
+        context["secret"] = " ".join(secret_as_text[at : at + 4] for at in range(0, len(secret_as_text), 4))
     if are_offered():
         challenge = challenge_of(request)
         if context["passkeys"]:
@@ -543,10 +544,6 @@ def _shown(request: HttpRequest, *, complaint: str = "") -> HttpResponse:
         if may_change:
             context["to_be_made"] = to_be_made(person, challenge)
     return render(request, "console/second_factor.html", context, status=400 if complaint else 200)
-
-
-def _in_fours(text: str) -> list[str]:
-    return [text[at : at + 4] for at in range(0, len(text), 4)]
 
 
 def _next(request: HttpRequest) -> str:

@@ -24,6 +24,7 @@ from console.internal_api import ApiForm, JsonField, Reply, WordsField
 from console.page import (
     ACTING,
     LOOKING,
+    NOT_OFFERED,
     PageContext,
     done,
     for_admins,
@@ -41,7 +42,6 @@ from tenants.models import BudgetPeriod, BudgetUnit, Role
 from tenants.models.events import KINDS
 from tenants.tokens import InvalidScope
 
-NOT_OFFERED = "This page does not offer that."
 MOST_LISTED = 200
 LOGGED = 50
 
@@ -95,12 +95,12 @@ def item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> H
             refusal = refused
         present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
     context = {
-        "what": what, "key": key, "item_id": item_id, "present": present, "form": form, "refusal": refusal, "secret": secret,
+        "what": what, "key": key, "item_id": item_id, "present": present, "form": form, "secret": secret,
         "facts": [(head, present.get(member)) for head, member in what.columns], "name": _name_of(what, present),
         "version": present["version"], "log": _log(request, visit, address) if what.has_log else None, "tabs": tabs(key),
     }  # fmt: skip
-    status = refusal.status if refusal else form.status if form.errors else 200
-    return shown(request, visit, "console/settings/item.html", context, status)
+    status = form.status if form.errors else 200
+    return shown(request, visit, "console/settings/item.html", context, status, refusal)
 
 
 def _act(
@@ -448,11 +448,10 @@ def members(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "members": found,
         "roles": Role.choices,
         "form": form,
-        "refusal": refusal,
         "may_add": visit.who.is_platform_admin,
         "tabs": tabs("members"),
     }
-    return shown(request, visit, "console/settings/members.html", context, refusal.status if refusal else 200)
+    return shown(request, visit, "console/settings/members.html", context, refusal=refusal)
 
 
 def _act_on_members(request: HttpRequest, visit: PageContext) -> str:
@@ -544,11 +543,10 @@ def tokens(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "now": clock.now(),
         "form": TokenForm() if made else form,
         "made": made,
-        "refusal": refusal,
         "tabs": tabs("tokens"),
     }
-    status = refusal.status if refusal else 201 if made else 400 if form.errors else 200
-    return shown(request, visit, "console/settings/tokens.html", context, status)
+    status = 201 if made else 400 if form.errors else 200
+    return shown(request, visit, "console/settings/tokens.html", context, status, refusal)
 
 
 def _make(visit: PageContext, form: TokenForm) -> Any:

@@ -24,12 +24,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from activities import job_records, queue_stats
-from activities.dead_letters import operations
-from activities.job_records import Upkeep
+from activities import dead_letters, queue_stats
 from activities.leases import program_version
-from activities.maintenance import counters, invariants
+from activities.maintenance import counters, invariants, job_records
 from activities.maintenance.counters import ATTEMPTS, DURATIONS, Histogram, Reading
+from activities.maintenance.job_records import Upkeep
 from activities.queue_stats import Granted, QueueStats
 from agents.governor import overview
 from agents.models import Agent
@@ -331,7 +330,7 @@ def _messages() -> dict[str, int]:
 
 def _dead_letters() -> dict[tuple[str, str, str], int]:
     with system_scope():
-        return operations.open_letters()
+        return dead_letters.open_letters()
 
 
 def _providers() -> dict[tuple[str, str], int]:
@@ -348,5 +347,5 @@ PROBES = (
     Probe("dead-letters", _dead_letters),
     Probe("admission-open", queue_stats.admission_is_open),
     Probe("invariants", invariants.last_known),
-    Probe("upkeep", job_records.read),
+    Probe("upkeep", job_records.read_jobs),
 )

@@ -10,10 +10,10 @@ from uuid import UUID
 from django.db.models import F
 from django.db.models.functions import Now
 
+from activities import provider_batches
+from activities import provider_batches as provider_batches_items
 from activities.models import BatchItem, ProviderBatch
 from activities.models.batch import OPEN_BATCHES
-from activities.provider_batches import items as provider_batches_items
-from activities.provider_batches import lifecycle
 from agents import configuration
 from agents.models import Agent
 from benchmarks.fake_provider import FakeProvider
@@ -46,10 +46,10 @@ def with_options(role: str = ROLE, **options: Any) -> Iterator[None]:
 def look_after(tenant: Tenant, turns: int = 1) -> None:
     """Do what the background tasks of batches do, as often, whenever it is due."""
     for _ in range(turns):
-        lifecycle.leave()
+        provider_batches.leave()
         provider_batches_items.gather()
         make_due(tenant)
-        lifecycle.tend()
+        provider_batches.tend()
 
 
 def make_due(tenant: Tenant) -> None:

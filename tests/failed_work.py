@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from activities import dead_letter_records, transitions
-from activities.dead_letters import operations
+from activities import dead_letter_records, dead_letters, transitions
 from activities.models import Activity, Alert, DeadLetter, Wake
 from activities.submission import NewActivity, submit
 from agents.contracts import AgentRequest, AgentResult
@@ -39,7 +38,7 @@ def failed_many(tenant: Tenant, count: int) -> list[UUID]:
     with tenant_scope(tenant.pk):
         items = [NewActivity(name=f"work {number}", agent_role="qa") for number in range(count)]
         ids = [item.id for item in submit(items, actor="test")]
-        for portion in operations.portions(ids):
+        for portion in dead_letters.portions(ids):
             transitions.apply_many(portion, "claim", actor="test")
             transitions.apply_many(portion, "fail", actor="test", error=error)
         DeadLetter.objects.bulk_create(

@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from activities import maintenance
-from activities.provider_batches import items, lifecycle
+from activities import maintenance, provider_batches
 from pipelines.schedules import system_jobs as schedules
 
 #: Models can be imported only after Django was set up, and this module imports some.
@@ -83,14 +82,14 @@ def look_after_batches(stop_after: int) -> None:
     if stop_after:
         _stop_after(stop_after)
     while True:
-        lifecycle.leave()
-        items.gather()
-        lifecycle.tend()
+        provider_batches.leave()
+        provider_batches.gather()
+        provider_batches.tend()
         time.sleep(0.05)
 
 
 def _stop_after(answers: int) -> None:
-    settle, numbers = items.settle_item, count(1)
+    settle, numbers = provider_batches.settle_item, count(1)
 
     def counted(*arguments: object) -> None:
         settle(*arguments)  # type: ignore[arg-type]
@@ -98,7 +97,7 @@ def _stop_after(answers: int) -> None:
             _say("stopped")
             signal.pause()
 
-    items.settle_item = counted  # type: ignore[assignment]
+    provider_batches.settle_item = counted  # type: ignore[assignment]
 
 
 WORK: dict[str, Callable[[int], None]] = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from activities.dead_letters import escalation as dead_letters_escalation
+from activities import dead_letters as dead_letters_escalation
 from activities.decision_rules import DecisionRules
 from activities.human_tasks import approval_links, approvals
 from activities.human_tasks.approval_links import NewApproval

@@ -4,10 +4,7 @@ from activities.admin import (  # noqa: F401  # each registers its models
     activity,
     alerts,
     approvals,
-    batches,
-    bulk,
     dead_letters,
     mailboxes,
     records,
-    webhooks,
 )

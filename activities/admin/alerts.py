@@ -8,21 +8,20 @@ from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
-from django.utils.safestring import SafeString
-from unfold.decorators import display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminTextInputWidget
 
-from activities.admin import labels
+from activities.admin import columns
 from activities.alerts import acknowledge, try_channel
 from activities.exceptions import ActivityError
 from activities.models import Activity, Alert, AlertDelivery, NotificationChannel
 from activities.models.alert import AlertKind, ChannelKind, Digest
-from activities.notifications import digests, targets
+from activities.notifications import backends, digests
+from activities.notifications.backends import InvalidTarget
 from activities.notifications.delivery import send_again
-from activities.notifications.targets import InvalidTarget
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import RecordAdmin, TenantFilter, actor_of, badge, link_to
+from tenants.admin.bases import RecordAdmin, TenantFilter, actor_of, badge_of, link_of
 from tenants.context import tenant_scope
+from tenants.models.events import WebhookDelivery, WebhookEndpoint
 
 ACKNOWLEDGE = Action(
     "acknowledge_selected",
@@ -68,20 +67,14 @@ class AlertAdmin(ActionsAdmin, RecordAdmin):
     list_filter = (TenantFilter, "severity", "kind")
     list_disable_select_all = False
     search_fields = ("title", "tenant__slug")
-    stands_for = {"weight": "severity", "activity_link": "activity_id"}
     fields = (
         "id", "tenant", "kind", "weight", "title", "body", "activity_link", "facts", "dedup_key", "created_at",
         "acknowledged_at", "acknowledged_by",
     )  # fmt: skip
     row_actions = (ACKNOWLEDGE,)
 
-    @display(description="Severity")
-    def weight(self, alert: Alert) -> SafeString:
-        return badge(alert.severity, labels.SEVERITY.get(alert.severity, ""))
-
-    @display(description="Activity")
-    def activity_link(self, alert: Alert) -> SafeString:
-        return link_to(Activity, alert.activity_id, alert.activity_id)
+    weight = badge_of("severity", columns.SEVERITY, "Severity")
+    activity_link = link_of("activity_id", Activity, "Activity")
 
 
 @admin.register(AlertDelivery)
@@ -100,24 +93,15 @@ class AlertDeliveryAdmin(ActionsAdmin, RecordAdmin):
     list_select_related = ("alert",)
     list_disable_select_all = False
     search_fields = ("alert__title", "channel_name", "tenant__slug")
-    stands_for = {"situation": "state", "alert_link": "alert_id", "channel_link": "channel_id"}
     fields = (
         "id", "alert_link", "tenant", "channel_kind", "channel_name", "channel_link", "situation", "attempts", "next_attempt_at",
         "claimed_at", "last_error", "sent_at", "created_at",
     )  # fmt: skip
     row_actions = (SEND_AGAIN,)
 
-    @display(description="State")
-    def situation(self, delivery: AlertDelivery) -> SafeString:
-        return badge(delivery.state, labels.DELIVERY.get(delivery.state, ""))
-
-    @display(description="Alert")
-    def alert_link(self, delivery: AlertDelivery) -> SafeString:
-        return link_to(Alert, delivery.alert_id, delivery.alert)
-
-    @display(description="Channel")
-    def channel_link(self, delivery: AlertDelivery) -> SafeString:
-        return link_to(NotificationChannel, delivery.channel_id, delivery.channel_name)
+    situation = badge_of("state", columns.DELIVERY, "State")
+    alert_link = link_of("alert_id", Alert, "Alert", text=lambda row: row.alert)
+    channel_link = link_of("channel_id", NotificationChannel, "Channel", text=lambda row: row.channel_name)
 
 
 class UnshownInput(UnfoldAdminTextInputWidget):
@@ -182,7 +166,7 @@ class NotificationChannelForm(forms.ModelForm):
             self.add_error("digest", "Digests go to channels of the kind email.")
         if address and kind:
             try:
-                targets.check(kind, address)
+                backends.check_target(kind, address)
             except InvalidTarget as fault:
                 self.add_error("new_target", ValidationError(str(fault)))
         return values
@@ -223,7 +207,7 @@ class NotificationChannelAdmin(ActionsAdmin):
 
     def save_model(self, request: HttpRequest, obj: NotificationChannel, form: Any, change: bool) -> None:
         if address := form.cleaned_data["new_target"].strip():
-            targets.put(obj, address)
+            backends.put_target(obj, address)
         digests.plan_digest(obj, obj.tenant.timezone)
         obj.version += change
         super().save_model(request, obj, form, change)
@@ -239,3 +223,42 @@ def _try(channel: NotificationChannel, actor: str) -> None:
         raise NothingToSend("It is switched off.")
     with tenant_scope(channel.tenant_id):
         try_channel(channel, actor=actor)
+
+
+# Webhooks and what became of their deliveries. Shown only: tenants change them over the API, and nobody sees a secret.
+
+
+@admin.register(WebhookEndpoint)
+class WebhookEndpointAdmin(RecordAdmin):
+    list_display = ("url", "tenant", "description", "enabled", "off_reason", "failures", "failing_since")
+    list_filter = (TenantFilter, "enabled", "off_reason")
+    search_fields = ("url", "description", "tenant__slug")
+    fields = (
+        "id", "tenant", "url", "description", "kinds", "enabled", "off_reason", "failures", "failing_since", "paused_until",
+        "previous_until", "version", "created_at",
+    )  # fmt: skip
+
+
+@admin.register(WebhookDelivery)
+class WebhookDeliveryAdmin(RecordAdmin):
+    list_display = (
+        "created_at",
+        "webhook",
+        "tenant",
+        "kind",
+        "situation",
+        "attempts",
+        "response_status",
+        "error",
+    )
+    list_filter = (TenantFilter, "state", "kind")
+    list_select_related = ("endpoint",)
+    search_fields = ("endpoint__url", "tenant__slug")
+    ordering = ("-created_at",)
+    fields = (
+        "id", "webhook", "tenant", "event_number", "kind", "situation", "attempts", "next_attempt_at", "response_status",
+        "duration_ms", "error", "created_at", "ended_at",
+    )  # fmt: skip
+
+    situation = badge_of("state", columns.WEBHOOK_DELIVERY, "State")
+    webhook = link_of("endpoint_id", WebhookEndpoint, "Webhook", text=lambda row: row.endpoint)

@@ -15,7 +15,7 @@ from unfold.decorators import display
 from unfold.enums import ActionVariant
 from unfold.views import ChangeList
 
-from activities.admin import labels
+from activities.admin import columns
 from activities.admin.records import PartAdmin
 from activities.decision_rules import Voter
 from activities.exceptions import ActivityError
@@ -23,7 +23,16 @@ from activities.human_tasks import approvals
 from activities.human_tasks.approval_links import Question, questions
 from activities.models import Activity, Approval, ApprovalLink, Deadline, ToolCall, Vote
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, badge, link_to
+from tenants.admin.bases import (
+    NOTHING,
+    RecordAdmin,
+    TenantFilter,
+    actor_of,
+    badge,
+    badge_of,
+    link_of,
+    link_to,
+)
 
 APPROVE = Action(
     "approve_selected",
@@ -104,7 +113,7 @@ class ApprovalAdmin(ActionsAdmin, RecordAdmin):
     @display(description="State")
     def state(self, approval: Approval) -> SafeString:
         status = _of(approval).status
-        return badge(status, labels.APPROVAL.get(status, ""))
+        return badge(status, columns.APPROVAL.get(status, ""))
 
     @display(description="Activities")
     def linked(self, approval: Approval) -> int:
@@ -176,16 +185,10 @@ def _withdraw(request: HttpRequest, approval: Approval, notes: str) -> Any:
 class ApprovalLinkAdmin(PartAdmin):
     list_display = ("approval_link", "activity_link", "tenant", "situation", "reason")
     list_filter = (TenantFilter, "state")
-    stands_for = {"situation": "state", "approval_link": "approval_id"}
     fields = ("approval_link", "activity_link", "tenant", "situation", "reason")
 
-    @display(description="Approval")
-    def approval_link(self, link: ApprovalLink) -> SafeString:
-        return link_to(Approval, link.approval_id, link.approval_id)
-
-    @display(description="State")
-    def situation(self, link: ApprovalLink) -> SafeString:
-        return badge(link.state, labels.LINK.get(link.state, ""))
+    approval_link = link_of("approval_id", Approval, "Approval")
+    situation = badge_of("state", columns.LINK, "State")
 
 
 @admin.register(Vote)

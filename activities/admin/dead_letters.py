@@ -17,9 +17,9 @@ from django.utils.safestring import SafeString
 from unfold.decorators import display
 from unfold.enums import ActionVariant
 
-from activities.admin import labels
-from activities.admin.filters import RoleFilter
-from activities.dead_letters import operations
+from activities import dead_letters
+from activities.admin import columns
+from activities.admin.columns import RoleFilter
 from activities.exceptions import ActivityError
 from activities.models import (
     Activity,
@@ -31,7 +31,15 @@ from activities.models import (
 )
 from activities.models.dead_letter import DeadLetterState
 from tenants.admin.actions import Action, ActionsAdmin
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, actor_of, badge, link_to
+from tenants.admin.bases import (
+    NOTHING,
+    RecordAdmin,
+    TenantFilter,
+    actor_of,
+    badge_of,
+    link_of,
+    link_to,
+)
 from tenants.context import tenant_scope
 
 
@@ -49,7 +57,7 @@ REPLAY = Action(
     (ActivityError,),
     path="replay",
     icon="replay",
-    counted=lambda letters: _planned(letters, _itself, operations.replay),
+    counted=lambda letters: _planned(letters, _itself, dead_letters.replay),
     do=lambda request, letter, notes: _do(request, letter, _itself),
 )
 REPLAY_ALIKE = Action(
@@ -60,7 +68,7 @@ REPLAY_ALIKE = Action(
     (ActivityError,),
     path="replay-alike",
     icon="replay_10",
-    counted=lambda letters: _planned(letters, _all_alike, operations.replay),
+    counted=lambda letters: _planned(letters, _all_alike, dead_letters.replay),
     do=lambda request, letter, notes: _do(request, letter, _all_alike),
 )
 DISMISS = Action(
@@ -74,7 +82,7 @@ DISMISS = Action(
     danger=True,
     path="dismiss",
     icon="cancel",
-    counted=lambda letters: _planned(letters, _itself, operations.dismiss, reason=""),
+    counted=lambda letters: _planned(letters, _itself, dead_letters.dismiss, reason=""),
     variant=ActionVariant.DANGER,
     do=lambda request, letter, notes: _dismiss(request, letter, notes),
 )
@@ -96,9 +104,7 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
     list_select_related = ("activity",)
     list_disable_select_all = False
     search_fields = ("activity__name", "tenant__slug", "fingerprint")
-    stands_for = {
-        "activity_link": "activity_id", "situation": "state", "run_link": "run_id", "escalation_link": "escalation_id"
-    }  # fmt: skip
+    stands_for = {"activity_link": "activity_id"}
     fields = (
         "id", "activity_link", "tenant", "agent_role", "reason", "situation", "error", "attempts", "stalls", "cost_usd", "run_link",
         "escalation_link", "fingerprint", "alike", "created_at", "handled_at", "closed_at", "closed_by",
@@ -125,9 +131,7 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
             return link_to(MailboxItem, letter.mailbox_item_id, letter.name)
         return link_to(Activity, letter.activity_id, letter.activity)
 
-    @display(description="State")
-    def situation(self, letter: DeadLetter) -> SafeString:
-        return badge(letter.state, labels.DEAD_LETTER.get(letter.state, ""))
+    situation = badge_of("state", columns.DEAD_LETTER, "State")
 
     @display(description="Error")
     def said(self, letter: DeadLetter) -> str:
@@ -141,13 +145,8 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
         count = letter.open_alike  # type: ignore[attr-defined]  # annotated by get_queryset
         return format_html('<a class="text-link" href="{}">{}</a>', url, count)
 
-    @display(description="Run")
-    def run_link(self, letter: DeadLetter) -> SafeString:
-        return link_to(ActivityRun, letter.run_id, letter.run_id)
-
-    @display(description="Escalation")
-    def escalation_link(self, letter: DeadLetter) -> SafeString:
-        return link_to(Activity, letter.escalation_id, letter.escalation_id)
+    run_link = link_of("run_id", ActivityRun, "Run")
+    escalation_link = link_of("escalation_id", Activity, "Escalation")
 
 
 Chooser = Callable[[DeadLetter], QuerySet[DeadLetter]]
@@ -178,13 +177,13 @@ def _planned(letters: QuerySet[DeadLetter], chooser: Chooser, do: Callable[..., 
 
 def _do(request: HttpRequest, letter: DeadLetter, chooser: Chooser) -> None:
     with tenant_scope(letter.tenant_id):
-        done = operations.replay(letter.tenant_id, chooser(letter), actor=actor_of(request))
+        done = dead_letters.replay(letter.tenant_id, chooser(letter), actor=actor_of(request))
     _refuse_nothing(done.count)
 
 
 def _dismiss(request: HttpRequest, letter: DeadLetter, reason: str) -> None:
     with tenant_scope(letter.tenant_id):
-        done = operations.dismiss(letter.tenant_id, _itself(letter), actor=actor_of(request), reason=reason)
+        done = dead_letters.dismiss(letter.tenant_id, _itself(letter), actor=actor_of(request), reason=reason)
     _refuse_nothing(done.count)
 
 

@@ -10,10 +10,10 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
-from activities.admin import labels
+from activities.admin import columns
 from activities.models import Activity, Mailbox, MailboxBatch, MailboxItem, Subagent
 from activities.models.mailbox import ItemState
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, link_to
+from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, badge_of, link_of
 
 _COLOURS = {
     "done": "success",
@@ -49,16 +49,11 @@ class MailboxAdmin(RecordAdmin):
 class MailboxPartAdmin(RecordAdmin):
     """Rows that belong to a mailbox."""
 
-    list_select_related = ("tenant", "mailbox")
+    list_select_related = ("mailbox",)
     search_fields = ("mailbox__key", "tenant__slug")
 
-    @display(description="Mailbox")
-    def mailbox_link(self, row: Any) -> SafeString:
-        return link_to(Mailbox, row.mailbox_id, row.mailbox)
-
-    @display(description="State")
-    def situation(self, row: Any) -> SafeString:
-        return badge(row.state, _COLOURS.get(row.state, ""))
+    mailbox_link = link_of("mailbox_id", Mailbox, "Mailbox", text=lambda row: row.mailbox)
+    situation = badge_of("state", _COLOURS, "State")
 
 
 @admin.register(MailboxItem)
@@ -72,15 +67,9 @@ class MailboxItemAdmin(MailboxPartAdmin):
         "client_message_id", "situation", "attempts", "max_attempts", "backoff", "run_after", "due_at", "activity_link",
         "batch_link", "error", "created_at", "claimed_at", "done_at",
     )  # fmt: skip
-    stands_for = {"activity_link": "activity_id", "batch_link": "batch_id"}
 
-    @display(description="Activity")
-    def activity_link(self, item: MailboxItem) -> SafeString:
-        return link_to(Activity, item.activity_id, item.activity_id)
-
-    @display(description="Batch")
-    def batch_link(self, item: MailboxItem) -> SafeString:
-        return link_to(MailboxBatch, item.batch_id, item.batch_id)
+    activity_link = link_of("activity_id", Activity, "Activity")
+    batch_link = link_of("batch_id", MailboxBatch, "Batch")
 
 
 @admin.register(MailboxBatch)
@@ -112,20 +101,14 @@ class SubagentAdmin(RecordAdmin):
         "id", "name", "tenant", "subagent_type", "state", "activity_link", "conversation_link", "continues_id", "prompt", "model",
         "max_turns", "tool_call_id", "run_in_background", "silent", "parent_mailbox", "created_by", "created_at",
     )  # fmt: skip
-    stands_for = {"activity_link": "activity_id", "conversation_link": "conversation_id"}
+
+    @display(description="Status")
+    def state(self, subagent: Subagent) -> SafeString:
+        return badge(subagent.activity.status, columns.STATUS.get(subagent.activity.status, ""))
 
     @display(description="Task")
     def name(self, subagent: Subagent) -> str:
         return subagent.description or subagent.activity.name or NOTHING
 
-    @display(description="Status")
-    def state(self, subagent: Subagent) -> SafeString:
-        return badge(subagent.activity.status, labels.STATUS.get(subagent.activity.status, ""))
-
-    @display(description="Activity")
-    def activity_link(self, subagent: Subagent) -> SafeString:
-        return link_to(Activity, subagent.activity_id, subagent.activity)
-
-    @display(description="Conversation")
-    def conversation_link(self, subagent: Subagent) -> SafeString:
-        return link_to(Mailbox, subagent.conversation_id, subagent.conversation)
+    activity_link = link_of("activity_id", Activity, "Activity", text=lambda row: row.activity)
+    conversation_link = link_of("conversation_id", Mailbox, "Conversation", text=lambda row: row.conversation)

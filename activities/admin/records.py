@@ -13,19 +13,24 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from unfold.decorators import display
 
-from activities import job_records
-from activities.admin import labels
+from activities import provider_batches
+from activities.admin import columns
 from activities.leases import ALL
+from activities.maintenance import job_records
 from activities.models import (
     Activity,
     ActivityEvent,
     ActivityRun,
+    BatchItem,
+    BulkItem,
+    BulkJob,
     Condition,
     Counter,
     CountingMark,
     HeldAnswer,
     LeaderLease,
     OutputSpool,
+    ProviderBatch,
     SnoozedItem,
     SystemJob,
     TurnedAway,
@@ -33,7 +38,7 @@ from activities.models import (
     WorkerProcess,
 )
 from tenants import clock
-from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, link_to
+from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, badge_of, link_of, link_to
 
 MOST_ROLES = 3  # of a worker process that a list names
 
@@ -43,16 +48,10 @@ class PartAdmin(RecordAdmin):
 
     list_filter: tuple[object, ...] = (TenantFilter,)
     list_select_related: tuple[str, ...] = ("tenant", "activity")
-    stands_for = {"run_link": "run_id", "worker": "worker_id"}
     search_fields = ("activity__name", "tenant__slug")
 
-    @display(description="Activity")
-    def activity_link(self, row: Any) -> SafeString:
-        return link_to(Activity, row.activity_id, row.activity)
-
-    @display(description="Run")
-    def run_link(self, row: Any) -> SafeString:
-        return link_to(ActivityRun, row.run_id, row.run_id)
+    activity_link = link_of("activity_id", Activity, "Activity", text=lambda row: row.activity)
+    run_link = link_of("run_id", ActivityRun, "Run")
 
 
 @admin.register(ActivityRun)
@@ -64,13 +63,8 @@ class ActivityRunAdmin(PartAdmin):
         "timeout_seconds", "session_id", "started_at", "ended_at", "progress", "usage", "error", "grant",
     )  # fmt: skip
 
-    @display(description="Status")
-    def state(self, run: ActivityRun) -> SafeString:
-        return badge(run.status, labels.RUN.get(run.status, ""))
-
-    @display(description="Worker process")
-    def worker(self, run: ActivityRun) -> SafeString:
-        return link_to(WorkerProcess, run.worker_id, run.worker_id)
+    state = badge_of("status", columns.RUN)
+    worker = link_of("worker_id", WorkerProcess, "Worker process")
 
 
 @admin.register(Wake)
@@ -100,9 +94,7 @@ class WakeAdmin(PartAdmin):
         "created_at",
     )
 
-    @display(description="State")
-    def situation(self, wake: Wake) -> SafeString:
-        return badge(wake.state, labels.WAKE.get(wake.state, ""))
+    situation = badge_of("state", columns.WAKE, "State")
 
 
 @admin.register(ActivityEvent)
@@ -121,9 +113,7 @@ class ActivityEventAdmin(PartAdmin):
         "at",
     )
 
-    @display(description="Target")
-    def state(self, event: ActivityEvent) -> SafeString:
-        return badge(event.target, labels.STATUS.get(event.target, ""))
+    state = badge_of("target", columns.STATUS, "Target")
 
 
 @admin.register(OutputSpool)
@@ -133,9 +123,7 @@ class OutputSpoolAdmin(RecordAdmin):
     search_fields = ("tenant__slug",)
     fields = ("id", "activity_link", "tenant", "content_type", "content", "data", "created_at")
 
-    @display(description="Activity")
-    def activity_link(self, row: OutputSpool) -> SafeString:
-        return link_to(Activity, row.activity_id, row.activity_id)
+    activity_link = link_of("activity_id", Activity, "Activity")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OutputSpool]:
         rows: QuerySet[OutputSpool] = super().get_queryset(request)
@@ -282,3 +270,80 @@ class SystemJobAdmin(RecordAdmin):
         if state == "waiting":
             return badge(f"waits: {job.error}")
         return badge(state, "" if state == "ok" else "danger")
+
+
+# Bulk jobs in the admin: how they stand, to be looked at only.
+
+
+@admin.register(BulkJob)
+class BulkJobAdmin(RecordAdmin):
+    list_display = (
+        "created_at",
+        "tenant",
+        "action",
+        "status",
+        "total",
+        "done",
+        "skipped",
+        "failed",
+        "created_by",
+    )
+    list_filter = (TenantFilter, "status", "action")
+    search_fields = ("tenant__slug", "created_by")
+    fields = (
+        "id", "tenant", "action", "status", "filter", "arguments", "total", "done", "skipped", "failed", "created_by", "cancelled_by",
+        "created_at", "started_at", "finished_at",
+    )  # fmt: skip
+
+
+@admin.register(BulkItem)
+class BulkItemAdmin(RecordAdmin):
+    list_display = ("activity_id", "job", "tenant", "state", "ended_at", "error")
+    list_filter = (TenantFilter, "state")
+    search_fields = ("tenant__slug",)
+
+
+# Batches of model providers, and the work in them. Shown, never changed.
+
+
+@admin.register(ProviderBatch)
+class ProviderBatchAdmin(RecordAdmin):
+    list_display = ("created_at", "tenant", "place", "model", "situation", "size", "sendings", "ended_at")
+    list_filter = (TenantFilter, "state", "model")
+    search_fields = ("external_id", "tenant__slug")
+    stands_for = {"place": "provider"}
+    fields = (
+        "id", "tenant", "place", "model", "agent_role", "situation", "size", "sent", "sendings", "external_id", "not_ours", "error",
+        "due_at", "created_at", "sent_at", "ended_at",
+    )  # fmt: skip
+
+    @display(description="Provider")
+    def place(self, batch: ProviderBatch) -> str:
+        return provider_batches.provider_name(batch.provider)
+
+    situation = badge_of("state", columns.BATCH, "State")
+
+
+@admin.register(BatchItem)
+class BatchItemAdmin(PartAdmin):
+    list_display = ("created_at", "activity_link", "tenant", "agent_role", "model", "situation", "batch_link")
+    list_filter = (TenantFilter, "state", "model")
+    list_select_related = ("activity", "batch")
+    stands_for = {"place": "provider"}
+    fields = (
+        "id", "activity_link", "tenant", "run_link", "fence", "batch_link", "agent_role", "place", "model", "situation", "bytes",
+        "leave_at", "created_at", "closed_at", "body", "begun",
+    )  # fmt: skip
+
+    @display(description="Provider")
+    def place(self, item: BatchItem) -> str:
+        return provider_batches.provider_name(item.provider)
+
+    situation = badge_of("state", columns.BATCH_ITEM, "State")
+    batch_link = link_of("batch_id", ProviderBatch, "Batch", text=lambda row: row.batch)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request)
+        # A list needs none of the prompts.
+        alone = request.resolver_match and "object_id" in request.resolver_match.kwargs
+        return rows if alone else rows.defer("body", "begun")

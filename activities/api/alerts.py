@@ -9,19 +9,36 @@ import django_filters
 from django.db.models import Prefetch, QuerySet
 from rest_framework import serializers
 from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities.alerts import acknowledge
+from activities.alerts import acknowledge, try_channel
 from activities.api.decisions import EmptySerializer
-from activities.models import Alert, AlertDelivery
-from activities.models.alert import AlertKind, Severity
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from activities.exceptions import ActivityError, AlreadyExists
+from activities.models import Alert, AlertDelivery, NotificationChannel
+from activities.models.alert import AlertKind, ChannelKind, Digest, Severity, Weekday
+from activities.notifications import backends, digests
+from activities.notifications.backends import InvalidTarget
+from agents.exceptions import ConfigurationError
+from tenants.api import idempotency
+from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creation, operation, removal
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import FlagFilter, StrictFilterSet
-from tenants.api.resources import Resource, described
-from tenants.api.serializers import ResponseSerializer, read
-from tenants.models import Role
+from tenants.api.problems import InvalidRequest
+from tenants.api.resources import Resource, VersionedResource, described
+from tenants.api.serializers import (
+    OPTIONAL,
+    Flag,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    Whole,
+    read,
+)
+from tenants.context import tenant_scope
+from tenants.models import Role, Tenant
 
 
 class DeliverySerializer(ResponseSerializer):
@@ -73,10 +90,6 @@ class AlertFilter(StrictFilterSet):
     created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
-    class Meta:
-        model = Alert
-        fields: tuple[str, ...] = ()
-
 
 @described(many="Alerts, newest first", one="One alert")
 class AlertViewSet(DigestEtag, Resource):
@@ -108,3 +121,251 @@ class AlertViewSet(DigestEtag, Resource):
         self.refuse_changed(AlertSerializer(self.get_object()).data)
         acknowledge(self.tenant_id, pk, actor=self.principal.actor)
         return Response(AlertSerializer(self.get_object()).data)
+
+
+# Where a tenant wants to be told of its alerts. Targets go in and never come out; a webhook's secret is shown once.
+
+# What is sent and shown of notification channels.
+
+
+ABOUT_TARGETS = "A URL for slack and webhook, addresses separated by commas for email. Never shown again."
+
+
+class NotificationChannelSerializer(ResponseSerializer):
+    """A channel. `target` shows enough to recognise it: the host of a URL, the first letters of addresses."""
+
+    id = serializers.UUIDField()
+    kind = serializers.CharField()
+    name = serializers.CharField()
+    target = serializers.CharField(source="target_shown")
+    kinds = serializers.ListField(child=serializers.CharField(), help_text="Kinds of alerts. Empty: all.")
+    enabled = serializers.BooleanField()
+    digest = serializers.CharField(help_text="off, daily or weekly.")
+    digest_hour = serializers.IntegerField(
+        allow_null=True, help_text="null: that of the platform, 7 for daily digests and 9 for weekly ones."
+    )
+    digest_day = serializers.SerializerMethodField(help_text="Of weekly digests; null: Monday.")
+    digest_roles = serializers.ListField(child=serializers.CharField())
+    version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
+    created_at = serializers.DateTimeField()
+
+    def get_digest_day(self, channel: NotificationChannel) -> str | None:
+        return channel.digest_day or None
+
+
+class NotificationChannelWithSecretSerializer(NotificationChannelSerializer):
+    secret = serializers.CharField(
+        allow_null=True,
+        help_text="Verifies what is sent to a webhook. Shown here and nowhere else; null for other kinds.",
+    )
+
+
+class ChangedChannelSerializer(StrictSerializer):
+    """All of a channel but its kind. A target that is left out stays as it is."""
+
+    name = Text(max_length=100)
+    target = Text(max_length=2_000, help_text=ABOUT_TARGETS, **OPTIONAL)
+    kinds = serializers.ListField(
+        child=OneOf(choices=AlertKind.values),
+        help_text="Kinds of alerts. Empty or left out: all.",
+        **OPTIONAL,
+    )
+    enabled = Flag(**OPTIONAL)
+    digest = OneOf(
+        choices=Digest.values,
+        help_text="For email: a summary each day or each week. Off if left out.",
+        **OPTIONAL,
+    )
+    digest_hour = Whole(
+        min_value=0,
+        max_value=23,
+        help_text="When it leaves, in the tenant's time zone. Left out: 7 for daily digests and 9 for weekly ones, unless the platform "
+        "says otherwise.",
+        **OPTIONAL,
+    )
+    digest_day = OneOf(
+        choices=Weekday.values, help_text="When weekly ones leave. Left out: monday.", **OPTIONAL
+    )
+    digest_roles = serializers.ListField(
+        child=Text(max_length=63),
+        max_length=50,
+        help_text="Human roles whose waiting items the digest tells of. Empty or left out: all.",
+        **OPTIONAL,
+    )
+
+
+class NewChannelSerializer(ChangedChannelSerializer):
+    """A new channel."""
+
+    kind = OneOf(choices=ChannelKind.values)
+    target = Text(max_length=2_000, help_text=ABOUT_TARGETS)
+
+
+MOST_CHANNELS = 50  # of a tenant
+
+
+class NotificationChannelFilter(StrictFilterSet):
+    kind = django_filters.ChoiceFilter(choices=ChannelKind.choices)
+    enabled = FlagFilter()
+
+
+@described(many="The channels", one="One channel")
+class NotificationChannelViewSet(VersionedResource):
+    queryset = NotificationChannel.objects
+    serializer_class = NotificationChannelSerializer
+    address = "/api/v1/notification-channels/"
+    filterset_class = NotificationChannelFilter
+    search_fields = ("name",)
+    ordering_fields = ("name", "created_at")
+    lookup_value_converter = "uuid"
+    scope = "notification-channels"
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
+        ("create", "update", "destroy", "test", "renew_secret"), Role.ADMIN
+    )
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if self.action in ("create", "update"):
+            self._read_body(request)
+
+    def _read_body(self, request: Request) -> None:
+        """Before the transaction, since a target's name is looked up."""
+        new = self.action == "create"
+        self.body = read(NewChannelSerializer if new else ChangedChannelSerializer, request.data)
+        kind = self.body["kind"] if new else self._kind_of(self.kwargs["pk"])
+        if kind != ChannelKind.EMAIL and self.body.get("digest", Digest.OFF) != Digest.OFF:
+            raise InvalidRequest([("digest", "digests go to channels of the kind email")])
+        if "target" in self.body and not idempotency.is_repetition(request, self.principal):
+            try:
+                backends.check_target(kind, self.body["target"])
+            except InvalidTarget as fault:
+                raise InvalidRequest([("target", str(fault))]) from fault
+
+    @creation(
+        "Make a channel", NewChannelSerializer, NotificationChannelWithSecretSerializer, refusals=(409,)
+    )
+    def create(self, request: Request) -> Response:
+        """The answer holds the secret of a webhook, once: a repetition with the same `Idempotency-Key` comes without it."""
+        self._refuse_taken(self.body["name"])
+        if NotificationChannel.objects.for_tenant(self.tenant_id).count() >= MOST_CHANNELS:
+            raise TooManyNotificationChannels(f"There are {MOST_CHANNELS} channels; remove one first.")
+        channel = NotificationChannel(tenant_id=self.tenant_id, kind=self.body["kind"])
+        self._put(channel)
+        channel.save(force_insert=True)
+        channel.refresh_from_db()
+        secret = next(iter(backends.open_target(channel).secrets), None)
+        return self.created(channel, self._with_secret(channel, secret))
+
+    @change("Change a channel", ChangedChannelSerializer, NotificationChannelSerializer, refusals=(404, 409))
+    def update(self, request: Request, pk: UUID) -> Response:
+        """What is left out is emptied, but for the target. A webhook keeps its secret."""
+        channel = self.locked()
+        self._refuse_taken(self.body["name"], but=channel)
+        self._put(channel)
+        self._save(channel)
+        return Response(self.shown(channel))
+
+    @removal("Remove a channel")
+    def destroy(self, request: Request, pk: UUID) -> Response:
+        """What is still on its way there is not sent any more."""
+        self.locked().delete()
+        return Response(status=204)
+
+    @operation(
+        "Send a test to this channel alone",
+        request=EmptySerializer,
+        answer=AlertSerializer,
+        status=202,
+        refusals=(404, 409),
+        parameters=(IDEMPOTENCY_KEY,),
+    )
+    @action(detail=True, methods=["post"])
+    def test(self, request: Request, pk: UUID) -> Response:
+        """Answers with the alert. Read it again to see what became of its delivery."""
+        read(EmptySerializer, request.data)
+        channel = self.get_object()
+        if not channel.enabled:
+            raise NotificationChannelOff(f"The channel {channel.name} is switched off.")
+        alert = try_channel(channel, actor=self.principal.actor)
+        alert.refresh_from_db()
+        return Response(AlertSerializer(alert).data, status=202)
+
+    @operation(
+        "Give a webhook a new secret",
+        request=EmptySerializer,
+        answer=NotificationChannelWithSecretSerializer,
+        refusals=(404, 409),
+        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
+    )
+    @action(detail=True, methods=["post"], url_path="renew-secret")
+    def renew_secret(self, request: Request, pk: UUID) -> Response:
+        """Messages are signed with the one before as well, until the next renewal."""
+        read(EmptySerializer, request.data)
+        channel = self.locked()
+        if channel.kind != ChannelKind.WEBHOOK:
+            raise NotWebhook(f"{channel.name} is no webhook, and nothing is signed for it.")
+        try:
+            secret = backends.renew_secret(channel)
+        except ConfigurationError as error:
+            raise TargetUnreadable("The target cannot be read any more. Put it anew first.") from error
+        self._save(channel)
+        return Response(self._with_secret(channel, secret))
+
+    def _kind_of(self, pk: UUID) -> str:
+        with tenant_scope(self.tenant_id):
+            own = NotificationChannel.objects.for_tenant(self.tenant_id).filter(pk=pk)
+            kind: str | None = own.values_list("kind", flat=True).first()
+        if kind is None:
+            raise NotFound
+        return kind
+
+    def _refuse_taken(self, name: str, but: NotificationChannel | None = None) -> None:
+        named = NotificationChannel.objects.for_tenant(self.tenant_id).filter(name=name)
+        if (named.exclude(pk=but.pk) if but else named).exists():
+            raise AlreadyExists("channel", name)
+
+    def _put(self, channel: NotificationChannel) -> None:
+        channel.name = self.body["name"]
+        channel.kinds = self.body.get("kinds", [])
+        channel.enabled = self.body.get("enabled", True)
+        channel.digest = self.body.get("digest", Digest.OFF)
+        channel.digest_hour = self.body.get("digest_hour")
+        channel.digest_day = self.body.get("digest_day", "")
+        channel.digest_roles = self.body.get("digest_roles", [])
+        digests.plan_digest(channel, Tenant.objects.get(pk=self.tenant_id).timezone)
+        if "target" in self.body:
+            backends.put_target(channel, self.body["target"])
+
+    def _save(self, channel: NotificationChannel) -> None:
+        channel.version += 1
+        channel.save()
+
+    def _with_secret(self, channel: NotificationChannel, secret: str | None) -> dict[str, Any]:
+        return {**self.shown(channel), "secret": secret}
+
+
+# Why a notification channel is not made, changed or tried.
+
+
+class NotificationChannelOff(ActivityError):
+    """The channel is switched off, so nothing is sent there."""
+
+    code = "notification_channel_off"
+
+
+class TooManyNotificationChannels(ActivityError):
+    """Every alert goes to each of them, so there may be only so many."""
+
+    code = "too_many_notification_channels"
+
+
+class TargetUnreadable(ActivityError):
+    """The key that sealed the target is gone. A new target can be put."""
+
+    code = "target_unreadable"
+
+
+class NotWebhook(ActivityError):
+    """Only webhooks are signed."""
+
+    code = "not_a_webhook"

@@ -25,8 +25,8 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, creation, opera
 from tenants.api.etags import Versioned
 from tenants.api.filters import StrictFilterSet
 from tenants.api.problems import InvalidRequest
+from tenants.api.resources import ListResource, described
 from tenants.api.serializers import OPTIONAL, OneOf, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import TenantViewSet
 from tenants.models import Role
 
 # What is sent to ask for an approval and to decide one.
@@ -57,10 +57,6 @@ class ApprovalFilter(StrictFilterSet):
     )
     human_role = django_filters.CharFilter(method="asked_of")
     activity = django_filters.UUIDFilter(method="about", help_text="Only approvals about this activity.")
-
-    class Meta:
-        model = Approval
-        fields: tuple[str, ...] = ()
 
     def with_status(self, rows: Any, name: str, value: str) -> Any:
         return rows.filter(Exists(_item(status__in=STATUSES[value])))
@@ -176,7 +172,8 @@ CHANGE: dict[str, Any] = {
 }
 
 
-class ApprovalViewSet(Versioned, TenantViewSet):
+@described(many="Approvals, newest first")
+class ApprovalViewSet(Versioned, ListResource):
     """The same items are decided in the inbox, and at `/activities/{id}/approve/` and `/reject/`."""
 
     queryset = Approval.objects
@@ -191,12 +188,8 @@ class ApprovalViewSet(Versioned, TenantViewSet):
         "withdraw": Role.REVIEWER,
     }
 
-    @operation("Approvals, newest first", answer=ApprovalItemSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(
-            ApprovalItemSerializer(questions(self.tenant_id, page), many=True).data
-        )
+    def shown(self, found: Any, *, many: bool = False) -> Any:
+        return super().shown(questions(self.tenant_id, found) if many else found, many=many)
 
     @operation("One approval", answer=ApprovalItemSerializer, refusals=(404,))
     def retrieve(self, request: Request, pk: UUID) -> Response:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
-from uuid import UUID
 
 import django_filters
 from django.db.models import Count, QuerySet
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
+from activities import provider_batches
 from activities.models import BatchItem, ProviderBatch
 from activities.models.batch import BatchState, ItemState
-from activities.provider_batches import items as provider_batches_items
-from tenants.api.documentation import operation
 from tenants.api.filters import StrictFilterSet
+from tenants.api.resources import ListResource, Resource, described
 from tenants.api.serializers import ResponseSerializer
-from tenants.api.views import TenantViewSet
 from tenants.models import Role
 
 
@@ -41,7 +36,7 @@ class BatchSerializer(ResponseSerializer):
     ended_at = serializers.DateTimeField(allow_null=True)
 
     def get_provider(self, batch: ProviderBatch) -> str:
-        return provider_batches_items.provider_name(batch.provider)
+        return provider_batches.provider_name(batch.provider)
 
     def get_items(self, batch: Any) -> dict[str, int]:
         counted: dict[str, int] = batch.counted
@@ -64,16 +59,12 @@ class BatchItemSerializer(ResponseSerializer):
     closed_at = serializers.DateTimeField(allow_null=True)
 
     def get_provider(self, item: BatchItem) -> str:
-        return provider_batches_items.provider_name(item.provider)
+        return provider_batches.provider_name(item.provider)
 
 
 class BatchFilter(StrictFilterSet):
     state = django_filters.ChoiceFilter(choices=BatchState.choices)
     model = django_filters.CharFilter()
-
-    class Meta:
-        model = ProviderBatch
-        fields: tuple[str, ...] = ()
 
 
 class BatchItemFilter(StrictFilterSet):
@@ -82,12 +73,9 @@ class BatchItemFilter(StrictFilterSet):
     activity = django_filters.UUIDFilter(field_name="activity_id")
     agent_role = django_filters.CharFilter()
 
-    class Meta:
-        model = BatchItem
-        fields: tuple[str, ...] = ()
 
-
-class BatchViewSet(TenantViewSet):
+@described(many="Batches of model providers, newest first", one="One batch")
+class BatchViewSet(Resource):
     queryset = ProviderBatch.objects
     serializer_class = BatchSerializer
     filterset_class = BatchFilter
@@ -96,30 +84,21 @@ class BatchViewSet(TenantViewSet):
     scope = "queues"
     required_role: ClassVar[dict[str, Role]] = {"list": Role.OPERATOR, "retrieve": Role.OPERATOR}
 
-    @operation("Batches of model providers, newest first", answer=BatchSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(BatchSerializer(self._counted(page), many=True).data)
-
-    @operation("One batch", answer=BatchSerializer, refusals=(404,))
-    def retrieve(self, request: Request, pk: UUID) -> Response:
-        (batch,) = self._counted([self.get_object()])
-        return Response(BatchSerializer(batch).data)
-
-    def _counted(self, batches: Iterable[Any]) -> Iterable[Any]:
+    def shown(self, found: Any, *, many: bool = False) -> Any:
         """With how many of their items are in which state, all in one query."""
-        found = {batch.pk: batch for batch in batches}
-        items = BatchItem.objects.for_tenant(self.tenant_id).filter(batch_id__in=found)
-        for batch in found.values():
+        batches = {batch.pk: batch for batch in (found if many else [found])}
+        items = BatchItem.objects.for_tenant(self.tenant_id).filter(batch_id__in=batches)
+        for batch in batches.values():
             batch.counted = dict.fromkeys(ItemState.values, 0)
         for batch_id, state, number in (
             items.order_by().values_list("batch_id", "state").annotate(Count("id"))
         ):
-            found[batch_id].counted[state] = number
-        return found.values()
+            batches[batch_id].counted[state] = number
+        return super().shown(found, many=many)
 
 
-class BatchItemList(TenantViewSet):
+@described(many="Work that waits for a batch or did, newest first")
+class BatchItemList(ListResource):
     queryset = BatchItem.objects
     serializer_class = BatchItemSerializer
     filterset_class = BatchItemFilter
@@ -129,12 +108,3 @@ class BatchItemList(TenantViewSet):
 
     def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().defer("body", "begun")
-
-    @operation(
-        "Work that waits for a batch or did, newest first",
-        answer=BatchItemSerializer(many=True),
-        refusals=(400,),
-    )
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(BatchItemSerializer(page, many=True).data)

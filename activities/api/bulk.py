@@ -21,8 +21,7 @@ from activities.api.serializers import link_of
 from activities.models import Activity, BulkItem, BulkJob
 from activities.models.activity import AssigneeType
 from activities.models.bulk import BulkAction, BulkStatus, ItemState
-from activities.priorities import PriorityField, priority_of
-from activities.schemas import LONGEST_REASON, AssigneeSerializer
+from activities.schemas import LONGEST_REASON, AssigneeSerializer, PriorityField, priority_of
 from activities.states import LinkKind, Status
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag

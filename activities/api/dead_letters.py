@@ -16,9 +16,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
+from activities import dead_letters
 from activities.api.decisions import EmptySerializer
 from activities.api.serializers import link_of
-from activities.dead_letters import operations
 from activities.exceptions import TransitionRefused
 from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
@@ -113,10 +113,6 @@ class DeadLetterFilter(StrictFilterSet):
     pipeline_run = django_filters.UUIDFilter(field_name="pipeline_run_id")
     created_after = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
-
-    class Meta:
-        model = DeadLetter
-        fields: tuple[str, ...] = ()
 
     def of_kind(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
         return rows.filter(activity_id__isnull=IS_NULL[value])
@@ -225,7 +221,7 @@ class DeadLetterViewSet(DigestEtag, Resource):
         starts nothing twice: what is under way is skipped."""
         body = read(ReplaySerializer, request.data)
         dry_run = body.get("dry_run", False)
-        done = operations.replay(
+        done = dead_letters.replay(
             self.tenant_id, self._chosen(body), actor=self.principal.actor, per_second=body.get("per_second"), dry_run=dry_run
         )  # fmt: skip
         return Response({**asdict(done), "dry_run": dry_run})
@@ -238,7 +234,7 @@ class DeadLetterViewSet(DigestEtag, Resource):
         """The activities are cancelled, with everything that was asked because of them."""
         body = read(DismissalSerializer, request.data)
         dry_run = body.get("dry_run", False)
-        done = operations.dismiss(
+        done = dead_letters.dismiss(
             self.tenant_id, self._chosen(body), actor=self.principal.actor, reason=body["reason"], dry_run=dry_run
         )  # fmt: skip
         return Response({**asdict(done), "dry_run": dry_run})
@@ -257,7 +253,7 @@ class DeadLetterViewSet(DigestEtag, Resource):
         read(EmptySerializer, request.data)
         self.refuse_changed(DeadLetterSerializer(self.get_object()).data)
         chosen = DeadLetter.objects.for_tenant(self.tenant_id).filter(pk=pk)
-        if not operations.replay(self.tenant_id, chosen, actor=self.principal.actor).count:
+        if not dead_letters.replay(self.tenant_id, chosen, actor=self.principal.actor).count:
             raise _dealt_with(self.get_object())
         return Response(DeadLetterSerializer(self.get_object()).data)
 
@@ -312,7 +308,7 @@ class DeadLetterGroups(ViewSetMixin, TenantView):
     scope = "dead-letters"
 
     def get_queryset(self) -> QuerySet[Any]:
-        return operations.groups(super().get_queryset())
+        return dead_letters.groups(super().get_queryset())
 
     @operation(
         "Failures that look alike, together, most frequent first",

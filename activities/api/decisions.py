@@ -11,10 +11,11 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from activities import suspension
 from activities.api.serializers import ActivitySerializer
 from activities.decision_rules import Voter
 from activities.exceptions import AlreadyDecided, TransitionRefused
-from activities.human_tasks import approval_links, approvals, blockers, reviews, tasks
+from activities.human_tasks import approval_links, approvals, human_work
 from activities.models import Activity
 from activities.states import Status
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
@@ -134,11 +135,11 @@ def answer(
     note = body.get("notes", "")
     if decision == "resolve":
         return told_who_was_first(
-            tenant_id, lambda: blockers.resolve(tenant_id, activity_id, actor=by.actor, note=note)
+            tenant_id, lambda: suspension.resolve_blocker(tenant_id, activity_id, actor=by.actor, note=note)
         )
     if decision == "complete":
         return told_who_was_first(
-            tenant_id, lambda: tasks.complete(tenant_id, activity_id, actor=by.actor, note=note)
+            tenant_id, lambda: human_work.complete(tenant_id, activity_id, actor=by.actor, note=note)
         )
     return decide(tenant_id, activity_id, decision, by=by, body=body)
 
@@ -200,7 +201,7 @@ class DecisionActions:
     def start(self, request: Request, pk: UUID) -> Response:
         read(EmptySerializer, request.data)
         return Response(
-            self.shown(tasks.take_up(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
+            self.shown(human_work.take_up(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
         )
 
     @operation("Complete a person's task", request=CompletionSerializer, **CHANGE)
@@ -211,7 +212,7 @@ class DecisionActions:
         self.get_object()  # An output is kept before the move, so whose it is must be certain before.
         completed = told_who_was_first(
             self.tenant_id,
-            lambda: tasks.complete(
+            lambda: human_work.complete(
                 self.tenant_id,
                 pk,
                 actor=self.principal.actor,
@@ -229,7 +230,7 @@ class DecisionActions:
         self._unchanged(pk)
         resolved = told_who_was_first(
             self.tenant_id,
-            lambda: blockers.resolve(self.tenant_id, pk, actor=self.principal.actor, note=note),
+            lambda: suspension.resolve_blocker(self.tenant_id, pk, actor=self.principal.actor, note=note),
         )
         return Response(self.shown(resolved))
 
@@ -238,7 +239,7 @@ class DecisionActions:
     def review(self, request: Request, pk: UUID) -> Response:
         """Takes the review's id, or that of the activity whose agent asked. Either answer wakes it, with the feedback."""
         body = read(ReviewSerializer, request.data)
-        item = reviews.open_review_of(self.tenant_id, self._unchanged(pk))
+        item = suspension.open_review_of(self.tenant_id, self._unchanged(pk))
         answered = decide(
             self.tenant_id, item, "approve" if body["approved"] else "reject", by=self.principal,
             body={"notes": body.get("feedback", ""), "chosen_option": body.get("chosen_option")},

@@ -22,8 +22,8 @@ from tenants.api import problems
 from tenants.api.documentation import IDEMPOTENCY_KEY, ProblemSerializer, operation
 from tenants.api.etags import PreconditionFailed
 from tenants.api.problems import problem_of
+from tenants.api.resources import ListResource, described
 from tenants.api.serializers import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, Whole, read
-from tenants.api.views import TenantViewSet
 from tenants.context import APP
 from tenants.models import Role
 
@@ -76,7 +76,8 @@ class DecisionResultsSerializer(serializers.Serializer[Any]):
     results = DecisionResultSerializer(many=True)
 
 
-class InboxViewSet(TenantViewSet):
+@described(many="Everything that people are asked for, most urgent first")
+class InboxViewSet(ListResource):
     queryset = Activity.objects.defer("input", "retry")
     serializer_class = InboxItemSerializer
     filterset_class = InboxFilter
@@ -89,17 +90,9 @@ class InboxViewSet(TenantViewSet):
     def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().filter(selectors.OPEN_FOR_PEOPLE).select_related("parent")
 
-    @operation(
-        "Everything that people are asked for, most urgent first",
-        answer=InboxItemSerializer(many=True),
-        refusals=(400,),
-    )
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        reasons = wait_reasons.briefly(self.tenant_id, page)
-        return self.get_paginated_response(
-            InboxItemSerializer(page, many=True, context={"waiting": reasons}).data
-        )
+    def shown(self, found: Any, *, many: bool = False) -> Any:
+        reasons = wait_reasons.briefly(self.tenant_id, found)
+        return InboxItemSerializer(found, many=many, context={"waiting": reasons}).data
 
     @operation(
         "Decide many items at once",

@@ -15,10 +15,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
+from activities import dead_letters
 from activities.api.decisions import EmptySerializer
-from activities.dead_letters import operations
 from activities.exceptions import ItemRefused, NotFound
-from activities.mailboxes import consumer, producer, queries
+from activities.mailboxes import consumer, producer
 from activities.mailboxes.consumer import Wish
 from activities.mailboxes.producer import NewItem
 from activities.models import Mailbox, MailboxItem
@@ -279,7 +279,7 @@ class MailboxPart(TenantView):
 
     def shown(self, found: Iterable[Mailbox]) -> list[dict[str, Any]]:
         found, now = list(found), clock.now()
-        figures = queries.figures(self.tenant_id, found)
+        figures = producer.figures(self.tenant_id, found)
         return [_shown(mailbox, figures[mailbox.pk], now) for mailbox in found]
 
 
@@ -287,16 +287,12 @@ def _shown(mailbox: Mailbox, figures: dict[str, Any], now: datetime) -> dict[str
     counts = {name: figures[name] for name in ("pending", "claimed", "failed")}
     return {
         "id": mailbox.pk, "key": mailbox.key, "agent_role": mailbox.agent_role, **counts,
-        "oldest_wait_seconds": queries.waited(figures["oldest_pending_at"], now), "created_at": mailbox.created_at,
+        "oldest_wait_seconds": producer.waited(figures["oldest_pending_at"], now), "created_at": mailbox.created_at,
     }  # fmt: skip
 
 
 class MailboxFilter(StrictFilterSet):
     agent_role = django_filters.CharFilter()
-
-    class Meta:
-        model = Mailbox
-        fields: tuple[str, ...] = ()
 
 
 class MailboxList(ViewSetMixin, MailboxPart):
@@ -320,17 +316,13 @@ class MailboxDetail(DigestEtag, MailboxPart):
     @operation("One mailbox", answer=OneMailboxSerializer, refusals=(404,))
     def get(self, request: Request, key: str) -> Response:
         found = self.mailbox(key)
-        consumers = queries.consumers_of(self.tenant_id, found)
+        consumers = producer.consumers_of(self.tenant_id, found)
         return Response(OneMailboxSerializer({**self.shown([found])[0], "consumers": consumers}).data)
 
 
 class ItemFilter(StrictFilterSet):
     kind = django_filters.ChoiceFilter(choices=ItemKind.choices)
     status = django_filters.ChoiceFilter(field_name="stands", choices=ItemState.choices)
-
-    class Meta:
-        model = MailboxItem
-        fields: tuple[str, ...] = ()
 
 
 class MailboxItems(ViewSetMixin, MailboxPart):
@@ -343,7 +335,7 @@ class MailboxItems(ViewSetMixin, MailboxPart):
 
     @operation("What was said, newest first", answer=ItemSerializer(many=True), refusals=(400, 404))
     def list(self, request: Request, key: str) -> Response:
-        rows: QuerySet[Any] = queries.items_of(self.tenant_id, self.mailbox(key))
+        rows: QuerySet[Any] = producer.items_of(self.tenant_id, self.mailbox(key))
         page = self.paginate_queryset(self.filter_queryset(rows)) or []
         return self.get_paginated_response(ItemSerializer(page, many=True).data)
 
@@ -360,7 +352,7 @@ class MailboxItems(ViewSetMixin, MailboxPart):
             raise InvalidRequest([("key", f"must not be longer than {LONGEST_KEY} characters")])
         new = new_item(read(NewItemSerializer, request.data))
         posted = producer.post(self.tenant_id, key, new, actor=self.principal.actor)
-        shown = ItemSerializer(queries.item_with_id(self.tenant_id, posted.item.pk)).data
+        shown = ItemSerializer(producer.item_with_id(self.tenant_id, posted.item.pk)).data
         return Response(shown, status=201 if posted.created else 200)
 
 
@@ -369,7 +361,7 @@ class ItemPart(DigestEtag, MailboxPart):
 
     def item(self, key: str, item_id: UUID) -> Any:
         """Raises `NotFound`."""
-        found = queries.items_of(self.tenant_id, self.mailbox(key)).filter(pk=item_id).first()
+        found = producer.items_of(self.tenant_id, self.mailbox(key)).filter(pk=item_id).first()
         if found is None:
             raise NotFound(f"item in the mailbox {key}", item_id)
         return found
@@ -403,7 +395,7 @@ class ItemRetry(ItemPart):
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
         """With all its attempts; its dead letter is closed."""
         read(EmptySerializer, request.data)
-        return self.changed(key, item_id, "retry", operations.retry_item)
+        return self.changed(key, item_id, "retry", dead_letters.retry_item)
 
 
 class ItemCancel(ItemPart):
@@ -414,7 +406,7 @@ class ItemCancel(ItemPart):
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
         """Nobody takes it any more; its dead letter is closed."""
         read(EmptySerializer, request.data)
-        return self.changed(key, item_id, "cancel", operations.cancel_item)
+        return self.changed(key, item_id, "cancel", dead_letters.cancel_item)
 
 
 class MailboxTake(MailboxPart):

@@ -16,8 +16,7 @@ from activities.api.decisions import CHANGE, EmptySerializer
 from activities.api.serializers import ActivitySerializer, link_of
 from activities.exceptions import NotFound, TransitionRefused
 from activities.models import Activity
-from activities.priorities import SCALES, PriorityField, priority_of
-from activities.schemas import ReassignmentSerializer
+from activities.schemas import SCALES, PriorityField, ReassignmentSerializer, priority_of
 from activities.states import BANDS, LinkKind
 from tenants.api.documentation import change, operation
 from tenants.api.etags import Versioned

@@ -20,6 +20,7 @@ from agents.models import Agent, AgentConfig
 from agents.routing import queue_of
 from tenants import clock
 from tenants.api.documentation import operation
+from tenants.api.resources import ListResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantViewSet
 from tenants.context import tenant_scope
@@ -164,7 +165,8 @@ class QueueViewSet(Pausable, TenantViewSet):
         return {"role": role, "queue": queue_of(role)}
 
 
-class WorkerList(TenantViewSet):
+@described(many="The workers that are alive")
+class WorkerList(ListResource):
     serializer_class = WorkerSerializer
     queryset = WorkerProcess.objects
     ordering = ("started_at", "id")
@@ -173,8 +175,6 @@ class WorkerList(TenantViewSet):
     def get_queryset(self) -> QuerySet[Any]:
         return selectors.live_workers()
 
-    @operation("The workers that are alive", answer=WorkerSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        runs = selectors.runs_of_workers(self.tenant_id, page)
-        return self.get_paginated_response(WorkerSerializer(page, many=True, context={"runs": runs}).data)
+    def shown(self, found: Any, *, many: bool = False) -> Any:
+        runs = selectors.runs_of_workers(self.tenant_id, found)
+        return WorkerSerializer(found, many=many, context={"runs": runs}).data

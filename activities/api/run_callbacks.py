@@ -487,7 +487,7 @@ def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
         attempt = Attempt(
             token=token,
             number=run.attempt,
-            wakes=_wakes_of(run) or _given_back(run),
+            wakes=_shown(_wakes(run).filter(run_id=run.pk)) or _given_back(run),
             role=role,
             knowledge=execution_request.knowledge_of(token.tenant_id, agent_role, role),
             timeout_seconds=run.timeout_seconds,
@@ -497,10 +497,6 @@ def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
         raise PermanentAgentError("What woke it is not on record any more.", code="wakes_forgotten")
     request = execution_request.build(activity, attempt, execution_request.fetch(activity, attempt.wakes))
     return job_of(request) | {"version": run.agent_version or None}
-
-
-def _wakes_of(run: ActivityRun) -> list[dict[str, Any]]:
-    return _shown(_wakes(run).filter(run_id=run.pk))
 
 
 def _given_back(run: ActivityRun) -> list[dict[str, Any]]:

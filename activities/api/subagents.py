@@ -28,6 +28,7 @@ from agents.command_line import transcripts
 from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
+from tenants.api.resources import ListResource, described
 from tenants.api.serializers import (
     OPTIONAL,
     Flag,
@@ -38,7 +39,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView, TenantViewSet
+from tenants.api.views import TenantView
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -141,12 +142,9 @@ class SubagentFilter(StrictFilterSet):
     subagent_type = django_filters.CharFilter()
     parent_mailbox = django_filters.CharFilter()
 
-    class Meta:
-        model = Subagent
-        fields: tuple[str, ...] = ()
 
-
-class SubagentViewSet(DigestEtag, TenantViewSet):
+@described(many="Subagents, newest first")
+class SubagentViewSet(DigestEtag, ListResource):
     queryset = Subagent.objects
     serializer_class = SubagentSerializer
     filterset_class = SubagentFilter
@@ -159,11 +157,8 @@ class SubagentViewSet(DigestEtag, TenantViewSet):
     def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().select_related("activity", "conversation")
 
-    @operation("Subagents, newest first", answer=SubagentSerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        found = subagents.states_of(self.tenant_id, page)
-        return self.get_paginated_response(SubagentSerializer(found, many=True).data)
+    def shown(self, found: Any, *, many: bool = False) -> Any:
+        return super().shown(subagents.states_of(self.tenant_id, found) if many else found, many=many)
 
     @operation("One subagent", answer=SubagentSerializer, refusals=(404,))
     def retrieve(self, request: Request, pk: UUID) -> Response:

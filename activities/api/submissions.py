@@ -10,8 +10,15 @@ from rest_framework import serializers
 
 from activities import file_scopes
 from activities.models.activity import GroupScope
-from activities.priorities import SCALES, PriorityField, priority_of
-from activities.schemas import ABOUT_PEOPLE, OptionsField, RulesSerializer, rules_of
+from activities.schemas import (
+    ABOUT_PEOPLE,
+    SCALES,
+    OptionsField,
+    PriorityField,
+    RulesSerializer,
+    priority_of,
+    rules_of,
+)
 from activities.submission import NewActivity
 from agents import configuration, input_schemas
 from agents.routing import role_named

@@ -2,19 +2,18 @@ from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import SimpleRouter
 
 from activities.api.activities import ActivityViewSet
-from activities.api.alerts import AlertViewSet
+from activities.api.alerts import AlertViewSet, NotificationChannelViewSet
 from activities.api.approvals import ApprovalViewSet
 from activities.api.batches import BatchItemList, BatchViewSet
 from activities.api.bulk import BulkItems, BulkJobViewSet, BulkOfActivities
 from activities.api.dead_letters import DeadLetterViewSet
 from activities.api.events import Events
 from activities.api.inbox import InboxViewSet
-from activities.api.notification_channels import NotificationChannelViewSet
 from activities.api.operations import RunNow
 from activities.api.subagents import SubagentTranscript, SubagentViewSet
 from activities.api.webhooks import WebhookViewSet
 
-from . import details, mailboxes, queues, run_callbacks
+from . import activities, mailboxes, queues, run_callbacks
 from .dead_letters import DeadLetterGroups
 from .webhooks import WebhookDeliveries, WebhookRedelivery
 
@@ -32,14 +31,14 @@ router.register("subagents", SubagentViewSet, basename="subagent")
 router.register("webhooks", WebhookViewSet, basename="webhook")
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("activities/<uuid:activity_id>/input/", details.ActivityInput.as_view()),
+    path("activities/<uuid:activity_id>/input/", activities.ActivityInput.as_view()),
     path("activities/<uuid:activity_id>/run-now/", RunNow.as_view()),
-    path("activities/<uuid:activity_id>/output/", details.ActivityOutput.as_view()),
-    path("activities/<uuid:activity_id>/runs/", details.ActivityRuns.as_view({"get": "list"})),
-    path("activities/<uuid:activity_id>/runs/<uuid:run_id>/log/", details.RunLogLines.as_view()),
-    path("activities/<uuid:activity_id>/runs/<uuid:run_id>/transcript/", details.RunTranscript.as_view()),
-    path("activities/<uuid:activity_id>/timeline/", details.ActivityTimeline.as_view({"get": "list"})),
-    path("activities/<uuid:activity_id>/why/", details.ActivityWhy.as_view()),
+    path("activities/<uuid:activity_id>/output/", activities.ActivityOutput.as_view()),
+    path("activities/<uuid:activity_id>/runs/", activities.ActivityRuns.as_view({"get": "list"})),
+    path("activities/<uuid:activity_id>/runs/<uuid:run_id>/log/", activities.RunLogLines.as_view()),
+    path("activities/<uuid:activity_id>/runs/<uuid:run_id>/transcript/", activities.RunTranscript.as_view()),
+    path("activities/<uuid:activity_id>/timeline/", activities.ActivityTimeline.as_view({"get": "list"})),
+    path("activities/<uuid:activity_id>/why/", activities.ActivityWhy.as_view()),
     path("batch-items/", BatchItemList.as_view({"get": "list"})),
     path("activities/bulk/", BulkOfActivities.as_view()),
     path("bulk-jobs/<uuid:job_id>/items/", BulkItems.as_view({"get": "list"})),

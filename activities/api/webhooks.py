@@ -14,9 +14,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
-from activities import webhooks
 from activities.api.decisions import EmptySerializer
 from activities.exceptions import ActivityError
+from activities.notifications import webhooks
 from agents import outbound
 from agents.exceptions import OutboundRefused
 from tenants.api import idempotency
@@ -102,10 +102,6 @@ class TooManyWebhooks(ActivityError):
 
 class WebhookFilter(StrictFilterSet):
     enabled = FlagFilter()
-
-    class Meta:
-        model = WebhookEndpoint
-        fields: tuple[str, ...] = ()
 
 
 @described(many="The webhooks", one="One webhook")
@@ -227,10 +223,6 @@ def _with_secret(webhook: WebhookEndpoint, secret: str) -> dict[str, Any]:
 class WebhookDeliveryFilter(StrictFilterSet):
     state = django_filters.MultipleChoiceFilter(choices=WebhookDeliveryState.choices)
     event = django_filters.NumberFilter(field_name="event_number", min_value=1, max_value=2**63 - 1)
-
-    class Meta:
-        model = WebhookDelivery
-        fields: tuple[str, ...] = ()
 
 
 class WebhookPart(TenantView):

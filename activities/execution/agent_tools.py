@@ -26,7 +26,7 @@ from activities import activity_tree, reassignment, suspension
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
 from activities.exceptions import ActivityError, KeyReused, QuotaExceeded, RunSuperseded, ToolRefused
 from activities.execution import reports
-from activities.human_tasks import approval_links, blockers, reviews, subtasks
+from activities.human_tasks import approval_links
 from activities.human_tasks.approval_links import NewApproval
 from activities.models import Activity, ApprovalLink, ToolCall
 from activities.run_tokens import RunToken
@@ -103,7 +103,7 @@ def _plain(arguments: Mapping[str, Any]) -> Any:
 def _moved_by(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[UUID | None]:
     """What the tool may move or count, to be locked before anything is written."""
     ids: set[UUID | None] = {run.activity_id}
-    if tool in (subtasks.TOOL, reassignment.TOOL):
+    if tool in (suspension.SUBTASK_TOOL, reassignment.TOOL):
         ids.add(activity_tree.tree_of(run.tenant_id, run.activity_id).root)
     if tool == reassignment.TOOL:
         ids |= activity_tree.ids_that_end_with(run.tenant_id, run.activity_id)
@@ -120,7 +120,7 @@ def _refuse_too_many(run: RunToken) -> None:
 
 
 def _report_blocker(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    resolution = blockers.report(
+    resolution = suspension.report_blocker(
         run,
         blocker_type=arguments["type"],
         message=arguments["message"],
@@ -136,7 +136,7 @@ def _create_subtask(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, An
         same = same_task(suspension.live(run), human_role=human_role, **told)
         if same is not None:
             return _goes_on(same)
-    subtask = subtasks.create(
+    subtask = suspension.create_subtask(
         run, name=arguments["name"], description=arguments.get("description", ""), blocking=blocking,
         agent_role=arguments.get("agent_role"), human_role=arguments.get("human_role"), params=arguments.get("params"),
         options={name: arguments[name] for name in ("model", "max_turns") if name in arguments},
@@ -145,7 +145,7 @@ def _create_subtask(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, An
 
 
 def _request_human_review(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    review = reviews.request(
+    review = suspension.request_review(
         run, question=arguments["question"], content=arguments.get("content"), human_role=arguments.get("human_role")
     )  # fmt: skip
     return _waits(Status.AWAITING_REVIEW, review)
@@ -333,14 +333,14 @@ def _goes_on(created: UUID | None) -> dict[str, Any]:
 
 
 _TOOLS: dict[str, Callable[[RunToken, Mapping[str, Any]], dict[str, Any]]] = {
-    blockers.TOOL: _report_blocker,
-    subtasks.TOOL: _create_subtask,
-    reviews.TOOL: _request_human_review,
+    suspension.BLOCKER_TOOL: _report_blocker,
+    suspension.SUBTASK_TOOL: _create_subtask,
+    suspension.REVIEW_TOOL: _request_human_review,
     CREATE_APPROVAL: _create_approval,
     reassignment.TOOL: _reassign_task,
 }
 #: The tools that put something into the inbox in any case; the others do when they name a person.
-_ALWAYS_ASK = frozenset({blockers.TOOL, reviews.TOOL, CREATE_APPROVAL})
+_ALWAYS_ASK = frozenset({suspension.BLOCKER_TOOL, suspension.REVIEW_TOOL, CREATE_APPROVAL})
 NAMES = tuple(_TOOLS)
 
 

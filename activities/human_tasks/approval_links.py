@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from activities import activity_tree, outbox, relay, rescheduling, states, transitions
+from activities import activity_tree, outbox, relay, rescheduling, states, suspension, transitions
 from activities.admission import Exchange
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
-from activities.human_tasks import reviews
 from activities.models import Activity, Approval, ApprovalLink, Vote
 from activities.models.decision import LinkState
 from activities.states import BANDS, MAY_RUN, WILL_RUN, LinkKind, Status
@@ -164,7 +163,7 @@ def settle_links(item: Any) -> None:
     ApprovalLink.objects.bulk_update(links.values(), ["state", "reason"])
     _lift([linked[activity_id] for activity_id, link in links.items() if link.state == LinkState.WOKEN])
     outbox.tell(
-        linked.values(), reviews.reason_of(item), payload=_told(item), actor=item.decided_by or "engine"
+        linked.values(), suspension.reason_of(item), payload=_told(item), actor=item.decided_by or "engine"
     )
 
 
@@ -198,7 +197,7 @@ def _told(item: Any) -> dict[str, Any]:
     kind = (
         Approval.objects.for_tenant(item.tenant_id).filter(pk=item.id).values_list("type", flat=True).first()
     )
-    told = reviews.told(item, approval=str(item.id), approval_type=kind, title=item.name)
+    told = suspension.outcome_of_review(item, approval=str(item.id), approval_type=kind, title=item.name)
     said = (told["reviewer_feedback"], f"Chosen option: {item.chosen_option}" if item.chosen_option else "")
     return {**told, "reviewer_feedback": "\n\n".join(part for part in said if part)}
 
@@ -258,7 +257,9 @@ def _tell_heir(tenant_id: UUID, activity_id: UUID, heir: Activity) -> None:
         ApprovalLink.objects.create(
             tenant_id=tenant_id, approval_id=item.pk, activity_id=heir.pk, state=LinkState.WOKEN
         )
-        outbox.tell([heir], reviews.reason_of(item), payload=_told(item), actor=item.decided_by or "engine")
+        outbox.tell(
+            [heir], suspension.reason_of(item), payload=_told(item), actor=item.decided_by or "engine"
+        )
 
 
 # Approvals as people see them: the question, who must answer by when, what was said so far, and what hangs on it. Reads only.

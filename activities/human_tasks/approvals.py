@@ -26,10 +26,10 @@ from activities.exceptions import (
     TransitionRefused,
 )
 from activities.human_tasks import approval_links
-from activities.human_tasks.blockers import obsolete
 from activities.models import Activity, Approval, Vote
 from activities.states import LinkKind, Status, WakeReason
 from activities.submission import NewActivity, submit
+from activities.suspension import obsolete
 from tenants.context import tenant_scope
 
 # Deciding: one decision closes an item and everything that hangs on it, in one transaction.

@@ -23,11 +23,11 @@ from activities.models import Activity, Deadline
 from activities.models.alert import AlertKind, Severity
 from activities.models.decision import DeadlineKind
 from activities.states import BANDS, REMARKS, SETTLED, LinkKind, Status
+from activities.suspension import EXPIRED
 from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
 
 from . import approval_links, approvals
-from .reviews import EXPIRED
 
 logger = logging.getLogger(__name__)
 

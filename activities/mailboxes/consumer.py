@@ -65,7 +65,7 @@ def take(
     Raises `NotFound`, `OtherConsumer`.
     """
     with tenant_scope(tenant_id):
-        first = _first_due(_mailbox(tenant_id, key), now())
+        first = _due(_for_takers(tenant_id, key), now()).first()
     if (
         first is not None
         and first.is_coalescable
@@ -73,7 +73,7 @@ def take(
     ):
         pause(min(rest, wish.window.total_seconds()))
     with tenant_scope(tenant_id):
-        return _taken(_locked_mailbox(tenant_id, key), wish, now())
+        return _taken(_for_takers(tenant_id, key, locked=True), wish, now())
 
 
 def _taken(mailbox: Mailbox, wish: Wish, now: datetime) -> Taken | None:
@@ -101,10 +101,6 @@ def _begun(mailbox: Mailbox, wish: Wish, now: datetime, size: int) -> MailboxBat
     return batch
 
 
-def _first_due(mailbox: Mailbox, now: datetime) -> MailboxItem | None:
-    return _due(mailbox, now).first()
-
-
 def _due(mailbox: Mailbox, now: datetime) -> QuerySet[Any]:
     """The most urgent first, then the oldest."""
     rows: QuerySet[Any] = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(
@@ -113,16 +109,9 @@ def _due(mailbox: Mailbox, now: datetime) -> QuerySet[Any]:
     return rows.filter(Q(due_at=None) | Q(due_at__lte=now)).order_by("priority", "pk")
 
 
-def _mailbox(tenant_id: UUID, key: str) -> Mailbox:
-    return _for_takers(Mailbox.objects.for_tenant(tenant_id).filter(key=key), key)
-
-
-def _locked_mailbox(tenant_id: UUID, key: str) -> Mailbox:
-    return _for_takers(Mailbox.objects.for_tenant(tenant_id).filter(key=key).select_for_update(), key)
-
-
-def _for_takers(rows: QuerySet[Any], key: str) -> Mailbox:
-    found: Mailbox | None = rows.first()
+def _for_takers(tenant_id: UUID, key: str, *, locked: bool = False) -> Mailbox:
+    rows = Mailbox.objects.for_tenant(tenant_id).filter(key=key)
+    found: Mailbox | None = (rows.select_for_update() if locked else rows).first()
     if found is None:
         raise NotFound("mailbox", key)
     if found.agent_role:

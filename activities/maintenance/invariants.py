@@ -26,9 +26,8 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 from pymongo.errors import PyMongoError
 
-from activities import keys, outputs, states
+from activities import keys, outputs, states, suspension
 from activities.admission import Closed, scripts
-from activities.human_tasks import blockers, reviews, subtasks
 from tenants import clock
 from tenants.context import SYSTEM
 from tenants.redis import client
@@ -132,9 +131,9 @@ def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str,
 
 #: What only the tools of agents make, by kind of link.
 _MADE_BY = {
-    states.LinkKind.SUBTASK: subtasks.TOOL,
-    states.LinkKind.RESOLUTION: blockers.TOOL,
-    states.LinkKind.REVIEW: reviews.TOOL,
+    states.LinkKind.SUBTASK: suspension.SUBTASK_TOOL,
+    states.LinkKind.RESOLUTION: suspension.BLOCKER_TOOL,
+    states.LinkKind.REVIEW: suspension.REVIEW_TOOL,
 }
 
 

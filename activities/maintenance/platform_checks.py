@@ -21,10 +21,10 @@ from django.db import transaction
 from django.db.models import QuerySet
 from psycopg.types.json import Jsonb
 
-from activities import job_records, queue_stats
+from activities import queue_stats
 from activities.admission import Closed
 from activities.alerts import LONGEST_TITLE, raise_alert
-from activities.maintenance import invariants
+from activities.maintenance import invariants, job_records
 from activities.models import Activity, Condition, FailuresInARow
 from activities.models.alert import AlertKind, Severity
 from activities.states import LIVE
@@ -180,7 +180,7 @@ def failing_jobs() -> list[Noticed]:
             tenants=_tenants_at_work,
             facts={"job": job.name, "owner": job.owner, "state": job.state, "error": job.error},
         )
-        for job in job_records.read().unwell
+        for job in job_records.read_jobs().unwell
     ]
 
 

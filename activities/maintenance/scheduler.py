@@ -22,8 +22,8 @@ from django.db import Error as DatabaseFault
 from django.db import close_old_connections, connections
 from pymongo.errors import PyMongoError
 
-from activities import job_records
 from activities.admission import Closed
+from activities.maintenance.job_records import JobReport, write_jobs
 from activities.maintenance.leader import Leader, LeadLost
 from activities.maintenance.system_jobs import TICK, SystemJob, Term, table
 from tenants import tracing
@@ -65,11 +65,11 @@ class Course:
         longest = PAUSE_SECONDS if self.job.every <= PAUSE_SECONDS else LONG_PAUSE_SECONDS
         return min(2.0 ** min(self.failures - 1, 10), longest)
 
-    def report(self, now: float) -> job_records.Report:
+    def report(self, now: float) -> JobReport:
         def ago(moment: float | None) -> float | None:
             return None if moment is None else now - moment
 
-        return job_records.Report(
+        return JobReport(
             name=self.job.name, owner=self.job.owner, period=self.job.every, budget=self.job.budget, started=ago(self.started_at),
             finished=ago(self.finished_at), succeeded=ago(self.succeeded_at), duration=self.duration, lag=self.lag,
             failures=self.failures, error=self.error,
@@ -125,8 +125,8 @@ class Scheduler:
         if self.round is None or self.round.term.epoch != self.leader.epoch:
             courses = {job.name: Course(job, now) for job in table()}
             record = SystemJob(
-                "job records", RECORD_SECONDS, "activities.job_records", 5.0, lambda term: self._record()
-            )
+                "job records", RECORD_SECONDS, "activities.maintenance.job_records", 5.0, lambda term: self._record()
+            )  # fmt: skip
             self.round = Round(Term(self.leader.epoch), courses | {record.name: Course(record, now)})
         return self.round
 
@@ -229,7 +229,7 @@ class Scheduler:
         for course in courses:
             course.changed = False
         now = time.monotonic()
-        job_records.write(
+        write_jobs(
             round_.term.epoch, [course.report(now) for course in courses], all_of_them=not round_.reported
         )
         round_.reported = True

@@ -17,9 +17,8 @@ from uuid import UUID
 import redis
 from django.conf import settings
 
-from activities import background_tasks, outbox, outputs, publishing, relay
+from activities import background_tasks, dead_letters, outbox, outputs, publishing, relay
 from activities.admission import limits, rebuilding
-from activities.dead_letters import escalation
 from activities.human_tasks import deadlines
 from activities.maintenance import leader
 from tenants import channels
@@ -140,9 +139,9 @@ def _copy_outputs(term: Term) -> int:
 
 def _tell_of_dead_letters(term: Term) -> int:
     # They have a queue of their own. Where no worker takes from it, people are told all the same, a little later.
-    if not escalation.unhandled_since(LETTER_PATIENCE):
+    if not dead_letters.unhandled_since(LETTER_PATIENCE):
         return 0
-    return escalation.handle_waiting(within=LETTER_TURN_SECONDS)
+    return dead_letters.handle_waiting(within=LETTER_TURN_SECONDS)
 
 
 def _open(term: Term) -> bool:
@@ -166,7 +165,7 @@ JOBS: tuple[SystemJob, ...] = (
     SystemJob("forgotten work", 5.0, "activities.maintenance.recovery", 10.0, _offer_forgotten, when=_open),
     SystemJob("counters", 2.0, "activities.maintenance.counters", 30.0, lambda term: counters.count_fresh()),
     SystemJob("silent agents", 5.0, "activities.maintenance.recovery", 5.0, _find_silent_agents),
-    SystemJob("dead letters", 5.0, "activities.dead_letters.escalation", 5.0, _tell_of_dead_letters),
+    SystemJob("dead letters", 5.0, "activities.dead_letters", 5.0, _tell_of_dead_letters),
     SystemJob("conditions", TICK, "activities.maintenance.platform_checks", 10.0, lambda term: term.lookout.look()),
     SystemJob("channels", 60.0, "tenants.channels", 10.0, lambda term: channels.expire_due()),
     SystemJob("expiring channels", 600.0, "tenants.channels", 10.0, lambda term: channels.announce_expiring()),

@@ -1,6 +1,6 @@
 from django.db import migrations
 
-from activities import status_guard
+from activities import states
 from tenants.row_security import IsolateTenant, TenantKey
 
 CHILDREN = ["activities_activityevent", "activities_activityrun", "activities_wake", "activities_outputspool"]
@@ -20,6 +20,6 @@ class Migration(migrations.Migration):
         *[IsolateTenant(table) for table in CHILDREN],
         TenantKey("activities_activity", "parent_id", "activities_activity"),
         *[TenantKey(table, "activity_id", "activities_activity") for table in CHILDREN],
-        migrations.RunSQL(status_guard.install_sql(), status_guard.REMOVE_SQL),
+        migrations.RunSQL(states.install_status_guard(), states.REMOVE_STATUS_GUARD),
         APPEND_ONLY,
     ]

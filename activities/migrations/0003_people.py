@@ -3,7 +3,7 @@ import django.db.models.functions.datetime
 from django.db import migrations, models
 
 import tenants.identifiers
-from activities import status_guard
+from activities import states
 from tenants.row_security import IsolateTenant, TenantKey
 
 CHILDREN = [
@@ -429,5 +429,5 @@ class Migration(migrations.Migration):
         TenantKey("approval_linked_activities", "approval_id", "activities_approval"),
         *[TenantKey(table, "activity_id", "activities_activity") for table in CHILDREN],
         # The table of states has grown: holding, tripping, and reassigning what has failed.
-        migrations.RunSQL(status_guard.install_sql(), migrations.RunSQL.noop),
+        migrations.RunSQL(states.install_status_guard(), migrations.RunSQL.noop),
     ]

@@ -18,14 +18,16 @@ from uuid import UUID
 import orjson
 from django.conf import settings
 from django.core import signing
+from django.core.exceptions import ValidationError
 from django.core.mail import EmailMultiAlternatives, get_connection
+from django.core.validators import validate_email
 from django.template.loader import render_to_string
 
-from activities.models.alert import AlertKind
-from activities.notifications.targets import Target, addresses_of
-from agents import outbound
-from agents.exceptions import AgentError
-from agents.outbound import OutboundResponse
+from activities.models import NotificationChannel
+from activities.models.alert import AlertKind, ChannelKind
+from agents import credentials, outbound, webhook_signing
+from agents.exceptions import AgentError, ConfigurationError, OutboundRefused
+from agents.outbound import OutboundResponse, urls
 from agents.outbound.client import retry_after_seconds
 from agents.redaction import excerpt
 from agents.webhook_signing import signed_headers
@@ -379,3 +381,108 @@ def _refusal(response: OutboundResponse, target: Target) -> DeliveryProblem:
     if response.status in _RETRYABLE or response.status >= 500:
         return NotDelivered(message, retry_after=retry_after_seconds(response.headers.get("retry-after")))
     return Refused(message)
+
+
+# Targets: where a channel leads and with what it is signed. Sealed at rest, opened only to send, never shown again.
+
+MOST_ADDRESSES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL, or addresses of mail separated by commas; for a webhook the secrets that sign, newest first."""
+
+    address: str
+    secrets: tuple[str, ...] = ()
+
+
+class InvalidTarget(ValueError):
+    """Nothing could be sent there. The text says why."""
+
+
+def check_target(kind: str, address: str) -> None:
+    """Raise `InvalidTarget` for what could not be sent to. May ask the name service: not inside a transaction."""
+    if kind == ChannelKind.EMAIL:
+        _check_mail(address)
+        return
+    try:
+        outbound.check_url(address, purpose=outbound.NOTIFICATIONS)
+    except OutboundRefused as error:
+        raise InvalidTarget(str(error)) from error
+
+
+def put_target(channel: NotificationChannel, address: str) -> None:
+    """Give the channel this target, without saving it. A webhook keeps its secrets; one without any that can be read gets its first."""
+    kept = _secrets_of(channel)
+    if channel.kind == ChannelKind.WEBHOOK and not kept:
+        kept = (webhook_signing.new_secret(),)
+    _seal(channel, Target(address, kept))
+    channel.target_shown = _shown(channel.kind, address)
+
+
+def renew_secret(channel: NotificationChannel) -> str:
+    """Give a webhook a new secret, without saving it, and return it. The one before signs as well, until the next renewal."""
+    target, new = open_target(channel), webhook_signing.new_secret()
+    _seal(channel, Target(target.address, (new, *target.secrets[:1])))
+    return new
+
+
+def open_target(channel: NotificationChannel) -> Target:
+    """Raises `agents.exceptions.ConfigurationError` when the key that sealed it is gone."""
+    return unseal_target(channel.tenant_id, channel.pk, channel.target_sealed)
+
+
+def unseal_target(tenant_id: UUID, channel_id: UUID, sealed: str) -> Target:
+    """The same from the columns of the row."""
+    kept = credentials.unseal(sealed, context=context_of(tenant_id, channel_id))
+    return Target(kept["address"], tuple(kept["secrets"].split()))
+
+
+def platform_target(kind: str) -> Target | None:
+    """The platform's own channel of this kind, if there is one."""
+    address = {ChannelKind.SLACK: settings.SLACK_WEBHOOK_URL, ChannelKind.EMAIL: settings.ALERT_EMAIL}.get(
+        ChannelKind(kind), ""
+    )
+    return Target(address) if address else None
+
+
+def addresses_of(target: Target) -> list[str]:
+    """The addresses of mail in a target."""
+    return [address for part in target.address.split(",") if (address := part.strip())]
+
+
+def _secrets_of(channel: NotificationChannel) -> tuple[str, ...]:
+    try:
+        return open_target(channel).secrets if channel.target_sealed else ()
+    except ConfigurationError:
+        return ()  # The key is gone, and with it what the receiver verifies by.
+
+
+def _check_mail(text: str) -> None:
+    addresses = addresses_of(Target(text))
+    if not 0 < len(addresses) <= MOST_ADDRESSES:
+        raise InvalidTarget(f"must be 1 to {MOST_ADDRESSES} addresses of mail, separated by commas")
+    for address in addresses:
+        try:
+            validate_email(address)
+        except ValidationError as error:
+            raise InvalidTarget(f"{address!r} is not an address of mail") from error
+
+
+def _shown(kind: str, address: str) -> str:
+    if kind == ChannelKind.EMAIL:
+        masked = (
+            f"{name[:1]}…@{host}"
+            for name, _, host in (a.rpartition("@") for a in addresses_of(Target(address)))
+        )
+        return ", ".join(masked)[:300]
+    return urls.read(address).place  # the rest of the URL is the secret of Slack's webhooks
+
+
+def _seal(channel: NotificationChannel, target: Target) -> None:
+    kept = {"address": target.address, "secrets": " ".join(target.secrets)}
+    channel.target_sealed = credentials.seal(kept, context=context_of(channel.tenant_id, channel.pk))
+
+
+def context_of(tenant_id: UUID, channel_id: UUID) -> str:
+    return f"notification_channel:{tenant_id}:{channel_id}:target"

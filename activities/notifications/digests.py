@@ -19,8 +19,8 @@ from django.db.models import Count, F, Q, QuerySet
 from django.db.models.functions import Now
 from django.template.loader import render_to_string
 
+from activities import dead_letters
 from activities.alerts import tell_channel
-from activities.dead_letters import operations
 from activities.models import Activity, Alert, DeadLetter, NotificationChannel
 from activities.models.alert import AlertKind, ChannelKind, Digest, Weekday
 from activities.models.dead_letter import DeadLetterState
@@ -169,7 +169,7 @@ def _done(tenant_id: UUID, period: Period) -> dict[str, Any]:
 def _failures(tenant_id: UUID, period: Period) -> dict[str, Any]:
     letters = DeadLetter.objects.for_tenant(tenant_id)
     fresh = letters.filter(created_at__gte=period.begins, created_at__lt=period.ends)
-    groups = list(operations.groups(fresh).order_by("-count", "fingerprint", "reason")[:MOST])
+    groups = list(dead_letters.groups(fresh).order_by("-count", "fingerprint", "reason")[:MOST])
     newest = letters.in_bulk([UUID(group.example) for group in groups])
     return {
         "count": fresh.count(),

@@ -73,12 +73,9 @@ def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResp
         "watched": found.watched,
         "log": tail_of(visit.tenant_id, found.watched.run) if "log" in parts and found.watched else None,
         "activity": found.activity,
-        "refusal": refusal,
         "roles": roles() if "reassign" in found.actions else (),
     }
-    return shown(
-        request, visit, "console/activities/one.html", context, status=refusal.status if refusal else 200
-    )
+    return shown(request, visit, "console/activities/one.html", context, refusal=refusal)
 
 
 def _run_alone(

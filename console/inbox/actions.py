@@ -19,7 +19,7 @@ from django.http import Http404
 from activities import cancellation
 from activities.api import decisions as api
 from activities.exceptions import ActivityError
-from activities.human_tasks import approvals, tasks
+from activities.human_tasks import approvals, human_work
 from activities.models import Activity, Approval, Vote
 from console.inbox import items
 from console.inbox.items import (
@@ -179,11 +179,11 @@ def _resolve(by: Principal, item: Activity, answer: Answer) -> Activity:
 
 def _complete(by: Principal, item: Activity, answer: Answer) -> Activity:
     output = {"content": answer.output} if answer.output else None
-    return tasks.complete(item.tenant_id, item.pk, actor=by.actor, output=output, note=answer.notes)
+    return human_work.complete(item.tenant_id, item.pk, actor=by.actor, output=output, note=answer.notes)
 
 
 def _take_up(by: Principal, item: Activity, answer: Answer) -> Activity:
-    return tasks.take_up(item.tenant_id, item.pk, actor=by.actor)
+    return human_work.take_up(item.tenant_id, item.pk, actor=by.actor)
 
 
 def _withdraw(by: Principal, item: Activity, answer: Answer) -> Activity:

@@ -24,8 +24,7 @@ from django.views.decorators.http import require_POST
 
 from activities.models import Activity
 from activities.notifications import backends
-from activities.notifications.backends import APPROVE, NOTES, REJECT, DeliveryProblem
-from activities.notifications.targets import Target
+from activities.notifications.backends import APPROVE, NOTES, REJECT, DeliveryProblem, Target
 from console.inbox import actions, items
 from console.inbox.items import Refused, refused_when_busy
 from tenants import audit, clock, limiter, members

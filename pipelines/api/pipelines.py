@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.api.submissions import GivenInputSerializer
-from activities.priorities import PriorityField, priority_of
+from activities.schemas import PriorityField, priority_of
 from agents import configuration
 from agents.api.configurations import DAY, RetrySerializer
 from agents.api.pausing import Pausable

@@ -18,7 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.api.decisions import EmptySerializer
-from activities.priorities import PriorityField
+from activities.schemas import PriorityField
 from agents.api.configurations import RetrySerializer
 from agents.api.pausing import Pausable
 from pipelines.api.executions import SCHEDULES, ExecutionSerializer

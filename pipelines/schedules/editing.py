@@ -17,7 +17,7 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 
-from activities.priorities import HIGHEST, LOWEST
+from activities.schemas import HIGHEST, LOWEST
 from activities.states import BANDS
 from agents import configuration, input_schemas, scheduler_settings
 from agents.exceptions import RoleNotFound

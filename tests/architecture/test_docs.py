@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from django.core.management import get_commands
 
-from activities import diagram, states
+from activities import states
+from activities.management.commands import draw_lifecycle
 from tests.architecture import tree
 from tests.cases import in_one_test
 from tests.reading import blocks
@@ -60,8 +61,8 @@ def _headings(path: Path) -> set[str]:
 def test_the_lifecycle_is_that_of_the_state_table() -> None:
     before = _text("docs/lifecycle.md")
 
-    assert before == diagram.renewed(before), "run: manage.py draw_lifecycle"
-    assert set(re.findall(r"<!-- generated: (\w+) -->", before)) == set(diagram.SECTIONS)
+    assert before == draw_lifecycle.renewed(before), "run: manage.py draw_lifecycle"
+    assert set(re.findall(r"<!-- generated: (\w+) -->", before)) == set(draw_lifecycle.SECTIONS)
 
 
 def test_the_lifecycle_tells_which_verbs_nobody_uses_yet() -> None:

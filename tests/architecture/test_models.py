@@ -12,7 +12,7 @@ from django.apps import apps
 from django.db import models
 from django.db.migrations.loader import MigrationLoader
 
-from activities import states, status_guard
+from activities import states
 from tenants.row_security import IsolateTenant, TenantKey, tenant_tables
 from tests.architecture import tree
 
@@ -116,7 +116,7 @@ def test_the_numbers_of_migrations_have_no_gap(app: str) -> None:
 
 
 def test_the_guard_in_the_database_compares_with_the_state_table() -> None:
-    text = "\n".join(status_guard.install_sql())
+    text = "\n".join(states.install_status_guard())
 
     assert set(re.findall(r"'(\w+)>(\w+)'", text)) == states.pairs()
 

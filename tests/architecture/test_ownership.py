@@ -25,13 +25,12 @@ SEES_EVERY_TENANT = {
     "agents.registry": "settings of every tenant go with an agent",
     "activities.receivers": "work of every tenant that an agent would leave standing",
     "pipelines.references": "schedules and pipelines of every tenant that refer to an agent",
-    "activities.maintenance.leader": "the lease belongs to no tenant",
     "activities.maintenance.scheduler": "bounds the connections of its runners",
-    "activities.job_records": "how upkeep goes, which belongs to no tenant",
+    "activities.maintenance.leader": "the lease belongs to no tenant",
+    "activities.maintenance.job_records": "how upkeep goes, which belongs to no tenant",
     "activities.outbox": "what is due, of all tenants in one statement",
     "activities.maintenance.recovery": "what was lost, whosever it was",
-    "activities.provider_batches.items": "what waits for a batch, whosever it is",
-    "activities.provider_batches.lifecycle": "what has to leave its batch, whosever it is; "
+    "activities.provider_batches": "what waits for a batch or has to leave it, whosever it is; "
     "what the provider calls batches, whosever they are: tenants may share a credential; "
     "batches that are due, whosever they are",
     "activities.budgets": "budgets that have room again, whosever they are",
@@ -41,7 +40,7 @@ SEES_EVERY_TENANT = {
     "activities.queue_stats": "which workers could take more, and nothing else of anybody",
     "activities.maintenance.counters": "the history of all tenants is added up together; "
     "numbers of the whole platform",
-    "activities.dead_letters.escalation": "what nobody was told of yet, whosever it is",
+    "activities.dead_letters": "what nobody was told of yet, whosever it is",
     "activities.outputs": "the copier empties the spool of all tenants",
     "activities.bulk_jobs": "jobs that have something to do, whosever they are",
     "activities.notifications.delivery": "deliveries of all tenants are claimed in the order in which they are due",
@@ -51,8 +50,8 @@ SEES_EVERY_TENANT = {
     "activities.admission.rebuilding": "Redis is rebuilt for all tenants together",
     "activities.backlog": "a refusal is counted although its transaction is rolled back",
     "activities.worker": "the runs of this process, whosever they are",
-    "activities.maintenance.key_rotation": "sealed secrets of all tenants are sealed again with the newest key",
-    "activities.webhooks": "deliveries of all tenants are claimed in the order in which they are due",
+    "activities.management.commands.rotate_credentials": "sealed secrets of all tenants are sealed again with the newest key",
+    "activities.notifications.webhooks": "deliveries of all tenants are claimed in the order in which they are due",
     "activities.maintenance.retention": "notes of all tenants are settled with MongoDB together",
     "activities.maintenance.invariants": "whose the rows are that should not be, before somebody is told; "
     "what must hold over everything, in one snapshot that only reads",
@@ -103,8 +102,8 @@ CONNECTS_SIGNALS = {
 SENDS_SIGNALS = {
     "activities.transitions": "an activity settled",
     "activities.cancellation": "an activity was opened again",
-    "activities.dead_letters.operations": "many were opened again",
-    "activities.human_tasks.subtasks": "which roles are in the plan of the work is asked",
+    "activities.dead_letters": "many were opened again",
+    "activities.suspension": "which roles are in the plan of the work is asked",
     "activities.dead_letter_records": "an activity was put among the dead letters",
 }
 

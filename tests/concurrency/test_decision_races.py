@@ -10,8 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from activities import cancellation, relay
-from activities.dead_letters import escalation, operations
+from activities import cancellation, dead_letters, relay
 from activities.decision_rules import Voter
 from activities.exceptions import AlreadyDecided, AlreadyVoted, TransitionRefused
 from activities.human_tasks import approvals, deadlines
@@ -240,19 +239,19 @@ def failed(engine: Engine, acme: Tenant, count: int = 1) -> list[UUID]:
 
 def replay(acme: Tenant, ids: list[UUID]) -> Any:
     with tenant_scope(acme.pk):
-        return operations.replay(acme.pk, DeadLetter.objects.filter(activity_id__in=ids), actor="Ann")
+        return dead_letters.replay(acme.pk, DeadLetter.objects.filter(activity_id__in=ids), actor="Ann")
 
 
 def dismiss(acme: Tenant, ids: list[UUID]) -> Any:
     with tenant_scope(acme.pk):
         chosen = DeadLetter.objects.filter(activity_id__in=ids)
-        return operations.dismiss(acme.pk, chosen, actor="Ann", reason="not wanted")
+        return dead_letters.dismiss(acme.pk, chosen, actor="Ann", reason="not wanted")
 
 
 def test_handlers_at_once_tell_of_each_failure_once(engine: Engine, acme: Tenant) -> None:
     ids = failed(engine, acme, 6)
 
-    outcomes = at_once(*[escalation.handle_waiting] * 4)
+    outcomes = at_once(*[dead_letters.handle_waiting] * 4)
 
     assert sum(outcomes) == 6
     for activity_id in ids:
@@ -264,7 +263,7 @@ def test_handlers_at_once_tell_of_each_failure_once(engine: Engine, acme: Tenant
 
 def test_replays_at_once_start_each_activity_once(engine: Engine, acme: Tenant) -> None:
     ids = failed(engine, acme, 12)
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     outcomes = at_once(
         partial(replay, acme, ids), partial(replay, acme, ids[::-1]), partial(replay, acme, ids[4:]),
@@ -285,7 +284,7 @@ def test_of_a_replay_a_dismissal_a_retry_and_a_handler_at_once_each_letter_gets_
         ids = failed(engine, acme, 3)
 
         outcomes = at_once(
-            partial(replay, acme, ids), partial(dismiss, acme, ids), escalation.handle_waiting,
+            partial(replay, acme, ids), partial(dismiss, acme, ids), dead_letters.handle_waiting,
             *[partial(cancellation.retry, acme.pk, one, actor="Bob") for one in ids],
         )  # fmt: skip
         relay.flush()
@@ -299,6 +298,6 @@ def test_of_a_replay_a_dismissal_a_retry_and_a_handler_at_once_each_letter_gets_
             letters = list(DeadLetter.objects.filter(activity_id__in=ids))
         ends = {(letter.state, engine.status(acme, letter.activity_id)) for letter in letters}
         assert ends <= {("replayed", "done"), ("closed", "cancelled")}
-        escalation.handle_waiting()
+        dead_letters.handle_waiting()
         for activity_id in ids:
             assert [one.status for one in children(acme, activity_id, "escalation")] in ([], ["cancelled"])

@@ -19,11 +19,12 @@ from django.conf import settings as django_settings
 from django.db import connections, transaction
 from django.db.models.functions import Now
 
-from activities import admission, job_records, maintenance, relay
+from activities import admission, maintenance, relay
 from activities.admission import Closed, keys, rebuilding
 from activities.mailboxes import consumer
 from activities.mailboxes.producer import NewItem, post
 from activities.maintenance import Leader, LeadLost, Scheduler, recovery, system_jobs
+from activities.maintenance.job_records import JobReport, read_jobs, write_jobs
 from activities.maintenance.leader import confirm
 from activities.maintenance.scheduler import Bounds, Course, Round
 from activities.maintenance.system_jobs import SystemJob, Term
@@ -587,13 +588,11 @@ def test_a_locked_table_delays_only_the_job_that_needs_it(
         client().flushdb()
         engine.submit(tenant, not_before=datetime.now(UTC) + timedelta(seconds=0.5))
         elsewhere(lambda: eventually(lambda: engine.messages() == 1, 10))
-        elsewhere(
-            lambda: eventually(lambda: [job.name for job in job_records.read().unwell] == ["deadlines"])
-        )
-        (stuck,) = elsewhere(lambda: job_records.read().unwell)
+        elsewhere(lambda: eventually(lambda: [job.name for job in read_jobs().unwell] == ["deadlines"]))
+        (stuck,) = elsewhere(lambda: read_jobs().unwell)
         assert (stuck.state, stuck.error) == ("failing", "LockNotAvailable")
 
-    eventually(lambda: not job_records.read().unwell)
+    eventually(lambda: not read_jobs().unwell)
 
 
 @contextmanager
@@ -671,9 +670,9 @@ def test_a_job_that_fails_is_tried_again_and_the_others_go_on(
             assert tries.acquire(timeout=5)
         for _ in range(3):
             assert done.acquire(timeout=5)
-        eventually(lambda: any(found.failures for found in job_records.read().jobs))
+        eventually(lambda: any(found.failures for found in read_jobs().jobs))
 
-    (failing,) = [found for found in job_records.read().jobs if found.failures]
+    (failing,) = [found for found in read_jobs().jobs if found.failures]
     assert (failing.name, failing.error) == ("fails", "ValueError")
 
 
@@ -699,21 +698,21 @@ def test_a_frozen_process_holds_rows_for_seconds_only(
 
 
 def test_what_an_earlier_leader_reports_changes_nothing(database: None) -> None:
-    report = job_records.Report("delays", "activities.outbox", 1.0, 5.0, finished=0.0)
-    job_records.write(3, [report], all_of_them=True)
+    report = JobReport("delays", "activities.outbox", 1.0, 5.0, finished=0.0)
+    write_jobs(3, [report], all_of_them=True)
 
-    assert job_records.write(2, [report], all_of_them=True) == 0
-    assert job_records.write(4, [report], all_of_them=True) == 1
+    assert write_jobs(2, [report], all_of_them=True) == 0
+    assert write_jobs(4, [report], all_of_them=True) == 1
 
 
 def test_a_job_that_the_program_no_longer_has_goes_with_the_next_leader(database: None) -> None:
     assert Leader().campaign()
-    old, kept = (job_records.Report(name, "tests", 1.0, 5.0, finished=0.0) for name in ("old", "kept"))
-    job_records.write(1, [old, kept], all_of_them=True)
+    old, kept = (JobReport(name, "tests", 1.0, 5.0, finished=0.0) for name in ("old", "kept"))
+    write_jobs(1, [old, kept], all_of_them=True)
 
-    job_records.write(2, [kept], all_of_them=True)
+    write_jobs(2, [kept], all_of_them=True)
 
-    assert [found.name for found in job_records.read().jobs] == ["kept"]
+    assert [found.name for found in read_jobs().jobs] == ["kept"]
 
 
 def test_a_process_that_may_not_lead_never_does(

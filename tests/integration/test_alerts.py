@@ -13,7 +13,7 @@ from django.db import IntegrityError, connections
 from activities.alerts import raise_alert
 from activities.models import Alert, AlertDelivery, NotificationChannel
 from activities.models.alert import AlertKind
-from activities.notifications import targets
+from activities.notifications import backends
 from tenants.context import APP, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
@@ -29,7 +29,7 @@ def channel_of(
     tenant: Tenant, kind: str = "email", to: str = "ops@example.com", **fields: Any
 ) -> NotificationChannel:
     channel = NotificationChannel(tenant=tenant, kind=kind, name=fields.pop("name", kind), **fields)
-    targets.put(channel, to)
+    backends.put_target(channel, to)
     with tenant_scope(tenant.pk):
         channel.save(force_insert=True)
     return channel

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from activities.dead_letters import escalation as dead_letters_escalation
+from activities import dead_letters as dead_letters_escalation
 from agents.exceptions import PermanentAgentError
 from tenants.models import Tenant
 from tests.engine import Engine

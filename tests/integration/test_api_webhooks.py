@@ -10,9 +10,9 @@ import pytest
 import standardwebhooks
 
 from activities.alerts import raise_alert
-from activities.maintenance import key_rotation
+from activities.management.commands import rotate_credentials
 from activities.models.alert import AlertKind
-from activities.webhooks import deliver_waiting
+from activities.notifications.webhooks import deliver_waiting
 from agents import credentials
 from tenants.context import tenant_scope
 from tenants.events import log
@@ -210,9 +210,9 @@ def test_secrets_are_sealed_again_when_keys_rotate(
     made: dict[str, Any], tenant: Tenant, settings: Any
 ) -> None:
     settings.FIELD_ENCRYPTION_KEYS = [f"newest:{'ab' * 32}", *settings.FIELD_ENCRYPTION_KEYS]
-    [place] = [place for place in key_rotation.PLACES if place.name == "secrets of webhooks"]
+    [place] = [place for place in rotate_credentials.PLACES if place.name == "secrets of webhooks"]
 
-    *_, progress = key_rotation.rotate(place)
+    *_, progress = rotate_credentials.rotate(place)
 
     assert (progress.total, progress.resealed, progress.unopened) == (1, 1, [])
     with tenant_scope(tenant.pk):

@@ -23,7 +23,7 @@ from activities import background_tasks, publishing
 from activities.alerts import raise_alert
 from activities.background_tasks import BackgroundTask, Reminder
 from activities.models import Activity, AlertDelivery, NotificationChannel
-from activities.notifications import delivery, targets
+from activities.notifications import backends, delivery
 from activities.submission import NewActivity, submit
 from agents import configuration
 from agents.models import Agent
@@ -411,7 +411,7 @@ def test_an_alert_leaves_by_a_worker_for_the_system_alone(
     with http_receiver() as receiver:
         settings.ORCHESTRATOR_EGRESS_ALLOW = (receiver.place,)
         channel = NotificationChannel(tenant=tenant, kind="webhook", name="hook")
-        targets.put(channel, receiver.url)
+        backends.put_target(channel, receiver.url)
         with tenant_scope(tenant.pk):
             channel.save(force_insert=True)
             raise_alert(tenant.pk, "dead_letter", "It failed")

@@ -11,9 +11,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django_celery_results.models import TaskResult
 
-from activities import outputs
-from activities.dead_letters import escalation
-from activities.webhooks import deliver_waiting
+from activities import dead_letters, outputs
+from activities.notifications.webhooks import deliver_waiting
 from agents import outbound
 from agents.contracts import Completed, Output
 from tenants import tokens
@@ -61,7 +60,7 @@ def test_no_canary_is_where_it_does_not_belong(
     in_messages = keys_and_values()
     engine.drain()
     (broken,) = failed(engine, tenant, "dev", description=PROMPT)
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
     run_token = engine.agent.calls[-1].callback.token if engine.agent.calls else ""
     deliver_waiting(troubled=False)
     in_spool = tables()

@@ -9,8 +9,7 @@ import pytest
 from django.db import ProgrammingError, connections
 from django.test import Client, override_settings
 
-from activities import job_records
-from activities.maintenance import Leader, invariants, platform_checks
+from activities.maintenance import Leader, invariants, job_records, platform_checks
 from activities.maintenance.invariants import Report
 from activities.models import Alert, AlertDelivery, Condition
 from activities.models.alert import AlertKind
@@ -282,7 +281,7 @@ def test_a_part_of_upkeep_that_fails_is_told_to_whoever_has_unfinished_work(
 ) -> None:
     engine.submit(tenant, "qa")
     assert Leader().campaign()
-    failing = job_records.Report(
+    failing = job_records.JobReport(
         "deadlines",
         "activities.human_tasks.deadlines",
         1.0,
@@ -291,9 +290,9 @@ def test_a_part_of_upkeep_that_fails_is_told_to_whoever_has_unfinished_work(
         failures=3,
         error="LockNotAvailable",
     )
-    job_records.write(1, [failing], all_of_them=True)
+    job_records.write_jobs(1, [failing], all_of_them=True)
     _look(lookout, clock)
-    job_records.write(1, [replace(failing, failures=0, error="")], all_of_them=True)
+    job_records.write_jobs(1, [replace(failing, failures=0, error="")], all_of_them=True)
     _look(lookout, clock)
 
     assert _told(tenant, AlertKind.UPKEEP_FAILING) == [

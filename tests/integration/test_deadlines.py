@@ -171,10 +171,10 @@ def test_nothing_happens_about_a_question_that_was_answered_or_taken_back(
 
 
 def test_a_question_that_somebody_has_taken_up_is_still_reminded_of(engine: Engine, acme: Tenant) -> None:
-    from activities.human_tasks import tasks as human_tasks_tasks
+    from activities.human_tasks import human_work
 
     approval = asked(acme, reminders=(Later(30, "head"),))
-    human_tasks_tasks.take_up(acme.pk, approval, actor="Ann")
+    human_work.take_up(acme.pk, approval, actor="Ann")
 
     deadlines.pass_due(began(acme, approval) + timedelta(seconds=30))
 

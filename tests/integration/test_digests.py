@@ -16,7 +16,7 @@ from django.test import override_settings
 
 from activities.models import Activity, Alert, AlertDelivery, DeadLetter, NotificationChannel
 from activities.models.alert import DeliveryState
-from activities.notifications import digests, targets
+from activities.notifications import backends, digests
 from activities.notifications.delivery import deliver_waiting
 from activities.submission import NewActivity, submit
 from tenants import money
@@ -49,7 +49,7 @@ def channel_of(
         channel = NotificationChannel(
             tenant=tenant, kind="email", name=name, digest=digest, kinds=["test"], **fields
         )
-        targets.put(channel, "mia@acme.example")
+        backends.put_target(channel, "mia@acme.example")
         digests.plan_digest(channel, tenant.timezone, now=MONDAY - timedelta(minutes=1))
         channel.save(force_insert=True)
     return channel

@@ -12,9 +12,8 @@ import pytest
 from django.db import connections, transaction
 from django.utils import timezone
 
-from activities import cancellation
+from activities import cancellation, dead_letters
 from activities.alerts import raise_alert
-from activities.dead_letters import operations
 from activities.human_tasks import approvals
 from activities.models import Activity, DeadLetter
 from activities.models.alert import AlertKind
@@ -251,7 +250,7 @@ def test_a_failure_read_after_it_was_mended_is_told_as_it_was(engine: Engine, te
     engine.drain()
     engine.agent.behaviour = answering({})
     with tenant_scope(tenant.pk):
-        operations.replay(tenant.pk, DeadLetter.objects.for_tenant(tenant.pk), actor="test")
+        dead_letters.replay(tenant.pk, DeadLetter.objects.for_tenant(tenant.pk), actor="test")
     engine.drain()
     with tenant_scope(tenant.pk):
         assert Activity.objects.get(pk=activity).status == "done"

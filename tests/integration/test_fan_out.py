@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activities import cancellation, outputs, reassignment
-from activities.human_tasks import approvals, tasks
+from activities.human_tasks import approvals, human_work
 from activities.maintenance import invariants
 from console.inbox import detail
 from pipelines import waiting_steps
@@ -232,7 +232,9 @@ def test_people_do_a_step_item_by_item(start: Start, acme: Tenant) -> None:
     ).drain(plan=PLAN)
 
     for activity in flow.activities(step="check"):
-        tasks.complete(acme.pk, activity.pk, actor="ann", output={"data": {"seen": activity.params["item"]}})
+        human_work.complete(
+            acme.pk, activity.pk, actor="ann", output={"data": {"seen": activity.params["item"]}}
+        )
     flow.drain()
 
     assert flow.told("join")[0].input["data"] == {"check": [{"seen": topic} for topic in TOPICS]}

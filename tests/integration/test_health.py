@@ -17,8 +17,8 @@ from django.db import OperationalError, connections
 from django.db.models.functions import Now
 from django.test import Client, override_settings
 
-from activities import job_records, queue_stats
-from activities.maintenance import Leader, invariants, recovery
+from activities import queue_stats
+from activities.maintenance import Leader, invariants, job_records, recovery
 from activities.maintenance.invariants import Report
 from activities.models import LeaderLease, WorkerProcess
 from activities.submission import NewActivity, submit
@@ -106,9 +106,9 @@ def test_everything_is_ready(engine: Engine, client: Client) -> None:
 
 def test_a_part_of_upkeep_that_fails_or_hangs_is_named(engine: Engine, client: Client) -> None:
     assert Leader().campaign()
-    well = job_records.Report("delays", "activities.outbox", 1.0, 5.0, finished=0.0)
+    well = job_records.JobReport("delays", "activities.outbox", 1.0, 5.0, finished=0.0)
     failing = replace(well, name="deadlines", failures=3, error="LockNotAvailable")
-    job_records.write(1, [well, failing, replace(well, name="outputs", finished=40.0)], all_of_them=True)
+    job_records.write_jobs(1, [well, failing, replace(well, name="outputs", finished=40.0)], all_of_them=True)
 
     status, body = _ready(client)
 

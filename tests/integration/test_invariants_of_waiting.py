@@ -9,11 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from activities import activity_tree, reassignment, relay, run_tokens
-from activities.dead_letters import escalation
+from activities import activity_tree, dead_letters, reassignment, relay, run_tokens, suspension
 from activities.decision_rules import DecisionRules, Later, Voter
 from activities.execution import agent_tools
-from activities.human_tasks import approval_links, approvals, blockers, deadlines
+from activities.human_tasks import approval_links, approvals, deadlines
 from activities.human_tasks.approval_links import NewApproval
 from activities.maintenance import invariants
 from activities.run_tokens import RunToken
@@ -87,7 +86,7 @@ def waiting(engine: Engine, tenant: Tenant) -> Waiting:
     )
     _decide(work)
     _fail(work)
-    blockers.resolve(tenant.pk, resolution, actor="user:ines", note="It answers again")
+    suspension.resolve_blocker(tenant.pk, resolution, actor="user:ines", note="It answers again")
     deadlines.pass_due(datetime.now(UTC) + timedelta(seconds=900))
     relay.flush()
     return work
@@ -112,7 +111,7 @@ def _fail(work: Waiting) -> None:
     """A failure that people were told of."""
     work.engine.submit(work.tenant, "qa", params={"fails": True})
     work.engine.drain()
-    assert escalation.handle_waiting() == 1
+    assert dead_letters.handle_waiting() == 1
 
 
 def _broken(*, quiesced: bool = False) -> set[str]:

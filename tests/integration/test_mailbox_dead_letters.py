@@ -11,7 +11,7 @@ import pytest
 from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
-from activities.dead_letters import escalation
+from activities import dead_letters
 from activities.mailboxes import consumer
 from activities.maintenance import invariants
 from activities.models import LeaderLease, MailboxBatch, MailboxItem
@@ -65,7 +65,7 @@ def test_an_item_that_failed_for_good_is_a_dead_letter_and_people_hear_of_it(
     assert letter["link"] == f"{BOX}items/{item['id']}/"
     assert client.get(letter["link"]).json()["status"] == "failed"
     assert letters(client, kind="activity") == []
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
     (alert,) = client.get("/api/v1/alerts/", {"kind": "dead_letter"}).json()["results"]
     assert "session-1" in alert["title"]
     assert letters(client)[0]["handled_at"] is not None

@@ -13,12 +13,11 @@ from django.db import InterfaceError, connections
 from django.test import Client
 from psycopg import errors
 
-from activities import dispatch, leases, outbox, relay, transitions
+from activities import dispatch, leases, outbox, provider_batches, relay, transitions
 from activities.execution import request as execution_request
 from activities.execution import results
 from activities.maintenance import recovery
 from activities.models import Activity
-from activities.provider_batches import items
 from activities.states import WakeReason
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Parked
 from agents.exceptions import ServerAway
@@ -174,7 +173,7 @@ def test_work_whose_parking_was_not_answered_waits_for_its_batch(engine: Engine,
     parked = Parked(provider="p", model="m", body={}, leave_at=datetime.now(UTC) + timedelta(hours=5))
 
     with lost_answer('INSERT INTO "activities_batchitem"') as lost:
-        results.persistently(lambda: items.park(run, parked, row))
+        results.persistently(lambda: provider_batches.park(run, parked, row))
 
     assert lost
     assert [item.run_id for item in batching.items(tenant)] == [run.run_id]

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.db.models import F
 
-from activities.dead_letters import escalation
+from activities import dead_letters
 from activities.models import Activity, DeadLetter
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import PermanentAgentError
@@ -42,8 +42,8 @@ def test_a_failure_for_good_wakes_the_planner_that_the_tenant_has_set(engine: En
         return Completed(Output(content="Ask somebody else."))
 
     engine.agent.behaviour = plans
-    escalation.handle_waiting()
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
+    dead_letters.handle_waiting()
     engine.drain()
 
     (planning,), (request,) = plannings(acme), seen
@@ -61,7 +61,7 @@ def test_where_nobody_is_set_nobody_is_woken(engine: Engine, tenant: Tenant, oth
     engine.serve(other_tenant, PLANNER, hears_of_failures=True)
     (activity_id,) = failed(engine, tenant)
 
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     assert plannings(tenant) == plannings(other_tenant) == []
     assert [letter.planning_id for letter in letters_of(tenant, activity_id)] == [None]
@@ -72,7 +72,7 @@ def test_a_role_that_is_switched_off_is_not_woken(engine: Engine, tenant: Tenant
     engine.serve(tenant, PLANNER, hears_of_failures=True, enabled=False)
     failed(engine, tenant)
 
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     assert plannings(tenant) == []
 
@@ -80,27 +80,27 @@ def test_a_role_that_is_switched_off_is_not_woken(engine: Engine, tenant: Tenant
 def test_of_one_kind_of_failure_it_hears_once_in_a_while(engine: Engine, acme: Tenant) -> None:
     first, *others = failed_many(acme, 5)
 
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
     engine.drain()
 
     (planning,) = plannings(acme)
     assert planning.status == "done", "and not for want of the first having ended"
     assert [bool(letter.planning_id) for letter in letters_of(acme, first, *others)] == [True, *[False] * 4]
     failed_many(acme, 1)
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
     assert len(plannings(acme)) == 1
     with tenant_scope(acme.pk):
         DeadLetter.objects.exclude(planning_id=None).update(
             handled_at=F("handled_at") - timedelta(minutes=11)
         )
     failed_many(acme, 1)
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
     assert len(plannings(acme)) == 2
 
 
 def test_a_planner_that_fails_wakes_nobody(engine: Engine, acme: Tenant) -> None:
     failed(engine, acme)
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     def breaks(request: AgentRequest) -> AgentResult:
         raise PermanentAgentError("No plan.", code="no_plan")
@@ -108,7 +108,7 @@ def test_a_planner_that_fails_wakes_nobody(engine: Engine, acme: Tenant) -> None
     engine.agent.behaviour = breaks
     engine.drain()
     assert [planning.status for planning in plannings(acme)] == ["failed"]
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     assert [planning.status for planning in plannings(acme)] == ["needs_review"]
 
@@ -118,7 +118,7 @@ def test_what_a_planner_has_asked_for_it_hears_of_as_its_subtask_alone(engine: E
     engine.drain()
 
     (child,) = failed(engine, acme, "dev", parent_id=parent, link_kind="subtask")
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     assert engine.status(acme, child) == "needs_review"
     assert plannings(acme) == []

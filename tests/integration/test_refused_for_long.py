@@ -9,8 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from activities import outbox, wait_reasons
-from activities.dead_letters import escalation
+from activities import dead_letters, outbox, wait_reasons
 from activities.models import Activity, Wake
 from agents.contracts import AgentRequest, Completed, Output
 from agents.exceptions import AgentRateLimited, RetryableAgentError
@@ -176,7 +175,7 @@ def test_what_is_refused_for_a_day_has_failed_and_can_be_tried_again(
         "rate_limited",
         "rate_limited",
     )
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
     engine.agent.behaviour = lambda request: Completed(Output(content="done"))
     api("operator").post(f"/api/v1/dead-letters/{letter['id']}/replay/")
     engine.drain()

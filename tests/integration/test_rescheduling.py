@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from activities import outbox, relay, wait_reasons
+from activities import outbox, relay, suspension, wait_reasons
 from activities.admission.exchange import Exchange, Offer
-from activities.human_tasks import blockers, deadlines
+from activities.human_tasks import deadlines
 from activities.maintenance import recovery
 from activities.models import Activity, Alert, Deadline
 from agents.contracts import Accepted, Completed, Output
@@ -304,7 +304,7 @@ def test_a_date_set_while_people_remove_a_blocker_holds_afterwards(
     engine.agent.behaviour = lambda request: Completed(Output(content="done"))
 
     changed(client, activity_id, not_before=from_now(hours=5))
-    blockers.resolve(acme.pk, resolution, actor="test", note="renewed")
+    suspension.resolve_blocker(acme.pk, resolution, actor="test", note="renewed")
     come_to_rest(engine)
 
     assert (engine.status(acme, activity_id), why(client, activity_id)) == ("created", "not_before")
@@ -360,7 +360,7 @@ def test_work_that_is_tried_again_heeds_the_date_that_was_set_before_it_failed(
     engine.agent.behaviour = lambda request: Completed(Output(content="done"))
     engine.agent.calls.clear()
     changed(client, activity_id, not_before=from_now(hours=5))
-    blockers.resolve(acme.pk, resolution, actor="test", note="renewed")
+    suspension.resolve_blocker(acme.pk, resolution, actor="test", note="renewed")
     assert engine.status(acme, activity_id) == "needs_review"
 
     if how == "retry":

@@ -16,7 +16,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Response
 
 from activities import outputs
-from activities.maintenance import key_rotation
+from activities.management.commands import rotate_credentials
 from activities.models import NotificationChannel
 from agents import configuration, credentials, outbound
 from agents.models import Agent, AgentConfig
@@ -289,7 +289,7 @@ def test_rotation_knows_every_column_that_is_sealed() -> None:
         if field.name.endswith("_sealed")
     }
 
-    assert {(place.rows().model, place.column) for place in key_rotation.PLACES} == sealed
+    assert {(place.rows().model, place.column) for place in rotate_credentials.PLACES} == sealed
 
 
 def test_what_was_sealed_for_one_row_opens_for_no_other(tenant: Tenant, other_tenant: Tenant) -> None:

@@ -13,7 +13,7 @@ from django.db import connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from activities.dead_letters import escalation
+from activities import dead_letters
 from activities.decision_rules import Later
 from activities.human_tasks import approvals
 from activities.states import LinkKind
@@ -191,7 +191,7 @@ def test_the_heir_of_a_subtask_is_who_is_waited_for(api: Any, engine: Engine, ac
 def test_what_has_failed_for_good_waits_for_an_operator(engine: Engine, acme: Tenant, why: Any) -> None:
     activity_id, agent = at_work(engine, acme)
     agent.post("fail", {"error": {"message": "x", "retryable": False}})
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     reason = why(activity_id)
 

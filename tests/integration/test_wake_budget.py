@@ -11,7 +11,7 @@ import pytest
 from django.db import connections
 
 from activities import cancellation, outbox, relay
-from activities.dead_letters import escalation as dead_letters_escalation
+from activities import dead_letters as dead_letters_escalation
 from activities.human_tasks import approval_links, approvals
 from activities.models import Activity, Alert, DeadLetter
 from activities.states import WakeReason

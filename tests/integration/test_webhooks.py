@@ -16,11 +16,12 @@ from django.db import connections, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from activities import background_tasks, webhooks
+from activities import background_tasks
 from activities.alerts import raise_alert
 from activities.models import Alert
 from activities.models.alert import AlertKind
-from activities.webhooks import claimed, deliver, deliver_waiting
+from activities.notifications import webhooks
+from activities.notifications.webhooks import claimed, deliver, deliver_waiting
 from tenants import redis
 from tenants.context import SYSTEM, tenant_scope
 from tenants.events import log

@@ -7,8 +7,7 @@ from functools import partial
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from activities import cancellation, reassignment, rescheduling
-from activities.dead_letters import escalation
+from activities import cancellation, dead_letters, reassignment, rescheduling
 from pipelines import cancellation as pipeline_cancellation
 from tests.state_machine.drawn import VOTERS, dates, decisions, fates, indexes, priorities, roles
 from tests.state_machine.flow import Flow
@@ -102,7 +101,7 @@ class Anything(People):
         self.tell_of_letters()
 
     def tell_of_letters(self) -> None:
-        self.happens(self.model.tell_of_letters, escalation.handle_waiting)
+        self.happens(self.model.tell_of_letters, dead_letters.handle_waiting)
 
     @precondition(
         lambda self: self.model.rates or self.model.holds or any(task.later for task in self.model.tasks)

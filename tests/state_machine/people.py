@@ -7,7 +7,8 @@ from functools import partial
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from activities.human_tasks import approvals, blockers, tasks
+from activities import suspension
+from activities.human_tasks import approvals, human_work
 from tests.state_machine.agents import Agents
 from tests.state_machine.drawn import VOTERS, decisions, fates, indexes, rules_of_decisions, voters
 from tests.state_machine.machine import pick
@@ -63,14 +64,14 @@ class People(Agents):
     def work(self, task: Task, what: str, fate: str = "kept") -> None:
         tenant, task_id = self.tenant, self.id_of(task)
         modelled, really = {
-            "take up": (self.model.takes_up, partial(tasks.take_up, tenant, task_id, actor="people")),
+            "take up": (self.model.takes_up, partial(human_work.take_up, tenant, task_id, actor="people")),
             "complete": (
                 self.model.person_completes,
-                partial(tasks.complete, tenant, task_id, actor="people"),
+                partial(human_work.complete, tenant, task_id, actor="people"),
             ),
             "resolve": (
                 self.model.resolves,
-                partial(blockers.resolve, tenant, task_id, actor="people", note="gone"),
+                partial(suspension.resolve_blocker, tenant, task_id, actor="people", note="gone"),
             ),
         }[what]
         self.happens(partial(modelled, task), really, fate)

@@ -15,10 +15,9 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
-from activities import activity_tree, outbox, relay, rescheduling, run_tokens, tasks
+from activities import activity_tree, dead_letters, outbox, relay, rescheduling, run_tokens, tasks
 from activities import budgets as activity_budgets
 from activities.admission import Exchange, limits, rebuilding, scripts
-from activities.dead_letters import operations
 from activities.decision_rules import DecisionRules, Later, Voter
 from activities.execution import agent_tools, reports, results
 from activities.human_tasks import approval_links, deadlines
@@ -200,11 +199,11 @@ class World:
 
     def replay(self) -> None:
         with tenant_scope(self.tenant.pk):
-            operations.replay(self.tenant.pk, DeadLetter.objects.for_tenant(self.tenant.pk), actor="people")
+            dead_letters.replay(self.tenant.pk, DeadLetter.objects.for_tenant(self.tenant.pk), actor="people")
 
     def dismiss(self) -> None:
         with tenant_scope(self.tenant.pk):
-            operations.dismiss(
+            dead_letters.dismiss(
                 self.tenant.pk, DeadLetter.objects.for_tenant(self.tenant.pk), actor="people", reason="enough"
             )
 

@@ -12,8 +12,7 @@ from uuid import UUID
 import pytest
 
 from activities.notifications import backends
-from activities.notifications.backends import Message
-from activities.notifications.targets import Target
+from activities.notifications.backends import Message, Target
 from tests.hostile import ELSEWHERE, LINE, LONG, SHORT
 
 HERE = "https://ours.example"

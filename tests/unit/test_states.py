@@ -9,7 +9,8 @@ import pytest
 from django.conf import settings
 from django.db.models import CheckConstraint, Q, UniqueConstraint
 
-from activities import diagram, states
+from activities import states
+from activities.management.commands import draw_lifecycle
 from activities.models import Activity, ActivityRun, Wake
 from activities.states import (
     FINAL,
@@ -147,7 +148,7 @@ def test_priorities_of_the_bands_are_on_the_scale_and_in_order() -> None:
 
 
 def test_the_picture_shows_every_status_and_every_verb_or_says_that_it_is_left_out() -> None:
-    picture, words = diagram.picture(), diagram.not_drawn()
+    picture, words = draw_lifecycle.picture(), draw_lifecycle.not_drawn()
 
     for status in Status:
         assert re.search(rf"\b{status}\b", picture)
@@ -156,8 +157,8 @@ def test_the_picture_shows_every_status_and_every_verb_or_says_that_it_is_left_o
 
 
 def test_the_picture_has_an_arrow_for_every_pair_that_it_does_not_leave_out() -> None:
-    arrows = set(re.findall(r"^    (\w+) --> (\w+): ", diagram.picture(), re.MULTILINE))
-    left_out = {verb for verb in TRANSITIONS if f"`{verb}`" in diagram.not_drawn()}
+    arrows = set(re.findall(r"^    (\w+) --> (\w+): ", draw_lifecycle.picture(), re.MULTILINE))
+    left_out = {verb for verb in TRANSITIONS if f"`{verb}`" in draw_lifecycle.not_drawn()}
 
     drawn = {
         (str(s), str(step.target))
@@ -170,7 +171,7 @@ def test_the_picture_has_an_arrow_for_every_pair_that_it_does_not_leave_out() ->
 
 
 def test_every_status_is_documented_by_how_it_is_left() -> None:
-    rows = [line for line in diagram.statuses().splitlines() if line.startswith("| `")]
+    rows = [line for line in draw_lifecycle.statuses().splitlines() if line.startswith("| `")]
 
     assert len(rows) == len(Status)
     assert all(len(row.split("|")[3].strip()) > 4 for row in rows)
@@ -178,18 +179,18 @@ def test_every_status_is_documented_by_how_it_is_left() -> None:
 
 def test_a_section_that_nobody_writes_is_refused() -> None:
     with pytest.raises(KeyError):
-        diagram.renewed("<!-- generated: weather -->\nold\n<!-- end of weather -->")
+        draw_lifecycle.renewed("<!-- generated: weather -->\nold\n<!-- end of weather -->")
 
 
 def test_renewing_changes_what_is_between_the_markers_alone_and_settles_at_once() -> None:
     document = "before\n<!-- generated: verbs -->\nyesterday\n<!-- end of verbs -->\nafter"
 
-    renewed = diagram.renewed(document)
+    renewed = draw_lifecycle.renewed(document)
 
     assert renewed.startswith("before\n")
     assert renewed.endswith("\nafter")
     assert "yesterday" not in renewed
-    assert diagram.renewed(renewed) == renewed
+    assert draw_lifecycle.renewed(renewed) == renewed
 
 
 def test_every_status_says_what_people_are_told_of_it() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from activities import diagram
+from activities import states
+from activities.states import FINAL, TRANSITIONS, Status
 
 
 class Command(BaseCommand):
@@ -23,7 +28,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, check: bool, **options: Any) -> None:
         path = Path(settings.BASE_DIR) / "docs" / "lifecycle.md"
         before = path.read_text(encoding="utf-8")
-        after = diagram.renewed(before)
+        after = renewed(before)
         if before == after:
             self.stdout.write(f"{path} is up to date.")
         elif check:
@@ -31,3 +36,123 @@ class Command(BaseCommand):
         else:
             path.write_text(after, encoding="utf-8")
             self.stdout.write(f"{path} written.")
+
+
+# The state table as text for people: the diagram and the tables of docs/lifecycle.md.
+#
+# Everything here is derived from `activities.states`, including the remarks beside its statuses, so the document cannot say
+# anything else than the code. `manage.py draw_lifecycle` writes it, and a test compares.
+
+DRAWN_SOURCES = 4  # A verb that leads away from more statuses than this would only cross out the picture.
+
+_MEMBER = re.compile(r'^    [A-Z_]+ = "(?P<value>[a-z_]+)"(?:  # (?P<remark>.+))?$', re.MULTILINE)
+_SECTION = re.compile(
+    r"(?P<begin><!-- generated: (?P<name>\w+) -->\n).*?(?P<end><!-- end of \w+ -->)", re.DOTALL
+)
+
+
+def picture() -> str:
+    """A Mermaid state diagram of every verb with few sources."""
+    lines = ["```mermaid", "stateDiagram-v2", "    direction TB", f"    [*] --> {Status.CREATED}: submit"]
+    lines += [
+        f"    {source} --> {target}: {', '.join(verbs)}" for (source, target), verbs in _arrows().items()
+    ]
+    lines += [f"    {status} --> [*]" for status in Status if status in FINAL]
+    return "\n".join([*lines, "```"])
+
+
+def not_drawn() -> str:
+    """The verbs that the picture leaves out, in words."""
+    return "\n".join(
+        f"- `{verb}` leads from {_listed(step.sources)} to `{step.target}`."
+        for verb, step in TRANSITIONS.items()
+        if len(step.sources) > DRAWN_SOURCES
+    )
+
+
+def statuses() -> str:
+    """Each status with what it means for the pipeline, how it is left, and by which verbs."""
+    remarks = _remarks(Status)
+    rows = [
+        (f"`{s}`", _kind(s), remarks[s], ", ".join(f"`{verb}`" for verb in states.verbs_from(s)))
+        for s in Status
+    ]
+    return _table(("status", "kind", "how it is left", "verbs"), rows)
+
+
+def verbs() -> str:
+    """Each verb with its sources and its target."""
+    rows = [(f"`{verb}`", _listed(step.sources), f"`{step.target}`") for verb, step in TRANSITIONS.items()]
+    return _table(("verb", "from", "to"), rows)
+
+
+def runs() -> str:
+    """What a run may be."""
+    return _values(states.RunStatus)
+
+
+def wakes() -> str:
+    """What a wake may be, and the reasons there are."""
+    reasons = ", ".join(f"`{reason}`" for reason in states.WakeReason)
+    return f"{_values(states.WakeState)}\n\nReasons: {reasons}."
+
+
+def bands() -> str:
+    """The named places on the scale of priorities."""
+    return _table(("band", "priority"), [(name, str(priority)) for name, priority in states.BANDS.items()])
+
+
+#: What a marked section of the document holds.
+SECTIONS: dict[str, Callable[[], str]] = {
+    part.__name__: part for part in (picture, not_drawn, statuses, verbs, runs, wakes, bands)
+}
+
+
+def renewed(document: str) -> str:
+    """The document with every marked section written anew. Raises `KeyError` for a section that nobody writes."""
+    return _SECTION.sub(
+        lambda found: f"{found['begin']}{SECTIONS[found['name']]()}\n{found['end']}", document
+    )
+
+
+def _arrows() -> dict[tuple[Status, Status], list[str]]:
+    """The verbs by where they lead, in the order of the table."""
+    arrows: dict[tuple[Status, Status], list[str]] = {}
+    for verb, step in TRANSITIONS.items():
+        if len(step.sources) <= DRAWN_SOURCES:
+            for source in _in_order(step.sources):
+                arrows.setdefault((source, step.target), []).append(verb)
+    return arrows
+
+
+def _kind(status: Status) -> str:
+    kinds = {
+        "final": FINAL,
+        "settled": states.SETTLED,
+        "running": states.RUNNING,
+        "waiting": states.WAITING,
+    }
+    return next((kind for kind, members in kinds.items() if status in members), "ready")
+
+
+def _remarks(kind: type[StrEnum]) -> dict[str, str]:
+    """The remark beside each member in the source."""
+    found = {match["value"]: match["remark"] or "" for match in _MEMBER.finditer(inspect.getsource(kind))}
+    return {member.value: found[member.value] for member in kind}
+
+
+def _values(kind: type[StrEnum]) -> str:
+    return _table(("status", "meaning"), [(f"`{value}`", remark) for value, remark in _remarks(kind).items()])
+
+
+def _in_order(found: Iterable[Status]) -> list[Status]:
+    return sorted(found, key=list(Status).index)
+
+
+def _listed(found: Iterable[Status]) -> str:
+    return ", ".join(f"`{status}`" for status in _in_order(found))
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
-from activities.dead_letters import operations
+from activities import dead_letters
 from activities.models import DeadLetter
 from activities.models.dead_letter import DeadLetterState
 from orchestrator import cli
@@ -128,7 +128,7 @@ def groups(tenant_id: UUID) -> list[dict[str, Any]]:
     with tenant_scope(tenant_id):
         letters = DeadLetter.objects.for_tenant(tenant_id)
         found = list(
-            operations.groups(letters)
+            dead_letters.groups(letters)
             .filter(open__gt=0)
             .order_by("-open", "fingerprint", "reason")[:MOST_GROUPS]
         )
@@ -153,7 +153,7 @@ def failures(
     count, seconds = 0, 0.0
     for portion in counted(portions, "replayed", stream):
         with tenant_scope(tenant_id):
-            done = operations.replay(
+            done = dead_letters.replay(
                 tenant_id, _these(tenant_id, portion), actor=ACTOR, per_second=per_second, dry_run=dry_run
             )
         count, seconds = count + done.count, max(seconds, done.seconds)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities import relay
-from activities.human_tasks import blockers
+from activities import relay, suspension
 from activities.states import LinkKind
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from tenants.models import Tenant
@@ -121,7 +120,7 @@ def test_a_resolution_between_the_end_of_the_call_and_the_release_of_its_slot_is
     turn_over = relay.release_and_acquire
 
     def resolved_before(*arguments: Any, **more: Any) -> Any:
-        at_once(partial(blockers.resolve, acme.pk, activity_id, actor="a", note="up"))
+        at_once(partial(suspension.resolve_blocker, acme.pk, activity_id, actor="a", note="up"))
         assert relay.flush()
         return turn_over(*arguments, **more)
 

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from activities import cancellation, reassignment
+from activities import cancellation, reassignment, suspension
 from activities.exceptions import ActivityError
-from activities.human_tasks import blockers, tasks
+from activities.human_tasks import human_work
 from activities.states import LinkKind
 from tenants.models import Tenant
 from tests.concurrency.waiting_races.outcomes import DOWN, TRIES
@@ -42,8 +42,8 @@ def test_a_blocker_that_is_resolved_and_cancelled_at_once_wakes_once(engine: Eng
         activity_id, resolution = blocked(engine, acme)
 
         outcomes = at_once(
-            partial(blockers.resolve, acme.pk, resolution, actor="a", note="up"),
-            partial(blockers.resolve, acme.pk, activity_id, actor="b", note="up"),
+            partial(suspension.resolve_blocker, acme.pk, resolution, actor="a", note="up"),
+            partial(suspension.resolve_blocker, acme.pk, activity_id, actor="b", note="up"),
             partial(cancellation.cancel, acme.pk, resolution, actor="c", reason="never mind"),
         )
 
@@ -59,7 +59,7 @@ def test_what_is_resolved_and_cancelled_at_once_never_runs_when_it_was_cancelled
         activity_id, resolution = blocked(engine, acme)
 
         outcomes = at_once(
-            partial(blockers.resolve, acme.pk, resolution, actor="a", note="up"),
+            partial(suspension.resolve_blocker, acme.pk, resolution, actor="a", note="up"),
             partial(cancellation.cancel, acme.pk, activity_id, actor="b"),
         )
         engine.drain()
@@ -79,7 +79,7 @@ def test_what_is_resolved_and_handed_on_at_once_goes_on_in_one_place(engine: Eng
 
         won(
             at_once(
-                partial(blockers.resolve, acme.pk, resolution, actor="a", note="up"),
+                partial(suspension.resolve_blocker, acme.pk, resolution, actor="a", note="up"),
                 partial(hand_on, acme.pk, activity_id),
             )
         )
@@ -114,7 +114,7 @@ def test_a_task_that_is_completed_and_handed_on_at_once_is_one_of_both(engine: E
         task = agent.used("create_subtask", name="Read it", human_role="editor", blocking=True)
 
         outcomes = at_once(
-            partial(tasks.complete, acme.pk, task, actor="a", output={"content": "read"}),
+            partial(human_work.complete, acme.pk, task, actor="a", output={"content": "read"}),
             partial(reassignment.reassign, acme.pk, task, actor="b", reason="x", human_role="boss"),
             partial(cancellation.cancel, acme.pk, task, actor="c"),
         )
@@ -122,5 +122,5 @@ def test_a_task_that_is_completed_and_handed_on_at_once_is_one_of_both(engine: E
         (first,) = won(outcomes)
         if engine.status(acme, task) == "reassigned":
             assert engine.status(acme, parent) == "awaiting_subtask"
-            tasks.complete(acme.pk, first.pk, actor="d")
+            human_work.complete(acme.pk, first.pk, actor="d")
         assert woken(engine, parent).wake_reason == "subtask_completed"

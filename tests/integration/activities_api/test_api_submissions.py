@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from activities.models import Activity, Wake
-from activities.priorities import stored
+from activities.schemas import stored
 from agents import configuration
 from agents.models import Agent
 from tenants.context import tenant_scope

@@ -13,7 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from activities.admin.decisions import possible
+from activities.admin.activity import possible
 from activities.execution import agent_tools
 from activities.human_tasks import approvals
 from activities.models import Activity

@@ -9,7 +9,7 @@ from django.test import Client
 
 from activities.alerts import raise_alert
 from activities.models import Alert, AlertDelivery, NotificationChannel
-from activities.notifications import targets
+from activities.notifications import backends
 from tenants.context import tenant_scope
 from tenants.models import Channel, Tenant
 from tests.browsing import act, list_of, page_of, told, words
@@ -23,7 +23,7 @@ def no_platform(settings: Any) -> None:
 @pytest.fixture
 def mail(tenant: Tenant) -> NotificationChannel:
     channel = NotificationChannel(tenant=tenant, kind="email", name="Ops")
-    targets.put(channel, "ops@example.com")
+    backends.put_target(channel, "ops@example.com")
     with tenant_scope(tenant.pk):
         channel.save(force_insert=True)
     return channel
@@ -98,7 +98,7 @@ def test_a_channel_is_made_with_a_target_that_is_never_shown(root: Client, tenan
     assert made.status_code == 302
     with tenant_scope(tenant.pk):
         channel = NotificationChannel.objects.get()
-    assert (channel.kinds, channel.target_shown, targets.opened(channel).address) == (
+    assert (channel.kinds, channel.target_shown, backends.open_target(channel).address) == (
         ["dead_letter"],
         "o…@example.com",
         "ops@example.com",
@@ -115,12 +115,12 @@ def test_a_target_is_kept_or_replaced(root: Client, mail: NotificationChannel) -
     renamed = again(mail)
     root.post(page_of(mail), {**kept, "new_target": "lead@example.org"})
 
-    assert (renamed.name, renamed.version, targets.opened(renamed).address) == (
+    assert (renamed.name, renamed.version, backends.open_target(renamed).address) == (
         "Renamed",
         2,
         "ops@example.com",
     )
-    assert targets.opened(again(mail)).address == "lead@example.org"
+    assert backends.open_target(again(mail)).address == "lead@example.org"
 
 
 def test_a_test_is_sent_to_a_channel_that_is_on(root: Client, mail: NotificationChannel) -> None:

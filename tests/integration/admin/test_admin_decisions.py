@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from django.test import Client
 
-from activities.dead_letters import escalation
+from activities import dead_letters
 from activities.decision_rules import Later, Voter
 from activities.human_tasks import approvals
 from activities.models import Approval, DeadLetter, Deadline, ToolCall
@@ -85,7 +85,7 @@ def test_a_letter_shows_its_failure_and_how_many_are_alike(
 ) -> None:
     failed(engine, acme, count=2)
     (first, second) = failed(engine, acme, "dev", count=2)
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     text = words(root.get(list_of(DeadLetter)))
     page = words(root.get(page_of(letters_of(acme, first)[0])))

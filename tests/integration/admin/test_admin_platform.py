@@ -11,8 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
-from activities import job_records
-from activities.maintenance import Leader
+from activities.maintenance import Leader, job_records
 from activities.models import SystemJob
 from agents import scheduler_settings
 from agents.models import AgentConfig
@@ -188,14 +187,16 @@ def test_the_row_is_neither_added_nor_deleted(root: Client) -> None:
 
 def test_the_jobs_of_upkeep_are_shown_with_what_fails_hangs_or_waits(root: Client) -> None:
     assert Leader().campaign()
-    well = job_records.Report("delays", "activities.outbox", 1.0, 5.0, finished=0.0, duration=0.25, lag=0.5)
+    well = job_records.JobReport(
+        "delays", "activities.outbox", 1.0, 5.0, finished=0.0, duration=0.25, lag=0.5
+    )
     jobs = {
         "ok": well,
         "late": replace(well, name="outputs", finished=40.0),
         "failing": replace(well, name="deadlines", failures=3, error="LockNotAvailable"),
         "waits: OperationalError": replace(well, name="rates", error="OperationalError"),
     }
-    job_records.write(1, list(jobs.values()), all_of_them=True)
+    job_records.write_jobs(1, list(jobs.values()), all_of_them=True)
 
     page = words(root.get(list_of(SystemJob)))
 

@@ -10,14 +10,14 @@ from django.db.models.functions import Now
 
 from activities.alerts import raise_alert
 from activities.models import AlertDelivery, NotificationChannel
-from activities.notifications import targets
+from activities.notifications import backends
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
 
 def channel_of(tenant: Tenant, kind: str, address: str, name: str = "") -> NotificationChannel:
     channel = NotificationChannel(tenant=tenant, kind=kind, name=name or kind)
-    targets.put(channel, address)
+    backends.put_target(channel, address)
     with tenant_scope(tenant.pk):
         channel.save(force_insert=True)
     return channel

@@ -8,7 +8,7 @@ import pytest
 from django.urls import reverse
 
 from activities.alerts import try_channel
-from activities.notifications import backends, targets
+from activities.notifications import backends
 from activities.notifications.delivery import deliver_waiting
 from agents import webhook_signing
 from tenants.context import tenant_scope
@@ -132,16 +132,16 @@ def test_a_webhook_is_signed_and_says_what_programs_need(tenant: Tenant, receive
     assert posted.json["data"]["tenant"] == "acme"
     assert posted.headers["webhook-id"] == str(the_delivery(tenant).pk)
     assert webhook_signing.verify(
-        headers=posted.headers, body=posted.body, secrets=targets.opened(channel).secrets
+        headers=posted.headers, body=posted.body, secrets=backends.open_target(channel).secrets
     )
 
 
 def test_a_renewed_secret_signs_beside_the_one_before(tenant: Tenant, receiver: HttpReceiver) -> None:
     channel = channel_of(tenant, "webhook", receiver.url)
-    (before,) = targets.opened(channel).secrets
-    new = targets.renew_secret(channel)
-    targets.renew_secret(channel)
-    newest = targets.opened(channel).secrets[0]
+    (before,) = backends.open_target(channel).secrets
+    new = backends.renew_secret(channel)
+    backends.renew_secret(channel)
+    newest = backends.open_target(channel).secrets[0]
     with tenant_scope(tenant.pk):
         channel.save()
     raised(tenant)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activities.models import AlertDelivery, NotificationChannel
-from activities.notifications import targets
+from activities.notifications import backends
 from activities.notifications.delivery import deliver_waiting
 from agents import webhook_signing
 from tenants.context import tenant_scope
@@ -163,7 +163,7 @@ def test_a_change_keeps_the_target_unless_there_is_a_new_one(api: Any, tenant: T
     }  # fmt: skip
     assert (new.json()["target"], new["ETag"]) == ("l…@example.org", '"3"')
     with tenant_scope(tenant.pk):
-        assert targets.opened(NotificationChannel.objects.get()).address == "lead@example.org"
+        assert backends.open_target(NotificationChannel.objects.get()).address == "lead@example.org"
     problem(
         admin.put(place, {"name": "x"}, format="json", headers={"If-Match": '"1"'}),
         412,
@@ -217,7 +217,7 @@ def test_a_channel_whose_key_is_lost_gets_a_new_target_and_a_new_secret(
 
 
 def test_there_may_be_only_so_many_channels(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("activities.api.notification_channels.MOST_CHANNELS", 2)
+    monkeypatch.setattr("activities.api.alerts.MOST_CHANNELS", 2)
     admin = api()
     made(admin, name="first")
     made(admin, name="second")

@@ -11,10 +11,10 @@ from uuid import UUID
 import pytest
 from django.db.models.functions import Now
 
-from activities import budgets, cancellation, outbox, reassignment, relay, tasks, wait_reasons
+from activities import budgets, cancellation, outbox, reassignment, relay, suspension, tasks, wait_reasons
 from activities.admission import exchange, limits
 from activities.execution import results
-from activities.human_tasks import approvals, blockers, deadlines
+from activities.human_tasks import approvals, deadlines
 from activities.mailboxes.producer import NewItem, open_mailbox, post
 from activities.maintenance import recovery
 from activities.maintenance.invariants import check
@@ -539,7 +539,7 @@ def test_what_is_unblocked_before_the_decision_waits_for_it(engine: Engine, pati
     approval = asked(patient, [activity_id])
     both = wait_reasons.why(patient.pk, activity_id)
 
-    blockers.resolve(patient.pk, resolution, actor="Ann", note="It is up")
+    suspension.resolve_blocker(patient.pk, resolution, actor="Ann", note="It is up")
     come_to_rest(engine)
     assert (engine.status(patient, activity_id), len(engine.agent.calls)) == ("awaiting_review", 1)
     approvals.approve(patient.pk, approval, actor="Ann")

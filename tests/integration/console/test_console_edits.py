@@ -8,7 +8,7 @@ import pytest
 
 from activities import outputs
 from activities.exceptions import OutputUnavailable
-from activities.human_tasks import tasks
+from activities.human_tasks import human_work
 from activities.maintenance import invariants
 from activities.models import OutputSpool
 from agents.contracts import Completed, Output
@@ -128,7 +128,7 @@ def test_an_edit_of_what_somebody_else_has_taken_up_meanwhile_is_refused_and_sta
 ) -> None:
     gate = asked.gate()
     form = ann.form(gate)
-    tasks.take_up(asked.tenant.pk, gate.pk, actor="user:bob")
+    human_work.take_up(asked.tenant.pk, gate.pk, actor="user:bob")
 
     answer = form.send(ann.browser, ("deed", EDITED), edited=MINE)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activities import wait_reasons
-from activities.dead_letters import escalation
+from activities import dead_letters, wait_reasons
 from activities.submission import NewActivity, submit
 from agents import configuration
 from agents.exceptions import AgentRateLimited
@@ -119,7 +118,7 @@ def test_work_that_waits_for_its_date_or_its_turn_needs_nobody(engine: Engine, a
 
 def test_work_that_failed_for_good_is_no_good_news(engine: Engine, acme: Tenant) -> None:
     failed(engine, acme, count=2)
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
 
     found = overview(acme.pk)
 

@@ -10,7 +10,7 @@ from django.db import connections
 from django.http import HttpResponse
 from django.test.utils import CaptureQueriesContext
 
-from activities.human_tasks import approvals, tasks
+from activities.human_tasks import approvals, human_work
 from tenants.context import APP
 from tenants.models import Tenant
 from tests.browsing import words
@@ -90,7 +90,7 @@ def test_items_that_are_over_say_what_came_of_them_and_who_did_it(
     )
     approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob")
     approvals.reject(asked.tenant.pk, sent_back.pk, actor="token:robot", notes="No.")
-    tasks.complete(asked.tenant.pk, task.pk, actor="user:<i>eve</i>")
+    human_work.complete(asked.tenant.pk, task.pk, actor="user:<i>eve</i>")
     named = "&id=".join(str(each.pk) for each in (task, gate, sent_back, open_one))
 
     with CaptureQueriesContext(connections[APP]) as asking:

@@ -12,7 +12,7 @@ from django.db import OperationalError
 
 from activities import cancellation
 from activities.decision_rules import Voter
-from activities.human_tasks import approvals, tasks
+from activities.human_tasks import approvals, human_work
 from console.inbox import actions
 from tests.browsing import words
 from tests.console_user import Person, done, notice, refused
@@ -43,7 +43,7 @@ def test_who_comes_too_late_is_told_who_decided_what_and_when(
 def test_an_item_that_changed_is_shown_anew_with_what_was_written(asked: Questions, ann: Person) -> None:
     task = asked.task()
     form = ann.form(task)
-    tasks.take_up(asked.tenant.pk, task.pk, actor="user:bob")
+    human_work.take_up(asked.tenant.pk, task.pk, actor="user:bob")
 
     answer = form.send(ann.browser, ("deed", "complete"), output="my result")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from activities.api.notification_channels import ChangedChannelSerializer
+from activities.api.alerts import ChangedChannelSerializer
 from activities.api.webhooks import WebhookBodySerializer
 from activities.models import NotificationChannel
 from agents.api.budgets import BudgetBodySerializer

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from django.http import HttpResponse
 
-from activities.human_tasks import tasks
+from activities.human_tasks import human_work
 from activities.models import Activity, SnoozedItem
 from tenants import members
 from tenants.context import tenant_scope
@@ -118,7 +118,7 @@ def test_it_comes_back_as_soon_as_it_changes(asked: Questions, ann: Person) -> N
     task = asked.task()
     put_aside(ann, task)
 
-    tasks.take_up(asked.tenant.pk, task.pk, actor="user:bob")
+    human_work.take_up(asked.tenant.pk, task.pk, actor="user:bob")
 
     assert names(ann.get()) == [task.name]
     put_aside(ann, task)
@@ -202,7 +202,7 @@ def test_what_cannot_be_says_why_and_keeps_what_was_typed(
 def test_what_is_over_is_put_aside_by_nobody(asked: Questions, ann: Person) -> None:
     task = asked.task()
     form = forms_of(ann.look(task))["put-aside"]
-    tasks.complete(asked.tenant.pk, task.pk, actor="user:bob")
+    human_work.complete(asked.tenant.pk, task.pk, actor="user:bob")
 
     assert refused(form.send(ann.browser, ("aside", "hour")), 409).startswith("Completed by bob")
     again = sent_by(ann, form, aside="hour", shown=str(asked.get(task.pk).version))
@@ -246,7 +246,7 @@ def test_it_goes_with_the_membership_and_with_the_item(
 
     members.end_membership(principal_of(boss.user), hers.pk)
     assert len(kept(asked.tenant)) == 1
-    tasks.complete(asked.tenant.pk, task.pk, actor="user:bob")
+    human_work.complete(asked.tenant.pk, task.pk, actor="user:bob")
     age_work([task.pk])
     assert purge(asked.tenant, "activities") == 1
     assert kept(asked.tenant) == []

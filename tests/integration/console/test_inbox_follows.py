@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.human_tasks import approvals, tasks
+from activities.human_tasks import approvals, human_work
 from tests import pages
 from tests.console_user import INBOX, Person
 from tests.engine import eventually
@@ -71,7 +71,7 @@ def test_the_first_item_of_an_empty_inbox_comes_by_itself_and_the_last_goes(
     task = asked.task()
     screen.wait_for_selector("#rows li", timeout=pages.LIVE_WITHIN)
     assert not screen.is_visible("text=Nobody is asked for anything.")
-    tasks.complete(asked.tenant.pk, task.pk, actor="user:bob")
+    human_work.complete(asked.tenant.pk, task.pk, actor="user:bob")
 
     screen.wait_for_selector("text=Nobody is asked for anything.", timeout=pages.LIVE_WITHIN)
 

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from activities.human_tasks import blockers
+from activities import suspension
 from activities.models import Activity
 from activities.schemas import ABOUT_PEOPLE, KINDS
 from agents.tools import DEFINITIONS
@@ -230,5 +230,5 @@ def test_an_agent_is_told_that_its_blocked_part_waits_for_the_decision_too(
     assert (
         refused(answer)[str(part)] == "It is blocked. It goes on when that is over and people have decided."
     )
-    blockers.resolve(acme.pk, resolution, actor="Ann", note="It is up.")
+    suspension.resolve_blocker(acme.pk, resolution, actor="Ann", note="It is up.")
     assert not_woken(engine, part)

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from activities import webhooks as webhook_posting
-from activities.notifications import backends, targets
+from activities.notifications import backends
+from activities.notifications import webhooks as webhook_posting
 from activities.notifications.backends import DeliveryProblem
 from agents import health, outbound
 from agents.contracts import AdapterSettings
@@ -69,7 +69,7 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "other model": _call_model("anthropic"),
     "health": _look_at_health,
     "health of an endpoint": _look_at_endpoint,
-    "alert": lambda url: backends.post(targets.Target(url), b"{}"),
+    "alert": lambda url: backends.post(backends.Target(url), b"{}"),
     "data source": _read_rows,
     "event": _send_event,
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activities import cancellation, reassignment
-from activities.human_tasks import approvals, tasks
+from activities.human_tasks import approvals, human_work
 from activities.models import Activity, Alert
 from agents.contracts import Completed, Output
 from agents.exceptions import PermanentAgentError
@@ -153,7 +153,7 @@ def test_a_person_who_approves_instead_of_planning_leaves_the_period_at_risk(
     if heir.is_approval_gate:
         approvals.approve(acme.pk, heir.pk, actor="user:bob")
     else:
-        tasks.complete(acme.pk, heir.pk, actor="user:bob")
+        human_work.complete(acme.pk, heir.pk, actor="user:bob")
 
     assert risk(acme, may) == (True, "The plan was refused.")
     assert count(acme, Alert, kind="plan_invalid") == 1

@@ -11,7 +11,7 @@ import pytest
 from django.db import IntegrityError, connections
 
 from activities import cancellation, relay
-from activities.human_tasks import tasks as human_tasks_tasks
+from activities.human_tasks import human_work
 from activities.models import Alert
 from pipelines import deliverables, period_counts
 from pipelines.cancellation import cancel_run
@@ -153,7 +153,7 @@ def test_the_last_runs_of_a_period_that_end_at_once_complete_it(
         (period,) = deliverables.start_new_periods(acme.pk, today=date(2026, 5 + attempt, 1))
         engine.drain()
         tasks = [of_step(acme, run, "only").pk for run in runs(acme, period)]
-        finish = [partial(human_tasks_tasks.complete, acme.pk, task, actor="user:ann") for task in tasks[:4]]
+        finish = [partial(human_work.complete, acme.pk, task, actor="user:ann") for task in tasks[:4]]
         cancel = [partial(cancel_run, acme.pk, run.pk, actor="user:ann") for run in runs(acme, period)[4:]]
 
         outcomes = at_once(*finish, *cancel)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from activities.provider_batches import items, lifecycle
+from activities import provider_batches
 from agents import configuration
 from agents.governor import Call, Governor, providers
 from agents.governor.limits import Profile
@@ -65,8 +65,8 @@ def test_a_provider_that_has_enough_gets_the_batch_later(
     provider.batches.refusals.append(Fault(status=429, retry_after="40"))
     batched(3)
 
-    items.gather()
-    lifecycle.tend()
+    provider_batches.gather()
+    provider_batches.tend()
 
     (batch,) = batching.batches(tenant)
     assert (batch.state, batch.error["code"]) == ("bound", "rate_limited")
@@ -78,8 +78,8 @@ def test_a_provider_that_limits_batches_still_answers_calls(
 ) -> None:
     provider.batches.refusals.append(Fault(status=429, retry_after="40"))
     batched(3)
-    items.gather()
-    lifecycle.tend()
+    provider_batches.gather()
+    provider_batches.tend()
 
     with tenant_scope(tenant.pk):
         called = providers.provider_of(configuration.settings_for(tenant.pk, batching.ROLE).adapter)

@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from activities import provider_batches
 from activities.models import ActivityEvent
-from activities.provider_batches import lifecycle
 from benchmarks.fake_provider import FakeProvider, Turn, Use
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -109,7 +109,7 @@ def test_an_answer_that_came_twice_counts_once(
     (batch,) = batching.batches(tenant)
     batching.make_due(tenant)
 
-    at_once(*[lambda: lifecycle.poll(batch, lifecycle.door_of(batch))] * 3)
+    at_once(*[lambda: provider_batches.poll(batch, provider_batches.door_of(batch))] * 3)
 
     assert statuses(engine, tenant, found) == ["done"] * 3
     with tenant_scope(tenant.pk):

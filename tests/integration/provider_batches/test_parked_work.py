@@ -9,11 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from activities import cancellation
+from activities import cancellation, provider_batches
 from activities.admission import Exchange, rebuilding
 from activities.exceptions import RunSuperseded
 from activities.maintenance import invariants, recovery
-from activities.provider_batches import items, lifecycle
 from activities.wait_reasons import briefly, why
 from agents.contracts import Completed, Parked
 from benchmarks.fake_provider import FakeProvider
@@ -139,7 +138,7 @@ def test_work_that_is_wanted_soon_by_now_goes_on_at_once_and_its_late_answer_cou
     with tenant_scope(tenant.pk):
         type(first).objects.filter(pk=first.pk).update(leave_at=datetime.now(UTC))
 
-    assert lifecycle.leave() == 1
+    assert provider_batches.leave() == 1
     engine.make_due(tenant)
     engine.drain()
     provider.batches.polls_until_done = 1
@@ -178,7 +177,7 @@ def test_work_that_is_cancelled_during_its_call_waits_for_no_batch(engine: Engin
 
     parked = Parked(provider="p", model="m", body={}, leave_at=datetime.now(UTC) + timedelta(hours=5))
     with pytest.raises(RunSuperseded):
-        items.park(run, parked, engine.get(tenant, found))
+        provider_batches.park(run, parked, engine.get(tenant, found))
 
     assert batching.items(tenant) == []
 

@@ -54,10 +54,10 @@ def failed(engine: Engine, acme: Tenant) -> UUID:
 
 
 def given_to_people(engine: Engine, acme: Tenant) -> UUID:
-    from activities.dead_letters import escalation
+    from activities import dead_letters
 
     activity_id = failed(engine, acme)
-    escalation.handle_waiting()
+    dead_letters.handle_waiting()
     return activity_id
 
 

@@ -17,8 +17,8 @@ from pytest_httpserver import HTTPServer
 from rest_framework.test import APIClient
 from werkzeug import Request, Response
 
+from activities import suspension
 from activities.execution import results
-from activities.human_tasks import blockers
 from activities.maintenance import recovery
 from activities.models import WorkerProcess
 from activities.run_tokens import RunToken
@@ -173,7 +173,7 @@ def test_an_agent_that_put_its_work_aside_goes_on_with_the_conversation_that_it_
     request = run(engine, acme)
     engine.agent.behaviour = naming("s-1")
 
-    blockers.resolve(acme.pk, request.activity_id, actor="test", note="Renewed.")
+    suspension.resolve_blocker(acme.pk, request.activity_id, actor="test", note="Renewed.")
     engine.drain()
 
     resumed = engine.agent.calls[-1]

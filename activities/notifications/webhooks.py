@@ -21,9 +21,9 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce, Now
 
 from activities.alerts import raise_alert
-from activities.concurrent_delivery import carry_out
 from activities.exceptions import ActivityError, NotFound
 from activities.models.alert import AlertKind
+from activities.notifications.delivery import carry_out
 from agents import credentials, outbound, webhook_signing
 from agents.exceptions import AgentError, ConfigurationError
 from agents.outbound.client import retry_after_seconds
@@ -136,7 +136,7 @@ TROUBLED_AT_ONCE = 16  # calls of all workers together to webhooks whose last at
 #: A row of `sql/claim_webhook.sql`: the delivery with all that is needed to send it.
 Claim = Any
 
-_FOLDER = Path(__file__).parent / "sql"
+_FOLDER = Path(__file__).parent.parent / "sql"
 _IN_TURN, _LOCK_LANE, _CLAIM = (
     Statement.load(_FOLDER, name) for name in ("webhooks_in_turn", "lock_webhook", "claim_webhook")
 )

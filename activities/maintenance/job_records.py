@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 from tenants.context import SYSTEM
 from tenants.sql import Statement
 
-_FOLDER = Path(__file__).resolve().parent / "sql" / "leader"
+_FOLDER = Path(__file__).resolve().parent.parent / "sql" / "leader"
 _RECORD, _READ = (Statement.load(_FOLDER, name) for name in ("record_jobs", "read_jobs"))
 
 #: After so many failures in a row a job counts as failing, and as late when no run has ended for its period and so long.
@@ -26,7 +26,7 @@ LONGEST_ERROR = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class JobReport:
     """One job, as the leader knows it. `started`, `finished` and `succeeded` are seconds ago; None: not since it leads."""
 
     name: str
@@ -75,13 +75,13 @@ class Upkeep:
         return tuple(job for job in self.jobs if not job.well)
 
 
-def write(epoch: int, reports: Sequence[Report], *, all_of_them: bool) -> int:
+def write_jobs(epoch: int, reports: Sequence[JobReport], *, all_of_them: bool) -> int:
     """Write the reports of the leader of this epoch; how many rows that changed."""
     rows = Jsonb([asdict(report) for report in reports])
     return len(_RECORD.run({"epoch": epoch, "jobs": rows, "all": all_of_them}, using=SYSTEM))
 
 
-def read() -> Upkeep:
+def read_jobs() -> Upkeep:
     """In one statement. Without a row of a leader: epoch 0 and no jobs."""
     rows = _READ.run({}, using=SYSTEM)
     if not rows:

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from activities import activity_tree, outputs, transitions
+from activities import activity_tree, outputs, suspension, transitions
 from activities.exceptions import NotFound, TransitionRefused
 from activities.models import Activity
 from tenants.context import tenant_scope
-
-from . import blockers
 
 
 def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
@@ -49,7 +47,7 @@ def complete(
         try:
             transitions.apply(activity_id, "finish", actor=actor, detail={"note": note}, **changes)
         except TransitionRefused as refusal:
-            raise blockers.who_was_first(tenant_id, refusal, "completed") from refusal
+            raise suspension.who_was_first(tenant_id, refusal, "completed") from refusal
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
