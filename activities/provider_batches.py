@@ -1,8 +1,16 @@
 """Batches of model providers: requests that can wait are collected, sent together and answered whenever the provider is done.
 
-Meanwhile a run waits for its batch, holding no slot, with its request beside it.
+A run that waits for a batch is accepted, as one of an agent that answered 202: no worker waits for it, and it holds no slot. Work of a
+group keeps its slots but for the worker's seat: the group waits for it. Its item is bound to a batch in PostgreSQL before anything is
+sent. A process that works on batches may die at any moment; another goes on after a lease. Two at once do no harm: an answer counts once,
+by the fencing number of its run. The steps, each a section below:
 
-Work of a group keeps its slots but for the worker's seat: the group waits for it.
+    settling    what an answer means for its run
+    gathering   what is collected for one provider, credential and model is bound to a batch, by number, size and age
+    sending     a batch is sent once, and found again when the answer to that was lost
+    collecting  a batch that was sent is looked at, and its answers are taken in
+    tending     every batch that is due takes its next step
+    leaving     what is wanted soon goes to the real-time route
 """
 
 from __future__ import annotations
@@ -367,22 +375,6 @@ def after(seconds: float) -> Any:
     """The moment so many seconds after PostgreSQL's now."""
     return Now() + timedelta(seconds=seconds)
 
-
-# Batches of model providers: work that can wait is parked, collected, sent together, and answered whenever the provider gets to it.
-#
-# A parked run is accepted, as one of an agent that answered 202: no worker waits for it. Its item is bound to a batch before anything is
-# sent, in PostgreSQL. Whoever looks after batches may die at any moment; somebody else goes on after a lease. Two at once do no harm:
-# an answer counts by the fencing number of its run, once.
-#
-#     parking     a run's request is kept, instead of an answer
-#     gathering   what is collected for one provider, credential and model is bound to a batch, by number, size and age
-#     tending     every batch that is due takes its next step
-#     sending     a batch is sent once, and found again when the answer to that was lost
-#     collecting  a batch that was sent is looked at, and its answers are taken in
-#     steps       what these three do with a batch's rows
-#     settling    what an answer means for its run
-#     awaiting    what parked work waits for, in words
-#     leaving     what is wanted soon goes to the real-time route
 
 # Sending: a batch is sent once, and found again when the answer to that was lost.
 #

@@ -11,7 +11,6 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from activities import provider_batches
-from activities import provider_batches as provider_batches_items
 from activities.models import BatchItem, ProviderBatch
 from activities.models.batch import OPEN_BATCHES
 from agents import configuration
@@ -47,7 +46,7 @@ def look_after(tenant: Tenant, turns: int = 1) -> None:
     """Do what the background tasks of batches do, as often, whenever it is due."""
     for _ in range(turns):
         provider_batches.leave()
-        provider_batches_items.gather()
+        provider_batches.gather()
         make_due(tenant)
         provider_batches.tend()
 

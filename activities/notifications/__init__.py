@@ -1,1 +1,1 @@
-"""How people are told outside of the application: alerts by mail, Slack and webhook, and digests."""
+"""How people and programs outside are told: alerts by mail, Slack and webhook, digests, and events to the webhooks of tenants."""
