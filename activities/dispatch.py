@@ -1,4 +1,4 @@
-"""Dispatch: one granted activity is claimed, run by its agent, and its result recorded.
+"""Dispatch: a granted activity is claimed, run by its agent, and its result recorded; quick ones several at a time.
 
 A message is a hint. Whether there is work is decided by the grant (its slots must still be held) and by the claim (a compare-and-set in
 PostgreSQL); a duplicate, late or forged message finds one of them refused and does nothing. No transaction is open while the agent works.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -30,15 +32,15 @@ from activities.execution.request import Attempt, Material
 from activities.execution.run_links import LinkOfRun
 from activities.load_shedding import PROTECTION
 from activities.models import Activity, ActivityRun, Wake
+from activities.quick_work import Group, Held, QuickWork, most_together
 from activities.run_tokens import RunToken
 from agents import configuration, runner, sessions, skills
-from agents.contracts import Accepted, AgentRequest, AgentResult, Parked
+from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError, ServerAway
 from agents.routing import queue_of
 from agents.skills import Knowledge
 from tenants import clock, outages, request_context, tracing
 from tenants.context import tenant_scope
-from tenants.identifiers import uuid7
 
 from . import admission, budgets, leases, relay, transitions
 
@@ -105,32 +107,66 @@ def receive(**told: object) -> None:
 
 
 def work(grant: Grant) -> None:
-    """Run the granted activity, and go on with what is granted next as long as the message is young.
-
-    Going on saves a message; a long agent call is always the last of its message, so messages stay true to the work.
-    """
+    """Run the granted activity, and go on with what is granted next as long as the message is young."""
     _replace_broken_connections()
-    lease, began = leases.current(), time.monotonic()
-    asked = began  # when it was last certain that no answer of admission about `following` had come yet
+    lease, asked = leases.current(), time.monotonic()
     if grant.role not in lease.roles:
         # On the queue of another role, where publishing never puts it. What was granted is published again on its own.
         refuse_message("role_not_served", grant)
-        return
-    if not _still_granted(grant):
+    elif not _still_granted(grant):
         note_stale_message(grant)
-        return
-    following: Grant | None = grant
-    while following is not None:
-        with relay.collecting() as gathered:
-            superseded = _run(following, lease, asked)
-        asked = time.monotonic()
-        go_on = asked - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.draining.is_set()
-        before, following = (
-            following,
-            relay.release_and_acquire(gathered, roles=lease.open_roles(), go_on=go_on),
-        )
-        if superseded:
-            _offer_if_woken(before)
+    else:
+        _go_on([Held(grant, asked)])
+
+
+def _go_on(held: list[Held], *, alone: bool = False) -> None:
+    """Run what is held, of one tenant and role, and what is granted when its slots come back, until the message is old or nothing is left.
+
+    Going on saves a message; a long agent call is always the last of its message, so messages stay true to the work. `alone`: whatever
+    others do, since they do not come to it.
+    """
+    lease, began, is_at_quick_work = leases.current(), time.monotonic(), False
+    most = most_together(lease.concurrency)
+    try:
+        while held:
+            is_quick = not alone and QUICK_WORK.is_quick(held[0].grant)
+            if is_quick and not is_at_quick_work and not QUICK_WORK.join(held):
+                return
+            if is_at_quick_work and not is_quick:
+                QUICK_WORK.leave()
+            is_at_quick_work = is_quick
+            if is_quick:
+                held += QUICK_WORK.more(held[0].kind, most - len(held))
+            with relay.collecting() as gathered:
+                superseded = _run(held, lease)
+            asked, seats = time.monotonic(), 0
+            if asked - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.draining.is_set():
+                free = lease.concurrency - lease.active - QUICK_WORK.waiting()
+                seats = max(1, min(most, free)) if is_quick else 1
+            grants = relay.release_and_acquire(gathered, roles=lease.open_roles(), start=seats)
+            for grant in superseded:
+                _offer_if_woken(grant)
+            held = _taken_up([Held(grant, asked) for grant in grants])
+            if is_at_quick_work and not held:
+                held = QUICK_WORK.more_or_leave(most)
+                is_at_quick_work = bool(held)
+    finally:
+        if is_at_quick_work:
+            QUICK_WORK.leave()
+
+
+def _taken_up(held: list[Held]) -> list[Held]:
+    """Those that this thread goes on with, of one tenant and role. Others are left to those that do quick work, or go out as messages."""
+    if len(held) < 2:
+        return held
+    mine = [each for each in held if each.kind == held[0].kind]
+    if not QUICK_WORK.is_quick(held[0].grant):
+        mine = mine[:1]
+    others = [each for each in held if each not in mine]
+    quick = [each for each in others if QUICK_WORK.is_quick(each.grant)]
+    QUICK_WORK.leave_to_others(quick)
+    relay.publish([each.grant for each in others if each not in quick])
+    return mine
 
 
 def _replace_broken_connections() -> None:
@@ -152,42 +188,126 @@ def _slot_is_held(grant: Grant) -> bool:
         return False
 
 
-def _run(grant: Grant, lease: leases.Lease, asked: float) -> bool:
-    """One activity from claim to result; whether its run was over before its call. Slots are given back by what ends the run."""
-    run_id, began = uuid7(), time.time_ns()
-    with lease.holding(run_id), PROTECTION.turn(lease, grant.role) as door_open:
-        claimed = None
+def _run(held: Sequence[Held], lease: leases.Lease) -> list[Grant]:
+    """Activities of one tenant and role from claim to result; returns those whose runs were over before their calls were. Slots are given
+    back by what ends a run."""
+    with (
+        lease.holding(*(each.run_id for each in held)),
+        PROTECTION.turn(lease, held[0].grant.role) as door_open,
+    ):
         if not door_open:
-            # The door has closed on it. It is offered again, to workers whose doors are open.
-            _give_back_unless_used(grant)
-            return True
-        try:
-            claimed = results.persistently(lambda: _claim(grant, lease, run_id, asked))
-        except _SlotWithdrawn:
-            note_stale_message(grant)
-        except AgentError as error:
-            logger.warning(
-                "Role cannot run", extra={"action": "claim_failed", "role": grant.role, "reason": str(error)}
-            )
-        except OutOfBudget as error:
-            # The claim was undone with its transaction.
-            refusal = error
-            results.persistently(lambda: budgets.postpone(grant.tenant_id, grant.activity_id, refusal))
-        if claimed is None:
-            results.persistently(lambda: _give_back_unless_used(grant, run_id))
-            return False
-        try:
-            with run_of(claimed.row, run_id, began=began):
-                _call(claimed)
-        except RunSuperseded:
-            # Somebody else ended this run; our slots were given back with it, or are now.
-            logger.info(
-                "Result of a superseded run refused",
-                extra={"action": "run_superseded", "run": str(run_id)},
-            )
-            relay.hand_over(_turned_over(grant))
-            return True
-    return False
+            # The door has closed on them. They are offered again, to workers whose doors are open.
+            for each in held:
+                _give_back_unless_used(each.grant)
+            return [each.grant for each in held]
+        began = time.time_ns()
+        group = Group(_Run(claimed, began) for claimed in _claimed(held, lease))
+        if group.is_alone:
+            return _work_off(group)
+        with QUICK_WORK.watching(group):
+            return _work_off(group)
+
+
+def _relieve(group: Group) -> None:
+    """Do the rest of a group whose thread waits for an agent."""
+    with leases.current().holding(*(run.claimed.run.run_id for run in group.rest())):
+        for grant in _work_off(group):
+            _offer_if_woken(grant)
+
+
+def _work_off(group: Group) -> list[Grant]:
+    """Call the agents of a group one after the other and record what they answer: of a run that is alone at once, of several together."""
+    superseded: list[Grant] = []
+    while True:
+        if (run := group.next()) is not None:
+            superseded += _call(run, group)
+        elif answered := group.answers():
+            superseded += _record_together(answered)
+        else:
+            return superseded
+
+
+@dataclass(slots=True)
+class _Run:
+    """A claimed run, and what its agent has answered. `began`: when its claim did, in nanoseconds of the epoch."""
+
+    claimed: _Claimed
+    began: int
+    answer: Completed | None = None
+
+    def context(self) -> AbstractContextManager[None]:
+        return run_of(self.claimed.row, self.claimed.run.run_id, began=self.began)
+
+    def may_share(self, outcome: AgentResult | AgentError) -> bool:
+        """Whether it can be recorded with others: nobody is asked or woken by it."""
+        row = self.claimed.row
+        return isinstance(outcome, Completed) and row.link_kind is None and not row.requires_approval
+
+
+def _call(run: _Run, group: Group) -> list[Grant]:
+    """Call the agent, and record what comes of it unless that can be done with others. Returns the grant of a run that was over before."""
+    claimed = run.claimed
+    try:
+        with run.context():
+            try:
+                outcome = _outcome(claimed)
+            finally:
+                seconds = group.called()
+            QUICK_WORK.times.note((claimed.grant.tenant_id, claimed.grant.role), seconds)
+            if not group.is_alone and run.may_share(outcome):
+                run.answer = outcome  # type: ignore[assignment]
+                group.keep(run)
+            else:
+                _record(claimed, outcome)
+    except RunSuperseded:
+        return [_superseded(claimed)]
+    return []
+
+
+def _record_together(runs: Sequence[_Run]) -> list[Grant]:
+    """Record answers, those of one pipeline's run one after the other. What is refused is recorded again alone, which says why."""
+    superseded: list[Grant] = []
+    for some in _one_of_each_pipeline_run(runs):
+        accepted: set[UUID] = set()
+        if len(some) > 1:
+            answers = [results.Answer(run.claimed.run, run.answer, run.context) for run in some if run.answer]
+            try:
+                accepted = results.persistently(partial(results.completed_together, answers))
+            except Exception as error:  # noqa: BLE001  # each alone says what is wrong with it
+                facts = {"action": "recorded_alone", "reason": type(error).__name__, "count": len(some)}
+                logger.warning("Results are recorded one by one", extra=facts)
+        for run in some:
+            if run.claimed.run.run_id not in accepted and run.answer is not None:
+                try:
+                    with run.context():
+                        _record(run.claimed, run.answer)
+                except RunSuperseded:
+                    superseded.append(_superseded(run.claimed))
+    return superseded
+
+
+def _one_of_each_pipeline_run(runs: Sequence[_Run]) -> list[list[_Run]]:
+    """Two steps of one run that ended together would each see the other as ended, and both start what follows."""
+    parts: list[list[_Run]] = []
+    nth: Counter[UUID] = Counter()
+    for run in runs:
+        of = run.claimed.row.pipeline_run_id
+        place = nth[of] if of else 0
+        nth[of] += 1
+        if place == len(parts):
+            parts.append([])
+        parts[place].append(run)
+    return parts
+
+
+def _superseded(claimed: _Claimed) -> Grant:
+    """Somebody else ended this run; our slots were given back with it, or are now."""
+    logger.info(
+        "Result of a superseded run refused",
+        extra={"action": "run_superseded", "run": str(claimed.run.run_id)},
+    )
+    relay.hand_over(_turned_over(claimed.grant))
+    return claimed.grant
 
 
 def _turned_over(grant: Grant) -> Exchange:
@@ -252,76 +372,125 @@ class _Claimed:
 
 
 class _SlotWithdrawn(Exception):
-    """The slot went to others while the claim waited for PostgreSQL. What was claimed is handed back, if anything was."""
+    """A slot went to others while the claim waited for PostgreSQL. What was claimed is handed back, if anything was."""
+
+    def __init__(self, grant: Grant) -> None:
+        super().__init__(grant)
+        self.grant = grant
 
 
-def _claim(grant: Grant, lease: leases.Lease, run_id: UUID, asked: float) -> _Claimed | None:
-    """`asked` is the moment before admission said that the slot is held, by the monotonic clock.
+def _claimed(held: Sequence[Held], lease: leases.Lease) -> list[_Claimed]:
+    """What could be claimed; the slots of the rest go back."""
+    found: list[_Claimed] = []
+    try:
+        found = results.persistently(lambda: _claim(held, lease))
+    except _SlotWithdrawn as withdrawn:
+        note_stale_message(withdrawn.grant)
+    except AgentError as error:
+        facts = {"action": "claim_failed", "role": held[0].grant.role, "reason": str(error)}
+        logger.warning("Role cannot run", extra=facts)
+    except OutOfBudget as error:
+        # The claim was undone with its transaction.
+        if len(held) > 1:
+            return [claimed for each in held for claimed in _claimed([each], lease)]
+        grant, refusal = held[0].grant, error
+        results.persistently(lambda: budgets.postpone(grant.tenant_id, grant.activity_id, refusal))
+    runs = {claimed.run.run_id for claimed in found}
+    for each in held:
+        if each.run_id not in runs:
+            results.persistently(partial(_give_back_unless_used, each.grant, each.run_id))
+    return found
 
-    A slot without a run is taken back by the audit of slots, and is none of a generation that was rebuilt, both at the earliest
-    `SETTLE_SECONDS` later. A claim that took `CLAIM_SECONDS`, behind a locked row or a server that was away, asks for its slot again
-    before anything is called.
+
+def _claim(held: Sequence[Held], lease: leases.Lease) -> list[_Claimed]:
+    """A slot without a run is taken back by the audit of slots, and is none of a generation that was rebuilt, both at the earliest
+    `SETTLE_SECONDS` after admission has said that it is held. A claim that took `CLAIM_SECONDS`, behind a locked row or a server that was
+    away, asks for its slot again before anything is called.
     """
-    with tenant_scope(grant.tenant_id):
-        role = configuration.settings_for(grant.tenant_id, grant.role)
-        knowledge = execution_request.knowledge_of(grant.tenant_id, grant.role, role)
+    tenant_id, agent_role = held[0].kind
+    with tenant_scope(tenant_id):
+        role = configuration.settings_for(tenant_id, agent_role)
+        knowledge = execution_request.knowledge_of(tenant_id, agent_role, role)
         briefing = sessions.briefing_with(role.briefing, knowledge.versions)
-        _refuse_late(grant, asked)
+        _refuse_late(held)
         found = transitions.claim(
-            tenant_id=grant.tenant_id, activity_id=grant.activity_id, role=grant.role, run_id=run_id, grant=grant.grant,
-            worker_id=lease.worker_id, timeout_seconds=role.timeout_seconds, version=role.adapter.version or "", briefing=briefing,
-            day=clock.today(),
+            [transitions.Claim(each.grant.activity_id, each.run_id, each.grant.grant) for each in held],
+            tenant_id=tenant_id, role=agent_role, worker_id=lease.worker_id, timeout_seconds=role.timeout_seconds,
+            version=role.adapter.version or "", briefing=briefing, day=clock.today(),
         )  # fmt: skip
-        if role.budgeted and (row := found.first()) is not None:
-            budgets.reserve(row, run_id, execution_request.role_for(role, row.agent_options))
-    row = found.first()
-    if row is None:
-        return None
-    _refuse_late(grant, asked)
-    role = execution_request.role_for(role, row.agent_options)
-    signs = grant.role if role.adapter.options.get("signed_callbacks") is True else ""
-    run = RunToken(
-        grant.tenant_id, row.id, run_id, row.fence, briefing, execution_sessions.continued(row), signs
-    )
-    return _Claimed(row, run, role, knowledge, grant)
+        if role.budgeted:
+            for row in found.fetched():
+                budgets.reserve(row, row.run, execution_request.role_for(role, row.agent_options))
+    rows = {row.run: row for row in found.fetched()}
+    if rows:
+        _refuse_late(held)
+    signs = agent_role if role.adapter.options.get("signed_callbacks") is True else ""
+    return [
+        _Claimed(
+            row=row,
+            run=RunToken(
+                tenant_id, row.id, row.run, row.fence, briefing, execution_sessions.continued(row), signs
+            ),
+            role=execution_request.role_for(role, row.agent_options),
+            knowledge=knowledge,
+            grant=each.grant,
+        )
+        for each in held
+        if (row := rows.get(each.run_id)) is not None
+    ]
 
 
-def _refuse_late(grant: Grant, asked: float) -> None:
-    """Raises `_SlotWithdrawn` when it took so long that the slot may have gone to others, and it has."""
-    if time.monotonic() - asked > CLAIM_SECONDS and not _slot_is_held(grant):
-        raise _SlotWithdrawn
+def _refuse_late(held: Sequence[Held]) -> None:
+    """Raises `_SlotWithdrawn` when it took so long that a slot may have gone to others, and it has."""
+    for each in held:
+        if time.monotonic() - each.asked > CLAIM_SECONDS and not _slot_is_held(each.grant):
+            raise _SlotWithdrawn(each.grant)
 
 
-def _call(claimed: _Claimed) -> None:
-    """Call the agent and record what comes of it. Raises `RunSuperseded` when that no longer counts."""
-    run = claimed.run
+def _outcome(claimed: _Claimed) -> AgentResult | AgentError:
+    """What the agent answers, or why there is no answer. Raises `RunSuperseded` when that no longer counts."""
     try:
         with skills.laid_out(_request(claimed), claimed.knowledge) as request:
-            result = runner.run_agent(request, link=LinkOfRun(run))
-        _answered(claimed, result)
-    except AgentError as error:
-        fault = error
+            return runner.run_agent(request, link=LinkOfRun(claimed.run))
     except RunSuperseded:
         raise
-    except Exception as error:
-        if outages.is_away(error):
-            # Nobody's fault: the run is handed back as soon as that can be recorded.
-            fault = ServerAway("A server that the run needs went away.")
-        elif outages.may_pass(error):
-            raise  # The run has no thread now, is found as such, and handed back.
-        else:
-            # A mistake of ours, or an answer that the database refuses. Failing the activity shows it to people; leaving
-            # the run open would only repeat it.
-            facts = {"action": "run_broke", "run": str(run.run_id)}
-            logger.exception("Run broke inside the engine", extra=facts)
-            fault = PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
-    else:
-        return
+    except Exception as error:  # noqa: BLE001  # all become faults of the run
+        return _fault_of(error, claimed.run)
+
+
+def _record(claimed: _Claimed, outcome: AgentResult | AgentError) -> None:
+    """In its own transaction. Raises `RunSuperseded` when the outcome does not count any more."""
+    if not isinstance(outcome, AgentError):
+        try:
+            _record_answer(claimed, outcome)
+            return
+        except RunSuperseded:
+            raise
+        except Exception as error:  # noqa: BLE001  # all become faults of the run
+            outcome = _fault_of(error, claimed.run)
+    fault = outcome
     tracing.fail(fault.error_code)
-    results.persistently(lambda: results.failed(run, fault))
+    results.persistently(lambda: results.failed(claimed.run, fault))
 
 
-def _answered(claimed: _Claimed, result: AgentResult) -> None:
+def _fault_of(error: Exception, run: RunToken) -> AgentError:
+    """Raises `error` when it passes by itself."""
+    if isinstance(error, AgentError):
+        return error
+    if outages.is_away(error):
+        # Nobody's fault: the run is handed back as soon as that can be recorded.
+        return ServerAway("A server that the run needs went away.")
+    if outages.may_pass(error):
+        raise error  # The run has no thread now, is found as such, and handed back.
+    # A mistake of ours, or an answer that the database refuses. Failing the activity shows it to people; leaving
+    # the run open would only repeat it.
+    logger.error(
+        "Run broke inside the engine", exc_info=error, extra={"action": "run_broke", "run": str(run.run_id)}
+    )
+    return PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
+
+
+def _record_answer(claimed: _Claimed, result: AgentResult) -> None:
     run, needs_approval = claimed.run, claimed.row.requires_approval
     if isinstance(result, Parked):
         results.persistently(lambda: provider_batches.park(run, result, claimed.row))
@@ -412,3 +581,7 @@ def _attributes(row: Any, ids: dict[str, str]) -> dict[str, Any]:
         "messaging.operation.type": "process",
         "messaging.destination.name": queue_of(row.agent_role),
     }
+
+
+#: That of this process.
+QUICK_WORK = QuickWork(begin=partial(_go_on, alone=True), relieve=_relieve)

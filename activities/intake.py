@@ -85,7 +85,7 @@ def tell_admission() -> None:
     """Put the present seats in force, and grant what they have room for."""
     try:
         if limits.refresh():
-            relay.release_and_acquire(Exchange(), go_on=False)
+            relay.release_and_acquire(Exchange())
     except (Closed, redis.RedisError) as error:
         # The leader does it at its next tick.
         logger.warning("Admission not told", extra={"action": "limits_wait", "reason": type(error).__name__})

@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,7 +54,7 @@ class Lease:
     worker_id: UUID = field(default_factory=uuid7)
     check: Callable[[Lease], None] | None = None  # called after each beat
     taken: int = 0
-    runs: set[UUID] = field(default_factory=set)
+    runs: Counter[UUID] = field(default_factory=Counter)  # how many threads work on each
     doubtful: set[UUID] = field(default_factory=set)
     cut_off: set[UUID] = field(default_factory=set)  # runs that were given up since a server was away
     beaten: float = field(default_factory=time.monotonic)
@@ -68,20 +69,23 @@ class Lease:
         return len(self.runs)
 
     @contextmanager
-    def holding(self, run_id: UUID) -> Iterator[None]:
-        """While this process works on the run. Begins before the claim, so that a claimed run is always known here."""
+    def holding(self, *run_ids: UUID) -> Iterator[None]:
+        """While a thread of this process works on the runs. Begins before their claim, so that a claimed run is always known here."""
         with self.lock:
-            self.runs.add(run_id)
-            self.taken += 1
+            self.runs.update(run_ids)
+            self.taken += len(run_ids)
         try:
             yield
         except Exception as error:
             if outages.is_away(error):
-                self.cut_off.add(run_id)
+                self.cut_off.update(run_ids)
             raise
         finally:
             with self.lock:
-                self.runs.discard(run_id)
+                self.runs.subtract(run_ids)
+                for run_id in run_ids:
+                    if not self.runs[run_id]:
+                        del self.runs[run_id]
 
     def beat(self) -> None:
         """Raise the counter. A process that was declared lost meanwhile begins anew under another id, or ends."""

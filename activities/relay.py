@@ -4,7 +4,7 @@ No request and no transaction talks to Redis. What they leave after commit (offe
 per process, which takes what has gathered, makes one admission call, and publishes the grants in one go. When Redis does not
 answer, the thread keeps what it has and tries again; when the process dies, recovery offers the work anew from PostgreSQL.
 
-A worker that has just finished turns its slot over itself (`turn_over`) and may get its next activity in the same call.
+A worker that has just finished gives its slots back itself (`release_and_acquire`) and may get its next activities in the same call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
@@ -70,23 +70,20 @@ def collecting() -> Iterator[Exchange]:
         _collected.reset(token)
 
 
-def release_and_acquire(what: Exchange, *, roles: Iterable[str] = (), go_on: bool) -> Grant | None:
-    """Exchange from within a worker; returns a grant for it to run itself when `go_on` and one of `roles` is next.
+def release_and_acquire(what: Exchange, *, roles: Iterable[str] = (), start: int = 0) -> list[Grant]:
+    """Exchange from within a worker; returns at most `start` grants of these roles, for it to run itself.
 
-    The other grants are published. When Redis does not answer, the relay keeps trying and None is returned.
+    The other grants are published. When Redis does not answer, the relay keeps trying and nothing is returned.
     """
     with _traced(what):
         try:
-            grants = exchange(what, start_roles=roles if go_on else (), start=1 if go_on else 0)
+            grants = exchange(what, start_roles=roles if start else (), start=start)
         except (Closed, redis.RedisError):
             _relay.put(what)
-            return None
+            return []
         _relay.ask_again(grants.ask_again_seconds)
-        mine = next((grant for grant in grants if grant.started), None)
-        rest = [grant for grant in grants if not grant.started]
-        if rest:
-            _publish(rest)
-    return mine
+        publish([grant for grant in grants if not grant.started])
+    return [grant for grant in grants if grant.started]
 
 
 def grant_waiting() -> int:
@@ -96,8 +93,7 @@ def grant_waiting() -> int:
     """
     grants = exchange(Exchange(), start_roles=(), start=0)
     _relay.ask_again(grants.ask_again_seconds)
-    if grants:
-        _publish(grants)
+    publish(grants)
     return len(grants)
 
 
@@ -114,7 +110,10 @@ def flush(timeout: float = 5.0) -> bool:
     return _relay.flush(timeout)
 
 
-def _publish(grants: list[Grant]) -> None:
+def publish(grants: Sequence[Grant]) -> None:
+    """A message for each. When the broker does not answer, they are published again later."""
+    if not grants:
+        return
     try:
         publishing.publish(grants)
     except Exception:
@@ -180,8 +179,7 @@ class _Relay:
                 with _traced(batch):
                     grants = exchange(batch)
                     self.ask_again(grants.ask_again_seconds)
-                    if grants:
-                        _publish(grants)
+                    publish(grants)
             except (Closed, redis.RedisError) as error:
                 self._keep_for_later(batch, error)
                 continue

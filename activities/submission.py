@@ -24,7 +24,7 @@ from agents import configuration
 from tenants import clock, request_context, wire_json
 from tenants.context import APP, current_tenant
 from tenants.identifiers import uuid7
-from tenants.sql import Statement
+from tenants.sql import JsonArray, Statement
 
 from . import backlog, relay, states
 
@@ -41,11 +41,11 @@ ASKED_BY = "asked_by"
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Common table expressions that a submission is one statement with: what they leave in `begun` (step, round) is created, as an activity
-    of that round, and nothing else. Their parameters must have other names than those of `submit.sql`."""
+    """Common table expressions that a submission is one statement with: what they leave in `begun` (pipeline_run_id, step, round) is
+    created, as an activity of that round, and nothing else. Their parameters are lists, with other names than those of `submit.sql`."""
 
     text: str
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, list[Any]]
 
 
 @lru_cache(maxsize=16)
@@ -55,7 +55,7 @@ def _statement(beginning: str) -> Statement:
         parts = {
             "beginning": f"{beginning}, ",
             "round": "begun.round",
-            "begun": "JOIN begun USING (step) ",
+            "begun": "JOIN begun USING (pipeline_run_id, step) ",
         }
     text = _SUBMIT.text
     for name, part in parts.items():
@@ -143,12 +143,12 @@ def begin(items: Sequence[NewActivity], beginning: Beginning, *, actor: str) -> 
     """Create those of the items, each a step of a run, that the beginning lets begin. Otherwise as `submit`, without the bound: what begins
     was admitted before. A step that has its activity already gets no other one.
 
-    Goes with what the transaction does next, mostly its commit.
+    Goes with what the transaction does next, mostly its commit, in one statement with what else begins before that.
     """
     tenant_id = _tenant()
     items = [_with_due_time(item) for item in items]
-    given = _given(tenant_id, items, actor, beginning)
-    rows = _statement(beginning.text).run_with_next(given, using=APP)
+    given = beginning.parameters | _given(tenant_id, items, actor)
+    rows = _statement(beginning.text).run_with_next(given, using=APP, lists=("rows", *beginning.parameters))
     if any(map(_may_have_deadlines, items)):
         _plan_deadlines(tenant_id, items, _by_id(rows.fetched()))
     relay.after_commit_of(lambda: Exchange(offers=_offers(tenant_id, items, _by_id(rows.fetched()))))
@@ -208,16 +208,14 @@ def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[U
     return _by_id(_statement("").run(_given(tenant_id, items, actor), using=APP))
 
 
-def _given(
-    tenant_id: UUID, items: Sequence[NewActivity], actor: str, beginning: Beginning = Beginning("", {})
-) -> dict[str, Any]:
+def _given(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[str, Any]:
     """The parameters of the statement."""
+    provenance = request_context.current() or None
+    rows = (_row(tenant_id, item, provenance) for item in items)
     return {
-        **beginning.parameters,
         "tenant": tenant_id,
         "actor": actor,
-        "rows": wire_json.dumps_stored([_row(tenant_id, item) for item in items], default=str).decode(),
-        "provenance": request_context.written(),
+        "rows": JsonArray(wire_json.dumps(row, default=str) for row in rows),
     }
 
 
@@ -241,13 +239,14 @@ def _count_repeated(tenant_id: UUID, items: Sequence[NewActivity]) -> None:
     )
 
 
-def _row(tenant_id: UUID, item: NewActivity) -> dict[str, Any]:
+def _row(tenant_id: UUID, item: NewActivity, provenance: Mapping[str, Any] | None) -> dict[str, Any]:
     row = {name: getattr(item, name) for name in _COLUMNS}  # not `asdict`, which copies all parameters
     max_attempts = item.max_attempts or item.retry.get("max_attempts")
     return row | {
         "assignee_type": item.assignee_type,
         "max_attempts": max_attempts or configuration.attempts_of(tenant_id, item.agent_role),
         "wake_reason": item.wake_reason if item.agent_role else None,
+        "provenance": provenance,
     }
 
 

@@ -3,7 +3,8 @@
 Every move is a compare-and-set against the state table, raises the activity's version, and leaves an event, in the caller's
 transaction. When an activity settles, the signal goes out in the same transaction, so the pipeline moves with it or not at all.
 
-`claim`, `start`, `finish` and `hand_back` are the moves of the hot path, each one statement of `sql/`. `apply` serves the rest.
+`claim`, `start`, `finish` and `requeue` are the moves of the hot path, each one statement of `sql/`; `claim` and `finish` take any number.
+`apply` serves the rest.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
@@ -37,11 +38,14 @@ _CLAIM, _START, _FINISH, _HAND_BACK, _END_RUN, _PUT_ASIDE = (
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """What follows, in an app above, when a step's activity has ended well, as part of the statement that ends it: common table expressions
-    that find the activity in `moved`, and the table and columns of theirs that come last with its row, all null when nothing follows."""
+    """What follows, in an app above, when activities of steps have ended well, as part of the statement that ends them: common table
+    expressions that find the activities in `moved`, and the table and columns of theirs that come last with the rows, all null when nothing
+    follows. A row of the table belongs to the activity whose column `of` is its column `key`."""
 
     text: str
     table: str
+    key: str
+    of: str
     columns: Sequence[str]
 
 
@@ -52,7 +56,7 @@ def _finishing(following: Following | None) -> Statement:
         parts = {
             "following": f", {following.text}",
             "followed": told,
-            "with_followed": f" LEFT JOIN {following.table} ON true",
+            "with_followed": f" LEFT JOIN {following.table} ON {following.table}.{following.key} = moved.{following.of}",
         }
     text = _FINISH.text
     for name, part in parts.items():
@@ -114,7 +118,7 @@ def apply(
         if current is None:
             raise NotFound("activity", activity_id)
         raise TransitionRefused(activity_id, verb, current)
-    return _announced(rows[0])
+    return announce(rows[0])
 
 
 def apply_many(
@@ -127,7 +131,7 @@ def apply_many(
 ) -> list[Moved]:
     """As `apply` for many in one statement; those that are in another state than the verb starts from are left out."""
     rows = _moved(activity_ids, verb, actor=actor, detail=detail, run_id=None, changes=changes)
-    return [_announced(row) for row in rows]
+    return [announce(row) for row in rows]
 
 
 def _moved(
@@ -244,33 +248,40 @@ SELECT * FROM moved
 """
 
 
+class Claim(NamedTuple):
+    """What is to be claimed, for which run, with which grant."""
+
+    activity_id: UUID
+    run_id: UUID
+    grant: str
+
+
 def claim(
+    claims: Sequence[Claim],
     *,
     tenant_id: UUID,
-    activity_id: UUID,
     role: str,
-    run_id: UUID,
-    grant: str,
     worker_id: UUID,
     timeout_seconds: int,
     version: str,
     day: date,
     briefing: str = "",
 ) -> Rows:
-    """Claim for one run, and start it when its input is at hand (`started`). `day` is the ledger's.
+    """Claim each for its run, and start those whose input is at hand (`started`). `day` is the ledger's.
 
-    The row's `session` is null, or `{id, fits}`: the live conversation, and whether `briefing` is what its agent was told.
+    A row's `session` is null, or `{id, fits}`: the live conversation, and whether `briefing` is what its agent was told.
 
-    No row when there is nothing to claim: a duplicate, a late message, a cancelled activity. It goes with what the transaction does next,
+    No row of what cannot be claimed: a duplicate, a late message, a cancelled activity. It goes with what the transaction does next,
     mostly its commit.
     """
+    activities, runs, grants = zip(*claims, strict=True)
     return _CLAIM.run_with_next(
         {
             "tenant": tenant_id,
-            "activity": activity_id,
+            "activities": list(activities),
+            "runs": list(runs),
+            "grants": list(grants),
             "role": role,
-            "run": run_id,
-            "grant": grant,
             "worker": worker_id,
             "timeout": timeout_seconds,
             "agent_version": version,
@@ -290,28 +301,37 @@ def start(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int) -> No
         raise RunSuperseded(run_id)
 
 
+class Result(NamedTuple):
+    """The output of the run that has this fencing number."""
+
+    activity_id: UUID
+    run_id: UUID
+    fence: int
+    content: str | None
+    data: Any
+    content_type: str
+
+
 def finish(
-    *, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int, needs_approval: bool, actor: str,
-    content: str | None, data: Any, content_type: str, of_step: bool = False,
-) -> Moved:  # fmt: skip
-    """Accept a run's result. Raises `RunSuperseded` when the run is not the live one. `of_step`: with what follows, see `Following`."""
-    rows = (_finish_of_step if of_step and not needs_approval else _finish).run(
+    results: Sequence[Result], *, tenant_id: UUID, needs_approval: bool, actor: str, of_step: bool = False
+) -> list[Moved]:
+    """Accept results; a row for each, with `run_id`, but none for a run that is not the live one. `of_step`: with what follows, see
+    `Following`. Whoever calls this announces what has settled."""
+    activities, runs, fences, contents, data, content_types = map(list, zip(*results, strict=True))
+    return (_finish_of_step if of_step and not needs_approval else _finish).run(
         {
             "tenant": tenant_id,
-            "activity": activity_id,
-            "run": run_id,
-            "fence": fence,
+            "activities": activities,
+            "runs": runs,
+            "fences": fences,
+            "contents": contents,
+            "data": [None if each is None else Jsonb(each) for each in data],
+            "content_types": content_types,
             "actor": actor,
-            "content": content,
-            "data": None if data is None else Jsonb(data),
-            "content_type": content_type,
             **_verb("request_approval" if needs_approval else "complete"),
         },
         using=APP,
     )
-    if not rows:
-        raise RunSuperseded(run_id)
-    return _announced(rows[0])
 
 
 def requeue(
@@ -368,7 +388,8 @@ def suspend(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, tool: str) -> A
     return rows[0] if rows else None
 
 
-def _announced(moved: Moved) -> Moved:
+def announce(moved: Moved) -> Moved:
+    """Tell who follows what settles, in the transaction that settled it; returns the row."""
     if moved.status in states.SETTLED:
         activity_settled.send(sender=Activity, activity=moved)
     return moved

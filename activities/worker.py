@@ -71,7 +71,7 @@ def hand_back_unattended(lease: leases.Lease) -> None:
     """
     with system_scope():
         ours = list(ActivityRun.objects.filter(worker_id=lease.worker_id, status="running"))
-    unattended = {run.pk for run in ours} - lease.runs
+    unattended = {run.pk for run in ours} - lease.runs.keys()
     for run in ours:
         if run.pk in unattended & lease.doubtful:
             logger.warning(

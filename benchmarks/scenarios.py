@@ -35,6 +35,7 @@ from tenants.models import Tenant
 
 Figures = dict[str, float]
 ROLE = "qa"
+SEATS = 16  # of a worker process that names no other number on this machine
 # Of the scenario `rows`; options of the command change them.
 WAITING = 100_000
 ENDED = 1_000_000
@@ -101,7 +102,7 @@ def steps(folder: Path, scale: float) -> Figures:
     tenant = _tenant(f"steps-{uuid4().hex[:8]}")
     _pipeline(tenant, "chain", _chain(3))
     start_runs(tenant.pk, "chain", [NewRun() for _ in range(count)], actor="bench")
-    with setting.our_workers(folder / "ours.log"):
+    with setting.our_workers(folder / "ours.log", threads=SEATS):
         _wait_for_workers(2)
         ours = cost_per_step(
             folder,
@@ -469,7 +470,7 @@ def _claim(tenant: Tenant, activity: UUID) -> tuple[UUID, int]:
     run = uuid4()
     with tenant_scope(tenant.pk):
         found = transitions.claim(
-            tenant_id=tenant.pk, activity_id=activity, role=ROLE, run_id=run, grant=run.hex, worker_id=run, timeout_seconds=600,
+            [transitions.Claim(activity, run, run.hex)], tenant_id=tenant.pk, role=ROLE, worker_id=run, timeout_seconds=600,
             version="", day=clock.today(),
         )  # fmt: skip
     (claimed,) = found.fetched()
@@ -478,10 +479,9 @@ def _claim(tenant: Tenant, activity: UUID) -> tuple[UUID, int]:
 
 def _finish(tenant: Tenant, activity: UUID, run: UUID, fence: int) -> None:
     with tenant_scope(tenant.pk):
-        transitions.finish(
-            tenant_id=tenant.pk, activity_id=activity, run_id=run, fence=fence, needs_approval=False, actor="worker",
-            content="x" * 1000, data=None, content_type="text/plain",
-        )  # fmt: skip
+        result = transitions.Result(activity, run, fence, "x" * 1000, None, "text/plain")
+        for moved in transitions.finish([result], tenant_id=tenant.pk, needs_approval=False, actor="worker"):
+            transitions.announce(moved)
 
 
 def killed(folder: Path, scale: float) -> Figures:

@@ -50,7 +50,9 @@ _SETTLE, _SETTLE_BRANCH, _STATES, _END_RUN = (
 _OF_RUN = (*(field.attname for field in PipelineRun._meta.concrete_fields), "settled")
 _run_of: Callable[[Sequence[Any]], Any] = namedtuple("Run", _OF_RUN)._make  # type: ignore[attr-defined]
 #: A worker's good result settles its step in its own statement.
-FOLLOWING = Following((_FOLDER / "settle_with_end.sql").read_text(encoding="utf-8"), "settled", _OF_RUN)
+FOLLOWING = Following(
+    (_FOLDER / "settle_with_end.sql").read_text(encoding="utf-8"), "settled", "id", "pipeline_run_id", _OF_RUN
+)
 
 _GOOD = (Status.DONE, Status.APPROVED)
 #: These are about an activity of a step; they are not the step.
@@ -300,7 +302,9 @@ def _pending(run: Any, steps: Sequence[str]) -> QuerySet[StepRun]:
 
 def finish(tenant_id: UUID, run_id: UUID, plan: Compiled) -> None:
     """End a run whose steps have all settled. In the transaction that holds its lock."""
-    _END_RUN.run_with_next({"tenant": tenant_id, "run": run_id, "fatal": list(plan.graph.fatal)}, using=APP)
+    _END_RUN.run_with_next(
+        {"tenant": tenant_id, "runs": [run_id], "fatal": list(plan.graph.fatal)}, using=APP, lists=("runs",)
+    )
 
 
 def reopen(activity: Any) -> None:

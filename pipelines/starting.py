@@ -54,11 +54,13 @@ def start(
     steps = [item.step for item in items if item.step]
     if not steps:
         return
+    clocks = _clocks(plan, steps)
     parameters = {
-        "run": run.id,
+        "runs": [run.id] * len(steps),
         "steps": steps,
         "activities": [item.id for item in items],
-        **_clocks(plan, steps),
+        "waiting_runs": [run.id] * len(clocks["waiting"]),
+        **clocks,
     }
     begin([_placed(item, 1, not_before) for item in items], Beginning(_ACTIVATE, parameters), actor=ACTOR)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -51,13 +51,19 @@ class Statement:
         """Execute in the current transaction of the alias and fetch all rows (none when the statement returns nothing)."""
         return self._given(parameters, using, _Prepared.run)
 
-    def run_with_next(self, parameters: Parameters, *, using: str | None = None) -> Rows:
+    def run_with_next(
+        self, parameters: Parameters, *, using: str | None = None, lists: Collection[str] = ()
+    ) -> Rows:
         """As `run`, together with what the transaction does next, at the latest its commit, in one round trip: its rows come later.
+
+        `lists` names the parameters that are lists of what the statement does the same with. If the same statement is still to be sent,
+        with other parameters that are equal, both become one, and each has the rows of both. The caller says by this that it does not
+        matter in which order they come among what is kept.
 
         An error of the statement is one of what it went with, and undoes the transaction.
         """
         connection = connections[using or current_alias()]
-        rows = self._given(parameters, using, _Prepared.keep)
+        rows = self._given(parameters, using, partial(_Prepared.keep, lists=lists))
         rows.errors = connection.wrap_database_errors
         return rows
 
@@ -82,6 +88,13 @@ class Statement:
                 execution = partial(wrapper, execution)
             execution(self.text, parameters, False, {"connection": connection, "cursor": None})
             return found[0]
+
+
+class JsonArray(list[bytes]):
+    """A parameter that is a JSON array, as text: its members are JSON already."""
+
+    def text(self) -> str:
+        return (b"[" + b",".join(self) + b"]").decode()
 
 
 class _JsonbLoader(JsonbLoader):
@@ -152,19 +165,25 @@ class _Prepared:
             raw.wait(self._executed(execution))
             return execution.rows.fetched()
 
-    def keep(self, text: str, parameters: Parameters) -> Rows:
+    def keep(self, text: str, parameters: Parameters, lists: Collection[str] = ()) -> Rows:
         """With what is sent next, or now where no transaction is."""
         raw = self._raw
         with raw.lock:
+            for kept in raw.kept if lists else ():
+                if isinstance(kept, _Gathered) and kept.add(text, parameters):
+                    return kept.rows
+            if lists and raw.keep(gathered := _Gathered(self, text, parameters, lists, Rows(self._send))):
+                return gathered.rows
             execution = self._execution(text, parameters)
-            if not raw.keep(execution):
+            if lists or not raw.keep(execution):
                 raw.wait(self._executed(execution))
             return execution.rows
 
     def _execution(self, text: str, parameters: Parameters) -> _Execution:
         query, names, formats = _converted(text)
         transformer = self._transformer
-        values = transformer.dump_sequence([parameters[name] for name in names], formats)
+        given = [value.text() if type(value := parameters[name]) is JsonArray else value for name in names]
+        values = transformer.dump_sequence(given, formats)
         return _Execution(
             self, (query, tuple(transformer.types or ())), values, transformer.formats, Rows(self._send)
         )
@@ -228,6 +247,9 @@ class _Execution:
     rows: Rows
     name: bytes = b""
 
+    def prepare(self) -> None:
+        pass
+
     def send(self, pgconn: PGconn) -> int:
         self.name, is_new = self.prepared.name(self.key)
         if is_new:
@@ -240,6 +262,39 @@ class _Execution:
             self.prepared.failed(self.key, answers[-1])
         else:
             self.rows.come(self.prepared.taken(self.key, self.name, answers[-1]))
+
+
+class _Gathered:
+    """One statement that is to do the same with what was given at several times. Its values are written when it is sent."""
+
+    def __init__(
+        self, prepared: _Prepared, text: str, parameters: Parameters, lists: Collection[str], rows: Rows
+    ) -> None:
+        self.rows = rows
+        self._prepared, self._text = prepared, text
+        self._lists = {name: type(parameters[name])(parameters[name]) for name in lists}
+        self._others = {name: value for name, value in parameters.items() if name not in lists}
+        self._execution: _Execution | None = None
+
+    def add(self, text: str, parameters: Parameters) -> bool:
+        """Do it with these as well; False when it is another statement, or has other values beside the lists."""
+        if text != self._text or any(parameters[name] != value for name, value in self._others.items()):
+            return False
+        for name, values in self._lists.items():
+            values.extend(parameters[name])
+        return True
+
+    def prepare(self) -> None:
+        self._execution = self._prepared._execution(self._text, {**self._others, **self._lists})
+        self._execution.rows = self.rows
+
+    def send(self, pgconn: PGconn) -> int:
+        assert self._execution is not None  # noqa: S101 - it was prepared
+        return self._execution.send(pgconn)
+
+    def take(self, answers: Sequence[PGresult]) -> None:
+        assert self._execution is not None  # noqa: S101 - it was prepared
+        self._execution.take(answers)
 
 
 @dataclass(frozen=True, slots=True)

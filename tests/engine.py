@@ -226,7 +226,7 @@ class Engine:
             client().hset(f"{root}holds", name, b"0|" + hold.split(b"|", 1)[1])
         for member in client().zrange(f"{root}due", 0, -1):
             client().zadd(f"{root}due", {member: 0})
-        relay.release_and_acquire(Exchange(), go_on=False)
+        relay.release_and_acquire(Exchange())
 
     def get(self, tenant: Tenant, activity_id: UUID) -> Activity:
         with tenant_scope(tenant.pk):

@@ -1,63 +1,80 @@
--- Claims a created activity for one run: raises the fencing number, takes every wake that is due or waited for money, makes the run. When its
--- input is at hand the agent can be called at once, so the activity is started in the same statement.
+-- Claims created activities, each for one run: raises the fencing number, takes every wake that is due or waited for money, makes the run.
+-- When the input of one is at hand its agent can be called at once, so it is started in the same statement. One statement for any number.
 -- An activity starts when all its reasons to wait are over. Whatever has come, nothing is claimed before the last of its wakes is due; those
 -- excepted that are news for later (cause `later`), which hold nobody up, and those that wait for money, which the run asks for again.
 -- The run is entered in the ledger of usage.
--- Parameters  tenant, activity, role, run, grant, worker, timeout, agent_version, briefing (digest of what its agent is told it is), day;
+-- Parameters  activities (array of uuid), runs (array of uuid), grants (array of text): what is claimed, for which run, with which grant;
+--             for all of them tenant, role, worker, timeout, agent_version, briefing (digest of what its agent is told it is), day;
 --             claim and start: verb, sources, target
--- Returns     one row with what the run needs, `started` telling whether it was started; none when there is nothing to claim.
+-- Returns     a row for each that was claimed, with what its run needs, `started` telling whether it was started.
 --             `session` is the live one of its mailbox or else deliverable, and its role, and whether it fits: only then the run continues it.
 -- Guarantee   of two claims at once one gets the row: the update re-checks the status after waiting for the other. A grant is good for
 --             one run: a second delivery of its message claims nothing, even when the activity was put aside and woken meanwhile.
---             A date that is set at the same moment, after its wakes were read, is seen in the same way.
--- Plan        wakes are looked up by the activity's id as a parameter, never by a join, so that no statistics of a moment
---             make the planner read all pending wakes; and in a query of their own (OFFSET 0), or it may read all there are, in the order
---             in which their reasons are wanted.
-WITH waiting AS MATERIALIZED (
-    SELECT (array_agg(w.reason ORDER BY w.id DESC) FILTER (WHERE w.due_at IS NULL OR w.due_at <= now()))[1] AS reason,
-           coalesce(bool_or(w.due_at > now() AND w.cause NOT IN ('later', 'budget')), false) AS too_early,
-           bool_or(w.payload ->> 'rejection_ref' IS NOT NULL OR w.payload ->> 'subtask_output_ref' IS NOT NULL) AS needs_outputs
-    FROM (SELECT * FROM activities_wake p WHERE p.activity_id = %(activity)s AND p.state = 'pending' OFFSET 0) w
+--             A date that is set at the same moment, after its wakes were read, is seen in the same way. Rows are locked in the order of
+--             their ids.
+-- Plan        each row is looked up by its key in a query of its own (OFFSET 0, LIMIT 1) or by an array of keys, never by a join alone, so
+--             that no statistics of a moment make the planner read all pending wakes or all runs.
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest(%(activities)s::uuid[], %(runs)s::uuid[], %(grants)s::text[]) AS g(activity, run, "grant")
+), waiting AS MATERIALIZED (
+    SELECT given.activity, given.run, given."grant", wakes.reason, wakes.needs_outputs
+    FROM given CROSS JOIN LATERAL (
+        SELECT (array_agg(w.reason ORDER BY w.id DESC) FILTER (WHERE w.due_at IS NULL OR w.due_at <= now()))[1] AS reason,
+               coalesce(bool_or(w.due_at > now() AND w.cause NOT IN ('later', 'budget')), false) AS too_early,
+               bool_or(w.payload ->> 'rejection_ref' IS NOT NULL OR w.payload ->> 'subtask_output_ref' IS NOT NULL) AS needs_outputs
+        FROM (SELECT * FROM activities_wake p WHERE p.activity_id = given.activity AND p.state = 'pending' OFFSET 0) w
+    ) wakes
+    LEFT JOIN LATERAL (
+        SELECT true AS found FROM activities_activityrun u WHERE u.activity_id = given.activity AND u."grant" = given."grant" LIMIT 1
+    ) used ON true
+    WHERE wakes.reason IS NOT NULL AND NOT wakes.too_early AND used.found IS NULL
 ), facts AS MATERIALIZED (
     -- Outputs that are not in the spool any more have to be fetched from MongoDB first, outside of this transaction.
-    SELECT waiting.reason, c.not_before,
+    SELECT waiting.activity, waiting.run, waiting."grant", waiting.reason, c.not_before,
            (c.input_ref IS NULL OR s.id IS NOT NULL) AND c.input -> 'refs' IS NULL AND NOT waiting.needs_outputs AS at_hand,
            s.content, s.data,
-           CASE WHEN coalesce(c.mailbox_id, c.deliverable_id) IS NOT NULL THEN (
+           CASE WHEN c.matter IS NOT NULL THEN (
                SELECT jsonb_build_object('id', x.external_session_id, 'fits', x.briefing IN ('', %(briefing)s))
                FROM agents_agentsession x
-               WHERE x.tenant_id = %(tenant)s AND x.deliverable_id = coalesce(c.mailbox_id, c.deliverable_id) AND x.role = %(role)s AND x.ended_at IS NULL
+               WHERE x.tenant_id = %(tenant)s AND x.deliverable_id = c.matter AND x.role = %(role)s AND x.ended_at IS NULL
            ) END AS session
     FROM waiting
-    JOIN activities_activity c ON c.tenant_id = %(tenant)s AND c.id = %(activity)s
+    CROSS JOIN LATERAL (
+        SELECT a.not_before, a.input_ref, a.input, coalesce(a.mailbox_id, a.deliverable_id) AS matter
+        FROM activities_activity a WHERE a.tenant_id = %(tenant)s AND a.id = waiting.activity OFFSET 0
+    ) c
     LEFT JOIN LATERAL (SELECT o.id, o.content, o.data FROM activities_outputspool o WHERE o.id = c.input_ref OFFSET 0) s ON true
-    WHERE waiting.reason IS NOT NULL AND NOT waiting.too_early
+), locked AS MATERIALIZED (
+    SELECT id FROM activities_activity
+    WHERE tenant_id = %(tenant)s AND id = ANY(ARRAY(SELECT activity FROM facts)) AND status = ANY(%(claim_sources)s)
+    ORDER BY id FOR UPDATE
 ), claimed AS (
     UPDATE activities_activity a
     SET status = CASE WHEN facts.at_hand THEN %(start_target)s ELSE %(claim_target)s END,
         version = a.version + CASE WHEN facts.at_hand THEN 2 ELSE 1 END,
         fence = a.fence + 1, attempts = a.attempts + 1, assigned_at = clock_timestamp(), wake_reason = facts.reason, run_now_at = NULL,
         started_at = CASE WHEN facts.at_hand THEN clock_timestamp() ELSE a.started_at END
-    FROM facts
-    WHERE a.tenant_id = %(tenant)s AND a.id = %(activity)s
+    FROM facts JOIN locked ON locked.id = facts.activity
+    WHERE a.tenant_id = %(tenant)s AND a.id = ANY(ARRAY(SELECT id FROM locked)) AND a.id = facts.activity
       AND a.status = ANY(%(claim_sources)s) AND a.assignee_type = 'agent' AND a.agent_role = %(role)s
       AND (a.expires_at IS NULL OR a.expires_at > now())
       AND (a.not_before IS NOT DISTINCT FROM facts.not_before OR a.not_before <= now())
-      AND NOT EXISTS (SELECT FROM activities_activityrun u WHERE u.activity_id = %(activity)s AND u."grant" = %(grant)s)
     RETURNING a.id, a.tenant_id, a.name, a.description, a.agent_role, a.priority, a.params, a.input, a.input_ref,
-               a.deliverable_id, a.pipeline_run_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.expires_at, a.due_at, a.group_key, a.files,
-               a.requires_approval, a.link_kind, a.version, a.mailbox_id, a.agent_options,
-              facts.at_hand AS started, facts.reason, facts.session
+              a.deliverable_id, a.pipeline_run_id, a.step, a.fence, a.attempts, a.timeout_seconds, a.expires_at, a.due_at, a.group_key, a.files,
+              a.requires_approval, a.link_kind, a.version, a.mailbox_id, a.agent_options,
+              facts.at_hand AS started, facts.reason, facts.session, facts.run, facts."grant",
+              facts.content AS input_content, facts.data AS input_data
 ), taken AS (
     UPDATE activities_wake w
-    SET state = 'taken', run_id = %(run)s
-    WHERE w.activity_id = %(activity)s AND w.state = 'pending' AND (w.due_at IS NULL OR w.due_at <= now() OR w.cause = 'budget')
-      AND EXISTS (SELECT FROM claimed)
-    RETURNING w.id, w.reason, w.payload, w.provenance
+    SET state = 'taken', run_id = claimed.run
+    FROM claimed
+    WHERE w.activity_id = ANY(ARRAY(SELECT id FROM claimed)) AND w.activity_id = claimed.id AND w.state = 'pending'
+      AND (w.due_at IS NULL OR w.due_at <= now() OR w.cause = 'budget')
+    RETURNING w.id, w.activity_id, w.reason, w.payload, w.provenance
 ), run AS (
     INSERT INTO activities_activityrun
         (id, tenant_id, activity_id, status, fence, attempt, wake_reason, "grant", worker_id, timeout_seconds, beats, agent_version, session_id)
-    SELECT %(run)s, tenant_id, id, 'running', fence, attempts, reason, %(grant)s, %(worker)s,
+    SELECT run, tenant_id, id, 'running', fence, attempts, reason, "grant", %(worker)s,
            coalesce(timeout_seconds, %(timeout)s), 0, %(agent_version)s,
            CASE WHEN (session ->> 'fits')::boolean THEN session ->> 'id' ELSE '' END
     FROM claimed
@@ -65,22 +82,20 @@ WITH waiting AS MATERIALIZED (
     INSERT INTO tenants_usageentry
         (tenant_id, at, day, agent_role, deliverable_id, activity_id, run_id, pipeline_run_id, model, input_tokens, output_tokens, dollars,
          runs, unpriced)
-    SELECT tenant_id, clock_timestamp(), %(day)s, agent_role, deliverable_id, id, %(run)s, pipeline_run_id, '', 0, 0, 0, 1, false
+    SELECT tenant_id, clock_timestamp(), %(day)s, agent_role, deliverable_id, id, run, pipeline_run_id, '', 0, 0, 0, 1, false
     FROM claimed
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
     SELECT tenant_id, id, version - CASE WHEN started THEN 1 ELSE 0 END, %(claim_verb)s, 'created', %(claim_target)s, 'worker',
-           %(run)s, '{}'::jsonb, clock_timestamp()
+           run, '{}'::jsonb, clock_timestamp()
     FROM claimed
     UNION ALL
-    SELECT tenant_id, id, version, %(start_verb)s, %(claim_target)s, %(start_target)s, 'worker', %(run)s, '{}'::jsonb, clock_timestamp()
+    SELECT tenant_id, id, version, %(start_verb)s, %(claim_target)s, %(start_target)s, 'worker', run, '{}'::jsonb, clock_timestamp()
     FROM claimed WHERE started
 )
-SELECT claimed.id, claimed.tenant_id, claimed.name, claimed.description, claimed.agent_role, claimed.priority, claimed.params,
-       claimed.input, claimed.input_ref, claimed.deliverable_id, claimed.step, claimed.fence, claimed.attempts,
-       claimed.timeout_seconds, claimed.expires_at, claimed.due_at, claimed.group_key, claimed.files, claimed.requires_approval, claimed.link_kind,
-       claimed.started, claimed.reason, claimed.session, claimed.mailbox_id, claimed.agent_options,
-       (SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload, 'provenance', t.provenance) ORDER BY t.id) FROM taken t)
-           AS wakes,
-       facts.content AS input_content, facts.data AS input_data
-FROM claimed, facts
+SELECT id, tenant_id, name, description, agent_role, priority, params, input, input_ref, deliverable_id, pipeline_run_id, step, fence, attempts,
+       timeout_seconds, expires_at, due_at, group_key, files, requires_approval, link_kind, started, reason, session, mailbox_id,
+       agent_options, run, input_content, input_data,
+       (SELECT jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason, 'payload', t.payload, 'provenance', t.provenance) ORDER BY t.id)
+        FROM taken t WHERE t.activity_id = claimed.id) AS wakes
+FROM claimed

@@ -1,6 +1,6 @@
 -- Creates activities with their first event and, for agents, their first wake. One statement for any number.
--- Of steps of a run only those are created that begin in the same statement, see `submission.Beginning`: they are in `begun` (step, round).
--- Parameters  tenant, actor, provenance (JSON as text, or null), rows: jsonb array of objects with the columns below
+-- Of steps of a run only those are created that begin in the same statement, see `submission.Beginning`: they are in `begun` (pipeline_run_id, step, round).
+-- Parameters  tenant, actor, rows: jsonb array of objects with the columns below
 -- Returns     id, created_at, group_key of what was created; what is missing collided with a live dedup key or an existing step.
 WITH {beginning}wanted AS (
     SELECT * FROM jsonb_to_recordset(%(rows)s) AS w(
@@ -10,7 +10,7 @@ WITH {beginning}wanted AS (
         step text, branch integer, round smallint, schedule_id uuid, dedup_key text, group_key text, group_scope text, files jsonb, not_before timestamptz,
         expires_at timestamptz, due_at timestamptz, timeout_seconds integer, retry jsonb, max_attempts smallint,
         decision_rules jsonb, reviewer_notes text, mailbox_id uuid,
-        agent_options jsonb, wake_reason text, wake_payload jsonb, wake_id uuid)
+        agent_options jsonb, wake_reason text, wake_payload jsonb, wake_id uuid, provenance jsonb)
 ), role AS (
     -- What the roles say about their waiting work, and how command-line agents name what they must not work on together.
     SELECT g.role, coalesce(c.backlog -> 'expire_after_seconds', g.backlog -> 'expire_after_seconds') AS patience,
@@ -46,7 +46,7 @@ WITH {beginning}wanted AS (
     INSERT INTO activities_wake
         (id, tenant_id, activity_id, reason, cause, payload, fingerprint, state, due_at, merged, provenance, created_at)
     SELECT w.wake_id, %(tenant)s, w.id, w.wake_reason, 'wake', coalesce(w.wake_payload, '{}'::jsonb), '', 'pending',
-           CASE WHEN w.not_before > now() THEN w.not_before END, 0, %(provenance)s::jsonb, c.created_at
+           CASE WHEN w.not_before > now() THEN w.not_before END, 0, w.provenance, c.created_at
     FROM wanted w JOIN created c ON c.id = w.id
     WHERE w.assignee_type = 'agent'
 )

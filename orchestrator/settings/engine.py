@@ -66,6 +66,8 @@ ORCHESTRATOR_REDIS_PREFIX = _env("ORCHESTRATOR_REDIS_PREFIX", default="orchestra
 
 # A worker goes on with the next granted activity itself, without a message, until its message is this old.
 ORCHESTRATOR_CONTINUE_SECONDS = _env.float("ORCHESTRATOR_CONTINUE_SECONDS", default=1.0)
+# Runs of agents that answer at once (functions) which one thread claims and records together. 1: each alone, at three times the cost.
+ORCHESTRATOR_RUNS_TOGETHER = _env.int("ORCHESTRATOR_RUNS_TOGETHER", default=16)
 
 # Agents' work that may be under way at the same time, over all roles, tenants and workers. 0: as much as there are seats.
 ORCHESTRATOR_MAX_CONCURRENCY = _env.int("ORCHESTRATOR_MAX_CONCURRENCY", default=0)

@@ -1,10 +1,11 @@
--- Ends a run whose steps have all settled. In the transaction that holds its lock.
--- Parameters  tenant, run, fatal: the steps whose failure fails the run (array of text)
+-- Ends runs of one version whose steps have all settled. In the transaction that holds their locks.
+-- Parameters  tenant, runs (array of uuid), fatal: the steps whose failure fails a run (array of text)
 -- Returns     nothing
+-- Plan        rows are found by an array of keys, not by a join alone.
 UPDATE pipelines_pipelinerun r
 SET status = CASE WHEN fatally.failed THEN 'failed' ELSE 'completed' END, failed = fatally.failed, finished_at = clock_timestamp()
-FROM (
+FROM unnest(%(runs)s::uuid[]) AS w(run) CROSS JOIN LATERAL (
     SELECT EXISTS (SELECT FROM pipelines_steprun s
-                   WHERE s.run_id = %(run)s AND s.branch = 0 AND s.step = ANY(%(fatal)s) AND s.status = 'failed') AS failed
+                   WHERE s.run_id = w.run AND s.branch = 0 AND s.step = ANY(%(fatal)s) AND s.status = 'failed' OFFSET 0) AS failed
 ) fatally
-WHERE r.tenant_id = %(tenant)s AND r.id = %(run)s AND r.status = 'running'
+WHERE r.tenant_id = %(tenant)s AND r.id = ANY(%(runs)s::uuid[]) AND r.id = w.run AND r.status = 'running'

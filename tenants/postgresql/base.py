@@ -35,6 +35,9 @@ from psycopg.pq.abc import PGconn, PGresult
 class Sent(Protocol):
     """What is sent together with others in one round trip."""
 
+    def prepare(self) -> None:
+        """Before anything is sent: what fails here leaves the connection as it was."""
+
     def send(self, pgconn: PGconn) -> int:
         """In pipeline mode; how many answers will come."""
 
@@ -47,6 +50,9 @@ class _Command:
 
     def __init__(self, text: bytes) -> None:
         self._text = text
+
+    def prepare(self) -> None:
+        pass
 
     def send(self, pgconn: PGconn) -> int:
         pgconn.send_query_params(self._text, None)
@@ -62,7 +68,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     answer_within_seconds: float | None = None
     silence: Silence
     _setting: bytes = b""
-    _kept: Sequence[Sent] = ()
+    kept: Sequence[Sent] = ()  # what goes with the next statement of this transaction
 
     def begins_with(self, setting: bytes) -> bool:
         """Let the transaction that begins with the next statement carry out `setting` before it; nothing is sent yet.
@@ -83,7 +89,7 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     def is_to_send_more(self) -> bool:
         """Whether something has to go before the next statement, or with it."""
-        return bool(self._kept) or (
+        return bool(self.kept) or (
             not self.autocommit and self.pgconn.transaction_status == TransactionStatus.IDLE
         )
 
@@ -92,7 +98,7 @@ class BoundedConnection(psycopg.Connection[Any]):
         be sent now. A transaction that is rolled back forgets it."""
         if self.autocommit:
             return False
-        self._kept = (*self._kept, statement)
+        self.kept = (*self.kept, statement)
         return True
 
     def together(self, *last: Sent) -> PQGen[None]:
@@ -101,8 +107,10 @@ class BoundedConnection(psycopg.Connection[Any]):
         The first error is raised when all answers are there: what came after it was not carried out.
         """
         pgconn = self.pgconn
-        commands: list[Sent] = [*map(_Command, self.opening()), *self._kept, *last]
-        self._kept = ()
+        commands: list[Sent] = [*map(_Command, self.opening()), *self.kept, *last]
+        self.kept = ()
+        for command in commands:
+            command.prepare()
         pgconn.enter_pipeline_mode()
         counts = [command.send(pgconn) for command in commands]
         pgconn.pipeline_sync()
@@ -126,12 +134,12 @@ class BoundedConnection(psycopg.Connection[Any]):
 
     def send_kept(self) -> None:
         """Send now what was kept."""
-        if self._kept:
+        if self.kept:
             self.wait(self.together())
 
     def _start_query(self) -> PQGen[None]:
         """psycopg's hook before every statement of a cursor."""
-        if self._kept:
+        if self.kept:
             yield from self.together()
         elif opening := self.opening():
             self.pgconn.send_query(b"; ".join(opening))
@@ -140,20 +148,20 @@ class BoundedConnection(psycopg.Connection[Any]):
                     raise psycopg.errors.error_from_result(result)
 
     def _commit_gen(self) -> PQGen[None]:
-        if self._kept:
+        if self.kept:
             yield from self.together(_Command(b"COMMIT"))
             return
         self._setting = b""
         yield from super()._commit_gen()
 
     def _rollback_gen(self) -> PQGen[None]:
-        self._setting, self._kept = b"", ()
+        self._setting, self.kept = b"", ()
         yield from super()._rollback_gen()
 
     def set_autocommit(self, value: bool) -> None:
         # Twice for each transaction of Django's, and nothing is sent for it. It is also the first that Django does with a connection from
         # a pool, however that came back to it.
-        self._setting, self._kept = b"", ()
+        self._setting, self.kept = b"", ()
         if self.pgconn.transaction_status == TransactionStatus.IDLE:
             self._autocommit = bool(value)
         else:

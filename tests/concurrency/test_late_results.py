@@ -39,8 +39,8 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 def claimed(engine: Engine, tenant: Tenant, activity_id: UUID, grant: str) -> Any:
     with tenant_scope(tenant.pk):
         return transitions.claim(
-            tenant_id=tenant.pk, activity_id=activity_id, role="qa", run_id=uuid7(), grant=grant,
-            worker_id=engine.lease.worker_id, timeout_seconds=60, version="", day=clock.today(),
+            [transitions.Claim(activity_id, uuid7(), grant)],
+            tenant_id=tenant.pk, role="qa", worker_id=engine.lease.worker_id, timeout_seconds=60, version="", day=clock.today(),
         ).first()  # fmt: skip
 
 

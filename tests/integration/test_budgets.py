@@ -282,7 +282,7 @@ def test_a_worker_that_dies_between_claim_and_report_leaves_nothing_behind(
     class Killed(BaseException):
         pass
 
-    def die(claimed: Any) -> None:
+    def die(*_: Any) -> None:
         raise Killed
 
     (activity_id,) = engine.submit(acme)

@@ -326,7 +326,7 @@ def test_a_worker_that_drains_starts_nothing_more_and_its_grants_wait_again(
 
     assert (len(engine.agent.calls), engine.messages()) == (0, 0)
     engine.replace_worker()
-    relay.release_and_acquire(Exchange(), go_on=False)
+    relay.release_and_acquire(Exchange())
     engine.drain()
     assert len(engine.agent.calls) == 3
 

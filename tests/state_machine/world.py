@@ -298,7 +298,7 @@ class World:
         """What the leader does each tick."""
         configuration.forget()
         limits.refresh()
-        relay.release_and_acquire(Exchange(), go_on=False)
+        relay.release_and_acquire(Exchange())
 
     def recover(self) -> None:
         """What the leader does, twice over, without waiting."""
@@ -311,7 +311,7 @@ class World:
             relay.flush()
         recovery.offer_forgotten()
         relay.flush()
-        relay.release_and_acquire(Exchange(), go_on=False)
+        relay.release_and_acquire(Exchange())
         self.unoffered.clear()
 
     def wipe_redis(self) -> None:
@@ -321,7 +321,7 @@ class World:
         rebuilding.rebuild()
         self.unwithdrawn.clear()
         self.unoffered.clear()
-        relay.release_and_acquire(Exchange(), go_on=False)
+        relay.release_and_acquire(Exchange())
 
 
 def _held(error: AgentRateLimited) -> AgentRateLimited:

@@ -132,7 +132,7 @@ def _offer_all() -> int:
         total += count
         if after is None:
             break
-    relay.release_and_acquire(Exchange(), go_on=False)
+    relay.release_and_acquire(Exchange())
     if not relay.flush(FLUSH_SECONDS):
         raise redis.TimeoutError
     return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -11,11 +12,12 @@ from django.db.models import F
 from django.db.models.functions import Now
 
 from activities import admission, cancellation, dispatch, publishing, relay, tasks
-from activities.admission import Closed, Grant, audit, exchange, rebuilding
+from activities.admission import Closed, audit, exchange, rebuilding
 from activities.admission.exchange import Exchange, Offer
 from activities.execution import results
 from activities.maintenance import recovery
 from activities.models import Activity, ActivityRun
+from activities.quick_work import Held
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output
 from tenants.context import system_scope, tenant_scope
@@ -298,12 +300,13 @@ def test_a_claim_whose_answer_came_when_its_slot_was_gone_calls_nobody_and_is_ha
     engine.agent.behaviour = lambda request: called.append(request) or Completed(Output(content="x"))
     refuse, looked = dispatch._refuse_late, []
 
-    def while_the_server_is_away(grant: Grant, asked: float) -> None:
-        looked.append(grant)
+    def while_the_server_is_away(held: Sequence[Held]) -> None:
+        looked.append(held)
         if len(looked) == 2:  # after the commit
+            (grant,) = (each.grant for each in held)
             exchange(Exchange(releases=[rebuilding.Release(grant.activity_id, grant.grant)]))
             monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 0.0)
-        refuse(grant, asked)
+        refuse(held)
 
     (activity_id,) = engine.submit(acme)
     with monkeypatch.context() as away:
