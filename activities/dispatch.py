@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -130,6 +129,9 @@ def _go_on(held: list[Held], *, alone: bool = False) -> None:
     try:
         while held:
             is_quick = not alone and QUICK_WORK.is_quick(held[0].grant)
+            if not is_quick and len(held) > 1:
+                relay.publish([each.grant for each in held[1:]])
+                held = held[:1]
             if is_quick and not is_at_quick_work and not QUICK_WORK.join(held):
                 return
             if is_at_quick_work and not is_quick:
@@ -156,13 +158,9 @@ def _go_on(held: list[Held], *, alone: bool = False) -> None:
 
 
 def _taken_up(held: list[Held]) -> list[Held]:
-    """Those that this thread goes on with, of one tenant and role. Others are left to those that do quick work, or go out as messages."""
-    if len(held) < 2:
-        return held
+    """Those that this thread goes on with, of one tenant and role. Others are left to threads at quick work, or go out as messages."""
     mine = [each for each in held if each.kind == held[0].kind]
-    if not QUICK_WORK.is_quick(held[0].grant):
-        mine = mine[:1]
-    others = [each for each in held if each not in mine]
+    others = [each for each in held if each.kind != held[0].kind]
     quick = [each for each in others if QUICK_WORK.is_quick(each.grant)]
     QUICK_WORK.leave_to_others(quick)
     relay.publish([each.grant for each in others if each not in quick])
@@ -265,39 +263,24 @@ def _call(run: _Run, group: Group) -> list[Grant]:
 
 
 def _record_together(runs: Sequence[_Run]) -> list[Grant]:
-    """Record answers, those of one pipeline's run one after the other. What is refused is recorded again alone, which says why."""
+    """Record answers. What is refused is recorded again alone, which says why."""
     superseded: list[Grant] = []
-    for some in _one_of_each_pipeline_run(runs):
-        accepted: set[UUID] = set()
-        if len(some) > 1:
-            answers = [results.Answer(run.claimed.run, run.answer, run.context) for run in some if run.answer]
-            try:
-                accepted = results.persistently(partial(results.completed_together, answers))
-            except Exception as error:  # noqa: BLE001  # each alone says what is wrong with it
-                facts = {"action": "recorded_alone", "reason": type(error).__name__, "count": len(some)}
-                logger.warning("Results are recorded one by one", extra=facts)
-        for run in some:
-            if run.claimed.run.run_id not in accepted and run.answer is not None:
-                try:
-                    with run.context():
-                        _record(run.claimed, run.answer)
-                except RunSuperseded:
-                    superseded.append(_superseded(run.claimed))
-    return superseded
-
-
-def _one_of_each_pipeline_run(runs: Sequence[_Run]) -> list[list[_Run]]:
-    """Two steps of one run that ended together would each see the other as ended, and both start what follows."""
-    parts: list[list[_Run]] = []
-    nth: Counter[UUID] = Counter()
+    accepted: set[UUID] = set()
+    if len(runs) > 1:
+        answers = [results.Answer(run.claimed.run, run.answer, run.context) for run in runs if run.answer]
+        try:
+            accepted = results.persistently(partial(results.completed_together, answers))
+        except Exception as error:  # noqa: BLE001  # each alone says what is wrong with it
+            facts = {"action": "recorded_alone", "reason": type(error).__name__, "count": len(runs)}
+            logger.warning("Results are recorded one by one", extra=facts)
     for run in runs:
-        of = run.claimed.row.pipeline_run_id
-        place = nth[of] if of else 0
-        nth[of] += 1
-        if place == len(parts):
-            parts.append([])
-        parts[place].append(run)
-    return parts
+        if run.claimed.run.run_id not in accepted and run.answer is not None:
+            try:
+                with run.context():
+                    _record(run.claimed, run.answer)
+            except RunSuperseded:
+                superseded.append(_superseded(run.claimed))
+    return superseded
 
 
 def _superseded(claimed: _Claimed) -> Grant:

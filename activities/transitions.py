@@ -40,12 +40,10 @@ _CLAIM, _START, _FINISH, _HAND_BACK, _END_RUN, _PUT_ASIDE = (
 class Following:
     """What follows, in an app above, when activities of steps have ended well, as part of the statement that ends them: common table
     expressions that find the activities in `moved`, and the table and columns of theirs that come last with the rows, all null when nothing
-    follows. A row of the table belongs to the activity whose column `of` is its column `key`."""
+    follows. The table has at most one row for each, named by its column `activity`."""
 
     text: str
     table: str
-    key: str
-    of: str
     columns: Sequence[str]
 
 
@@ -56,7 +54,7 @@ def _finishing(following: Following | None) -> Statement:
         parts = {
             "following": f", {following.text}",
             "followed": told,
-            "with_followed": f" LEFT JOIN {following.table} ON {following.table}.{following.key} = moved.{following.of}",
+            "with_followed": f" LEFT JOIN {following.table} ON {following.table}.activity = moved.id",
         }
     text = _FINISH.text
     for name, part in parts.items():

@@ -47,11 +47,11 @@ _SETTLE, _SETTLE_BRANCH, _STATES, _END_RUN = (
     Statement.load(_FOLDER, name) for name in ("settle_step", "settle_branch", "states", "end_run")
 )
 
-_OF_RUN = (*(field.attname for field in PipelineRun._meta.concrete_fields), "settled")
+_OF_RUN = (*(field.attname for field in PipelineRun._meta.concrete_fields), "settled", "state")
 _run_of: Callable[[Sequence[Any]], Any] = namedtuple("Run", _OF_RUN)._make  # type: ignore[attr-defined]
 #: A worker's good result settles its step in its own statement.
 FOLLOWING = Following(
-    (_FOLDER / "settle_with_end.sql").read_text(encoding="utf-8"), "settled", "id", "pipeline_run_id", _OF_RUN
+    (_FOLDER / "settle_with_end.sql").read_text(encoding="utf-8"), "settled", ("activity", *_OF_RUN)
 )
 
 _GOOD = (Status.DONE, Status.APPROVED)
@@ -112,9 +112,9 @@ def locked(tenant_id: UUID) -> QuerySet[PipelineRun]:
 
 def _settle(activity: Any, output: UUID | None) -> tuple[Any | None, str]:
     """The run and the state of the step, if the step has settled by this: with the last of its branches, if it has branches."""
-    if getattr(activity, "followed_id", None) is not None:
+    if getattr(activity, "followed_activity", None) is not None:
         run = _run_of(activity[-len(_OF_RUN) :])
-        return (run, StepState.DONE) if run.settled else (None, StepState.DONE)
+        return (run, run.state) if run.settled else (None, StepState.DONE)
     state = StepState.DONE if activity.status in _GOOD else StepState.FAILED
     parameters = {
         "tenant": activity.tenant_id,

@@ -99,7 +99,7 @@ class Answer(NamedTuple):
 def completed_together(answers: Sequence[Answer], *, actor: str = "worker") -> set[UUID]:
     """As `completed` for several runs of one tenant in one transaction; returns those whose output was accepted.
 
-    For work that needs no approval and for whose end nobody waits; of each pipeline run one activity.
+    For work that needs no approval and for whose end nobody waits.
     """
     tenant_id = answers[0].run.tenant_id
     with tenant_scope(tenant_id):

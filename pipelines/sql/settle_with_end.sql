@@ -1,12 +1,14 @@
--- Locks the runs of activities that end well, then notes that their steps have settled: the end of the statement that ends the activities
--- (`transitions.Following`), which leaves them in `moved`. As `settle_step.sql`, for steps that are not branched.
+-- Locks the runs of activities that end well, then notes that their steps, or branches of steps, have settled: the end of the statement that
+-- ends the activities (`transitions.Following`), which leaves them in `moved`. As `settle_step.sql` and `settle_branch.sql` for any number.
 -- Parameters  tenant
--- Returns     settled: each run as it is now, with `settled`: how many of its steps were active, or 0 (this was noted before); nothing for an
---             activity that is none of a step's own, or that goes on.
+-- Returns     settled: for each activity that is a step's own and does not go on, its run as it is now, with `settled`: 1 when the step has
+--             settled by this, else 0 (other branches are under way, or this was noted before); and `state` of the step. Of branches that
+--             settle their step together one has the 1.
 -- Plan        rows are found by arrays of keys, not by joins alone: a plan made while the tables were small stays good.
--- Guarantee   activities are locked before runs, and these in the order of their ids.
+-- Guarantee   activities are locked before runs, and these in the order of their ids. Of two branches that settle at once one is the last:
+--             the run's lock puts them in order, and the update of the count reads what the other has left.
 ended AS MATERIALIZED (
-    SELECT pipeline_run_id, step, run_id FROM moved WHERE NOT again AND step IS NOT NULL AND branch = 0 AND link_kind IS NULL
+    SELECT id AS activity, pipeline_run_id, step, branch, run_id FROM moved WHERE NOT again AND step IS NOT NULL AND link_kind IS NULL
 ), locked AS MATERIALIZED (
     SELECT id FROM pipelines_pipelinerun
     WHERE tenant_id = %(tenant)s AND id = ANY(ARRAY(SELECT pipeline_run_id FROM ended))
@@ -14,14 +16,36 @@ ended AS MATERIALIZED (
 ), step AS (
     UPDATE pipelines_steprun s SET status = 'done', settled_at = clock_timestamp(), output_ref = ended.run_id
     FROM ended JOIN locked ON locked.id = ended.pipeline_run_id
-    WHERE s.run_id = ANY(ARRAY(SELECT id FROM locked)) AND s.step = ANY(ARRAY(SELECT step FROM ended)) AND s.branch = 0
-      AND s.run_id = ended.pipeline_run_id AND s.step = ended.step AND s.status = 'active'
-    RETURNING s.run_id
+    WHERE s.run_id = ANY(ARRAY(SELECT id FROM locked)) AND s.step = ANY(ARRAY(SELECT step FROM ended))
+      AND s.branch = ANY(ARRAY(SELECT branch FROM ended))
+      AND s.run_id = ended.pipeline_run_id AND s.step = ended.step AND s.branch = ended.branch AND s.status = 'active'
+    RETURNING s.run_id, s.step, s.branch
+), branches AS MATERIALIZED (
+    SELECT run_id, step, count(*) AS number FROM step WHERE branch > 0 GROUP BY run_id, step
+), whole AS (
+    UPDATE pipelines_steprun s
+    SET unsettled_branches = s.unsettled_branches - branches.number,
+        status = CASE WHEN s.unsettled_branches > branches.number THEN s.status WHEN s.failed_branches > 0 THEN 'failed' ELSE 'done' END,
+        settled_at = CASE WHEN s.unsettled_branches > branches.number THEN NULL ELSE clock_timestamp() END
+    FROM branches
+    WHERE s.run_id = ANY(ARRAY(SELECT run_id FROM branches)) AND s.step = ANY(ARRAY(SELECT step FROM branches)) AND s.branch = 0
+      AND s.run_id = branches.run_id AND s.step = branches.step
+    RETURNING s.run_id, s.step, s.status, s.unsettled_branches
+), now_settled AS MATERIALIZED (
+    SELECT run_id, step, 'done' AS state FROM step WHERE branch = 0
+    UNION ALL SELECT run_id, step, status FROM whole WHERE unsettled_branches = 0
 ), counted AS MATERIALIZED (
-    -- Of its own, since a statement that looks again at a row for which it has waited must not carry out `step` again.
-    SELECT locked.id, count(step.run_id) AS steps FROM locked LEFT JOIN step ON step.run_id = locked.id GROUP BY locked.id
-), settled AS (
+    -- Of its own, since a statement that looks again at a row for which it has waited must not carry out those above again.
+    SELECT run_id, count(*) AS steps FROM now_settled GROUP BY run_id
+), run_now AS (
     UPDATE pipelines_pipelinerun r SET unsettled = r.unsettled - counted.steps
-    FROM counted WHERE r.tenant_id = %(tenant)s AND r.id = ANY(ARRAY(SELECT id FROM locked)) AND r.id = counted.id
-    RETURNING r.*, counted.steps AS settled
+    FROM counted WHERE r.tenant_id = %(tenant)s AND r.id = ANY(ARRAY(SELECT run_id FROM counted)) AND r.id = counted.run_id
+    RETURNING r.*
+), settled AS (
+    SELECT ended.activity, run_now.*, now_settled.state,
+           CASE WHEN now_settled.run_id IS NULL THEN 0
+                WHEN row_number() OVER (PARTITION BY ended.pipeline_run_id, ended.step ORDER BY ended.activity) = 1 THEN 1 ELSE 0 END AS settled
+    FROM ended
+    LEFT JOIN now_settled ON now_settled.run_id = ended.pipeline_run_id AND now_settled.step = ended.step
+    LEFT JOIN run_now ON run_now.id = ended.pipeline_run_id
 )

@@ -96,7 +96,7 @@ def test_workers_that_are_busy_or_closed_are_not_idle(
     engine: Engine, tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock, soon: None
 ) -> None:
     engine.submit(tenant, "qa")
-    engine.lease.runs |= {uuid7() for _ in range(engine.lease.concurrency)}
+    engine.lease.runs.update(uuid7() for _ in range(engine.lease.concurrency))
     engine.lease.beat()
     _look(lookout, clock)
     engine.lease.runs.clear()

@@ -1,0 +1,341 @@
+"""Runs of agents that answer at once are claimed and recorded several at a time, and nobody can tell afterwards."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from activities import cancellation, dispatch, outputs, quick_work, relay
+from activities.admission import Grant
+from activities.maintenance import invariants
+from activities.models import Activity, ActivityEvent, ActivityRun, OutputSpool, Wake
+from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
+from agents.exceptions import PermanentAgentError, RetryableAgentError
+from pipelines import versions
+from pipelines.models import PipelineRun, StepRun
+from pipelines.submission import NewRun, start_runs
+from tenants.context import tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine, at_once, elsewhere, eventually
+from tests.spending import capped
+
+SEATS = 32
+
+
+@pytest.fixture
+def relief() -> None:
+    """A test that wants this has calls that hang. In the others nobody takes over, however long a call takes on a busy machine."""
+
+
+@pytest.fixture
+def acme(
+    request: pytest.FixtureRequest,
+    engine: Engine,
+    tenant: Tenant,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Tenant]:
+    """Its work is quick, however busy the machine is, and messages go on."""
+    if "relief" not in request.fixturenames:
+        monkeypatch.setattr(quick_work.QuickWork, "_look_on", lambda self: None)
+    settings.ORCHESTRATOR_CONTINUE_SECONDS = 600.0
+    monkeypatch.setattr(quick_work, "QUICK_SECONDS", 1e6)
+    monkeypatch.setattr(quick_work, "SAMPLES", 0)
+    monkeypatch.setattr(dispatch.QUICK_WORK, "times", quick_work.CallTimes())
+    engine.lease.concurrency = SEATS
+    engine.replace_worker()
+    engine.serve(tenant, max_concurrency=SEATS)
+    dispatch.QUICK_WORK.times.note((tenant.pk, "qa"), 0.0)
+    yield tenant
+    assert invariants.check() == []
+
+
+def deliver_at_once(engine: Engine) -> None:
+    """All messages that are there, as to a process whose threads for quick work are busy but for one."""
+    messages = []
+    while (message := engine.take()) is not None:
+        messages.append(message)
+    now = monotonic()
+    dispatch.QUICK_WORK.leave_to_others(
+        quick_work.Held(dispatch.read_message(**each), now) for each in messages[1:]
+    )
+    dispatch.receive(**messages[0])
+    relay.flush()
+    engine.drain()
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many were claimed by each statement."""
+    found: list[int] = []
+    claim = dispatch.transitions.claim
+
+    def counted(wanted: Any, **more: Any) -> Any:
+        found.append(len(wanted))
+        return claim(wanted, **more)
+
+    monkeypatch.setattr(dispatch.transitions, "claim", counted)
+    return found
+
+
+def statuses(tenant: Tenant, ids: list[UUID]) -> Counter[str]:
+    with tenant_scope(tenant.pk):
+        return Counter(Activity.objects.filter(pk__in=ids).values_list("status", flat=True))
+
+
+def test_what_is_granted_at_the_same_moment_is_claimed_and_recorded_together(
+    engine: Engine, acme: Tenant, claims: list[int]
+) -> None:
+    ids = engine.submit(acme, count=80)
+
+    deliver_at_once(engine)
+
+    assert statuses(acme, ids) == {"done": 80}
+    assert len(engine.agent.calls) == 80
+    assert max(claims) == SEATS // quick_work.THREADS
+    assert sum(claims) == 80
+    with tenant_scope(acme.pk):
+        assert set(ActivityRun.objects.values_list("status", flat=True)) == {"completed"}
+
+
+def test_a_run_whose_activity_is_cancelled_during_the_calls_is_refused_and_the_others_count(
+    engine: Engine, acme: Tenant
+) -> None:
+    ids = engine.submit(acme, count=60)
+    gone: list[UUID] = []
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        if len(engine.agent.calls) == 40:
+            gone.append(request.activity_id)
+            elsewhere(lambda: cancellation.cancel(acme.pk, request.activity_id, actor="Ann"))
+        return Completed(Output(content="done"))
+
+    engine.agent.behaviour = behaviour
+    deliver_at_once(engine)
+
+    assert statuses(acme, ids) == {"done": 59, "cancelled": 1}
+    assert engine.status(acme, gone[0]) == "cancelled"
+
+
+def test_an_answer_that_postgresql_refuses_fails_its_own_activity_alone(engine: Engine, acme: Tenant) -> None:
+    ids = engine.submit(acme, count=60)
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        refused = len(engine.agent.calls) == 40
+        return Completed(Output(content="no text: \x00" if refused else "done"))
+
+    engine.agent.behaviour = behaviour
+    with pytest.MonkeyPatch.context() as lax:
+        lax.setattr("agents.well_formed.require", lambda result: None)
+        deliver_at_once(engine)
+
+    assert statuses(acme, ids) == {"done": 59, "failed": 1}
+    with tenant_scope(acme.pk):
+        assert Activity.objects.get(status="failed").error["code"] == "internal_error"
+
+
+def test_faults_and_promises_among_quick_answers_are_each_recorded_as_ever(
+    engine: Engine, acme: Tenant
+) -> None:
+    def behaviour(request: AgentRequest) -> AgentResult:
+        number = int(request.name.rpartition(" ")[2])
+        if number % 10 == 1:
+            raise RetryableAgentError("Not now.", code="not_now")
+        if number % 10 == 2:
+            raise PermanentAgentError("Never.", code="never")
+        return Accepted() if number % 10 == 3 else Completed(Output(content=str(number)))
+
+    engine.agent.behaviour = behaviour
+    ids = engine.submit(acme, count=60)
+    deliver_at_once(engine)
+
+    assert statuses(acme, ids) == {"done": 42, "created": 6, "failed": 6, "in_progress": 6}
+    done = engine.get(acme, ids[17])
+    stored = outputs.read(acme.pk, done.output_ref)
+    assert stored is not None
+    assert stored.content == "17"
+
+
+def test_what_waits_behind_a_call_that_hangs_is_called_and_recorded_by_others(
+    engine: Engine, acme: Tenant, relief: None
+) -> None:
+    """The call ends when all others of its group have been recorded: without others it would never."""
+    ids = engine.submit(acme, count=60)
+    under_way: list[int] = []
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        if len(engine.agent.calls) == 40:
+            under_way.append(statuses(acme, ids)["in_progress"])
+            elsewhere(lambda: eventually(lambda: statuses(acme, ids)["in_progress"] == 1, 60))
+        return Completed(Output(content="done"))
+
+    engine.agent.behaviour = behaviour
+    deliver_at_once(engine)
+    eventually(lambda: engine.drain() or statuses(acme, ids)["done"] == 60, 60)
+
+    assert under_way[0] > 1
+    assert len(engine.agent.calls) == 60
+
+
+def test_grants_that_were_left_to_threads_whose_calls_hang_are_run_all_the_same(
+    engine: Engine, acme: Tenant, relief: None
+) -> None:
+    first = engine.submit(acme)
+    message = engine.take()
+    assert message is not None
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        if request.activity_id == first[0]:
+            late = elsewhere(lambda: engine.submit(acme, count=3))
+            elsewhere(engine.drain)
+            elsewhere(lambda: eventually(lambda: statuses(acme, late)["done"] == 3, 60))
+        return Completed(Output(content="done"))
+
+    engine.agent.behaviour = behaviour
+    with pytest.MonkeyPatch.context() as fewer:
+        fewer.setattr(quick_work, "THREADS", 1)
+        engine.lease.concurrency = 10
+        dispatch.receive(**message)
+
+    assert engine.status(acme, first[0]) == "done"
+
+
+def test_work_under_a_budget_is_claimed_as_far_as_its_money_goes(engine: Engine, acme: Tenant) -> None:
+    capped(acme, "25", unit="runs")
+    ids = engine.submit(acme, count=60)
+
+    deliver_at_once(engine)
+
+    assert statuses(acme, ids) == {"done": 25, "created": 35}
+
+
+def test_two_deliveries_of_the_same_messages_in_opposite_orders_run_each_once(
+    engine: Engine, acme: Tenant
+) -> None:
+    engine.submit(acme, count=12)
+    messages = []
+    while (message := engine.take()) is not None:
+        messages.append(message)
+    held = [
+        Grant(UUID(each["activity"]), UUID(each["tenant"]), each["role"], each["grant"], started=True)
+        for each in messages
+    ]
+
+    def run(grants: list[Grant]) -> Callable[[], Any]:
+        now = monotonic()
+        return lambda: dispatch._run([quick_work.Held(grant, now) for grant in grants], engine.lease)
+
+    at_once(run(held), run(held[::-1]))
+    relay.flush()
+
+    assert len(engine.agent.calls) == 12
+
+
+# Whatever is recorded together leaves the same rows as its members one by one, in any order.
+
+STEPS: dict[str, list[dict[str, Any]]] = {
+    "chain": [{"id": "a"}, {"id": "b", "depends_on": ["a"]}, {"id": "c", "depends_on": ["b"]}],
+    "diamond": [
+        {"id": "a"},
+        {"id": "b", "depends_on": ["a"]},
+        {"id": "c", "depends_on": ["a"]},
+        {"id": "d", "depends_on": ["b", "c"]},
+    ],
+    "parallel": [{"id": "a"}, {"id": "b"}, {"id": "c"}, {"id": "d", "depends_on": ["a", "b", "c"]}],
+    "fan": [
+        {"id": "a"},
+        {"id": "each", "depends_on": ["a"], "for_each": "params.numbers"},
+        {"id": "joined", "depends_on": ["each"]},
+    ],
+    "failing": [
+        {"id": "a"},
+        {"id": "breaks", "depends_on": ["a"]},
+        {"id": "spared", "depends_on": ["breaks"], "on_upstream_failure": "continue"},
+        {"id": "lost", "depends_on": ["breaks"]},
+    ],
+    "chosen": [
+        {"id": "a"},
+        {"id": "left", "depends_on": ["a"], "when": "params.numbers[0] == 1"},
+        {"id": "right", "depends_on": ["a"], "when": "params.numbers[0] == 2"},
+        {"id": "both", "depends_on": ["left", "right"]},
+    ],
+    "approved": [{"id": "a", "requires_approval": True}, {"id": "b", "depends_on": ["a"]}],
+}
+
+
+def answer_by_step(request: AgentRequest) -> AgentResult:
+    if request.pipeline_step == "breaks":
+        raise PermanentAgentError("It broke.", code="broke")
+    return Completed(Output(content=f"{request.pipeline_step}", data={"params": dict(request.params)}))
+
+
+def rows_of(tenant: Tenant) -> list[Any]:
+    """What is kept of all runs, without ids and times."""
+    with tenant_scope(tenant.pk):
+        found = []
+        for run in PipelineRun.objects.order_by("labels__number"):
+            activities = list(Activity.objects.filter(pipeline_run_id=run.pk))
+            names = {activity.pk: (activity.step, activity.branch, activity.round) for activity in activities}
+            outputs_of = {
+                spooled.activity_id: (spooled.content, spooled.data)
+                for spooled in OutputSpool.objects.filter(activity_id__in=names)
+            }
+            found.append(
+                {
+                    "run": (run.status, run.failed, run.unsettled, run.finished_at is not None),
+                    "steps": sorted(
+                        (row.step, row.branch, row.status, row.reason, names.get(row.activity_id), row.output_ref is not None,
+                         row.unsettled_branches, row.failed_branches, row.settled_at is not None)
+                        for row in StepRun.objects.filter(run_id=run.pk)
+                    ),
+                    "activities": sorted(
+                        (names[row.pk], row.status, row.fence, row.attempts, row.version, row.priority, row.link_kind or "",
+                         row.finished_at is not None, outputs_of.get(row.pk))
+                        for row in activities if row.agent_role
+                    ),
+                    "history": sorted(
+                        (names[event.activity_id], event.seq, event.verb, event.source or "", event.target, event.actor,
+                         event.run_id is not None)
+                        for event in ActivityEvent.objects.filter(activity_id__in=names)
+                    ),
+                    "wakes": sorted(
+                        (names[wake.activity_id], wake.reason, wake.state, wake.run_id is not None)
+                        for wake in Wake.objects.filter(activity_id__in=names)
+                    ),
+                }
+            )  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_is_recorded_together_leaves_the_same_rows_as_one_by_one(
+    engine: Engine, acme: Tenant, other_tenant: Tenant, settings: Any, claims: list[int], seed: int
+) -> None:
+    engine.serve(other_tenant, max_concurrency=SEATS)
+    engine.agent.behaviour = answer_by_step
+    mixed = [(key, numbers) for key in STEPS for numbers in ([1, 2, 3], [2], [3, 1]) for _ in range(2)]
+    chance = random.Random(seed)
+    for tenant, together in ((acme, 16), (other_tenant, 1)):
+        settings.ORCHESTRATOR_RUNS_TOGETHER = together
+        dispatch.QUICK_WORK.times.note((tenant.pk, "qa"), 0.0)
+        order = list(enumerate(mixed))
+        chance.shuffle(order)
+        for key, steps in STEPS.items():
+            definition = {"key": key, "name": key, "steps": [{"agent_role": "qa", **step} for step in steps]}
+            versions.save(tenant.pk, definition, actor="test")
+        for number, (key, numbers) in order:
+            labels = {"number": f"{number:03}"}
+            start_runs(tenant.pk, key, [NewRun(params={"numbers": numbers}, labels=labels)], actor="test")
+        claims.clear()
+        engine.drain()
+        assert (max(claims) > 1) == (together > 1)
+
+    one_by_one, all_together = rows_of(other_tenant), rows_of(acme)
+    assert len(one_by_one) == len(mixed)
+    assert all_together == one_by_one
