@@ -215,7 +215,7 @@ def _given(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[st
     return {
         "tenant": tenant_id,
         "actor": actor,
-        "rows": JsonArray(wire_json.dumps(row, default=str) for row in rows),
+        "rows": JsonArray(wire_json.dumps_stored(row, default=str) for row in rows),
     }
 
 

@@ -81,10 +81,10 @@ class EventAdmin(RecordAdmin):
 
 @admin.register(FreshEvent)
 class FreshEventAdmin(RecordAdmin):
-    list_display = ("id", "tenant", "activity_id", "first_seq", "last_seq", "kind", "at", "pipeline_run_id")
+    list_display = ("id", "tenant", "activities", "kind", "activity_id", "at", "pipeline_run_id")
     list_filter = (TenantFilter,)
     search_fields = ("tenant__slug",)
-    fields = ("tenant", "activity_id", "first_seq", "last_seq", "kind", "at", "pipeline_run_id", "data")
+    fields = ("tenant", "activities", "seqs", "kind", "activity_id", "at", "pipeline_run_id", "data")
 
 
 @admin.register(EventLog)

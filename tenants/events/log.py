@@ -27,7 +27,7 @@ from tenants.exceptions import TenantError
 from tenants.models.events import Event, EventLog, FreshEvent, WebhookDelivery, WebhookDeliveryState
 from tenants.sql import Statement
 
-BATCH = 1_000  # fresh rows numbered under one lock
+BATCH = 250  # fresh rows numbered under one lock, each with a change of 16 activities at most
 PATIENCE_SECONDS = 2.0  # of a page for what nobody has read for days; the next page goes on with it
 WINDOW = 5_000  # events looked through for one page, so that a filter which fits nothing ends, too
 LISTENED = timedelta(seconds=60)  # three renewals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
@@ -12,21 +13,26 @@ from tenants.models.base import Tenant, TenantOwned, TenantPart, TenantQuerySet
 class FreshEvent(TenantPart):
     """What has happened and has no number yet: written by a trigger in the transaction of the change, gone as soon as somebody reads.
 
-    Changes of an activity are only pointed at, in its history; what else happens is told by the row itself.
+    Changes of activities are only pointed at, in their histories, those of one statement by a row or a few; what else happens is told by
+    the row itself.
     """
 
     # In the database the key is (tenant, id), the only index: rows are found by tenant, and a sequence makes ids unique.
     id = models.BigAutoField(primary_key=True)
+    activities = ArrayField(models.UUIDField(), null=True, help_text="Whose histories have more to say.")
+    seqs = ArrayField(
+        models.IntegerField(),
+        null=True,
+        help_text="The first place in each of these histories, then the last in each.",
+    )
     activity_id = models.UUIDField(null=True)
-    first_seq = models.IntegerField(null=True, help_text="Of the activity's history.")
-    last_seq = models.IntegerField(null=True)
-    kind = models.CharField(max_length=32, null=True, help_text="Empty: as the history says.")
+    kind = models.CharField(max_length=32, null=True, help_text="Empty: as the histories say.")
     at = models.DateTimeField(null=True)
     pipeline_run_id = models.UUIDField(null=True)
     data = models.JSONField(null=True)
 
     def __str__(self) -> str:
-        return self.kind or f"{self.activity_id} {self.first_seq}"
+        return self.kind or f"{len(self.activities or ())} activities"
 
 
 class Event(TenantPart):

@@ -98,7 +98,7 @@ def test_what_a_plan_reads_does_not_grow_with_what_waits_and_what_has_ended(
     in_bulk, in_steps, in_upkeep = submitted - before, ended - submitted, over - ended
     assert in_bulk.total() < 6 * WAITING, in_bulk.most_common(5)
     assert in_steps.total() < 100 * ACTIVITIES, in_steps.most_common(5)
-    assert numbered > WAITING
+    assert numbered > WAITING / 16
     # A page reads once more what the pages before it have deleted, as long as somebody's snapshot may still see that.
     assert in_upkeep.total() < 20 * numbered, in_upkeep.most_common(5)
 

@@ -6,14 +6,14 @@ WITH oldest AS (
     SELECT f.id, coalesce(f.at, e.at) AS at
     FROM (SELECT * FROM tenants_freshevent WHERE tenant_id = %(tenant)s ORDER BY tenant_id, id LIMIT %(limit)s) f
     LEFT JOIN LATERAL (
-        SELECT at FROM activities_activityevent WHERE activity_id = f.activity_id AND seq = f.first_seq OFFSET 0
+        SELECT at FROM activities_activityevent WHERE activity_id = f.activities[1] AND seq = f.seqs[1] OFFSET 0
     ) e ON true
 ), dropped AS (
     DELETE FROM tenants_freshevent
     WHERE tenant_id = %(tenant)s AND id = ANY(ARRAY(SELECT id FROM oldest WHERE coalesce(at, '-infinity') < %(before)s))
     RETURNING id
 ), told AS (
-    -- Of an activity that is deleted there is nothing to miss.
+    -- Of activities that are deleted there is nothing to miss.
     SELECT FROM dropped JOIN oldest USING (id) WHERE oldest.at IS NOT NULL
 ), counted AS (
     UPDATE tenants_eventlog SET last_number = last_number + (SELECT count(*) FROM told)

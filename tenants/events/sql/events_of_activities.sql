@@ -1,4 +1,4 @@
--- The trigger that notes that an activity has events without numbers, which `record.sql` attaches, and the bell.
+-- The trigger that notes which activities have events without numbers, which `record.sql` attaches, and the bell.
 -- A change rings the bell only where somebody follows the tenant's log, and only for the first event that nobody has numbered yet:
 -- NOTIFY makes commits wait for each other, so that work nobody follows must not pay for it. Followers look again after each find, and
 -- once a second in any case.
@@ -17,8 +17,15 @@ BEGIN
     IF EXISTS (SELECT FROM tenants_eventlog log WHERE log.tenant_id IN (SELECT tenant_id FROM added) AND log.listened_until > now()) THEN
         PERFORM events_ring(tenant_id) FROM (SELECT DISTINCT tenant_id FROM added) concerned;
     END IF;
-    -- What is to be said of it is found when it is numbered: the history itself is the event until then.
-    INSERT INTO tenants_freshevent (tenant_id, activity_id, first_seq, last_seq)
-    SELECT tenant_id, activity_id, min(seq), max(seq) FROM added GROUP BY tenant_id, activity_id ORDER BY min(at), activity_id;
+    -- What is to be said of them is found when it is numbered: the histories themselves are the events until then. A row points at 16
+    -- histories at most, so that whoever numbers rows knows about how much that is.
+    INSERT INTO tenants_freshevent (tenant_id, activities, seqs)
+    SELECT tenant_id, array_agg(activity_id ORDER BY place), array_agg(first_seq ORDER BY place) || array_agg(last_seq ORDER BY place)
+    FROM (
+        SELECT tenant_id, activity_id, min(seq) AS first_seq, max(seq) AS last_seq,
+               row_number() OVER (PARTITION BY tenant_id ORDER BY min(at), activity_id) AS place
+        FROM added GROUP BY tenant_id, activity_id
+    ) changed
+    GROUP BY tenant_id, (place - 1) / 16 ORDER BY min(place);
     RETURN NULL;
 END $$;

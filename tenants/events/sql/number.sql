@@ -1,6 +1,6 @@
 -- Gives what is fresh of a tenant, from the oldest on, its numbers, and makes a delivery for each webhook that wants it. The row of the
 -- tenant's log is locked by this transaction.
--- Parameters  tenant; last: the last number given; limit: of fresh rows, each with the events of one statement about one activity
+-- Parameters  tenant; last: the last number given; limit: of fresh rows, each with the events of one statement about 16 activities at most
 -- Returns     how many fresh rows there were, and how many events
 -- Guarantee   an event gets one number, and at most one delivery per webhook. What has not committed yet is numbered later, higher.
 --             What happened is told as the history has it, whose work it was as the activity says now.
@@ -11,7 +11,7 @@ WITH taken AS (
     WHERE tenant_id = %(tenant)s AND id = ANY(ARRAY(SELECT id FROM tenants_freshevent WHERE tenant_id = %(tenant)s ORDER BY tenant_id, id LIMIT %(limit)s))
     RETURNING *
 ), of_activities AS (
-    SELECT t.id, e.seq, made.place, made.kind, e.at, e.activity_id, a.pipeline_run_id, jsonb_strip_nulls(jsonb_build_object(
+    SELECT t.id, history.nth, e.seq, made.place, made.kind, e.at, e.activity_id, a.pipeline_run_id, jsonb_strip_nulls(jsonb_build_object(
                'status', e.target, 'previous_status', e.source, 'agent_role', a.agent_role, 'human_role', a.human_role,
                'parent', a.parent_id, 'link_kind', a.link_kind, 'step', a.step, 'schedule', a.schedule_id,
                'deliverable', a.deliverable_id, 'run', e.run_id,
@@ -21,12 +21,17 @@ WITH taken AS (
                'error_code', CASE WHEN e.target = 'failed' THEN substring(e.detail -> 'error' ->> 'code' FROM '^[a-z][a-z0-9_]{0,39}$') END)) AS data
     FROM taken t
     CROSS JOIN LATERAL (
-        SELECT * FROM activities_activityevent WHERE activity_id = t.activity_id AND seq BETWEEN t.first_seq AND t.last_seq OFFSET 0
+        SELECT activity, nth, t.seqs[nth] AS first_seq, t.seqs[cardinality(t.activities) + nth] AS last_seq
+        FROM unnest(t.activities) WITH ORDINALITY AS u(activity, nth)
+    ) history
+    CROSS JOIN LATERAL (
+        SELECT * FROM activities_activityevent
+        WHERE activity_id = history.activity AND seq BETWEEN history.first_seq AND history.last_seq OFFSET 0
     ) e
     CROSS JOIN LATERAL (
         SELECT pipeline_run_id, agent_role, human_role, parent_id, link_kind, step, schedule_id, deliverable_id, assignee_type, is_approval_gate,
             attempts
-        FROM activities_activity WHERE id = t.activity_id OFFSET 0
+        FROM activities_activity WHERE id = history.activity OFFSET 0
     ) a
     CROSS JOIN LATERAL (
         SELECT 0 AS place, CASE
@@ -45,14 +50,14 @@ WITH taken AS (
     ) made
     WHERE t.kind IS NULL
 ), told AS (
-    SELECT id, seq, place, kind, at, activity_id, pipeline_run_id, data FROM of_activities
+    SELECT id, nth, seq, place, kind, at, activity_id, pipeline_run_id, data FROM of_activities
     UNION ALL
-    SELECT id, 0, 0, kind, at, activity_id, pipeline_run_id, data FROM taken WHERE kind IS NOT NULL
+    SELECT id, 0, 0, 0, kind, at, activity_id, pipeline_run_id, data FROM taken WHERE kind IS NOT NULL
 ), numbered AS (
     INSERT INTO tenants_event (id, tenant_id, number, kind, at, activity_id, pipeline_run_id, data)
-    SELECT nextval('tenants_freshevent_id_seq'), %(tenant)s, %(last)s + row_number() OVER (ORDER BY id, seq, place),
+    SELECT nextval('tenants_freshevent_id_seq'), %(tenant)s, %(last)s + row_number() OVER (ORDER BY id, nth, seq, place),
            kind, at, activity_id, pipeline_run_id, data
-    FROM told ORDER BY id, seq, place
+    FROM told ORDER BY id, nth, seq, place
     RETURNING number, kind
 ), counted AS (
     UPDATE tenants_eventlog SET last_number = %(last)s + (SELECT count(*) FROM numbered) WHERE tenant_id = %(tenant)s
