@@ -10,13 +10,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 import pytest
 from django.db import connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 
-from activities import backlog, publishing, relay
+from activities import backlog, dispatch, publishing, quick_work, relay
 from activities.admission import scripts
 from agents import configuration, scheduler_settings
 from agents.contracts import Accepted
@@ -127,6 +128,35 @@ def test_a_pipeline_step_takes_5_statements_in_2_transactions(
     assert dict(counts) == {
         "statements": 12 * 5, "transactions": 24, "round trips": 12 * 3, "scripts": 13,
     }  # fmt: skip
+
+
+def test_quick_steps_that_are_granted_together_take_as_many_statements_as_one(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quick_work, "QUICK_SECONDS", math.inf)
+    monkeypatch.setattr(quick_work.QuickWork, "_look_on", lambda self: None)
+    for _ in range(quick_work.SAMPLES):
+        dispatch.QUICK_WORK.times.note((acme.pk, "qa"), 0.0)
+    steps = [{"id": f"s{number}", "agent_role": "qa"} for number in range(3)]
+    versions.save(acme.pk, {"key": "chain", "name": "Chain", "steps": steps}, actor="test")
+
+    def cost(runs: int) -> Counter[str]:
+        start_runs(acme.pk, "chain", [NewRun() for _ in range(runs)], actor="test")
+        relay.flush()
+        messages = [message for _ in range(runs) if (message := engine.take())]
+        with counted(monkeypatch) as counts:
+            dispatch.QUICK_WORK.leave_to_others(
+                quick_work.Held(dispatch.read_message(**message), monotonic()) for message in messages[1:]
+            )
+            dispatch.receive(**messages[0])
+        return counts
+
+    cost(1)
+    one, five = cost(1), cost(5)
+
+    # As for one, but that what follows is noted run by run before it is sent as one statement.
+    assert (one["transactions"], one["round trips"]) == (6, 9)
+    assert (five["transactions"], five["round trips"], five["scripts"]) == (6, 9, one["scripts"])
 
 
 def test_a_run_starts_with_4_statements_in_3_round_trips_however_many_start_together(

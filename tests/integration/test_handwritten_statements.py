@@ -10,7 +10,7 @@ from django.db.utils import Error
 from psycopg.types.json import Jsonb
 
 from tenants.context import OWNER
-from tenants.sql import Statement
+from tenants.sql import JsonArray, Statement
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,47 @@ def test_what_a_statement_changes_is_undone_with_its_transaction() -> None:
         assert note.run({"id": 1}, using=OWNER) == []
         transaction.set_rollback(True, using=OWNER)
     assert count.run({}, using=OWNER)[0].found == 0
+
+
+def test_statements_that_do_the_same_with_lists_become_one_when_they_are_sent() -> None:
+    _do("CREATE TEMPORARY TABLE listed (id int, of text, place jsonb)")
+    add = Statement(
+        "add",
+        "INSERT INTO listed SELECT i, %(of)s, %(places)s::jsonb FROM unnest(%(ids)s::int[]) AS i RETURNING id, place",
+    )
+    lists = ("ids", "places")
+    with transaction.atomic(using=OWNER):
+        first = add.run_with_next(
+            {"ids": [1], "of": "a", "places": JsonArray([b"1"])}, using=OWNER, lists=lists
+        )
+        other = add.run_with_next({"ids": [9], "of": "b", "places": JsonArray()}, using=OWNER, lists=lists)
+        second = add.run_with_next(
+            {"ids": [2, 3], "of": "a", "places": JsonArray([b'{"x": 2}'])}, using=OWNER, lists=lists
+        )
+        rows = [(row.id, row.place) for row in second.fetched()]  # sends all of them, in their order
+        late = add.run_with_next({"ids": [4], "of": "a", "places": JsonArray()}, using=OWNER, lists=lists)
+
+    both = [1, {"x": 2}]
+    assert rows == [(1, both), (2, both), (3, both)]
+    assert first.fetched() == second.fetched()
+    assert [row.id for row in other.fetched()] == [9]
+    assert [(row.id, row.place) for row in late.fetched()] == [(4, [])]
+
+
+def test_lists_whose_values_cannot_be_written_leave_the_connection_as_it_was() -> None:
+    add = Statement("add", "SELECT name FROM unnest(%(names)s::text[]) AS name")
+    with pytest.raises(Error, match="NUL"), transaction.atomic(using=OWNER):
+        add.run_with_next({"names": ["\x00"]}, using=OWNER, lists=("names",))
+    with transaction.atomic(using=OWNER):
+        fine = add.run_with_next({"names": ["x"]}, using=OWNER, lists=("names",))
+    assert [row.name for row in fine.fetched()] == ["x"]
+
+
+def test_outside_of_a_transaction_lists_are_sent_at_once() -> None:
+    add = Statement("add", "SELECT name FROM unnest(%(names)s::text[]) AS name")
+    assert [
+        row.name for row in add.run_with_next({"names": ["x"]}, using=OWNER, lists=("names",)).fetched()
+    ] == ["x"]
 
 
 def test_a_refused_statement_raises_the_error_of_django_and_may_be_run_again() -> None:

@@ -18,6 +18,7 @@ from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from agents.exceptions import RetryableAgentError
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
+from tenants.context import tenant_scope
 from tenants.events import log
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -41,8 +42,9 @@ def answer(request: AgentRequest) -> AgentResult:
 
 
 def analyze() -> None:
+    """Also rid tables of what earlier tests have deleted: the planner looks at the ends of indexes, through all that is dead there."""
     with connections["owner"].cursor() as cursor:
-        cursor.execute("ANALYZE")
+        cursor.execute("VACUUM ANALYZE")
 
 
 def rows_read() -> Counter[str]:
@@ -89,16 +91,18 @@ def test_what_a_plan_reads_does_not_grow_with_what_waits_and_what_has_ended(
     submitted = rows_read()
     run_pipelines(engine, tenant, RUNS)
     ended = rows_read()
-    numbered = 0
-    while found := log.number(tenant.pk):
-        numbered += found
+    with tenant_scope(tenant.pk):
+        before_numbering = log.position_of_log(tenant.pk)[1]
+    log.number_unread(tenant.pk)
     over = rows_read()
+    with tenant_scope(tenant.pk):
+        numbered = log.position_of_log(tenant.pk)[1] - before_numbering
 
     assert len(engine.agent.calls) == (RUNS + 1) * 6
     in_bulk, in_steps, in_upkeep = submitted - before, ended - submitted, over - ended
     assert in_bulk.total() < 6 * WAITING, in_bulk.most_common(5)
     assert in_steps.total() < 100 * ACTIVITIES, in_steps.most_common(5)
-    assert numbered > WAITING / 16
+    assert numbered > WAITING
     # A page reads once more what the pages before it have deleted, as long as somebody's snapshot may still see that.
     assert in_upkeep.total() < 20 * numbered, in_upkeep.most_common(5)
 
