@@ -23,7 +23,7 @@ from uuid import UUID
 
 import orjson
 from django.conf import settings
-from django.db import connections
+from django.db import connections, transaction
 
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
@@ -330,7 +330,9 @@ _PROMOTE = """
 
 def promote(limit: int | None = None) -> int:
     """Offer what has become due; returns how many activities."""
-    with connections[SYSTEM].cursor() as cursor:
+    with transaction.atomic(using=SYSTEM), connections[SYSTEM].cursor() as cursor:
+        # Whatever the statistics say: in the order of the index of what is due, never through all that waits and sorted.
+        cursor.execute("SET LOCAL enable_sort = off")
         cursor.execute(_PROMOTE, [limit or settings.ORCHESTRATOR_PROMOTE_PER_TICK])
         ids = [row[0] for row in cursor.fetchall()]
     if not ids:

@@ -113,6 +113,7 @@ STARTS_THREADS = {
     "activities.leases": "heartbeat and watchdog",
     "activities.worker": "somebody looks after the host",
     "activities.relay": "the relay of this process",
+    "activities.quick_work": "what waits behind a call that takes long is taken over",
     "activities.run_logs": "what agents say is written without their waiting for it",
     "tenants.postgresql.base": "a server that is silent is tried by one thread, and nobody waits for it",
     "tenants.events.hub": "carries the event streams of this process",

@@ -132,7 +132,7 @@ def test_an_answer_that_postgresql_refuses_fails_its_own_activity_alone(engine: 
 
     engine.agent.behaviour = behaviour
     with pytest.MonkeyPatch.context() as lax:
-        lax.setattr("agents.well_formed.require", lambda result: None)
+        lax.setattr("agents.response_parser.require_well_formed", lambda result: None)
         deliver_at_once(engine)
 
     assert statuses(acme, ids) == {"done": 59, "failed": 1}
