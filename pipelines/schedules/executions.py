@@ -1,6 +1,6 @@
-"""Executions: one firing at work. How they begin, which of them are under way, and how they are called off.
+"""Executions: one firing at work. How they begin, which of them are under way, and how they are cancelled.
 
-An execution is active while one of its jobs has not ended, also when that waits for a person. One that is called off is `cancelled` at
+An execution is active while one of its jobs has not ended, also when that waits for a person. One that is cancelled has the status at
 once, and has finished when the last of its jobs has been ended; a crash in between leaves it to the background task.
 """
 

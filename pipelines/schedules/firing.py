@@ -145,7 +145,7 @@ def _fire_locked(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> 
         return record(tenant_id, looks, now) if looks else []
 
 
-# Looking: which times of a schedule have come since the last look, and which of them were missed.
+# Which times of a schedule have come since the last look, and which of them were missed.
 
 
 INSTANT = timedelta(microseconds=1)
@@ -204,7 +204,7 @@ def _on_time(
     return timedelta()
 
 
-# Recording: what has come of several schedules goes on record, and what is to begin begins, with a handful of statements for all of it.
+# The times of several schedules go on record, and their executions begin, with a handful of statements for all of them.
 
 
 def record(tenant_id: UUID, looks: Sequence[Look], now: datetime) -> list[UUID]:
@@ -274,7 +274,7 @@ def record_of(look: Look, nominal: datetime, state: str, reason: str) -> Firing:
     return Firing(tenant_id=tenant_id, schedule_id=look.key, nominal_at=nominal, state=state, reason=reason)
 
 
-# Overlapping: what becomes of a time that comes while an earlier execution is under way.
+# What happens to a time that comes while an earlier execution is under way.
 
 
 ACTOR = "schedule"
@@ -320,14 +320,14 @@ def judged(
 
 
 def replace(fired: Iterable[Schedule]) -> None:
-    """Call off what is under way where the schedule says so."""
+    """Cancel what is under way, where the schedule says so."""
     for schedule in fired:
         if schedule.overlap == Overlap.CANCEL_RUNNING:
             for execution in executions.active(schedule).order_by("pk").select_for_update(of=("self",)):
                 executions.call_off(execution, actor=ACTOR, reason=REPLACED)
 
 
-# Moving on: up to where everything of a schedule is on record, when to look again, and what becomes of one that is over.
+# Afterwards: up to where everything of a schedule is on record, when to look again, and what happens to a schedule that is over.
 
 
 _MOVE_ON = Statement.load(Path(__file__).parent.parent / "sql", "move_on_schedules")
@@ -349,11 +349,11 @@ def move_on(tenant_id: UUID, looks: Sequence[Look], fired: Collection[UUID], now
     )
     for look in looks:
         if following[look.key] is None:
-            _lay_down(look.schedule, fired=look.key in fired)
+            _end_schedule(look.schedule, fired=look.key in fired)
 
 
-def _lay_down(schedule: Schedule, *, fired: bool) -> None:
-    """Nothing follows any more. A time that was only skipped stays on record, so then the schedule does, too."""
+def _end_schedule(schedule: Schedule, *, fired: bool) -> None:
+    """No time follows. A one-time schedule that only skipped its time is not deleted, so that the record of the skip stays."""
     if schedule.repeat == "once" and fired and schedule.after_once == AfterOnce.DELETE:
         beat.forget(schedule)
         schedule.delete()
