@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import django_filters
-from django.db.models import QuerySet
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from tenants.api.documentation import operation
 from tenants.api.filters import StrictFilterSet
+from tenants.api.resources import ListResource, described
 from tenants.api.serializers import ResponseSerializer
-from tenants.api.views import TenantViewSet
 from tenants.models import Role
 from tenants.models.audit import AuditEntry
 
@@ -63,12 +59,9 @@ class AuditFilter(StrictFilterSet):
     since = django_filters.IsoDateTimeFilter(field_name="at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="at", lookup_expr="lt")
 
-    class Meta:
-        model = AuditEntry
-        fields: tuple[str, ...] = ()
 
-
-class AuditList(TenantViewSet):
+@described(many="The audit trail, newest first")
+class AuditList(ListResource):
     queryset = AuditEntry.objects
     serializer_class = AuditEntrySerializer
     filterset_class = AuditFilter
@@ -76,12 +69,3 @@ class AuditList(TenantViewSet):
     ordering = ("-number",)
     scope = "audit"
     required_role = Role.ADMIN
-
-    def get_queryset(self) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset()
-        return rows
-
-    @operation("The audit trail, newest first", answer=AuditEntrySerializer(many=True), refusals=(400,))
-    def list(self, request: Request) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(AuditEntrySerializer(page, many=True).data)

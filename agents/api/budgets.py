@@ -135,10 +135,6 @@ class BudgetFilter(StrictFilterSet):
     unit = django_filters.ChoiceFilter(choices=BudgetUnit.choices)
     period = django_filters.ChoiceFilter(choices=BudgetPeriod.choices)
 
-    class Meta:
-        model = Budget
-        fields: tuple[str, ...] = ()
-
 
 @described(many="The budgets", one="One budget")
 class BudgetViewSet(VersionedResource):

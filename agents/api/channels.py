@@ -60,10 +60,6 @@ class ChannelFilter(StrictFilterSet):
     kind = django_filters.CharFilter()
     status = django_filters.ChoiceFilter(field_name="standing", choices=ChannelStatus.choices)
 
-    class Meta:
-        model = Channel
-        fields: tuple[str, ...] = ()
-
 
 CHANGE: dict[str, Any] = {
     "answer": ChannelSerializer,

@@ -53,10 +53,6 @@ class DeploymentFilter(StrictFilterSet):
     environment = django_filters.ChoiceFilter(choices=AgentVersionDeployment.Environment.choices)
     current = FlagFilter(field_name="replaced_at", lookup_expr="isnull")
 
-    class Meta:
-        model = AgentVersionDeployment
-        fields: tuple[str, ...] = ()
-
 
 INTO_PRODUCTION: dict[str, Any] = {
     "request": NothingSerializer,

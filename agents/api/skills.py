@@ -106,10 +106,6 @@ class SkillFilter(StrictFilterSet):
     enabled = FlagFilter()
     role = django_filters.CharFilter(method="of_role", help_text="What agents of this role may know.")
 
-    class Meta:
-        model = Skill
-        fields: tuple[str, ...] = ()
-
     def of_role(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
         return rows.filter(Q(roles=[]) | Q(roles__contains=[value]))
 
