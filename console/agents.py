@@ -28,7 +28,7 @@ from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at
 
-CHANGED = "It has changed since you looked: see what is in production now, and decide anew."
+CHANGED = "It has changed since you looked: see what is in production now, and decide again."
 LONGEST_REVISION = 9  # digits
 
 

@@ -138,5 +138,5 @@ class InboxViewSet(ListResource):
         version = rows.values_list("version", flat=True).first()
         if version is not None and version != item["version"]:
             raise PreconditionFailed(
-                f"The item is at version {version} by now. Read it again and decide anew."
+                f"The item is at version {version} by now. Read it again and decide again."
             )

@@ -1,4 +1,4 @@
-"""Counters of the whole platform, and how far in the history they have come. They belong to no tenant and name none."""
+"""Counters of the whole platform, and up to which event they have counted. They belong to no tenant and name none."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SystemJob(models.Model):
 
 
 class Counter(models.Model):
-    """What happened so often. A histogram has a row for each bucket, which counts what fell into this bucket alone."""
+    """How often something happened. A histogram has one row for each bucket, which counts only what fell into that bucket."""
 
     name = models.CharField(max_length=32)
     role = models.CharField(
@@ -97,11 +97,11 @@ class CountingMark(models.Model):
         return f"up to {self.counted}"
 
 
-# What is not as it should be on the platform, for as long as it lasts. It belongs to no tenant; the alerts about it do.
+# Problems of the platform, for as long as they last. They belong to no tenant; the alerts about them do.
 
 
 class Condition(models.Model):
-    """One that people were told of. The row goes when it is over, in the transaction in which they are told of that."""
+    """A problem that people were notified of. The row is deleted when it is over, in the transaction that notifies them of the end."""
 
     name = models.CharField(max_length=400, unique=True, help_text="Its kind and what it concerns.")
     kind = models.CharField(max_length=32, help_text="The kind of its alerts.")
@@ -123,7 +123,7 @@ class Condition(models.Model):
 class FailuresInARow(TenantOwned):
     """How often the runs of a role, or of what a schedule starts, have failed one after the other. The row goes with the first success.
 
-    Runs that were asked to come back later, or ended for want of money or of a server, say nothing. Written with the counters.
+    Runs that were told to try again later, or ended because money or a server was missing, do not count. Written with the counters.
     """
 
     class Kind(models.TextChoices):

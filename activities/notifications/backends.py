@@ -337,7 +337,7 @@ SECONDS = 10.0  # from the name service to the last byte; a receiver of alerts h
 MOST_BYTES = 64 * 1024  # of an answer that nobody needs
 
 _RETRYABLE = frozenset({408, 425, 429})
-#: The answer was a success that only its length or its encoding kept from being read.
+#: The receiver has accepted it; only its answer was too long, or in an encoding that is not read.
 _ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
 
 

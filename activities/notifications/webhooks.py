@@ -1,7 +1,7 @@
-"""Webhooks: events of a tenant, sent to programs outside, signed after Standard Webhooks and repeated until they are taken.
+"""Webhooks: events of a tenant are sent to programs outside, signed as Standard Webhooks says, and repeated until they are accepted.
 
-Whoever numbers an event writes a delivery for each webhook that wants it, in the same transaction (`tenants/events/sql/number.sql`).
-Deliverers carry them out from a queue, with no transaction open. A delivery may arrive twice and always has the same `webhook-id`.
+The statement that numbers an event (`tenants/events/sql/number.sql`) also writes a delivery for each webhook that wants it, in the same
+transaction. Workers send deliveries from a queue, with no transaction open. A delivery may arrive twice, always with the same `webhook-id`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from tenants.wire_json import dumps
 
 logger = logging.getLogger(__name__)
 
-# What comes of an attempt: the delivery is marked or waits for its next try, and the webhook is trusted more or less.
+# The outcome of an attempt: the delivery has arrived, has failed, or waits for its next attempt; failures of the webhook are counted.
 #
-# Retries follow the schedule that Standard Webhooks recommends. A webhook whose attempts fail is left alone for a pause that doubles, and
+# Retries follow the schedule that Standard Webhooks recommends. A webhook whose attempts fail is not called for a pause that doubles, and
 # is switched off when nothing was delivered for days, or when its receiver says that it is gone; people are told by an alert.
 
 
@@ -51,7 +51,7 @@ NOT_KEPT = "The event is no longer kept."
 
 
 def note_outcome(claim: Any, outcome: Outcome) -> None:
-    """Say what came of the claim, unless it was claimed anew since."""
+    """Record the outcome of the claim, unless the delivery has been claimed again since."""
     with tenant_scope(claim.tenant_id):
         own = WebhookDelivery.objects.for_tenant(claim.tenant_id).filter(
             pk=claim.id, fence=claim.fence, state=WebhookDeliveryState.SENDING
@@ -101,7 +101,7 @@ def _distrust(claim: Any, outcome: Outcome, endpoint: Any) -> None:
 
 
 def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
-    """Once, whoever comes to it at the same time; what waits is dropped."""
+    """Happens once, even if several processes try at the same time. Deliveries that wait are dropped."""
     if not endpoint.filter(enabled=True).update(enabled=False, off_reason=reason, version=F("version") + 1):
         return
     waiting = WebhookDelivery.objects.for_tenant(claim.tenant_id).filter(
@@ -117,15 +117,15 @@ def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
     )
 
 
-# Delivery: what is due leaves the house, each webhook in a lane of its own.
+# Delivery: what is due is sent, each webhook in a lane of its own.
 #
 # A delivery is claimed under the lock of its webhook, sent with no transaction open, and then marked. One whose deliverer died is
-# claimed again when its lease is over, so it may arrive twice, under the same `webhook-id`; whoever was taken for dead says nothing any
-# more.
+# claimed again when its lease is over, so it may arrive twice, under the same `webhook-id`. A deliverer that was wrongly taken for dead can
+# no longer record an outcome.
 #
-# Webhooks whose last attempt failed are looked after apart from the others, with few calls at once, and are left alone for a growing pause.
-# So dead receivers, however many events wait for them, keep nobody waiting but themselves. What bounds the calls are the claims
-# themselves, rows that end by their lease: a deliverer that dies or stands still keeps none of them for ever.
+# Webhooks whose last attempt failed are delivered apart from the others, with few calls at once and a growing pause. So dead receivers
+# delay only themselves, however many events wait for them. The number of calls is bounded by the claims, which are rows that end with
+# their lease: a deliverer that dies or freezes does not hold one for ever.
 
 
 SECONDS_AT_ONCE = 20.0  # of one message from the queue; then others get their turn, or the worker may stop
@@ -200,7 +200,7 @@ def claimed(endpoint_id: UUID) -> Claim | None:
 
 
 def deliver(claim: Claim) -> None:
-    """Send what was claimed, and say what came of it."""
+    """Send what was claimed, and record the outcome."""
     note_outcome(claim, _attempted(claim))
 
 
@@ -219,19 +219,19 @@ def _attempted(claim: Claim) -> Outcome:
         return Outcome(False, None, 0, f"Our own mistake: {type(error).__name__}")
 
 
-# One attempt: the event is posted, and the answer, or its absence, has a meaning.
+# One attempt: the event is posted, and the answer, or its absence, is interpreted.
 
 
 MOST_BYTES = 64 * 1024  # of an answer that nobody needs
 GONE = 410
 
-#: The answer was a success that only its length or its encoding kept from being read.
+#: The receiver has accepted it; only its answer was too long, or in an encoding that is not read.
 _ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one attempt. Without a `status` there was no answer; `retry_after` is in seconds, as the receiver asked."""
+    """The outcome of one attempt. Without a `status` there was no answer; `retry_after` is in seconds, as the receiver asked."""
 
     taken: bool
     status: int | None
@@ -250,7 +250,7 @@ def post(url: str, content: Mapping[str, Any], *, message_id: str, secrets: Sequ
     headers = {
         "Content-Type": "application/json",
         "User-Agent": "orchestrator-webhooks/1",
-        # A reused connection may be closed under our hands, which would cost an attempt.
+        # The receiver may close a reused connection at any moment, which would cost an attempt.
         "Connection": "close",
         **signed_headers(message_id=message_id, body=body, secrets=secrets),
     }
@@ -284,7 +284,7 @@ def _since(began: float) -> int:
     return round((time.monotonic() - began) * 1000)
 
 
-# Deliveries on somebody's word: a test, and one that has ended sent again.
+# Deliveries that somebody asks for: a test, and one that has ended, sent again.
 
 
 TEST = "webhook.test"
@@ -310,13 +310,13 @@ class EventNotKept(ActivityError):
 
 
 def send_test(endpoint: WebhookEndpoint) -> WebhookDelivery:
-    """Have a message sent that says nothing. In the caller's `tenant_scope`. Raises `WebhookOff`."""
+    """Have a test message sent. In the caller's `tenant_scope`. Raises `WebhookOff`."""
     _refuse_off(endpoint)
     return WebhookDelivery.objects.create(tenant_id=endpoint.tenant_id, endpoint=endpoint, kind=TEST)
 
 
 def send_again(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelivery:
-    """Begin a delivery that has ended anew, with all its attempts, under the same `webhook-id`. In the caller's `tenant_scope`.
+    """Start a delivery that has ended once more, with all its attempts, under the same `webhook-id`. In the caller's `tenant_scope`.
 
     Raises `WebhookOff`, `NotFound`, `DeliveryUnderWay` or `EventNotKept`.
     """
@@ -347,7 +347,7 @@ OVERLAP = timedelta(hours=24)  # in which the receiver may take up the new secre
 
 
 def renew_secret(endpoint: WebhookEndpoint) -> str:
-    """Give the webhook a new secret, without saving it, and return it. The one before, if any, signs as well for a day."""
+    """Give the webhook a new secret, without saving it, and return it. The previous one, if any, also signs for a day."""
     new = webhook_signing.new_secret()
     previous = (
         _opened(endpoint.tenant_id, endpoint.pk, endpoint.secret_sealed)[:1] if endpoint.secret_sealed else ()
