@@ -35,7 +35,6 @@ from tenants.models import Tenant
 
 Figures = dict[str, float]
 ROLE = "qa"
-SEATS = 16  # of a worker process that names no other number on this machine
 # Of the scenario `rows`; options of the command change them.
 WAITING = 100_000
 ENDED = 1_000_000
@@ -102,7 +101,7 @@ def steps(folder: Path, scale: float) -> Figures:
     tenant = _tenant(f"steps-{uuid4().hex[:8]}")
     _pipeline(tenant, "chain", _chain(3))
     start_runs(tenant.pk, "chain", [NewRun() for _ in range(count)], actor="bench")
-    with setting.our_workers(folder / "ours.log", threads=SEATS):
+    with setting.our_workers(folder / "ours.log"):
         _wait_for_workers(2)
         ours = cost_per_step(
             folder,

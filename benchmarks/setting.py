@@ -19,6 +19,7 @@ import requests
 from orchestrator.processes import standard_processes
 
 ROOT = Path(__file__).resolve().parent.parent
+SEATS = 16  # of a worker process on two cores when nobody names a number
 
 
 @contextmanager
@@ -129,7 +130,7 @@ class Workers:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def our_workers(log: Path, *, processes: int = 2, threads: int = 2, roles: str = "agent__qa") -> Workers:
+def our_workers(log: Path, *, processes: int = 2, threads: int = SEATS, roles: str = "agent__qa") -> Workers:
     command = [
         "celery",
         "-A",
