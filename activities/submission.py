@@ -24,7 +24,7 @@ from agents import configuration
 from tenants import clock, request_context, wire_json
 from tenants.context import APP, current_tenant
 from tenants.identifiers import uuid7
-from tenants.sql import JsonArray, Statement
+from tenants.sql import Array, JsonArray, Statement
 
 from . import backlog, relay, states
 
@@ -45,7 +45,7 @@ class Beginning:
     created, as an activity of that round, and nothing else. Their parameters are lists, with other names than those of `submit.sql`."""
 
     text: str
-    parameters: Mapping[str, list[Any]]
+    parameters: Mapping[str, Array]
 
 
 @lru_cache(maxsize=16)

@@ -9,6 +9,7 @@ transaction. When an activity settles, the signal goes out in the same transacti
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -27,7 +28,7 @@ from activities.models import Activity
 from activities.signals import activity_settled
 from tenants import wire_json
 from tenants.context import APP, current_tenant
-from tenants.sql import Rows, Statement
+from tenants.sql import Array, Rows, Statement
 
 _FOLDER = Path(__file__).parent / "sql"
 _CLAIM, _START, _FINISH, _HAND_BACK, _END_RUN, _PUT_ASIDE = (
@@ -272,13 +273,13 @@ def claim(
     No row of what cannot be claimed: a duplicate, a late message, a cancelled activity. It goes with what the transaction does next,
     mostly its commit.
     """
-    activities, runs, grants = zip(*claims, strict=True)
+    activities, runs, grants = map(Array, zip(*sorted(claims), strict=True))
     return _CLAIM.run_with_next(
         {
             "tenant": tenant_id,
-            "activities": list(activities),
-            "runs": list(runs),
-            "grants": list(grants),
+            "activities": activities,
+            "runs": runs,
+            "grants": grants,
             "role": role,
             "worker": worker_id,
             "timeout": timeout_seconds,
@@ -315,7 +316,7 @@ def finish(
 ) -> list[Moved]:
     """Accept results; a row for each, with `run_id`, but none for a run that is not the live one. `of_step`: with what follows, see
     `Following`. Whoever calls this announces what has settled."""
-    activities, runs, fences, contents, data, content_types = map(list, zip(*results, strict=True))
+    activities, runs, fences, contents, data, content_types = map(Array, zip(*results, strict=True))
     return (_finish_of_step if of_step and not needs_approval else _finish).run(
         {
             "tenant": tenant_id,
@@ -323,7 +324,7 @@ def finish(
             "runs": runs,
             "fences": fences,
             "contents": contents,
-            "data": [None if each is None else Jsonb(each) for each in data],
+            "data": Array(None if each is None else json.dumps(each) for each in data),
             "content_types": content_types,
             "actor": actor,
             **_verb("request_approval" if needs_approval else "complete"),

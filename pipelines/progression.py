@@ -38,7 +38,7 @@ from pipelines.models import PipelineRun, StepRun
 from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants.context import APP
-from tenants.sql import Statement
+from tenants.sql import Array, Statement
 
 logger = logging.getLogger(__name__)
 
@@ -303,7 +303,9 @@ def _pending(run: Any, steps: Sequence[str]) -> QuerySet[StepRun]:
 def finish(tenant_id: UUID, run_id: UUID, plan: Compiled) -> None:
     """End a run whose steps have all settled. In the transaction that holds its lock."""
     _END_RUN.run_with_next(
-        {"tenant": tenant_id, "runs": [run_id], "fatal": list(plan.graph.fatal)}, using=APP, lists=("runs",)
+        {"tenant": tenant_id, "runs": Array([run_id]), "fatal": Array(plan.graph.fatal)},
+        using=APP,
+        lists=("runs",),
     )
 
 

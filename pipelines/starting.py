@@ -29,7 +29,7 @@ from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants.context import APP
 from tenants.identifiers import uuid7
-from tenants.sql import Statement
+from tenants.sql import Array, Statement
 
 ACTOR = "pipeline"
 DEPENDENCY_TIMEOUT_SECONDS = 86_400.0  # a day, for steps that do not say how long they wait
@@ -56,10 +56,10 @@ def start(
         return
     clocks = _clocks(plan, steps)
     parameters = {
-        "runs": [run.id] * len(steps),
-        "steps": steps,
-        "activities": [item.id for item in items],
-        "waiting_runs": [run.id] * len(clocks["waiting"]),
+        "runs": Array([run.id] * len(steps)),
+        "steps": Array(steps),
+        "activities": Array(item.id for item in items),
+        "waiting_runs": Array([run.id] * len(clocks["waiting"])),
         **clocks,
     }
     begin([_placed(item, 1, not_before) for item in items], Beginning(_ACTIVATE, parameters), actor=ACTOR)
@@ -129,10 +129,10 @@ def let_wait(run: Any, times: Mapping[str, float]) -> None:
         ).update(waits_until=Now() + timedelta(seconds=seconds))
 
 
-def _clocks(plan: Compiled, steps: Iterable[str]) -> dict[str, list[Any]]:
+def _clocks(plan: Compiled, steps: Iterable[str]) -> dict[str, Array]:
     """The parameters of both statements that say what waits from now on."""
     times = waiting_times(plan, steps)
-    return {"waiting": list(times), "seconds": list(times.values())}
+    return {"waiting": Array(times), "seconds": Array(times.values())}
 
 
 def _placed(item: NewActivity, number: int, not_before: datetime | None) -> NewActivity:

@@ -90,11 +90,27 @@ class Statement:
             return found[0]
 
 
+class Array(list[Any]):
+    """A parameter that is an array of texts, ids or numbers, written as PostgreSQL reads it: psycopg would look at each member for its type.
+    The statement says which type it is."""
+
+    def text(self) -> str:
+        return f"{{{','.join(map(_member, self))}}}"
+
+
 class JsonArray(list[bytes]):
     """A parameter that is a JSON array, as text: its members are JSON already."""
 
     def text(self) -> str:
         return (b"[" + b",".join(self) + b"]").decode()
+
+
+def _member(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(value)
 
 
 class _JsonbLoader(JsonbLoader):
@@ -182,7 +198,10 @@ class _Prepared:
     def _execution(self, text: str, parameters: Parameters) -> _Execution:
         query, names, formats = _converted(text)
         transformer = self._transformer
-        given = [value.text() if type(value := parameters[name]) is JsonArray else value for name in names]
+        given = [
+            value.text() if isinstance(value := parameters[name], JsonArray | Array) else value
+            for name in names
+        ]
         values = transformer.dump_sequence(given, formats)
         return _Execution(
             self, (query, tuple(transformer.types or ())), values, transformer.formats, Rows(self._send)

@@ -3,7 +3,7 @@
 -- An activity starts when all its reasons to wait are over. Whatever has come, nothing is claimed before the last of its wakes is due; those
 -- excepted that are news for later (cause `later`), which hold nobody up, and those that wait for money, which the run asks for again.
 -- The run is entered in the ledger of usage.
--- Parameters  activities (array of uuid), runs (array of uuid), grants (array of text): what is claimed, for which run, with which grant;
+-- Parameters  activities (array of uuid, in order), runs (array of uuid), grants (array of text): what is claimed, for which run, with which grant;
 --             for all of them tenant, role, worker, timeout, agent_version, briefing (digest of what its agent is told it is), day;
 --             claim and start: verb, sources, target
 -- Returns     a row for each that was claimed, with what its run needs, `started` telling whether it was started.
@@ -11,14 +11,12 @@
 -- Guarantee   of two claims at once one gets the row: the update re-checks the status after waiting for the other. A grant is good for
 --             one run: a second delivery of its message claims nothing, even when the activity was put aside and woken meanwhile.
 --             A date that is set at the same moment, after its wakes were read, is seen in the same way. Rows are locked in the order of
---             their ids.
+--             their ids, in which they must be given.
 -- Plan        each row is looked up by its key in a query of its own (OFFSET 0, LIMIT 1) or by an array of keys, never by a join alone, so
 --             that no statistics of a moment make the planner read all pending wakes or all runs.
-WITH given AS MATERIALIZED (
-    SELECT * FROM unnest(%(activities)s::uuid[], %(runs)s::uuid[], %(grants)s::text[]) AS g(activity, run, "grant")
-), waiting AS MATERIALIZED (
+WITH waiting AS MATERIALIZED (
     SELECT given.activity, given.run, given."grant", wakes.reason, wakes.needs_outputs
-    FROM given CROSS JOIN LATERAL (
+    FROM unnest(%(activities)s::uuid[], %(runs)s::uuid[], %(grants)s::text[]) AS given(activity, run, "grant") CROSS JOIN LATERAL (
         SELECT (array_agg(w.reason ORDER BY w.id DESC) FILTER (WHERE w.due_at IS NULL OR w.due_at <= now()))[1] AS reason,
                coalesce(bool_or(w.due_at > now() AND w.cause NOT IN ('later', 'budget')), false) AS too_early,
                bool_or(w.payload ->> 'rejection_ref' IS NOT NULL OR w.payload ->> 'subtask_output_ref' IS NOT NULL) AS needs_outputs
@@ -44,18 +42,14 @@ WITH given AS MATERIALIZED (
         FROM activities_activity a WHERE a.tenant_id = %(tenant)s AND a.id = waiting.activity OFFSET 0
     ) c
     LEFT JOIN LATERAL (SELECT o.id, o.content, o.data FROM activities_outputspool o WHERE o.id = c.input_ref OFFSET 0) s ON true
-), locked AS MATERIALIZED (
-    SELECT id FROM activities_activity
-    WHERE tenant_id = %(tenant)s AND id = ANY(ARRAY(SELECT activity FROM facts)) AND status = ANY(%(claim_sources)s)
-    ORDER BY id FOR UPDATE
 ), claimed AS (
     UPDATE activities_activity a
     SET status = CASE WHEN facts.at_hand THEN %(start_target)s ELSE %(claim_target)s END,
         version = a.version + CASE WHEN facts.at_hand THEN 2 ELSE 1 END,
         fence = a.fence + 1, attempts = a.attempts + 1, assigned_at = clock_timestamp(), wake_reason = facts.reason, run_now_at = NULL,
         started_at = CASE WHEN facts.at_hand THEN clock_timestamp() ELSE a.started_at END
-    FROM facts JOIN locked ON locked.id = facts.activity
-    WHERE a.tenant_id = %(tenant)s AND a.id = ANY(ARRAY(SELECT id FROM locked)) AND a.id = facts.activity
+    FROM facts
+    WHERE a.tenant_id = %(tenant)s AND a.id = ANY(%(activities)s::uuid[]) AND a.id = facts.activity
       AND a.status = ANY(%(claim_sources)s) AND a.assignee_type = 'agent' AND a.agent_role = %(role)s
       AND (a.expires_at IS NULL OR a.expires_at > now())
       AND (a.not_before IS NOT DISTINCT FROM facts.not_before OR a.not_before <= now())

@@ -13,7 +13,7 @@ WITH given AS MATERIALIZED (
 ), before AS MATERIALIZED (
     SELECT a.id, a.status, given.run
     FROM activities_activity a JOIN given ON given.activity = a.id
-    WHERE a.tenant_id = %(tenant)s AND a.id = ANY(%(activities)s) AND a.fence = given.fence AND a.status = ANY(%(sources)s)
+    WHERE a.tenant_id = %(tenant)s AND a.id = ANY(%(activities)s::uuid[]) AND a.fence = given.fence AND a.status = ANY(%(sources)s)
     ORDER BY a.id FOR UPDATE OF a
 ), moved AS (
     UPDATE activities_activity a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 from django.db import IntegrityError, connections, transaction
@@ -10,7 +11,7 @@ from django.db.utils import Error
 from psycopg.types.json import Jsonb
 
 from tenants.context import OWNER
-from tenants.sql import JsonArray, Statement
+from tenants.sql import Array, JsonArray, Statement
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +49,33 @@ def test_what_a_statement_changes_is_undone_with_its_transaction() -> None:
         assert note.run({"id": 1}, using=OWNER) == []
         transaction.set_rollback(True, using=OWNER)
     assert count.run({}, using=OWNER)[0].found == 0
+
+
+def test_an_array_comes_back_as_it_was_given() -> None:
+    told = Statement(
+        "told",
+        "SELECT %(texts)s::text[] AS texts, %(ids)s::uuid[] AS ids, %(data)s::jsonb[] AS data, %(times)s::float8[] AS times",
+    )
+    texts = [
+        "",
+        "plain",
+        "NULL",
+        None,
+        "a,b",
+        "{}",
+        'say "so"',
+        "back\\slash\\",
+        "line\nline\ttab",
+        "ümläut 🐝",
+        " ",
+    ]
+    ids = [uuid4(), None]
+    (row,) = told.run(
+        {"texts": Array(texts), "ids": Array(ids), "data": Array(['{"a": ["\\"x\\""]}', "null", None]), "times": Array([0.5, 86400.0])},
+        using=OWNER,
+    )  # fmt: skip
+    assert (row.texts, row.ids) == (texts, ids)
+    assert (row.data, row.times) == ([{"a": ['"x"']}, None, None], [0.5, 86400.0])
 
 
 def test_statements_that_do_the_same_with_lists_become_one_when_they_are_sent() -> None:
