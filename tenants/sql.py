@@ -91,7 +91,7 @@ class Statement:
 
 
 class Array(list[Any]):
-    """A parameter that is an array of texts, ids or numbers, written as PostgreSQL reads it: psycopg would look at each member for its type.
+    """A parameter that is an array of texts, ids or numbers, written as PostgreSQL reads it: psycopg would look at the type of each member.
     The statement says which type it is."""
 
     def text(self) -> str:
