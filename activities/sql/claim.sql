@@ -62,7 +62,7 @@ WITH waiting AS MATERIALIZED (
     UPDATE activities_wake w
     SET state = 'taken', run_id = claimed.run
     FROM claimed
-    WHERE w.activity_id = ANY(ARRAY(SELECT id FROM claimed)) AND w.activity_id = claimed.id AND w.state = 'pending'
+    WHERE w.activity_id = ANY(%(activities)s::uuid[]) AND w.activity_id = claimed.id AND w.state = 'pending'
       AND (w.due_at IS NULL OR w.due_at <= now() OR w.cause = 'budget')
     RETURNING w.id, w.activity_id, w.reason, w.payload, w.provenance
 ), run AS (

@@ -23,7 +23,7 @@ WITH given AS MATERIALIZED (
     FROM before CROSS JOIN LATERAL (
         SELECT EXISTS (SELECT FROM activities_wake w WHERE w.activity_id = before.id AND w.state = 'pending' OFFSET 0) AS wanted
     ) again
-    WHERE a.tenant_id = %(tenant)s AND a.id = ANY(ARRAY(SELECT id FROM before)) AND a.id = before.id
+    WHERE a.tenant_id = %(tenant)s AND a.id = ANY(%(activities)s::uuid[]) AND a.id = before.id
     RETURNING a.id, a.tenant_id, a.name, a.status, a.version, a.agent_role, a.assignee_type, a.priority, a.group_key, a.group_scope, a.files, a.metadata, a.decision_rules,
               a.deliverable_id, a.pipeline_run_id, a.step, a.branch, a.round, a.link_kind, a.parent_id, a.is_approval_gate,
               a.input_ref, a.output_ref, a.schedule_id, a.pipeline_id, a.period_id, a.template, a.run_now_at, a.mailbox_id, a.created_at,
@@ -31,7 +31,7 @@ WITH given AS MATERIALIZED (
 ), run AS (
     UPDATE activities_activityrun r
     SET status = 'completed', ended_at = clock_timestamp()
-    FROM moved WHERE r.id = ANY(ARRAY(SELECT run_id FROM moved)) AND r.id = moved.run_id
+    FROM moved WHERE r.id = ANY(%(runs)s::uuid[]) AND r.id = moved.run_id
     RETURNING r.id, r."grant", r.accepted_at
 ), spool AS (
     INSERT INTO activities_outputspool (id, tenant_id, activity_id, content, data, content_type, created_at)
