@@ -37,10 +37,9 @@ def _deliver_webhooks(troubled: str) -> int:
     return webhooks.deliver_waiting(troubled=troubled == "yes")
 
 
-#: While there are rows of the fifth column, the leader has a worker of the queue do the fourth.
+#: While there are rows of the fifth column, the leader has a worker of the queue do the fourth. Of a queue those that come first are
+#: asked for first.
 BACKGROUND_TASKS = (
-    BackgroundTask("agents-health", SYSTEM_QUEUE, "agents.check_health", health.check_waiting, health.waiting),
-    BackgroundTask("provider-probes", SYSTEM_QUEUE, "providers.probe", health.probe_failing, platform_checks.failing_providers),
     BackgroundTask("budgets", SYSTEM_QUEUE, "budgets.look_after", budgets.release_where_room, budgets.waiting),
     BackgroundTask("reservations", SYSTEM_QUEUE, "budgets.free_leftovers", budgets.free_leftovers, budgets.leftovers),
     BackgroundTask("mailbox-leases", SYSTEM_QUEUE, "mailboxes.give_back", consumer.give_back_all, consumer.expired),
@@ -70,6 +69,8 @@ BACKGROUND_TASKS = (
         "forgotten-outputs", SYSTEM_QUEUE, "retention.forget_outputs", retention.forget_outputs, retention.outputs_to_forget,
         keeps_result=True,
     ),
+    BackgroundTask("agents-health", SYSTEM_QUEUE, "agents.check_health", health.check_waiting, health.waiting),
+    BackgroundTask("provider-probes", SYSTEM_QUEUE, "providers.probe", health.probe_failing, platform_checks.failing_providers),
 )  # fmt: skip
 
 background_tasks.register(*BACKGROUND_TASKS)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agents import configuration
-from agents.models import Agent
+from agents.models import Agent, AgentVersionDeployment
 from tenants.context import system_scope
 from tenants.models import Tenant
 from tests import pages
@@ -55,6 +55,7 @@ def world(api: Any, tenant: Tenant, engine: Engine) -> Iterator[Known]:
     """One of everything; what requests add to the registry goes afterwards. The logs of thousands of requests tell nobody anything."""
     with system_scope():
         before = set(Agent.objects.values_list("pk", flat=True))
+        deployed = set(AgentVersionDeployment.objects.values_list("pk", flat=True))
     logging.disable(logging.CRITICAL)
     try:
         with registered(endpoint="http://127.0.0.1:9/scribe"):
@@ -63,4 +64,5 @@ def world(api: Any, tenant: Tenant, engine: Engine) -> Iterator[Known]:
         logging.disable(logging.NOTSET)
         with system_scope():
             Agent.objects.exclude(pk__in=before).delete()
+            AgentVersionDeployment.objects.exclude(pk__in=deployed).delete()
         configuration.forget()

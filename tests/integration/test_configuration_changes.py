@@ -78,7 +78,7 @@ OF_ONE_TENANT: dict[str, Callable[[Tenant], object]] = {
 OF_ALL: dict[str, Callable[[], object]] = {
     "an agent": lambda: Agent.objects.filter(role="qa").update(timeout_seconds=9),
     "a version in production": lambda: AgentVersionDeployment.objects.create(
-        agent_id="qa", version="1.0.0", environment="staging", deployed_by="test"
+        agent_id="qa", version="7.7.7", environment="staging", deployed_by="test"
     ),
     "a setting of the platform": lambda: PlatformConfig.objects.create(
         key="scheduler", value={"enabled": True}
