@@ -207,22 +207,33 @@ def _run(held: Sequence[Held], lease: leases.Lease) -> list[Grant]:
 
 
 def _relieve(group: Group) -> None:
-    """Do the rest of a group whose thread waits for an agent."""
-    with leases.current().holding(*(run.claimed.run.run_id for run in group.rest())):
+    """Do the rest of a group whose thread waits for an agent; if its next call takes long as well, somebody else does the rest of that."""
+    run_ids = [run.claimed.run.run_id for run in group.rest()]
+    with leases.current().holding(*run_ids), QUICK_WORK.watching(group):
         for grant in _work_off(group):
             _offer_if_woken(grant)
 
 
 def _work_off(group: Group) -> list[Grant]:
-    """Call the agents of a group one after the other and record what they answer: of a run that is alone at once, of several together."""
+    """Call the agents of a group one after the other and record what they answer: of a run that is alone at once, of several together.
+
+    An error that nobody can record is raised when the others have ended; its run has no thread then, is found as such, and handed back.
+    """
     superseded: list[Grant] = []
+    errors: list[Exception] = []
     while True:
-        if (run := group.next()) is not None:
-            superseded += _call(run, group)
-        elif answered := group.answers():
-            superseded += _record_together(answered)
-        else:
-            return superseded
+        try:
+            if (run := group.next()) is not None:
+                superseded += _call(run, group)
+            elif answered := group.answers():
+                superseded += _record_together(answered, errors)
+            else:
+                break
+        except Exception as error:  # noqa: BLE001  # raised below
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return superseded
 
 
 @dataclass(slots=True)
@@ -262,8 +273,8 @@ def _call(run: _Run, group: Group) -> list[Grant]:
     return []
 
 
-def _record_together(runs: Sequence[_Run]) -> list[Grant]:
-    """Record answers. What is refused is recorded again alone, which says why."""
+def _record_together(runs: Sequence[_Run], errors: list[Exception]) -> list[Grant]:
+    """Record answers. What is refused is recorded again alone, which says why; what cannot be recorded is added to `errors`."""
     superseded: list[Grant] = []
     accepted: set[UUID] = set()
     if len(runs) > 1:
@@ -280,6 +291,8 @@ def _record_together(runs: Sequence[_Run]) -> list[Grant]:
                     _record(run.claimed, run.answer)
             except RunSuperseded:
                 superseded.append(_superseded(run.claimed))
+            except Exception as error:  # noqa: BLE001  # the others are recorded all the same
+                errors.append(error)
     return superseded
 
 

@@ -1,11 +1,12 @@
-"""Quick work: agents that answer at once are worth less than what surrounds their calls, so their runs share it.
+"""Quick work: for agents that answer at once, what surrounds a call costs more than the call, so several runs share it.
 
 A thread claims several granted activities of one tenant and role with one statement, calls their agents one after the other, and records
 the results with one more. Nobody waits on purpose: a group is what is granted at that moment, one on an idle system. Few threads of a
 process do this, since more of them would only take turns in Python; grants that come with messages meanwhile are left to them.
 
 What is quick is measured: the calls of the role for the tenant took less than `QUICK_SECONDS` on average. When a call takes longer after
-all, another thread takes over what waits behind it, results and calls, after `PATIENCE_SECONDS`.
+all, another thread takes over what waits behind it, results and calls, after `PATIENCE_SECONDS`. If that thread has to wait as well it is
+relieved, too, so that runs of a role that has become slow are soon called side by side.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from threading import Barrier
 from time import monotonic
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db.utils import OperationalError
 
 from activities import cancellation, dispatch, outputs, quick_work, relay
 from activities.admission import Grant
@@ -181,6 +183,53 @@ def test_what_waits_behind_a_call_that_hangs_is_called_and_recorded_by_others(
 
     assert under_way[0] > 1
     assert len(engine.agent.calls) == 60
+
+
+def test_runs_of_a_role_that_has_become_slow_are_called_side_by_side(
+    engine: Engine, acme: Tenant, relief: None
+) -> None:
+    """Calls of one group wait for each other: one after the other they would never end."""
+    ids = engine.submit(acme, count=SEATS // quick_work.THREADS)
+    together = Barrier(8)
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        if 4 < len(engine.agent.calls) <= 12:
+            together.wait(20)
+        return Completed(Output(content="done"))
+
+    engine.agent.behaviour = behaviour
+    deliver_at_once(engine)
+    eventually(lambda: engine.drain() or statuses(acme, ids)["done"] == len(ids), 60)
+
+    assert not together.broken
+    assert len(engine.agent.calls) == len(ids)
+
+
+def test_an_error_that_cannot_be_recorded_leaves_the_others_of_its_group_alone(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = engine.submit(acme, count=20)
+    record = dispatch._record
+
+    def out_of_reach(claimed: Any, outcome: Any) -> None:
+        if isinstance(outcome, PermanentAgentError):
+            raise OperationalError("gone")
+        record(claimed, outcome)
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        if len(engine.agent.calls) == 5:
+            raise PermanentAgentError("Never.", code="never")
+        return Completed(Output(content="done"))
+
+    engine.agent.behaviour = behaviour
+    monkeypatch.setattr(dispatch, "_record", out_of_reach)
+    with pytest.raises(OperationalError):
+        deliver_at_once(engine)
+    relay.flush()
+
+    found = statuses(acme, ids)
+    assert found["in_progress"] == 1
+    assert found["done"] >= SEATS // quick_work.THREADS - 1
 
 
 def test_grants_that_were_left_to_threads_whose_calls_hang_are_run_all_the_same(
