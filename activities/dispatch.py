@@ -121,8 +121,8 @@ def work(grant: Grant) -> None:
 def _go_on(held: list[Held], *, alone: bool = False) -> None:
     """Run what is held, of one tenant and role, and what is granted when its slots come back, until the message is old or nothing is left.
 
-    Going on saves a message; a long agent call is always the last of its message, so messages stay true to the work. `alone`: whatever
-    others do, since they do not come to it.
+    Going on saves a message; a long agent call is always the last of its message, so messages stay true to the work. `alone`: not with
+    other quick work, whose threads are held up.
     """
     lease, began, is_at_quick_work = leases.current(), time.monotonic(), False
     most = most_together(lease.concurrency)

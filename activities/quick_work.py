@@ -77,9 +77,6 @@ class CallTimes:
         average = self._known.get(kind)
         return average is not None and average.samples >= SAMPLES and average.seconds < QUICK_SECONDS
 
-    def forget(self) -> None:
-        self._known.clear()
-
 
 class Group:
     """Claimed runs of one thread: those that wait for their call, and answers that are to be recorded. Safe for threads.
@@ -166,7 +163,7 @@ class QuickWork:
                 self._left.extend(held)
                 return False
             self._threads += 1
-            self._look_on()
+            self._start_relief()
             return True
 
     def leave(self) -> None:
@@ -197,24 +194,24 @@ class QuickWork:
         return found
 
     @contextmanager
-    def watching(self, group: Group) -> Iterator[Group]:
+    def watching(self, group: Group) -> Iterator[None]:
         """Inside, somebody else takes over what waits behind a call of this group that takes long."""
         with self._lock:
             self._groups.add(group)
-            self._look_on()
+            self._start_relief()
         try:
-            yield group
+            yield
         finally:
             with self._lock:
                 self._groups.discard(group)
 
-    def _look_on(self) -> None:
+    def _start_relief(self) -> None:
         if self._relief is None:
-            self._relief = threading.Thread(target=self._look, name="relief", daemon=True)
+            self._relief = threading.Thread(target=self._relieve_late, name="relief", daemon=True)
             self._relief.start()
 
-    def _look(self) -> None:
-        """As long as there is something to look at."""
+    def _relieve_late(self) -> None:
+        """Have others do what waits for too long, as long as there is quick work at all."""
         seen: set[UUID] = set()
         while True:
             time.sleep(PATIENCE_SECONDS)

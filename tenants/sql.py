@@ -139,11 +139,6 @@ class Rows:
             raise LookupError("the statement was not carried out")
         return self._rows
 
-    def first(self) -> Any | None:
-        """As `fetched`, of a statement that returns one row or none."""
-        rows = self.fetched()
-        return rows[0] if rows else None
-
     def come(self, rows: list[Any]) -> None:
         self._rows = rows
 

@@ -38,10 +38,11 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 def claimed(engine: Engine, tenant: Tenant, activity_id: UUID, grant: str) -> Any:
     with tenant_scope(tenant.pk):
-        return transitions.claim(
+        found = transitions.claim(
             [transitions.Claim(activity_id, uuid7(), grant)],
             tenant_id=tenant.pk, role="qa", worker_id=engine.lease.worker_id, timeout_seconds=60, version="", day=clock.today(),
-        ).first()  # fmt: skip
+        ).fetched()  # fmt: skip
+    return found[0] if found else None
 
 
 @pytest.mark.parametrize("what", ["another run has taken over", "it was cancelled"])

@@ -134,7 +134,7 @@ def test_quick_steps_that_are_granted_together_take_as_many_statements_as_one(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quick_work, "QUICK_SECONDS", math.inf)
-    monkeypatch.setattr(quick_work.QuickWork, "_look_on", lambda self: None)
+    monkeypatch.setattr(quick_work.QuickWork, "_start_relief", lambda self: None)
     for _ in range(quick_work.SAMPLES):
         dispatch.QUICK_WORK.times.note((acme.pk, "qa"), 0.0)
     steps = [{"id": f"s{number}", "agent_role": "qa"} for number in range(3)]

@@ -45,7 +45,7 @@ def acme(
 ) -> Iterator[Tenant]:
     """Its work is quick, however busy the machine is, and messages go on."""
     if "relief" not in request.fixturenames:
-        monkeypatch.setattr(quick_work.QuickWork, "_look_on", lambda self: None)
+        monkeypatch.setattr(quick_work.QuickWork, "_start_relief", lambda self: None)
     settings.ORCHESTRATOR_CONTINUE_SECONDS = 600.0
     monkeypatch.setattr(quick_work, "QUICK_SECONDS", 1e6)
     monkeypatch.setattr(quick_work, "SAMPLES", 0)
