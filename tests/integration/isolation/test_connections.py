@@ -367,11 +367,11 @@ def test_whoever_asks_for_the_rows_of_a_statement_that_was_not_sent_sends_it(
     tenant: Tenant, noted: Callable[[], list[int]]
 ) -> None:
     with suppress(ZeroDivisionError), tenant_scope(tenant.pk):
-        assert _add(1).first() == (1,)
+        assert _add(1).fetched() == [(1,)]
         raise ZeroDivisionError
 
     assert noted() == []
-    assert _add(2).first() == (2,)  # no transaction to wait for
+    assert _add(2).fetched() == [(2,)]  # no transaction to wait for
     assert noted() == [2]
 
 
