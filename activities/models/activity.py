@@ -160,12 +160,21 @@ class Activity(TenantOwned):
                 condition=models.Q(dedup_key__isnull=False, status__in=sorted(states.LIVE)),
                 name="activity_dedup_while_live",
             ),
-            # One activity per step, branch and round: progression may be repeated and still starts a step once.
+            # One activity per step, branch and round: progression may be repeated and still starts a step once. What is linked to it in
+            # another way has null in the last place, which is equal to nothing. Also the index for all that belongs to a run or a step.
             models.UniqueConstraint(
-                fields=("pipeline_run_id", "step", "branch", "round"),
-                condition=models.Q(pipeline_run_id__isnull=False)
-                & (models.Q(link_kind__isnull=True) | models.Q(link_kind=states.LinkKind.REVISION_OF)),
-                name="activity_once_per_step",
+                "pipeline_run_id",
+                "step",
+                "branch",
+                "round",
+                models.Case(
+                    models.When(
+                        models.Q(link_kind__isnull=True) | models.Q(link_kind=states.LinkKind.REVISION_OF),
+                        then=True,
+                    )
+                ),
+                condition=models.Q(pipeline_run_id__isnull=False),
+                name="activity_of_step_once",
             ),
             models.CheckConstraint(
                 condition=models.Q(status__in=[s.value for s in states.Status]), name="activity_status_known"
@@ -191,11 +200,6 @@ class Activity(TenantOwned):
                 fields=("tenant", "status", "created_at"),
                 condition=~models.Q(status=""),  # likewise: for lists, which name the status that they want
                 name="activities_by_status",
-            ),
-            models.Index(
-                fields=("pipeline_run_id", "step"),
-                condition=models.Q(pipeline_run_id__isnull=False),
-                name="activity_of_step",
             ),
             models.Index(
                 fields=("tenant", "schedule_id", "-created_at"),
@@ -270,9 +274,6 @@ class OutputSpool(TenantPart):
     data = models.JSONField(null=True)
     content_type = models.CharField(max_length=100, default="text/markdown")
     created_at = models.DateTimeField(db_default=Now())
-
-    class Meta:
-        indexes = (models.Index(fields=("created_at",), name="spool_oldest"),)
 
     def __str__(self) -> str:
         return str(self.id)
