@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from django.db import connections
 from activities import provider_batches
 from activities.admission import CLAIM_SECONDS, Closed, Exchange, Grant
 from activities.admission.exchange import Offer, Release
+from activities.combining import Combining
 from activities.exceptions import OutOfBudget, OutputUnavailable, RunSuperseded
 from activities.execution import request as execution_request
 from activities.execution import results
@@ -145,7 +147,7 @@ def _go_on(held: list[Held], *, alone: bool = False) -> None:
             if asked - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.draining.is_set():
                 free = lease.concurrency - lease.active - QUICK_WORK.waiting()
                 seats = max(1, min(most, free)) if is_quick else 1
-            grants = relay.release_and_acquire(gathered, roles=lease.open_roles(), start=seats)
+            grants = EXCHANGING.do(None, (gathered, seats))
             for grant in superseded:
                 _offer_if_woken(grant)
             held = _taken_up([Held(grant, asked) for grant in grants])
@@ -155,6 +157,20 @@ def _go_on(held: list[Held], *, alone: bool = False) -> None:
     finally:
         if is_at_quick_work:
             QUICK_WORK.leave()
+
+
+def _exchange_alone(wanted: tuple[Exchange, int]) -> list[Grant]:
+    what, seats = wanted
+    return relay.release_and_acquire(what, roles=leases.current().open_roles(), start=seats)
+
+
+def _exchange_shared(wanted: Sequence[tuple[Exchange, int]]) -> list[list[Grant]]:
+    """What threads of this process give back, and the grants that each of them goes on with."""
+    everything = Exchange()
+    for what, _ in wanted:
+        everything.add(what)
+    grants = iter(_exchange_alone((everything, sum(seats for _, seats in wanted))))
+    return [list(islice(grants, seats)) for _, seats in wanted]
 
 
 def _taken_up(held: list[Held]) -> list[Held]:
@@ -199,7 +215,7 @@ def _run(held: Sequence[Held], lease: leases.Lease) -> list[Grant]:
                 _give_back_unless_used(each.grant)
             return [each.grant for each in held]
         began = time.time_ns()
-        group = Group(_Run(claimed, began) for claimed in _claimed(held, lease))
+        group = Group(_Run(claimed, began) for claimed in _claimed(held))
         if group.is_alone:
             return _work_off(group)
         with QUICK_WORK.watching(group):
@@ -263,14 +279,49 @@ def _call(run: _Run, group: Group) -> list[Grant]:
             finally:
                 seconds = group.called()
             QUICK_WORK.times.note((claimed.grant.tenant_id, claimed.grant.role), seconds)
-            if not group.is_alone and run.may_share(outcome):
-                run.answer = outcome  # type: ignore[assignment]
+            if not run.may_share(outcome):
+                _record(claimed, outcome)
+                return []
+            run.answer = outcome  # type: ignore[assignment]
+            if not group.is_alone:
                 group.keep(run)
-            else:
+            elif tracing.is_on() or not RECORDING.do(
+                claimed.grant.tenant_id, _Shared(run, relay.collector())
+            ):
                 _record(claimed, outcome)
     except RunSuperseded:
         return [_superseded(claimed)]
     return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A run that the thread of another may record; what follows goes into `gathered`, that of its own thread."""
+
+    run: _Run
+    gathered: Exchange | None
+
+    @contextmanager
+    def context(self) -> Iterator[None]:
+        with self.run.context(), relay.collecting_in(self.gathered):
+            yield
+
+
+def _record_alone(shared: _Shared) -> bool:
+    assert shared.run.answer is not None  # noqa: S101 - it was asked
+    _record(shared.run.claimed, shared.run.answer)
+    return True
+
+
+def _record_shared(shared: Sequence[_Shared]) -> list[bool]:
+    """Which of them could be recorded together; each other thread learns alone why its run was refused."""
+    answers = [
+        results.Answer(each.run.claimed.run, each.run.answer, each.context)
+        for each in shared
+        if each.run.answer
+    ]
+    accepted = results.completed_together(answers, is_patient=False)
+    return [each.run.claimed.run.run_id in accepted for each in shared]
 
 
 def _record_together(runs: Sequence[_Run], errors: list[Exception]) -> list[Grant]:
@@ -375,11 +426,25 @@ class _SlotWithdrawn(Exception):
         self.grant = grant
 
 
-def _claimed(held: Sequence[Held], lease: leases.Lease) -> list[_Claimed]:
+def _claimed(held: Sequence[Held]) -> list[_Claimed]:
     """What could be claimed; the slots of the rest go back."""
-    found: list[_Claimed] = []
+    is_shared = len(held) == 1 and not tracing.is_on()
+    found = CLAIMING.do(held[0].kind, held[0]) if is_shared else _claim_persistently(held)
+    runs = {claimed.run.run_id for claimed in found}
+    for each in held:
+        if each.run_id not in runs:
+            results.persistently(partial(_give_back_unless_used, each.grant, each.run_id))
+    return found
+
+
+def _claim_shared(held: Sequence[Held]) -> list[list[_Claimed]]:
+    found = {claimed.run.run_id: [claimed] for claimed in _claim(held, is_patient=False)}
+    return [found.get(each.run_id, []) for each in held]
+
+
+def _claim_persistently(held: Sequence[Held]) -> list[_Claimed]:
     try:
-        found = results.persistently(lambda: _claim(held, lease))
+        return results.persistently(lambda: _claim(held))
     except _SlotWithdrawn as withdrawn:
         note_stale_message(withdrawn.grant)
     except AgentError as error:
@@ -388,30 +453,26 @@ def _claimed(held: Sequence[Held], lease: leases.Lease) -> list[_Claimed]:
     except OutOfBudget as error:
         # The claim was undone with its transaction.
         if len(held) > 1:
-            return [claimed for each in held for claimed in _claimed([each], lease)]
+            return [claimed for each in held for claimed in _claim_persistently([each])]
         grant, refusal = held[0].grant, error
         results.persistently(lambda: budgets.postpone(grant.tenant_id, grant.activity_id, refusal))
-    runs = {claimed.run.run_id for claimed in found}
-    for each in held:
-        if each.run_id not in runs:
-            results.persistently(partial(_give_back_unless_used, each.grant, each.run_id))
-    return found
+    return []
 
 
-def _claim(held: Sequence[Held], lease: leases.Lease) -> list[_Claimed]:
+def _claim(held: Sequence[Held], *, is_patient: bool = True) -> list[_Claimed]:
     """A slot without a run is taken back by the audit of slots, and is none of a generation that was rebuilt, both at the earliest
     `SETTLE_SECONDS` after admission has said that it is held. A claim that took `CLAIM_SECONDS`, behind a locked row or a server that was
     away, asks for its slot again before anything is called.
     """
     tenant_id, agent_role = held[0].kind
-    with tenant_scope(tenant_id):
+    with tenant_scope(tenant_id, is_patient=is_patient):
         role = configuration.settings_for(tenant_id, agent_role)
         knowledge = execution_request.knowledge_of(tenant_id, agent_role, role)
         briefing = sessions.briefing_with(role.briefing, knowledge.versions)
         _refuse_late(held)
         found = transitions.claim(
             [transitions.Claim(each.grant.activity_id, each.run_id, each.grant.grant) for each in held],
-            tenant_id=tenant_id, role=agent_role, worker_id=lease.worker_id, timeout_seconds=role.timeout_seconds,
+            tenant_id=tenant_id, role=agent_role, worker_id=leases.current().worker_id, timeout_seconds=role.timeout_seconds,
             version=role.adapter.version or "", briefing=briefing, day=clock.today(),
         )  # fmt: skip
         if role.budgeted:
@@ -579,5 +640,9 @@ def _attributes(row: Any, ids: dict[str, str]) -> dict[str, Any]:
     }
 
 
+#: Of threads that work on one run each: several claims in one statement, and several answers.
+CLAIMING = Combining(together=_claim_shared, alone=lambda held: _claim_persistently([held]))
+EXCHANGING = Combining(together=_exchange_shared, alone=_exchange_alone)
+RECORDING = Combining(together=_record_shared, alone=_record_alone)
 #: That of this process.
 QUICK_WORK = QuickWork(begin=partial(_go_on, alone=True), relieve=_relieve)

@@ -40,32 +40,48 @@ _collected: ContextVar[Exchange | None] = ContextVar("collected", default=None)
 
 def after_commit(what: Exchange) -> None:
     """Hand over once the surrounding transaction has committed; at once when there is none."""
-    transaction.on_commit(lambda: hand_over(what), using=APP, robust=True)
+    after_commit_of(lambda: what)
 
 
 def after_commit_of(found: Callable[[], Exchange]) -> None:
     """As `after_commit`, for what is known only then."""
-    transaction.on_commit(lambda: hand_over(found()), using=APP, robust=True)
+    gathered = collector()
+    transaction.on_commit(lambda: _hand_over(found(), gathered), using=APP, robust=True)
 
 
 def hand_over(what: Exchange) -> None:
     """Give to the relay of this process, or to the worker that collects. Never blocks, never raises."""
+    _hand_over(what, collector())
+
+
+def _hand_over(what: Exchange, gathered: Exchange | None) -> None:
     if (cause := tracing.told()) and not what.causes:
         what.causes.append(cause)
-    collector = _collected.get()
-    if collector is not None:
-        collector.add(what)
+    if gathered is not None:
+        gathered.add(what)
     else:
         _relay.put(what)
+
+
+def collector() -> Exchange | None:
+    """Where the hand-overs of this thread gather; None when they go to the relay."""
+    return _collected.get()
 
 
 @contextmanager
 def collecting() -> Iterator[Exchange]:
     """Within the block, hand-overs of this thread gather in the given Exchange instead of going to the relay."""
     gathered = Exchange()
+    with collecting_in(gathered):
+        yield gathered
+
+
+@contextmanager
+def collecting_in(gathered: Exchange | None) -> Iterator[None]:
+    """As `collecting`, in this one, which may be another thread's that waits meanwhile."""
     token = _collected.set(gathered)
     try:
-        yield gathered
+        yield
     finally:
         _collected.reset(token)
 

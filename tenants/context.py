@@ -50,9 +50,14 @@ def current_alias() -> str:
     return _alias.get()
 
 
+A_MOMENT = "50ms"  # that an impatient transaction waits for a lock
+
+
 @contextmanager
-def tenant_scope(tenant_id: UUID) -> Iterator[None]:
+def tenant_scope(tenant_id: UUID, *, is_patient: bool = True) -> Iterator[None]:
     """Work for one tenant, in one transaction. Nested scopes of the same tenant join the outer transaction.
+
+    Unless `is_patient`, the transaction fails when it would have to wait for a lock of others for more than a moment.
 
     Raises `TenantScopeConflict` when another tenant's scope is already open: a transaction belongs to one tenant.
     """
@@ -66,7 +71,7 @@ def tenant_scope(tenant_id: UUID) -> Iterator[None]:
     if in_sight is not None and tenant_id not in in_sight:
         raise TenantOutOfSight(f"this request of the admin may not look at {tenant_id}")
     with transaction.atomic(using=APP):
-        set_tenant(tenant_id)
+        set_tenant(tenant_id, is_patient=is_patient)
         tenant_token, alias_token = _tenant.set(tenant_id), _alias.set(APP)
         try:
             yield
@@ -75,7 +80,7 @@ def tenant_scope(tenant_id: UUID) -> Iterator[None]:
             _tenant.reset(tenant_token)
 
 
-def set_tenant(tenant_id: UUID) -> None:
+def set_tenant(tenant_id: UUID, *, is_patient: bool = True) -> None:
     """Tell PostgreSQL whose rows this transaction may see. Forgotten at its end.
 
     A transaction that has not begun learns it together with its first statement, without a round trip of its own.
@@ -83,7 +88,11 @@ def set_tenant(tenant_id: UUID) -> None:
     connection = connections[APP]
     connection.ensure_connection()
     # The id is a UUID object, so writing it into the text is safe.
-    setting = f"SET LOCAL app.tenant_id = '{UUID(int=tenant_id.int)}'"
+    name = UUID(int=tenant_id.int)
+    setting = f"SET LOCAL app.tenant_id = '{name}'"
+    if not is_patient:
+        # One command, as the connection sends it together with others.
+        setting = f"SELECT set_config('app.tenant_id', '{name}', true), set_config('lock_timeout', '{A_MOMENT}', true)"
     with connection.wrap_database_errors:
         execute = partial(_execute, connection.connection)
         for wrapper in reversed(connection.execute_wrappers):

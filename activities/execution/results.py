@@ -96,13 +96,15 @@ class Answer(NamedTuple):
     context: Callable[[], AbstractContextManager[None]]
 
 
-def completed_together(answers: Sequence[Answer], *, actor: str = "worker") -> set[UUID]:
+def completed_together(
+    answers: Sequence[Answer], *, actor: str = "worker", is_patient: bool = True
+) -> set[UUID]:
     """As `completed` for several runs of one tenant in one transaction; returns those whose output was accepted.
 
-    For work that needs no approval and for whose end nobody waits.
+    For work that needs no approval and for whose end nobody waits. `is_patient`: as in `tenant_scope`.
     """
     tenant_id = answers[0].run.tenant_id
-    with tenant_scope(tenant_id):
+    with tenant_scope(tenant_id, is_patient=is_patient):
         results = [_result_of(answer.run, answer.result) for answer in answers]
         moved = transitions.finish(
             results, tenant_id=tenant_id, needs_approval=False, actor=actor, of_step=True

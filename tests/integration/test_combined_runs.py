@@ -1,0 +1,211 @@
+"""Threads whose runs begin or end at the same moment claim, record and exchange together, and nobody can tell afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Barrier, Event, Lock
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import connections
+
+from activities import cancellation, combining, dispatch, publishing, relay
+from activities.admission import scripts
+from activities.combining import Combining
+from activities.maintenance import invariants
+from activities.models import Activity
+from agents.contracts import AgentRequest, AgentResult, Completed, Output
+from tenants.context import APP, SYSTEM, tenant_scope
+from tenants.models import Tenant
+from tests.engine import Engine, at_once, elsewhere, eventually
+from tests.spending import capped
+
+THREADS = 6
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tenant]:
+    """Its calls are not quick, so each run has a thread of its own; threads go on as long as there is work."""
+    settings.ORCHESTRATOR_CONTINUE_SECONDS = 600.0
+    monkeypatch.setattr(combining, "PATIENCE_SECONDS", 20.0)
+    monkeypatch.setattr(dispatch.QUICK_WORK, "is_quick", lambda grant: False)
+    engine.serve(tenant, max_concurrency=THREADS)
+    yield tenant
+    relay.flush()
+    assert invariants.check() == []
+    assert scripts.audit(withdraw_orphans=False) == []
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
+    """How many threads each statement and each exchange was for, when it was for several."""
+    found: dict[str, list[int]] = {}
+    for name in ("CLAIMING", "RECORDING", "EXCHANGING"):
+        one = getattr(dispatch, name)
+        _count(monkeypatch, one, found.setdefault(name, []))
+        _let_others_gather(monkeypatch, one)
+    return found
+
+
+def _count(monkeypatch: pytest.MonkeyPatch, one: Combining[Any, Any], found: list[int]) -> None:
+    together = one._together
+
+    def counted(what: Sequence[Any]) -> Sequence[Any]:
+        found.append(len(what))
+        return together(what)
+
+    monkeypatch.setattr(one, "_together", counted)
+
+
+def _let_others_gather(monkeypatch: pytest.MonkeyPatch, one: Combining[Any, Any]) -> None:
+    """The first is at it until all the others have come."""
+    alone, lock, is_first = one._alone, Lock(), Event()
+
+    def waiting(what: Any) -> Any:
+        with lock:
+            is_mine = not is_first.is_set()
+            is_first.set()
+        if is_mine:
+            eventually(lambda: sum(len(line.waiting) for line in one._lines.values()) == THREADS - 1)
+        return alone(what)
+
+    monkeypatch.setattr(one, "_alone", waiting)
+
+
+def deliver_side_by_side(engine: Engine) -> None:
+    messages = [message for _ in range(THREADS) if (message := engine.take())]
+    assert len(messages) == THREADS
+    outcomes = at_once(*[lambda message=message: dispatch.receive(**message) for message in messages])
+    assert outcomes == [None] * THREADS
+
+
+def statuses(tenant: Tenant) -> Counter[str]:
+    with tenant_scope(tenant.pk):
+        return Counter(Activity.objects.values_list("status", flat=True))
+
+
+def test_runs_that_begin_and_end_at_the_same_moment_share_statements_and_exchanges(
+    engine: Engine, acme: Tenant, sizes: dict[str, list[int]]
+) -> None:
+    engine.submit(acme, count=THREADS)
+    deliver_side_by_side(engine)
+
+    assert statuses(acme) == {"done": THREADS}
+    assert {name: found[0] for name, found in sizes.items()} == dict.fromkeys(sizes, THREADS - 1)
+
+
+def test_each_thread_goes_on_with_one_of_the_grants_that_they_asked_for_together(
+    engine: Engine, acme: Tenant, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second calls wait for each other, so every thread has one of them, and no message was sent for any."""
+    engine.submit(acme, count=2 * THREADS)
+    sent: list[Any] = []
+    monkeypatch.setattr(publishing, "publish", sent.extend)
+    together, lock = Barrier(THREADS), Lock()
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        with lock:
+            is_second = len(engine.agent.calls) > THREADS
+        if is_second:
+            together.wait(20)
+        return Completed(Output(content="done"))
+
+    engine.agent.behaviour = behaviour
+    deliver_side_by_side(engine)
+
+    assert statuses(acme) == {"done": 2 * THREADS}
+    assert sent == []
+    assert sizes["EXCHANGING"][0] == THREADS - 1
+
+
+def test_one_that_was_cancelled_meanwhile_is_refused_and_the_others_count(
+    engine: Engine, acme: Tenant, sizes: dict[str, list[int]]
+) -> None:
+    gone = engine.submit(acme, count=THREADS)[3]
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        if request.activity_id == gone:
+            elsewhere(lambda: cancellation.cancel(acme.pk, gone, actor="Ann"))
+        return Completed(Output(content="done"))
+
+    engine.agent.behaviour = behaviour
+    deliver_side_by_side(engine)
+
+    assert statuses(acme) == {"done": THREADS - 1, "cancelled": 1}
+
+
+@contextmanager
+def lock_on(activity_id: UUID) -> Iterator[Callable[[], None]]:
+    """Somebody else has the row until the given function is called."""
+    held, end = Event(), Event()
+
+    def hold() -> None:
+        with connections[SYSTEM].cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("SELECT FROM activities_activity WHERE id = %s FOR UPDATE", [activity_id])
+            held.set()
+            end.wait(60)
+            cursor.execute("ROLLBACK")
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_closing, hold)
+        assert held.wait(20)
+        try:
+            yield end.set
+        finally:
+            end.set()
+
+
+def _closing(action: Callable[[], None]) -> None:
+    try:
+        action()
+    finally:
+        connections.close_all()
+
+
+def test_a_row_that_somebody_else_has_locked_holds_up_its_own_run_alone(
+    engine: Engine, acme: Tenant, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is given up when the others are done: if they waited for it, they would never be."""
+    options = connections.settings[APP]["OPTIONS"]
+    forever = options["options"].replace("lock_timeout=3s", "lock_timeout=0")
+    monkeypatch.setitem(options, "options", forever)  # of the connections of new threads
+    ids = engine.submit(acme, count=THREADS)
+    all_called = Barrier(THREADS + 1)
+
+    def behaviour(request: AgentRequest) -> AgentResult:
+        all_called.wait(20)
+        all_called.wait(20)
+        if request.activity_id == ids[2]:
+            eventually(lambda: dispatch.RECORDING._lines)  # the first to record is another
+        return Completed(Output(content="done"))
+
+    def lock() -> None:
+        all_called.wait(20)
+        with lock_on(ids[2]) as unlock:
+            all_called.wait(20)
+            eventually(lambda: statuses(acme)["done"] == THREADS - 1)
+            unlock()
+
+    engine.agent.behaviour = behaviour
+    messages = [message for _ in range(THREADS) if (message := engine.take())]
+    outcomes = at_once(lock, *[lambda message=message: dispatch.receive(**message) for message in messages])
+
+    assert outcomes == [None] * (THREADS + 1)
+    assert statuses(acme) == {"done": THREADS}
+    assert sizes["RECORDING"][0] == THREADS - 1
+
+
+def test_work_under_a_budget_that_is_claimed_together_is_claimed_as_far_as_its_money_goes(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capped(acme, "4", unit="runs")
+    engine.submit(acme, count=THREADS)
+    _let_others_gather(monkeypatch, dispatch.CLAIMING)
+    deliver_side_by_side(engine)
+
+    assert statuses(acme) == {"done": 4, "created": THREADS - 4}
