@@ -34,6 +34,7 @@ from django.db.models import Count
 from activities.admission import Exchange
 from activities.exceptions import ActivityError
 from activities.models import Activity, TurnedAway
+from activities.models.activity import in_status
 from activities.states import BANDS, Status
 from agents import configuration
 from agents.exceptions import AgentError
@@ -232,7 +233,7 @@ def _lock(tenant_id: UUID, role: str) -> None:
 
 
 def _counted(tenant_id: UUID, role: str | None = None) -> Counter[str]:
-    ready = Activity.objects.for_tenant(tenant_id).filter(status=Status.CREATED, assignee_type="agent")
+    ready = Activity.objects.for_tenant(tenant_id).filter(in_status(Status.CREATED), assignee_type="agent")
     if role is not None:
         ready = ready.filter(agent_role=role)
     return Counter(dict(ready.order_by().values_list("agent_role").annotate(count=Count("pk"))))

@@ -16,6 +16,7 @@ from activities.admission.exchange import Release
 from activities.exceptions import NotFound, TransitionRefused
 from activities.human_tasks import approval_links
 from activities.models import Activity
+from activities.models.activity import in_status
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_reopened
 from activities.states import EXPIRING, LIVE, LinkKind, Status
@@ -138,7 +139,7 @@ def _refuse_twin(activity: Activity | None) -> None:
     if activity is None or activity.dedup_key is None:
         return
     same = Activity.objects.for_tenant(activity.tenant_id).filter(
-        dedup_key=activity.dedup_key, status__in=LIVE
+        in_status(*LIVE), dedup_key=activity.dedup_key
     )
     twin = same.exclude(pk=activity.pk).values_list("pk", flat=True).first()
     if twin is not None:

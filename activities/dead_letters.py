@@ -23,6 +23,7 @@ from activities import activity_tree, cancellation, outbox, states, transitions
 from activities.alerts import raise_alert
 from activities.decision_rules import DEFAULT_ESCALATION_ROLE
 from activities.models import Activity, ApprovalLink, DeadLetter, MailboxItem
+from activities.models.activity import in_status
 from activities.models.alert import AlertKind, Severity
 from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
 from activities.models.decision import LinkState
@@ -75,7 +76,7 @@ def without_twins(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
     have failed twice."""
     rows = Activity.objects.for_tenant(tenant_id)
     keys = dict(rows.filter(pk__in=ids, dedup_key__isnull=False).values_list("pk", "dedup_key"))
-    live = rows.filter(dedup_key__in=set(keys.values()), status__in=states.LIVE)
+    live = rows.filter(in_status(*states.LIVE), dedup_key__in=set(keys.values()))
     taken = set(live.values_list("dedup_key", flat=True)) if keys else set()
     kept = []
     for activity_id in ids:

@@ -34,6 +34,7 @@ from activities import leases
 from activities.admission import keys, rebuilding, scripts
 from activities.admission.exchange import LEVEL_MS, band_of
 from activities.models import Activity, Wake, WorkerProcess
+from activities.models.activity import in_status
 from activities.selectors import BAND_NAMES, PATIENCE_SECONDS
 from activities.states import BANDS, Status, WakeState
 from agents.models import Agent
@@ -255,7 +256,7 @@ def head_of_line(tenant_id: UUID, role: str) -> Sequence[Waiter]:
         due, activity_id=OuterRef("pk"), state=WakeState.PENDING
     )
     ready = Activity.objects.for_tenant(tenant_id).filter(
-        Exists(reasons), status=Status.CREATED, assignee_type="agent", agent_role=role
+        Exists(reasons), in_status(Status.CREATED), assignee_type="agent", agent_role=role
     )
     rows = ready.annotate(band=_BAND, turn=_TURN).order_by("band", "turn", "pk")
     shown = ("pk", "name", "priority", "created_at", "group_key", "attempts")

@@ -14,6 +14,7 @@ from django.conf import settings
 
 from activities.exceptions import NotFound, QuotaExceeded, ToolRefused, TransitionRefused
 from activities.models import Activity, Wake
+from activities.models.activity import in_status
 from activities.run_tokens import RunToken
 from activities.states import LIVE, LinkKind, WakeReason
 from activities.submission import NewActivity, submit
@@ -102,7 +103,7 @@ def _hand_on(
 def _is_taken(activity: Activity) -> bool:
     """Whether an equal activity is live. After this one had failed, another may have been submitted under its key."""
     same = Activity.objects.for_tenant(activity.tenant_id).filter(dedup_key=activity.dedup_key)
-    return same.filter(status__in=LIVE).exists()
+    return same.filter(in_status(*LIVE)).exists()
 
 
 def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role: str | None) -> NewActivity:

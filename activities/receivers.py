@@ -16,6 +16,7 @@ from activities.alerts import tell_of_agent_health, tell_of_expired_channel, tel
 from activities.human_tasks import approval_links
 from activities.mailboxes import producer
 from activities.models import Activity
+from activities.models.activity import in_status
 from activities.models.dead_letter import DeadLetterState
 from activities.signals import activity_settled
 from activities.states import LinkKind, Status, WakeReason
@@ -109,7 +110,7 @@ def of(role: str) -> list[Reference]:
     # The tenants are named, so that the index by tenant and status serves.
     tenants = dict(Tenant.objects.using(SYSTEM).filter(is_active=True).values_list("pk", "slug"))
     open_ones = Activity.objects.using(SYSTEM).filter(
-        tenant_id__in=list(tenants), status__in=sorted(states.LIVE), agent_role=role
+        in_status(*states.LIVE), tenant_id__in=list(tenants), agent_role=role
     )
     counts = open_ones.order_by().values("tenant_id").annotate(number=Count("pk"))
     return [

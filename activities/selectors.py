@@ -49,6 +49,7 @@ from activities.models import (
     Wake,
     WorkerProcess,
 )
+from activities.models.activity import in_status
 from activities.models.run import is_carried
 from activities.states import BANDS, RUNNING, RunStatus, Status, WakeState
 from agents.governor import providers
@@ -62,7 +63,7 @@ PATIENCE_SECONDS = 0.25  # for figures from Redis that may as well be missing
 BAND_NAMES = tuple(sorted(BANDS, key=BANDS.__getitem__))
 
 #: Left to a person, and not yet decided or completed.
-OPEN_FOR_PEOPLE = Q(assignee_type="human", status__in=(Status.CREATED, Status.IN_PROGRESS))
+OPEN_FOR_PEOPLE = Q(in_status(Status.CREATED, Status.IN_PROGRESS), assignee_type="human")
 
 
 # Searching for words. What stands in params, metadata and errors has no index of its own, which every move of every activity would pay
@@ -258,7 +259,7 @@ def figures_of_queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
         waited = max(0.0, (clock.now() - row["oldest"]).total_seconds())
         queue.oldest_wait_seconds = max(round(waited, 3), queue.oldest_wait_seconds or 0.0)
     running = Activity.objects.for_tenant(tenant_id).filter(
-        assignee_type="agent", status__in=RUNNING, agent_role__in=found
+        in_status(*RUNNING), assignee_type="agent", agent_role__in=found
     )
     for role, count in running.order_by().values_list("agent_role").annotate(count=Count("pk")):
         found[role].running = count

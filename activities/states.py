@@ -172,6 +172,10 @@ WAITING = _values(s for s in Status if STATUSES[s].ended_by)
 EXPIRING = _values([_S.CREATED]) | WAITING - _values([_S.AWAITING_APPROVAL])
 #: Counts as existing for a dedup key.
 LIVE = _values(Status) - SETTLED
+#: What indexes know of a status (`Activity.indexed_status`). Statuses between which an agent's work moves at each run are one there, so
+#: that a claim changes nothing that is indexed, and PostgreSQL writes no entry of any index for it.
+OPEN = "open"
+INDEXED = {status.value: OPEN if status in (_S.CREATED, *RUNNING) else status.value for status in Status}
 #: From these an agent's activity comes to a run, or to one more, that hears what people have answered.
 WILL_RUN = LIVE - _values([_S.AWAITING_APPROVAL])
 #: From these it does when an operator tries it again.
@@ -231,7 +235,7 @@ class WakeState(StrEnum):
 BANDS = {"urgent": 1, "gated": 5, "normal": 10, "background": 20}
 
 
-# The database's own copy of the state table: a trigger that refuses an undeclared change of status.
+# The database's own copy of the state table: a trigger that refuses an undeclared change of status, and keeps what indexes know of it.
 #
 # Code asks `transitions` for a verb; this guard is for everything that might not, such as a shell or a future mistake.
 
@@ -241,6 +245,8 @@ _TABLE = "activities_activity"
 def install_status_guard() -> list[str]:
     """Statements that make the trigger compare with `TRANSITIONS`. Run them again whenever the table changes."""
     allowed = ", ".join(f"'{source}>{target}'" for source, target in sorted(pairs()))
+    is_open = ", ".join(f"'{status}'" for status, indexed in INDEXED.items() if indexed == OPEN)
+    index = f"NEW.indexed_status := CASE WHEN NEW.status IN ({is_open}) THEN '{OPEN}' ELSE NEW.status END;"
     return [
         f"""CREATE OR REPLACE FUNCTION {_TABLE}_status_guard() RETURNS trigger LANGUAGE plpgsql AS $guard$
         BEGIN
@@ -248,15 +254,27 @@ def install_status_guard() -> list[str]:
                 RAISE EXCEPTION 'activity % may not go from % to %', OLD.id, OLD.status, NEW.status
                     USING ERRCODE = 'check_violation';
             END IF;
+            {index}
             RETURN NEW;
         END $guard$""",
+        f"""CREATE OR REPLACE FUNCTION {_TABLE}_status_indexed() RETURNS trigger LANGUAGE plpgsql AS $index$
+        BEGIN
+            {index}
+            RETURN NEW;
+        END $index$""",
         f"DROP TRIGGER IF EXISTS status_guard ON {_TABLE}",
         f"""CREATE TRIGGER status_guard BEFORE UPDATE OF status ON {_TABLE}
         FOR EACH ROW WHEN (OLD.status IS DISTINCT FROM NEW.status) EXECUTE FUNCTION {_TABLE}_status_guard()""",
+        f"DROP TRIGGER IF EXISTS status_indexed ON {_TABLE}",
+        # The column's default fits what is created, which is all that the application inserts.
+        f"""CREATE TRIGGER status_indexed BEFORE INSERT ON {_TABLE}
+        FOR EACH ROW WHEN (NEW.status <> '{Status.CREATED}') EXECUTE FUNCTION {_TABLE}_status_indexed()""",
     ]
 
 
 REMOVE_STATUS_GUARD = [
+    f"DROP TRIGGER IF EXISTS status_indexed ON {_TABLE}",
+    f"DROP FUNCTION IF EXISTS {_TABLE}_status_indexed()",
     f"DROP TRIGGER IF EXISTS status_guard ON {_TABLE}",
     f"DROP FUNCTION IF EXISTS {_TABLE}_status_guard()",
 ]

@@ -19,6 +19,7 @@ from activities.admission.exchange import Offer
 from activities.decision_rules import DEFAULT_ESCALATION_ROLE, DecisionRules
 from activities.exceptions import SubmissionRaced
 from activities.models import Activity, Deadline
+from activities.models.activity import in_status
 from activities.models.decision import DeadlineKind
 from agents import configuration
 from tenants import clock, request_context, wire_json
@@ -309,7 +310,7 @@ def _existing(tenant_id: UUID, item: NewActivity) -> UUID | None:
     """The activity that stood in the way of this one, unless it has ended since."""
     same = Activity.objects.for_tenant(tenant_id)
     if item.dedup_key:
-        found = same.filter(dedup_key=item.dedup_key, status__in=states.LIVE)
+        found = same.filter(in_status(*states.LIVE), dedup_key=item.dedup_key)
     else:
         found = same.filter(
             pipeline_run_id=item.pipeline_run_id, step=item.step, branch=item.branch, round=item.round

@@ -27,6 +27,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_safe
 
 from activities.models import Activity
+from activities.models.activity import in_status
 from activities.notifications.digests import zone_of
 from activities.selectors import OPEN_FOR_PEOPLE
 from activities.states import Status
@@ -377,7 +378,7 @@ def _by_tenant(rows: QuerySet[Any], **figures: Any) -> Mapping[UUID, Mapping[str
 def _standing(works: QuerySet[Any]) -> dict[tuple[UUID, str], int]:
     """How many agents' activities stand so, by tenant and status."""
     states = (Status.NEEDS_REVIEW, Status.BLOCKED, Status.IN_PROGRESS)
-    rows = works.filter(status__in=states, assignee_type="agent").order_by().values("tenant_id", "status")
+    rows = works.filter(in_status(*states), assignee_type="agent").order_by().values("tenant_id", "status")
     return {(row["tenant_id"], row["status"]): row["count"] for row in rows.annotate(count=Count("pk"))}
 
 

@@ -19,7 +19,7 @@ from unfold.views import ChangeList
 
 from activities import cancellation, outputs, reassignment, selectors, states, suspension, wait_reasons
 from activities.admin import columns
-from activities.admin.columns import RoleFilter, SituationFilter
+from activities.admin.columns import RoleFilter, SituationFilter, StatusFilter
 from activities.decision_rules import DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, Voter
 from activities.exceptions import ActivityError, OutputUnavailable
 from activities.human_tasks import approvals
@@ -214,7 +214,7 @@ class ActivityList(ChangeList):
 @admin.register(Activity)
 class ActivityAdmin(DecisionsAdmin, RecordAdmin):
     list_display = ("name", "state", "tenant", "assignee", "priority", "wait", "created_at")
-    list_filter = (TenantFilter, SituationFilter, "status", RoleFilter, "assignee_type")
+    list_filter = (TenantFilter, SituationFilter, ("status", StatusFilter), RoleFilter, "assignee_type")
     search_fields = ("name", "tenant__slug", "group_key", "dedup_key")
     stands_for = {
         "input_link": "input_ref", "output_link": "output_ref", "pipeline_run": "pipeline_run_id",

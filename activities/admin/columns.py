@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.admin import SimpleListFilter
+from django.contrib.admin import ChoicesFieldListFilter, SimpleListFilter
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
 from activities.models import Activity
+from activities.models.activity import in_status
 from activities.models.alert import DeliveryState, Severity
 from activities.models.batch import BatchState, ItemState
 from activities.models.dead_letter import DeadLetterState
 from activities.models.decision import LinkState
 from activities.selectors import OPEN_FOR_PEOPLE
-from activities.states import RUNNING, STATUSES, RunStatus, Status, WakeState
+from activities.states import INDEXED, RUNNING, STATUSES, RunStatus, Status, WakeState
 from agents.models import Agent
 from tenants.models.events import WebhookDeliveryState
 
@@ -73,10 +74,10 @@ class SituationFilter(SimpleListFilter):
     title, parameter_name = "situation", "situation"
 
     SITUATIONS = {
-        "queued": ("Waits for a worker", Q(status=Status.CREATED, assignee_type="agent")),
-        "running": ("Runs", Q(status__in=RUNNING, assignee_type="agent")),
+        "queued": ("Waits for a worker", Q(in_status(Status.CREATED), assignee_type="agent")),
+        "running": ("Runs", Q(in_status(*RUNNING), assignee_type="agent")),
         "people": ("Waits for a person", OPEN_FOR_PEOPLE),
-        "trouble": ("Failed or blocked", Q(status__in=(Status.FAILED, Status.NEEDS_REVIEW, Status.BLOCKED))),
+        "trouble": ("Failed or blocked", in_status(Status.FAILED, Status.NEEDS_REVIEW, Status.BLOCKED)),
     }
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -85,6 +86,15 @@ class SituationFilter(SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Activity]) -> QuerySet[Activity]:
         found = self.SITUATIONS.get(self.value() or "")
         return queryset.filter(found[1]) if found else queryset
+
+
+class StatusFilter(ChoicesFieldListFilter):
+    """The status, in the words by which its index is found."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Activity]) -> QuerySet[Activity]:
+        found: QuerySet[Activity] = super().queryset(request, queryset)
+        known = [status for status in self.lookup_val or () if status in INDEXED]
+        return found.filter(in_status(*known)) if known else found
 
 
 class RoleFilter(SimpleListFilter):

@@ -38,7 +38,7 @@ from activities.exceptions import NotFound
 from activities.execution import request as execution_request
 from activities.mailboxes import producer
 from activities.models import Activity, ActivityRun
-from activities.models.activity import AssigneeType
+from activities.models.activity import AssigneeType, in_status
 from activities.selectors import Moment
 from activities.states import RunStatus, Status
 from activities.submission import NewActivity, Submitted, submit
@@ -59,6 +59,9 @@ from tenants.models import Role
 
 class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):
     """One status, or several with commas."""
+
+    def filter(self, rows: QuerySet[Any], value: list[str] | None) -> QuerySet[Any]:
+        return rows.filter(in_status(*value)) if value else rows
 
 
 class IdsFilter(django_filters.BaseInFilter, django_filters.UUIDFilter):

@@ -29,6 +29,7 @@ from activities.execution import reports
 from activities.human_tasks import approval_links
 from activities.human_tasks.approval_links import NewApproval
 from activities.models import Activity, ApprovalLink, ToolCall
+from activities.models.activity import in_status
 from activities.run_tokens import RunToken
 from activities.schemas import arguments_of
 from activities.states import LIVE, SETTLED, LinkKind, Status
@@ -216,7 +217,7 @@ def _with_work_of_scope(run: RunToken, arguments: Mapping[str, Any]) -> dict[str
     """The arguments with what the scope comes to at this moment: work that has not ended and that the role may hold, oldest first."""
     asking = Activity.objects.for_tenant(run.tenant_id).get(pk=run.activity_id)
     rows = Activity.objects.for_tenant(run.tenant_id).filter(
-        _within(arguments["scope"]), _within(_granted(asking)), status__in=LIVE
+        _within(arguments["scope"]), _within(_granted(asking)), in_status(*LIVE)
     )
     most = settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL
     found = (
@@ -446,8 +447,8 @@ def refuse_flood(asking: Any) -> None:
     """
     most = settings.ORCHESTRATOR_OPEN_ITEMS_PER_AGENT
     rows = Activity.objects.for_tenant(asking.tenant_id).filter(
+        in_status(*_OPEN),
         assignee_type="human",
-        status__in=_OPEN,
         link_kind__in=ASKED,
         parent__tenant_id=asking.tenant_id,
         parent__agent_role=asking.agent_role,

@@ -32,6 +32,7 @@ from activities import activity_tree, outbox, relay
 from activities.admission import Exchange
 from activities.exceptions import MailboxFull, OtherConsumer, SubmissionRaced
 from activities.models import Activity, ApprovalLink, Mailbox, MailboxBatch, MailboxItem, Wake
+from activities.models.activity import in_status
 from activities.models.mailbox import BatchState, ItemKind, ItemSource, ItemState
 from activities.models.run import is_carried
 from activities.states import BANDS, LIVE, LinkKind, Status, WakeReason, WakeState
@@ -205,7 +206,7 @@ def follow(ended: Any) -> None:
 def _told_with_others(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
     """Join the activity that is to hear, or hears, of others. It is locked, so that its end comes before or after this."""
     live = Activity.objects.for_tenant(item.tenant_id).filter(
-        dedup_key=_together(mailbox, item), status__in=LIVE
+        in_status(*LIVE), dedup_key=_together(mailbox, item)
     )
     activity_id = live.values_list("pk", flat=True).first()
     activity = activity_tree.lock(item.tenant_id, [activity_id]).get(activity_id) if activity_id else None

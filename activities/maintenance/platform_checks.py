@@ -26,6 +26,7 @@ from activities.admission import Closed
 from activities.alerts import LONGEST_TITLE, raise_alert
 from activities.maintenance import invariants, job_records
 from activities.models import Activity, Condition, FailuresInARow
+from activities.models.activity import in_status
 from activities.models.alert import AlertKind, Severity
 from activities.states import LIVE
 from agents.governor import overview
@@ -198,7 +199,7 @@ QUESTIONS: Mapping[AlertKind, Callable[[], list[Noticed]]] = {
 def _tenants_at_work() -> list[UUID]:
     """The tenants that have unfinished work, for which upkeep matters now."""
     with system_scope():
-        rows = Activity.objects.filter(status__in=LIVE).order_by()
+        rows = Activity.objects.filter(in_status(*LIVE)).order_by()
         return list(rows.values_list("tenant_id", flat=True).distinct())
 
 
@@ -206,7 +207,7 @@ def _tenants_led_to(provider: str) -> list[UUID]:
     """The tenants whose unfinished work belongs to a role that leads to the provider."""
     with system_scope():
         unfinished = Activity.objects.filter(
-            status__in=("created", "assigned", "in_progress"), assignee_type="agent"
+            in_status("created", "assigned", "in_progress"), assignee_type="agent"
         )
         pairs = list(unfinished.order_by().values_list("tenant_id", "agent_role").distinct())
     return list(

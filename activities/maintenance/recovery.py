@@ -27,6 +27,7 @@ from activities.admission.exchange import Offer, find_unknown
 from activities.exceptions import RunSuperseded, TransitionRefused
 from activities.execution import results
 from activities.models import Activity, ActivityRun, LeaderLease, Wake, WorkerProcess
+from activities.models.activity import in_status
 from activities.run_tokens import RunToken
 from tenants.context import SYSTEM, system_scope, tenant_scope
 
@@ -237,7 +238,7 @@ def expire_stale() -> int:
     """Cancel what may no longer start because its time has passed: in line, held, snoozed or blocked. Gates have deadlines instead."""
     with system_scope():
         stale = list(
-            Activity.objects.filter(status__in=states.EXPIRING, expires_at__lte=Now())
+            Activity.objects.filter(in_status(*states.EXPIRING), expires_at__lte=Now())
             .exclude(link_kind=states.LinkKind.GATE)
             .order_by("expires_at")
             .values_list("tenant_id", "id", "agent_role")[:PAGE]

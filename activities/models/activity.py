@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
@@ -23,6 +25,15 @@ class GroupScope(models.TextChoices):
     TENANT = "tenant"
 
 
+def _indexed(statuses: Iterable[str]) -> list[str]:
+    return sorted({states.INDEXED[status] for status in statuses})
+
+
+def in_status(*statuses: str) -> models.Q:
+    """Activities in one of these statuses, in the words by which their indexes are found."""
+    return models.Q(status__in=sorted(statuses), indexed_status__in=_indexed(statuses))
+
+
 class Activity(TenantOwned):
     """`status` is written by `activities.transitions` alone; people and code ask it for a verb."""
 
@@ -31,6 +42,12 @@ class Activity(TenantOwned):
     description = models.TextField(blank=True, default="")
     status = models.CharField(
         max_length=20, choices=[(s.value, s.value) for s in states.Status], default=states.Status.CREATED
+    )
+    indexed_status = models.CharField(
+        max_length=20,
+        db_default=states.OPEN,
+        editable=False,
+        help_text="See `states.INDEXED`. A trigger writes it.",
     )
     assignee_type = models.CharField(max_length=8, choices=AssigneeType.choices)
     agent_role = models.CharField(max_length=63, null=True, blank=True)
@@ -157,8 +174,8 @@ class Activity(TenantOwned):
             models.UniqueConstraint(fields=("tenant", "id"), name="activity_of_tenant"),
             models.UniqueConstraint(
                 fields=("tenant", "dedup_key"),
-                condition=models.Q(dedup_key__isnull=False, status__in=sorted(states.LIVE)),
-                name="activity_dedup_while_live",
+                condition=models.Q(dedup_key__isnull=False, indexed_status__in=_indexed(states.LIVE)),
+                name="activity_once_while_live",
             ),
             # One activity per step, branch and round: progression may be repeated and still starts a step once. What is linked to it in
             # another way has null in the last place, which is equal to nothing. Also the index for all that belongs to a run or a step.
@@ -197,9 +214,11 @@ class Activity(TenantOwned):
                 fields=("tenant", "created_at", "id"), condition=FOR_LISTS, name="activities_by_time"
             ),
             models.Index(
-                fields=("tenant", "status", "created_at"),
-                condition=~models.Q(status=""),  # likewise: for lists, which name the status that they want
-                name="activities_by_status",
+                fields=("tenant", "indexed_status", "created_at"),
+                condition=~models.Q(
+                    indexed_status=""
+                ),  # likewise: for lists, which name the status that they want
+                name="activities_of_status",
             ),
             models.Index(
                 fields=("tenant", "schedule_id", "-created_at"),
@@ -213,16 +232,16 @@ class Activity(TenantOwned):
             ),
             models.Index(
                 fields=("expires_at",),
-                condition=models.Q(expires_at__isnull=False, status__in=sorted(states.EXPIRING)),
-                name="activities_expiring",
+                condition=models.Q(expires_at__isnull=False, indexed_status__in=_indexed(states.EXPIRING)),
+                name="activities_that_expire",
             ),
             models.Index(
                 fields=("parent",), condition=models.Q(parent__isnull=False), name="activity_children"
             ),
             models.Index(
                 fields=("tenant", "human_role"),
-                condition=models.Q(assignee_type="human", status__in=["created", "in_progress"]),
-                name="activity_inbox",
+                condition=models.Q(assignee_type="human", indexed_status=states.OPEN),
+                name="activities_of_inboxes",
             ),
         )
 

@@ -22,6 +22,7 @@ from django.template.loader import render_to_string
 from activities import dead_letters
 from activities.alerts import tell_channel
 from activities.models import Activity, Alert, DeadLetter, NotificationChannel
+from activities.models.activity import in_status
 from activities.models.alert import AlertKind, ChannelKind, Digest, Weekday
 from activities.models.dead_letter import DeadLetterState
 from activities.notifications.backends import site
@@ -153,7 +154,7 @@ def _people(tenant_id: UUID, period: Period, roles: Sequence[str], now: datetime
 
 def _done(tenant_id: UUID, period: Period) -> dict[str, Any]:
     ended = Activity.objects.for_tenant(tenant_id).filter(
-        status__in=GOOD_ENDS, finished_at__gte=period.begins, finished_at__lt=period.ends
+        in_status(*GOOD_ENDS), finished_at__gte=period.begins, finished_at__lt=period.ends
     )
     by_role = ended.order_by().values("agent_role", "human_role").annotate(count=Count("pk"))
     found = sorted(by_role, key=lambda row: (-row["count"], row["agent_role"] or row["human_role"] or ""))

@@ -5,7 +5,7 @@
 -- Returns     id
 -- Guarantee   what another transaction has locked is left out: it is being claimed or cancelled at this moment.
 SELECT a.id FROM activities_activity a
-WHERE a.tenant_id = %(tenant)s AND a.status = 'created' AND a.assignee_type = 'agent' AND a.agent_role = %(role)s
+WHERE a.tenant_id = %(tenant)s AND a.status = 'created' AND a.indexed_status = 'open' AND a.assignee_type = 'agent' AND a.agent_role = %(role)s
   AND a.priority >= %(background)s AND a.fence = 0 AND NOT a.requires_approval
   AND a.parent_id IS NULL AND a.pipeline_run_id IS NULL AND a.deliverable_id IS NULL
   AND NOT EXISTS (SELECT FROM activities_activity child WHERE child.parent_id = a.id)

@@ -12,6 +12,7 @@ from django.db.models import Q, QuerySet
 
 from activities import selectors, wait_reasons
 from activities.models import Activity
+from activities.models.activity import in_status
 from activities.selectors import TEXTS, Wanted
 from activities.states import LinkKind
 from console.activities.query_language import Condition, QueryFault, parse
@@ -168,7 +169,7 @@ _MAY_MEAN_ESCALATIONS = frozenset({"words", "name", "for", "kind", "parent"})
 _SOUGHT = {"words": TEXTS, **{name: (name,) for name in ("name", "params", "metadata", "error")}}
 
 _FILTERS: dict[str, Callable[[Condition], Q]] = {
-    "status": _among("status"),
+    "status": lambda condition: in_status(*condition.value),
     "role": _role,
     "wake": _among("wake_reason"),
     "age": _age,

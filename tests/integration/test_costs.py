@@ -16,14 +16,18 @@ from typing import Any
 import pytest
 from django.db import connections
 from django.db.backends.postgresql.base import DatabaseWrapper
+from django.db.models.functions import Now
 
-from activities import backlog, dispatch, publishing, quick_work, relay
+from activities import backlog, dispatch, publishing, quick_work, relay, transitions
 from activities.admission import scripts
+from activities.models import Activity
+from activities.states import INDEXED, Status
 from agents import configuration, scheduler_settings
 from agents.contracts import Accepted
 from pipelines import versions
 from pipelines.submission import NewRun, start_run, start_runs
 from tenants import clock
+from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
 
@@ -217,3 +221,46 @@ def test_an_accepted_run_costs_one_transaction_more(
         engine.drain()
 
     assert (counts["statements"], counts["transactions"]) == (4, 2)
+
+
+def test_no_index_of_activities_has_a_column_that_a_claim_changes(acme: Tenant) -> None:
+    with connections["owner"].cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT a.attname FROM pg_index i"
+            " JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid AND d.refobjid = i.indrelid"
+            " JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid"
+            " WHERE i.indrelid = 'activities_activity'::regclass"
+        )
+        indexed = {name for (name,) in cursor.fetchall()}
+
+    changed = {
+        "status",
+        "version",
+        "fence",
+        "attempts",
+        "assigned_at",
+        "started_at",
+        "wake_reason",
+        "run_now_at",
+    }
+    assert {"tenant_id", "id", "pipeline_run_id", "dedup_key", "indexed_status"} <= indexed
+    assert not indexed & changed
+
+
+def test_what_indexes_know_of_a_status_follows_it(engine: Engine, acme: Tenant) -> None:
+    (waiting,) = engine.submit(acme)
+    with tenant_scope(acme.pk):
+        for status in Status:
+            Activity.objects.create(
+                tenant=acme,
+                name=status,
+                status=status,
+                assignee_type="human",
+                human_role="editor",
+                finished_at=Now(),
+            )
+        rows = Activity.objects.for_tenant(acme).values_list("status", "indexed_status")
+        assert set(rows) == set(INDEXED.items())
+
+        transitions.apply(waiting, "cancel", actor="test")
+        assert rows.get(pk=waiting) == ("cancelled", "cancelled")

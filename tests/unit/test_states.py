@@ -14,7 +14,9 @@ from activities.management.commands import draw_lifecycle
 from activities.models import Activity, ActivityRun, Wake
 from activities.states import (
     FINAL,
+    INDEXED,
     LIVE,
+    OPEN,
     RUNNING,
     SETTLED,
     TRANSITIONS,
@@ -46,13 +48,13 @@ def _constraint(name: str) -> CheckConstraint | UniqueConstraint:
     return next(constraint for constraint in Activity._meta.constraints if constraint.name == name)
 
 
-def _statuses_in(condition: Q) -> set[str]:
+def _statuses_in(condition: Q, name: str = "status") -> set[str]:
     """The statuses that a condition on `status__in` lists, however deep it is nested."""
     found: set[str] = set()
     for child in condition.children:
         if isinstance(child, Q):
-            found |= _statuses_in(child)
-        elif child[0] == "status__in":
+            found |= _statuses_in(child, name)
+        elif child[0] == f"{name}__in":
             found |= {str(status) for status in child[1]}
     return found
 
@@ -130,7 +132,15 @@ def test_the_ways_of_asking_the_table_agree() -> None:
 def test_the_constraints_of_the_database_agree_with_the_table() -> None:
     assert _statuses_in(_constraint("activity_status_known").condition) == ALL
     assert _statuses_in(_constraint("activity_settled_has_end").condition) == SETTLED
-    assert _statuses_in(_constraint("activity_dedup_while_live").condition) == LIVE
+    live = _statuses_in(_constraint("activity_once_while_live").condition, "indexed_status")
+    assert {status for status in ALL if INDEXED[status] in live} == LIVE
+
+
+def test_a_claim_a_start_and_a_return_change_nothing_that_is_indexed() -> None:
+    moves = [TRANSITIONS[verb] for verb in ("claim", "start", "release")]
+
+    assert {INDEXED[status] for step in moves for status in (*step.sources, step.target)} == {OPEN}
+    assert all(INDEXED[status] in (status, OPEN) for status in ALL)
 
 
 def test_columns_have_room_for_every_value() -> None:

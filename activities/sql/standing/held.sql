@@ -11,7 +11,7 @@ WITH waiting AS (
         SELECT activity_id, bool_and(coalesce(due_at > now(), false)) AS later, max(due_at) FILTER (WHERE cause = 'retry' AND due_at > now()) AS retried_at
         FROM activities_wake WHERE state = 'pending' GROUP BY activity_id
     ) w ON w.activity_id = a.id
-    WHERE a.status = 'created' AND a.assignee_type = 'agent'
+    WHERE a.status = 'created' AND a.indexed_status = 'open' AND a.assignee_type = 'agent'
 ), found AS (
     SELECT waiting.agent_role, waiting.tenant_id,
            CASE WHEN b.id IS NOT NULL THEN 'budget' WHEN r.holder IS NOT NULL THEN 'provider' ELSE 'paused' END AS cause,

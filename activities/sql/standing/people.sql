@@ -4,5 +4,5 @@ SELECT CASE WHEN is_approval_gate THEN 'approval' WHEN link_kind IN ('review', '
             ELSE 'task' END AS kind,
        count(*) AS waiting, extract(epoch FROM clock_timestamp() - min(created_at))::float AS oldest_seconds
 FROM activities_activity
-WHERE assignee_type = 'human' AND status IN ('created', 'in_progress')
+WHERE assignee_type = 'human' AND indexed_status = 'open' AND status IN ('created', 'in_progress')
 GROUP BY kind

@@ -14,5 +14,5 @@ JOIN (
 CROSS JOIN LATERAL (SELECT CASE WHEN a.fence = 0 THEN greatest(w.asked_at, a.not_before) ELSE (
     SELECT greatest(e.at, (e.detail ->> 'due_at')::timestamptz)
     FROM activities_activityevent e WHERE e.activity_id = a.id AND e.seq = a.version) END AS since) s
-WHERE a.status = 'created' AND a.assignee_type = 'agent'
+WHERE a.status = 'created' AND a.indexed_status = 'open' AND a.assignee_type = 'agent'
 GROUP BY a.agent_role, a.priority

@@ -15,5 +15,5 @@ FROM (
     SELECT count(*) FILTER (WHERE status = 'failed') AS failed,
            count(*) FILTER (WHERE status = 'needs_review') AS needs_review,
            count(*) FILTER (WHERE status = 'blocked') AS blocked
-    FROM activities_activity WHERE status IN ('failed', 'needs_review', 'blocked')
+    FROM activities_activity WHERE indexed_status IN ('failed', 'needs_review', 'blocked')
 ) a
