@@ -27,7 +27,7 @@ from .outbox import LATER
 
 VERB = "reschedule"
 #: A run that begins, one that ends with a delay or without, and an operator's retry: the last of them says whether a delay is in force.
-ENDS_OF_DELAYS = ("claim", "release", "retry")
+ENDS_OF_DELAYS = ("claim", "start", "release", "retry")
 #: Codes of the errors of runs that a provider could not take for now: only the provider knows when it can.
 HELD_BY_PROVIDERS = frozenset({"provider_limit", "rate_limited", "breaker_open"})
 

@@ -151,24 +151,23 @@ def transitions_of(tenant_id: UUID, activity_ids: Collection[UUID], limit: int) 
     """The newest transitions of these activities, so many altogether, by activity and oldest first; in one statement."""
     events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id__in=activity_ids)
     found: dict[UUID, list[Moment]] = defaultdict(list)
-    for event in reversed(events.order_by("-at", "-activity_id", "-seq")[:limit]) if activity_ids else ():
-        found[event.activity_id].append(_transition(event))
+    newest = list(events.order_by("-at", "-activity_id", "-seq")[:limit]) if activity_ids else []
+    moments = [(event.activity_id, moment) for event in reversed(newest) for moment in _moves(event)]
+    for activity_id, moment in moments[-limit:]:
+        found[activity_id].append(moment)
     return found
 
 
 def _transitions(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
     for event in ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
-        yield _transition(event)
+        yield from _moves(event)
 
 
-def _transition(event: ActivityEvent) -> Moment:
-    facts = {"verb": event.verb, "source": event.source, "target": event.target, "actor": event.actor}
-    return Moment(
-        event.at,
-        f"1:{event.seq:08}",
-        "transition",
-        {**facts, "run": event.run_id, "detail": event.detail or {}},
-    )
+def _moves(event: ActivityEvent) -> Iterator[Moment]:
+    for seq, verb, source, target in event.moves:
+        facts = {"verb": verb, "source": source, "target": target, "actor": event.actor}
+        more = {"run": event.run_id, "detail": event.detail or {}}
+        yield Moment(event.at, f"1:{seq:08}", "transition", facts | more)
 
 
 def _wakes(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:

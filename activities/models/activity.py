@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -252,8 +253,21 @@ class Activity(TenantOwned):
 # What happened to an activity: one row per transition, never changed.
 
 
+class Move(NamedTuple):
+    """From one status to another, or to itself, at a place in the history."""
+
+    seq: int
+    verb: str
+    source: str | None
+    target: str
+
+
 class ActivityEvent(TenantPart):
-    """The history is unbroken: `seq` counts up from 1, and the last `target` is the activity's status."""
+    """The history is unbroken: `seq` counts up from 1, and the last `target` is the activity's status.
+
+    A claim that starts its activity in the same statement is one row: a start whose source is `created`. It has two places, its own and,
+    before it, that of the claim; `moves` tells both.
+    """
 
     activity = models.ForeignKey(
         "activities.Activity",
@@ -279,6 +293,16 @@ class ActivityEvent(TenantPart):
 
     def __str__(self) -> str:
         return f"{self.verb} -> {self.target}"
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """What happened, oldest first: one move, or a claim and its start."""
+        if self.verb == "start" and self.source == states.Status.CREATED:
+            between = states.Status.ASSIGNED.value
+            return Move(self.seq - 1, "claim", self.source, between), Move(
+                self.seq, self.verb, between, self.target
+            )
+        return (Move(self.seq, self.verb, self.source, self.target),)
 
 
 # Outputs on their way to MongoDB.

@@ -80,12 +80,10 @@ WITH waiting AS MATERIALIZED (
     FROM claimed
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
-    SELECT tenant_id, id, version - CASE WHEN started THEN 1 ELSE 0 END, %(claim_verb)s, 'created', %(claim_target)s, 'worker',
-           run, '{}'::jsonb, clock_timestamp()
+    -- A start whose source is `created` stands for the claim before it as well, see `ActivityEvent`.
+    SELECT tenant_id, id, version, CASE WHEN started THEN %(start_verb)s ELSE %(claim_verb)s END, 'created',
+           CASE WHEN started THEN %(start_target)s ELSE %(claim_target)s END, 'worker', run, '{}'::jsonb, clock_timestamp()
     FROM claimed
-    UNION ALL
-    SELECT tenant_id, id, version, %(start_verb)s, %(claim_target)s, %(start_target)s, 'worker', run, '{}'::jsonb, clock_timestamp()
-    FROM claimed WHERE started
 )
 SELECT id, tenant_id, name, description, agent_role, priority, params, input, input_ref, deliverable_id, pipeline_run_id, step, fence, attempts,
        timeout_seconds, expires_at, due_at, group_key, files, requires_approval, link_kind, started, reason, session, mailbox_id,

@@ -119,7 +119,7 @@ DAMAGE: dict[str, list[str]] = {
         "UPDATE activities_activityrun SET ended_at = ended_at + interval '1 hour'"
         " WHERE activity_id = %(twice)s AND status = 'failed'"
     ],
-    "I03": ["UPDATE activities_activityevent SET verb = 'complete' WHERE verb = 'claim'"],
+    "I03": ["UPDATE activities_activityevent SET verb = 'start' WHERE verb = 'complete'"],
     "I04": ["DELETE FROM activities_activityevent WHERE verb = 'start'"],
     "I05": ["UPDATE activities_wake SET run_id = NULL WHERE state = 'taken'"],
     "I06": ["UPDATE activities_activityrun SET fence = 5 WHERE activity_id = %(twice)s AND fence = 1"],

@@ -31,7 +31,7 @@ WITH fresh AS MATERIALIZED (
         SELECT o.verb, o.at, o.detail FROM activities_activityevent o
         WHERE o.activity_id = f.activity_id AND o.seq < f.seq AND o.source IS DISTINCT FROM o.target ORDER BY o.seq DESC LIMIT 1
     ) b
-    WHERE f.verb = 'claim'
+    WHERE f.verb = 'claim' OR f.verb = 'start' AND f.source = 'created'
     UNION ALL
     SELECT 'run', role, status, greatest(0, seconds), %(durations)s::float[] FROM ended
     UNION ALL

@@ -1,11 +1,12 @@
 -- I04  The history of an activity has no gap, each move begins where the one before ended, and it ends in the stored
---      status and version.
+--      status and version. A start from `created` has two places: its own and that of its claim.
 -- Returns     id of each activity whose history does not
 SELECT a.id FROM activities_activity a LEFT JOIN (
-    SELECT activity_id, count(*) AS events, max(seq) AS last_seq, max(target) FILTER (WHERE is_last) AS last_target,
+    SELECT activity_id, sum(places) AS events, max(seq) AS last_seq, max(target) FILTER (WHERE is_last) AS last_target,
            bool_or(source IS DISTINCT FROM previous) AS broken
     FROM (
         SELECT activity_id, seq, source, target, lag(target) OVER history AS previous,
+               CASE WHEN verb = 'start' AND source = 'created' THEN 2 ELSE 1 END AS places,
                lead(seq) OVER history IS NULL AS is_last
         FROM activities_activityevent WINDOW history AS (PARTITION BY activity_id ORDER BY seq)
     ) event

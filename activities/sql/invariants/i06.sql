@@ -4,7 +4,7 @@
 SELECT DISTINCT activity_id AS id FROM (
     SELECT r.activity_id, r.fence, lag(r.fence) OVER (PARTITION BY r.activity_id ORDER BY e.seq) AS before
     FROM activities_activityevent e JOIN activities_activityrun r ON r.id = e.run_id
-    WHERE e.verb = 'claim'
+    WHERE e.verb = 'claim' OR e.verb = 'start' AND e.source = 'created'
 ) claim
 WHERE before >= fence
 UNION

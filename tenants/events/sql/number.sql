@@ -25,8 +25,17 @@ WITH taken AS (
         FROM unnest(t.activities) WITH ORDINALITY AS u(activity, nth)
     ) history
     CROSS JOIN LATERAL (
-        SELECT * FROM activities_activityevent
-        WHERE activity_id = history.activity AND seq BETWEEN history.first_seq AND history.last_seq OFFSET 0
+        SELECT move.*, h.activity_id, h.run_id, h.detail, h.at
+        FROM (
+            SELECT * FROM activities_activityevent
+            WHERE activity_id = history.activity AND seq BETWEEN history.first_seq AND history.last_seq OFFSET 0
+        ) h
+        CROSS JOIN LATERAL (
+            SELECT h.seq, h.verb, CASE WHEN h.verb = 'start' THEN 'assigned' ELSE h.source END AS source, h.target
+            UNION ALL
+            -- The claim that this start stands for as well.
+            SELECT h.seq - 1, 'claim', 'created', 'assigned' WHERE h.verb = 'start' AND h.source = 'created'
+        ) move
     ) e
     CROSS JOIN LATERAL (
         SELECT pipeline_run_id, agent_role, human_role, parent_id, link_kind, step, schedule_id, deliverable_id, assignee_type, is_approval_gate,
