@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from tests import servers
 
@@ -26,6 +28,9 @@ if settings.configured and os.environ.get("DJANGO_SETTINGS_MODULE") != SETTINGS:
         "Django was set up before the tests' servers were known. "
         "Unset DJANGO_SETTINGS_MODULE; the tests choose their settings themselves."
     )
+# A busy machine is no fault of what is tried on it.
+hypothesis_settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("busy")
 servers.prepare()
 os.environ["DJANGO_SETTINGS_MODULE"] = SETTINGS
 servers.give_own_names(settings)

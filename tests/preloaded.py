@@ -17,10 +17,13 @@ MOST = 65_536  # bytes of a command line
 def serve(path: str) -> None:
     """Answer until we are ended. The environment is ours; folder, arguments and terminal are the asker's."""
     import django
+    from django.core import checks
     from django.core.management import execute_from_command_line, get_commands
 
     django.setup()
     get_commands()
+    # Most commands begin with them, and have all views and admin pages imported for that: ten times the work of a usual command.
+    checks.run_checks()
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(path)
         door.listen()

@@ -24,7 +24,7 @@ import redis
 from orchestrator import embedded
 from orchestrator.embedded import ServiceHome
 from orchestrator.processes import ProcessSpec, Supervisor
-from tests import preloaded
+from tests import preloaded, servers
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT_TIMES = {
@@ -137,7 +137,7 @@ def _running(home: ServiceHome, *, workers: int, beats: int) -> Iterator[Stack]:
     endpoints = embedded.start(home)
     port = _free_port()
     environment = {name: value for name, value in os.environ.items() if name not in FOREIGN}
-    environment |= SHORT_TIMES | endpoints.as_environment() | {
+    environment |= SHORT_TIMES | servers.QUICK_START | endpoints.as_environment() | {
         "ORCHESTRATOR_HOME": str(home.path), "PORT": str(port), "LOG_LEVEL": "WARNING",
         "DJANGO_SETTINGS_MODULE": "orchestrator.settings.local", "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
@@ -181,11 +181,14 @@ def _running(home: ServiceHome, *, workers: int, beats: int) -> Iterator[Stack]:
         embedded.stop(home)
 
 
-def eventually(condition: Callable[[], Any], seconds: float, told: Callable[[], str] = lambda: "") -> None:
+def eventually(
+    condition: Callable[[], Any], seconds: float, told: Callable[[], str] = lambda: "", *, pause: float = 0.1
+) -> None:
+    """Wait for it. `pause`: seconds between two looks; more where a look costs the installation more than a moment's work."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"still not true after {seconds} s {told()}"
-        time.sleep(0.1)
+        time.sleep(pause)
 
 
 def _free_port() -> int:

@@ -38,7 +38,7 @@ def test_two_hundred_activities_survive_everything(stack: Stack) -> None:
 
     _torment(stack, random.Random(20261121))
 
-    eventually(lambda: _unsettled(clients) == 0, 120, lambda: str(_statuses(clients)))
+    eventually(lambda: _unsettled(clients) == 0, 120, lambda: str(_statuses(clients)), pause=1.0)
     assert _statuses(clients) == {"done": len(TENANTS) * len(ROLES) * EACH}
     for slug, client in clients.items():
         _each_has_one_accepted_result(client, ids[slug])
