@@ -13,16 +13,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import orjson
-import pymongo
 from django.conf import settings
 from django.db import transaction
 from django.db.models.functions import Now
-from pymongo.collection import Collection
-from pymongo.errors import PyMongoError
 
 from activities.exceptions import OutputUnavailable
 from activities.models import OutputSpool
@@ -30,6 +27,14 @@ from agents.contracts import Output
 from tenants import tracing
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.identifiers import uuid7
+from tenants.lazy_import import lazy_import
+
+if TYPE_CHECKING:
+    import pymongo
+    from pymongo import errors as mongodb
+    from pymongo.collection import Collection
+else:
+    pymongo, mongodb = lazy_import("pymongo"), lazy_import("pymongo.errors")
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +113,7 @@ def _in_mongodb(tenant_id: UUID, ids: Sequence[str]) -> list[StoredOutput]:
     try:
         with tracing.part("mongodb find", tracing.CLIENT, **_FACTS), pymongo.timeout(READ_SECONDS):
             documents = list(collection().find({"_id": {"$in": ids}, "tenant_id": str(tenant_id)}))
-    except PyMongoError as error:
+    except mongodb.PyMongoError as error:
         raise OutputUnavailable("The store of outputs does not answer; try again in a moment.") from error
     return [_from_document(document) for document in documents]
 

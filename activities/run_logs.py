@@ -21,15 +21,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import orjson
-import pymongo
 import redis
 from django.conf import settings
-from pymongo.collection import Collection
-from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from activities import keys, outputs
 from activities.exceptions import ActivityError, OutputUnavailable
@@ -39,6 +36,14 @@ from tenants import clock
 from tenants import redis as connections
 from tenants.events import announcements
 from tenants.identifiers import uuid7
+from tenants.lazy_import import lazy_import
+
+if TYPE_CHECKING:
+    import pymongo
+    from pymongo import errors as mongodb
+    from pymongo.collection import Collection
+else:
+    pymongo, mongodb = lazy_import("pymongo"), lazy_import("pymongo.errors")
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +117,7 @@ def record(run: RunToken, lines: Sequence[LogLine], *, key: str = "") -> Appende
         batch = replace(batch, before=(_away(before, now),))
     try:
         appended = _append(run, batch)
-    except PyMongoError as error:
+    except mongodb.PyMongoError as error:
         _store.is_away(error)
         _add_missed(run, before)
         return _missed(run, len(lines))
@@ -144,12 +149,12 @@ def _append(run: RunToken, batch: _Batch) -> Appended:
             document, appended = _document(run, batch, last)
             try:
                 documents.insert_one(document)
-            except DuplicateKeyError:
+            except mongodb.DuplicateKeyError:
                 if (same := documents.find_one({"run_id": str(run.run_id), "key": batch.key})) is not None:
                     return _repeated(batch, same)
                 continue
             return appended
-    raise PyMongoError("too many add to the same log at once")
+    raise mongodb.PyMongoError("too many add to the same log at once")
 
 
 def _document(run: RunToken, batch: _Batch, last: dict[str, Any] | None) -> tuple[dict[str, Any], Appended]:
@@ -242,7 +247,7 @@ class _Store:
     def is_expected(self) -> bool:
         return time.monotonic() >= self._until.get(settings.MONGODB_URI, 0.0)
 
-    def is_away(self, error: PyMongoError) -> None:
+    def is_away(self, error: mongodb.PyMongoError) -> None:
         self._until[settings.MONGODB_URI] = time.monotonic() + AWAY_SECONDS
         facts = {"action": "run_log_waits", "reason": type(error).__name__}
         logger.warning("Logs of runs are not written: MongoDB is away", extra=facts)
@@ -307,7 +312,7 @@ class Writer:
                 try:
                     while self._write(run_id):
                         pass
-                except PyMongoError as error:
+                except mongodb.PyMongoError as error:
                     _store.is_away(error)
                     return False
                 except Exception:
@@ -406,7 +411,7 @@ def read(tenant_id: UUID, run_id: UUID, *, after: int = 0, limit: int = 500) -> 
     try:
         with pymongo.timeout(outputs.READ_SECONDS):
             return _page(tenant_id, run_id, after, limit)
-    except PyMongoError as error:
+    except mongodb.PyMongoError as error:
         raise OutputUnavailable("The store of logs does not answer; try again in a moment.") from error
 
 
@@ -417,7 +422,7 @@ def tail(tenant_id: UUID, run_id: UUID, count: int) -> Page:
             wanted = {**_of_run(run_id), "tenant_id": str(tenant_id)}
             last = _documents().find_one(wanted, {"last": 1}, sort=[("_id", pymongo.DESCENDING)])
             return _page(tenant_id, run_id, max(0, (last["last"] if last else 0) - count), count + 1)
-    except PyMongoError as error:
+    except mongodb.PyMongoError as error:
         raise OutputUnavailable("The store of logs does not answer; try again in a moment.") from error
 
 

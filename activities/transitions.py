@@ -27,7 +27,8 @@ from activities.exceptions import NotFound, RunSuperseded, TransitionRefused
 from activities.models import Activity
 from activities.signals import activity_settled
 from tenants import wire_json
-from tenants.context import APP, current_tenant
+from tenants.context import APP
+from tenants.current_tenant import current_tenant
 from tenants.sql import Array, Rows, Statement
 
 _FOLDER = Path(__file__).parent / "sql"

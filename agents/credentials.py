@@ -16,23 +16,30 @@ import hmac
 import os
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import orjson
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from django.conf import settings
 
 from agents import webhook_signing
 from agents.exceptions import ConfigurationError
 from agents.models import AgentConfig
+from tenants.lazy_import import lazy_import
+
+if TYPE_CHECKING:
+    from cryptography import exceptions
+    from cryptography.hazmat.primitives.ciphers import aead
+else:
+    aead = lazy_import("cryptography.hazmat.primitives.ciphers.aead")
+    exceptions = lazy_import("cryptography.exceptions")
 
 
 def seal(secrets: Mapping[str, str], *, context: str) -> str:
     """Encrypt under the newest key: `<key name>:<base64 of nonce and ciphertext>`."""
     name, key = next(iter(_ring(tuple(settings.FIELD_ENCRYPTION_KEYS)).items()))
     nonce = os.urandom(12)
-    sealed = AESGCM(key).encrypt(nonce, orjson.dumps(dict(secrets)), context.encode())
+    sealed = aead.AESGCM(key).encrypt(nonce, orjson.dumps(dict(secrets)), context.encode())
     return f"{name}:{base64.b64encode(nonce + sealed).decode()}"
 
 
@@ -46,8 +53,8 @@ def unseal(text: str, *, context: str) -> dict[str, str]:
         )
     try:
         raw = base64.b64decode(body)
-        opened: dict[str, str] = orjson.loads(AESGCM(key).decrypt(raw[:12], raw[12:], context.encode()))
-    except (InvalidTag, ValueError) as error:
+        opened: dict[str, str] = orjson.loads(aead.AESGCM(key).decrypt(raw[:12], raw[12:], context.encode()))
+    except (exceptions.InvalidTag, ValueError) as error:
         raise ConfigurationError(
             "These credentials were sealed for another place and cannot be opened here."
         ) from error

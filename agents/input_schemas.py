@@ -7,16 +7,21 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import jsonschema  # type: ignore[import-untyped]  # comes without types
 import orjson
-import referencing
-import referencing.exceptions
 
 from agents import configuration
 from tenants import wire_json
+from tenants.lazy_import import lazy_import
+
+if TYPE_CHECKING:
+    import jsonschema  # type: ignore[import-untyped]  # comes without types
+    import referencing
+    import referencing.exceptions
+else:
+    jsonschema, referencing = lazy_import("jsonschema"), lazy_import("referencing")
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +35,6 @@ _DEPENDING = {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "depen
 _LASTING = {"properties", "patternProperties", "additionalProperties", "propertyNames", "maxProperties"}
 
 Violations = list[tuple[tuple[str | int, ...], str]]
-
-#: What comes of using a JSON Schema that is none.
-_UNUSABLE = (jsonschema.SchemaError, referencing.exceptions.Unresolvable, re.error, TypeError, AttributeError)
 
 
 def violations(
@@ -61,13 +63,18 @@ def lasting_violations(tenant_id: UUID, role: str, params: Mapping[str, Any]) ->
 def _errors(role: str, schema: Mapping[str, Any], params: Mapping[str, Any]) -> list[Any]:
     try:
         return list(islice(_validator(wire_json.dumps_stored(schema)).iter_errors(params), MOST_FAULTS))
-    except _UNUSABLE as error:
+    except _unusable() as error:
         # The mistake is the registry's, not the caller's: work must not stop for it.
         logger.warning(
             "Input schema unusable",
             extra={"action": "input_schema_unusable", "role": role, "reason": type(error).__name__},
         )
         return []
+
+
+def _unusable() -> tuple[type[Exception], ...]:
+    """What comes of using a JSON Schema that is none."""
+    return (jsonschema.SchemaError, referencing.exceptions.Unresolvable, re.error, TypeError, AttributeError)
 
 
 def _told(fault: Any) -> tuple[tuple[str | int, ...], str]:
@@ -89,7 +96,7 @@ def fault_of(schema: Any) -> str | None:
     except jsonschema.SchemaError as error:
         place = _shown(error.absolute_path)
         return f"is not a valid JSON Schema: {f'{place}: ' if place else ''}{error.message}"[:LONGEST_MESSAGE]
-    except (*_UNUSABLE, RecursionError) as error:
+    except (*_unusable(), RecursionError) as error:
         return f"is not a usable JSON Schema: {type(error).__name__}: {error}"[:LONGEST_MESSAGE]
     return None
 

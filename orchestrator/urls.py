@@ -1,31 +1,43 @@
-"""Every address of the server."""
+"""Every address of the server. A web process loads the admin, the console and the API's description with the first request for them."""
 
 from __future__ import annotations
 
-from django.contrib import admin
-from django.urls import URLPattern, URLResolver, include, path
-from drf_spectacular.views import SpectacularSwaggerSplitView
+from typing import Any
 
-from agents.admin.platform import providers_page
-from console.containment import POLICY_WITH_SCRIPTS, contained
-from orchestrator.api_document import SchemaView
+from django.urls import URLPattern, URLResolver, include, path
+from django.urls.resolvers import RoutePattern
+
 from orchestrator.health import healthz, readyz
 from orchestrator.metrics import metrics
-from tenants.admin import audit
 
-# The page draws itself: its script sets styles, and its style sheet holds pictures as data.
-DRAWS_ITSELF = POLICY_WITH_SCRIPTS.replace("img-src 'self'", "img-src 'self' data:").replace(
-    "style-src 'self'", "style-src 'self' 'unsafe-inline'"
-)
-admin.autodiscover()
-documentation = contained(SpectacularSwaggerSplitView.as_view(url_name="schema"), DRAWS_ITSELF)
+
+class Area(URLResolver):
+    """Addresses whose module is imported when one of them is asked for or made, instead of with the addresses beside them.
+
+    What a process is never asked for costs it nothing; the first request of an area waits until it is loaded, some tenths of a second. An
+    area has a namespace of its own, and none inside. Whatever looks at `url_patterns`, such as `manage.py check`, loads it and sees all.
+    """
+
+    def __init__(self, prefix: str, module: str, namespace: str) -> None:
+        super().__init__(RoutePattern(prefix), module, app_name=namespace, namespace=namespace)
+        self.is_needed = False
+
+    @property
+    def reverse_dict(self) -> Any:
+        self.is_needed = True
+        return super().reverse_dict
+
+    def _populate(self) -> None:
+        """Called in advance as well, by the resolver above, which then keeps no more of this one than its namespace."""
+        if self.is_needed:
+            super()._populate()
+
 
 api: list[URLPattern | URLResolver] = [
     path("", include("agents.api.urls")),
     path("", include("activities.api.urls")),
     path("", include("pipelines.api.urls")),
-    path("schema/", SchemaView.as_view(), name="schema"),
-    path("docs/", documentation, name="docs"),
+    Area("", "orchestrator.api_document", "api_document"),
 ]
 
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -34,10 +46,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("metrics", metrics),
     path("api/v1/", include(api)),
     # Before the admin, whose catch-all would answer for the console's addresses below /admin/.
-    path("", include("console.urls")),
-    path("admin/break-glass/", admin.site.admin_view(audit.break_glass_page), name="break-glass"),
-    path("admin/providers/", admin.site.admin_view(providers_page), name="model-providers"),
-    path("admin/", admin.site.urls),
+    Area("", "console.urls", "console"),
+    Area("admin/", "orchestrator.admin_urls", "admin"),
 ]
 
 handler400 = "console.error_pages.bad_request"

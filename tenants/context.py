@@ -25,6 +25,7 @@ from django.db import connections, transaction
 from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
 
+from tenants.current_tenant import CURRENT
 from tenants.exceptions import TenantOutOfSight, TenantScopeConflict
 from tenants.postgresql.base import BoundedConnection
 
@@ -33,16 +34,10 @@ SYSTEM = "system"
 ADMIN = "admin"
 OWNER = "owner"
 
-_tenant: ContextVar[UUID | None] = ContextVar("tenant", default=None)
 _alias: ContextVar[str] = ContextVar("database_alias", default=APP)
 _in_sight: ContextVar[frozenset[UUID] | None] = ContextVar(
     "tenants_in_sight", default=None
 )  # None: no admin's request
-
-
-def current_tenant() -> UUID | None:
-    """The tenant of the innermost `tenant_scope`, or None outside of one."""
-    return _tenant.get()
 
 
 def current_alias() -> str:
@@ -61,7 +56,7 @@ def tenant_scope(tenant_id: UUID, *, is_patient: bool = True) -> Iterator[None]:
 
     Raises `TenantScopeConflict` when another tenant's scope is already open: a transaction belongs to one tenant.
     """
-    outer = _tenant.get()
+    outer = CURRENT.get()
     if outer is not None:
         if outer != tenant_id:
             raise TenantScopeConflict(f"{outer} is at work here, {tenant_id} was asked for")
@@ -72,12 +67,12 @@ def tenant_scope(tenant_id: UUID, *, is_patient: bool = True) -> Iterator[None]:
         raise TenantOutOfSight(f"this request of the admin may not look at {tenant_id}")
     with transaction.atomic(using=APP):
         set_tenant(tenant_id, is_patient=is_patient)
-        tenant_token, alias_token = _tenant.set(tenant_id), _alias.set(APP)
+        tenant_token, alias_token = CURRENT.set(tenant_id), _alias.set(APP)
         try:
             yield
         finally:
             _alias.reset(alias_token)
-            _tenant.reset(tenant_token)
+            CURRENT.reset(tenant_token)
 
 
 def set_tenant(tenant_id: UUID, *, is_patient: bool = True) -> None:
@@ -119,7 +114,7 @@ def _execute(
 @contextmanager
 def system_scope() -> Iterator[None]:
     """Send the ORM to the role that sees every tenant. Not inside a `tenant_scope`."""
-    if _tenant.get() is not None:
+    if CURRENT.get() is not None:
         raise TenantScopeConflict("the work of one tenant may not widen to all tenants")
     token, sight_token = _alias.set(SYSTEM), _in_sight.set(None)
     try:

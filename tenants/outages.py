@@ -9,11 +9,19 @@ harmless when it has happened already: results carry the fencing number of their
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import psycopg
 import redis
 from django.db import Error as DjangoDatabaseError
 from django.db import InterfaceError, OperationalError
-from pymongo.errors import ConnectionFailure, ExecutionTimeout, PyMongoError, WaitQueueTimeoutError
+
+from tenants.lazy_import import lazy_import
+
+if TYPE_CHECKING:
+    from pymongo import errors as mongodb
+else:
+    mongodb = lazy_import("pymongo.errors")
 
 #: SQLSTATEs, or the two characters of a class of them, with which PostgreSQL says that it cannot serve anybody now, or not this session.
 AWAY = (
@@ -50,8 +58,10 @@ def is_away(error: BaseException) -> bool:
             return (
                 True  # down, silent, loading, full, a replica, without its master, busy, or not what it was
             )
-        case PyMongoError():
-            gone = isinstance(error, ConnectionFailure | ExecutionTimeout | WaitQueueTimeoutError)
+        case mongodb.PyMongoError():
+            gone = isinstance(
+                error, mongodb.ConnectionFailure | mongodb.ExecutionTimeout | mongodb.WaitQueueTimeoutError
+            )
             return gone or error.timeout or error.has_error_label("RetryableWriteError")
     return False
 

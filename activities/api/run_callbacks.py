@@ -13,7 +13,6 @@ import redis
 from django.conf import settings
 from django.db.models import Q, QuerySet
 from django.http import Http404
-from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.utils import PolymorphicProxySerializer
 from rest_framework import serializers
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
@@ -183,18 +182,6 @@ class RunPermission(BasePermission):
             )
             raise Http404
         return True
-
-
-class RunTokenScheme(OpenApiAuthenticationExtension):
-    target_class = "activities.api.run_callbacks.RunTokenAuthentication"
-    name = "run_token"
-
-    def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
-        return {
-            "type": "http",
-            "scheme": "bearer",
-            "description": "`callback.token` of a job; counts for its run alone.",
-        }
 
 
 LONGEST_CONTENT_TYPE = 100

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import orjson
@@ -24,15 +24,20 @@ from django.conf import settings
 from django.db import connections, models, transaction
 from psycopg import sql
 from psycopg.types.json import Jsonb
-from pymongo.errors import PyMongoError
 
 from activities import keys, outputs, states, suspension
 from activities.admission import Closed, scripts
 from tenants import clock
 from tenants.context import SYSTEM
+from tenants.lazy_import import lazy_import
 from tenants.redis import client
 from tenants.row_security import tenant_tables
 from tenants.sql import Statement
+
+if TYPE_CHECKING:
+    from pymongo import errors as mongodb
+else:
+    mongodb = lazy_import("pymongo.errors")
 
 # The check itself: questions to PostgreSQL in one snapshot, then to MongoDB and Redis about what was found there.
 
@@ -178,7 +183,7 @@ def _elsewhere(report: Report, invariant: str, ask: Callable[[], list[str]]) -> 
     """A check that needs MongoDB or Redis: after the transaction, since neither may hold it open."""
     try:
         broken = ask()
-    except PyMongoError as error:
+    except mongodb.PyMongoError as error:
         report.not_checked[invariant] = f"MongoDB does not answer ({type(error).__name__})"
     except redis.RedisError as error:
         report.not_checked[invariant] = f"Redis does not answer ({type(error).__name__})"

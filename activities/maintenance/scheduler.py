@@ -14,13 +14,13 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import redis
 import structlog
 from django.conf import settings
 from django.db import Error as DatabaseFault
 from django.db import close_old_connections, connections
-from pymongo.errors import PyMongoError
 
 from activities.admission import Closed
 from activities.maintenance.job_records import JobReport, write_jobs
@@ -29,6 +29,12 @@ from activities.maintenance.system_jobs import TICK, SystemJob, Term, table
 from tenants import tracing
 from tenants.context import APP, SYSTEM
 from tenants.exceptions import LimiterUnavailable
+from tenants.lazy_import import lazy_import
+
+if TYPE_CHECKING:
+    from pymongo import errors as mongodb
+else:
+    mongodb = lazy_import("pymongo.errors")
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +46,6 @@ RUNNER_IDLE_SECONDS = 10.0
 RECORD_SECONDS = 2.0
 #: The longest pause after failures in a row, of jobs that are due every few seconds and of the others.
 PAUSE_SECONDS, LONG_PAUSE_SECONDS = 5.0, 60.0
-
-_AWAY = (redis.RedisError, Closed, PyMongoError, LimiterUnavailable)
 
 
 @dataclass(slots=True)
@@ -194,7 +198,7 @@ class Scheduler:
             logger.warning(
                 "A job of an earlier leader refused", extra={"action": "job_fenced", "job": job.name}
             )
-        except _AWAY as reason:
+        except (redis.RedisError, Closed, mongodb.PyMongoError, LimiterUnavailable) as reason:
             error = type(reason).__name__
             logger.warning(
                 "A part of the keeper waits",

@@ -11,7 +11,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "tenants.api.pagination.CursorPagination",
     "DEFAULT_FILTER_BACKENDS": ("tenants.api.filters.StrictFilterBackend",),
     "DEFAULT_THROTTLE_CLASSES": ("tenants.api.throttling.TenantThrottle",),
-    "DEFAULT_SCHEMA_CLASS": "tenants.api.documentation.ResourceSchema",
+    "DEFAULT_SCHEMA_CLASS": "tenants.api.schema.ResourceSchema",
     "EXCEPTION_HANDLER": "tenants.api.problems.exception_handler",
     "UNAUTHENTICATED_USER": None,
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
@@ -32,7 +32,7 @@ SPECTACULAR_SETTINGS = {
     "SERVE_AUTHENTICATION": [],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "tenants.api.documentation.add_what_all_have",
+        "tenants.api.schema.add_what_all_have",
     ],
     # Members of the same name with other values: the schema needs a name for each.
     "ENUM_NAME_OVERRIDES": {

@@ -18,7 +18,8 @@ from typing import Any
 import structlog
 from structlog import tracebacks
 
-from tenants import context, tracing
+from tenants import tracing
+from tenants.current_tenant import current_tenant
 
 LONGEST_MESSAGE = 300  # characters of an exception's message
 LONGEST_VALUE = 2_000
@@ -67,7 +68,7 @@ def add_ids(logger: Any, method: str, line: Line) -> Line:
         line.setdefault("request_id", getattr(request, "request_id", None))
     if traceparent := tracing.told().get("traceparent"):
         line["trace_id"] = traceparent.split("-")[1]
-    if "tenant" not in line and (tenant_id := context.current_tenant()) is not None:
+    if "tenant" not in line and (tenant_id := current_tenant()) is not None:
         line["tenant"] = str(tenant_id)
     return line
 

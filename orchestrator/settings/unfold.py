@@ -183,7 +183,7 @@ UNFOLD = {
                     "settings",
                     reverse_lazy("admin:agents_platformconfig_change", args=["scheduler"]),
                 ),
-                _page_of_superusers("Model providers", "hub", reverse_lazy("model-providers")),
+                _page_of_superusers("Model providers", "hub", reverse_lazy("admin:model-providers")),
             ),
             _group(
                 "Tenants and people",
@@ -197,7 +197,7 @@ UNFOLD = {
                 _page("Reservations", "savings", "tenants_reservation"),
                 _page("Waiting for money", "hourglass_empty", "tenants_budgetwait"),
                 _page("Audit trail", "fact_check", "tenants_auditentry"),
-                _page_of_superusers("Break the glass", "emergency", reverse_lazy("break-glass")),
+                _page_of_superusers("Break the glass", "emergency", reverse_lazy("admin:break-glass")),
                 _page("Broken glass", "policy", "tenants_breakglass"),
                 _page("Users", "person", "auth_user"),
                 _page("Second factors", "phonelink_lock", "tenants_secondfactor"),

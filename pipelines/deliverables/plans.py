@@ -13,13 +13,17 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
-
-import jsonschema  # type: ignore[import-untyped]  # comes without types
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.definition.faults import Fault, Faults, at
 from pipelines.exceptions import PipelineError
 from tenants import strict_json
+from tenants.lazy_import import lazy_import
+
+if TYPE_CHECKING:
+    import jsonschema  # type: ignore[import-untyped]  # comes without types
+else:
+    jsonschema = lazy_import("jsonschema")
 
 SCHEMA: Mapping[str, Any] = json.loads(Path(__file__).with_name("plan_schema.json").read_text("utf-8"))
 

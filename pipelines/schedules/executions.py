@@ -24,7 +24,8 @@ from pipelines.exceptions import NotFound, PipelineError
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
 from tenants import clock
-from tenants.context import current_tenant, tenant_scope
+from tenants.context import tenant_scope
+from tenants.current_tenant import current_tenant
 
 from . import expansion
 

@@ -26,7 +26,8 @@ from pipelines.models import Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, JobState, Overlap
 from pipelines.schedules import beat, executions, firing, lifecycle
 from tenants import clock
-from tenants.context import current_tenant, system_scope, tenant_scope
+from tenants.context import system_scope, tenant_scope
+from tenants.current_tenant import current_tenant
 
 logger = logging.getLogger(__name__)
 

@@ -126,7 +126,7 @@ def break_glass_page(request: HttpRequest) -> HttpResponse:
     )
     if request.method == "POST" and "end" in request.POST:
         _end(request)
-        return HttpResponseRedirect(reverse("break-glass"))
+        return HttpResponseRedirect(reverse("admin:break-glass"))
     if form.is_valid():
         try:
             user: Any = request.user  # a superuser
@@ -137,7 +137,7 @@ def break_glass_page(request: HttpRequest) -> HttpResponse:
             messages.success(
                 request, f"Until {glass.expires_at:%H:%M} UTC you see {glass.slug or 'all tenants'}."
             )
-            return HttpResponseRedirect(reverse("break-glass"))
+            return HttpResponseRedirect(reverse("admin:break-glass"))
     context = {
         **admin.site.each_context(request),
         "title": "Break the glass",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from django.db import connections
 
-from tenants.context import current_alias, current_tenant
+from tenants.context import current_alias
+from tenants.current_tenant import current_tenant
 from tests.answers import problem
 from tests.integration import notes_api
 from tests.integration.notes_api import names_of

@@ -15,7 +15,8 @@ import pytest
 import structlog
 
 from orchestrator.settings.logging import LOGGING, log_format
-from tenants import context, request_context
+from tenants import request_context
+from tenants.current_tenant import CURRENT
 
 TENANT = UUID("0198a5c2-0000-7000-8000-000000000001")
 CANARY = "kanarie-3c1f"
@@ -47,12 +48,12 @@ def written(format_name: str) -> Iterator[io.StringIO]:
 def test_a_line_is_one_json_object_with_the_ids_of_its_request_and_its_tenant(
     json_lines: io.StringIO,
 ) -> None:
-    tenant = context._tenant.set(TENANT)
+    tenant = CURRENT.set(TENANT)
     with request_context.of_request("r-1"):
         logging.getLogger("a.library").info(
             "Something\nhappened", extra={"action": "it_happened", "count": 3}
         )
-    context._tenant.reset(tenant)
+    CURRENT.reset(tenant)
 
     (line,) = json_lines.getvalue().splitlines()
     told = json.loads(line)

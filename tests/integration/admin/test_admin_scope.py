@@ -267,7 +267,7 @@ def test_a_superuser_manages_tenants_and_people_without_breaking_any_glass(
 def test_broken_glass_shows_one_tenant_for_an_hour_and_all_of_it_is_on_record(
     superuser: Client, tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    address = reverse("break-glass")
+    address = reverse("admin:break-glass")
     for nonsense in (
         {"tenant": "globex", "reason": "x"},
         {"tenant": "nobody", "reason": REASON},
@@ -302,7 +302,7 @@ def test_broken_glass_shows_one_tenant_for_an_hour_and_all_of_it_is_on_record(
 def test_glass_whose_time_is_over_shows_nothing_and_its_end_is_on_record(
     superuser: Client, other_tenant: Tenant
 ) -> None:
-    superuser.post(reverse("break-glass"), {"all_tenants": "on", "reason": REASON})
+    superuser.post(reverse("admin:break-glass"), {"all_tenants": "on", "reason": REASON})
     assert "zebra work" in words(superuser.get(list_of(Activity)))
 
     with system_scope():
@@ -317,7 +317,9 @@ def test_glass_whose_time_is_over_shows_nothing_and_its_end_is_on_record(
 
 
 def test_only_superusers_break_the_glass_and_nobody_anothers(staff: Client, superuser: Client) -> None:
-    assert staff.post(reverse("break-glass"), {"all_tenants": "on", "reason": REASON}).status_code == 403
+    assert (
+        staff.post(reverse("admin:break-glass"), {"all_tenants": "on", "reason": REASON}).status_code == 403
+    )
     mia, root = User.objects.get(username="mia"), User.objects.get(username="root")
     with pytest.raises(break_glass.GlassRefused):
         break_glass.open_for(mia, "", REASON)
