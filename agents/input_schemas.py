@@ -72,8 +72,8 @@ def _errors(role: str, schema: Mapping[str, Any], params: Mapping[str, Any]) -> 
         return []
 
 
-def _unusable() -> tuple[type[Exception], ...]:
-    """What comes of using a JSON Schema that is none."""
+def _unusable() -> Any:
+    """The errors that come of using a JSON Schema that is none, as a tuple."""
     return (jsonschema.SchemaError, referencing.exceptions.Unresolvable, re.error, TypeError, AttributeError)
 
 
