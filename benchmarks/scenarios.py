@@ -119,6 +119,40 @@ def steps(folder: Path, scale: float) -> Figures:
     }  # fmt: skip
 
 
+def components(folder: Path, scale: float) -> Figures:
+    """What each component uses of a processor while so many steps a second go through, and when all runs are submitted at once."""
+    tenant = _tenant(f"components-{uuid4().hex[:8]}")
+    _pipeline(tenant, "chain", _chain(3))
+    figures: Figures = {}
+    with setting.our_workers(folder / "ours.log"):
+        _wait_for_workers(2)
+        for steps_per_second in (0, 10, 100):
+            figures |= _use_of_components(folder, tenant, steps_per_second, seconds=20 * scale)
+        figures |= _use_of_components(folder, tenant, None, seconds=4 * scale)
+    return figures
+
+
+def _use_of_components(folder: Path, tenant: Tenant, pace: int | None, *, seconds: float) -> Figures:
+    """`pace`: steps a second; None for all at once, as many as make about so many seconds."""
+    ended = _ended(tenant)
+    runs = int((pace if pace is not None else 1000) * seconds / 3)
+    used, began = setting.cpu_by_component(folder), time.perf_counter()
+    if pace is None:
+        start_runs(tenant.pk, "chain", [NewRun() for _ in range(runs)], actor="bench")
+    for number in range(runs if pace else 0):
+        time.sleep(max(0.0, began + number * seconds / runs - time.perf_counter()))
+        start_run(tenant.pk, "chain", NewRun(), actor="bench")
+    setting.wait(lambda: _left(PipelineRun, tenant, ["running"]) == 0, pause=0.25)
+    time.sleep(max(0.0, began + seconds - time.perf_counter()))
+    lasted = time.perf_counter() - began
+    name = "all at once" if pace is None else f"{pace} steps/s"
+    shares = {
+        f"{name}: {component} % of a processor": (after - used[component]) * 100 / lasted
+        for component, after in setting.cpu_by_component(folder).items()
+    }
+    return {**shares, f"{name}: steps/s": (_ended(tenant) - ended) / lasted}
+
+
 def _ended(tenant: Tenant) -> int:
     with tenant_scope(tenant.pk):
         return int(Activity.objects.filter(tenant=tenant, finished_at__isnull=False).count())
@@ -612,6 +646,7 @@ def _forget(tenant: Tenant) -> None:
 
 ALL: dict[str, Callable[[Path, float], Figures]] = {
     "steps": steps,
+    "components": components,
     "latency": latency,
     "call": call,
     "submission": submission,

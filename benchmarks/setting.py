@@ -181,16 +181,27 @@ def answers(url: str) -> bool:
 
 def cpu_seconds(folder: Path) -> float:
     """Processor time used so far by every process of ours: servers, workers and this one."""
-    total = 0.0
-    for process in psutil.process_iter(["pid", "cmdline"]):
+    return sum(cpu_by_component(folder).values())
+
+
+def cpu_by_component(folder: Path) -> dict[str, float]:
+    """Processor time used so far, in seconds: of each server, of the workers, and of this process, which submits and looks."""
+    used = {"PostgreSQL": 0.0, "Redis": 0.0, "workers": 0.0, "submission": 0.0}
+    for process in psutil.process_iter(["pid", "name", "cmdline"]):
         try:
-            mine = process.pid == os.getpid() or _belongs(process, folder)
-            if mine:
-                times = process.cpu_times()
-                total += times.user + times.system
+            if process.pid == os.getpid():
+                component = "submission"
+            elif _belongs(process, folder):
+                name = process.name()
+                component = "PostgreSQL" if "postgres" in name else "workers"
+                component = "Redis" if "redis" in name or "valkey" in name else component
+            else:
+                continue
+            times = process.cpu_times()
+            used[component] += times.user + times.system
         except psutil.Error:
             continue
-    return total
+    return used
 
 
 def memory_mebibytes(folder: Path) -> float:
