@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from activities.admission import Exchange
 from activities.admission.exchange import Release
 from activities.exceptions import NotFound, TransitionRefused
-from activities.human_tasks import approval_links
+from activities.human_tasks import approvals
 from activities.models import Activity
 from activities.models.activity import in_status
 from activities.models.dead_letter import DeadLetterState
@@ -66,7 +66,7 @@ def _locked(tenant_id: UUID, activity_id: UUID) -> Activity:
     if asked is None:
         raise NotFound("activity", activity_id)
     if asked.link_kind == LinkKind.APPROVAL:
-        return approval_links.lock_concerned(tenant_id, asked)[activity_id]
+        return approvals.lock_concerned(tenant_id, asked)[activity_id]
     # Everything that this may end is locked now, in one order: later, the pipeline run is locked as well.
     return activity_tree.lock_with_dependents(tenant_id, activity_id) or asked
 
@@ -111,7 +111,7 @@ def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str, run_status: str) 
     # A worker that is still waiting for the agent keeps its slots until the call has ended: they are in use.
     relay.after_commit(freed)
     dead_letter_records.close(tenant_id, activity_id, DeadLetterState.CLOSED, actor=actor)
-    approval_links.drop_links_of(tenant_id, activity_id, actor=actor)
+    approvals.drop_links_of(tenant_id, activity_id, actor=actor)
     return run
 
 

@@ -13,7 +13,7 @@ from django.db.models import Count
 from activities import activity_tree, dead_letter_records, outbox, states, subagents, suspension
 from activities.activity_tree import Origin
 from activities.alerts import tell_of_agent_health, tell_of_expired_channel, tell_of_expiring_channel
-from activities.human_tasks import approval_links
+from activities.human_tasks import approvals
 from activities.mailboxes import producer
 from activities.models import Activity
 from activities.models.activity import in_status
@@ -49,7 +49,7 @@ def answer_whoever_waits(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     if activity.link_kind is None or activity.status == Status.REASSIGNED:
         return
     if activity.link_kind == LinkKind.APPROVAL:
-        approval_links.settle_links(activity)
+        approvals.settle_links(activity)
     elif activity.link_kind == LinkKind.ESCALATION:
         _close_dead_letter(activity)
     elif activity.link_kind != LinkKind.GATE and activity.parent_id is not None:

@@ -12,8 +12,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from activities import activity_tree
-from activities.human_tasks import approval_links
-from activities.human_tasks.approval_links import NewApproval
+from activities.human_tasks import approvals
+from activities.human_tasks.approvals import NewApproval
 from activities.models import Activity, ActivityRun
 from activities.submission import NewActivity, submit
 from benchmarks import scenarios, setting
@@ -96,8 +96,8 @@ def _held(tenant: Tenant) -> tuple[UUID, list[UUID]]:
         ids = list(Activity.objects.for_tenant(tenant.pk).values_list("pk", flat=True))
         linked = activity_tree.lock(tenant.pk, ids)
         new = NewApproval(type="content_direction", title="Which direction?")
-        approval = approval_links.open_approval(tenant.pk, new, actor="bench", identity="bench")
-        approval_links.link(tenant.pk, approval, list(linked.values()), actor="bench", may_hold=ids)
+        approval = approvals.open_approval(tenant.pk, new, actor="bench", identity="bench")
+        approvals.link(tenant.pk, approval, list(linked.values()), actor="bench", may_hold=ids)
     return approval, ids
 
 

@@ -34,6 +34,7 @@ class Area(URLResolver):
 
 
 api: list[URLPattern | URLResolver] = [
+    path("", include("tenants.api.urls")),
     path("", include("agents.api.urls")),
     path("", include("activities.api.urls")),
     path("", include("pipelines.api.urls")),

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from activities import activity_tree
 from activities.decision_rules import DecisionRules
-from activities.human_tasks import approval_links
-from activities.human_tasks.approval_links import NewApproval
+from activities.human_tasks import approvals
+from activities.human_tasks.approvals import NewApproval
 from activities.models import Activity, ApprovalLink, Wake
 from agents.contracts import AgentRequest
 from tenants.context import tenant_scope
@@ -49,8 +49,8 @@ def asked(
             human_role=human_role,
             rules=DecisionRules(**rules),
         )
-        approval = approval_links.open_approval(tenant.pk, new, actor="operator", identity=identity)
-        approval_links.link(tenant.pk, approval, list(linked.values()), actor="operator", may_hold=linked)
+        approval = approvals.open_approval(tenant.pk, new, actor="operator", identity=identity)
+        approvals.link(tenant.pk, approval, list(linked.values()), actor="operator", may_hold=linked)
     return approval
 
 

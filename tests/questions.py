@@ -9,8 +9,8 @@ from uuid import UUID
 
 from activities import dead_letters as dead_letters_escalation
 from activities.decision_rules import DecisionRules
-from activities.human_tasks import approval_links, approvals
-from activities.human_tasks.approval_links import NewApproval
+from activities.human_tasks import approvals
+from activities.human_tasks.approvals import NewApproval
 from activities.models import Activity, ApprovalLink
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
@@ -131,7 +131,7 @@ class Questions:
         with tenant_scope(self.tenant.pk):
             items = [NewActivity(name=f"Page {number}", agent_role="seo") for number in range(1, linked + 1)]
             ids = [one.id for one in submit(items, actor="token:planner")]
-            approval_id = approval_links.open_approval(
+            approval_id = approvals.open_approval(
                 self.tenant.pk,
                 NewApproval(
                     type="content_direction",
@@ -143,7 +143,7 @@ class Questions:
                 identity="token:0",
             )
             rows = list(Activity.objects.filter(pk__in=ids).order_by("pk").select_for_update())
-            approval_links.link(self.tenant.pk, approval_id, rows, actor="token:planner", may_hold=ids)
+            approvals.link(self.tenant.pk, approval_id, rows, actor="token:planner", may_hold=ids)
         return self.newest(pk=approval_id)
 
     def escalation(self, message: str = "The page is gone.", **fields: Any) -> Activity:

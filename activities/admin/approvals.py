@@ -20,7 +20,7 @@ from activities.admin.records import PartAdmin
 from activities.decision_rules import Voter
 from activities.exceptions import ActivityError
 from activities.human_tasks import approvals
-from activities.human_tasks.approval_links import Question, questions
+from activities.human_tasks.approvals import Question, questions
 from activities.models import Activity, Approval, ApprovalLink, Deadline, ToolCall, Vote
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import (

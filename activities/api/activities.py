@@ -44,7 +44,7 @@ from activities.states import RunStatus, Status
 from activities.submission import NewActivity, Submitted, submit
 from agents.command_line import transcripts
 from agents.contracts import LINE_KINDS
-from tenants.api.documentation import IDEMPOTENCY_KEY, operation
+from tenants.api.documentation import operation, posting
 from tenants.api.filters import SEARCH_LENGTH, FlagFilter, StrictFilterSet, refuse_unknown, whole_number
 from tenants.api.pagination import LIMIT, Cursor, CursorPagination
 from tenants.api.problems import Fault, InvalidRequest
@@ -161,12 +161,10 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
         **OperationActions.required_role,
     }
 
-    @operation(
+    @posting(
         "Submit one activity, or a list of up to 1,000",
-        request=NEW,
+        NEW,
         answers={201: SHOWN, 200: SHOWN},
-        refusals=(400, 409, 413),
-        parameters=(IDEMPOTENCY_KEY,),
         examples=[
             OpenApiExample(
                 "For an agent",

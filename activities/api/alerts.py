@@ -22,7 +22,7 @@ from activities.notifications import backends, digests
 from activities.notifications.backends import InvalidTarget
 from agents.exceptions import ConfigurationError
 from tenants.api import idempotency
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creation, operation, removal
+from tenants.api.documentation import change, command, creation, posting, removal
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
@@ -107,13 +107,7 @@ class AlertViewSet(DigestEtag, Resource):
         own = AlertDelivery.objects.filter(channel_id__isnull=False).order_by("pk")
         return super().get_queryset().prefetch_related(Prefetch("deliveries", own))
 
-    @operation(
-        "Say that somebody has seen it",
-        request=EmptySerializer,
-        answer=AlertSerializer,
-        refusals=(400, 404),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
-    )
+    @command("Say that somebody has seen it", EmptySerializer, AlertSerializer)
     @action(detail=True, methods=["post"])
     def acknowledge(self, request: Request, pk: UUID) -> Response:
         """The first to say so is named; others change nothing."""
@@ -241,9 +235,7 @@ class NotificationChannelViewSet(VersionedResource):
             except InvalidTarget as fault:
                 raise InvalidRequest([("target", str(fault))]) from fault
 
-    @creation(
-        "Make a channel", NewChannelSerializer, NotificationChannelWithSecretSerializer, refusals=(409,)
-    )
+    @creation("Make a channel", NewChannelSerializer, NotificationChannelWithSecretSerializer)
     def create(self, request: Request) -> Response:
         """The answer holds the secret of a webhook, once: a repetition with the same `Idempotency-Key` comes without it."""
         self._refuse_taken(self.body["name"])
@@ -271,13 +263,8 @@ class NotificationChannelViewSet(VersionedResource):
         self.locked().delete()
         return Response(status=204)
 
-    @operation(
-        "Send a test to this channel alone",
-        request=EmptySerializer,
-        answer=AlertSerializer,
-        status=202,
-        refusals=(404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
+    @posting(
+        "Send a test to this channel alone", EmptySerializer, AlertSerializer, refusals=(404,), status=202
     )
     @action(detail=True, methods=["post"])
     def test(self, request: Request, pk: UUID) -> Response:
@@ -290,13 +277,7 @@ class NotificationChannelViewSet(VersionedResource):
         alert.refresh_from_db()
         return Response(AlertSerializer(alert).data, status=202)
 
-    @operation(
-        "Give a webhook a new secret",
-        request=EmptySerializer,
-        answer=NotificationChannelWithSecretSerializer,
-        refusals=(404, 409),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
-    )
+    @command("Give a webhook a new secret", EmptySerializer, NotificationChannelWithSecretSerializer)
     @action(detail=True, methods=["post"], url_path="renew-secret")
     def renew_secret(self, request: Request, pk: UUID) -> Response:
         """Messages are signed with the one before as well, until the next renewal."""

@@ -17,11 +17,11 @@ from activities.api.decisions import LONGEST_NOTES, decide, told_who_was_first, 
 from activities.api.operations import ReasonSerializer
 from activities.api.serializers import link_of
 from activities.exceptions import NotFound
-from activities.human_tasks import approval_links, approvals
-from activities.human_tasks.approval_links import STATUSES, NewApproval, Question, questions
+from activities.human_tasks import approvals
+from activities.human_tasks.approvals import STATUSES, NewApproval, Question, questions
 from activities.models import Activity, Approval, ApprovalLink, Vote
 from activities.schemas import ApprovalRequestSerializer, RulesSerializer, rules_of
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, creation, operation
+from tenants.api.documentation import command, creation, operation
 from tenants.api.etags import Versioned
 from tenants.api.filters import StrictFilterSet
 from tenants.api.problems import InvalidRequest
@@ -165,13 +165,6 @@ class SettledApprovalSerializer(ApprovalItemSerializer):
         return [linked.activity for linked in question.links if linked.state == "skipped"]
 
 
-CHANGE: dict[str, Any] = {
-    "answer": SettledApprovalSerializer,
-    "refusals": (404, 409),
-    "parameters": (IDEMPOTENCY_KEY, IF_MATCH),
-}
-
-
 @described(many="Approvals, newest first")
 class ApprovalViewSet(Versioned, ListResource):
     """The same items are decided in the inbox, and at `/activities/{id}/approve/` and `/reject/`."""
@@ -212,12 +205,12 @@ class ApprovalViewSet(Versioned, ListResource):
             human_role=body.get("human_role"), rules=rules_of(body),
         )  # fmt: skip
         by = self.principal
-        approval = approval_links.open_approval(self.tenant_id, new, actor=by.actor, identity=by.identity)
-        approval_links.link(self.tenant_id, approval, list(linked.values()), actor=by.actor, may_hold=linked)
+        approval = approvals.open_approval(self.tenant_id, new, actor=by.actor, identity=by.identity)
+        approvals.link(self.tenant_id, approval, list(linked.values()), actor=by.actor, may_hold=linked)
         shown = ApprovalItemSerializer(self._question(approval)).data
         return Response(shown, status=201, headers={"Location": shown["link"]})
 
-    @operation("Decide an approval", request=VerdictSerializer, **CHANGE)
+    @command("Decide an approval", VerdictSerializer, SettledApprovalSerializer)
     @action(detail=True, methods=["post"])
     def decide(self, request: Request, pk: UUID) -> Response:
         """Every linked activity hears of it in one run, with the decision and the option: at once, or when whatever else it waits for is
@@ -230,7 +223,7 @@ class ApprovalViewSet(Versioned, ListResource):
         decide(self.tenant_id, pk, DECISIONS[body["decision"]], by=self.principal, body=body)
         return Response(SettledApprovalSerializer(self._question(pk)).data)
 
-    @operation("Take an approval back", request=ReasonSerializer, **CHANGE)
+    @command("Take an approval back", ReasonSerializer, SettledApprovalSerializer)
     @action(detail=True, methods=["post"])
     def withdraw(self, request: Request, pk: UUID) -> Response:
         """For whoever asked, and for operators. What waits for it wakes and learns that nobody will decide."""
@@ -250,5 +243,5 @@ class ApprovalViewSet(Versioned, ListResource):
 
     def _unchanged(self, pk: UUID) -> None:
         """Lock it with all that its end may move, and hold `If-Match` against what it is then."""
-        approval_links.lock_concerned_by(self.tenant_id, [pk])
+        approvals.lock_concerned_by(self.tenant_id, [pk])
         self.check_if_match(self._question(pk).version)

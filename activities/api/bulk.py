@@ -23,7 +23,7 @@ from activities.models.activity import AssigneeType
 from activities.models.bulk import BulkAction, BulkStatus, ItemState
 from activities.schemas import LONGEST_REASON, AssigneeSerializer, PriorityField, priority_of
 from activities.states import LinkKind, Status
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import SEARCH_LENGTH
 from tenants.api.problems import InvalidRequest, extend_path
@@ -259,12 +259,10 @@ class BulkOfActivities(TenantView):
     scope = "activities"
     required_role: ClassVar[Role] = Role.OPERATOR
 
-    @operation(
+    @posting(
         "Do one thing to many activities",
-        request=BulkSerializer,
+        BulkSerializer,
         answers={202: BulkJobSerializer, 200: BulkPreviewSerializer},
-        refusals=(400, 409),
-        parameters=(IDEMPOTENCY_KEY,),
         examples=[
             OpenApiExample(
                 "How many there are",
@@ -337,13 +335,7 @@ class BulkJobViewSet(DigestEtag, Resource):
     scope = "activities"
     required_role: ClassVar[dict[str, Role]] = {"cancel": Role.OPERATOR}
 
-    @operation(
-        "Stop a bulk job",
-        request=EmptySerializer,
-        answer=BulkJobSerializer,
-        refusals=(404, 409, 412),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
-    )
+    @command("Stop a bulk job", EmptySerializer, BulkJobSerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: UUID) -> Response:
         """What is done stays done; the rest stays as it is."""

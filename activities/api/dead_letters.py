@@ -22,7 +22,7 @@ from activities.api.serializers import link_of
 from activities.exceptions import TransitionRefused
 from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
 from tenants.api.resources import Resource, described
@@ -212,9 +212,7 @@ class DeadLetterViewSet(DigestEtag, Resource):
     def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().select_related("activity")
 
-    @operation(
-        "Try failed work again", request=ReplaySerializer, answer=ReplayedSerializer, parameters=(IDEMPOTENCY_KEY,), filters=False
-    )  # fmt: skip
+    @posting("Try failed work again", ReplaySerializer, ReplayedSerializer, filters=False)
     @action(detail=False, methods=["post"])
     def replay(self, request: Request) -> Response:
         """Each starts for the reasons that it ran for last, with all its attempts, and its pipeline run goes on. Repeating a replay
@@ -226,9 +224,7 @@ class DeadLetterViewSet(DigestEtag, Resource):
         )  # fmt: skip
         return Response({**asdict(done), "dry_run": dry_run})
 
-    @operation(
-        "Give failed work up", request=DismissalSerializer, answer=DismissedSerializer, parameters=(IDEMPOTENCY_KEY,), filters=False
-    )  # fmt: skip
+    @posting("Give failed work up", DismissalSerializer, DismissedSerializer, filters=False)
     @action(detail=False, methods=["post"])
     def dismiss(self, request: Request) -> Response:
         """The activities are cancelled, with everything that was asked because of them."""
@@ -239,13 +235,8 @@ class DeadLetterViewSet(DigestEtag, Resource):
         )  # fmt: skip
         return Response({**asdict(done), "dry_run": dry_run})
 
-    @operation(
-        "Try one failure again",
-        operation_id="dead_letters_replay_one",
-        request=EmptySerializer,
-        answer=DeadLetterSerializer,
-        refusals=(404,),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
+    @command(
+        "Try one failure again", EmptySerializer, DeadLetterSerializer, operation_id="dead_letters_replay_one"
     )
     @action(detail=True, methods=["post"], url_path="replay")
     def replay_one(self, request: Request, pk: UUID) -> Response:

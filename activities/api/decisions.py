@@ -15,10 +15,10 @@ from activities import suspension
 from activities.api.serializers import ActivitySerializer
 from activities.decision_rules import Voter
 from activities.exceptions import AlreadyDecided, TransitionRefused
-from activities.human_tasks import approval_links, approvals, human_work
+from activities.human_tasks import approvals, human_work
 from activities.models import Activity
 from activities.states import Status
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import command
 from tenants.api.serializers import OPTIONAL, Flag, Json, StrictSerializer, Text, read
 from tenants.models import Role
 from tenants.principals import Principal
@@ -92,13 +92,6 @@ class Decided(AlreadyDecided):
         }  # fmt: skip
 
 
-CHANGE: dict[str, Any] = {
-    "answer": ActivitySerializer,
-    "refusals": (400, 404, 409, 412),
-    "parameters": (IDEMPOTENCY_KEY, IF_MATCH),
-}
-
-
 def voter_of(principal: Principal) -> Voter:
     """Who decides. Operators and admins decide whatever is asked; others what their human roles are asked for."""
     return Voter(
@@ -155,7 +148,7 @@ def told_who_was_first(tenant_id: UUID, action: Callable[[], Activity]) -> Activ
 
 def lock_all(tenant_id: UUID, ids: set[UUID]) -> None:
     """Lock items with everything that deciding them may move, in the one order that all use."""
-    approval_links.lock_concerned_by(tenant_id, ids)
+    approvals.lock_concerned_by(tenant_id, ids)
 
 
 class DecisionActions:
@@ -183,20 +176,20 @@ class DecisionActions:
         decided = decide(self.tenant_id, self._unchanged(pk), decision, by=self.principal, body=body)
         return Response(self.shown(decided))
 
-    @operation("Approve what waits behind a gate", request=ApprovalSerializer, **CHANGE)
+    @command("Approve what waits behind a gate", ApprovalSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def approve(self, request: Request, pk: UUID) -> Response:
         """Takes the gate's id, or that of the activity that waits behind it. With an `output` that is approved instead of the agent's, and
         what follows works with it; the agent's own stays the gate's `input_ref`. Not where several people decide."""
         return self._decide("approve", pk, ApprovalSerializer)
 
-    @operation("Send back what waits behind a gate", request=RejectionSerializer, **CHANGE)
+    @command("Send back what waits behind a gate", RejectionSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def reject(self, request: Request, pk: UUID) -> Response:
         """The agent starts again, as the next round, with its result and these notes."""
         return self._decide("reject", pk, RejectionSerializer)
 
-    @operation("Take up a person's task", request=EmptySerializer, **CHANGE)
+    @command("Take up a person's task", EmptySerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def start(self, request: Request, pk: UUID) -> Response:
         read(EmptySerializer, request.data)
@@ -204,7 +197,7 @@ class DecisionActions:
             self.shown(human_work.take_up(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
         )
 
-    @operation("Complete a person's task", request=CompletionSerializer, **CHANGE)
+    @command("Complete a person's task", CompletionSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def complete(self, request: Request, pk: UUID) -> Response:
         body = read(CompletionSerializer, request.data)
@@ -222,7 +215,7 @@ class DecisionActions:
         )
         return Response(self.shown(completed))
 
-    @operation("Say that a blocker is removed", request=ResolutionSerializer, **CHANGE)
+    @command("Say that a blocker is removed", ResolutionSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def resolve(self, request: Request, pk: UUID) -> Response:
         """Takes the resolution's id, or that of the blocked activity, which wakes with the note."""
@@ -234,7 +227,7 @@ class DecisionActions:
         )
         return Response(self.shown(resolved))
 
-    @operation("Answer a review that an agent asked for", request=ReviewSerializer, **CHANGE)
+    @command("Answer a review that an agent asked for", ReviewSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def review(self, request: Request, pk: UUID) -> Response:
         """Takes the review's id, or that of the activity whose agent asked. Either answer wakes it, with the feedback."""

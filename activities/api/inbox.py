@@ -19,7 +19,7 @@ from activities.api.serializers import InboxItemSerializer, link_of
 from activities.exceptions import ActivityError
 from activities.models import Activity
 from tenants.api import problems
-from tenants.api.documentation import IDEMPOTENCY_KEY, ProblemSerializer, operation
+from tenants.api.documentation import ProblemSerializer, posting
 from tenants.api.etags import PreconditionFailed
 from tenants.api.problems import problem_of
 from tenants.api.resources import ListResource, described
@@ -94,14 +94,7 @@ class InboxViewSet(ListResource):
         reasons = wait_reasons.briefly(self.tenant_id, found)
         return InboxItemSerializer(found, many=many, context={"waiting": reasons}).data
 
-    @operation(
-        "Decide many items at once",
-        request=DecisionsSerializer,
-        answer=DecisionResultsSerializer,
-        refusals=(400,),
-        parameters=(IDEMPOTENCY_KEY,),
-        filters=False,
-    )
+    @posting("Decide many items at once", DecisionsSerializer, DecisionResultsSerializer, filters=False)
     @action(detail=False, methods=["post"])
     def decide(self, request: Request) -> Response:
         """Each decision stands for itself: one that comes too late says so in its result and hinders no other."""

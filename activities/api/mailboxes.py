@@ -25,7 +25,7 @@ from activities.models import Mailbox, MailboxItem
 from activities.models.mailbox import ItemKind, ItemSource, ItemState
 from agents import configuration
 from tenants import clock
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
 from tenants.api.problems import InvalidRequest
@@ -339,12 +339,11 @@ class MailboxItems(ViewSetMixin, MailboxPart):
         page = self.paginate_queryset(self.filter_queryset(rows)) or []
         return self.get_paginated_response(ItemSerializer(page, many=True).data)
 
-    @operation(
+    @posting(
         "Say something",
-        request=NewItemSerializer,
+        NewItemSerializer,
+        refusals=(404,),
         answers={201: ItemSerializer, 200: ItemSerializer},
-        refusals=(400, 404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
     )
     def create(self, request: Request, key: str) -> Response:
         """Makes the mailbox when there is none. Said again under its `client_message_id`: 200 with the first item."""
@@ -385,13 +384,7 @@ class MailboxOneItem(ItemPart):
 
 
 class ItemRetry(ItemPart):
-    @operation(
-        "Let a failed item be taken again",
-        request=EmptySerializer,
-        answer=ItemSerializer,
-        refusals=(404, 409),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
-    )
+    @command("Let a failed item be taken again", EmptySerializer, ItemSerializer)
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
         """With all its attempts; its dead letter is closed."""
         read(EmptySerializer, request.data)
@@ -399,10 +392,7 @@ class ItemRetry(ItemPart):
 
 
 class ItemCancel(ItemPart):
-    @operation(
-        "Cancel an item that waits or has failed", request=EmptySerializer, answer=ItemSerializer, refusals=(404, 409),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
-    )  # fmt: skip
+    @command("Cancel an item that waits or has failed", EmptySerializer, ItemSerializer)
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
         """Nobody takes it any more; its dead letter is closed."""
         read(EmptySerializer, request.data)
@@ -412,13 +402,7 @@ class ItemCancel(ItemPart):
 class MailboxTake(MailboxPart):
     pagination_class = None
 
-    @operation(
-        "Take a batch",
-        request=TakeSerializer,
-        answers={200: TakenSerializer, 204: None},
-        refusals=(400, 404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @posting("Take a batch", TakeSerializer, refusals=(404,), answers={200: TakenSerializer, 204: None})
     def post(self, request: Request, key: str) -> Response:
         """204 when nothing is due. The batch is the consumer's until its lease ends; then its items go back, an attempt used up.
 
@@ -443,13 +427,7 @@ class BatchPart(MailboxPart):
 
 
 class BatchCompleted(BatchPart):
-    @operation(
-        "A batch is done",
-        request=CompletedSerializer,
-        answer=MailboxBatchSerializer,
-        refusals=(400, 404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @posting("A batch is done", CompletedSerializer, MailboxBatchSerializer, refusals=(404,))
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
         """May be repeated. 409 `lease_lost` when its items went back before."""
         result = read(CompletedSerializer, request.data).get("result")
@@ -458,13 +436,7 @@ class BatchCompleted(BatchPart):
 
 
 class BatchFailed(BatchPart):
-    @operation(
-        "A batch has failed",
-        request=FailedSerializer,
-        answer=MailboxBatchSerializer,
-        refusals=(400, 404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @posting("A batch has failed", FailedSerializer, MailboxBatchSerializer, refusals=(404,))
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
         """Its items are due again after about 1, 2, 4, ... seconds, until their attempts are used up. May be repeated."""
         body = read(FailedSerializer, request.data)
@@ -475,13 +447,7 @@ class BatchFailed(BatchPart):
 
 
 class BatchHeartbeat(BatchPart):
-    @operation(
-        "The consumer is still at it",
-        request=BeatSerializer,
-        answer=MailboxBatchSerializer,
-        refusals=(400, 404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
-    )
+    @posting("The consumer is still at it", BeatSerializer, MailboxBatchSerializer, refusals=(404,))
     def post(self, request: Request, key: str, batch_id: UUID) -> Response:
         """Makes its lease longer, never shorter. 409 `lease_lost`: stop, somebody else has its items."""
         lease = timedelta(seconds=read(BeatSerializer, request.data).get("lease_seconds", 300))

@@ -12,13 +12,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities import activity_tree, cancellation, reassignment, relay, rescheduling, wait_reasons
-from activities.api.decisions import CHANGE, EmptySerializer
+from activities.api.decisions import EmptySerializer
 from activities.api.serializers import ActivitySerializer, link_of
 from activities.exceptions import NotFound, TransitionRefused
 from activities.models import Activity
 from activities.schemas import SCALES, PriorityField, ReassignmentSerializer, priority_of
 from activities.states import BANDS, LinkKind
-from tenants.api.documentation import change, operation
+from tenants.api.documentation import change, command
 from tenants.api.etags import Versioned
 from tenants.api.serializers import OPTIONAL, Moment, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantView
@@ -84,7 +84,7 @@ class OperationActions:
     shown: Callable[..., Any]
     _unchanged: Callable[[UUID], UUID]
 
-    @operation("Cancel an activity", request=ReasonSerializer, **CHANGE)
+    @command("Cancel an activity", ReasonSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: UUID) -> Response:
         """What waits never starts. An agent at work is told to stop at its next heartbeat, and its result is refused."""
@@ -94,7 +94,7 @@ class OperationActions:
             self.shown(cancellation.cancel(self.tenant_id, pk, actor=self.principal.actor, reason=reason))
         )
 
-    @operation("Try a failed activity again", request=EmptySerializer, **CHANGE)
+    @command("Try a failed activity again", EmptySerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, pk: UUID) -> Response:
         """For the reason that it ran for last, with all its attempts. Its pipeline run goes on."""
@@ -103,9 +103,7 @@ class OperationActions:
             self.shown(cancellation.retry(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
         )
 
-    @operation(
-        "Hand an activity to somebody else", request=ReassignmentSerializer, **{**CHANGE, "status": 201}
-    )
+    @command("Hand an activity to somebody else", ReassignmentSerializer, ActivitySerializer, status=201)
     @action(detail=True, methods=["post"])
     def reassign(self, request: Request, pk: UUID) -> Response:
         """Its heir is a new activity with the same input and place, which is the answer; whoever waits gets the successor's result."""
@@ -120,7 +118,7 @@ class OperationActions:
         "Change when an activity has its turn",
         ReschedulingSerializer,
         ActivitySerializer,
-        refusals=(400, 404, 409, 412),
+        refusals=(404, 409),
     )
     def partial_update(self, request: Request, pk: UUID) -> Response:
         """Its priority and its dates, while it waits; in force at once. 409 when it runs or is over."""
@@ -151,7 +149,7 @@ class RunNow(Versioned, TenantView):
     scope = "activities"
     required_role: ClassVar[Role] = Role.OPERATOR
 
-    @operation("Run an activity now, past a pause", request=RunNowSerializer, **CHANGE)
+    @command("Run an activity now, past a pause", RunNowSerializer, ActivitySerializer)
     def post(self, request: Request, activity_id: UUID) -> Response:
         """Once: past the pauses of the tenant, the activity's date and the delay of its next attempt. `waiting_for` says what still holds
         it, such as a budget or a limit; when that is over it starts before all others. 409 for what waits for people or other work

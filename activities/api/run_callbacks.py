@@ -42,7 +42,7 @@ from agents.exceptions import (
 from agents.payload import job_of
 from agents.response_parser import InvalidAnswer, completed_from, session_id_from, usage_from
 from tenants import request_context, tracing, turns
-from tenants.api.documentation import IDEMPOTENCY_KEY, operation
+from tenants.api.documentation import operation, posting
 from tenants.api.idempotency import HEADER, key_of
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
@@ -375,13 +375,8 @@ class RunLog(RunView):
     def max_body_bytes(self) -> int:
         return int(settings.ORCHESTRATOR_RUN_LOG_CALL_BYTES)
 
-    @operation(
-        "Lines of the live transcript",
-        request=LogSerializer,
-        answer=LoggedSerializer,
-        refusals=(400, 404, 409, 413),
-        parameters=(IDEMPOTENCY_KEY,),
-        notes={409: STOP},
+    @posting(
+        "Lines of the live transcript", LogSerializer, LoggedSerializer, refusals=(404,), notes={409: STOP}
     )
     def post(self, request: Request, run_id: UUID) -> Response:
         """Equal lines are kept once, unless their `at` or their `Idempotency-Key` differs. It is no sign of life, and never a reason
@@ -572,12 +567,11 @@ ARGUMENTS = PolymorphicProxySerializer(
 
 
 class RunTool(RunView):
-    @operation(
+    @posting(
         "A tool of the orchestrator",
-        request=ARGUMENTS,
+        ARGUMENTS,
+        refusals=(403, 404, 429),
         answers={201: ToolAnswerSerializer, 200: ToolAnswerSerializer},
-        refusals=(400, 403, 404, 409, 429),
-        parameters=(IDEMPOTENCY_KEY,),
         notes={
             409: STOP,
             403: "The agent may not do this with what it names.",

@@ -25,7 +25,7 @@ from activities.models import ActivityRun, Subagent
 from activities.subagents import NewSubagent, SubagentState, output_file_of
 from agents import configuration
 from agents.command_line import transcripts
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
 from tenants.api.resources import ListResource, described
@@ -164,12 +164,8 @@ class SubagentViewSet(DigestEtag, ListResource):
     def retrieve(self, request: Request, pk: UUID) -> Response:
         return self._shown(pk)
 
-    @operation(
-        "Start a subagent",
-        request=NewSubagentSerializer,
-        answers={201: SubagentSerializer, 200: SubagentSerializer},
-        refusals=(400, 409),
-        parameters=(IDEMPOTENCY_KEY,),
+    @posting(
+        "Start a subagent", NewSubagentSerializer, answers={201: SubagentSerializer, 200: SubagentSerializer}
     )
     def create(self, request: Request) -> Response:
         """Asked for again by the same `tool_call_id` of the same parent: 200 with the one that there is."""
@@ -177,13 +173,7 @@ class SubagentViewSet(DigestEtag, ListResource):
         started = subagents.start(self.tenant_id, new, actor=self.principal.actor)
         return self._shown(started.subagent.pk, status=201 if started.created else 200)
 
-    @operation(
-        "Cancel a subagent",
-        request=ReasonSerializer,
-        answer=SubagentSerializer,
-        refusals=(400, 404, 409, 412),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
-    )
+    @command("Cancel a subagent", ReasonSerializer, SubagentSerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: UUID) -> Response:
         """What waits never starts; an agent at work is told to stop. One that has ended stays as it is."""

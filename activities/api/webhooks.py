@@ -20,7 +20,7 @@ from activities.notifications import webhooks
 from agents import outbound
 from agents.exceptions import OutboundRefused
 from tenants.api import idempotency
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creation, operation, removal
+from tenants.api.documentation import change, command, creation, operation, posting, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.resources import VersionedResource, described
@@ -124,7 +124,7 @@ class WebhookViewSet(VersionedResource):
             if not idempotency.is_repetition(request, self.principal):
                 _refuse_address(self.body["url"])
 
-    @creation("Make a webhook", WebhookBodySerializer, WebhookWithSecretSerializer, refusals=(409,))
+    @creation("Make a webhook", WebhookBodySerializer, WebhookWithSecretSerializer)
     def create(self, request: Request) -> Response:
         """It gets what happens from now on. The answer holds the secret, once: a repetition with the same `Idempotency-Key` comes
         without it.
@@ -140,7 +140,7 @@ class WebhookViewSet(VersionedResource):
         webhook.refresh_from_db()
         return self.created(webhook, _with_secret(webhook, secret))
 
-    @change("Change a webhook", WebhookBodySerializer, WebhookSerializer, refusals=(404,))
+    @change("Change a webhook", WebhookBodySerializer, WebhookSerializer)
     def update(self, request: Request, pk: UUID) -> Response:
         """It keeps its secret. Changing one that the system has switched off switches it on, unless `enabled` is false."""
         if self.unlocked_rows().filter(pk=pk, enabled=False).exists():
@@ -158,13 +158,7 @@ class WebhookViewSet(VersionedResource):
         self.locked().delete()
         return Response(status=204)
 
-    @operation(
-        "Give a webhook a new secret",
-        request=EmptySerializer,
-        answer=WebhookWithSecretSerializer,
-        refusals=(404,),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
-    )
+    @command("Give a webhook a new secret", EmptySerializer, WebhookWithSecretSerializer)
     @action(detail=True, methods=["post"])
     def rotate(self, request: Request, pk: UUID) -> Response:
         """The one before signs as well for 24 hours."""
@@ -174,13 +168,8 @@ class WebhookViewSet(VersionedResource):
         self._save(webhook)
         return Response(_with_secret(webhook, secret))
 
-    @operation(
-        "Send a test to a webhook",
-        request=EmptySerializer,
-        answer=WebhookDeliverySerializer,
-        status=202,
-        refusals=(404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
+    @posting(
+        "Send a test to a webhook", EmptySerializer, WebhookDeliverySerializer, refusals=(404,), status=202
     )
     @action(detail=True, methods=["post"])
     def test(self, request: Request, pk: UUID) -> Response:
@@ -260,14 +249,13 @@ class WebhookDeliveries(ViewSetMixin, WebhookPart):
 
 
 class WebhookRedelivery(WebhookPart):
-    @operation(
+    @posting(
         "Send a delivery that has ended again",
-        request=EmptySerializer,
-        answer=WebhookDeliverySerializer,
+        EmptySerializer,
+        WebhookDeliverySerializer,
+        refusals=(404, 410),
         status=202,
-        refusals=(404, 409, 410),
         notes={410: "The event is no longer kept."},
-        parameters=(IDEMPOTENCY_KEY,),
     )
     def post(self, request: Request, webhook_id: UUID, delivery_id: UUID) -> Response:
         """It has the same `webhook-id` as before, and all its attempts again."""

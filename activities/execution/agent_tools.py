@@ -26,8 +26,8 @@ from activities import activity_tree, reassignment, suspension
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
 from activities.exceptions import ActivityError, KeyReused, QuotaExceeded, RunSuperseded, ToolRefused
 from activities.execution import reports
-from activities.human_tasks import approval_links
-from activities.human_tasks.approval_links import NewApproval
+from activities.human_tasks import approvals
+from activities.human_tasks.approvals import NewApproval
 from activities.models import Activity, ApprovalLink, ToolCall
 from activities.models.activity import in_status
 from activities.run_tokens import RunToken
@@ -168,10 +168,8 @@ def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, A
         human_role=arguments.get("human_role"), rules=DecisionRules(options=tuple(arguments.get("options") or ())),
     )  # fmt: skip
     identity = f"run:{run.run_id}"
-    approval = approval_links.open_approval(
-        run.tenant_id, new, actor=identity, identity=identity, about=asking
-    )
-    approval_links.link(run.tenant_id, approval, list(linked.values()), actor=identity, may_hold=linked)
+    approval = approvals.open_approval(run.tenant_id, new, actor=identity, identity=identity, about=asking)
+    approvals.link(run.tenant_id, approval, list(linked.values()), actor=identity, may_hold=linked)
     answer = _goes_on(approval)
     if run.activity_id in linked:
         suspension.suspend(run, "await_review", tool=CREATE_APPROVAL, detail={"approval": str(approval)})

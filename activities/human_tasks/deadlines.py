@@ -27,7 +27,7 @@ from activities.suspension import EXPIRED
 from tenants import clock, outages
 from tenants.context import system_scope, tenant_scope
 
-from . import approval_links, approvals
+from . import approvals
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def _pass(due: _Due, now: datetime) -> None:
         asked = Activity.objects.for_tenant(due.tenant_id).filter(pk=due.activity_id).first()
         if asked is None:
             return  # It was deleted, with everything about it.
-        activity = approval_links.lock_concerned(due.tenant_id, asked)[due.activity_id]
+        activity = approvals.lock_concerned(due.tenant_id, asked)[due.activity_id]
         deadline = Deadline.objects.for_tenant(due.tenant_id).filter(pk=due.pk, happened_at=None).first()
         if deadline is None:
             return  # Another process was first; the lock showed us that.

@@ -152,14 +152,14 @@ class BudgetViewSet(VersionedResource):
         rows: QuerySet[Any] = super().get_queryset()
         return rows.filter(deleted_at=None)
 
-    @creation("Make a budget", BudgetBodySerializer, BudgetSerializer, refusals=(409,))
+    @creation("Make a budget", BudgetBodySerializer, BudgetSerializer)
     def create(self, request: Request) -> Response:
         """In force within two seconds. What its period has seen already counts; a total counts everything ever spent."""
         budget = money.create_budget(self.tenant_id, _fields(read(BudgetBodySerializer, request.data)))
         configuration.forget()
         return self.created(budget)
 
-    @change("Change a budget", BudgetBodySerializer, BudgetSerializer, refusals=(404,))
+    @change("Change a budget", BudgetBodySerializer, BudgetSerializer)
     def update(self, request: Request, pk: UUID) -> Response:
         """Name, cap, warning share and estimate. What it counts stays as it is: for that, make another budget. Work that waits for it
         goes on by itself when there is room."""

@@ -308,7 +308,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         "Replace the tenant's own settings of a role",
         AgentSettingsSerializer,
         AgentConfigSerializer,
-        refusals=(400, 404, 409, 412),
+        refusals=(404, 409),
     )
     def update(self, request: Request, role: str) -> Response:
         """In force within two seconds. What is left out comes from the registry again."""

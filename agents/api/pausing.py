@@ -12,11 +12,11 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents.api.channels import NothingSerializer
 from agents.governor.providers import PROVIDERS
 from agents.models import Agent
 from tenants import pausing
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.channels import NothingSerializer
+from tenants.api.documentation import command
 from tenants.api.serializers import read
 from tenants.api.views import TenantViewSet
 from tenants.models import PauseKind, Role, Tenant
@@ -34,16 +34,6 @@ class SwitchedSerializer(serializers.Serializer[Any]):
     id = serializers.UUIDField(required=False, help_text="Of a schedule.")
 
 
-def _said(summary: str) -> Callable[..., Any]:
-    return operation(
-        summary,
-        request=NothingSerializer,
-        answer=SwitchedSerializer,
-        refusals=(400, 404),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
-    )
-
-
 class Pausable:
     """The two actions of a viewset. `switch` does it, and says what the answer adds to `paused`."""
 
@@ -53,12 +43,12 @@ class Pausable:
     principal: Principal
     switch: Callable[..., Mapping[str, Any]]
 
-    @_said("Start nothing new of it")
+    @command("Start nothing new of it", NothingSerializer, SwitchedSerializer)
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, **address: Any) -> Response:
         return self._switched(request, paused=True, **address)
 
-    @_said("Go on with it")
+    @command("Go on with it", NothingSerializer, SwitchedSerializer)
     @action(detail=True, methods=["post"])
     def resume(self, request: Request, **address: Any) -> Response:
         return self._switched(request, paused=False, **address)

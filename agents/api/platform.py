@@ -97,7 +97,7 @@ class SchedulerSettingsView(Versioned, TenantView):
         "Replace the settings of scheduling",
         SchedulerSettingsSerializer,
         SchedulerSettingsShownSerializer,
-        refusals=(400, 412),
+        refusals=(),
     )
     def put(self, request: Request) -> Response:
         """In force within two seconds in every process. Schedules and pipelines have addresses of their own."""

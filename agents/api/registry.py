@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
+from uuid import UUID
 
+import django_filters
 from django.db.models import OuterRef, QuerySet, Subquery
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -13,8 +15,16 @@ from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from agents import configuration, credentials, health, input_schemas, outbound, registry, semantic_versions
-from agents.api.channels import NothingSerializer
+from agents import (
+    configuration,
+    credentials,
+    deployments,
+    health,
+    input_schemas,
+    outbound,
+    registry,
+    semantic_versions,
+)
 from agents.api.configurations import (
     ADAPTERS,
     DAY,
@@ -28,8 +38,10 @@ from agents.api.configurations import (
 from agents.exceptions import AlreadyExists, ConfigurationError, OutboundRefused
 from agents.models import Agent, AgentConfig, AgentVersionDeployment, role_validator
 from agents.routing import queue_of
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, creation, operation, removal
-from tenants.api.etags import Versioned
+from tenants.api.channels import NothingSerializer
+from tenants.api.documentation import change, command, creation, operation, posting, removal
+from tenants.api.etags import Versioned, etag_of
+from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.permissions import PlatformPermission
 from tenants.api.problems import InvalidRequest
 from tenants.api.resources import VersionedResource, described
@@ -44,7 +56,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView
+from tenants.api.views import TenantView, TenantViewSet
 from tenants.exceptions import TenantError
 from tenants.models import Role
 
@@ -228,9 +240,6 @@ PRODUCTION = AgentVersionDeployment.Environment.PRODUCTION
 KEEP: Any = object()  # of credentials: leave what is stored
 
 
-CHANGE: dict[str, Any] = {"answer": PlatformAgentSerializer, "refusals": (404,)}
-
-
 @described(many="The roles that there are")
 class AgentViewSet(VersionedResource):
     """Read by everybody, changed by platform admins: the registry belongs to no tenant."""
@@ -260,7 +269,7 @@ class AgentViewSet(VersionedResource):
     def retrieve(self, request: Request, role: str) -> Response:
         return self._shown(role)
 
-    @creation("Add a role to the registry", NewAgentSerializer, PlatformAgentSerializer, refusals=(409,))
+    @creation("Add a role to the registry", NewAgentSerializer, PlatformAgentSerializer)
     def create(self, request: Request) -> Response:
         """In force within two seconds. Workers that were started for all roles serve it after their next start."""
         body = read(NewAgentSerializer, request.data)
@@ -270,7 +279,7 @@ class AgentViewSet(VersionedResource):
         self._write(agent, {**defaults(), **body}, body.get("auth"))
         return self.created(agent, self._shown(agent.role).data)
 
-    @operation("Replace a role", request=AgentBodySerializer, parameters=(IF_MATCH,), **CHANGE)
+    @change("Replace a role", AgentBodySerializer, PlatformAgentSerializer)
     def update(self, request: Request, role: str) -> Response:
         """What is left out has its default again, credentials included. In force within two seconds."""
         agent = self.locked()
@@ -278,7 +287,7 @@ class AgentViewSet(VersionedResource):
         self._write(agent, {**defaults(), **body}, body.get("auth"))
         return self._shown(role)
 
-    @operation("Change a role", request=AgentChangeSerializer, parameters=(IF_MATCH,), **CHANGE)
+    @change("Change a role", AgentChangeSerializer, PlatformAgentSerializer)
     def partial_update(self, request: Request, role: str) -> Response:
         """What is left out stays. Switching off what is needed is done, and answered with `warnings`."""
         agent = self.locked()
@@ -303,13 +312,12 @@ class AgentViewSet(VersionedResource):
         configuration.forget()
         return Response(status=204)
 
-    @operation(
+    @posting(
         "Have an agent's endpoint looked at",
-        request=NothingSerializer,
-        answer=PlatformAgentSerializer,
-        status=202,
+        NothingSerializer,
+        PlatformAgentSerializer,
         refusals=(404,),
-        parameters=(IDEMPOTENCY_KEY,),
+        status=202,
     )
     @action(detail=True, methods=["post"])
     def check(self, request: Request, role: str) -> Response:
@@ -405,13 +413,7 @@ class RotateSecret(Versioned, TenantView):
     scope = "agents"
     required_role: ClassVar[Role] = Role.ADMIN
 
-    @operation(
-        "Give a role's agent a new secret",
-        request=NothingSerializer,
-        answer=NewSecretSerializer,
-        refusals=(400, 404, 409, 412),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
-    )
+    @command("Give a role's agent a new secret", NothingSerializer, NewSecretSerializer)
     def post(self, request: Request, role: str) -> Response:
         """Jobs are signed with the one before as well, and reports signed with it are taken, until the next renewal. Renew twice when
         it has become known. In force within two seconds. The answer holds the secret once: a repetition with the same
@@ -434,3 +436,100 @@ class RotateSecret(Versioned, TenantView):
         configuration.forget()
         in_force = len(credentials.signing_secrets_in_force(config))
         return Response({"role": role, "secret": secret, "in_force": in_force, "version": config.version})
+
+
+# Deployments of a role: read by everybody; deployed, promoted and rolled back by platform admins, each as one action.
+
+
+class DeploymentSerializer(ResponseSerializer):
+    """A version of an agent in an environment, now or formerly."""
+
+    id = serializers.UUIDField()
+    version = serializers.CharField()
+    environment = serializers.CharField(help_text="production, staging or development")
+    deployed_at = serializers.DateTimeField()
+    deployed_by = serializers.CharField()
+    replaced_at = serializers.DateTimeField(allow_null=True, help_text="null: it is there now.")
+    replaced_by = serializers.CharField()
+    promoted_from = serializers.UUIDField(
+        source="promoted_from_id", allow_null=True, help_text="The deployment whose version was brought here."
+    )
+    previous = serializers.UUIDField(
+        source="previous_id", allow_null=True, help_text="In production before; what rolling back restores."
+    )
+
+
+class PlatformDeploymentSerializer(DeploymentSerializer):
+    """A deployment as platform admins see it."""
+
+    endpoint = serializers.CharField(help_text="Empty: the agent's own endpoint.")
+
+
+class DeploymentFilter(StrictFilterSet):
+    environment = django_filters.ChoiceFilter(choices=AgentVersionDeployment.Environment.choices)
+    current = FlagFilter(field_name="replaced_at", lookup_expr="isnull")
+
+
+class DeploymentViewSet(Versioned, TenantViewSet):
+    """An If-Match is held against the ETag of the agent: what is deployed is part of what it is."""
+
+    queryset = AgentVersionDeployment.objects
+    serializer_class = DeploymentSerializer
+    permission_classes = (PlatformPermission,)
+    filterset_class = DeploymentFilter
+    ordering = ("-deployed_at", "-id")
+    scope = "agents"
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "promote", "roll_back"), Role.ADMIN)
+
+    def get_queryset(self) -> QuerySet[Any]:
+        return AgentVersionDeployment.objects.filter(agent_id=self.kwargs.get("agent_role", ""))
+
+    @operation(
+        "The versions of a role, newest first", answer=DeploymentSerializer(many=True), refusals=(400, 404)
+    )
+    def list(self, request: Request, agent_role: str) -> Response:
+        if not Agent.objects.filter(role=agent_role).exists():
+            raise NotFound
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
+        kind = PlatformDeploymentSerializer if self.principal.is_platform_admin else DeploymentSerializer
+        return self.get_paginated_response(kind(page, many=True).data)
+
+    @command("Deploy a version of a role", NewDeploymentSerializer, PlatformDeploymentSerializer, status=201)
+    def create(self, request: Request, agent_role: str) -> Response:
+        """In production it replaces the version there; elsewhere, an earlier deployment of the same version."""
+        agent = self._agent(agent_role)
+        body = read(NewDeploymentSerializer, request.data)
+        refuse_unusable(agent.adapter, {"endpoint": body.get("endpoint")})
+        made = deployments.deploy(agent_role, **body, actor=self.principal.actor)
+        return self._shown(made, status=201)
+
+    @command("Bring a version into production", NothingSerializer, PlatformDeploymentSerializer)
+    def promote(self, request: Request, agent_role: str, pk: UUID) -> Response:
+        """The version there becomes history. Of two who promote at once one gets 409 and nothing of theirs is done."""
+        read(NothingSerializer, request.data)
+        self._agent(agent_role)
+        return self._shown(deployments.promote(agent_role, pk, actor=self.principal.actor))
+
+    @command(
+        "Bring back the version that was in production before",
+        NothingSerializer,
+        PlatformDeploymentSerializer,
+    )
+    def roll_back(self, request: Request, agent_role: str) -> Response:
+        """Again, and the one before that comes back. 409 when there was none."""
+        read(NothingSerializer, request.data)
+        self._agent(agent_role)
+        return self._shown(deployments.roll_back(agent_role, actor=self.principal.actor))
+
+    def _agent(self, role: str) -> Agent:
+        agent = Agent.objects.filter(role=role).first()
+        if agent is None:
+            raise NotFound
+        self.check_if_match(agent.revision)
+        return agent
+
+    def _shown(self, made: AgentVersionDeployment, status: int = 200) -> Response:
+        configuration.forget()
+        revision = Agent.objects.values_list("revision", flat=True).get(role=made.agent_id)
+        shown = PlatformDeploymentSerializer(made).data
+        return Response(shown, status=status, headers={"ETag": etag_of(revision)})

@@ -128,7 +128,7 @@ class SkillViewSet(VersionedResource):
         rows = super().get_queryset()
         return rows.defer("content") if self.action == "list" else rows
 
-    @creation("Make a skill", NewSkillSerializer, SkillSerializer, refusals=(400, 409))
+    @creation("Make a skill", NewSkillSerializer, SkillSerializer)
     def create(self, request: Request) -> Response:
         body = read(NewSkillSerializer, request.data)
         own = Skill.objects.for_tenant(self.tenant_id)
@@ -140,7 +140,7 @@ class SkillViewSet(VersionedResource):
         skill.refresh_from_db()
         return self.created(skill)
 
-    @change("Change a skill", SkillBodySerializer, SkillSerializer, refusals=(400, 404, 412))
+    @change("Change a skill", SkillBodySerializer, SkillSerializer)
     def update(self, request: Request, key: str) -> Response:
         """What is left out is emptied. Putting what is there already changes nothing, and no version."""
         skill = self.locked()

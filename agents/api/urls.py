@@ -1,21 +1,16 @@
 from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import SimpleRouter
 
-from agents.api.audit import AuditList
 from agents.api.budgets import BudgetViewSet
-from agents.api.channels import ChannelViewSet
 from agents.api.configurations import AgentConfigViewSet
-from agents.api.deployments import DeploymentViewSet
 from agents.api.pausing import ProviderSwitches, TenantSwitches
 from agents.api.platform import ProviderList, SchedulerSettingsView
-from agents.api.registry import AgentViewSet, RotateSecret
-from agents.api.retention import RetentionView
+from agents.api.registry import AgentViewSet, DeploymentViewSet, RotateSecret
 from agents.api.skills import SkillViewSet
 
 router = SimpleRouter(use_regex_path=False)
 router.register("agents", AgentViewSet, basename="agent")
 router.register("budgets", BudgetViewSet, basename="budget")
-router.register("channels", ChannelViewSet, basename="channel")
 router.register("agent-configs", AgentConfigViewSet, basename="agent-config")
 router.register("skills", SkillViewSet, basename="skill")
 
@@ -30,13 +25,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     ),
     path("agents/<str:agent_role>/rollback/", DeploymentViewSet.as_view({"post": "roll_back"})),
     path("agent-configs/<str:role>/rotate-secret/", RotateSecret.as_view()),
-    path("audit/", AuditList.as_view({"get": "list"})),
     path("platform-configs/scheduler/", SchedulerSettingsView.as_view()),
     path("providers/", ProviderList.as_view({"get": "list"})),
     path("providers/<str:name>/pause/", ProviderSwitches.as_view({"post": "pause"})),
     path("providers/<str:name>/resume/", ProviderSwitches.as_view({"post": "resume"})),
     path("tenant/pause/", TenantSwitches.as_view({"post": "pause"})),
     path("tenant/resume/", TenantSwitches.as_view({"post": "resume"})),
-    path("retention/", RetentionView.as_view()),
     *router.urls,
 ]

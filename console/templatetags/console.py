@@ -1,10 +1,14 @@
-"""What templates of the console say in one word: addresses that stay with the tenant, states, times, small pictures of figures."""
+"""The words of the console's templates: addresses that stay with the tenant, states, times, money, counts, objects as JSON, the views that
+are kept of a page, small pictures of figures."""
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from django import template
@@ -17,10 +21,19 @@ from django.utils.safestring import SafeString, mark_safe
 from console.internal_api import ONCE
 from console.labels import KINDS, from_now, in_words, named, tone_of, words_of
 from console.navigation import STROKES, address_of, groups
+from console.saved_views import address_of as address_of_view
+from console.saved_views import query_of
+from tenants import saved_views as tenant_saved_views
+from tenants.context import tenant_scope
 from tenants.models import Role, events
+from tenants.models.access import LONGEST_NAME
 
 register = template.Library()
+register.filter("state_words", words_of)
+register.filter("actor", named)
 NOTHING = "\u2013"
+LONGEST_JSON = 600
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
 @register.simple_tag(takes_context=True)
@@ -118,29 +131,101 @@ def lasting(length: timedelta | float | None) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else in_words(seconds)
 
 
-@register.simple_tag
-def bars(values: Sequence[float], words: str) -> SafeString:
-    """A row of bars for figures in their order. `words` say what they are to those who do not see them."""
-    return draw_bars(values, words)
-
-
-@register.filter
-def state_words(state: str) -> str:
-    """A state or a reason as words."""
-    return words_of(state)
-
-
-@register.filter
-def actor(name: str) -> str:
-    """Who did something, as people call them."""
-    return named(name)
-
-
 @register.filter
 def link_words(link_kind: str | None) -> str:
     """What an activity is to the one that it hangs on."""
     known = KINDS.get(link_kind or "")
     return known[0].lower() if known else words_of(link_kind or "part")
+
+
+@register.filter
+def as_json(value: Any) -> str:
+    """An object in one line, cut where it is long. Escaped like any text."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= LONGEST_JSON else f"{text[:LONGEST_JSON]}…"
+
+
+@register.filter
+def dollars(amount: Decimal | float | str | None) -> str:
+    """Dollars: to the cent, or as exact as they are when they are less than one."""
+    if amount is None:
+        return NOTHING
+    value = Decimal(str(amount))
+    if abs(value) < 1 and value != round(value, 2):
+        return (
+            f"${value.quantize(Decimal('0.0001')).normalize():f}"
+            if abs(value) >= Decimal("0.0001")
+            else "<$0.0001"
+        )
+    return f"${value:,.2f}"
+
+
+@register.filter
+def grouped(number: float | None) -> str:
+    """A count with a space between its thousands."""
+    return NOTHING if number is None else f"{number:,.0f}".replace(",", "\u202f")
+
+
+@register.filter
+def of(values: Mapping[Any, Any], key: Any) -> Any:
+    """What a mapping holds under a key."""
+    return values.get(key)
+
+
+@register.simple_tag
+def percent(share: float) -> str:
+    """A share in whole per cent."""
+    return f"{share:.0%}"
+
+
+@register.filter
+def said(value: Any) -> str:
+    """A member of the API as people read it."""
+    if value is None or value == "" or value == []:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(str(each) for each in value)
+    if isinstance(value, datetime):
+        return exactly(value)
+    return (
+        exactly(datetime.fromisoformat(value))
+        if isinstance(value, str) and _MOMENT.fullmatch(value)
+        else str(value)
+    )
+
+
+@register.filter
+def local_words(moment: str) -> str:
+    """A moment on the clocks of its zone, as people say it: Mon 3 May 2027, 09:30."""
+    found = datetime.fromisoformat(moment)
+    seconds = f":{found:%S}" if found.second else ""
+    return f"{found:%a} {found.day} {found:%b %Y, %H:%M}{seconds}"
+
+
+@register.inclusion_tag("console/saved_views/of_page.html", takes_context=True)
+def saved_views(context: template.Context, page: str) -> dict[str, Any]:
+    """The views of a page, for who looks at it. Asks the database once."""
+    visit, request = context["visit"], context["request"]
+    query = query_of(page, request.GET.urlencode())
+    with tenant_scope(visit.tenant_id):
+        found = tenant_saved_views.views_of(visit.who, page)
+    lines = [
+        (view, address_of_view(page, view.query, visit.who.tenant), view.query == query) for view in found
+    ]
+    return {
+        "page": page,
+        "lines": lines,
+        "query": query,
+        "is_narrowed": bool(query),
+        "is_kept": any(is_here for _, _, is_here in lines),
+        "acting": context["acting"],
+        "may_share": visit.who.role.includes(Role.ADMIN),
+        "may_keep": visit.who.break_glass_id is None,
+        "longest": LONGEST_NAME,
+        "csrf_token": context.get("csrf_token"),
+    }
 
 
 # Figures as small pictures, drawn here: nothing in them needs a script, and their colours come from the style sheet.
@@ -150,8 +235,10 @@ STEP = 10  # width of a bar with the gap behind it
 GAP = 2
 
 
-def draw_bars(values: Sequence[float], words: str) -> SafeString:
-    """One bar for each figure, the largest as high as the picture. Below nothing there is no bar."""
+@register.simple_tag
+def bars(values: Sequence[float], words: str) -> SafeString:
+    """One bar for each figure, the largest as high as the picture. Below nothing there is no bar. `words` say what
+    they are to those who do not see them."""
     most = max(values, default=0) or 1
     shown = (
         (index * STEP, HEIGHT - height, STEP - GAP, height)
@@ -173,7 +260,8 @@ def draw_bars(values: Sequence[float], words: str) -> SafeString:
 WIDTH = 100
 
 
-def draw_meter(share: float, words: str, tone: str = "") -> SafeString:
+@register.simple_tag
+def meter(share: float, words: str, tone: str = "") -> SafeString:
     """A bar that is full to this share, which may be more than all of it. `words` say the same to those who do not see it; without any,
     what stands beside the bar says it."""
     width = round(min(max(share, 0.0), 1.0) * WIDTH, 1)

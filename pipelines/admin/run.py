@@ -12,7 +12,7 @@ from unfold.enums import ActionVariant
 
 from activities.models import Activity
 from pipelines import cancellation
-from pipelines.admin.pictures import drawn
+from pipelines.admin.pipeline import drawn
 from pipelines.exceptions import PipelineError
 from pipelines.models import DeliverablePeriod, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import RunState

@@ -190,16 +190,14 @@ class DatasetViewSet(LargeBodies, VersionedResource):
             source = body.get("source", Source.API)  # a change need not say it
             self.location_fault = datasets.fault_of_location(source, body["location"].strip())
 
-    @creation(
-        "Make a dataset, with its first rows", NewDatasetSerializer, DatasetSerializer, refusals=(400, 409)
-    )
+    @creation("Make a dataset, with its first rows", NewDatasetSerializer, DatasetSerializer)
     def create(self, request: Request) -> Response:
         """Rows of the source `cache` are gone after a while; those of `api` and `file` are read where they are."""
         body = read(NewDatasetSerializer, request.data)
         made = datasets.create(self.tenant_id, Declaration(**body, location_fault=self.location_fault))
         return self.created(made)
 
-    @change("Change a dataset", DatasetBodySerializer, DatasetSerializer, refusals=(400, 404, 409, 412))
+    @change("Change a dataset", DatasetBodySerializer, DatasetSerializer, refusals=(404, 409))
     def update(self, request: Request, name: str) -> Response:
         """Rows that are not given stay, and must fit the new fields; what they hold in a field that goes is dropped."""
         dataset = self.get_object()
@@ -214,10 +212,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
         return self._changed(dataset, body)
 
     @change(
-        "Change some members of a dataset",
-        DatasetPatchSerializer,
-        DatasetSerializer,
-        refusals=(400, 404, 409, 412),
+        "Change some members of a dataset", DatasetPatchSerializer, DatasetSerializer, refusals=(404, 409)
     )
     def partial_update(self, request: Request, name: str) -> Response:
         """`fields`, if given, are all fields that there will be."""

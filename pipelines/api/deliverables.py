@@ -23,7 +23,7 @@ from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
 from pipelines.models.deliverable import DeliverableState, PeriodState
 from pipelines.models.run import RunState
 from tenants import clock
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creation, operation, removal
+from tenants.api.documentation import change, command, creation, operation, posting, removal
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
@@ -164,13 +164,7 @@ class PeriodViewSet(DigestEtag, Resource):
     def retrieve(self, request: Request, pk: UUID) -> Response:
         return Response(shown_period(self.tenant_id, pk))
 
-    @operation(
-        "Ask the planner of a period again, or give its plan",
-        request=PlanSerializer,
-        answer=PeriodDetailSerializer,
-        refusals=(400, 404, 409, 412),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
-    )
+    @command("Ask the planner of a period again, or give its plan", PlanSerializer, PeriodDetailSerializer)
     @action(detail=True, methods=["post"])
     def plan(self, request: Request, pk: UUID) -> Response:
         """For a period whose planner came to no plan. Every fault of a plan is named by its path."""
@@ -196,12 +190,8 @@ class PeriodCancellation(DigestEtag, TenantView):
     scope = "pipelines"
     required_role = Role.OPERATOR
 
-    @operation(
-        "Cancel a period with everything in it that has not ended",
-        request=ReasonSerializer,
-        answer=PeriodDetailSerializer,
-        refusals=(400, 404, 409, 412),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
+    @command(
+        "Cancel a period with everything in it that has not ended", ReasonSerializer, PeriodDetailSerializer
     )
     def post(self, request: Request, period_id: UUID) -> Response:
         """May be repeated: what is still under way in a cancelled period is cancelled then."""
@@ -311,7 +301,7 @@ class DeliverableViewSet(VersionedResource):
         ("create", "update", "destroy", "start_period"), Role.OPERATOR
     )
 
-    @creation("Make a deliverable", NewDeliverableSerializer, DeliverableSerializer, refusals=(400, 409))
+    @creation("Make a deliverable", NewDeliverableSerializer, DeliverableSerializer)
     def create(self, request: Request) -> Response:
         """Its first period is that of the next month, unless the one that is running is started by hand."""
         body = read(NewDeliverableSerializer, request.data, tenant_id=self.tenant_id)
@@ -320,9 +310,7 @@ class DeliverableViewSet(VersionedResource):
             raise AlreadyExists("deliverable", body["key"])
         return self.created(made)
 
-    @change(
-        "Change a deliverable", DeliverableBodySerializer, DeliverableSerializer, refusals=(400, 404, 412)
-    )
+    @change("Change a deliverable", DeliverableBodySerializer, DeliverableSerializer)
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out is emptied; a status that is left out stays. Periods that have their plan go on as they are."""
         self.get_object()
@@ -336,12 +324,11 @@ class DeliverableViewSet(VersionedResource):
         deliverables.delete(self.tenant_id, pk)
         return Response(status=204)
 
-    @operation(
+    @posting(
         "Start the period of the running month",
-        request=EmptySerializer,
+        EmptySerializer,
+        refusals=(404,),
         answers={201: PeriodSerializer, 200: PeriodSerializer},
-        refusals=(404, 409),
-        parameters=(IDEMPOTENCY_KEY,),
     )
     @action(detail=True, methods=["post"], url_path="start-period")
     def start_period(self, request: Request, pk: UUID) -> Response:

@@ -17,7 +17,7 @@ from pipelines.exceptions import NotFound
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
 from pipelines.schedules import executions
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import command, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import ResponseSerializer, read
@@ -177,13 +177,7 @@ class ExecutionCancellation(DigestEtag, TenantView):
     scope = "schedules"
     required_role: ClassVar[Role] = Role.OPERATOR
 
-    @operation(
-        "Cancel an execution with every job that has not ended",
-        request=ReasonSerializer,
-        answer=ExecutionSerializer,
-        refusals=(400, 404, 409),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
-    )
+    @command("Cancel an execution with every job that has not ended", ReasonSerializer, ExecutionSerializer)
     def post(self, request: Request, schedule_id: UUID, execution_id: UUID) -> Response:
         """May be repeated: what is still under way is cancelled then."""
         reason = read(ReasonSerializer, request.data).get("reason", "")

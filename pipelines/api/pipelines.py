@@ -25,7 +25,7 @@ from pipelines.models import ActivityTemplate, Pipeline
 from pipelines.subjects import faults_of_labels
 from pipelines.submission import NewRun, start_run
 from tenants import pausing
-from tenants.api.documentation import IF_MATCH, change, creation, operation
+from tenants.api.documentation import change, creation, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.problems import InvalidRequest
 from tenants.api.resources import Resource, VersionedResource, described
@@ -158,7 +158,7 @@ class PipelineViewSet(Pausable, VersionedResource):
     def retrieve(self, request: Request, key: str) -> Response:
         return Response(self._shown(key))
 
-    @creation("Make a pipeline", OpenApiTypes.OBJECT, PipelineDetailSerializer, refusals=(400, 409))
+    @creation("Make a pipeline", OpenApiTypes.OBJECT, PipelineDetailSerializer)
     def create(self, request: Request) -> Response:
         """The body is the definition, as in a pipeline file. Every fault is named by its path."""
         body: Any = request.data
@@ -168,12 +168,11 @@ class PipelineViewSet(Pausable, VersionedResource):
             raise AlreadyExists("pipeline", key, "PUT makes a new version of it")
         return Response(self._shown(key), status=201, headers={"Location": f"{PIPELINES}{key}/"})
 
-    @operation(
+    @change(
         "Save a new version of a pipeline",
-        request=OpenApiTypes.OBJECT,
+        OpenApiTypes.OBJECT,
+        refusals=(),
         answers={200: PipelineDetailSerializer, 201: PipelineDetailSerializer},
-        refusals=(400, 412),
-        parameters=(IF_MATCH,),
     )
     def update(self, request: Request, key: str) -> Response:
         """Runs under way keep the version that they began with. A pipeline that is not there is made."""
@@ -185,9 +184,7 @@ class PipelineViewSet(Pausable, VersionedResource):
         version = versions.save(self.tenant_id, body, actor=self.principal.actor)
         return Response(self._shown(key), status=200 if version.number > 1 else 201)
 
-    @creation(
-        "Start a run of the newest version", NewRunSerializer, PipelineRunSerializer, refusals=(400, 404, 409)
-    )
+    @creation("Start a run of the newest version", NewRunSerializer, PipelineRunSerializer, refusals=(404,))
     @action(detail=True, methods=["post"])
     def runs(self, request: Request, key: str) -> Response:
         given = read(NewRunSerializer, request.data)
@@ -306,7 +303,7 @@ class TemplateViewSet(DigestEtag, Resource):
     scope = "pipelines"
     required_role: ClassVar[dict[str, Role]] = {"create": Role.ADMIN, "update": Role.ADMIN}
 
-    @creation("Make a template", NewTemplateSerializer, TemplateSerializer, refusals=(400, 409))
+    @creation("Make a template", NewTemplateSerializer, TemplateSerializer)
     def create(self, request: Request) -> Response:
         body = read(NewTemplateSerializer, request.data)
         own = ActivityTemplate.objects.for_tenant(self.tenant_id)
@@ -316,7 +313,7 @@ class TemplateViewSet(DigestEtag, Resource):
         template.refresh_from_db()
         return self.created(template)
 
-    @change("Change a template", TemplateBodySerializer, TemplateSerializer, refusals=(400, 404, 412))
+    @change("Change a template", TemplateBodySerializer, TemplateSerializer)
     def update(self, request: Request, key: str) -> Response:
         """What is left out is emptied. Pipelines take the change up with their next version; runs under way never do."""
         template = self.get_queryset().select_for_update().filter(key=key).first() or self.get_object()

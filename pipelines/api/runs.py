@@ -32,7 +32,7 @@ from pipelines.models.run import RunState, StepState
 from pipelines.replay import first_failed_step, replay
 from pipelines.selectors import MOST_BRANCHES, BranchRow, StepRow
 from tenants.api.bodies import JSONRenderer
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, operation
+from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import SEARCH_LENGTH, StrictFilterSet
 from tenants.api.serializers import (
@@ -285,13 +285,7 @@ class PipelineRunViewSet(DigestEtag, TenantViewSet):
         with tenant_scope(self.tenant_id):
             return Response(shown_run(self.tenant_id, pk))
 
-    @operation(
-        "Cancel a run with everything in it that has not ended",
-        request=ReasonSerializer,
-        answer=PipelineRunSerializer,
-        refusals=(400, 404, 409, 412),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
-    )
+    @command("Cancel a run with everything in it that has not ended", ReasonSerializer, PipelineRunSerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: UUID) -> Response:
         """May be repeated: what is still under way in a cancelled run is cancelled then."""
@@ -363,13 +357,11 @@ class RunReplay(DigestEtag, TenantView):
     scope = "pipelines"
     required_role: ClassVar[Role] = Role.OPERATOR
 
-    @operation(
+    @command(
         "Do an ended run again from one of its steps",
-        request=RunReplaySerializer,
-        answer=PipelineRunSerializer,
+        RunReplaySerializer,
+        PipelineRunSerializer,
         status=201,
-        refusals=(400, 404, 409, 412),
-        parameters=(IDEMPOTENCY_KEY, IF_MATCH),
         examples=[
             OpenApiExample(
                 "On other input",
@@ -434,12 +426,8 @@ class RunsInBulk(TenantView):
     scope = "pipelines"
     required_role: ClassVar[Role] = Role.OPERATOR
 
-    @operation(
-        "Cancel several runs, or do them again from where they failed",
-        request=RunsActionSerializer,
-        answer=RunsActionAnswer,
-        refusals=(400,),
-        parameters=(IDEMPOTENCY_KEY,),
+    @posting(
+        "Cancel several runs, or do them again from where they failed", RunsActionSerializer, RunsActionAnswer
     )
     def post(self, request: Request) -> Response:
         """Each run by itself: one that cannot be cancelled or replayed is left alone, and the answer says why."""

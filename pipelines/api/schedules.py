@@ -227,22 +227,19 @@ class ScheduleViewSet(Pausable, VersionedResource):
     def get_queryset(self) -> QuerySet[Any]:
         return pausing.with_pauses(super().get_queryset().select_related("pipeline"), PauseKind.SCHEDULE)
 
-    @creation("Make a schedule", ScheduleBodySerializer, ScheduleSerializer, refusals=(400, 409))
+    @creation("Make a schedule", ScheduleBodySerializer, ScheduleSerializer)
     def create(self, request: Request) -> Response:
         """Its first time is the first from now on. Only a one-time schedule whose time has passed is due at once."""
         made = editing.create(self.tenant_id, request.data, actor=self.principal.actor)
         return self.created(made)
 
-    @change("Replace a schedule", ScheduleBodySerializer, ScheduleSerializer, refusals=(400, 404, 409, 412))
+    @change("Replace a schedule", ScheduleBodySerializer, ScheduleSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out has its default; an `enabled` that is left out stays. Executions under way go on as they are."""
         return self._changed(pk, request.data, whole=True)
 
     @change(
-        "Change a schedule",
-        ScheduleBodySerializer(partial=True),
-        ScheduleSerializer,
-        refusals=(400, 404, 409, 412),
+        "Change a schedule", ScheduleBodySerializer(partial=True), ScheduleSerializer, refusals=(404, 409)
     )
     def partial_update(self, request: Request, pk: UUID) -> Response:
         """What is left out stays, unless what is given takes its place, as an interval does a cron's. Null is the default."""
@@ -255,7 +252,7 @@ class ScheduleViewSet(Pausable, VersionedResource):
         editing.delete(self.tenant_id, pk, actor=self.principal.actor)
         return Response(status=204)
 
-    @creation("Run a schedule now", EmptySerializer, ExecutionSerializer, refusals=(404, 409))
+    @creation("Run a schedule now", EmptySerializer, ExecutionSerializer, refusals=(404,))
     @action(detail=True, methods=["post"])
     def run(self, request: Request, pk: UUID) -> Response:
         """Once, by hand, whatever `enabled` says; its times stay as they are. 409 when an execution is under way, unless `overlap` lets

@@ -118,16 +118,31 @@ def operation(
     return decorate
 
 
+def posting(summary: str, request: Any, answer: Any = None, **more: Any) -> Callable[[Decorated], Decorated]:
+    """An operation that is harmless to repeat under an Idempotency-Key."""
+    return operation(summary, request=request, answer=answer, parameters=(IDEMPOTENCY_KEY,), **more)
+
+
 def creation(summary: str, request: Any, answer: Any, **more: Any) -> Callable[[Decorated], Decorated]:
     """The operation that makes a row: 201, harmless to repeat under an Idempotency-Key."""
+    return posting(summary, request, answer, status=201, **more)
+
+
+def change(
+    summary: str, request: Any, answer: Any = None, *, refusals: tuple[int, ...] = (404,), **more: Any
+) -> Callable[[Decorated], Decorated]:
+    """The operation that changes a row, and with If-Match only one that is as the caller has seen it."""
     return operation(
-        summary, request=request, answer=answer, status=201, parameters=(IDEMPOTENCY_KEY,), **more
+        summary, request=request, answer=answer, refusals=refusals, parameters=(IF_MATCH,), **more
     )
 
 
-def change(summary: str, request: Any, answer: Any, **more: Any) -> Callable[[Decorated], Decorated]:
-    """The operation that changes a row, and with If-Match only one that is as the caller has seen it."""
-    return operation(summary, request=request, answer=answer, parameters=(IF_MATCH,), **more)
+def command(
+    summary: str, request: Any, answer: Any, *, refusals: tuple[int, ...] = (404,), **more: Any
+) -> Callable[[Decorated], Decorated]:
+    """The operation that does something with a row: as a change, and harmless to repeat under an Idempotency-Key."""
+    keys = (IDEMPOTENCY_KEY, IF_MATCH)
+    return operation(summary, request=request, answer=answer, refusals=refusals, parameters=keys, **more)
 
 
 def removal(

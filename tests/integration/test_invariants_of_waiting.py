@@ -12,8 +12,8 @@ import pytest
 from activities import activity_tree, dead_letters, reassignment, relay, run_tokens, suspension
 from activities.decision_rules import DecisionRules, Later, Voter
 from activities.execution import agent_tools
-from activities.human_tasks import approval_links, approvals, deadlines
-from activities.human_tasks.approval_links import NewApproval
+from activities.human_tasks import approvals, deadlines
+from activities.human_tasks.approvals import NewApproval
 from activities.maintenance import invariants
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
@@ -62,11 +62,9 @@ class Waiting:
     def approval(self, *linked: UUID, rules: DecisionRules) -> UUID:
         with tenant_scope(self.tenant.pk):
             new = NewApproval(type="content_direction", title="Which way?", rules=rules)
-            asked = approval_links.open_approval(self.tenant.pk, new, actor="user:ines", identity="user:ines")
+            asked = approvals.open_approval(self.tenant.pk, new, actor="user:ines", identity="user:ines")
             rows = activity_tree.lock(self.tenant.pk, linked)
-            approval_links.link(
-                self.tenant.pk, asked, list(rows.values()), actor="user:ines", may_hold=linked
-            )
+            approvals.link(self.tenant.pk, asked, list(rows.values()), actor="user:ines", may_hold=linked)
         return asked
 
 

@@ -12,7 +12,7 @@ from django.db import connections
 
 from activities import cancellation, outbox, relay
 from activities import dead_letters as dead_letters_escalation
-from activities.human_tasks import approval_links, approvals
+from activities.human_tasks import approvals
 from activities.models import Activity, Alert, DeadLetter
 from activities.states import WakeReason
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, Usage
@@ -346,7 +346,7 @@ def test_the_budget_of_one_activity_stops_no_other_that_the_same_decision_wakes(
         Agent(engine.agent.calls[-1]), "create_approval", {**DIRECTION, "activity_ids": [str(tired)]}
     )
     with tenant_scope(acme.pk):
-        approval_links.link(acme.pk, both, [engine.get(acme, fresh)], actor="op", may_hold=[fresh])
+        approvals.link(acme.pk, both, [engine.get(acme, fresh)], actor="op", may_hold=[fresh])
 
     approvals.approve(acme.pk, both, actor="Ann")
 

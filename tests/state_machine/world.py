@@ -20,8 +20,8 @@ from activities import budgets as activity_budgets
 from activities.admission import Exchange, limits, rebuilding, scripts
 from activities.decision_rules import DecisionRules, Later, Voter
 from activities.execution import agent_tools, reports, results
-from activities.human_tasks import approval_links, deadlines
-from activities.human_tasks.approval_links import NewApproval
+from activities.human_tasks import approvals, deadlines
+from activities.human_tasks.approvals import NewApproval
 from activities.maintenance import recovery
 from activities.models import Activity, DeadLetter, Wake
 from activities.run_tokens import RunToken
@@ -191,11 +191,9 @@ class World:
             new = NewApproval(
                 type="brand_direction", title="Which way?", rules=decision_rules(rules) or DecisionRules()
             )
-            question = approval_links.open_approval(self.tenant.pk, new, actor="people", identity="people")
+            question = approvals.open_approval(self.tenant.pk, new, actor="people", identity="people")
             linked = activity_tree.lock(self.tenant.pk, about)
-            approval_links.link(
-                self.tenant.pk, question, list(linked.values()), actor="people", may_hold=about
-            )
+            approvals.link(self.tenant.pk, question, list(linked.values()), actor="people", may_hold=about)
 
     def replay(self) -> None:
         with tenant_scope(self.tenant.pk):

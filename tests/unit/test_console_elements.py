@@ -11,7 +11,7 @@ from activities.states import RunStatus, Status
 from console import navigation
 from console.labels import tone_of, words_of
 from console.page import Cursor
-from console.templatetags.console import draw_bars as bars
+from console.templatetags.console import bars
 from pipelines.diagram import TONES
 from pipelines.models.run import RunState
 

@@ -12,9 +12,9 @@ from activities.api.alerts import ChangedChannelSerializer
 from activities.api.webhooks import WebhookBodySerializer
 from activities.models import NotificationChannel
 from agents.api.budgets import BudgetBodySerializer
-from agents.api.channels import ChannelBodySerializer
 from console.settings import COLLECTIONS
 from tenants import tokens
+from tenants.api.channels import ChannelBodySerializer
 from tenants.context import tenant_scope
 from tenants.models import ApiToken, AuditEntry, Budget, Channel, Membership, Tenant
 from tenants.models.events import WebhookDelivery, WebhookEndpoint

@@ -67,7 +67,7 @@ class RetentionView(DigestEtag, TenantView):
         "Replace how long rows of each kind are kept",
         RetentionSerializer,
         RetentionShownSerializer,
-        refusals=(400,),
+        refusals=(),
     )
     def put(self, request: Request) -> Response:
         """What has been kept long enough by then is deleted within about an hour, and cannot be had back."""

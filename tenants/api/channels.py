@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from tenants import channels
-from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creation, operation, removal
+from tenants.api.documentation import change, command, creation, removal
 from tenants.api.filters import StrictFilterSet
 from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import OPTIONAL, Member, Moment, ResponseSerializer, StrictSerializer, Text, read
@@ -61,13 +61,6 @@ class ChannelFilter(StrictFilterSet):
     status = django_filters.ChoiceFilter(field_name="standing", choices=ChannelStatus.choices)
 
 
-CHANGE: dict[str, Any] = {
-    "answer": ChannelSerializer,
-    "refusals": (404,),
-    "parameters": (IDEMPOTENCY_KEY, IF_MATCH),
-}
-
-
 @described(many="The channels", one="One channel")
 class ChannelViewSet(VersionedResource):
     queryset = Channel.objects
@@ -86,7 +79,7 @@ class ChannelViewSet(VersionedResource):
         rows: QuerySet[Any] = super().get_queryset()
         return rows.annotate(standing=STANDING)
 
-    @creation("Make a channel", ChannelBodySerializer, ChannelSerializer, refusals=(409,))
+    @creation("Make a channel", ChannelBodySerializer, ChannelSerializer)
     def create(self, request: Request) -> Response:
         body = read(ChannelBodySerializer, request.data)
         self._refuse_taken(body)
@@ -108,7 +101,7 @@ class ChannelViewSet(VersionedResource):
         self.locked().delete()
         return Response(status=204)
 
-    @operation("Say that a channel opens nothing any more", request=NothingSerializer, **CHANGE)
+    @command("Say that a channel opens nothing any more", NothingSerializer, ChannelSerializer)
     @action(detail=True, methods=["post"])
     def expire(self, request: Request, pk: UUID) -> Response:
         """Raises an alert, once. A channel that has expired or is disabled stays as it is."""
@@ -117,7 +110,7 @@ class ChannelViewSet(VersionedResource):
         channels.expire(self.tenant_id, pk)
         return self._shown(pk)
 
-    @operation("Say that a channel opens what it should again", request=ReactivationSerializer, **CHANGE)
+    @command("Say that a channel opens what it should again", ReactivationSerializer, ChannelSerializer)
     @action(detail=True, methods=["post"])
     def reactivate(self, request: Request, pk: UUID) -> Response:
         """Without `expires_at`, an earlier expiry that is over is forgotten."""
@@ -126,7 +119,7 @@ class ChannelViewSet(VersionedResource):
         channels.reactivate(self.tenant_id, pk, expires_at=body.get("expires_at"))
         return self._shown(pk)
 
-    @operation("Switch a channel off", request=NothingSerializer, **CHANGE)
+    @command("Switch a channel off", NothingSerializer, ChannelSerializer)
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, pk: UUID) -> Response:
         read(NothingSerializer, request.data)
