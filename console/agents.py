@@ -19,11 +19,9 @@ from agents import configuration, deployments
 from agents.governor import overview
 from agents.governor.overview import ProviderRow
 from agents.models import CALLED_BY_URL, Agent, AgentConfig, AgentVersionDeployment
-from console import (
-    internal_api,
-)
+from console import internal_api
 from console.inbox.items import Refused
-from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, done, page, refusal_of, shown
+from console.page import NOT_OFFERED, PageContext, done, id_or_404, page, refusal_of, shown
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at
@@ -39,24 +37,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return shown(request, visit, "console/agents/every.html", {"agents": found.rows, "since": found.since})
 
 
-@page("agents", (*LOOKING, *ACTING))
-def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
-    """One role with its deployments. A POST promotes one, rolls back, or has its endpoint looked at."""
-    refusal: Refused | None = None
-    if request.method == "POST":
-        try:
-            words = _act(request, visit, role)
-            return done(request, visit, reverse("console:agent", args=[role]), words)
-        except Refused as refused:
-            refusal = refused
-    found = agent(visit.tenant_id, role)
-    if found is None:
-        raise Http404
-    context = {"one": found, "may_deploy": visit.who.is_platform_admin}
-    return shown(request, visit, "console/agents/one.html", context, refusal=refusal)
-
-
-def _act(request: HttpRequest, visit: PageContext, role: str) -> str:
+def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     deed, address, seen = request.POST.get("deed", ""), f"/agents/{role}", _revision(request)
     if deed == "roll_back":
         # Of two who see the same version fail, the second must not roll back what the first has brought back.
@@ -66,7 +47,7 @@ def _act(request: HttpRequest, visit: PageContext, role: str) -> str:
         reply = internal_api.call_api(request, visit.who, "POST", f"{address}/check/")
         words = "A worker looks at its endpoint within seconds"
     elif deed.startswith("promote:"):
-        wanted = deployment_id(deed.removeprefix("promote:"))
+        wanted = id_or_404(deed.removeprefix("promote:"))
         path = f"{address}/deployments/{wanted}/promote/"
         reply = internal_api.call_api(request, visit.who, "POST", path, version=seen)
         words = "In production now"
@@ -76,7 +57,17 @@ def _act(request: HttpRequest, visit: PageContext, role: str) -> str:
         raise Refused(CHANGED)
     if not reply.ok:
         raise refusal_of(reply)
-    return words
+    return done(request, visit, reverse("console:agent", args=[role]), words)
+
+
+@page("agents", act=_act)
+def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
+    """One role with its deployments. A POST promotes one, rolls back, or has its endpoint looked at."""
+    found = agent(visit.tenant_id, role)
+    if found is None:
+        raise Http404
+    context = {"one": found, "may_deploy": visit.who.is_platform_admin}
+    return shown(request, visit, "console/agents/one.html", context)
 
 
 def _revision(request: HttpRequest) -> int:
@@ -186,14 +177,6 @@ def agent(tenant_id: UUID, role: str) -> OneAgent | None:
     standing = overview.state_of(led_to, own={role} if config and config.auth_sealed else ())
     row = _row(found, config, serves, runs.by_role.get(role), next(iter(standing), None))
     return OneAgent(row, cap, history, runs.by_version, runs.since)
-
-
-def deployment_id(text: str) -> UUID:
-    """Raises `Http404` for what is none."""
-    try:
-        return UUID(text)
-    except ValueError as error:
-        raise Http404 from error
 
 
 def _own(tenant_id: UUID, role: str | None = None) -> dict[str, AgentConfig]:

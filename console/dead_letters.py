@@ -16,12 +16,10 @@ from activities import dead_letters
 from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState
 from activities.states import LIVE, Status
-from console import (
-    internal_api,
-)
+from console import internal_api
 from console.inbox.items import Refused
 from console.labels import in_words
-from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, done, page, refusal_of, shown
+from console.page import NOT_OFFERED, PageContext, done, id_or_404, page, refusal_of, shown
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -39,46 +37,19 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return shown(request, visit, "console/dead_letters/every.html", {"letters": found})
 
 
-@page("dead_letters", (*LOOKING, *ACTING))
+def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> Counted | HttpResponse:
+    if request.POST.get("deed", "") in COUNTS:
+        return count(request, visit.who, fingerprint)
+    if request.POST.get("letter"):
+        words = act_on_one(request, visit.who, id_or_404(request.POST["letter"]))
+    else:
+        words = act_on_all(request, visit.who, fingerprint)
+    return done(request, visit, reverse("console:dead_letters_alike", args=[fingerprint]), words)
+
+
+@page("dead_letters", act=_act)
 def show_alike(request: HttpRequest, visit: PageContext, fingerprint: str) -> HttpResponse:
     """What failed like this. A POST counts what a replay or a dismissal would do, does it, or tries one failure again."""
-    refusal: Refused | None = None
-    counted: Counted | None = None
-    if request.method == "POST":
-        try:
-            counted = count(request, visit.who, fingerprint) if _counts(request) else None
-            if counted is None:
-                words = _act(request, visit, fingerprint)
-                return done(request, visit, reverse("console:dead_letters_alike", args=[fingerprint]), words)
-        except Refused as refused:
-            refusal = refused
-    return _alike(request, visit, fingerprint, counted, refusal)
-
-
-def _counts(request: HttpRequest) -> bool:
-    return request.POST.get("deed", "") in COUNTS
-
-
-def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> str:
-    if request.POST.get("letter"):
-        return act_on_one(request, visit.who, _id_of(request))
-    return act_on_all(request, visit.who, fingerprint)
-
-
-def _id_of(request: HttpRequest) -> UUID:
-    try:
-        return UUID(request.POST["letter"])
-    except ValueError as error:
-        raise Http404 from error
-
-
-def _alike(
-    request: HttpRequest,
-    visit: PageContext,
-    fingerprint: str,
-    counted: Counted | None,
-    refusal: Refused | None,
-) -> HttpResponse:
     number = request.GET.get("page", "1")
     if not number.isdecimal() or not 0 < int(number[:6]) <= MOST_PAGES:
         raise Http404
@@ -88,10 +59,10 @@ def _alike(
     context = {
         "alike": found,
         "may_act": visit.who.role.includes(Role.OPERATOR),
-        "counted": counted,
+        "counted": visit.acted,
         "sent": request.POST if request.method == "POST" else {},
     }
-    return shown(request, visit, "console/dead_letters/alike.html", context, refusal=refusal)
+    return shown(request, visit, "console/dead_letters/alike.html", context)
 
 
 # Trying failures again, or giving them up, from their page: first it is counted, and what was counted is what is done.

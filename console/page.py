@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -43,24 +43,6 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 
-# Pages that only admins of the tenant see. Others are told so, with the status of a refusal.
-
-
-def for_admins(what: str) -> Callable[[View], View]:
-    """Below `page`: shows the view to admins alone. `what` says what it is that others do not see."""
-
-    def made(view: View) -> View:
-        @wraps(view)
-        def guarded(request: HttpRequest, visit: PageContext, *args: Any, **kwargs: Any) -> HttpResponse:
-            if not visit.who.role.includes(Role.ADMIN):
-                return shown(request, visit, "console/for_admins.html", {"what": what}, 403)
-            return view(request, visit, *args, **kwargs)
-
-        return guarded
-
-    return made
-
-
 View = Callable[..., HttpResponse]
 LOOKING = ("GET", "HEAD")
 ACTING = ("POST",)
@@ -69,11 +51,16 @@ PAGE_WIDTH = 980.0  # pixels that a page has for a picture on a usual screen
 
 @dataclass(frozen=True, slots=True)
 class PageContext:
-    """Who visits which page, for which tenant. `tenants` are the person's own."""
+    """Who visits which page, for which tenant. `tenants` are the person's own.
+
+    After a POST that the page itself answers: `refusal` is why nothing was done, `acted` what it came to otherwise, such as a count.
+    """
 
     who: Principal
     tenants: Sequence[Tenant]
     here: str
+    refusal: Refused | None = None
+    acted: Any = None
 
     @property
     def tenant_id(self) -> UUID:
@@ -85,8 +72,18 @@ class PageContext:
         return urlencode({"tenant": self.who.tenant})
 
 
-def page(here: str, methods: Sequence[str] = LOOKING) -> Callable[[View], View]:
+def page(
+    here: str,
+    methods: Sequence[str] = LOOKING,
+    *,
+    act: Callable[..., Any] | None = None,
+    least: Role | None = None,
+    for_admins: str = "",
+) -> Callable[[View], View]:
     """Make `view(request, visit, ...)` a page for people who signed in. `here` is its name in the navigation.
+
+    A POST is answered by `act(request, visit, ...)`, and by the page as well when that refuses or returns no answer. People below the role
+    `least` are answered 404. With `for_admins`, a word for what others do not see, all but admins are told so.
 
     It acts for the tenant chosen with ?tenant=, else for the one looked at last, else for the person's first one.
     Who may not is answered 404; who belongs to no tenant is
@@ -99,12 +96,30 @@ def page(here: str, methods: Sequence[str] = LOOKING) -> Callable[[View], View]:
             visit = visit_of(request, here)
             if visit is None:
                 return choose(request, here)
-            answer = view(request, visit, *args, **kwargs)
+            if least is not None and not visit.who.role.includes(least):
+                raise Http404
+            if for_admins and not visit.who.role.includes(Role.ADMIN):
+                answer = shown(request, visit, "console/for_admins.html", {"what": for_admins}, 403)
+            else:
+                answer = answered(request, visit, *args, **kwargs)
             remember_tenant(request, answer, visit.who, visit.tenants)
             return answer
 
+        def answered(request: HttpRequest, visit: PageContext, *args: Any, **kwargs: Any) -> HttpResponse:
+            if act is not None and request.method == "POST":
+                try:
+                    acted = act(request, visit, *args, **kwargs)
+                except Refused as refusal:
+                    visit = replace(visit, refusal=refusal)
+                else:
+                    if isinstance(acted, HttpResponse):
+                        return acted
+                    visit = replace(visit, acted=acted)
+            return view(request, visit, *args, **kwargs)
+
+        allowed = [*methods, *(ACTING if act is not None and methods == LOOKING else ())]
         guarded = told_when_away(login_required(visited, login_url="console:login"))
-        return contained_with_scripts(never_cache(require_http_methods(list(methods))(guarded)))
+        return contained_with_scripts(never_cache(require_http_methods(allowed)(guarded)))
 
     return made
 
@@ -134,18 +149,17 @@ def shown(
     template: str,
     context: dict[str, Any] | None = None,
     status: int = 200,
-    refusal: Refused | None = None,
 ) -> HttpResponse:
-    """The page from its template, within the console's frame. A `refusal` of what was sent is told there; the answer has its status."""
+    """The page from its template, within the console's frame. A refusal of what was sent is told there; the answer has its status."""
     framed = {
         "acting": visit.who,
         "tenants": visit.tenants,
         "here": visit.here,
         "visit": visit,
-        "refusal": refusal,
+        "refusal": visit.refusal,
         **(context or {}),
     }
-    return render(request, template, framed, status=refusal.status if refusal else status)
+    return render(request, template, framed, status=visit.refusal.status if visit.refusal else status)
 
 
 # For which tenant a person who signed in acts: one of their own, or as a superuser any that they name.
@@ -301,6 +315,14 @@ def done(request: HttpRequest, visit: PageContext, address: str, words: str) -> 
     """On to that page, which says what was done."""
     messages.success(request, words)
     return HttpResponseRedirect(f"{address}?{urlencode({'tenant': visit.who.tenant})}")
+
+
+def id_or_404(text: str) -> UUID:
+    """Raises `Http404` for what is no id."""
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise Http404 from error
 
 
 def refusal_of(reply: Reply) -> Refused:

@@ -47,25 +47,37 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return shown(request, visit, "console/pipelines/every.html", context)
 
 
-@page("pipelines", (*LOOKING, *ACTING))
+def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
+    deed, _, number = request.POST.get("deed", "").partition(":")
+    if deed in ("pause", "resume"):
+        reply = call_api(request, visit.who, "POST", f"/pipelines/{key}/{deed}/", {})
+        words = "Paused: nothing new of its runs starts" if deed == "pause" else "It goes on"
+    elif deed == "restore" and (wanted := _number(number)) is not None:
+        with tenant_scope(visit.tenant_id):
+            _, version = found(visit.tenant_id, key, wanted)
+        seen = _number(request.POST.get("latest", ""))
+        reply = call_api(request, visit.who, "PUT", f"/pipelines/{key}/", version.definition, version=seen)
+        words = f"Version {wanted} is the newest again, under a new number"
+    else:
+        raise Refused(NOT_OFFERED, status=400)
+    if reply.status == HTTPStatus.NOT_FOUND:
+        raise Http404
+    if not reply.ok:
+        raise refusal_of(reply)
+    return done(request, visit, reverse("console:pipeline", args=[key]), words)
+
+
+@page("pipelines", act=_act)
 def one(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """One pipeline. A POST pauses it, resumes it, or makes one of its versions the newest again."""
-    refusal: Refused | None = None
-    if request.method == "POST":
-        try:
-            words = _act(request, visit, key)
-            return done(request, visit, reverse("console:pipeline", args=[key]), words)
-        except Refused as refused:
-            refusal = refused
     found = find_pipeline(visit.tenant_id, key, _number(request.GET.get("version", "")))
     context = {"one": found, "pipeline": found.pipeline, **_may(visit)}
-    return shown(request, visit, "console/pipelines/one.html", context, refusal=refusal)
+    return shown(request, visit, "console/pipelines/one.html", context)
 
 
-@page("pipelines", (*LOOKING, *ACTING))
+@page("pipelines", (*LOOKING, *ACTING), least=Role.OPERATOR)
 def started(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """A form for what a run of the newest version takes. A POST starts it."""
-    _refuse_below(visit, Role.OPERATOR)
     with tenant_scope(visit.tenant_id):
         pipeline, version = found(visit.tenant_id, key)
         parameters = parameters_of(version)
@@ -94,10 +106,9 @@ class CopyForm(ApiForm):
     )
 
 
-@page("pipelines", (*LOOKING, *ACTING))
+@page("pipelines", (*LOOKING, *ACTING), least=Role.ADMIN)
 def copied(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """A new pipeline that does what the newest version of this one does."""
-    _refuse_below(visit, Role.ADMIN)
     with tenant_scope(visit.tenant_id):
         pipeline, version = found(visit.tenant_id, key)
     form = CopyForm(initial={"name": f"Copy of {pipeline.name}"[:200], "key": f"{key}-copy"[:63]})
@@ -114,26 +125,6 @@ def copied(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     return shown(request, visit, "console/pipelines/copy.html", context, form.status if form.errors else 200)
 
 
-def _act(request: HttpRequest, visit: PageContext, key: str) -> str:
-    deed, _, number = request.POST.get("deed", "").partition(":")
-    if deed in ("pause", "resume"):
-        reply = call_api(request, visit.who, "POST", f"/pipelines/{key}/{deed}/", {})
-        words = "Paused: nothing new of its runs starts" if deed == "pause" else "It goes on"
-    elif deed == "restore" and (wanted := _number(number)) is not None:
-        with tenant_scope(visit.tenant_id):
-            _, version = found(visit.tenant_id, key, wanted)
-        seen = _number(request.POST.get("latest", ""))
-        reply = call_api(request, visit.who, "PUT", f"/pipelines/{key}/", version.definition, version=seen)
-        words = f"Version {wanted} is the newest again, under a new number"
-    else:
-        raise Refused(NOT_OFFERED, status=400)
-    if reply.status == HTTPStatus.NOT_FOUND:
-        raise Http404
-    if not reply.ok:
-        raise refusal_of(reply)
-    return words
-
-
 def _may(visit: PageContext) -> dict[str, Any]:
     """What the person may do with pipelines, and where they are edited."""
     is_admin = visit.who.role.includes(Role.ADMIN)
@@ -143,11 +134,6 @@ def _may(visit: PageContext) -> dict[str, Any]:
         "may_arrange": is_admin,
         "new_pipeline": editor if is_admin else "",
     }
-
-
-def _refuse_below(visit: PageContext, role: Role) -> None:
-    if not visit.who.role.includes(role):
-        raise Http404
 
 
 def _number(text: str) -> int | None:

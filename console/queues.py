@@ -19,71 +19,58 @@ from agents.governor import overview
 from agents.governor.overview import ProviderRow
 from agents.governor.providers import PROVIDERS, Provider, name_of
 from agents.models import Agent, AgentConfig
-from console import (
-    internal_api,
-)
+from console import internal_api
 from console.inbox.items import Refused
 from console.labels import HELD_BY, in_words
-from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, done, page, refusal_of, shown
+from console.page import NOT_OFFERED, PageContext, done, page, refusal_of, shown
 from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role, Tenant
 
-BOTH = (*LOOKING, *ACTING)
 DEEDS = {"pause": "Paused", "resume": "Goes on"}
 
 
-@page("queues", BOTH)
+def _switch_tenant(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    deed = request.POST.get("deed", "")
+    if deed not in DEEDS:
+        raise Refused(NOT_OFFERED, status=400)
+    try:
+        pausing.switch(visit.who, paused=deed == "pause")
+    except pausing.PausingRefused as refusal:
+        raise Refused(str(refusal), status=refusal.status) from refusal
+    return done(request, visit, reverse("console:queues"), f"{DEEDS[deed]}: all work of {visit.who.tenant}")
+
+
+@page("queues", act=_switch_tenant)
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Every role, the longest queue first. A POST stops everything of the tenant, or lets it go on."""
-    if request.method == "POST":
-        refusal = _switch_tenant(request, visit)
-        if refusal is None:
-            words = f"{DEEDS[request.POST['deed']]}: all work of {visit.who.tenant}"
-            return done(request, visit, reverse("console:queues"), words)
-        return _every(request, visit, refusal)
-    return _every(request, visit)
-
-
-@page("queues", BOTH)
-def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
-    """One role with the head of its line. A POST stops it for the tenant, or lets it go on."""
-    refusal: Refused | None = None
-    if request.method == "POST":
-        deed, _, provider = request.POST.get("deed", "").partition(":")
-        if deed not in DEEDS or (provider and provider not in PROVIDERS):
-            refusal = Refused(NOT_OFFERED, status=400)
-        else:
-            path = f"/providers/{provider}/{deed}/" if provider else f"/queues/{role}/{deed}/"
-            reply = internal_api.call_api(request, visit.who, "POST", path)
-            if reply.ok:
-                words = f"{DEEDS[deed]}: {provider or role}. In force within two seconds"
-                return done(request, visit, reverse("console:queue", args=[role]), words)
-            refusal = refusal_of(reply)
-    found = one_queue(visit.tenant_id, role)
-    if found is None:
-        raise Http404
-    context = {"queue": found, "may_switch": visit.who.role.includes(Role.OPERATOR)}
-    return shown(request, visit, "console/queues/one.html", context, refusal=refusal)
-
-
-def _every(request: HttpRequest, visit: PageContext, refusal: Refused | None = None) -> HttpResponse:
     context = {
         "queues": queues(visit.tenant_id),
         "may_switch": visit.who.role.includes(Role.ADMIN),
     }
-    return shown(request, visit, "console/queues/every.html", context, refusal=refusal)
+    return shown(request, visit, "console/queues/every.html", context)
 
 
-def _switch_tenant(request: HttpRequest, visit: PageContext) -> Refused | None:
-    deed = request.POST.get("deed", "")
-    if deed not in DEEDS:
-        return Refused(NOT_OFFERED, status=400)
-    try:
-        pausing.switch(visit.who, paused=deed == "pause")
-    except pausing.PausingRefused as refusal:
-        return Refused(str(refusal), status=refusal.status)
-    return None
+def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
+    deed, _, provider = request.POST.get("deed", "").partition(":")
+    if deed not in DEEDS or (provider and provider not in PROVIDERS):
+        raise Refused(NOT_OFFERED, status=400)
+    path = f"/providers/{provider}/{deed}/" if provider else f"/queues/{role}/{deed}/"
+    reply = internal_api.call_api(request, visit.who, "POST", path)
+    if not reply.ok:
+        raise refusal_of(reply)
+    words = f"{DEEDS[deed]}: {provider or role}. In force within two seconds"
+    return done(request, visit, reverse("console:queue", args=[role]), words)
+
+
+@page("queues", act=_switch_role)
+def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
+    """One role with the head of its line. A POST stops it for the tenant, or lets it go on."""
+    found = one_queue(visit.tenant_id, role)
+    if found is None:
+        raise Http404
+    context = {"queue": found, "may_switch": visit.who.role.includes(Role.OPERATOR)}
+    return shown(request, visit, "console/queues/one.html", context)
 
 
 # The queues of a tenant as a person sees them: what waits in each band, what runs, who serves it, what holds it up.

@@ -32,18 +32,7 @@ from console.activities.detail import Entry, entry_of
 from console.inbox.items import Refused
 from console.internal_api import call_api
 from console.labels import tone_of
-from console.page import (
-    ACTING,
-    LOOKING,
-    PAGE_WIDTH,
-    Cursor,
-    PageContext,
-    done,
-    page,
-    page_of,
-    refusal_of,
-    shown,
-)
+from console.page import PAGE_WIDTH, Cursor, PageContext, done, id_or_404, page, page_of, refusal_of, shown
 from pipelines import diagram, selectors, versions
 from pipelines.definition import DefinitionError
 from pipelines.diagram import Counts, StepPicture
@@ -57,67 +46,11 @@ from tenants.models import Role
 from tenants.principals import Principal
 
 
-@page("runs", (*LOOKING, *ACTING))
-def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Runs, newest first. A POST cancels those that were chosen, or does them again from where they failed."""
-    if request.method == "POST":
-        return _many(request, visit)
-    given = (request.GET.get(name, "") for name in ("status", "pipeline", "after", "q", "label"))
-    context = {
-        "listing": listing(visit.tenant_id, *given),
-        "may_operate": visit.who.role.includes(Role.OPERATOR),
-    }
-    return shown(request, visit, "console/runs/list.html", context)
-
-
-@page("runs", (*LOOKING, *ACTING))
-def one(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
-    """One run as it goes on. A POST cancels it."""
-    if request.method == "POST":
-        return _cancelled(request, visit, run_id)
-    found = detail(visit.who, run_id)
-    return shown(request, visit, "console/runs/one.html", {"detail": found, "run": found.run})
-
-
-@page("runs", (*LOOKING, *ACTING))
-def replayed(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
-    """What a step of an ended run worked on. A POST does the run again from there."""
-    _refuse_lookers(visit)
-    refusal = None
-    if request.method == "POST":
-        try:
-            new = replay_run(request, visit.who, run_id)
-        except Refused as refused:
-            refusal = refused
-        else:
-            words = "The run is done again from this step."
-            return done(request, visit, reverse("console:run", args=[new]), words)
-    step = step_of(request)
-    found = replay_form(visit.tenant_id, run_id, step)
-    context = {
-        "again": found,
-        "run": found.run,
-        "content": request.POST["content"] if refusal and "content" in request.POST else found.content,
-        "data": request.POST["data"] if refusal and "data" in request.POST else found.data,
-    }
-    return shown(request, visit, "console/runs/replay.html", context, refusal=refusal)
-
-
-def _cancelled(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
-    reply = call_api(request, visit.who, "POST", f"/pipeline-runs/{run_id}/cancel/", {})
-    if reply.status == HTTPStatus.NOT_FOUND:
-        raise Http404
-    address = reverse("console:run", args=[run_id])
-    if not reply.ok:
-        messages.error(request, reply.reason)
-        return redirect(f"{address}?{visit.query}")
-    return done(request, visit, address, "The run was cancelled.")
-
-
-def _many(request: HttpRequest, visit: PageContext) -> HttpResponse:
+def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What does not fit a run any more is left alone and counted."""
-    _refuse_lookers(visit)
-    wanted = _ids(request.POST.getlist("run"))
+    if not visit.who.role.includes(Role.OPERATOR):
+        raise Http404
+    wanted = list(dict.fromkeys(id_or_404(given) for given in request.POST.getlist("run")[:PAGE]))
     deed = request.POST.get("deed", "")
     if deed not in ("cancel", "replay"):
         raise Http404
@@ -138,17 +71,51 @@ def _many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return done(request, visit, address, words)
 
 
-def _ids(given: Sequence[str]) -> list[UUID]:
-    """Those on a page at most, each once. Raises `Http404` for what is no id."""
-    try:
-        return list(dict.fromkeys(UUID(each) for each in given[:PAGE]))
-    except ValueError as error:
-        raise Http404 from error
+@page("runs", act=_act_on_many)
+def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    """Runs, newest first. A POST cancels those that were chosen, or does them again from where they failed."""
+    given = (request.GET.get(name, "") for name in ("status", "pipeline", "after", "q", "label"))
+    context = {
+        "listing": listing(visit.tenant_id, *given),
+        "may_operate": visit.who.role.includes(Role.OPERATOR),
+    }
+    return shown(request, visit, "console/runs/list.html", context)
 
 
-def _refuse_lookers(visit: PageContext) -> None:
-    if not visit.who.role.includes(Role.OPERATOR):
+def _cancel(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
+    reply = call_api(request, visit.who, "POST", f"/pipeline-runs/{run_id}/cancel/", {})
+    if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
+    address = reverse("console:run", args=[run_id])
+    if not reply.ok:
+        messages.error(request, reply.reason)
+        return redirect(f"{address}?{visit.query}")
+    return done(request, visit, address, "The run was cancelled.")
+
+
+@page("runs", act=_cancel)
+def one(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
+    """One run as it goes on. A POST cancels it."""
+    found = detail(visit.who, run_id)
+    return shown(request, visit, "console/runs/one.html", {"detail": found, "run": found.run})
+
+
+def _replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
+    new = replay_run(request, visit.who, run_id)
+    return done(request, visit, reverse("console:run", args=[new]), "The run is done again from this step.")
+
+
+@page("runs", act=_replay, least=Role.OPERATOR)
+def replayed(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
+    """What a step of an ended run worked on. A POST does the run again from there."""
+    found = replay_form(visit.tenant_id, run_id, step_of(request))
+    context = {
+        "again": found,
+        "run": found.run,
+        "content": request.POST.get("content", found.content),
+        "data": request.POST.get("data", found.data),
+    }
+    return shown(request, visit, "console/runs/replay.html", context)
 
 
 # Doing an ended run again from one of its steps: what that step worked on, to be changed, and the new run.

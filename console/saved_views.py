@@ -9,27 +9,37 @@ from urllib.parse import parse_qsl
 from uuid import UUID
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import urlencode
 
 from console.inbox.items import Refused
-from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, done, page, shown
+from console.page import NOT_OFFERED, PageContext, done, id_or_404, page, shown
 from tenants import saved_views
 from tenants.context import tenant_scope
 from tenants.models import Role
 from tenants.models.access import LONGEST_NAME, SavedView
 
 
-@page("", (*LOOKING, *ACTING))
+def _act(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    deed, _, view_id = request.POST.get("deed", "").partition(":")
+    deeds: dict[str, Callable[[], HttpResponse]] = {
+        "keep": lambda: _kept(request, visit),
+        "rename": lambda: _renamed(request, visit, id_or_404(view_id)),
+        "share": lambda: _shared(request, visit, id_or_404(view_id)),
+        "delete": lambda: _deleted(request, visit, id_or_404(view_id)),
+    }
+    if deed not in deeds:
+        raise Refused(NOT_OFFERED, status=400)
+    try:
+        return deeds[deed]()
+    except saved_views.ViewRefused as error:
+        raise Refused(str(error), status=error.status, field="name") from error
+
+
+@page("", act=_act)
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The views of all pages. A POST keeps one more and leads to it, or changes one."""
-    refusal: Refused | None = None
-    if request.method == "POST":
-        try:
-            return _act(request, visit)
-        except Refused as refused:
-            refusal = refused
     with tenant_scope(visit.tenant_id):
         found = saved_views.views_of(visit.who)
     kept = groupby(sorted(found, key=lambda view: list(PAGES).index(view.page)), key=lambda view: view.page)
@@ -37,9 +47,9 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "groups": [(PAGES[name][0], [_line(view, visit) for view in views]) for name, views in kept],
         "may_share": visit.who.role.includes(Role.ADMIN),
         "longest": LONGEST_NAME,
-        "sent": request.POST if refusal and request.POST.get("deed") == "keep" else {},
+        "sent": request.POST if request.POST.get("deed") == "keep" else {},
     }
-    return shown(request, visit, "console/saved_views/every.html", context, refusal=refusal)
+    return shown(request, visit, "console/saved_views/every.html", context)
 
 
 def _line(view: SavedView, visit: PageContext) -> dict[str, Any]:
@@ -50,22 +60,6 @@ def _line(view: SavedView, visit: PageContext) -> dict[str, Any]:
         "address": address_of(view.page, view.query, visit.who.tenant),
         "may_change": may_change,
     }
-
-
-def _act(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    deed, _, view_id = request.POST.get("deed", "").partition(":")
-    deeds: dict[str, Callable[[], HttpResponse]] = {
-        "keep": lambda: _kept(request, visit),
-        "rename": lambda: _renamed(request, visit, _id(view_id)),
-        "share": lambda: _shared(request, visit, _id(view_id)),
-        "delete": lambda: _deleted(request, visit, _id(view_id)),
-    }
-    if deed not in deeds:
-        raise Refused(NOT_OFFERED, status=400)
-    try:
-        return deeds[deed]()
-    except saved_views.ViewRefused as error:
-        raise Refused(str(error), status=error.status, field="name") from error
 
 
 def _kept(request: HttpRequest, visit: PageContext) -> HttpResponse:
@@ -107,13 +101,6 @@ def _on_to(request: HttpRequest, visit: PageContext, view: SavedView, words: str
     """What the view shows, with what was done."""
     messages.success(request, words)
     return HttpResponseRedirect(address_of(view.page, view.query, visit.who.tenant))
-
-
-def _id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError as error:
-        raise Http404 from error
 
 
 # Which pages have views that can be kept, and what of their addresses belongs to a view.

@@ -62,19 +62,29 @@ def trial(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return shown(request, visit, "console/schedules/try.html", context, status)
 
 
-@page("schedules", (*LOOKING, *ACTING))
+def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
+    """The jobs that it would make, or the answer that says what was done."""
+    deed, address, words = request.POST.get("deed", ""), f"/schedules/{schedule_id}/", ""
+    if deed == "dry_run":
+        reply = internal_api.call_api(request, visit.who, "GET", f"{address}preview/", query={"count": TIMES})
+    elif deed == "run":
+        reply = internal_api.call_api(request, visit.who, "POST", f"{address}run/")
+        words = BEGUN_BEFORE if reply.repeated else "Begun: see its executions"
+    elif deed in ("on", "off"):
+        reply = internal_api.call_api(request, visit.who, "PATCH", address, {"enabled": deed == "on"})
+        words = "Switched on" if deed == "on" else "Switched off: it fires no more until it is switched on"
+    else:
+        raise Refused(NOT_OFFERED, status=400)
+    if not reply.ok:
+        raise refusal_of(reply)
+    if deed == "dry_run":
+        return reply.data
+    return done(request, visit, reverse("console:schedule", args=[schedule_id]), words)
+
+
+@page("schedules", act=_act)
 def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
     """One schedule. A POST runs it now, switches it on or off, or (with `dry_run`) looks at the jobs that it would make."""
-    refusal: Refused | None = None
-    forecast: Any = None
-    if request.method == "POST":
-        try:
-            forecast = _dry_run(request, visit, schedule_id)
-            if forecast is None:
-                words = _act(request, visit, schedule_id)
-                return done(request, visit, reverse("console:schedule", args=[schedule_id]), words)
-        except Refused as refused:
-            refusal = refused
     found = find_schedule(visit.tenant_id, schedule_id)
     if found is None:
         raise Http404
@@ -82,15 +92,14 @@ def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResp
         "one": found,
         "may_run": visit.who.role.includes(Role.OPERATOR),
         "may_switch": visit.who.role.includes(Role.ADMIN),
-        "forecast": forecast,
+        "forecast": visit.acted,
     }
-    return shown(request, visit, "console/schedules/one.html", context, refusal=refusal)
+    return shown(request, visit, "console/schedules/one.html", context)
 
 
-@page("schedules", (*LOOKING, *ACTING))
+@page("schedules", (*LOOKING, *ACTING), least=Role.ADMIN)
 def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """A form for one more. A POST makes it, or says what it would do."""
-    _refuse_others(visit)
     pipeline = request.GET.get("pipeline", "")[:63]
     initial = {"timezone": zone_name(visit), "target": f"pipeline:{pipeline}"}
     form = ScheduleForm(request.POST or None, targets=targets_of(visit.who), initial=initial)
@@ -100,10 +109,9 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return _edited(request, visit, form)
 
 
-@page("schedules", (*LOOKING, *ACTING))
+@page("schedules", (*LOOKING, *ACTING), least=Role.ADMIN)
 def changed(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
     """The form of one. A POST changes it, if it is still as the form showed it."""
-    _refuse_others(visit)
     address = f"/schedules/{schedule_id}/"
     present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
     given = {"targets": targets_of(visit.who), "initial": {"timezone": zone_name(visit)}, "present": present}
@@ -116,10 +124,9 @@ def changed(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Http
     return _edited(request, visit, form, schedule_id)
 
 
-@page("schedules", ACTING)
+@page("schedules", ACTING, least=Role.ADMIN)
 def words(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What the form, as it is filled in, would come to: a part of its page."""
-    _refuse_others(visit)
     form = ScheduleForm(request.POST, targets=targets_of(visit.who), initial={})
     return shown(request, visit, "console/schedules/words.html", _foretold(request, visit, form))
 
@@ -160,36 +167,6 @@ def _foretold(request: HttpRequest, visit: PageContext, form: ScheduleForm) -> d
 
 def _label(form: ScheduleForm, name: str) -> str:
     return str(form.fields[name].label or name).capitalize() if name in form.fields else "The form"
-
-
-def _refuse_others(visit: PageContext) -> None:
-    if not visit.who.role.includes(Role.ADMIN):
-        raise Http404
-
-
-def _dry_run(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
-    if request.POST.get("deed") != "dry_run":
-        return None
-    address = f"/schedules/{schedule_id}/preview/"
-    reply = internal_api.call_api(request, visit.who, "GET", address, query={"count": TIMES})
-    if not reply.ok:
-        raise refusal_of(reply)
-    return reply.data
-
-
-def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> str:
-    deed, address = request.POST.get("deed", ""), f"/schedules/{schedule_id}/"
-    if deed == "run":
-        reply = internal_api.call_api(request, visit.who, "POST", f"{address}run/")
-        words = BEGUN_BEFORE if reply.repeated else "Begun: see its executions"
-    elif deed in ("on", "off"):
-        reply = internal_api.call_api(request, visit.who, "PATCH", address, {"enabled": deed == "on"})
-        words = "Switched on" if deed == "on" else "Switched off: it fires no more until it is switched on"
-    else:
-        raise Refused(NOT_OFFERED, status=400)
-    if not reply.ok:
-        raise refusal_of(reply)
-    return words
 
 
 def _given(request: HttpRequest, visit: PageContext) -> dict[str, Any]:

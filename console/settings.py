@@ -16,9 +16,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 
 from activities.models.alert import AlertKind, ChannelKind, Digest, Weekday
-from console import (
-    internal_api,
-)
+from console import internal_api
 from console.inbox.items import Refused
 from console.internal_api import ApiForm, JsonField, Reply, WordsField
 from console.page import (
@@ -27,7 +25,7 @@ from console.page import (
     NOT_OFFERED,
     PageContext,
     done,
-    for_admins,
+    id_or_404,
     page,
     refusal_of,
     refuse_unsure,
@@ -46,8 +44,7 @@ MOST_LISTED = 200
 LOGGED = 50
 
 
-@page("settings", (*LOOKING, *ACTING))
-@for_admins("Settings")
+@page("settings", (*LOOKING, *ACTING), for_admins="Settings")
 def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """All of a kind, and a form for one more. A secret that the API answers is on this page alone."""
     what, secret = _known(key), ""
@@ -72,35 +69,34 @@ def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpRespon
     return shown(request, visit, "console/settings/collection.html", {**context, "tabs": tabs(key)}, status)
 
 
-@page("settings", (*LOOKING, *ACTING))
-@for_admins("Settings")
+def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> Any:
+    """The form with what is wrong in it, or with a secret beside it; or the answer that says what was done."""
+    what, address = _known(key), f"/{key}/{item_id}/"
+    present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
+    if request.POST.get("deed") == "save":
+        form = what.changed(request.POST, present=present)
+        if form.send(request, visit.who, "PUT", address, version=_version(request)):
+            return done(request, visit, _here(key, item_id), "Saved")
+        return form, ""
+    reply, words, onward = _act(request, visit, what, key, item_id)
+    if not (secret := _secret_of(reply)):
+        return done(request, visit, onward, words)
+    return what.changed(present=present), secret
+
+
+@page("settings", act=_act_on_item, for_admins="Settings")
 def item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> HttpResponse:
     """One of them. A POST changes it, does one of its actions, sends a delivery again, or removes it."""
     what, address = _known(key), f"/{key}/{item_id}/"
     present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
-    refusal: Refused | None = None
-    form, secret = what.changed(present=present), ""
-    if request.method == "POST":
-        try:
-            if request.POST.get("deed") == "save":
-                form = what.changed(request.POST, present=present)
-                if form.send(request, visit.who, "PUT", address, version=_version(request)):
-                    return done(request, visit, _here(key, item_id), "Saved")
-            else:
-                reply, words, onward = _act(request, visit, what, key, item_id)
-                secret = _secret_of(reply)
-                if not secret:
-                    return done(request, visit, onward, words)
-        except Refused as refused:
-            refusal = refused
-        present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
+    form, secret = visit.acted or (what.changed(present=present), "")
     context = {
         "what": what, "key": key, "item_id": item_id, "present": present, "form": form, "secret": secret,
         "facts": [(head, present.get(member)) for head, member in what.columns], "name": _name_of(what, present),
         "version": present["version"], "log": _log(request, visit, address) if what.has_log else None, "tabs": tabs(key),
     }  # fmt: skip
     status = form.status if form.errors else 200
-    return shown(request, visit, "console/settings/item.html", context, status, refusal)
+    return shown(request, visit, "console/settings/item.html", context, status)
 
 
 def _act(
@@ -117,7 +113,7 @@ def _act(
             action.done,
         )
     elif name == "again" and what.has_log:
-        place = f"{address}deliveries/{_id(delivery)}/redeliver/"
+        place = f"{address}deliveries/{id_or_404(delivery)}/redeliver/"
         reply, words = internal_api.call_api(request, visit.who, "POST", place), "It is sent again"
     elif name == "remove":
         if refusal := refuse_unsure(request):
@@ -427,18 +423,35 @@ class NewMemberForm(RoleForm):
     field_order = ("username", "role", "human_roles")
 
 
-@page("settings", (*LOOKING, *ACTING))
-@for_admins("Settings")
+def _arrange_member(request: HttpRequest, visit: PageContext) -> str:
+    deed, _, member = request.POST.get("deed", "").partition(":")
+    if deed == "add":
+        return _add(request, visit)
+    if deed == "change":
+        seen = request.POST.get(f"seen:{member}", "")
+        changed = tenant_members.change_member(
+            visit.who, id_or_404(member), *_given(request, member), seen=seen
+        )
+        return f"{changed.user} acts as {changed.role} now"
+    if deed == "end":
+        if refusal := refuse_unsure(request):
+            raise refusal
+        return f"{tenant_members.end_membership(visit.who, id_or_404(member))} is no member any more"
+    raise Refused(NOT_OFFERED, status=400)
+
+
+def _act_on_members(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    try:
+        return done(request, visit, reverse("console:settings"), _arrange_member(request, visit))
+    except tenant_members.ArrangingRefused as error:
+        raise Refused(str(error), status=error.status) from error
+
+
+@page("settings", act=_act_on_members, for_admins="Settings")
 def members(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Who acts for the tenant. A POST changes a role, ends a membership, or adds a person."""
-    refusal: Refused | None = None
-    form = NewMemberForm(initial={"role": Role.REVIEWER})
-    if request.method == "POST":
-        try:
-            return done(request, visit, reverse("console:settings"), _act_on_members(request, visit))
-        except Refused as refused:
-            refusal = refused
-            form = NewMemberForm(request.POST) if request.POST.get("deed") == "add" else form
+    adds = request.POST.get("deed") == "add"
+    form = NewMemberForm(request.POST) if adds else NewMemberForm(initial={"role": Role.REVIEWER})
     with tenant_scope(visit.tenant_id):
         found = [
             (member, tenant_members.fingerprint_of(member))
@@ -451,27 +464,7 @@ def members(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "may_add": visit.who.is_platform_admin,
         "tabs": tabs("members"),
     }
-    return shown(request, visit, "console/settings/members.html", context, refusal=refusal)
-
-
-def _act_on_members(request: HttpRequest, visit: PageContext) -> str:
-    deed, _, member = request.POST.get("deed", "").partition(":")
-    try:
-        if deed == "add":
-            return _add(request, visit)
-        if deed == "change":
-            seen = request.POST.get(f"seen:{member}", "")
-            changed = tenant_members.change_member(
-                visit.who, _id(member), *_given(request, member), seen=seen
-            )
-            return f"{changed.user} acts as {changed.role} now"
-        if deed == "end":
-            if refusal := refuse_unsure(request):
-                raise refusal
-            return f"{tenant_members.end_membership(visit.who, _id(member))} is no member any more"
-    except tenant_members.ArrangingRefused as error:
-        raise Refused(str(error), status=error.status) from error
-    raise Refused(NOT_OFFERED, status=400)
+    return shown(request, visit, "console/settings/members.html", context)
 
 
 def _add(request: HttpRequest, visit: PageContext) -> str:
@@ -488,13 +481,6 @@ def _given(request: HttpRequest, member: str) -> tuple[Role, list[str]]:
     if not form.is_valid():
         raise Refused("There is no such role.", status=400, field="role")
     return Role(form.cleaned_data["role"]), form.cleaned_data["human_roles"]
-
-
-def _id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError as error:
-        raise Http404 from error
 
 
 # API tokens: made and revoked by admins of the tenant. A secret is on the page that answers its making, and on no other.
@@ -521,21 +507,19 @@ class TokenForm(forms.Form):
     )
 
 
-@page("settings", (*LOOKING, *ACTING))
-@for_admins("Settings")
+def _act_on_tokens(request: HttpRequest, visit: PageContext) -> Any:
+    """The form, and the token with its secret if one was made; or the answer that says what was revoked."""
+    if request.POST.get("deed") != "make":
+        return done(request, visit, reverse("console:settings_tokens"), _revoke(request, visit))
+    form = TokenForm(request.POST)
+    return form, _make(visit, form) if form.is_valid() else None
+
+
+@page("settings", act=_act_on_tokens, for_admins="Settings")
 def tokens(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The tokens of the tenant. A POST makes one, whose secret this answer alone shows, or revokes one."""
-    refusal: Refused | None = None
-    form, made = TokenForm(), None
-    if request.method == "POST":
-        try:
-            if request.POST.get("deed") == "make":
-                form = TokenForm(request.POST)
-                made = _make(visit, form)
-            else:
-                return done(request, visit, reverse("console:settings_tokens"), _revoke(request, visit))
-        except Refused as refused:
-            refusal = refused
+    sent = request.POST if request.POST.get("deed") == "make" else None
+    form, made = visit.acted or (TokenForm(sent), None)
     with tenant_scope(visit.tenant_id):
         found = tenant_tokens.tokens_of(visit.tenant_id)
     context: dict[str, Any] = {
@@ -546,12 +530,10 @@ def tokens(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "tabs": tabs("tokens"),
     }
     status = 201 if made else 400 if form.errors else 200
-    return shown(request, visit, "console/settings/tokens.html", context, status, refusal)
+    return shown(request, visit, "console/settings/tokens.html", context, status)
 
 
 def _make(visit: PageContext, form: TokenForm) -> Any:
-    if not form.is_valid():
-        return None
     given = form.cleaned_data
     lasting = timedelta(days=given["days"]) if given["days"] else None
     try:
@@ -573,9 +555,7 @@ def _revoke(request: HttpRequest, visit: PageContext) -> str:
     if refusal := refuse_unsure(request):
         raise refusal
     try:
-        revoked = tenant_tokens.revoke_by_admin(visit.who, UUID(token))
-    except ValueError as error:
-        raise Http404 from error
+        revoked = tenant_tokens.revoke_by_admin(visit.who, id_or_404(token))
     except tenant_tokens.MintingRefused as error:
         raise Refused(str(error), status=error.status) from error
     return f"Revoked: {revoked.name}. Within a second nobody can use it"

@@ -14,7 +14,6 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db.models import Count, Min, QuerySet, Sum
 from django.http import (
-    Http404,
     HttpRequest,
     HttpResponse,
     HttpResponseBadRequest,
@@ -36,13 +35,12 @@ from console.error_pages import told_when_away
 from console.inbox import actions, snooze, undo
 from console.inbox.actions import Result
 from console.inbox.detail import Item, item
-from console.inbox.items import Refused
 from console.inbox.listing import gone, inbox, parts_wanted
 from console.inbox.query import View
 from console.inbox.snooze import choices, until
 from console.labels import in_words
 from console.overview import overview, pulse_of
-from console.page import ACTING, LOOKING, PageContext, acting, choose, page, remember_tenant, shown
+from console.page import ACTING, PageContext, acting, choose, id_or_404, page, remember_tenant, shown
 from tenants import clock
 from tenants.api import event_stream
 from tenants.context import admin_scope
@@ -104,50 +102,40 @@ def inbox_list(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return _page(request, visit)
 
 
-@page("inbox", (*LOOKING, *ACTING))
-def inbox_item(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResponse:
-    """One item beside the list. A POST answers it or puts it aside, and leads on to the next one."""
-    if request.method != "POST":
-        if not _wants_item(request):
-            return _page(request, visit, open_id=item_id)
-        return _page(request, visit, item(visit.who, item_id))
+def _answer(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResponse:
     if "aside" in request.POST:
-        return _aside(request, visit, item_id)
-    try:
-        if undo.is_held():
-            undo.hold(
-                visit.who, item_id, request.POST
-            )  # the page says so, for as long as it can be taken back
-        else:
-            result = actions.act(visit.who, item_id, request.POST)
-            messages.success(request, f"{result.words}: {result.name}")
-    except Refused as refusal:
-        return _page(request, visit, item(visit.who, item_id), refusal=refusal)
+        _snooze(request, visit, item_id)
+    elif undo.is_held():
+        # The page says so, for as long as it can be taken back.
+        undo.hold(visit.who, item_id, request.POST)
+    else:
+        result = actions.act(visit.who, item_id, request.POST)
+        messages.success(request, f"{result.words}: {result.name}")
     return HttpResponseRedirect(_next(request, visit))
 
 
-@page("inbox", ACTING)
+@page("inbox", act=_answer)
+def inbox_item(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResponse:
+    """One item beside the list. A POST answers it or puts it aside, and leads on to the next one."""
+    if request.method != "POST" and not _wants_item(request):
+        return _page(request, visit, open_id=item_id)
+    return _page(request, visit, item(visit.who, item_id))
+
+
+def _approve(request: HttpRequest, visit: PageContext) -> Sequence[Result]:
+    approve = undo.hold_together if undo.is_held() else actions.approve_together
+    return approve(visit.who, request.POST.getlist("chosen"))
+
+
+@page("inbox", ACTING, act=_approve)
 def inbox_approve(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Approve the chosen items together. Each has its own result."""
-    try:
-        approve = undo.hold_together if undo.is_held() else actions.approve_together
-        results = approve(visit.who, request.POST.getlist("chosen"))
-    except Refused as refusal:
-        return _page(request, visit, refusal=refusal)
-    return _page(request, visit, results=results)
+    return _page(request, visit, results=visit.acted)
 
 
-@page("inbox", ACTING)
-def inbox_back(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Bring an item back that the person had put aside. It leads to where it was asked for."""
-    try:
-        item_id = UUID(request.POST.get("item", ""))
-    except ValueError as error:
-        raise Http404 from error
-    try:
-        name = snooze.end_snooze(visit.who, item_id)
-    except Refused as refusal:
-        return _page(request, visit, refusal=refusal)
+def _end_snooze(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    item_id = id_or_404(request.POST.get("item", ""))
+    name = snooze.end_snooze(visit.who, item_id)
     messages.success(request, f"Back in your list: {name}")
     view = _view(request, visit)
     if request.POST.get("open"):
@@ -156,27 +144,25 @@ def inbox_back(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return HttpResponseRedirect(f"{reverse('console:inbox')}?{view.address}#content")
 
 
+@page("inbox", ACTING, act=_end_snooze)
+def inbox_back(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    """Bring an item back that the person had put aside. It leads to where it was asked for."""
+    return _page(request, visit)
+
+
 @page("inbox")
 def inbox_gone(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What has become of the items named with ?id=, for a page from whose list they have gone."""
-    try:
-        ids = [UUID(given) for given in request.GET.getlist("id")]
-    except ValueError as error:
-        raise Http404 from error
+    ids = [id_or_404(given) for given in request.GET.getlist("id")]
     return render(request, "console/inbox_gone.html", {"acting": visit.who, "gone": gone(visit.who, ids)})
 
 
-def _aside(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResponse:
-    """Put an item aside for this person, and on to the next one."""
-    try:
-        shown, zone = snooze.version_shown(request.POST), _zone(visit)
-        wanted = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
-        row, back_at = snooze.snooze(visit.who, item_id, shown=shown, until=wanted)
-    except Refused as refusal:
-        return _page(request, visit, item(visit.who, item_id), refusal=refusal)
+def _snooze(request: HttpRequest, visit: PageContext, item_id: UUID) -> None:
+    shown, zone = snooze.version_shown(request.POST), _zone(visit)
+    wanted = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
+    row, back_at = snooze.snooze(visit.who, item_id, shown=shown, until=wanted)
     due = ", when it is due" if back_at < wanted else ""
     messages.success(request, f"Put aside until {snooze.in_words(back_at, zone)}{due}: {row.name}")
-    return HttpResponseRedirect(_next(request, visit))
 
 
 def _wants_item(request: HttpRequest) -> bool:
@@ -191,7 +177,6 @@ def _page(
     opened: Item | None = None,
     *,
     open_id: UUID | None = None,
-    refusal: Refused | None = None,
     results: Sequence[Result] | None = None,
 ) -> HttpResponse:
     """The list and perhaps an item. After a refusal the item is shown as it is now, with what had been written."""
@@ -202,16 +187,13 @@ def _page(
         "item": opened,
         "open_id": opened.row.pk if opened else open_id,
         "next": listed.next_after(opened.row.pk) if opened else None,
-        "refusal": refusal,
-        "sent": request.POST if refusal else {},
+        "sent": request.POST if visit.refusal else {},
         "results": results,
         "zone": (zone := _zone(visit)),
         "choices": choices(clock.now(), zone) if opened and not visit.who.break_glass_id else (),
     }
     template = "inbox_refreshed" if parts_wanted(request) and not opened else "inbox"
-    return shown(
-        request, visit, f"console/{template}.html", context, status=refusal.status if refusal else 200
-    )
+    return shown(request, visit, f"console/{template}.html", context)
 
 
 def _view(request: HttpRequest, visit: PageContext) -> View:

@@ -40,11 +40,9 @@ def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return shown(request, visit, "console/activities/list.html", context, status=400 if found.fault else 200)
 
 
-@page("activities", (*LOOKING, *ACTING))
+@page("activities", (*LOOKING, *ACTING), least=Role.OPERATOR)
 def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """A form for a piece of work. A POST submits it."""
-    if not _may_operate(visit):
-        raise Http404
     form = NewActivityForm(request.POST or None)
     if request.method == "POST" and (reply := form.send(request, visit.who, "POST", "/activities/")):
         address = reverse("console:activity", args=[reply.data["id"]])
@@ -53,17 +51,14 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return shown(request, visit, "console/activities/new.html", {"form": form}, status)
 
 
-@page("activities", (*LOOKING, *ACTING))
+def _act(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
+    changed, words = act_on_activity(request, visit.who, activity_id)
+    return done(request, visit, reverse("console:activity", args=[changed]), words)
+
+
+@page("activities", act=_act)
 def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
     """One activity. A POST cancels it, tries it again or hands it on."""
-    refusal = None
-    if request.method == "POST":
-        try:
-            changed, words = act_on_activity(request, visit.who, activity_id)
-        except Refused as refused:
-            refusal = refused
-        else:
-            return done(request, visit, reverse("console:activity", args=[changed]), words)
     parts = parts_wanted(request) or frozenset()
     if request.method != "POST" and parts and parts <= {"running", "log"}:
         return _run_alone(request, visit, activity_id, with_log="log" in parts)
@@ -75,7 +70,7 @@ def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResp
         "activity": found.activity,
         "roles": roles() if "reassign" in found.actions else (),
     }
-    return shown(request, visit, "console/activities/one.html", context, refusal=refusal)
+    return shown(request, visit, "console/activities/one.html", context)
 
 
 def _run_alone(
@@ -106,11 +101,9 @@ def both_texts(request: HttpRequest, visit: PageContext, activity_id: UUID) -> H
     )
 
 
-@page("activities", (*LOOKING, *ACTING))
+@page("activities", (*LOOKING, *ACTING), least=Role.OPERATOR)
 def many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What a query finds is counted and shown; a POST deals with all of it."""
-    if not _may_operate(visit):
-        raise Http404
     query, fault, status = request.GET.get("q", "").strip(), "", 200
     try:
         if request.method == "POST":

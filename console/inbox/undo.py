@@ -26,7 +26,7 @@ from console.inbox import actions
 from console.inbox.actions import Result
 from console.inbox.items import Refused, item_as_shown, refused_when_busy
 from console.inbox.query import View
-from console.page import ACTING, PageContext, page
+from console.page import ACTING, PageContext, id_or_404, page
 from tenants import clock, members, outages
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
@@ -221,11 +221,8 @@ TOO_LATE = "That came too late: it has taken effect."
 @page("inbox", ACTING)
 def undo(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Take back the answers named by `held`, or put away what was said about them. One of them leads to its item."""
-    try:
-        ids = [UUID(given) for given in request.POST.getlist("held")]
-        item = UUID(given) if (given := request.POST.get("item", "")) else None
-    except ValueError as error:
-        raise Http404 from error
+    ids = [id_or_404(given) for given in request.POST.getlist("held")]
+    item = id_or_404(given) if (given := request.POST.get("item", "")) else None
     taken = take_back(visit.who, ids)
     read = request.POST.get("deed") == "read"
     if not read:
