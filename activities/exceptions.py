@@ -90,14 +90,14 @@ def plain(amount: Decimal) -> str:
 
 
 class SubmissionInvalid(ActivityError):
-    """What was submitted has faults; each is named by its path."""
+    """What was submitted has errors; each is named by its path."""
 
     code = "validation_failed"
     status = 400
 
-    def __init__(self, faults: list[dict[str, Any]]) -> None:
-        super().__init__("; ".join(f"{fault['path']}: {fault['message']}" for fault in faults))
-        self.faults = faults
+    def __init__(self, errors: list[dict[str, Any]]) -> None:
+        super().__init__("; ".join(f"{error['path']}: {error['message']}" for error in errors))
+        self.errors = errors
 
 
 class SubmissionRaced(ActivityError):

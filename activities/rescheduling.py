@@ -35,7 +35,7 @@ HELD_BY_PROVIDERS = frozenset({"provider_limit", "rate_limited", "breaker_open"}
 def reschedule(tenant_id: UUID, activity_id: UUID, wanted: Mapping[str, Any], *, actor: str) -> Activity:
     """Set what is `wanted` of `priority`, `not_before`, `due_at` and `expires_at`; None clears a date.
 
-    Raises `NotFound`, `TransitionRefused` for what runs or is over, `SubmissionInvalid` naming each fault by its path.
+    Raises `NotFound`, `TransitionRefused` for what runs or is over, `SubmissionInvalid` naming each error by its path.
     """
     with tenant_scope(tenant_id):
         activity = activity_tree.lock(tenant_id, [activity_id]).get(activity_id)
@@ -46,13 +46,13 @@ def reschedule(tenant_id: UUID, activity_id: UUID, wanted: Mapping[str, Any], *,
             raise TransitionRefused(
                 activity_id, VERB, activity.status, f"Activity {activity_id} {doing}; only what waits can be rescheduled."
             )  # fmt: skip
-        if faults := list(_faults(activity, wanted)):
-            raise SubmissionInvalid(faults)
+        if errors := list(_errors(activity, wanted)):
+            raise SubmissionInvalid(errors)
         reschedule_locked([activity], wanted, actor=actor)
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
-def _faults(activity: Activity, wanted: Mapping[str, Any]) -> Iterable[dict[str, str]]:
+def _errors(activity: Activity, wanted: Mapping[str, Any]) -> Iterable[dict[str, str]]:
     not_before = wanted.get("not_before", activity.not_before)
     expires_at = wanted.get("expires_at", activity.expires_at)
     now = clock.now()
@@ -70,7 +70,7 @@ def _faults(activity: Activity, wanted: Mapping[str, Any]) -> Iterable[dict[str,
 def reschedule_locked(
     activities: Sequence[Activity], wanted: Mapping[str, Any], *, actor: str, detail: Mapping[str, Any] | None = None
 ) -> None:  # fmt: skip
-    """As `reschedule` for activities of one tenant that wait and are locked, in as many statements as for one; `wanted` has no faults.
+    """As `reschedule` for activities of one tenant that wait and are locked, in as many statements as for one; `wanted` has no errors.
 
     An activity that is as wanted already leaves no trace. In the caller's `tenant_scope`.
     """

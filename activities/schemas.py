@@ -144,23 +144,23 @@ class RulesSerializer(StrictSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        faults: dict[str, Any] = {}
+        errors: dict[str, Any] = {}
         due = attrs.get("due_seconds")
         if attrs.get("on_timeout") and due is None:
-            faults["on_timeout"] = ["needs due_seconds"]
+            errors["on_timeout"] = ["needs due_seconds"]
         if attrs.get("voters") is not None and attrs["voters"] < attrs.get("quorum", 1):
-            faults["voters"] = ["must not be fewer than quorum"]
+            errors["voters"] = ["must not be fewer than quorum"]
         for name in ("reminders", "escalation"):
             late = [later for later in attrs.get(name, ()) if due is not None and later.after_seconds >= due]
             if late:
-                faults[name] = [f"must come before due_seconds, which is {due:g}"]
+                errors[name] = [f"must come before due_seconds, which is {due:g}"]
             times = [later.after_seconds for later in attrs.get(name, ())]
             if any(after >= following for after, following in pairwise(times)):
-                faults[name] = ["must each come after the one before"]
+                errors[name] = ["must each come after the one before"]
             if any(not later.human_role for later in attrs.get(name, ())) and name == "escalation":
-                faults[name] = ["needs a human_role in each: who is asked then"]
-        if faults:
-            raise serializers.ValidationError(faults)
+                errors[name] = ["needs a human_role in each: who is asked then"]
+        if errors:
+            raise serializers.ValidationError(errors)
         return attrs
 
 
@@ -215,15 +215,15 @@ class AssigneeSerializer(StrictSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         agent, human = attrs.get("agent_role"), attrs.get("human_role")
-        faults: dict[str, Any] = {}
+        errors: dict[str, Any] = {}
         if bool(agent) == bool(human):
-            faults["agent_role"] = ["exactly one of agent_role and human_role must be given"]
+            errors["agent_role"] = ["exactly one of agent_role and human_role must be given"]
         elif agent and agent not in configuration.known_roles():
-            faults["agent_role"] = [f"{agent!r} is no role of the registry"]
+            errors["agent_role"] = [f"{agent!r} is no role of the registry"]
         if attrs.get("assignee_type") not in (None, "agent" if agent else "human"):
-            faults["assignee_type"] = ["says something else than the role that is given"]
-        if faults:
-            raise serializers.ValidationError(faults)
+            errors["assignee_type"] = ["says something else than the role that is given"]
+        if errors:
+            raise serializers.ValidationError(errors)
         return attrs
 
 
@@ -321,5 +321,5 @@ KINDS: dict[str, type[StrictSerializer]] = {
 
 
 def arguments_of(tool: str, body: Any) -> Mapping[str, Any]:
-    """The arguments as the tool takes them. Raises REST framework's `ValidationError` naming every fault, `KeyError` for no tool."""
+    """The arguments as the tool takes them. Raises REST framework's `ValidationError` naming every error, `KeyError` for no tool."""
     return read(KINDS[tool], body)

@@ -130,9 +130,9 @@ def _of_earlier(tenant_id: UUID, subagent_id: UUID, role: str) -> Mailbox:
     earlier = Subagent.objects.for_tenant(tenant_id).select_related("conversation").filter(pk=subagent_id)
     found = earlier.first()
     if found is None:
-        raise _fault("existing_agent_id", "is no subagent of this tenant")
+        raise _error("existing_agent_id", "is no subagent of this tenant")
     if found.subagent_type != role:
-        raise _fault("existing_agent_id", f"is a {found.subagent_type}, not a {role}")
+        raise _error("existing_agent_id", f"is a {found.subagent_type}, not a {role}")
     conversation: Mailbox = found.conversation
     return conversation
 
@@ -143,10 +143,10 @@ def _require_known(tenant_id: UUID, conversation_id: str, role: str) -> None:
         agent_id=role, external_session_id=conversation_id
     )
     if not known.exists():
-        raise _fault("existing_conversation_id", f"is no conversation that a {role} of this tenant has had")
+        raise _error("existing_conversation_id", f"is no conversation that a {role} of this tenant has had")
 
 
-def _fault(path: str, message: str) -> SubmissionInvalid:
+def _error(path: str, message: str) -> SubmissionInvalid:
     return SubmissionInvalid([{"path": path, "message": message}])
 
 

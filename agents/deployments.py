@@ -53,8 +53,8 @@ def deploy(
 
     Raises `NotFound`, `VersionInvalid`, `AlreadyInProduction` or `DeploymentConflict`.
     """
-    if fault := semantic_versions.fault_of(version):
-        raise VersionInvalid(fault)
+    if error := semantic_versions.error_of(version):
+        raise VersionInvalid(error)
     if not Agent.objects.filter(role=role).exists():
         raise NotFound("agent", role)
     new = AgentVersionDeployment(

@@ -25,7 +25,7 @@ class AgentError(Exception):
 
 
 class RetryableAgentError(AgentError):
-    """A fault that may pass: no connection, a timeout, an answer of 408, 425 or 5xx."""
+    """An error that may pass: no connection, a timeout, an answer of 408, 425 or 5xx."""
 
     code = "agent_unavailable"
     retryable = True
@@ -147,7 +147,7 @@ class VersionInvalid(RegistryError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.faults = [("version", message)]
+        self.errors = [("version", message)]
 
 
 class AgentInUse(RegistryError):

@@ -49,7 +49,7 @@ def violations(
         return []
     found = _errors(role, schema, {**params, **dict.fromkeys(unknown)})
     return [
-        _told(fault) for fault in found if not fault.absolute_path or fault.absolute_path[0] not in unknown
+        _told(error) for error in found if not error.absolute_path or error.absolute_path[0] not in unknown
     ]
 
 
@@ -57,7 +57,7 @@ def lasting_violations(tenant_id: UUID, role: str, params: Mapping[str, Any]) ->
     """As `violations`, of those alone that no further parameter could mend."""
     schema = configuration.settings_for(tenant_id, role).input_schema
     found = _errors(role, schema, params) if schema else []
-    return [_told(fault) for fault in found if fault.absolute_schema_path[0] in _LASTING]
+    return [_told(error) for error in found if error.absolute_schema_path[0] in _LASTING]
 
 
 def _errors(role: str, schema: Mapping[str, Any], params: Mapping[str, Any]) -> list[Any]:
@@ -77,19 +77,19 @@ def _unusable() -> Any:
     return (jsonschema.SchemaError, referencing.exceptions.Unresolvable, re.error, TypeError, AttributeError)
 
 
-def _told(fault: Any) -> tuple[tuple[str | int, ...], str]:
-    return ("params", *fault.absolute_path), fault.message[:LONGEST_MESSAGE]
+def _told(error: Any) -> tuple[tuple[str | int, ...], str]:
+    return ("params", *error.absolute_path), error.message[:LONGEST_MESSAGE]
 
 
-def faults(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> list[dict[str, str]]:
+def errors(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> list[dict[str, str]]:
     """As `violations`, with paths as text."""
     return [
         {"path": _shown(path), "message": message} for path, message in violations(tenant_id, role, params)
     ]
 
 
-def fault_of(schema: Any) -> str | None:
-    """What is wrong with this as a JSON Schema, or None. A $ref to somewhere else is a fault: nothing is fetched."""
+def error_of(schema: Any) -> str | None:
+    """What is wrong with this as a JSON Schema, or None. A $ref to somewhere else is an error: nothing is fetched."""
     try:
         for _ in islice(_validator(wire_json.dumps_stored(schema)).iter_errors({}), MOST_FAULTS):
             pass

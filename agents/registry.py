@@ -84,10 +84,10 @@ class BrokenReference:
     """Something that refers to what is missing or switched off."""
 
     reference: Reference
-    fault: str
+    error: str
 
     def __str__(self) -> str:
-        return f"{self.reference}: {self.fault}"
+        return f"{self.reference}: {self.error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def warn_of_broken_references() -> None:
     for each in found:
         logger.warning(
             "Reference leads nowhere",
-            extra={"action": "reference_broken", "reference": str(each.reference), "fault": each.fault},
+            extra={"action": "reference_broken", "reference": str(each.reference), "fault": each.error},
         )
 
 

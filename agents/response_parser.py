@@ -35,26 +35,26 @@ _DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,12})?")
 
 
 class InvalidAnswer(PermanentAgentError):
-    """The agent's answer does not have the agreed form. `faults` holds (path, message) pairs."""
+    """The agent's answer does not have the agreed form. `errors` holds (path, message) pairs."""
 
     code = "invalid_agent_answer"
 
-    def __init__(self, *faults: tuple[str, str]) -> None:
-        listed = "; ".join(f"{path} {message}" if path else message for path, message in faults)
+    def __init__(self, *errors: tuple[str, str]) -> None:
+        listed = "; ".join(f"{path} {message}" if path else message for path, message in errors)
         super().__init__(f"The agent's answer is invalid: {listed}.")
-        self.faults = faults
+        self.errors = errors
 
 
 def completed_from(answer: Any) -> Completed:
     """Read `{output: {content?, data?, content_type?}, usage?, session_id?}`. Raises `InvalidAnswer`."""
-    faults: list[tuple[str, str]] = []
+    errors: list[tuple[str, str]] = []
     if not isinstance(answer, Mapping):
         raise InvalidAnswer(("", "it must be a JSON object"))
-    output = _output(answer.get("output"), faults)
-    usage = usage_from(answer.get("usage"), faults)
-    session_id = session_id_from(answer.get("session_id"), faults)
-    if faults:
-        raise InvalidAnswer(*faults)
+    output = _output(answer.get("output"), errors)
+    usage = usage_from(answer.get("usage"), errors)
+    session_id = session_id_from(answer.get("session_id"), errors)
+    if errors:
+        raise InvalidAnswer(*errors)
     return Completed(output, usage, session_id)
 
 
@@ -64,53 +64,53 @@ def session_of_acceptance(answer: Any) -> str | None:
     return session_id_from(session_id, [])
 
 
-def session_id_from(session_id: Any, faults: list[tuple[str, str]]) -> str | None:
-    """Read the id of a conversation, adding what is wrong to `faults`."""
-    return _text(session_id, "session_id", MAX_SESSION_ID, faults)
+def session_id_from(session_id: Any, errors: list[tuple[str, str]]) -> str | None:
+    """Read the id of a conversation, adding what is wrong to `errors`."""
+    return _text(session_id, "session_id", MAX_SESSION_ID, errors)
 
 
-def usage_from(usage: Any, faults: list[tuple[str, str]]) -> Usage | None:
-    """Read `{input_tokens, output_tokens, cost_usd?, model?}`, adding what is wrong to `faults`."""
+def usage_from(usage: Any, errors: list[tuple[str, str]]) -> Usage | None:
+    """Read `{input_tokens, output_tokens, cost_usd?, model?}`, adding what is wrong to `errors`."""
     if usage is None:
         return None
     if not isinstance(usage, Mapping):
-        faults.append(("usage", "must be an object"))
+        errors.append(("usage", "must be an object"))
         return None
     return Usage(
-        input_tokens=_tokens(usage.get("input_tokens"), "usage.input_tokens", faults),
-        output_tokens=_tokens(usage.get("output_tokens"), "usage.output_tokens", faults),
-        cost_usd=_cost(usage.get("cost_usd"), faults),
-        model=_text(usage.get("model"), "usage.model", MAX_MODEL, faults),
+        input_tokens=_tokens(usage.get("input_tokens"), "usage.input_tokens", errors),
+        output_tokens=_tokens(usage.get("output_tokens"), "usage.output_tokens", errors),
+        cost_usd=_cost(usage.get("cost_usd"), errors),
+        model=_text(usage.get("model"), "usage.model", MAX_MODEL, errors),
     )
 
 
-def _output(output: Any, faults: list[tuple[str, str]]) -> Output:
+def _output(output: Any, errors: list[tuple[str, str]]) -> Output:
     if not isinstance(output, Mapping):
-        faults.append(("output", "is required and must be an object"))
+        errors.append(("output", "is required and must be an object"))
         return Output()
     content = output.get("content")
     if content is not None and not isinstance(content, str):
-        faults.append(("output.content", "must be text"))
+        errors.append(("output.content", "must be text"))
     content_type = output.get("content_type")
     if content_type is None:
         return Output(content=content, data=output.get("data"))
     if not isinstance(content_type, str) or not _CONTENT_TYPE.fullmatch(content_type):
-        faults.append(("output.content_type", "must be a media type such as text/markdown"))
+        errors.append(("output.content_type", "must be a media type such as text/markdown"))
     elif len(content_type) > MAX_CONTENT_TYPE:
-        faults.append(("output.content_type", f"must have at most {MAX_CONTENT_TYPE} characters"))
+        errors.append(("output.content_type", f"must have at most {MAX_CONTENT_TYPE} characters"))
     return Output(content=content, data=output.get("data"), content_type=content_type)
 
 
-def _tokens(count: Any, path: str, faults: list[tuple[str, str]]) -> int:
+def _tokens(count: Any, path: str, errors: list[tuple[str, str]]) -> int:
     if count is None:
         return 0
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_TOKENS:
-        faults.append((path, "must be a whole number from 0"))
+        errors.append((path, "must be a whole number from 0"))
         return 0
     return count
 
 
-def _cost(cost: Any, faults: list[tuple[str, str]]) -> Decimal | None:
+def _cost(cost: Any, errors: list[tuple[str, str]]) -> Decimal | None:
     """Accepts a number or, from agents that keep cents exact, a decimal as text."""
     if cost is None:
         return None
@@ -119,18 +119,18 @@ def _cost(cost: Any, faults: list[tuple[str, str]]) -> Decimal | None:
     elif isinstance(cost, str) and _DECIMAL.fullmatch(cost):
         exact = Decimal(cost)
     else:
-        faults.append(("usage.cost_usd", "must be a number from 0"))
+        errors.append(("usage.cost_usd", "must be a number from 0"))
         return None
     if not exact.is_finite() or not 0 <= exact <= MAX_COST_USD:
-        faults.append(("usage.cost_usd", f"must be a number from 0 to {MAX_COST_USD}"))
+        errors.append(("usage.cost_usd", f"must be a number from 0 to {MAX_COST_USD}"))
     return exact
 
 
-def _text(text: Any, path: str, longest: int, faults: list[tuple[str, str]]) -> str | None:
+def _text(text: Any, path: str, longest: int, errors: list[tuple[str, str]]) -> str | None:
     if text is None:
         return None
     if not isinstance(text, str) or not 0 < len(text) <= longest:
-        faults.append((path, f"must be text of 1 to {longest} characters"))
+        errors.append((path, f"must be text of 1 to {longest} characters"))
         return None
     return text
 

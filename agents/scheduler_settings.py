@@ -177,7 +177,7 @@ KEYS = (
 )
 
 
-# The nested form as people and programs write it: understood in both spellings, every fault by its path, kept in one.
+# The nested form as people and programs write it: understood in both spellings, every error by its path, kept in one.
 
 
 LONGEST_GUESS = 63  # characters
@@ -192,29 +192,29 @@ Tree = dict[str, Any]
 
 
 class SettingsInvalid(Exception):
-    """The settings cannot be accepted. `faults` are pairs of path and message, the paths as they were written."""
+    """The settings cannot be accepted. `errors` are pairs of path and message, the paths as they were written."""
 
     code: ClassVar[str] = "invalid_settings"
     status: ClassVar[int] = 400
 
-    def __init__(self, faults: list[tuple[str, str]]) -> None:
-        self.faults = faults[:MOST_FAULTS]
+    def __init__(self, errors: list[tuple[str, str]]) -> None:
+        self.errors = errors[:MOST_FAULTS]
         super().__init__(
-            "; ".join(f"{path}: {message}" if path else message for path, message in self.faults)
+            "; ".join(f"{path}: {message}" if path else message for path, message in self.errors)
         )
 
 
 def read(given: Any) -> Tree:
     """The same settings in the form that is kept. A member that is null counts as not given. Raises `SettingsInvalid`."""
-    faults: list[tuple[str, str]] = []
+    errors: list[tuple[str, str]] = []
     found: Tree = {}
-    for key, value, path in _members(given, _TREE, "", faults):
+    for key, value, path in _members(given, _TREE, "", errors):
         try:
             put(found, key.parts, key.fit(value))
-        except InvalidValue as fault:
-            faults.append((path, str(fault)))
-    if faults:
-        raise SettingsInvalid(faults)
+        except InvalidValue as error:
+            errors.append((path, str(error)))
+    if errors:
+        raise SettingsInvalid(errors)
     return found
 
 
@@ -265,10 +265,10 @@ _TREE = _tree()
 
 
 def _members(
-    given: Any, known: Tree, path: str, faults: list[tuple[str, str]]
+    given: Any, known: Tree, path: str, errors: list[tuple[str, str]]
 ) -> Iterator[tuple[Key, Any, str]]:
     if not isinstance(given, Mapping):
-        faults.append((path, "must be an object"))
+        errors.append((path, "must be an object"))
         return
     spelt = {spelling: name for name in known for spelling in (name, camel(name))}
     seen: dict[str, str] = {}
@@ -276,13 +276,13 @@ def _members(
         place = f"{path}.{spelling}" if path else str(spelling)[:100]
         name = spelt.get(spelling)
         if name is None:
-            faults.append((place[:200], ELSEWHERE.get(spelling) or _unknown(str(spelling), list(known))))
+            errors.append((place[:200], ELSEWHERE.get(spelling) or _unknown(str(spelling), list(known))))
         elif name in seen:
-            faults.append((place, f"is given twice, as {seen[name]} too"))
+            errors.append((place, f"is given twice, as {seen[name]} too"))
         elif value is not None and isinstance(known[name], Key):
             yield known[name], value, place
         elif value is not None:
-            yield from _members(value, known[name], place, faults)
+            yield from _members(value, known[name], place, errors)
         if name is not None:
             seen.setdefault(name, str(spelling))
 
@@ -435,8 +435,8 @@ def settings_of(value: Any) -> SchedulerSettings:
             continue
         try:
             fitted = key.fit(given)
-        except InvalidValue as fault:
-            facts = {"action": "platform_setting_unfit", "key": key.path, "fault": str(fault)}
+        except InvalidValue as error:
+            facts = {"action": "platform_setting_unfit", "key": key.path, "fault": str(error)}
             logger.warning("A setting of the platform cannot be used", extra=facts)
             continue
         found[key.attribute] = tuple(fitted) if isinstance(fitted, list) else fitted

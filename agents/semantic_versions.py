@@ -45,12 +45,12 @@ class Precedence:
         return hash(str(self._rank))
 
 
-def fault_of(version: str) -> str | None:
+def error_of(version: str) -> str | None:
     """What is wrong with it, or None."""
     return None if len(version) <= LONGEST and _GRAMMAR.fullmatch(version) else FAULT
 
 
 def validate(version: str) -> None:
     """For model fields. Raises `ValidationError`."""
-    if fault := fault_of(version):
-        raise ValidationError(f"The version {fault}.")
+    if error := error_of(version):
+        raise ValidationError(f"The version {error}.")

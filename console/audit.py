@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from console.page import PageContext, csv_of, for_admins, page, shown
+from console.page import PageContext, csv_of, page, shown
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry
 
@@ -24,16 +24,14 @@ HEADS = (
 )  # fmt: skip
 
 
-@page("audit")
-@for_admins("The audit trail")
+@page("audit", for_admins="The audit trail")
 def show_trail(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The newest entries that fit, a page at a time."""
     found = trail(visit.tenant_id, AuditFilter.read(request.GET))
     return shown(request, visit, "console/audit/trail.html", {"trail": found, "outcomes": OUTCOMES})
 
 
-@page("audit")
-@for_admins("The audit trail")
+@page("audit", for_admins="The audit trail")
 def export(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The entries that fit, newest first, up to ten thousand."""
     found = all_of(visit.tenant_id, AuditFilter.read(request.GET))

@@ -132,7 +132,7 @@ def _ask(
         body["reason"] = request.POST.get("reason", "")
     reply = internal_api.call_api(request, who, "POST", f"/dead-letters/{deed}/", body)
     if not reply.ok:
-        field = next(iter(reply.faults), "")
+        field = next(iter(reply.errors), "")
         raise Refused(refusal_of(reply).reason, status=reply.status, field=field)
     answer: Mapping[str, Any] = reply.data
     return answer

@@ -54,11 +54,11 @@ class _Known(BaseAuthentication):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the view answered. `faults` are the messages by the path of what was sent; `repeated`, whether it had been done before."""
+    """What the view answered. `errors` are the messages by the path of what was sent; `repeated`, whether it had been done before."""
 
     status: int
     data: Any = None
-    faults: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
     repeated: bool = False
 
     @property
@@ -67,7 +67,7 @@ class Reply:
 
     @property
     def reason(self) -> str:
-        """Why it was refused, in a sentence; with faults, also what of those no field of a form can show."""
+        """Why it was refused, in a sentence; with errors, also what of those no field of a form can show."""
         detail = self.data.get("detail") if isinstance(self.data, Mapping) else ""
         return str(detail or HTTPStatus(self.status).phrase)
 
@@ -95,8 +95,8 @@ def call_api(
     response = _view(match, method)(inner, *match.args, **match.kwargs)
     repeated = REPLAYED in response
     data = json.loads(response.content) if repeated else getattr(response, "data", None)
-    faults = _faults(data) if response.status_code >= HTTPStatus.BAD_REQUEST else {}
-    return Reply(response.status_code, data, faults, repeated)
+    errors = _errors(data) if response.status_code >= HTTPStatus.BAD_REQUEST else {}
+    return Reply(response.status_code, data, errors, repeated)
 
 
 def found(reply: Reply) -> Any:
@@ -148,7 +148,7 @@ def _view(match: ResolverMatch, method: str) -> Any:
     return kind.as_view(**given) if actions is None else kind.as_view(actions, **given)
 
 
-def _faults(data: Any) -> dict[str, str]:
+def _errors(data: Any) -> dict[str, str]:
     errors = data.get("errors", ()) if isinstance(data, Mapping) else ()
     return {str(error["path"]): str(error["message"]) for error in errors}
 
@@ -159,7 +159,7 @@ def _plain(value: Any) -> str:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-# Forms whose fields are members of the API: what was typed is kept, and each fault that the API finds stands at its field.
+# Forms whose fields are members of the API: what was typed is kept, and each error that the API finds stands at its field.
 
 
 SURE = "sure"
@@ -196,13 +196,13 @@ class ApiForm(forms.Form):
     def blame(self, reply: Reply) -> None:
         """Put what the API found fault with where it belongs."""
         self.status = reply.status
-        for path, message in reply.faults.items():
+        for path, message in reply.errors.items():
             name = re.split(r"[.\[]", path, maxsplit=1)[0]
             if name in self.fields:
                 self.add_error(name, f"{path.removeprefix(name).lstrip('.')} {message}".strip().capitalize())
             else:
                 self.add_error(None, f"{path} {message}".strip())
-        if not reply.faults:
+        if not reply.errors:
             self.add_error(None, reply.reason)
 
 

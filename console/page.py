@@ -327,8 +327,8 @@ def id_or_404(text: str) -> UUID:
 
 def refusal_of(reply: Reply) -> Refused:
     """What a page says of an answer that refuses, beside what was typed."""
-    faults = [f"{path}: {message}" if path else message for path, message in reply.faults.items()]
-    return Refused(" ".join(faults) or reply.reason, status=reply.status)
+    errors = [f"{path}: {message}" if path else message for path, message in reply.errors.items()]
+    return Refused(" ".join(errors) or reply.reason, status=reply.status)
 
 
 def refuse_unsure(request: HttpRequest) -> Refused | None:

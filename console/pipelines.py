@@ -26,7 +26,7 @@ from pipelines import diagram, selectors, versions
 from pipelines.admin.pipeline import as_yaml
 from pipelines.conditions import RESERVED
 from pipelines.definition import DefinitionError
-from pipelines.definition.faults import at
+from pipelines.definition.errors import at
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, Schedule
 from pipelines.models.pipeline import KEY_PATTERN
 from pipelines.subjects import subject_of
@@ -142,7 +142,7 @@ def _number(text: str) -> int | None:
 
 # The parameters of a pipeline as fields of a form: what its own defaults and the input schemas of its agents say about them.
 #
-# A schema that says more than a field can show is held against what was typed by the API, whose faults stand at the field.
+# A schema that says more than a field can show is held against what was typed by the API, whose errors stand at the field.
 
 MOST_FIELDS = 60  # of one form; what is beyond is typed as JSON
 LONG = 200  # characters from which on a text has an area of its own
@@ -356,7 +356,7 @@ class StartForm(ApiForm):
             "name": "name",
         }
         self.status = reply.status
-        for path, message in reply.faults.items():
+        for path, message in reply.errors.items():
             own = path[path.index("params") :] if "params" in path else path
             name = next(
                 (
@@ -367,7 +367,7 @@ class StartForm(ApiForm):
                 None,
             )
             self.add_error(name, message if name else f"{path} {message}".strip())
-        if not reply.faults:
+        if not reply.errors:
             self.add_error(None, reply.reason)
 
 

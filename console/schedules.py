@@ -476,7 +476,7 @@ OVERLAPS = (
 _STANDS_IN = {
     "repeat": "when", "interval_ms": "minutes", "start_at": "moment", "target_type": "target", "agent_role": "target", "pipeline": "target",
 }  # fmt: skip
-#: Where faults of a cron are told, by the kind of times that it was made from.
+#: Where errors of a cron are told, by the kind of times that it was made from.
 _CRON_STANDS_IN = {HOURLY: "minute", DAILY: "at", WORKDAYS: "at", WEEKLY: "at", MONTHLY: "day"}
 _PRESETS = (
     (HOURLY, re.compile(r"(?P<minute>\d{1,2}) \* \* \* \*")),
@@ -637,7 +637,7 @@ class ScheduleForm(ApiForm):
         when = self.cleaned_data.get("when", "")
         stands_in = {**_STANDS_IN, **({"cron": _CRON_STANDS_IN[when]} if when in _CRON_STANDS_IN else {})}
         told = {}
-        for path, message in reply.faults.items():
+        for path, message in reply.errors.items():
             name, rest = re.match(r"([A-Za-z_]*)(.*)", path, re.DOTALL).groups()  # type: ignore[union-attr]  # it matches anything
             told[f"{stands_in.get(name, name)}{rest}"] = message
         super().blame(Reply(reply.status, reply.data, told))

@@ -97,7 +97,7 @@ def _wanted(when: str, items: Sequence[Item], names: Mapping[str, Any]) -> Itera
             yield item
 
 
-def weight_fault(texts: Iterable[Any]) -> str | None:
+def weight_error(texts: Iterable[Any]) -> str | None:
     """Why there are too many expressions to read, or None. Each different text counts once; values that are not text do not count."""
     tokens = sum(expressions.tokens_of(text) for text in {text for text in texts if isinstance(text, str)})
     if tokens <= expressions.MOST_TOKENS:
@@ -108,12 +108,12 @@ def weight_fault(texts: Iterable[Any]) -> str | None:
     )
 
 
-def faults_of(params: Mapping[str, Any], steps: Sequence[StepDefinition]) -> Iterator[tuple[int, str, str]]:
+def errors_of(params: Mapping[str, Any], steps: Sequence[StepDefinition]) -> Iterator[tuple[int, str, str]]:
     """What is wrong with the expressions of a pipeline's steps, as `definition.parse` takes it.
 
-    They are not read at all when that would take too long; `weight_fault` says so of the whole.
+    They are not read at all when that would take too long; `weight_error` says so of the whole.
     """
-    if weight_fault(text for step in steps for text in (step.when, step.for_each)):
+    if weight_error(text for step in steps for text in (step.when, step.for_each)):
         return
     ids = {step.id: None for step in steps}  # in their order, as a guess among equals takes the first
     order = _Order.of(steps)
@@ -126,9 +126,9 @@ def faults_of(params: Mapping[str, Any], steps: Sequence[StepDefinition]) -> Ite
             if text is None:
                 continue
             upstream = _known(order, step.id, text)
-            fault = expressions.check(text, kind=kind, steps=ids, upstream=upstream, item=item)
-            if fault:
-                yield index, f".{key}", fault
+            error = expressions.check(text, kind=kind, steps=ids, upstream=upstream, item=item)
+            if error:
+                yield index, f".{key}", error
         if step.for_each is not None:
             yield from _reserved(index, step, params)
 

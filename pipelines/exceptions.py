@@ -38,14 +38,14 @@ class ReservedParams(PipelineError):
 
 
 class InvalidParams(PipelineError):
-    """An agent of the pipeline would not take the parameters that it is to be given. `faults` names each by its path."""
+    """An agent of the pipeline would not take the parameters that it is to be given. `errors` names each by its path."""
 
     code = "invalid_params"
     status = 400
 
-    def __init__(self, faults: Iterable[tuple[str, str]]) -> None:
-        self.faults = tuple(faults)
-        super().__init__("; ".join(f"{path}: {message}" for path, message in self.faults))
+    def __init__(self, errors: Iterable[tuple[str, str]]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("; ".join(f"{path}: {message}" for path, message in self.errors))
 
 
 class RunEnded(PipelineError):
@@ -78,7 +78,7 @@ class NotReplayable(PipelineError):
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path} {message}.")
-        self.faults = ((path, message),)
+        self.errors = ((path, message),)
 
 
 class NothingFailed(PipelineError):

@@ -14,11 +14,11 @@ from uuid import UUID
 from agents import input_schemas
 from agents.exceptions import RoleNotFound
 from pipelines import conditions
-from pipelines.definition import Fault, StepDefinition
-from pipelines.definition.faults import at
+from pipelines.definition import InputError, StepDefinition
+from pipelines.definition.errors import at
 
 INVALID = "invalid_params"
-MOST_NAMED = 5  # faults of one step that its error names
+MOST_NAMED = 5  # errors of one step that its error names
 
 
 def of_step(params: Mapping[str, Any], step: StepDefinition) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def of_step(params: Mapping[str, Any], step: StepDefinition) -> dict[str, Any]:
     return {**params, **step.params}
 
 
-def faults_of_constants(tenant_id: UUID, steps: Sequence[StepDefinition]) -> Iterator[tuple[int, str, str]]:
+def errors_of_constants(tenant_id: UUID, steps: Sequence[StepDefinition]) -> Iterator[tuple[int, str, str]]:
     """What is wrong with the steps' own parameters whatever else a run brings, as `definition.parse` takes it."""
     for index, step in enumerate(steps):
         if not step.agent_role or not step.params:
@@ -39,24 +39,24 @@ def faults_of_constants(tenant_id: UUID, steps: Sequence[StepDefinition]) -> Ite
             yield index, f".{_written(path)}", message
 
 
-def faults_of_run(
+def errors_of_run(
     tenant_id: UUID,
     steps: Sequence[StepDefinition],
     params: Mapping[str, Any],
     *,
     unknown: Collection[str] = (),
-) -> list[Fault]:
+) -> list[InputError]:
     """What is wrong with the parameters of a run: those of the steps that start for certain, and each but once.
 
     `params` hold the pipeline's already. `unknown` are given as well, but nobody knows yet what they are.
     """
-    found: list[Fault] = []
+    found: list[InputError] = []
     for index, step in enumerate(steps):
         if step.agent_role and not conditions.is_conditional(step):
             for path, message in _violations(tenant_id, step, params, unknown):
                 own = len(path) > 1 and path[1] in step.params
                 place = f"{at('steps', index)}." if own else ""
-                found.append(Fault(f"{place}{_written(path)}", f"step {step.id}: {message}"))
+                found.append(InputError(f"{place}{_written(path)}", f"step {step.id}: {message}"))
     return found
 
 
@@ -64,16 +64,16 @@ def refusal(tenant_id: UUID, step: StepDefinition, params: Sequence[Mapping[str,
     """Why the step's agent would not take what it is about to be given, once or for each branch; None when it takes it."""
     if not step.agent_role:
         return None
-    faults: list[str] = []
+    errors: list[str] = []
     for number, given in enumerate(params):
         branch = f"item {number}: " if step.for_each is not None else ""
-        faults += [
+        errors += [
             f"{branch}{_written(path)}: {message}"
-            for path, message in _violations(tenant_id, step, given, ())[: MOST_NAMED - len(faults)]
+            for path, message in _violations(tenant_id, step, given, ())[: MOST_NAMED - len(errors)]
         ]
-        if len(faults) == MOST_NAMED:
+        if len(errors) == MOST_NAMED:
             break
-    return "; ".join(faults) or None
+    return "; ".join(errors) or None
 
 
 def _violations(

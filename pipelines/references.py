@@ -34,9 +34,9 @@ def of(role: str) -> list[Reference]:
 def broken() -> list[BrokenReference]:
     """Enabled schedules and pipelines that refer to an agent or a pipeline that is missing or switched off."""
     agents = dict(Agent.objects.using(SYSTEM).values_list("role", "enabled"))
-    unplanned = _deliverables() if (fault := _fault(agents, planning.ROLE)) else ()
+    unplanned = _deliverables() if (error := _error(agents, planning.ROLE)) else ()
     return [
-        *(BrokenReference(_of_deliverable(deliverable), fault) for deliverable in unplanned),
+        *(BrokenReference(_of_deliverable(deliverable), error) for deliverable in unplanned),
         *_broken_schedules(agents),
         *_broken_steps(agents),
     ]
@@ -44,22 +44,22 @@ def broken() -> list[BrokenReference]:
 
 def _broken_schedules(agents: dict[str, bool]) -> Iterator[BrokenReference]:
     for schedule in _schedules().select_related("tenant", "pipeline"):
-        if schedule.agent_role and (fault := _fault(agents, schedule.agent_role)):
-            yield BrokenReference(_of_schedule(schedule, schedule.agent_role), fault)
+        if schedule.agent_role and (error := _error(agents, schedule.agent_role)):
+            yield BrokenReference(_of_schedule(schedule, schedule.agent_role), error)
         elif schedule.pipeline is not None and not schedule.pipeline.enabled:
-            fault = f"its pipeline {schedule.pipeline.key!r} is switched off"
-            yield BrokenReference(_of_schedule(schedule, ""), fault)
+            error = f"its pipeline {schedule.pipeline.key!r} is switched off"
+            yield BrokenReference(_of_schedule(schedule, ""), error)
 
 
 def _broken_steps(agents: dict[str, bool]) -> Iterator[BrokenReference]:
     for version in _newest_versions().iterator():
         for index, step in enumerate(version.definition["steps"]):
             role = step.get("agent_role")
-            if role and (fault := _fault(agents, role)):
-                yield BrokenReference(_of_version(version, role), f"steps[{index}].agent_role: {fault}")
+            if role and (error := _error(agents, role)):
+                yield BrokenReference(_of_version(version, role), f"steps[{index}].agent_role: {error}")
 
 
-def _fault(agents: dict[str, bool], role: str) -> str:
+def _error(agents: dict[str, bool], role: str) -> str:
     if role not in agents:
         return f"there is no agent {role!r}"
     return "" if agents[role] else f"the agent {role!r} is switched off"

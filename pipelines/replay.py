@@ -51,7 +51,7 @@ def replay(
 ) -> PipelineRun:
     """Start the new run. `given` is what the step works on instead of what the steps before it have left.
 
-    Raises `NotFound`, `PipelineDisabled`, `RunUnderWay`, `ReplayUnderWay`, and `NotReplayable` with the fault's path.
+    Raises `NotFound`, `PipelineDisabled`, `RunUnderWay`, `ReplayUnderWay`, and `NotReplayable` with the error's path.
     """
     with tenant_scope(tenant_id):
         old = _ended(tenant_id, run_id)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tenants.plain_names import LONGEST_NAME, fault_of_name
+from tenants.plain_names import LONGEST_NAME, error_of_name
 
 TELLING = ("subject", "title", "topic", "name")  # parameters that say it best, in this order
 LONGEST = 80  # characters of a parameter that can be what a run is about
@@ -28,7 +28,7 @@ def subject_of(name: str, params: Any) -> str:
     return next((text for text in texts if 0 < len(text) <= LONGEST), "")
 
 
-def fault_of_template(template: str) -> str | None:
+def error_of_template(template: str) -> str | None:
     """What keeps a text from being a template of subjects, or None. A parameter stands in it as `{{ topic }}` or `{{ client.name }}`."""
     rest = _PLACE.sub("", template)
     if "{{" in rest or "}}" in rest:
@@ -39,7 +39,7 @@ def fault_of_template(template: str) -> str | None:
 def render(template: str, params: Mapping[str, Any]) -> str:
     """The subject of a run with these parameters: one line, cut to what a name may have. A parameter that is not given leaves a gap."""
     text = _PLACE.sub(lambda place: _text_at(params, place[1]), template)
-    line = "".join(" " if fault_of_name(character) else character for character in text)
+    line = "".join(" " if error_of_name(character) else character for character in text)
     return " ".join(line.split())[:LONGEST_NAME].rstrip()
 
 
@@ -51,7 +51,7 @@ def _text_at(params: Any, path: str) -> str:
     return str(params).lower() if isinstance(params, bool) else str(params)
 
 
-def faults_of_labels(labels: Any) -> Iterator[tuple[str, str]]:
+def errors_of_labels(labels: Any) -> Iterator[tuple[str, str]]:
     """What is wrong with the labels of a run, by the name of the label; empty when they can be kept."""
     if not isinstance(labels, Mapping):
         yield "", "must be an object of texts"
@@ -66,5 +66,5 @@ def faults_of_labels(labels: Any) -> Iterator[tuple[str, str]]:
             )
         elif not isinstance(value, str) or not 0 < len(value.strip()) <= LONGEST_NAME:
             yield name, f"must be text of 1 to {LONGEST_NAME} characters"
-        elif fault := fault_of_name(value):
-            yield name, fault
+        elif error := error_of_name(value):
+            yield name, error

@@ -14,7 +14,7 @@ from uuid import UUID
 from activities import backlog
 from activities.submission import newcomers, submit
 from pipelines.conditions import RESERVED
-from pipelines.definition import Fault, StepDefinition
+from pipelines.definition import InputError, StepDefinition
 from pipelines.exceptions import InvalidParams, NotFound, PipelineDisabled, ReservedParams
 from pipelines.graph import Advance, StepState
 from pipelines.models import PipelineRun
@@ -92,8 +92,8 @@ def start_runs(
         plan = versions.compiled(version_id)
         _refuse_reserved(plan, news)
         for new in news:
-            if faults := _faults(tenant_id, plan, new.params):
-                raise InvalidParams((fault.path, fault.message) for fault in faults)
+            if errors := _errors(tenant_id, plan, new.params):
+                raise InvalidParams((error.path, error.message) for error in errors)
         if when_full == WhenFull.FEWER:
             news = news[: backlog.admitted(tenant_id, [_first_newcomers(plan, new) for new in news])]
         runs = [
@@ -131,22 +131,22 @@ def start_runs(
     return runs
 
 
-def faults_of(
+def errors_of(
     tenant_id: UUID, pipeline_key: str, given: Iterable[Mapping[str, Any]], *, unknown: Collection[str] = ()
-) -> list[list[Fault]]:
+) -> list[list[InputError]]:
     """For each of these parameters, why a run with them would be refused. In the caller's `tenant_scope`. `unknown` as in `parameters`.
 
     Raises `NotFound`, `PipelineDisabled`.
     """
     plan = versions.compiled(_newest(tenant_id, pipeline_key))
-    return [_faults(tenant_id, plan, params, unknown) for params in given]
+    return [_errors(tenant_id, plan, params, unknown) for params in given]
 
 
-def _faults(
+def _errors(
     tenant_id: UUID, plan: Compiled, params: Mapping[str, Any], unknown: Collection[str] = ()
-) -> list[Fault]:
+) -> list[InputError]:
     whole = {**plan.definition.params, **params}
-    return parameters.faults_of_run(tenant_id, plan.definition.steps, whole, unknown=unknown)
+    return parameters.errors_of_run(tenant_id, plan.definition.steps, whole, unknown=unknown)
 
 
 def _first_newcomers(plan: Compiled, new: NewRun) -> list[backlog.Newcomer]:

@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 
 from agents import configuration
 from pipelines import conditions, expressions, parameters
-from pipelines.definition import DefinitionError, Fault, PipelineDefinition, parse, synonyms
+from pipelines.definition import DefinitionError, InputError, PipelineDefinition, parse, synonyms
 from pipelines.exceptions import VersionConflict
 from pipelines.graph import Graph
 from pipelines.models import ActivityTemplate, Deliverable, Pipeline, PipelineRun, PipelineVersion
@@ -47,7 +47,7 @@ class Compiled:
 def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None) -> PipelineVersion:
     """Save a definition as the newest version of the pipeline named by its key, which is made if need be.
 
-    Raises `definition.DefinitionError` naming every fault by path, and `VersionConflict` when `expected` is not the newest version.
+    Raises `definition.DefinitionError` naming every error by path, and `VersionConflict` when `expected` is not the newest version.
     """
     with tenant_scope(tenant_id):
         templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
@@ -82,8 +82,8 @@ def read_ahead(data: Any) -> None:
 
 
 def _refuse_heavy(data: Any) -> None:
-    if fault := conditions.weight_fault(_expressions_in(data)):
-        raise DefinitionError([Fault("steps", fault)])
+    if error := conditions.weight_error(_expressions_in(data)):
+        raise DefinitionError([InputError("steps", error)])
 
 
 def _expressions_in(data: Any) -> Iterator[Any]:
@@ -103,9 +103,9 @@ def checked(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate
     try:
         definition = _parsed(tenant_id, spelled.data, templates)
     except DefinitionError as error:
-        raise DefinitionError(spelled.as_written(error.faults)) from error
-    if spelled.faults:
-        raise DefinitionError(spelled.faults)
+        raise DefinitionError(spelled.as_written(error.errors)) from error
+    if spelled.errors:
+        raise DefinitionError(spelled.errors)
     return definition
 
 
@@ -115,7 +115,7 @@ def _parsed(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate
         "known_roles": roles,
         "known_templates": templates.keys(),
         "check_steps": lambda params, steps: chain(
-            conditions.faults_of(params, steps), parameters.faults_of_constants(tenant_id, steps)
+            conditions.errors_of(params, steps), parameters.errors_of_constants(tenant_id, steps)
         ),
     }
     definition = parse(data, **known)

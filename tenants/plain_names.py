@@ -18,7 +18,7 @@ _REFUSED = re.compile(
 )
 
 
-def fault_of_name(text: str) -> str | None:
+def error_of_name(text: str) -> str | None:
     """What keeps a text from being a name or a key, or None."""
     found = _REFUSED.search(text)
     if found is None:

@@ -136,14 +136,14 @@ NEVER = "never"
 
 
 class RetentionInvalid(TenantError):
-    """A policy names an unknown kind, or days that are no days. `faults` has each by its path."""
+    """A policy names an unknown kind, or days that are no days. `errors` has each by its path."""
 
     code = "invalid_retention"
     status = 400
 
-    def __init__(self, faults: list[tuple[str, str]]) -> None:
-        super().__init__("; ".join(f"{path}: {message}" for path, message in faults))
-        self.faults = faults
+    def __init__(self, errors: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{path}: {message}" for path, message in errors))
+        self.errors = errors
 
 
 def days_of(tenant_id: UUID) -> dict[str, float | None]:
@@ -165,8 +165,8 @@ def cutoff(days: float | None, *, now: datetime | None = None) -> datetime | Non
 
 def replace_policies(tenant_id: UUID, wanted: Mapping[str, object], *, actor: str) -> None:
     """Set the tenant's own policies: days, or "never", by kind. What is left out has the default again. Raises `RetentionInvalid`."""
-    if faults := [(kind, fault) for kind, value in wanted.items() if (fault := _fault(kind, value))]:
-        raise RetentionInvalid(faults)
+    if errors := [(kind, error) for kind, value in wanted.items() if (error := _error(kind, value))]:
+        raise RetentionInvalid(errors)
     days = {kind: value if isinstance(value, int) else None for kind, value in wanted.items()}
     with tenant_scope(tenant_id):
         rows = RetentionPolicy.objects.for_tenant(tenant_id)
@@ -197,7 +197,7 @@ def departed_tenants() -> set[UUID]:
         return set(DepartedTenant.objects.values_list("pk", flat=True))
 
 
-def _fault(kind: str, value: object) -> str:
+def _error(kind: str, value: object) -> str:
     if kind not in all_kinds():
         return f"is not a kind that is kept for a time; these are: {', '.join(all_kinds())}"
     if value == NEVER:

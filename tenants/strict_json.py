@@ -122,8 +122,8 @@ def _walk(root: Any, max_depth: int, max_nodes: int, *, exact: bool) -> None:
             for key, item in _members(link):
                 if isinstance(item, (dict, list, tuple)):
                     deeper.append((item, link, key))
-                elif fault := _fault_of(item, exact):
-                    raise StrictJSONError(_path((item, link, key)), fault)
+                elif error := _error_of(item, exact):
+                    raise StrictJSONError(_path((item, link, key)), error)
         level = deeper
         depth += 1
 
@@ -137,14 +137,14 @@ def _members(link: _Link) -> Iterable[tuple[Any, Any]]:
     for key in container:
         if not isinstance(key, str):
             raise StrictJSONError(_path(link), f"has a key of type {type(key).__name__}, not text")
-        if fault := _fault_of(key, exact=True):
-            raise StrictJSONError(_path(link), f"has a key that {fault}")
+        if error := _error_of(key, exact=True):
+            raise StrictJSONError(_path(link), f"has a key that {error}")
     return container.items()
 
 
-def _fault_of(item: Any, exact: bool) -> str | None:
+def _error_of(item: Any, exact: bool) -> str | None:
     if isinstance(item, str):
-        return _fault_of_text(item)
+        return _error_of_text(item)
     if item is None or isinstance(item, bool):
         return None
     if isinstance(item, int):
@@ -158,7 +158,7 @@ def _fault_of(item: Any, exact: bool) -> str | None:
     return f"is a {type(item).__name__}, which JSON does not have"
 
 
-def _fault_of_text(text: str) -> str | None:
+def _error_of_text(text: str) -> str | None:
     if "\x00" in text:
         return "contains a NUL character"
     if text.isascii():

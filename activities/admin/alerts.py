@@ -105,7 +105,7 @@ class AlertDeliveryAdmin(ActionsAdmin, RecordAdmin):
 
 
 class UnshownInput(UnfoldAdminTextInputWidget):
-    """A line that is typed and never echoed, not even when the form comes back with a fault elsewhere."""
+    """A line that is typed and never echoed, not even when the form comes back with an error elsewhere."""
 
     def format_value(self, value: Any) -> str:
         return ""
@@ -167,8 +167,8 @@ class NotificationChannelForm(forms.ModelForm):
         if address and kind:
             try:
                 backends.check_target(kind, address)
-            except InvalidTarget as fault:
-                self.add_error("new_target", ValidationError(str(fault)))
+            except InvalidTarget as error:
+                self.add_error("new_target", ValidationError(str(error)))
         return values
 
 

@@ -47,7 +47,7 @@ from agents.contracts import LINE_KINDS
 from tenants.api.documentation import operation, posting
 from tenants.api.filters import SEARCH_LENGTH, FlagFilter, StrictFilterSet, refuse_unknown, whole_number
 from tenants.api.pagination import LIMIT, Cursor, CursorPagination
-from tenants.api.problems import Fault, InvalidRequest
+from tenants.api.problems import FieldError, InvalidRequest
 from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantView
@@ -221,13 +221,13 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
         if not wanted:
             return
         unknown = wanted - selectors.outputs_that_exist(self.tenant_id, wanted)
-        faults: list[Fault] = [
+        errors: list[FieldError] = [
             ("input_ref" if single else f"[{index}].input_ref", "is not an output of this tenant")
             for index, item in enumerate(items)
             if item.input_ref in unknown
         ]
-        if faults:
-            raise InvalidRequest(faults)
+        if errors:
+            raise InvalidRequest(errors)
 
     def _submitted(self, items: Sequence[NewActivity]) -> Sequence[Submitted]:
         return submit(items, actor=self.principal.actor)
@@ -385,13 +385,13 @@ class RunLogLines(ActivityPart):
         """Oldest first, while it goes on and afterwards. Who follows asks again with `cursor`, when an event `run_log` says that there is
         more, or every second or two, until `ended` is true and there is nothing new."""
         refuse_unknown(request, self)
-        faults: list[Fault] = []
-        after = whole_number(request.query_params.get(AFTER), AFTER, faults)
-        limit = whole_number(request.query_params.get(LIMIT), LIMIT, faults)
+        errors: list[FieldError] = []
+        after = whole_number(request.query_params.get(AFTER), AFTER, errors)
+        limit = whole_number(request.query_params.get(LIMIT), LIMIT, errors)
         if limit == 0:
-            faults.append((LIMIT, "must be at least 1"))
-        if faults:
-            raise InvalidRequest(faults)
+            errors.append((LIMIT, "must be at least 1"))
+        if errors:
+            raise InvalidRequest(errors)
         with tenant_scope(self.tenant_id):
             self.activity(activity_id)
             runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(pk=run_id, activity_id=activity_id)

@@ -232,8 +232,8 @@ class NotificationChannelViewSet(VersionedResource):
         if "target" in self.body and not idempotency.is_repetition(request, self.principal):
             try:
                 backends.check_target(kind, self.body["target"])
-            except InvalidTarget as fault:
-                raise InvalidRequest([("target", str(fault))]) from fault
+            except InvalidTarget as error:
+                raise InvalidRequest([("target", str(error))]) from error
 
     @creation("Make a channel", NewChannelSerializer, NotificationChannelWithSecretSerializer)
     def create(self, request: Request) -> Response:

@@ -127,19 +127,19 @@ class BulkSerializer(AssigneeSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        action, faults = attrs["action"], {}
+        action, errors = attrs["action"], {}
         if bool(attrs.get("dry_run")) == ("expected_count" in attrs):
-            faults["expected_count"] = ["exactly one of dry_run and expected_count must be given"]
+            errors["expected_count"] = ["exactly one of dry_run and expected_count must be given"]
         if action == BulkAction.REASSIGN:
             if "reason" not in attrs:
-                faults["reason"] = ["is needed to reassign"]
+                errors["reason"] = ["is needed to reassign"]
             attrs = super().validate(attrs)
         else:
-            faults |= {name: [f"is only for {BulkAction.REASSIGN}"] for name in ASSIGNEE if name in attrs}
+            errors |= {name: [f"is only for {BulkAction.REASSIGN}"] for name in ASSIGNEE if name in attrs}
         if (action == BulkAction.PRIORITY) != ("priority" in attrs):
-            faults["priority"] = ["is needed to set the priority, and only for that"]
-        if faults:
-            raise serializers.ValidationError(faults)
+            errors["priority"] = ["is needed to set the priority, and only for that"]
+        if errors:
+            raise serializers.ValidationError(errors)
         if "priority" in attrs:
             attrs["priority"] = priority_of(attrs["priority"])
         return attrs
@@ -308,12 +308,12 @@ class BulkOfActivities(TenantView):
         rows = self.get_queryset().exclude(link_kind=LinkKind.GATE)
         filters = ActivityFilter(data=data, queryset=rows, request=self.request)
         if not filters.is_valid():
-            faults = [
+            errors = [
                 (extend_path("filter", name), str(text))
                 for name, texts in filters.errors.items()
                 for text in texts
             ]
-            raise InvalidRequest(faults)
+            raise InvalidRequest(errors)
         found: QuerySet[Activity] = filters.qs
         return found
 

@@ -18,7 +18,7 @@ from tenants.api.documentation import operation
 from tenants.api.event_stream import EventStreamRenderer
 from tenants.api.filters import LARGEST, refuse_unknown, whole_number
 from tenants.api.pagination import LIMIT
-from tenants.api.problems import Fault, InvalidRequest
+from tenants.api.problems import FieldError, InvalidRequest
 from tenants.api.views import TenantView
 from tenants.events import log
 from tenants.events.log import EventFilter, shown
@@ -135,29 +135,29 @@ class Events(TenantView):
     def _read(self, request: Request) -> tuple[EventFilter, int | None, int]:
         kinds = request.query_params.getlist("kind")
         refuse_unknown(request, self, several=set(self.several))
-        faults: list[Fault] = [
+        errors: list[FieldError] = [
             ("kind", f"{kind[:50]!r} is not a kind of event")
             for kind in kinds
             if kind not in (*KINDS, *ANNOUNCED)
         ]
         ids = {
-            name: _id(request.query_params.get(name), name, faults) for name in ("activity", "pipeline_run")
+            name: _id(request.query_params.get(name), name, errors) for name in ("activity", "pipeline_run")
         }
         given = request.query_params.get(AFTER)
-        after = whole_number(given, AFTER, faults)
+        after = whole_number(given, AFTER, errors)
         if given is None:
-            after = whole_number(request.headers.get(LAST_SEEN) or None, LAST_SEEN, faults)
-        limit = whole_number(request.query_params.get(LIMIT), LIMIT, faults)
+            after = whole_number(request.headers.get(LAST_SEEN) or None, LAST_SEEN, errors)
+        limit = whole_number(request.query_params.get(LIMIT), LIMIT, errors)
         if limit == 0:
-            faults.append((LIMIT, "must be at least 1"))
-        if faults:
-            raise InvalidRequest(faults)
+            errors.append((LIMIT, "must be at least 1"))
+        if errors:
+            raise InvalidRequest(errors)
         return EventFilter(frozenset(kinds), **ids), after, min(limit or USUAL_EVENTS, MOST_EVENTS)
 
 
-def _id(text: str | None, name: str, faults: list[Fault]) -> UUID | None:
+def _id(text: str | None, name: str, errors: list[FieldError]) -> UUID | None:
     try:
         return None if text is None else UUID(text)
     except ValueError:
-        faults.append((name, "must be a UUID"))
+        errors.append((name, "must be a UUID"))
         return None

@@ -89,16 +89,16 @@ class NewItemSerializer(StrictSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        faults: dict[str, list[str]] = {}
+        errors: dict[str, list[str]] = {}
         if "content" not in attrs and not attrs.get("text"):
-            faults["content"] = ["is required, unless text is given"]
+            errors["content"] = ["is required, unless text is given"]
         if attrs["kind"] == ItemKind.TASK_NOTIFICATION and attrs.get("is_coalescable"):
-            faults["is_coalescable"] = ["cannot be true for a task_notification: each is told by itself"]
+            errors["is_coalescable"] = ["cannot be true for a task_notification: each is told by itself"]
         role = attrs.get("agent_role")
         if role and role not in configuration.known_roles():
-            faults["agent_role"] = [f"{role!r} is no role of the registry; GET /api/v1/agents/ lists them"]
-        if faults:
-            raise serializers.ValidationError(faults)
+            errors["agent_role"] = [f"{role!r} is no role of the registry; GET /api/v1/agents/ lists them"]
+        if errors:
+            raise serializers.ValidationError(errors)
         return attrs
 
 

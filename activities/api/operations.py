@@ -42,15 +42,15 @@ class ReschedulingSerializer(StrictSerializer):
     expires_at = Moment(help_text="It is cancelled if it has not started by then.", **OPTIONAL)
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
-        faults: dict[str, Any] = {}
+        errors: dict[str, Any] = {}
         given: dict[str, Any] = {}
         for part in (super().to_internal_value, self._priority):
             try:
                 given |= part(data)
             except serializers.ValidationError as error:
-                faults = {**dict(error.detail), **faults}  # type: ignore[arg-type]  # a mapping: it has paths
-        if faults:
-            raise serializers.ValidationError(faults)
+                errors = {**dict(error.detail), **errors}  # type: ignore[arg-type]  # a mapping: it has paths
+        if errors:
+            raise serializers.ValidationError(errors)
         cleared = [name for name in data if data[name] is None and name not in ("priority_scale", *given)]
         given.pop("priority_scale", None)
         return {**dict.fromkeys(cleared, None), **given}

@@ -352,12 +352,12 @@ class RunHeartbeat(RunView):
     )
     def post(self, request: Request, run_id: UUID) -> Response:
         """`stop` is true once the work was cancelled."""
-        faults: list[tuple[str, str]] = []
+        errors: list[tuple[str, str]] = []
         body: Any = request.data
-        usage = usage_from(body.get("usage"), faults)
-        session_id = session_id_from(body.get("session_id"), faults)
-        if faults:
-            raise InvalidRequest(faults)
+        usage = usage_from(body.get("usage"), errors)
+        session_id = session_id_from(body.get("session_id"), errors)
+        if errors:
+            raise InvalidRequest(errors)
         if self.repeated:
             # Somebody else may have sent it: it is no sign of life, and its figures are older than what is known.
             reason = reports.unwanted(self.caller.token)
@@ -414,7 +414,7 @@ class RunComplete(RunView):
         try:
             result = completed_from(request.data)
         except InvalidAnswer as error:
-            raise InvalidRequest(error.faults) from error
+            raise InvalidRequest(error.errors) from error
         if len(result.output.content_type) > LONGEST_CONTENT_TYPE:
             raise InvalidRequest(
                 [("output.content_type", f"must have at most {LONGEST_CONTENT_TYPE} characters")]
@@ -432,8 +432,8 @@ class RunFail(RunView):
     )
     def post(self, request: Request, run_id: UUID) -> Response:
         """A `retryable` failure is tried again while attempts are left."""
-        fault = _fault_of(read(FailSerializer, request.data)["error"])
-        return _receipt(reports.fail(self.caller.token, fault, actor=self.caller.actor))
+        error = _error_of(read(FailSerializer, request.data)["error"])
+        return _receipt(reports.fail(self.caller.token, error, actor=self.caller.actor))
 
 
 def _receipt(receipt: Receipt) -> Response:
@@ -442,7 +442,7 @@ def _receipt(receipt: Receipt) -> Response:
     return Response({"accepted": True, "duplicate": receipt == Receipt.REPEATED})
 
 
-def _fault_of(error: dict[str, Any]) -> AgentError:
+def _error_of(error: dict[str, Any]) -> AgentError:
     more = {"code": error.get("code"), "retry_after": error.get("retry_after")}
     if error.get("code") == AgentRateLimited.code:
         return AgentRateLimited(error["message"], **more)

@@ -82,18 +82,18 @@ class NewSubagentSerializer(StrictSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        faults: dict[str, list[str]] = {}
+        errors: dict[str, list[str]] = {}
         role = attrs["subagent_type"]
         if role not in configuration.known_roles():
-            faults["subagent_type"] = [f"{role!r} is no role of the registry; GET /api/v1/agents/ lists them"]
+            errors["subagent_type"] = [f"{role!r} is no role of the registry; GET /api/v1/agents/ lists them"]
         if "existing_agent_id" in attrs and "existing_conversation_id" in attrs:
-            faults["existing_conversation_id"] = ["cannot be given together with existing_agent_id"]
+            errors["existing_conversation_id"] = ["cannot be given together with existing_agent_id"]
         if "/" in attrs.get("parent_mailbox", ""):
-            faults["parent_mailbox"] = ["must not hold a slash"]
+            errors["parent_mailbox"] = ["must not hold a slash"]
         if not attrs["prompt"].strip():
-            faults["prompt"] = ["must not be blank"]
-        if faults:
-            raise serializers.ValidationError(faults)
+            errors["prompt"] = ["must not be blank"]
+        if errors:
+            raise serializers.ValidationError(errors)
         return attrs
 
 

@@ -43,7 +43,7 @@ MOST_ATTEMPTS = 50
 
 
 class FilesField(serializers.ListField):
-    """Paths and globs, each of whose faults is named by its place."""
+    """Paths and globs, each of whose errors is named by its place."""
 
     child = serializers.CharField()
     default_error_messages = {"not_a_list": "must be a list of paths"}
@@ -53,7 +53,7 @@ class FilesField(serializers.ListField):
             self.fail("not_a_list", input_type=type(data).__name__)
         if len(data) > file_scopes.MOST_FILES:
             raise serializers.ValidationError([f"must have at most {file_scopes.MOST_FILES} paths"])
-        faults: dict[Any, Any] = {}
+        errors: dict[Any, Any] = {}
         found = set()
         for index, path in enumerate(data):
             try:
@@ -61,9 +61,9 @@ class FilesField(serializers.ListField):
                     raise ValueError("must be text")
                 found.add(file_scopes.normalised(path))
             except ValueError as error:
-                faults[index] = [str(error)]
-        if faults:
-            raise serializers.ValidationError(faults)
+                errors[index] = [str(error)]
+        if errors:
+            raise serializers.ValidationError(errors)
         return sorted(found)
 
 
@@ -119,21 +119,21 @@ class NewActivitySerializer(RulesSerializer):
         attrs = super().validate(attrs)
         if "agent_role" in attrs:
             attrs["agent_role"] = role_named(attrs["agent_role"])
-        faults: dict[str, Any] = (
-            _faults_of_assignee(attrs) | _faults_of_times(attrs) | _faults_of_asking(attrs)
+        errors: dict[str, Any] = (
+            _errors_of_assignee(attrs) | _errors_of_times(attrs) | _errors_of_asking(attrs)
         )
         if "input" in attrs and "input_ref" in attrs:
-            faults["input_ref"] = ["cannot be given together with input"]
+            errors["input_ref"] = ["cannot be given together with input"]
         try:
             attrs["priority"] = priority_of(attrs.get("priority"), attrs.pop("priority_scale", None))
         except serializers.ValidationError as error:
-            faults |= dict(error.detail)  # type: ignore[arg-type]  # a mapping: it has a path
-        if not faults and "agent_role" in attrs:
-            faults |= _faults_of_params(
+            errors |= dict(error.detail)  # type: ignore[arg-type]  # a mapping: it has a path
+        if not errors and "agent_role" in attrs:
+            errors |= _errors_of_params(
                 self.context["tenant_id"], attrs["agent_role"], attrs.get("params", {})
             )
-        if faults:
-            raise serializers.ValidationError(faults)
+        if errors:
+            raise serializers.ValidationError(errors)
         return attrs
 
 
@@ -153,7 +153,7 @@ def new_activity(
     )
 
 
-def _faults_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
+def _errors_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
     agent, human = attrs.get("agent_role"), attrs.get("human_role")
     if agent and human:
         return {"human_role": ["cannot be given together with agent_role: one of them does the work"]}
@@ -170,7 +170,7 @@ def _faults_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
     return {}
 
 
-def _faults_of_asking(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
+def _errors_of_asking(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
     """What is said about people who decide, where nobody decides."""
     given = [name for name in ABOUT_PEOPLE if name in attrs]
     if attrs.get("is_approval_gate") and attrs.get("agent_role"):
@@ -180,13 +180,13 @@ def _faults_of_asking(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
     if not attrs.get("human_role"):
         return {name: ["is for a person's work, or an agent's with requires_approval"] for name in given}
     decided = [name for name in given if name in ("quorum", "voters", "self_approval", "options")]
-    faults = {name: ["needs is_approval_gate: a task is completed, not decided"] for name in decided}
+    errors = {name: ["needs is_approval_gate: a task is completed, not decided"] for name in decided}
     if attrs.get("on_timeout") in ("approve", "reject"):
-        faults["on_timeout"] = ["needs is_approval_gate, unless it is escalate: nobody decides a task"]
-    return faults
+        errors["on_timeout"] = ["needs is_approval_gate, unless it is escalate: nobody decides a task"]
+    return errors
 
 
-def _faults_of_times(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
+def _errors_of_times(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
     expires_at, not_before = attrs.get("expires_at"), attrs.get("not_before")
     if expires_at and expires_at <= clock.now():
         return {"expires_at": ["has passed"]}
@@ -195,12 +195,12 @@ def _faults_of_times(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
     return {}
 
 
-def _faults_of_params(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def _errors_of_params(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """What the agent's own JSON Schema says about the parameters, nested as the parameters are."""
-    faults: dict[str, Any] = {}
+    errors: dict[str, Any] = {}
     for path, message in input_schemas.violations(tenant_id, role, params):
-        place: dict[Any, Any] = faults
+        place: dict[Any, Any] = errors
         for part in path:
             place = place.setdefault(part, {})
         place.setdefault("", []).append(message)
-    return faults
+    return errors

@@ -351,7 +351,7 @@ NAMES = tuple(_TOOLS)
 def receive_call(run: RunToken, tool: str, body: Any, *, key: str = "") -> Answer:
     """One call. `key` tells two calls with equal bodies apart.
 
-    Raises REST framework's `ValidationError` naming every fault of the body, `reports.RunOver`, and what `agent_tools.perform` raises.
+    Raises REST framework's `ValidationError` naming every error of the body, `reports.RunOver`, and what `agent_tools.perform` raises.
     """
     try:
         return _called_once(run, tool, body, key)

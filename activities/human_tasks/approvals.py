@@ -319,9 +319,9 @@ def keep_edited(waiting: Activity | None, item: Activity | None, output: Mapping
     Raises `SubmissionInvalid` for an empty output, and where there is no result whose place it could take.
     """
     is_empty = output.get("data") is None and not (output.get("content") or "").strip()
-    fault = why_not_edit(item) or (_EMPTY if is_empty else "")
-    if fault or item is None or item.input_ref is None:
-        raise SubmissionInvalid([{"path": "output", "message": fault}])
+    error = why_not_edit(item) or (_EMPTY if is_empty else "")
+    if error or item is None or item.input_ref is None:
+        raise SubmissionInvalid([{"path": "output", "message": error}])
     return Edited(item.input_ref, outputs.keep(item.tenant_id, (waiting or item).pk, output))
 
 

@@ -76,7 +76,7 @@ def _user_of(request: AgentRequest, chosen: Options) -> Iterator[OwnUser | None]
         yield None
         return
     if chosen.home == "worker":
-        raise options.fault("home", "cannot be the worker's: each run has a user of its own here")
+        raise options.invalid("home", "cannot be the worker's: each run has a user of its own here")
     with users.own(invocation.home_of(request)) as user:
         yield user
 

@@ -25,7 +25,7 @@ from agents.api.configurations import AgentSettingsSerializer, refuse_unusable
 from agents.models import AgentConfig, AgentSession, Skill
 from tenants import strict_json
 from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, TenantFilter, badge
-from tenants.api.problems import InvalidRequest, flatten_faults
+from tenants.api.problems import InvalidRequest, flatten_errors
 
 AUTH_HELP = (
     'As JSON, for example {"type": "bearer", "token": "…"}, {"type": "header", "name": "X-Key", "value": "…"} or '
@@ -36,7 +36,7 @@ OBJECTS = ("retry", "rate", "backlog", "may_hold")  # fields of JSON
 
 
 class UnshownTextarea(UnfoldAdminTextareaWidget):
-    """A text that is typed and never echoed, not even when the form comes back with a fault elsewhere."""
+    """A text that is typed and never echoed, not even when the form comes back with an error elsewhere."""
 
     def format_value(self, value: Any) -> str:
         return ""
@@ -113,19 +113,19 @@ class AgentConfigForm(SealingForm):
         try:
             refuse_unusable(agent, said)
         except InvalidRequest as error:
-            for path, message in error.faults:
+            for path, message in error.errors:
                 self.add_error(path, message)
         return values
 
     def _check_objects(self, values: dict[str, Any]) -> None:
-        """As they are stored; every fault is named with its place."""
+        """As they are stored; every error is named with its place."""
         fields = AgentSettingsSerializer().fields
         for name in OBJECTS:
             if name in self.changed_data and values.get(name, {}) != {}:
                 try:
                     values[name] = fields[name].run_validation(values[name])
                 except RefusedBody as error:
-                    for path, message in flatten_faults(error.detail):
+                    for path, message in flatten_errors(error.detail):
                         self.add_error(name, f"{path}: {message}" if path else message)
 
 

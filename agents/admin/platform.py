@@ -112,7 +112,7 @@ class SchedulerSettingsForm(forms.ModelForm):
             values["wanted"] = scheduler_settings.read(wanted)
         except SettingsInvalid as error:
             attributes = {key.path: key.attribute for key in KEYS}
-            for path, message in error.faults:
+            for path, message in error.errors:
                 self.add_error(attributes.get(path), message)
         return values
 

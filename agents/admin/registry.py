@@ -22,12 +22,12 @@ from unfold.decorators import action, display
 from agents import configuration, credentials, deployments, health, registry
 from agents.admin.configurations import SealingAdmin, SealingForm
 from agents.api.configurations import AuthSerializer
-from agents.api.registry import PLAIN, AgentChangeSerializer, fault_of_address
+from agents.api.registry import PLAIN, AgentChangeSerializer, error_of_address
 from agents.exceptions import RegistryError
 from agents.models import Agent, AgentVersionDeployment
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, ShownInline, actor_of, badge, link_to
-from tenants.api.problems import flatten_faults
+from tenants.api.problems import flatten_errors
 
 PROMOTE = Action(
     "promote_selected",
@@ -47,8 +47,8 @@ class DeploymentForm(forms.ModelForm):
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
         agent, endpoint = values.get("agent"), values.get("endpoint")
-        if agent and endpoint and (fault := fault_of_address(agent.adapter, endpoint)):
-            self.add_error("endpoint", fault)
+        if agent and endpoint and (error := error_of_address(agent.adapter, endpoint)):
+            self.add_error("endpoint", error)
         seen = deployments.in_production(agent.role) if agent else None
         wanted = (values.get("version"), endpoint or "")
         if values.get("environment") == "production" and seen and wanted == (seen.version, seen.endpoint):
@@ -189,15 +189,15 @@ class AgentForm(SealingForm):
             return None
         body = AuthSerializer(data=found)
         if not body.is_valid():
-            # The faults name members and never quote their values.
-            raise ValidationError([f"{path}: {message}" for path, message in flatten_faults(body.errors)])
+            # The errors name members and never quote their values.
+            raise ValidationError([f"{path}: {message}" for path, message in flatten_errors(body.errors)])
         return found
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
         said = {name: values[name] for name in PLAIN if values.get(name) not in (None, "", {})}
         body = AgentChangeSerializer(data=said)
-        for path, message in [] if body.is_valid() else flatten_faults(body.errors):
+        for path, message in [] if body.is_valid() else flatten_errors(body.errors):
             name, _, rest = path.partition(".")
             field = name if name in self.fields and name not in self.errors else None
             self.add_error(field, f"{rest}: {message}" if rest else message)
@@ -214,8 +214,8 @@ class AgentForm(SealingForm):
         adapter = "http" if name == "health_url" else values.get("adapter", "")
         changed = name in self.changed_data or (name == "endpoint" and "adapter" in self.changed_data)
         address = values.get(name)
-        if address and changed and name not in self.errors and (fault := fault_of_address(adapter, address)):
-            self.add_error(name, fault)
+        if address and changed and name not in self.errors and (error := error_of_address(adapter, address)):
+            self.add_error(name, error)
 
 
 @admin.register(Agent)

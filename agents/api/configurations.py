@@ -77,26 +77,26 @@ class AuthSerializer(StrictSerializer):
         kind = attrs["type"]
         given = {name: value for name, value in attrs.items() if name not in ("type", "set")}
         members = AUTH_MEMBERS[kind]
-        faults = {
+        errors = {
             name: ["is not part of this type"]
             for name in given
             if name not in members and f"({name})" not in members
         }
         if not attrs.get("set"):
-            faults |= {
+            errors |= {
                 name: ["is required"] for name in members if name not in given and not name.startswith("(")
             }
         elif given:
-            faults["set"] = ["is for keeping what is set; leave out the credentials"]
+            errors["set"] = ["is for keeping what is set; leave out the credentials"]
         if "name" in given and not _HEADER.fullmatch(given["name"]):
-            faults.setdefault("name", ["must be the name of a header"])
-        faults |= {
+            errors.setdefault("name", ["must be the name of a header"])
+        errors |= {
             name: ["must be printable ASCII"]
             for name in ("token", "value")
-            if name in given and name not in faults and not _PRINTABLE.fullmatch(given[name])
+            if name in given and name not in errors and not _PRINTABLE.fullmatch(given[name])
         }
-        if faults:
-            raise serializers.ValidationError(faults)
+        if errors:
+            raise serializers.ValidationError(errors)
         return attrs
 
 
@@ -212,7 +212,7 @@ class AgentSettingsSerializer(StrictSerializer):
     enabled = Flag(**OPTIONAL)
 
 
-def fault_of_inline(endpoint: str) -> str | None:
+def error_of_inline(endpoint: str) -> str | None:
     """What keeps this from being run as a function of this installation, or None."""
     if not _INLINE.fullmatch(endpoint):
         return "must be of the form package.module:function"
@@ -405,9 +405,9 @@ def refuse_unusable(agent: Agent, body: Mapping[str, Any]) -> None:
             )
         return
     if adapter == "inline":
-        fault = fault_of_inline(endpoint)
-        if fault:
-            raise InvalidRequest([("endpoint", fault)])
+        problem = error_of_inline(endpoint)
+        if problem:
+            raise InvalidRequest([("endpoint", problem)])
         return
     try:
         outbound.check_url(endpoint)

@@ -33,7 +33,7 @@ from agents.api.configurations import (
     AuthSerializer,
     BacklogSerializer,
     RetrySerializer,
-    fault_of_inline,
+    error_of_inline,
 )
 from agents.exceptions import AlreadyExists, ConfigurationError, OutboundRefused
 from agents.models import Agent, AgentConfig, AgentVersionDeployment, role_validator
@@ -103,8 +103,8 @@ class AgentChangeSerializer(StrictSerializer):
     paused = Flag(**OPTIONAL)
 
     def validate_input_schema(self, schema: Any) -> Any:
-        if schema and (fault := input_schemas.fault_of(schema)):
-            raise serializers.ValidationError(fault)
+        if schema and (error := input_schemas.error_of(schema)):
+            raise serializers.ValidationError(error)
         return schema
 
 
@@ -132,26 +132,26 @@ class NewDeploymentSerializer(StrictSerializer):
     endpoint = Text(max_length=500, help_text="Left out: the agent's own endpoint.", **OPTIONAL)
 
     def validate_version(self, version: str) -> str:
-        if fault := semantic_versions.fault_of(version):
-            raise serializers.ValidationError(fault)
+        if error := semantic_versions.error_of(version):
+            raise serializers.ValidationError(error)
         return version
 
 
 def refuse_unusable(adapter: str, addresses: Mapping[str, str | None]) -> None:
     """Raise `InvalidRequest` for each address, by its member, that could not be called. May ask the name service."""
-    faults = [
-        (member, fault)
+    errors = [
+        (member, error)
         for member, address in addresses.items()
-        if address and (fault := fault_of_address("http" if member == "health_url" else adapter, address))
+        if address and (error := error_of_address("http" if member == "health_url" else adapter, address))
     ]
-    if faults:
-        raise InvalidRequest(faults)
+    if errors:
+        raise InvalidRequest(errors)
 
 
-def fault_of_address(adapter: str, address: str) -> str | None:
+def error_of_address(adapter: str, address: str) -> str | None:
     """Why this could not be called, or None."""
     if adapter == "inline":
-        return fault_of_inline(address)
+        return error_of_inline(address)
     try:
         outbound.check_url(address)
     except OutboundRefused as error:

@@ -1,6 +1,6 @@
 """What an operator has set for a command-line agent, in `options` of the registry, read by the letter.
 
-Tenants cannot set any of it. A fault is a `ConfigurationError` that names the option, so that a misspelt limit is not silently none.
+Tenants cannot set any of it. An error is a `ConfigurationError` that names the option, so that a misspelt limit is not silently none.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Options:
 
 
 def read(given: Mapping[str, Any]) -> Options:
-    """Raises `ConfigurationError` for the first fault."""
+    """Raises `ConfigurationError` for the first error."""
     reader = _Reader(given)
     command = reader.command()
     found = Options(
@@ -92,11 +92,11 @@ def read(given: Mapping[str, Any]) -> Options:
         mcp=reader.flag("mcp", False),
     )
     if found.prompt == "file" and not any("{prompt_file}" in text for text in _flat(command)):
-        raise fault("prompt", "is file, but no argument of the command names {prompt_file}")
+        raise invalid("prompt", "is file, but no argument of the command names {prompt_file}")
     return found
 
 
-def fault(option: str, message: str) -> ConfigurationError:
+def invalid(option: str, message: str) -> ConfigurationError:
     return ConfigurationError(f"The option {option} of this command-line agent {message}.")
 
 
@@ -118,62 +118,62 @@ class _Reader:
         self.given = given
         known = set(Options.__dataclass_fields__) | _ELSEWHERE
         if unknown := given.keys() - known:
-            raise fault(sorted(unknown)[0], "is not known")
+            raise invalid(sorted(unknown)[0], "is not known")
 
     def command(self) -> tuple[Part, ...]:
         parts = self.given.get("command")
         if not isinstance(parts, list) or not parts or not isinstance(parts[0], str) or not parts[0]:
-            raise fault("command", "must be a list that begins with the program")
+            raise invalid("command", "must be a list that begins with the program")
         for part in parts:
             texts = part if isinstance(part, list) else [part]
             if not all(isinstance(text, str) for text in texts):
-                raise fault("command", "must consist of texts and lists of texts")
+                raise invalid("command", "must consist of texts and lists of texts")
             self._check_places("command", texts)
         if places_in(parts[0]):
-            raise fault("command", "must name its program without placeholders")
+            raise invalid("command", "must name its program without placeholders")
         return tuple(tuple(part) if isinstance(part, list) else part for part in parts)
 
     def texts(self, name: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
         found = self.given.get(name, list(default))
         if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-            raise fault(name, "must be a list of texts")
+            raise invalid(name, "must be a list of texts")
         self._check_places(name, found)
         return tuple(found)
 
     def names(self, name: str) -> tuple[str, ...]:
         found = self.texts(name)
         if not all(_NAME.fullmatch(text) for text in found):
-            raise fault(name, "must be a list of names of variables")
+            raise invalid(name, "must be a list of names of variables")
         return found
 
     def text(self, name: str) -> str | None:
         found = self.given.get(name)
         if found is not None and (not isinstance(found, str) or not found):
-            raise fault(name, "must be text")
+            raise invalid(name, "must be text")
         return found
 
     def name(self, name: str) -> str | None:
         found = self.text(name)
         if found is not None and not _NAME.fullmatch(found):
-            raise fault(name, "must be the name of a variable")
+            raise invalid(name, "must be the name of a variable")
         return found
 
     def one_of(self, name: str, choices: tuple[str, ...], default: str) -> str:
         found = self.given.get(name, default)
         if found not in choices:
-            raise fault(name, f"must be one of {', '.join(choices)}")
+            raise invalid(name, f"must be one of {', '.join(choices)}")
         return str(found)
 
     def mapping(self, name: str) -> Mapping[str, str]:
         found = self.given.get(name, {})
         if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-            raise fault(name, "must be an object of texts")
+            raise invalid(name, "must be an object of texts")
         return found
 
     def variables(self) -> Mapping[str, str]:
         found = self.mapping("variables")
         if not all(_NAME.fullmatch(name) for name in found):
-            raise fault("variables", "must name variables")
+            raise invalid("variables", "must name variables")
         return found
 
     def pattern(self, name: str) -> re.Pattern[str] | None:
@@ -181,36 +181,36 @@ class _Reader:
         try:
             return re.compile(found, re.IGNORECASE) if found else None
         except re.error as error:
-            raise fault(name, f"is no regular expression: {error}") from error
+            raise invalid(name, f"is no regular expression: {error}") from error
 
     def codes(self, name: str) -> frozenset[int]:
         found = self.given.get(name, [])
         if not isinstance(found, list) or not all(type(code) is int and 0 < code < 256 for code in found):
-            raise fault(name, "must be a list of exit codes from 1 to 255")
+            raise invalid(name, "must be a list of exit codes from 1 to 255")
         return frozenset(found)
 
     def number(self, name: str, default: float, least: float, most: float) -> float:
         found = self.given.get(name, default)
         if isinstance(found, bool) or not isinstance(found, int | float) or not least <= found <= most:
-            raise fault(name, f"must be a number from {least:g} to {most:g}")
+            raise invalid(name, f"must be a number from {least:g} to {most:g}")
         return float(found)
 
     def flag(self, name: str, default: bool) -> bool:
         found = self.given.get(name, default)
         if not isinstance(found, bool):
-            raise fault(name, "must be true or false")
+            raise invalid(name, "must be true or false")
         return found
 
     def limits(self) -> Limits:
         found = self.given.get("limits", {})
         if not isinstance(found, dict) or found.keys() - {"memory_mb", "cpu_seconds", "nice"}:
-            raise fault("limits", "may have memory_mb, cpu_seconds and nice")
+            raise invalid("limits", "may have memory_mb, cpu_seconds and nice")
         for name, value in found.items():
             if type(value) is not int or not (0 <= value <= 19 if name == "nice" else value > 0):
-                raise fault(f"limits.{name}", "must be a whole number above 0, nice from 0 to 19")
+                raise invalid(f"limits.{name}", "must be a whole number above 0, nice from 0 to 19")
         return Limits(**found)
 
     def _check_places(self, name: str, texts: list[str]) -> None:
         for text in texts:
             if unknown := set(places_in(text)) - PLACEHOLDERS:
-                raise fault(name, f"has the unknown placeholder {{{sorted(unknown)[0]}}}")
+                raise invalid(name, f"has the unknown placeholder {{{sorted(unknown)[0]}}}")

@@ -34,7 +34,7 @@ import orjson
 from django.conf import settings
 
 from agents.command_line import users
-from agents.command_line.options import Options, fault
+from agents.command_line.options import Options, invalid
 from agents.command_line.processes import kill_all_of
 from agents.command_line.users import OwnUser
 from agents.contracts import AgentRequest
@@ -250,7 +250,7 @@ def repository_of(chosen: Options, params: Mapping[str, Any]) -> Path | None:
         return None
     path = Path(os.path.realpath(given))
     if path not in {Path(os.path.realpath(allowed)) for allowed in settings.ORCHESTRATOR_CLI_REPOSITORIES}:
-        raise fault("repository", "is not among ORCHESTRATOR_CLI_REPOSITORIES")
+        raise invalid("repository", "is not among ORCHESTRATOR_CLI_REPOSITORIES")
     return path
 
 

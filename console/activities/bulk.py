@@ -63,7 +63,7 @@ class Preview:
 
 
 def preview(tenant_id: UUID, query: str) -> Preview:
-    """Count and show what would be dealt with. Raises `QueryFault`, `NotAsked`."""
+    """Count and show what would be dealt with. Raises `QueryError`, `NotAsked`."""
     with tenant_scope(tenant_id):
         rows = _found(tenant_id, query)
         sample = rows.only("id", "name", "status", "agent_role", "human_role")
@@ -80,7 +80,7 @@ def preview(tenant_id: UUID, query: str) -> Preview:
 
 
 def start(who: Principal, query: str, sent: Mapping[str, Any]) -> BulkJob:
-    """Begin, if they still are those that the person has seen counted. Raises `QueryFault`, `NotAsked`, and what bulk jobs refuse."""
+    """Begin, if they still are those that the person has seen counted. Raises `QueryError`, `NotAsked`, and what bulk jobs refuse."""
     action, arguments = _read(sent)
     expected = str(sent.get("expected", ""))
     if not expected.isdecimal():

@@ -15,7 +15,7 @@ from activities.models import Activity
 from activities.models.activity import in_status
 from activities.selectors import TEXTS, Wanted
 from activities.states import LinkKind
-from console.activities.query_language import Condition, QueryFault, parse
+from console.activities.query_language import Condition, QueryError, parse
 from console.labels import band
 from console.page import Cursor, page_of
 from tenants import clock
@@ -62,12 +62,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What the list shows. `fault` says what is wrong with the query; then there are no rows."""
+    """What the list shows. `error` says what is wrong with the query; then there are no rows."""
 
     query: str
     rows: Sequence[Row]
     after: Cursor | None
-    fault: QueryFault | None = None
+    error: QueryError | None = None
     is_first: bool = True
 
     @property
@@ -80,12 +80,12 @@ class Listing:
         return not self.query
 
     @property
-    def before_fault(self) -> str:
-        return self.query[: self.fault.position - 1] if self.fault else ""
+    def before_error(self) -> str:
+        return self.query[: self.error.position - 1] if self.error else ""
 
     @property
-    def at_fault(self) -> str:
-        return self.query[self.fault.position - 1 :] if self.fault else ""
+    def at_error(self) -> str:
+        return self.query[self.error.position - 1 :] if self.error else ""
 
 
 def listing(tenant_id: UUID, query: str, after: Any = "") -> Listing:
@@ -93,8 +93,8 @@ def listing(tenant_id: UUID, query: str, after: Any = "") -> Listing:
     query = query.strip()
     try:
         conditions = parse(query)
-    except QueryFault as fault:
-        return Listing(query, (), None, fault)
+    except QueryError as error:
+        return Listing(query, (), None, error)
     place = Cursor.read(str(after)) if after else None
     with tenant_scope(tenant_id):
         rows = found_by(tenant_id, conditions).defer("input", "retry", "metadata")

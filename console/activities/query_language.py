@@ -1,7 +1,7 @@
 """The language in which people say which activities they look for: `status:failed role:seo age:<2h name:"home page"`.
 
 Conditions stand beside each other and all hold. A word without a field is looked for in names, descriptions, params, metadata and errors;
-a minus before a condition turns it round; several values of one field stand between commas. Pure: text in, conditions out, or a fault that
+a minus before a condition turns it round; several values of one field stand between commas. Pure: text in, conditions out, or an error that
 says where it is.
 """
 
@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 )
 
 
-class QueryFault(ValueError):
+class QueryError(ValueError):
     """What is wrong with a query. `position` counts its characters from 1."""
 
     def __init__(self, message: str, position: int) -> None:
@@ -55,14 +55,14 @@ class Condition:
 
 
 def parse(text: str) -> list[Condition]:
-    """The conditions in their order. Raises `QueryFault`."""
+    """The conditions in their order. Raises `QueryError`."""
     if len(text) > LONGEST:
-        raise QueryFault(f"A query has at most {LONGEST} characters.", LONGEST + 1)
+        raise QueryError(f"A query has at most {LONGEST} characters.", LONGEST + 1)
     if "\x00" in text:
-        raise QueryFault("This character cannot be looked for.", text.index("\x00") + 1)
+        raise QueryError("This character cannot be looked for.", text.index("\x00") + 1)
     found = list(_conditions(text))
     if len(found) > MOST:
-        raise QueryFault(f"A query has at most {MOST} conditions.", len(text))
+        raise QueryError(f"A query has at most {MOST} conditions.", len(text))
     return found
 
 
@@ -74,9 +74,9 @@ def _conditions(text: str) -> Iterator[Condition]:
             continue
         token = _TOKEN.match(text, at)
         if token is None or token.end() == at:
-            raise QueryFault(f"{text[at]!r} is not expected here.", at + 1)
+            raise QueryError(f"{text[at]!r} is not expected here.", at + 1)
         if token.end() < len(text) and not text[token.end()].isspace():
-            raise QueryFault("A space is missing here.", token.end() + 1)
+            raise QueryError("A space is missing here.", token.end() + 1)
         yield _condition(token)
         at = token.end()
 
@@ -87,21 +87,21 @@ def _condition(token: re.Match[str]) -> Condition:
     negated = token["minus"] is not None
     if not field:
         if not value:
-            raise QueryFault("A word is missing here.", token.start("value") + 1)
+            raise QueryError("A word is missing here.", token.start("value") + 1)
         return Condition("words", value, negated=negated)
     reader = FIELDS.get(field)
     if reader is None:
-        raise QueryFault(_unknown(field), token.start("field") + 1)
+        raise QueryError(_unknown(field), token.start("field") + 1)
     if not value:
-        raise QueryFault(f"{field}: needs a value.", token.start("value") + 1)
+        raise QueryError(f"{field}: needs a value.", token.start("value") + 1)
     if operator and field not in COMPARED:
-        raise QueryFault(f"{field} cannot be compared with {operator}.", token.start("operator") + 1)
+        raise QueryError(f"{field} cannot be compared with {operator}.", token.start("operator") + 1)
     try:
         read = reader(value)
-    except ValueError as fault:
-        raise QueryFault(f"{field}: {fault}", token.start("value") + 1) from fault
+    except ValueError as error:
+        raise QueryError(f"{field}: {error}", token.start("value") + 1) from error
     if field == "age" and not operator:
-        raise QueryFault("age: needs < for younger or > for older.", token.start("value") + 1)
+        raise QueryError("age: needs < for younger or > for older.", token.start("value") + 1)
     return Condition(field, read, operator, negated)
 
 
@@ -110,7 +110,7 @@ def _unquoted(token: re.Match[str]) -> str:
     if not value.startswith('"'):
         return value
     if len(value) < 2 or not value.endswith('"'):
-        raise QueryFault("The closing quotation mark is missing.", token.start("value") + 1)
+        raise QueryError("The closing quotation mark is missing.", token.start("value") + 1)
     return value[1:-1]
 
 

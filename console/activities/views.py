@@ -21,7 +21,7 @@ from console.activities import bulk
 from console.activities.bulk import NotAsked
 from console.activities.detail import detail, log_of, tail_of, texts, watched
 from console.activities.listing import listing
-from console.activities.query_language import QueryFault
+from console.activities.query_language import QueryError
 from console.inbox.items import Refused
 from console.inbox.listing import parts_wanted
 from console.internal_api import ApiForm, JsonField, Reply, call_api
@@ -37,7 +37,7 @@ def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What a query finds, newest first."""
     found = listing(visit.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
     context = {"listing": found, "may_operate": _may_operate(visit)}
-    return shown(request, visit, "console/activities/list.html", context, status=400 if found.fault else 200)
+    return shown(request, visit, "console/activities/list.html", context, status=400 if found.error else 200)
 
 
 @page("activities", (*LOOKING, *ACTING), least=Role.OPERATOR)
@@ -104,23 +104,23 @@ def both_texts(request: HttpRequest, visit: PageContext, activity_id: UUID) -> H
 @page("activities", (*LOOKING, *ACTING), least=Role.OPERATOR)
 def many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What a query finds is counted and shown; a POST deals with all of it."""
-    query, fault, status = request.GET.get("q", "").strip(), "", 200
+    query, error, status = request.GET.get("q", "").strip(), "", 200
     try:
         if request.method == "POST":
             started = bulk.start(visit.who, query, request.POST)
             return redirect(f"{reverse('console:activities_bulk_job', args=[started.pk])}?{visit.query}")
     except (NotAsked, ActivityError) as refusal:
-        fault, status = str(refusal), refusal.status
-    except QueryFault:
-        return _back_to_the_fault(visit, query)
+        error, status = str(refusal), refusal.status
+    except QueryError:
+        return _back_to_the_error(visit, query)
     try:
         context = {
             "preview": bulk.preview(visit.tenant_id, query),
-            "fault": fault,
-            "sent": request.POST if fault else {},
+            "error": error,
+            "sent": request.POST if error else {},
         }
-    except (QueryFault, NotAsked):
-        return _back_to_the_fault(visit, query)
+    except (QueryError, NotAsked):
+        return _back_to_the_error(visit, query)
     return shown(request, visit, "console/activities/many.html", context, status=status)
 
 
@@ -151,7 +151,7 @@ def _may_operate(visit: PageContext) -> bool:
     return visit.who.role.includes(Role.OPERATOR)
 
 
-def _back_to_the_fault(visit: PageContext, query: str) -> HttpResponse:
+def _back_to_the_error(visit: PageContext, query: str) -> HttpResponse:
     """The list says what is wrong with a query, and where."""
     return redirect(f"{reverse('console:activities')}?{visit.query}&{urlencode({'q': query})}")
 
@@ -269,5 +269,5 @@ class NewActivityForm(ApiForm):
         return body | ({"input": {"content": given["content"]}} if given["content"].strip() else {})
 
     def blame(self, reply: Reply) -> None:
-        told = {_STANDS_IN.get(path, path): message for path, message in reply.faults.items()}
+        told = {_STANDS_IN.get(path, path): message for path, message in reply.errors.items()}
         super().blame(Reply(reply.status, reply.data, told))

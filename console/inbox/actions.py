@@ -79,8 +79,8 @@ def read(sent: Mapping[str, Any]) -> tuple[int, Answer]:
     """The version of the item that the form was shown with, and what it says. Raises `Refused`."""
     form = AnswerForm(sent)
     if not form.is_valid():
-        field, faults = next(iter(form.errors.items()))
-        raise Refused(" ".join(str(fault) for fault in faults), status=400, field=str(field))
+        field, errors = next(iter(form.errors.items()))
+        raise Refused(" ".join(str(error) for error in errors), status=400, field=str(field))
     given = dict(form.cleaned_data)
     return given.pop("shown"), Answer(**given)
 
@@ -260,8 +260,8 @@ class AnswerForm(forms.Form):
         else:
             try:
                 return _short_enough(edited)
-            except forms.ValidationError as fault:
-                self.add_error("edited", fault)
+            except forms.ValidationError as error:
+                self.add_error("edited", error)
         return ""
 
 

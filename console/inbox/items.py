@@ -101,7 +101,7 @@ BUSY = "Many answers met at the same moment, and this one was given up. Nothing 
 
 
 class Refused(Exception):
-    """Nothing was done, and why. `status` is the HTTP status of the page that says so, `field` what of the form is at fault."""
+    """Nothing was done, and why. `status` is the HTTP status of the page that says so, `field` what of the form is that is wrong."""
 
     def __init__(self, reason: str, *, status: int = 409, field: str = "") -> None:
         super().__init__(reason)

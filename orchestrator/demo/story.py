@@ -78,7 +78,7 @@ def follow_runs(
         time.sleep(POLL_SECONDS)
     for agency in agencies:
         if agency.run["status"] != "completed":
-            raise DemoFailed(f"The run of {agency.name} {agency.run['status']}: {_faults(agency)}")
+            raise DemoFailed(f"The run of {agency.name} {agency.run['status']}: {_errors(agency)}")
 
 
 def _look(agency: Agency) -> None:
@@ -103,7 +103,7 @@ def _decide(agency: Agency) -> None:
         agency.decisions[judged["step"], judged["round"]] = agency.log[-1]
 
 
-def _faults(agency: Agency) -> str:
+def _errors(agency: Agency) -> str:
     failed = [
         activity
         for activity in agency.activities.values()

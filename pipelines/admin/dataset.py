@@ -24,7 +24,7 @@ from unfold.decorators import action, display
 from pipelines import datasets, keys
 from pipelines.data_sources import Source
 from pipelines.datasets import Declaration, Filled, Given
-from pipelines.definition.faults import DefinitionError
+from pipelines.definition.errors import DefinitionError
 from pipelines.exceptions import PipelineError
 from pipelines.models import Dataset, DatasetRow
 from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, TenantFilter, as_json, page_of
@@ -68,7 +68,7 @@ def page(request: HttpRequest, dataset: Dataset, context: dict[str, Any], *, don
                 return done(request, dataset, _in_words(filled, "were"))
             shown["preview"] = _preview(request, dataset, replace)
         except DefinitionError as error:
-            shown["faults"] = error.faults
+            shown["faults"] = error.errors
         except (PipelineError, _Refused) as error:
             shown["refusal"] = str(error)
     return TemplateResponse(request, TEMPLATE, {**context, **shown})
@@ -132,8 +132,8 @@ class DatasetForm(forms.ModelForm):
             try:
                 self._try(values)
             except DefinitionError as error:
-                for fault in error.faults:
-                    self._add(fault.path, fault.message)
+                for problem in error.errors:
+                    self._add(problem.path, problem.message)
             except PipelineError as error:
                 self.add_error(None, str(error))
         return values
@@ -162,12 +162,12 @@ class DatasetForm(forms.ModelForm):
 def save(dataset: Dataset, tenant_id: Any, values: Mapping[str, Any]) -> Dataset:
     """As the API does it."""
     source = values["source"] if dataset._state.adding else dataset.source
-    fault = datasets.fault_of_location(source, values["location"])
+    error = datasets.error_of_location(source, values["location"])
     if dataset._state.adding:
         given = {name: values[name] for name in ("name", "fields", "source", "location", "description")}
-        return datasets.create(tenant_id, Declaration(**given, location_fault=fault))
+        return datasets.create(tenant_id, Declaration(**given, location_error=error))
     given = {name: values[name] for name in ("fields", "location", "description")}
-    return datasets.change(tenant_id, dataset.pk, **given, location_fault=fault)
+    return datasets.change(tenant_id, dataset.pk, **given, location_error=error)
 
 
 @admin.register(Dataset)

@@ -194,9 +194,9 @@ class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
     list_select_related = ("deliverable",)
     search_fields = ("deliverable__key", "deliverable__name", "tenant__slug")
     ordering = ("-starts_on", "-pk")
-    stands_for = {"faults": "plan_faults", "risk": "at_risk_reason"}
+    stands_for = {"shown_errors": "plan_faults", "risk": "at_risk_reason"}
     fields = (
-        "deliverable_link", "tenant", "starts_on", "ends_on", "state", "progress", "risk", "planner_link", "faults",
+        "deliverable_link", "tenant", "starts_on", "ends_on", "state", "progress", "risk", "planner_link", "shown_errors",
         "plan_text", "created_at", "ended_at", "id",
     )  # fmt: skip
     inlines = (RunInline,)
@@ -234,9 +234,9 @@ class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
         )
 
     @display(description="What was wrong with the last plan")
-    def faults(self, period: DeliverablePeriod) -> SafeString:
-        faults = ((fault["path"], fault["message"]) for fault in period.plan_faults)
-        return format_html('<ul class="orc-faults">{}</ul>', format_html_join("", "<li>{} {}</li>", faults))
+    def shown_errors(self, period: DeliverablePeriod) -> SafeString:
+        errors = ((error["path"], error["message"]) for error in period.plan_faults)
+        return format_html('<ul class="orc-faults">{}</ul>', format_html_join("", "<li>{} {}</li>", errors))
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         found = self.get_object(request, object_id)

@@ -133,7 +133,7 @@ class ScheduleExecutionAdmin(ExecutionColumns, ActionsAdmin, RecordAdmin):
     list_filter = (TenantFilter, "status")
     search_fields = ("schedule_name", "tenant__slug")
     fields = (
-        "schedule_link", "schedule_name", "tenant", "nominal_at", "state", "counts", "faults", "figures", "frozen", "created_by",
+        "schedule_link", "schedule_name", "tenant", "nominal_at", "state", "counts", "shown_errors", "figures", "frozen", "created_by",
         "started_at", "expanded_at", "finished_at", "id",
     )  # fmt: skip
     inlines = (JobInline,)
@@ -142,7 +142,7 @@ class ScheduleExecutionAdmin(ExecutionColumns, ActionsAdmin, RecordAdmin):
     schedule_link = link_of(
         "schedule_id", Schedule, "Schedule", text=lambda execution: execution.schedule_name
     )
-    faults = json_of("errors", "Errors")
+    shown_errors = json_of("errors", "Errors")
     figures = json_of("metadata", "Figures")
     frozen = json_of("definition", "The schedule as it was then")
 

@@ -50,7 +50,7 @@ from tenants.models import Tenant
 
 # A pipeline's definition in a form: as text, and with scripts as a list of steps beside it that is kept in step with the text.
 #
-# Every fault is named by its path, and saving makes a new version. The text alone is sent and saved, so nothing is lost without scripts.
+# Every error is named by its path, and saving makes a new version. The text alone is sent and saved, so nothing is lost without scripts.
 
 
 CHECK = "_check"  # the button of a browser without scripts
@@ -126,7 +126,7 @@ class PipelineForm(forms.ModelForm):
             try:
                 self._check(tenant.pk, values["definition"])
             except DefinitionError as error:
-                self.add_error("definition", [ValidationError(str(fault)) for fault in error.faults])
+                self.add_error("definition", [ValidationError(str(problem)) for problem in error.errors])
         if CHECK in self.data and not self.errors:
             self.add_error(None, "Checked and not saved: there is nothing wrong with it.")
         return values
@@ -393,7 +393,7 @@ def _uuid(text: str | None) -> UUID | None:
         return None
 
 
-# Checks a definition that is being edited, before anything is saved: its faults by path, its picture, and the other form of it.
+# Checks a definition that is being edited, before anything is saved: its errors by path, its picture, and the other form of it.
 #
 # The editor sends either the text or the list of steps and gets back both, so the browser needs to understand neither YAML nor the rules.
 
@@ -404,8 +404,8 @@ NO_TENANT = "Choose the tenant, whose templates and roles it is checked with."
 def check(text: str, *, tenant_id: UUID | None, pipeline_id: UUID | None) -> dict[str, Any]:
     """What the editor shows. Nothing is changed.
 
-    `definition` and `text` are the same in two forms, null when the text cannot be read; `svg` is null while there are faults. `missing`
-    says what has to be chosen before it can be checked, which is not a fault of the definition.
+    `definition` and `text` are the same in two forms, null when the text cannot be read; `svg` is null while there are errors. `missing`
+    says what has to be chosen before it can be checked, which is not an error of the definition.
     """
     answer: dict[str, Any] = {
         "definition": None,
@@ -423,7 +423,7 @@ def check(text: str, *, tenant_id: UUID | None, pipeline_id: UUID | None) -> dic
         with tenant_scope(tenant_id):
             _check(data, answer, tenant_id=tenant_id, pipeline_id=pipeline_id)
     except DefinitionError as error:
-        answer["faults"] = [{"path": fault.path, "message": fault.message} for fault in error.faults]
+        answer["faults"] = [{"path": problem.path, "message": problem.message} for problem in error.errors]
     return answer
 
 
@@ -436,8 +436,8 @@ def _check(
     own = Pipeline.objects.for_tenant(tenant_id)
     present = own.filter(pk=pipeline_id).first() if pipeline_id else None
     if present is not None and present.key != definition.key:
-        fault = f"must stay {present.key!r}; another key is another pipeline"
-        answer["faults"] = [{"path": "key", "message": fault}]
+        error = f"must stay {present.key!r}; another key is another pipeline"
+        answer["faults"] = [{"path": "key", "message": error}]
     elif present is None and own.filter(key=definition.key).exists():
         answer["faults"] = [
             {"path": "key", "message": f"there is another pipeline {definition.key!r} already"}

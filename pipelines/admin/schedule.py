@@ -129,7 +129,7 @@ class ScheduleForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.members: dict[str, Any] = {}  # what has been filled in, once it has been read
-        self.judged: set[str] = set()  # fields whose faults are the schedule's, not those of what was typed
+        self.judged: set[str] = set()  # fields whose errors are the schedule's, not those of what was typed
         super().__init__(*args, **kwargs)
         schedule = self.instance
         if schedule._state.adding:
@@ -145,7 +145,7 @@ class ScheduleForm(forms.ModelForm):
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
         tenant = self.tenant
-        self.members = self._members()  # before a fault takes the value of its field away
+        self.members = self._members()  # before a error takes the value of its field away
         if tenant is None:
             return values
         with tenant_scope(tenant.pk):
@@ -154,11 +154,11 @@ class ScheduleForm(forms.ModelForm):
             same = Schedule.objects.for_tenant(tenant.pk).filter(name=name).exclude(pk=self.instance.pk)
             if name and same.exists():
                 self.add_error("name", f"There is a schedule {name!r} already.")
-        for fault in (*checked.faults, *checked.faults_of_work):
-            field = self.field_of(fault.path)
+        for error in (*checked.errors, *checked.errors_of_work):
+            field = self.field_of(error.path)
             if field is None or field in self.judged or field not in self.errors:
                 self.judged |= {field} if field else set()
-                self.add_error(field, str(fault) if field is None or fault.path != field else fault.message)
+                self.add_error(field, str(error) if field is None or error.path != field else error.message)
         return values
 
     def _post_clean(self) -> None:
@@ -194,7 +194,7 @@ class ScheduleForm(forms.ModelForm):
         return self._without_the_other_kind(found)
 
     def field_of(self, path: str) -> str | None:
-        """The field at which a fault is shown; None for the top of the form."""
+        """The field at which an error is shown; None for the top of the form."""
         first = path.replace("[", ".").partition(".")[0]
         if first == "retry":
             return f"retry_{path.partition('.')[2]}" if "." in path else "retry_max_attempts"
@@ -461,7 +461,7 @@ def preview_of(request: HttpRequest) -> dict[str, Any]:
     try:
         found = preview.of_members(tenant.pk, form.members, from_now=True, present=present)
     except InvalidSchedule as refusal:
-        errors = [{"path": fault.path, "message": fault.message} for fault in refusal.faults]
+        errors = [{"path": error.path, "message": error.message} for error in refusal.errors]
         return {"unread": unread, "errors": errors}
     return {
         "unread": unread,

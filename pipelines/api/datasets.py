@@ -180,7 +180,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "partial_update", "destroy"), Role.ADMIN
     )
-    location_fault: str | None = None
+    location_error: str | None = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Looks the name of an address up before the transaction of the request begins."""
@@ -188,13 +188,13 @@ class DatasetViewSet(LargeBodies, VersionedResource):
         body: Any = request.data if request.method in ("POST", "PUT", "PATCH") else None
         if isinstance(body, dict) and isinstance(body.get("location"), str):
             source = body.get("source", Source.API)  # a change need not say it
-            self.location_fault = datasets.fault_of_location(source, body["location"].strip())
+            self.location_error = datasets.error_of_location(source, body["location"].strip())
 
     @creation("Make a dataset, with its first rows", NewDatasetSerializer, DatasetSerializer)
     def create(self, request: Request) -> Response:
         """Rows of the source `cache` are gone after a while; those of `api` and `file` are read where they are."""
         body = read(NewDatasetSerializer, request.data)
-        made = datasets.create(self.tenant_id, Declaration(**body, location_fault=self.location_fault))
+        made = datasets.create(self.tenant_id, Declaration(**body, location_error=self.location_error))
         return self.created(made)
 
     @change("Change a dataset", DatasetBodySerializer, DatasetSerializer, refusals=(404, 409))
@@ -202,13 +202,13 @@ class DatasetViewSet(LargeBodies, VersionedResource):
         """Rows that are not given stay, and must fit the new fields; what they hold in a field that goes is dropped."""
         dataset = self.get_object()
         body = {"location": "", "description": "", **read(DatasetBodySerializer, request.data)}
-        faults = [
+        errors = [
             (member, f"cannot be changed: it is {getattr(dataset, member)}")
             for member in ("name", "source")
             if body.pop(member, getattr(dataset, member)) != getattr(dataset, member)
         ]
-        if faults:
-            raise InvalidRequest(faults)
+        if errors:
+            raise InvalidRequest(errors)
         return self._changed(dataset, body)
 
     @change(
@@ -229,7 +229,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
         return Response(status=204)
 
     def _changed(self, dataset: Dataset, body: dict[str, Any]) -> Response:
-        changed = datasets.change(self.tenant_id, dataset.pk, **body, location_fault=self.location_fault)
+        changed = datasets.change(self.tenant_id, dataset.pk, **body, location_error=self.location_error)
         return Response(self.shown(changed))
 
 
@@ -266,15 +266,15 @@ class FileParser(MultiPartParser):
             form = super().parse(stream, media_type, parser_context)
         except MultiPartParserError as error:
             raise InvalidRequest([("", "the form cannot be read")]) from error
-        faults = [
+        errors = [
             (name, "is not a member of this form") for name in (*form.data, *form.files) if name != FILE
         ]
         if FILE not in form.files:
-            faults.append((FILE, "is required: a file of CSV or JSON"))
+            errors.append((FILE, "is required: a file of CSV or JSON"))
         elif len(form.files.getlist(FILE)) > 1:
-            faults.append((FILE, "is given more than once"))
-        if faults:
-            raise InvalidRequest(faults)
+            errors.append((FILE, "is given more than once"))
+        if errors:
+            raise InvalidRequest(errors)
         file: Any = form.files[FILE]
         raw = _within(file.read(limit + 1), limit)
         kind = _kind_of(file)

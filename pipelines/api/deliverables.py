@@ -177,8 +177,8 @@ class PeriodViewSet(DigestEtag, Resource):
         try:
             deliverables.take_up(self.tenant_id, pk, body["plan"], actor=actor)
         except PlanInvalid as refusal:
-            faults = [(_below_plan(fault.path), fault.message) for fault in refusal.faults]
-            raise InvalidRequest(faults, code=refusal.code) from refusal
+            errors = [(_below_plan(error.path), error.message) for error in refusal.errors]
+            raise InvalidRequest(errors, code=refusal.code) from refusal
         return Response(shown_period(self.tenant_id, pk))
 
 
@@ -267,13 +267,13 @@ class DeliverableBodySerializer(StrictSerializer):
 
     def validate_pipelines(self, keys: list[str]) -> list[str]:
         unknown = deliverables.unknown_pipelines(self.context["tenant_id"], keys)
-        faults = {
+        errors = {
             place: [f"there is no pipeline {key!r}"] if key in unknown else ["is named twice"]
             for place, key in enumerate(keys)
             if key in unknown or key in keys[:place]
         }
-        if faults:
-            raise serializers.ValidationError(faults)  # type: ignore[arg-type]  # by place, as for children of a list
+        if errors:
+            raise serializers.ValidationError(errors)  # type: ignore[arg-type]  # by place, as for children of a list
         return keys
 
 

@@ -22,7 +22,7 @@ from pipelines.api.runs import RUNS, PipelineRunSerializer, shown_run
 from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
 from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import ActivityTemplate, Pipeline
-from pipelines.subjects import faults_of_labels
+from pipelines.subjects import errors_of_labels
 from pipelines.submission import NewRun, start_run
 from tenants import pausing
 from tenants.api.documentation import change, creation, operation
@@ -41,7 +41,7 @@ from tenants.api.serializers import (
     read,
 )
 from tenants.models import PauseKind, Role
-from tenants.plain_names import LONGEST_NAME, fault_of_name
+from tenants.plain_names import LONGEST_NAME, error_of_name
 
 PIPELINES = "/api/v1/pipelines/"
 TEMPLATES = "/api/v1/templates/"
@@ -103,9 +103,9 @@ class LabelsField(serializers.DictField):
     child = serializers.CharField()
 
     def to_internal_value(self, data: Any) -> Any:
-        if faults := list(faults_of_labels(data)):
+        if errors := list(errors_of_labels(data)):
             raise serializers.ValidationError(
-                {name: [text] for name, text in faults if name} or [faults[0][1]]
+                {name: [text] for name, text in errors if name} or [errors[0][1]]
             )
         return data
 
@@ -125,8 +125,8 @@ class NewRunSerializer(StrictSerializer):
     input = GivenInputSerializer(**OPTIONAL)
 
     def validate_name(self, name: str | None) -> str | None:
-        if name and (fault := fault_of_name(name)):
-            raise serializers.ValidationError(fault)
+        if name and (error := error_of_name(name)):
+            raise serializers.ValidationError(error)
         return name
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -268,17 +268,17 @@ class TemplateBodySerializer(StrictSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         agent, human = attrs.get("agent_role"), attrs.get("human_role")
-        faults: dict[str, list[str]] = {}
+        errors: dict[str, list[str]] = {}
         if agent and human:
-            faults["human_role"] = ["cannot be given together with agent_role"]
+            errors["human_role"] = ["cannot be given together with agent_role"]
         if agent and agent not in configuration.known_roles():
-            faults["agent_role"] = [f"{agent!r} is no role of the registry; GET /api/v1/agents/ lists them"]
+            errors["agent_role"] = [f"{agent!r} is no role of the registry; GET /api/v1/agents/ lists them"]
         if attrs.get("is_approval_gate") and (agent or attrs.get("requires_approval")):
-            faults["is_approval_gate"] = ["is for a person's work"]
+            errors["is_approval_gate"] = ["is for a person's work"]
         if attrs.get("requires_approval") and human:
-            faults["requires_approval"] = ["is for an agent's work"]
-        if faults:
-            raise serializers.ValidationError(faults)
+            errors["requires_approval"] = ["is for an agent's work"]
+        if errors:
+            raise serializers.ValidationError(errors)
         return attrs
 
 

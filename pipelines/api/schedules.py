@@ -319,18 +319,18 @@ class UnsavedPreview(Preview):
 def _asked(request: Request, view: TenantView) -> tuple[int, datetime | None]:
     """How many times, and from when on. Raises `InvalidRequest`."""
     refuse_unknown(request, view)
-    faults: list[tuple[str, str]] = []
+    errors: list[tuple[str, str]] = []
     text = request.query_params.get("count", str(preview.USUAL))
     count = int(text) if text.isascii() and text.isdigit() and len(text) <= 3 else 0
     if not 1 <= count <= preview.MOST:
-        faults.append(("count", f"must be a whole number from 1 to {preview.MOST}"))
-    after = _moment(request.query_params.get("after"), faults)
-    if faults:
-        raise InvalidRequest(faults)
+        errors.append(("count", f"must be a whole number from 1 to {preview.MOST}"))
+    after = _moment(request.query_params.get("after"), errors)
+    if errors:
+        raise InvalidRequest(errors)
     return count, after
 
 
-def _moment(text: str | None, faults: list[tuple[str, str]]) -> datetime | None:
+def _moment(text: str | None, errors: list[tuple[str, str]]) -> datetime | None:
     if text is None:
         return None
     try:
@@ -338,6 +338,6 @@ def _moment(text: str | None, faults: list[tuple[str, str]]) -> datetime | None:
     except ValueError:
         found = None
     if found is None or found.tzinfo is None:
-        faults.append(("after", "must be a time such as 2026-05-01T09:30:00Z"))
+        errors.append(("after", "must be a time such as 2026-05-01T09:30:00Z"))
         return None
     return found

@@ -120,16 +120,16 @@ class UsageReport(TenantView):
 
 
 class _Wanted:
-    """The query string, read. Raises `InvalidRequest` naming every fault."""
+    """The query string, read. Raises `InvalidRequest` naming every error."""
 
     def __init__(self, request: Request) -> None:
-        self._given, self._faults = request.query_params, list[tuple[str, str]]()
+        self._given, self._errors = request.query_params, list[tuple[str, str]]()
         self.group_by = self._dimensions()
         self.first, self.last = self._day("from"), self._day("to")
         self.limit = self._limit()
         self.conditions = {DIMENSIONS[name]: self._value(name) for name in NARROWED_BY if name in self._given}
-        if self._faults:
-            raise InvalidRequest(self._faults)
+        if self._errors:
+            raise InvalidRequest(self._errors)
 
     def narrowed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         if "pipeline" in self.group_by or "pipeline" in self.conditions:
@@ -147,7 +147,7 @@ class _Wanted:
         names = [name for name in self._given.get("group_by", "").split(",") if name]
         unknown = [name for name in names if name not in DIMENSIONS]
         if unknown or len(set(names)) < len(names):
-            self._faults.append(("group_by", f"must be some of {', '.join(DIMENSIONS)}, each once"))
+            self._errors.append(("group_by", f"must be some of {', '.join(DIMENSIONS)}, each once"))
         return [name for name in names if name in DIMENSIONS]
 
     def _day(self, name: str) -> date | None:
@@ -155,13 +155,13 @@ class _Wanted:
         try:
             return None if text is None else date.fromisoformat(text)
         except ValueError:
-            self._faults.append((name, "must be a day such as 2026-05-01"))
+            self._errors.append((name, "must be a day such as 2026-05-01"))
             return None
 
     def _limit(self) -> int:
         text = self._given.get("limit", str(USUAL_GROUPS))
         if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_GROUPS):
-            self._faults.append(("limit", f"must be a whole number from 1 to {MOST_GROUPS}"))
+            self._errors.append(("limit", f"must be a whole number from 1 to {MOST_GROUPS}"))
             return USUAL_GROUPS
         return int(text)
 
@@ -172,5 +172,5 @@ class _Wanted:
         try:
             return UUID(text)
         except ValueError:
-            self._faults.append((name, "must be a UUID"))
+            self._errors.append((name, "must be a UUID"))
             return None

@@ -11,8 +11,8 @@ from math import isfinite
 from typing import Any
 
 from pipelines.data_sources.shapes import Scalar, Source
-from pipelines.definition.faults import DefinitionError, Faults, at, shown
-from pipelines.definition.reading import text_fault
+from pipelines.definition.errors import DefinitionError, Errors, at, shown
+from pipelines.definition.reading import text_error
 
 FIELD_NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_]{0,62}")  # two _ are how Django follows relations
 TABLE_NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_-]{0,62}")
@@ -51,17 +51,17 @@ class Table:
 Catalogue = Mapping[Source, Mapping[str, Table]]
 
 
-class ValueFault(ValueError):
+class InvalidValue(ValueError):
     """The value is not of the field's type. The message completes "the field ..."."""
 
 
 def from_text(kind: FieldType, text: str) -> Typed:
-    """The value that text stands for: 5, 2.5, true or 1, 2024-01-01. Raises `ValueFault`."""
+    """The value that text stands for: 5, 2.5, true or 1, 2024-01-01. Raises `InvalidValue`."""
     if kind is FieldType.STRING:
         return text
     if kind is FieldType.BOOLEAN:
         if text.lower() not in FLAGS:  # a spreadsheet writes TRUE
-            raise ValueFault("must be true or false")
+            raise InvalidValue("must be true or false")
         return FLAGS[text.lower()]
     if kind is FieldType.DATETIME:
         return moment_of(text)
@@ -69,7 +69,7 @@ def from_text(kind: FieldType, text: str) -> Typed:
 
 
 def from_json(kind: FieldType, value: Scalar) -> Typed:
-    """The value of a field that came as JSON: true is not a number, and neither is "5". Raises `ValueFault`."""
+    """The value of a field that came as JSON: true is not a number, and neither is "5". Raises `InvalidValue`."""
     if value is None:
         return None
     if kind is FieldType.DATETIME and isinstance(value, str):
@@ -83,18 +83,18 @@ def from_json(kind: FieldType, value: Scalar) -> Typed:
             return _within_bounds(int(value))
         if kind is FieldType.NUMBER:
             return _within_bounds(value)
-    raise ValueFault(f"must be {_ARTICLES[kind]}")
+    raise InvalidValue(f"must be {_ARTICLES[kind]}")
 
 
 def moment_of(text: str) -> datetime:
-    """A time in UTC: a day means its beginning, and a time without an offset is one of UTC. Raises `ValueFault`."""
+    """A time in UTC: a day means its beginning, and a time without an offset is one of UTC. Raises `InvalidValue`."""
     try:
         moment = datetime.fromisoformat(text) if len(text) <= LONGEST_NUMBER else None
         if moment is not None:
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    raise ValueFault(f"must be {_ARTICLES[FieldType.DATETIME]}")
+    raise InvalidValue(f"must be {_ARTICLES[FieldType.DATETIME]}")
 
 
 def _number_of(kind: FieldType, text: str) -> int | float:
@@ -104,7 +104,7 @@ def _number_of(kind: FieldType, text: str) -> int | float:
             return _within_bounds(value)
     except ValueError:
         pass
-    raise ValueFault(f"must be {_ARTICLES[kind]}")
+    raise InvalidValue(f"must be {_ARTICLES[kind]}")
 
 
 def _is_whole(value: float) -> bool:
@@ -113,9 +113,9 @@ def _is_whole(value: float) -> bool:
 
 def _within_bounds(value: float) -> int | float:
     if isinstance(value, int) and not -WHOLE <= value < WHOLE:
-        raise ValueFault("must be a number of 64 bits")  # also too large for isfinite, perhaps
+        raise InvalidValue("must be a number of 64 bits")  # also too large for isfinite, perhaps
     if not isfinite(value):
-        raise ValueFault("must be a finite number")
+        raise InvalidValue("must be a finite number")
     return value
 
 
@@ -135,7 +135,7 @@ MOST_FIELDS = 100
 
 
 class TableError(DefinitionError):
-    """The table cannot be declared like this. `faults` names everything that is wrong with it, by path."""
+    """The table cannot be declared like this. `errors` names everything that is wrong with it, by path."""
 
     code = "invalid_dataset"
 
@@ -145,22 +145,22 @@ def read_table(name: Any, fields: Any, *, path: str = "", key: str = "id") -> Ta
 
     What passes can be named in a data source. A field may have the name of an option; the JSON filter reaches it.
     """
-    faults = Faults()
+    errors = Errors()
     if not isinstance(name, str) or not TABLE_NAME.fullmatch(name):
-        faults.add(at(path, "name"), f"{shown(name)} is no name of a table: {ABOUT_TABLES}")
+        errors.add(at(path, "name"), f"{shown(name)} is no name of a table: {ABOUT_TABLES}")
     place = at(path, "fields")
     if not isinstance(fields, Mapping):
-        faults.add(place, f"must be an object, not {shown(fields)}")
-        raise TableError(faults.found)
+        errors.add(place, f"must be an object, not {shown(fields)}")
+        raise TableError(errors.found)
     if not 0 < len(fields) <= MOST_FIELDS:
-        faults.add(place, f"must have 1 to {MOST_FIELDS} fields")
+        errors.add(place, f"must have 1 to {MOST_FIELDS} fields")
     for field, kind in fields.items():
         if not isinstance(field, str) or not FIELD_NAME.fullmatch(field):
-            faults.add(place, f"{shown(field)} is no name of a field: {ABOUT_FIELDS}")
+            errors.add(place, f"{shown(field)} is no name of a field: {ABOUT_FIELDS}")
         elif kind not in list(FieldType):
-            faults.add(at(place, field), f"must be one of {', '.join(FieldType)}, not {shown(kind)}")
-    if faults.found:
-        raise TableError(faults.found)
+            errors.add(at(place, field), f"must be one of {', '.join(FieldType)}, not {shown(kind)}")
+    if errors.found:
+        raise TableError(errors.found)
     return Table({field: FieldType(kind) for field, kind in fields.items()}, key)
 
 
@@ -168,11 +168,11 @@ def read_table(name: Any, fields: Any, *, path: str = "", key: str = "id") -> Ta
 
 
 class RowError(ValueError):
-    """The row does not fit its table. `faults` has a message for each field at fault."""
+    """The row does not fit its table. `errors` has a message for each field that is wrong."""
 
-    def __init__(self, faults: Mapping[str, str]) -> None:
-        self.faults = dict(faults)
-        super().__init__("; ".join(f"{field} {message}" for field, message in self.faults.items()))
+    def __init__(self, errors: Mapping[str, str]) -> None:
+        self.errors = dict(errors)
+        super().__init__("; ".join(f"{field} {message}" for field, message in self.errors.items()))
 
 
 def read_row(row: Mapping[str, Any], table: Table, *, as_text: bool = False) -> dict[str, Typed]:
@@ -181,7 +181,7 @@ def read_row(row: Mapping[str, Any], table: Table, *, as_text: bool = False) -> 
     From CSV everything comes `as_text`; there, an empty value of any field but a text is null. A row must have the
     table's key.
     """
-    faults: dict[str, str] = {
+    errors: dict[str, str] = {
         shown(name): "is no field of this table" for name in row if name not in table.fields
     }
     found: dict[str, Typed] = {}
@@ -192,13 +192,13 @@ def read_row(row: Mapping[str, Any], table: Table, *, as_text: bool = False) -> 
                 found[name] = from_text(kind, value) if value or kind is FieldType.STRING else None
             else:
                 found[name] = from_json(kind, value)
-            fault = text_fault(value) if isinstance(value, str) else None
-            if fault:
-                raise ValueFault(fault)
-        except ValueFault as error:
-            faults[name] = str(error)
-    if table.has_key and table.key not in faults and found[table.key] in (None, ""):
-        faults[table.key] = "is missing: it tells the rows apart"
-    if faults:
-        raise RowError(faults)
+            problem = text_error(value) if isinstance(value, str) else None
+            if problem:
+                raise InvalidValue(problem)
+        except InvalidValue as error:
+            errors[name] = str(error)
+    if table.has_key and table.key not in errors and found[table.key] in (None, ""):
+        errors[table.key] = "is missing: it tells the rows apart"
+    if errors:
+        raise RowError(errors)
     return found

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from pipelines.data_sources.parsing import looks_like, parse, unescaped
 from pipelines.data_sources.shapes import BatchGate, DataSource, DataSourceError, Expand, Options
-from pipelines.definition.faults import DefinitionError, Fault, at
+from pipelines.definition.errors import DefinitionError, InputError, at
 
 MOST_JOBS = 100_000  # of one execution; two sources of a thousand rows would make a million
 MOST_LISTED = 1_000  # values of a source that one job gets as a list
@@ -194,7 +194,7 @@ MOST_SOURCES = 5  # in the parameters of one schedule
 
 
 class ParamsError(DefinitionError):
-    """The parameters hold data sources that cannot be accepted. `faults` names each by path and character."""
+    """The parameters hold data sources that cannot be accepted. `errors` names each by path and character."""
 
     code = "invalid_params"
 
@@ -209,7 +209,7 @@ class Params:
 
 def read_params(params: Mapping[str, Any], *, path: str = "params") -> Params:
     """Tells the parameters apart. Text within lists and objects is always used as it is. Raises `ParamsError`."""
-    faults: list[Fault] = []
+    errors: list[InputError] = []
     literals: dict[str, Any] = {}
     sources: dict[str, DataSource] = {}
     for name, value in params.items():
@@ -219,9 +219,9 @@ def read_params(params: Mapping[str, Any], *, path: str = "params") -> Params:
         try:
             sources[name] = parse(value)
         except DataSourceError as error:
-            faults.extend(Fault(at(path, name), str(fault)) for fault in error.faults)
+            errors.extend(InputError(at(path, name), str(problem)) for problem in error.errors)
     if len(sources) > MOST_SOURCES:
-        faults.append(Fault(path, f"must have at most {MOST_SOURCES} data sources"))
-    if faults:
-        raise ParamsError(faults)
+        errors.append(InputError(path, f"must have at most {MOST_SOURCES} data sources"))
+    if errors:
+        raise ParamsError(errors)
     return Params(literals, sources)

@@ -19,19 +19,19 @@ from pipelines.data_sources.shapes import (
     DataSource,
     DataSourceError,
     Expand,
-    Fault,
     Filter,
+    InputError,
     Operator,
     Options,
     Scalar,
     Source,
 )
-from pipelines.definition.faults import shown
+from pipelines.definition.errors import shown
 
 LONGEST = 4_000  # characters
 MOST_FIELDS = 20
 MOST_CONDITIONS = 20
-MOST_FAULTS = 20  # after which nobody reads on
+MOST_ERRORS = 20  # after which nobody reads on
 FORM = "<source>:<table>:<filter>:<field>"
 MEANT = re.compile(rf"(?:{'|'.join(Source)}):(?![\s/])[^:]*:", re.IGNORECASE)
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -54,11 +54,11 @@ def unescaped(value: str) -> str:
 
 
 def parse(text: str) -> DataSource:
-    """The data source that the text describes. Raises `DataSourceError` with every fault."""
+    """The data source that the text describes. Raises `DataSourceError` with every error."""
     parser = _Parser(text)
-    parsed = None if parser.faults else parser.read()
-    if parsed is None or parser.faults:
-        raise DataSourceError(sorted(parser.faults, key=lambda fault: fault.position))
+    parsed = None if parser.errors else parser.read()
+    if parsed is None or parser.errors:
+        raise DataSourceError(sorted(parser.errors, key=lambda error: error.position))
     return parsed
 
 
@@ -67,36 +67,36 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.faults: list[Fault] = []
+        self.errors: list[InputError] = []
         self.conditions: list[Condition] = []
         self.numbers: dict[str, int] = {}
         self.choices: dict[str, Expand | BatchGate] = {}
         control = CONTROL.search(text[:LONGEST])
         if len(text) > LONGEST:
-            self.fault(LONGEST, f"must have at most {LONGEST:,} characters")
+            self.error(LONGEST, f"must have at most {LONGEST:,} characters")
         elif control:
-            self.fault(control.start(), "a control character cannot be part of a data source")
+            self.error(control.start(), "a control character cannot be part of a data source")
 
-    def fault(self, position: int, message: str) -> None:
-        self.faults.append(Fault(position, message))
+    def error(self, position: int, message: str) -> None:
+        self.errors.append(InputError(position, message))
 
     def read(self) -> DataSource | None:
         head, question, _ = self.text.partition("?")
         parts = list(_with_positions(head, ":"))
         if len(parts) != FORM.count(":") + 1:
             more = "; a colon within the filter is written %3A" if len(parts) > FORM.count(":") + 1 else ""
-            self.fault(parts[min(len(parts), 4) - 1][0], f"must have the form {FORM}{more}")
+            self.error(parts[min(len(parts), 4) - 1][0], f"must have the form {FORM}{more}")
             return None
         (_, source), (table_at, table), (filter_at, filter_), (field_at, fields) = parts
         if source not in list(Source):
-            self.fault(0, f"unknown source {shown(source)}: must be one of {', '.join(Source)}")
+            self.error(0, f"unknown source {shown(source)}: must be one of {', '.join(Source)}")
         self._name(table_at, table, TABLE_NAME, "table")
         key = self._key(filter_at, filter_)
         named = [(field_at + offset, name) for offset, name in _with_positions(fields, ",")]
         self._fields(named)
         if question:
             self._options(len(head) + 1)
-        if self.faults:
+        if self.errors:
             return None
         return DataSource(
             source=Source(source),
@@ -120,23 +120,23 @@ class _Parser:
     def _name(self, position: int, name: str, pattern: re.Pattern[str], what: str) -> None:
         if not pattern.fullmatch(name):
             allowed = ABOUT_TABLES if pattern is TABLE_NAME else ABOUT_FIELDS
-            self.fault(position, f"{shown(name)} is no name of a {what}: {allowed}")
+            self.error(position, f"{shown(name)} is no name of a {what}: {allowed}")
 
     def _fields(self, named: list[tuple[int, str]]) -> None:
         for position, name in named[: MOST_FIELDS + 1]:
             self._name(position, name, FIELD_NAME, "field")
         if len(named) > MOST_FIELDS:
-            self.fault(named[MOST_FIELDS][0], f"must have at most {MOST_FIELDS} fields")
+            self.error(named[MOST_FIELDS][0], f"must have at most {MOST_FIELDS} fields")
         elif len({name for _, name in named}) < len(named):
-            self.fault(named[0][0], "a field is named twice")
+            self.error(named[0][0], "a field is named twice")
 
     def _key(self, position: int, text: str) -> str | None:
         if text == "all":
             return None
         if not text:
-            self.fault(position, "the filter is missing: it is all, or one value of the table's key")
+            self.error(position, "the filter is missing: it is all, or one value of the table's key")
         elif "=" in text or "{" in text:
-            self.fault(
+            self.error(
                 position,
                 "the filter is all, or one value of the table's key; conditions are options behind the ?",
             )
@@ -146,14 +146,14 @@ class _Parser:
         """Text with its percent-encoding undone."""
         for offset, letter in enumerate(text):
             if letter == "%" and not PERCENT.match(text, offset):
-                self.fault(
+                self.error(
                     position + offset,
                     "a percent sign must be followed by two hexadecimal digits, or be written %25",
                 )
                 return ""
             if letter != "%" and letter not in PLAIN and not letter.isalnum():
                 encoded = "".join(f"%{byte:02X}" for byte in letter.encode())
-                self.fault(position + offset, f"{shown(letter)} must be written {encoded}")
+                self.error(position + offset, f"{shown(letter)} must be written {encoded}")
                 return ""
         return self._decoded(position, text)
 
@@ -161,19 +161,19 @@ class _Parser:
         try:
             value = unquote_to_bytes(text).decode()
         except UnicodeDecodeError:
-            self.fault(position, "the percent-encoded bytes are not UTF-8")
+            self.error(position, "the percent-encoded bytes are not UTF-8")
             return ""
         if CONTROL.search(value):
-            self.fault(position, "a control character cannot be part of a data source")
+            self.error(position, "a control character cannot be part of a data source")
         return value
 
     def _options(self, position: int) -> None:
         """Option by option, as a JSON filter may hold the characters that separate options."""
         seen: set[str] = set()
-        while position <= len(self.text) and len(self.faults) < MOST_FAULTS:
+        while position <= len(self.text) and len(self.errors) < MOST_ERRORS:
             stop = self._option(position, seen)
             if stop < len(self.text) and self.text[stop] != "&":
-                self.fault(stop, "expected & or the end after the JSON filter")
+                self.error(stop, "expected & or the end after the JSON filter")
                 return
             position = stop + 1
 
@@ -184,9 +184,9 @@ class _Parser:
         name, equals, value = self.text[position:stop].partition("=")
         at = position + len(name) + 1
         if not equals:
-            self.fault(position, "expected an option of the form name=value")
+            self.error(position, "expected an option of the form name=value")
         elif name in seen:
-            self.fault(
+            self.error(
                 position,
                 f"{name} is given twice" + ("" if name in RESERVED else "; for several values use $in"),
             )
@@ -207,14 +207,14 @@ class _Parser:
     def _number(self, position: int, name: str, text: str) -> None:
         low, high = NUMBERS[name]
         if not (text.isascii() and text.isdigit() and len(text) <= 9 and low <= int(text) <= high):
-            self.fault(position, f"{name} must be a whole number from {low:,} to {high:,}")
+            self.error(position, f"{name} must be a whole number from {low:,} to {high:,}")
         else:
             self.numbers[name] = int(text)
 
     def _choice(self, position: int, name: str, text: str) -> None:
         kind = CHOICES[name]
         if text not in list(kind):
-            self.fault(position, f"{name} must be one of {', '.join(kind)}")
+            self.error(position, f"{name} must be one of {', '.join(kind)}")
         else:
             self.choices[name] = kind(text)
 
@@ -226,29 +226,29 @@ class _Parser:
                 found, stop = read_conditions(self.text, position)
             else:
                 found = self._encoded_filter(position, stop)
-        except JsonFault as fault:
-            self.fault(position if fault.position is None else fault.position, f"the JSON filter: {fault}")
+        except JsonError as error:
+            self.error(position if error.position is None else error.position, f"the JSON filter: {error}")
         for condition in found:
             self._name(position, condition.field, FIELD_NAME, "field")
             self._condition(replace(condition, position=position))
         return stop
 
     def _encoded_filter(self, position: int, stop: int) -> list[Condition]:
-        before = len(self.faults)
+        before = len(self.errors)
         text = self._value(position, self.text[position:stop])
-        if len(self.faults) > before:
+        if len(self.errors) > before:
             return []
         try:
             found, end = read_conditions(text, 0)
-        except JsonFault as fault:
-            raise JsonFault(str(fault)) from fault  # its place is one of the decoded text
+        except JsonError as error:
+            raise JsonError(str(error)) from error  # its place is one of the decoded text
         if end < len(text):
-            raise JsonFault("nothing may follow its closing brace", position)
+            raise JsonError("nothing may follow its closing brace", position)
         return found
 
     def _condition(self, condition: Condition) -> None:
         if len(self.conditions) == MOST_CONDITIONS:
-            self.fault(condition.position, f"must have at most {MOST_CONDITIONS} conditions")
+            self.error(condition.position, f"must have at most {MOST_CONDITIONS} conditions")
         else:
             self.conditions.append(condition)
 
@@ -263,13 +263,13 @@ def _with_positions(text: str, separator: str) -> Iterator[tuple[int, str]]:
 # Conditions with types and operators, from the JSON of a `filter` option.
 #
 # An object of fields; each has a value, which it must equal, or an object of operators, which must all hold. Nothing is
-# nested deeper, so every other shape is a fault.
+# nested deeper, so every other shape is a error.
 
 
 MOST_MEMBERS = 500  # of a list
 
 
-class JsonFault(ValueError):
+class JsonError(ValueError):
     """The filter cannot be accepted. `position` is known when it is not even JSON."""
 
     def __init__(self, message: str, position: int | None = None) -> None:
@@ -282,21 +282,21 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 def read_conditions(text: str, start: int) -> tuple[list[Condition], int]:
-    """The conditions of the object that begins at `start`, and where it ends. Raises `JsonFault`."""
+    """The conditions of the object that begins at `start`, and where it ends. Raises `JsonError`."""
     if not text.startswith("{", start):
-        raise JsonFault('must be an object, as in {"status":"active"}')
+        raise JsonError('must be an object, as in {"status":"active"}')
     try:
         data, end = _DECODER.raw_decode(text, start)
     except JSONDecodeError as error:
-        raise JsonFault(f"is not valid JSON: {error.msg}", error.pos) from error
+        raise JsonError(f"is not valid JSON: {error.msg}", error.pos) from error
     except RecursionError as error:
-        raise JsonFault("is nested too deep") from error
+        raise JsonError("is nested too deep") from error
     return _conditions(data), end
 
 
 def _conditions(pairs: _Pairs) -> list[Condition]:
     if not pairs:
-        raise JsonFault("must have at least one condition")
+        raise JsonError("must have at least one condition")
     found: list[Condition] = []
     for field, value in _unique(pairs):
         if isinstance(value, _Pairs):
@@ -308,37 +308,37 @@ def _conditions(pairs: _Pairs) -> list[Condition]:
 
 def _operators(field: str, pairs: _Pairs) -> list[Condition]:
     if not pairs:
-        raise JsonFault(f"{shown(field)} must have an operator")
+        raise JsonError(f"{shown(field)} must have an operator")
     return [_condition(field, name, operand) for name, operand in _unique(pairs)]
 
 
 def _condition(field: str, name: str, operand: Any) -> Condition:
     if name not in list(Operator):
-        raise JsonFault(f"unknown operator {shown(name)}: must be one of {', '.join(Operator)}")
+        raise JsonError(f"unknown operator {shown(name)}: must be one of {', '.join(Operator)}")
     operator = Operator(name)
     if operator in LISTS:
         return Condition(field, operator, _members(name, operand))
     if operator is Operator.EXISTS and not isinstance(operand, bool):
-        raise JsonFault(f"{name} must be true or false, not {shown(operand)}")
+        raise JsonError(f"{name} must be true or false, not {shown(operand)}")
     if operator in ORDERED and (operand is None or isinstance(operand, bool)):
-        raise JsonFault(f"{name} needs a value that has an order, not {shown(operand)}")
+        raise JsonError(f"{name} needs a value that has an order, not {shown(operand)}")
     return Condition(field, operator, _scalar(name, operand))
 
 
 def _members(name: str, operand: Any) -> tuple[Scalar, ...]:
     if isinstance(operand, _Pairs) or not isinstance(operand, list):
-        raise JsonFault(f"{name} must be a list")
+        raise JsonError(f"{name} must be a list")
     if not 0 < len(operand) <= MOST_MEMBERS:
-        raise JsonFault(f"{name} must have 1 to {MOST_MEMBERS} members")
+        raise JsonError(f"{name} must have 1 to {MOST_MEMBERS} members")
     return tuple(_scalar(name, member) for member in operand)
 
 
 def _scalar(name: str, value: Any) -> Scalar:
     if isinstance(value, list):  # objects are lists of pairs here
         kind = "an object" if isinstance(value, _Pairs) else "a list; for several values use $in"
-        raise JsonFault(f"{shown(name)} cannot be compared with {kind}")
+        raise JsonError(f"{shown(name)} cannot be compared with {kind}")
     if isinstance(value, str) and any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in value):
-        raise JsonFault(f"{shown(name)} is compared with text that holds a control character")
+        raise JsonError(f"{shown(name)} is compared with text that holds a control character")
     scalar: Scalar = value
     return scalar
 
@@ -347,7 +347,7 @@ def _unique(pairs: _Pairs) -> _Pairs:
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
-            raise JsonFault(f"{shown(key)} is given twice")
+            raise JsonError(f"{shown(key)} is given twice")
         seen.add(key)
     return pairs
 
@@ -355,19 +355,19 @@ def _unique(pairs: _Pairs) -> _Pairs:
 def _whole(text: str) -> int:
     value = int(text)  # cheap: the parser of data sources bounds the length of the whole
     if not -WHOLE <= value < WHOLE:
-        raise JsonFault(f"the number {text[:20]} is beyond 64 bits")
+        raise JsonError(f"the number {text[:20]} is beyond 64 bits")
     return value
 
 
 def _real(text: str) -> float:
     value = float(text)
     if not isfinite(value):
-        raise JsonFault(f"the number {text[:20]} is too large")
+        raise JsonError(f"the number {text[:20]} is too large")
     return value
 
 
 def _refuse(text: str) -> None:
-    raise JsonFault(f"{text} is not JSON")
+    raise JsonError(f"{text} is not JSON")
 
 
 _DECODER = JSONDecoder(object_pairs_hook=_Pairs, parse_int=_whole, parse_float=_real, parse_constant=_refuse)

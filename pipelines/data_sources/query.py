@@ -14,9 +14,9 @@ from typing import Any
 from pipelines.data_sources.catalogue import (
     Catalogue,
     FieldType,
+    InvalidValue,
     Table,
     Typed,
-    ValueFault,
     from_json,
     from_text,
 )
@@ -25,13 +25,13 @@ from pipelines.data_sources.shapes import (
     Condition,
     DataSource,
     DataSourceError,
-    Fault,
+    InputError,
     Operator,
     Options,
     Scalar,
     Source,
 )
-from pipelines.definition.faults import Faults
+from pipelines.definition.errors import Errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,68 +66,68 @@ class Query:
         return only.value if only.operator is Operator.EQ and not isinstance(only.value, tuple) else None
 
 
-def check(source: DataSource, catalogue: Catalogue) -> list[Fault]:
+def check(source: DataSource, catalogue: Catalogue) -> list[InputError]:
     """Every unknown table and field, and every value and operator that does not fit its field."""
     return _resolve(source, catalogue)[1]
 
 
 def resolve(source: DataSource, catalogue: Catalogue) -> Query:
-    """The query that a data source stands for. Raises `DataSourceError` with every fault."""
-    query, faults = _resolve(source, catalogue)
-    if query is None or faults:
-        raise DataSourceError(faults)
+    """The query that a data source stands for. Raises `DataSourceError` with every error."""
+    query, errors = _resolve(source, catalogue)
+    if query is None or errors:
+        raise DataSourceError(errors)
     return query
 
 
-def _resolve(source: DataSource, catalogue: Catalogue) -> tuple[Query | None, list[Fault]]:
+def _resolve(source: DataSource, catalogue: Catalogue) -> tuple[Query | None, list[InputError]]:
     table_at, filter_at, *field_positions = source.positions or (0,) * (2 + len(source.fields))
     tables = catalogue.get(source.source, {})
     table = tables.get(source.table)
     if table is None:
-        return None, [Fault(table_at, _unknown("table", source.table, tables))]
-    faults = [
-        Fault(position, _unknown("field", name, table.fields))
+        return None, [InputError(table_at, _unknown("table", source.table, tables))]
+    errors = [
+        InputError(position, _unknown("field", name, table.fields))
         for position, name in zip(field_positions, source.fields, strict=True)
         if name not in table.fields
     ]
     conditions = list(source.filter.conditions)
     if source.filter.key is not None and not table.has_key:
-        faults.append(
-            Fault(filter_at, f"the table {source.table} has no key: use all, with conditions as options")
+        errors.append(
+            InputError(filter_at, f"the table {source.table} has no key: use all, with conditions as options")
         )
     elif source.filter.key is not None:
         conditions.insert(
             0, Condition(table.key, Operator.EQ, source.filter.key, is_text=True, position=filter_at)
         )
-    comparisons = [_comparison(condition, table.fields, faults) for condition in conditions]
+    comparisons = [_comparison(condition, table.fields, errors) for condition in conditions]
     found = tuple(comparison for comparison in comparisons if comparison is not None)
-    return Query(source.source, source.table, table, source.fields, found, source.options), faults
+    return Query(source.source, source.table, table, source.fields, found, source.options), errors
 
 
 def _unknown(what: str, name: str, known: Mapping[str, object]) -> str:
-    collected = Faults()
+    collected = Errors()
     collected.unknown("", what, name, known.keys())
     return collected.found[0].message
 
 
 def _comparison(
-    condition: Condition, fields: Mapping[str, FieldType], faults: list[Fault]
+    condition: Condition, fields: Mapping[str, FieldType], errors: list[InputError]
 ) -> Comparison | None:
     kind = fields.get(condition.field)
     if kind is None:
-        faults.append(Fault(condition.position, _unknown("field", condition.field, fields)))
+        errors.append(InputError(condition.position, _unknown("field", condition.field, fields)))
         return None
     try:
         return _typed(condition, kind)
-    except ValueFault as fault:
+    except InvalidValue as error:
         operator = "" if condition.is_text else f" {condition.operator}"
-        faults.append(Fault(condition.position, f"{condition.field}{operator} {fault}"))
+        errors.append(InputError(condition.position, f"{condition.field}{operator} {error}"))
         return None
 
 
 def _typed(condition: Condition, kind: FieldType) -> Comparison:
     if condition.operator in ORDERED and kind is FieldType.BOOLEAN:
-        raise ValueFault("cannot be used: true and false have no order")
+        raise InvalidValue("cannot be used: true and false have no order")
     value: Typed | tuple[Typed, ...]
     if condition.operator is Operator.EXISTS:
         value = bool(condition.value)

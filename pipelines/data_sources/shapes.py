@@ -1,4 +1,4 @@
-"""The parts of a data source, frozen: what its text says, before it is known whether such a table exists; and its faults."""
+"""The parts of a data source, frozen: what its text says, before it is known whether such a table exists; and its errors."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ class DataSource:
     )  # of the table, the filter, and each field
 
 
-SHOWN = 10  # faults in the text of the error; the list holds all of them
+SHOWN = 10  # errors in the text of the error; the list holds all of them
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InputError:
     """One thing that is wrong. `position` is the index of the character in the text."""
 
     position: int
@@ -116,13 +116,13 @@ class Fault:
 
 
 class DataSourceError(ValueError):
-    """The text is not a valid data source. `faults` names everything that is wrong with it."""
+    """The text is not a valid data source. `errors` names everything that is wrong with it."""
 
     code: ClassVar[str] = "invalid_data_source"
 
-    def __init__(self, faults: Iterable[Fault]) -> None:
-        self.faults = list(faults)
-        super().__init__(self.faults)
+    def __init__(self, errors: Iterable[InputError]) -> None:
+        self.errors = list(errors)
+        super().__init__(self.errors)
 
     def __str__(self) -> str:
-        return "; ".join(map(str, self.faults[:SHOWN]))
+        return "; ".join(map(str, self.errors[:SHOWN]))

@@ -7,7 +7,7 @@ validation   rows as a caller gives them, and whether they fit
 
 from pipelines.datasets.validation import BadUpload, read_csv, read_json
 
-from .declaration import Declaration, change, create, delete, fault_of_location, schedules_reading
+from .declaration import Declaration, change, create, delete, error_of_location, schedules_reading
 from .rows import Filled, fill, number_of_rows, refuse_not_listed, remove
 from .validation import Given, RowsInvalid
 
@@ -20,7 +20,7 @@ __all__ = (
     "change",
     "create",
     "delete",
-    "fault_of_location",
+    "error_of_location",
     "fill",
     "number_of_rows",
     "read_csv",

@@ -17,7 +17,7 @@ from agents.exceptions import OutboundRefused
 from pipelines import tables
 from pipelines.data_sources import DataSourceError, FieldType, Source, Table, looks_like, parse, read_table
 from pipelines.data_sources.catalogue import TableError
-from pipelines.definition.faults import Fault
+from pipelines.definition.errors import InputError
 from pipelines.exceptions import AlreadyExists, DatasetInUse, TooManyDatasets
 from pipelines.models import Dataset, DatasetRow, Schedule
 from pipelines.tables import fetched
@@ -41,7 +41,7 @@ class Declaration:
     location: str = ""
     description: str = ""
     rows: Given | None = None
-    location_fault: str | None = None  # what `fault_of_location` said before the transaction
+    location_error: str | None = None  # what `error_of_location` said before the transaction
 
 
 def create(tenant_id: UUID, wanted: Declaration) -> Dataset:
@@ -77,7 +77,7 @@ def change(
     location: str | None = None,
     description: str | None = None,
     rows: Given | None = None,
-    location_fault: str | None = None,
+    location_error: str | None = None,
 ) -> Dataset:
     """Change what is given; `rows` replace those that are there. Raises as `create` does, and `NotFound`.
 
@@ -91,7 +91,7 @@ def change(
             fields=dataset.fields if fields is None else fields,
             location=dataset.location if location is None else location,
             description=dataset.description if description is None else description,
-            location_fault=location_fault,
+            location_error=location_error,
         )
         table, before = _checked(wanted), tables.shape_of(dataset)
         if table != before and rows is None:
@@ -123,7 +123,7 @@ def schedules_reading(dataset: Dataset) -> list[str]:
     return [name for name, params in rows.iterator() if wanted in set(_tables_in(params))]
 
 
-def fault_of_location(source: str, location: str) -> str | None:
+def error_of_location(source: str, location: str) -> str | None:
     """What is wrong with an address, or None. May ask the name service for seconds: not inside a transaction."""
     if source != Source.API or not location:
         return None
@@ -135,26 +135,26 @@ def fault_of_location(source: str, location: str) -> str | None:
 
 
 def _checked(wanted: Declaration) -> Table:
-    faults: list[Fault] = []
+    errors: list[InputError] = []
     table = None
     try:
         table = read_table(wanted.name, wanted.fields)
     except TableError as error:
-        faults += error.faults
+        errors += error.errors
     if wanted.source not in list(Source):
-        faults.append(Fault("source", f"must be one of {', '.join(Source)}"))
+        errors.append(InputError("source", f"must be one of {', '.join(Source)}"))
     elif wanted.source == Source.API and not wanted.location:
-        faults.append(Fault("location", "is required: the address of the rows"))
+        errors.append(InputError("location", "is required: the address of the rows"))
     elif wanted.source != Source.API and wanted.location:
-        faults.append(Fault("location", "is for the source api alone"))
-    elif wanted.location_fault:
-        faults.append(Fault("location", wanted.location_fault))
+        errors.append(InputError("location", "is for the source api alone"))
+    elif wanted.location_error:
+        errors.append(InputError("location", wanted.location_error))
     if len(wanted.location) > LONGEST_LOCATION:
-        faults.append(Fault("location", f"must have at most {LONGEST_LOCATION} characters"))
+        errors.append(InputError("location", f"must have at most {LONGEST_LOCATION} characters"))
     if len(wanted.description) > LONGEST_DESCRIPTION:
-        faults.append(Fault("description", f"must have at most {LONGEST_DESCRIPTION:,} characters"))
-    if faults or table is None:
-        raise TableError(faults)
+        errors.append(InputError("description", f"must have at most {LONGEST_DESCRIPTION:,} characters"))
+    if errors or table is None:
+        raise TableError(errors)
     return table
 
 
@@ -166,7 +166,7 @@ def _refit(dataset: Dataset, before: Table, after: Table) -> None:
     stored = list(rows_of(dataset).order_by("id"))
     if stored and before.fields.get(before.key) != after.fields.get(after.key):
         message = "cannot come, go or change its type while there are rows, since it tells them apart"
-        raise TableError([Fault(f"fields.{after.key}", message)])
+        raise TableError([InputError(f"fields.{after.key}", message)])
     rows = [{name: value for name, value in row.data.items() if name in after.fields} for row in stored]
     fitted = fitting(Given(rows), after)
     different = []

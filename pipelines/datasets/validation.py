@@ -1,6 +1,6 @@
 """Rows as a caller gives them, from JSON or a CSV file, and whether they fit their table.
 
-All faults of all rows are named, up to a number that a person still reads.
+All errors of all rows are named, up to a number that a person still reads.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from django.conf import settings
 
 from pipelines.data_sources import RowError, Table, read_row
-from pipelines.definition.faults import DefinitionError, Fault, at, shown
+from pipelines.definition.errors import DefinitionError, InputError, at, shown
 from pipelines.definition.reading import number
 from pipelines.exceptions import PipelineError, TooManyRows
 from pipelines.tables import BadTable, csv_lines, plain
 from tenants import strict_json
 
-MOST_FAULTS = 50
+MOST_ERRORS = 50
 LONGEST_KEY = 200  # characters
 ROWS = "rows"
 
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 class RowsInvalid(DefinitionError):
-    """Rows do not fit their table, so nothing was stored. `faults` names each by its path."""
+    """Rows do not fit their table, so nothing was stored. `errors` names each by its path."""
 
     code = "invalid_rows"
 
@@ -57,7 +57,7 @@ def fitting(given: Given, table: Table) -> list[Row]:
     if given.are_texts:
         _refuse_header(given.rows[0], table)
     found: list[Row] = []
-    faults: list[Fault] = []
+    errors: list[InputError] = []
     places: dict[str, int] = {}
     for place, raw in enumerate(given.rows):
         line = f" (line {given.lines[place]})" if given.are_texts else ""
@@ -66,15 +66,15 @@ def fitting(given: Given, table: Table) -> list[Row]:
             wrong += _of_key(row, table, place, places, line)
         if row is not None:
             found.append(row)
-        faults += wrong
-        if len(faults) >= MOST_FAULTS:
-            faults = [
-                *faults[:MOST_FAULTS],
-                Fault(ROWS, f"there may be more: the first {MOST_FAULTS} faults are named"),
+        errors += wrong
+        if len(errors) >= MOST_ERRORS:
+            errors = [
+                *errors[:MOST_ERRORS],
+                InputError(ROWS, f"there may be more: the first {MOST_ERRORS} faults are named"),
             ]
             break
-    if faults:
-        raise RowsInvalid(faults)
+    if errors:
+        raise RowsInvalid(errors)
     return found
 
 
@@ -89,9 +89,11 @@ def storable(value: Any) -> Any:
     return plain(value) if isinstance(value, bool) or not isinstance(value, int | float) else number(value)
 
 
-def _read(raw: Any, table: Table, path: str, line: str, *, as_text: bool) -> tuple[Row | None, list[Fault]]:
+def _read(
+    raw: Any, table: Table, path: str, line: str, *, as_text: bool
+) -> tuple[Row | None, list[InputError]]:
     if not isinstance(raw, Mapping):
-        return None, [Fault(path, f"must be an object, not {shown(raw)}")]
+        return None, [InputError(path, f"must be an object, not {shown(raw)}")]
     try:
         row = read_row(raw, table, as_text=as_text)
     except RowError as error:
@@ -99,33 +101,33 @@ def _read(raw: Any, table: Table, path: str, line: str, *, as_text: bool) -> tup
     return {name: storable(value) for name, value in row.items()}, []
 
 
-def _named(error: RowError, table: Table, path: str, line: str) -> Iterator[Fault]:
-    for field, message in error.faults.items():
+def _named(error: RowError, table: Table, path: str, line: str) -> Iterator[InputError]:
+    for field, message in error.errors.items():
         # An unknown field is quoted already.
         known = field in table.fields
-        yield Fault(at(path, field) if known else path, f"{'' if known else f'{field} '}{message}{line}")
+        yield InputError(at(path, field) if known else path, f"{'' if known else f'{field} '}{message}{line}")
 
 
-def _of_key(row: Row, table: Table, place: int, places: dict[str, int], line: str) -> list[Fault]:
+def _of_key(row: Row, table: Table, place: int, places: dict[str, int], line: str) -> list[InputError]:
     key, path = key_of(row, table), at(at(ROWS, place), table.key)
     if len(key) > LONGEST_KEY:
-        return [Fault(path, f"must have at most {LONGEST_KEY} characters{line}")]
+        return [InputError(path, f"must have at most {LONGEST_KEY} characters{line}")]
     if places.setdefault(key, place) != place:
-        return [Fault(path, f"is that of rows[{places[key]}], too{line}")]
+        return [InputError(path, f"is that of rows[{places[key]}], too{line}")]
     return []
 
 
 def _refuse_header(row: Mapping[str, Any], table: Table) -> None:
     """What is wrong with the header would be wrong with every row."""
-    faults = [
-        Fault(ROWS, f"{shown(name)} is no field of this table (line 1)")
+    errors = [
+        InputError(ROWS, f"{shown(name)} is no field of this table (line 1)")
         for name in row
         if name not in table.fields
     ]
     if table.has_key and table.key not in row:
-        faults.append(Fault(ROWS, f"the field {table.key} is missing: it tells the rows apart (line 1)"))
-    if faults:
-        raise RowsInvalid(faults[:MOST_FAULTS])
+        errors.append(InputError(ROWS, f"the field {table.key} is missing: it tells the rows apart (line 1)"))
+    if errors:
+        raise RowsInvalid(errors[:MOST_ERRORS])
 
 
 # Rows in a file: CSV with a header, or JSON, a list of objects or `{rows: [...]}`.

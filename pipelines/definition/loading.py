@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 from yaml import CSafeLoader
 
-from pipelines.definition.faults import DefinitionError, Fault, Faults, at, shown
-from pipelines.definition.reading import text_fault
+from pipelines.definition.errors import DefinitionError, Errors, InputError, at, shown
+from pipelines.definition.reading import text_error
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 40  # levels; a definition has about five, free params up to twenty more
@@ -35,21 +35,23 @@ def load(text: str, *, filename: str) -> dict[str, Any]:
     try:
         tree = _json_tree(text) if filename.lower().endswith(".json") else _yaml_tree(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DefinitionError([Fault("", f"{filename}: {_reason(error)}")]) from error
+        raise DefinitionError([InputError("", f"{filename}: {_reason(error)}")]) from error
     growth = _Growth()
     data = growth.plain(tree, "")
-    growth.faults.raise_if_any()
+    growth.errors.raise_if_any()
     if not isinstance(data, dict):
-        raise DefinitionError([Fault("", f"{filename}: {'is empty' if data is None else 'holds no object'}")])
+        raise DefinitionError(
+            [InputError("", f"{filename}: {'is empty' if data is None else 'holds no object'}")]
+        )
     return data
 
 
 def _check_text(text: str, filename: str) -> None:
-    fault = text_fault(text)
-    if not fault and len(text.encode()) > MAX_BYTES:
-        fault = f"is larger than {MAX_BYTES // 1024} kB"
-    if fault:
-        raise DefinitionError([Fault("", f"{filename}: {fault}")])
+    error = text_error(text)
+    if not error and len(text.encode()) > MAX_BYTES:
+        error = f"is larger than {MAX_BYTES // 1024} kB"
+    if error:
+        raise DefinitionError([InputError("", f"{filename}: {error}")])
 
 
 class _Pairs(list[tuple[Any, Any]]):
@@ -60,17 +62,17 @@ class _Pairs(list[tuple[Any, Any]]):
 class _Growth:
     """Turns pairs into dicts and aliases into copies, within bounds."""
 
-    faults: Faults = field(default_factory=Faults)
+    errors: Errors = field(default_factory=Errors)
     left: int = MAX_VALUES
 
     def plain(self, value: Any, path: str, depth: int = 0) -> Any:
         self.left -= 1
         if self.left < 0:
             if self.left == -1:
-                self.faults.add("", f"holds more than {MAX_VALUES:,} values, aliases counted in full")
+                self.errors.add("", f"holds more than {MAX_VALUES:,} values, aliases counted in full")
             return None
         if depth > MAX_DEPTH:
-            self.faults.add("", f"is nested deeper than {MAX_DEPTH} levels")
+            self.errors.add("", f"is nested deeper than {MAX_DEPTH} levels")
             self.left = -1  # one report is enough: below an alias of itself there is no end
             return None
         if isinstance(value, _Pairs):
@@ -78,20 +80,20 @@ class _Growth:
         if isinstance(value, list):
             return [self.plain(item, at(path, index), depth + 1) for index, item in enumerate(value)]
         if isinstance(value, float) and not isfinite(value):
-            self.faults.add(path, "must be a finite number")
+            self.errors.add(path, "must be a finite number")
         return value
 
     def _object(self, pairs: _Pairs, path: str, depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if not isinstance(key, str):
-                self.faults.add(path, f"a key must be text, not {shown(key)}")
+                self.errors.add(path, f"a key must be text, not {shown(key)}")
             elif key == "<<":
-                self.faults.add(
+                self.errors.add(
                     path, "merge keys (<<) are not supported; an alias can stand for a whole value"
                 )
             elif key in found:
-                self.faults.add(at(path, key), "is given twice")
+                self.errors.add(at(path, key), "is given twice")
             else:
                 found[key] = self.plain(value, at(path, key), depth + 1)
         return found

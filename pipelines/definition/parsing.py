@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelines.definition.faults import Faults, at, shown
-from pipelines.definition.reading import JsonCopier, Reader, fault_of_amount, fault_of_text, number
+from pipelines.definition.errors import Errors, at, shown
+from pipelines.definition.reading import JsonCopier, Reader, error_of_amount, error_of_text, number
 from pipelines.definition.shapes import (
     EscalationDefinition,
     OnTimeout,
@@ -27,7 +27,7 @@ from pipelines.definition.shapes import (
     StepDefinition,
 )
 from pipelines.graph import UpstreamFailure, find_cycles
-from pipelines.subjects import fault_of_template
+from pipelines.subjects import error_of_template
 
 StepsCheck = Callable[[Mapping[str, Any], Sequence[StepDefinition]], Iterable[tuple[int, str, str]]]
 
@@ -44,24 +44,24 @@ def parse(
     check_expression: Callable[[str], str | None] | None = None,
     check_steps: StepsCheck | None = None,
 ) -> PipelineDefinition:
-    """The definition that `data` describes, or a DefinitionError with every fault. Changes nothing in `data`.
+    """The definition that `data` describes, or a DefinitionError with every error. Changes nothing in `data`.
 
     `known_roles` are the agents' roles. People's roles are checked only if `known_human_roles` are given.
     `check_expression` gets the text of each `when` and `for_each` and returns what is wrong with it, or None.
     `check_steps` gets the parameters of the whole and all steps, each with its dependencies, and tells what is wrong with them:
     the index of the step, the place in it and the message.
     """
-    faults = Faults()
+    errors = Errors()
     world = World(
         roles=frozenset(known_roles),
         templates=frozenset(known_templates),
         human_roles=None if known_human_roles is None else frozenset(known_human_roles),
         check_expression=check_expression,
     )
-    definition = _read(Reader(data, "", JsonCopier(faults)), world)
+    definition = _read(Reader(data, "", JsonCopier(errors)), world)
     for index, place, message in check_steps(definition.params, definition.steps) if check_steps else ():
-        faults.add(f"{at('steps', index)}{place}", message)
-    faults.raise_if_any()
+        errors.add(f"{at('steps', index)}{place}", message)
+    errors.raise_if_any()
     return definition
 
 
@@ -73,7 +73,7 @@ def _read(reader: Reader, world: World) -> PipelineDefinition:
         reader.require(required)
     items = reader.items("steps", limit=MAX_STEPS)
     if items == []:
-        reader.fault("steps", "must have at least one member")
+        reader.error("steps", "must have at least one member")
     reader.refuse_other_keys()
     drafts = [read_step(Reader(item, path, reader.copier), world) for path, item in items or ()]
     return PipelineDefinition(
@@ -82,40 +82,40 @@ def _read(reader: Reader, world: World) -> PipelineDefinition:
         description=description or "",
         params=params,
         subject=subject,
-        steps=_connected(drafts, reader.faults),
+        steps=_connected(drafts, reader.errors),
     )
 
 
 def _subject(reader: Reader) -> str:
     template = reader.name("subject")
-    fault = None if template is None else fault_of_template(template)
-    if fault:
-        reader.fault("subject", fault)
+    error = None if template is None else error_of_template(template)
+    if error:
+        reader.error("subject", error)
     return template or ""
 
 
-def _connected(drafts: list[Draft], faults: Faults) -> tuple[StepDefinition, ...]:
+def _connected(drafts: list[Draft], errors: Errors) -> tuple[StepDefinition, ...]:
     """The steps with their dependencies, which are checked on the way."""
-    _refuse_second_use_of_ids(drafts, faults)
+    _refuse_second_use_of_ids(drafts, errors)
     ids = dict.fromkeys(draft.step.id for draft in drafts if draft.step.id)
     steps: list[StepDefinition] = []
     for draft in drafts:
         previous = steps[-1] if steps else None
         said = draft.depends_on is not None
-        depends_on = _named(draft, ids, faults) if said else _implied(draft.step, previous)
+        depends_on = _named(draft, ids, errors) if said else _implied(draft.step, previous)
         steps.append(replace(draft.step, depends_on=depends_on))
     if sum(len(step.depends_on) for step in steps) > MAX_DEPENDENCIES:
-        faults.add("steps", f"must have at most {MAX_DEPENDENCIES:,} dependencies together")
+        errors.add("steps", f"must have at most {MAX_DEPENDENCIES:,} dependencies together")
     else:
-        _refuse_cycles(steps, drafts, faults)
+        _refuse_cycles(steps, drafts, errors)
     return tuple(steps)
 
 
-def _refuse_second_use_of_ids(drafts: list[Draft], faults: Faults) -> None:
+def _refuse_second_use_of_ids(drafts: list[Draft], errors: Errors) -> None:
     first: dict[str, str] = {}
     for draft in drafts:
         if draft.step.id and first.setdefault(draft.step.id, draft.path) != draft.path:
-            faults.add(
+            errors.add(
                 f"{draft.path}.id", f"{shown(draft.step.id)} is already the id of {first[draft.step.id]}"
             )
 
@@ -126,21 +126,21 @@ def _implied(step: StepDefinition, previous: StepDefinition | None) -> tuple[str
     return previous.depends_on if step.parallel else (previous.id,)
 
 
-def _named(draft: Draft, ids: Collection[str], faults: Faults) -> tuple[str, ...]:
+def _named(draft: Draft, ids: Collection[str], errors: Errors) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for path, dependency in draft.depends_on or ():
         if dependency == draft.step.id:
-            faults.add(path, "a step cannot depend on itself")
+            errors.add(path, "a step cannot depend on itself")
         elif dependency not in ids:
-            faults.unknown(path, "step", dependency, ids)
+            errors.unknown(path, "step", dependency, ids)
         elif dependency in found:
-            faults.add(path, f"{shown(dependency)} is named twice")
+            errors.add(path, f"{shown(dependency)} is named twice")
         else:
             found[dependency] = None
     return tuple(found)
 
 
-def _refuse_cycles(steps: list[StepDefinition], drafts: list[Draft], faults: Faults) -> None:
+def _refuse_cycles(steps: list[StepDefinition], drafts: list[Draft], errors: Errors) -> None:
     dependencies: dict[str, tuple[str, ...]] = {}
     paths: dict[str, str] = {}
     for step, draft in zip(steps, drafts, strict=True):
@@ -148,10 +148,10 @@ def _refuse_cycles(steps: list[StepDefinition], drafts: list[Draft], faults: Fau
             dependencies[step.id] = step.depends_on
             paths[step.id] = f"{draft.path}.depends_on" if draft.depends_on else draft.path
     for cycle in find_cycles(dependencies):
-        faults.add(paths[cycle[0]], f"the steps wait for each other in a cycle: {' -> '.join(cycle)}")
+        errors.add(paths[cycle[0]], f"the steps wait for each other in a cycle: {' -> '.join(cycle)}")
 
 
-# Reads one step, with every fault that can be found without looking at the others.
+# Reads one step, with every error that can be found without looking at the others.
 
 
 DAY = 86_400  # seconds
@@ -214,24 +214,24 @@ def read_step(reader: Reader, world: World) -> Draft:
 
 def _expression(reader: Reader, key: str, world: World) -> str | None:
     text = reader.text(key, limit=LONGEST_EXPRESSION)
-    fault = world.check_expression(text) if text is not None and world.check_expression else None
-    if fault:
-        reader.fault(key, fault)
+    error = world.check_expression(text) if text is not None and world.check_expression else None
+    if error:
+        reader.error(key, error)
     return text
 
 
 def _depends_on(reader: Reader) -> tuple[tuple[str, str], ...] | None:
     """What the step names. A null is refused here: it could mean "none" as well as "the step before"."""
     if reader.is_null("depends_on"):
-        reader.fault("depends_on", "must be a list; [] means that the step depends on nothing")
+        reader.error("depends_on", "must be a list; [] means that the step depends on nothing")
     items = reader.items("depends_on", limit=MOST_DEPENDENCIES)
     if items is None:
         return None
     named = []
     for path, item in items:
-        fault = fault_of_text(item, limit=100_000)
-        if fault:
-            reader.faults.add(path, fault)
+        error = error_of_text(item, limit=100_000)
+        if error:
+            reader.errors.add(path, error)
         else:
             named.append((path, item))
     return tuple(named)
@@ -245,7 +245,7 @@ def _retry(reader: Reader) -> RetryDefinition | None:
     base = _or(inner.amount("base_seconds", low=0, high=LONGEST_DELAY), standard.base_seconds)
     longest = inner.amount("max_seconds", low=0, high=LONGEST_DELAY)
     if longest is not None and longest < base:
-        inner.fault("max_seconds", f"must not be below base_seconds, which is {base:,}")
+        inner.error("max_seconds", f"must not be below base_seconds, which is {base:,}")
     retry = RetryDefinition(
         max_attempts=inner.count("max_attempts", low=1, high=MOST_ATTEMPTS) or standard.max_attempts,
         strategy=inner.choice("strategy", RetryStrategy) or standard.strategy,
@@ -264,16 +264,16 @@ def _or(found: float | None, standard: float) -> float:
 
 def _check_assignee(reader: Reader, step: StepDefinition) -> None:
     if step.agent_role and step.human_role:
-        reader.fault("human_role", "cannot be given together with agent_role: one of them does the step")
+        reader.error("human_role", "cannot be given together with agent_role: one of them does the step")
     given = any(reader.value(key) is not None for key in ("agent_role", "human_role", "template"))
     if reader.is_object and not given:
-        reader.faults.add(reader.path, "agent_role, human_role or template is missing")
+        reader.errors.add(reader.path, "agent_role, human_role or template is missing")
     if step.is_approval_gate and step.agent_role:
-        reader.fault("is_approval_gate", "is for a person's step; an agent's step has requires_approval")
+        reader.error("is_approval_gate", "is for a person's step; an agent's step has requires_approval")
     if step.requires_approval and step.human_role:
-        reader.fault("requires_approval", "is for an agent's step; a person's step has is_approval_gate")
+        reader.error("requires_approval", "is for an agent's step; a person's step has is_approval_gate")
     if step.is_approval_gate and step.requires_approval:
-        reader.fault("requires_approval", "cannot be given together with is_approval_gate")
+        reader.error("requires_approval", "cannot be given together with is_approval_gate")
 
 
 # Reads how a step asks people: by when, who is reminded, who is asked next, how many must agree, what happens when nobody answers.
@@ -317,9 +317,9 @@ def check_people(reader: Reader, step: StepDefinition) -> None:
     if step.human_role and not step.is_approval_gate and step.template is None:
         _check_task(reader, step)
     if step.voters is not None and step.voters < (step.quorum or 1):
-        reader.fault("voters", "must not be fewer than quorum")
+        reader.error("voters", "must not be fewer than quorum")
     if step.on_timeout and step.due_seconds is None and not step.template:
-        reader.fault("on_timeout", "needs due_seconds")
+        reader.error("on_timeout", "needs due_seconds")
     _check_times(reader, step, "reminders", step.reminders, "the reminder")
     _check_times(reader, step, "escalation", step.escalation, "the one")
 
@@ -330,7 +330,7 @@ def _check_task(reader: Reader, step: StepDefinition) -> None:
         reader, step, _OF_DECISIONS, "is for a step with is_approval_gate: a task is completed, not decided"
     )
     if step.on_timeout in (OnTimeout.APPROVE, OnTimeout.REJECT):
-        reader.fault(
+        reader.error(
             "on_timeout", "can only be escalate, unless is_approval_gate is true: nobody decides a task"
         )
 
@@ -338,7 +338,7 @@ def _check_task(reader: Reader, step: StepDefinition) -> None:
 def _refuse(reader: Reader, step: StepDefinition, keys: Sequence[str], message: str) -> None:
     for key in keys:
         if getattr(step, key) not in (None, ()):
-            reader.fault(key, message)
+            reader.error(key, message)
 
 
 def _check_times(
@@ -348,9 +348,9 @@ def _check_times(
     for index, later in enumerate(chain):
         path = f"{reader.path}.{key}[{index}]"
         if step.due_seconds and later.after_seconds >= step.due_seconds:
-            reader.faults.add(path, f"must come before due_seconds, which is {step.due_seconds:,}")
+            reader.errors.add(path, f"must come before due_seconds, which is {step.due_seconds:,}")
         if 0 < later.after_seconds <= previous:
-            reader.faults.add(path, f"must come after {what} before it")
+            reader.errors.add(path, f"must come after {what} before it")
         previous = max(previous, later.after_seconds)
 
 
@@ -370,10 +370,10 @@ def _reminder(
 ) -> ReminderDefinition:
     """A number of seconds, or an object that also names a role."""
     if not isinstance(item, Mapping):
-        fault = fault_of_amount(item, low=0, above=True, high=LONGEST_WAIT)
-        if fault:
-            reader.faults.add(path, fault)
-        return ReminderDefinition(0 if fault else number(item) or 0)
+        error = error_of_amount(item, low=0, above=True, high=LONGEST_WAIT)
+        if error:
+            reader.errors.add(path, error)
+        return ReminderDefinition(0 if error else number(item) or 0)
     after, role = _later(Reader(item, path, reader.copier), known_roles)
     return ReminderDefinition(after, role)
 

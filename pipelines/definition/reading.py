@@ -1,6 +1,6 @@
 """Reads one object of a definition key by key, and remembers which keys were asked for: all others are unknown.
 
-A value of the wrong kind is reported and then treated as if it were not given, so that the other faults are found too.
+A value of the wrong kind is reported and then treated as if it were not given, so that the other errors are found too.
 A null also means "not given". Text, numbers and JSON values are those that JSON, jsonb and Python keep alike.
 """
 
@@ -14,8 +14,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from pipelines.definition.faults import Faults, at, shown
-from tenants.plain_names import LONGEST_NAME, fault_of_name
+from pipelines.definition.errors import Errors, at, shown
+from tenants.plain_names import LONGEST_NAME, error_of_name
 
 # PostgreSQL's jsonb refuses NUL and lone surrogates, and writes 1e22 as a whole number. So text is checked, and
 # every number is brought to one form: a whole number that fits 64 bits is an int, all others are floats.
@@ -27,7 +27,7 @@ MAX_DEPTH = 20  # levels of params; deeper data is a mistake or an attack
 MAX_VALUES = 50_000  # values in all params together, aliases counted as often as they are used
 
 
-def text_fault(text: str) -> str | None:
+def text_error(text: str) -> str | None:
     """What keeps this text from being stored, or None."""
     found = UNSTORABLE.search(text)
     if not found:
@@ -35,12 +35,12 @@ def text_fault(text: str) -> str | None:
     return "holds a NUL character" if found[0] == "\x00" else "holds half of a surrogate pair"
 
 
-def fault_of_key(key: Any) -> str | None:
+def error_of_key(key: Any) -> str | None:
     """What is wrong with a key of an object, or None."""
     if not isinstance(key, str):
         return f"a key must be text, not {shown(key)}"
-    fault = text_fault(key)
-    return f"a key {shown(key)} {fault}" if fault else None
+    error = text_error(key)
+    return f"a key {shown(key)} {error}" if error else None
 
 
 def number(value: Any) -> float | None:
@@ -67,17 +67,17 @@ def _same_as_float(value: int) -> float | None:
 class JsonCopier:
     """Copies JSON values and reports what is none. One serves a whole definition, as its budget is shared."""
 
-    faults: Faults
+    errors: Errors
     left: int = MAX_VALUES
 
     def copy(self, value: Any, path: str, depth: int = 0) -> Any:
         self.left -= 1
         if self.left < 0:
             if self.left == -1:
-                self.faults.add(path, f"more than {MAX_VALUES:,} values in params")
+                self.errors.add(path, f"more than {MAX_VALUES:,} values in params")
             return None
         if isinstance(value, Mapping | list | tuple) and depth >= MAX_DEPTH:
-            self.faults.add(path, f"nested deeper than {MAX_DEPTH} levels")
+            self.errors.add(path, f"nested deeper than {MAX_DEPTH} levels")
             return None
         if isinstance(value, Mapping):
             keys = [key for key in value if self._is_key(key, path)]
@@ -87,23 +87,23 @@ class JsonCopier:
         return self._scalar(value, path)
 
     def _is_key(self, key: Any, path: str) -> bool:
-        fault = fault_of_key(key)
-        if fault:
-            self.faults.add(path, fault)
-        return fault is None
+        error = error_of_key(key)
+        if error:
+            self.errors.add(path, error)
+        return error is None
 
     def _scalar(self, value: Any, path: str) -> Any:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
-            fault = text_fault(value)
-            if fault:
-                self.faults.add(path, fault)
+            error = text_error(value)
+            if error:
+                self.errors.add(path, error)
             return value
         found = number(value)
         if found is None:
             kind = "a number that JSON cannot hold" if isinstance(value, int | float) else shown(value)
-            self.faults.add(path, f"must be a JSON value, not {kind}")
+            self.errors.add(path, f"must be a JSON value, not {kind}")
         return found
 
 
@@ -119,12 +119,12 @@ class Reader:
     def __init__(self, data: Any, path: str, copier: JsonCopier) -> None:
         self.path = path
         self.copier = copier
-        self.faults: Faults = copier.faults
+        self.errors: Errors = copier.errors
         self._asked: set[str] = set()
         self.is_object = isinstance(data, Mapping)
         self._data: Mapping[Any, Any] = data if isinstance(data, Mapping) else {}
         if not self.is_object:
-            self.faults.add(path, f"must be an object, not {shown(data)}")
+            self.errors.add(path, f"must be an object, not {shown(data)}")
 
     def value(self, key: str) -> Any:
         self._asked.add(key)
@@ -138,54 +138,54 @@ class Reader:
         value = self.value(key)
         return None if value is None else Reader(value, at(self.path, key), self.copier)
 
-    def fault(self, key: str, message: str) -> None:
+    def error(self, key: str, message: str) -> None:
         """Reports at the key, or at the object itself when the key is not there."""
         if key in self._data:
-            self.faults.add(at(self.path, key), message)
+            self.errors.add(at(self.path, key), message)
         else:
-            self.faults.add(self.path, f"{key} {message}")
+            self.errors.add(self.path, f"{key} {message}")
 
     def require(self, key: str) -> None:
         if self.is_object and self._data.get(key) is None:
-            self.fault(key, "is missing")
+            self.error(key, "is missing")
 
     def text(self, key: str, *, limit: int = 100_000, blank: bool = False) -> str | None:
         """Text that can be stored."""
         value = self.value(key)
         if value is None:
             return None
-        fault = fault_of_text(value, limit=limit, blank=blank)
-        if fault:
-            self.fault(key, fault)
+        error = error_of_text(value, limit=limit, blank=blank)
+        if error:
+            self.error(key, error)
             return None
         return str(value)
 
     def name(self, key: str, *, limit: int = LONGEST_NAME) -> str | None:
         """Text on one line, by the rules of `tenants.plain_names`."""
         value = self.text(key, limit=limit)
-        fault = None if value is None else fault_of_name(value)
-        if fault:
-            self.fault(key, fault)
+        error = None if value is None else error_of_name(value)
+        if error:
+            self.error(key, error)
             return None
         return value
 
     def identifier(self, key: str) -> str | None:
         value = self.text(key)
         if value is not None and not IDENTIFIER.fullmatch(value):
-            self.fault(key, ABOUT_IDENTIFIERS)
+            self.error(key, ABOUT_IDENTIFIERS)
         return value
 
     def known(self, key: str, what: str, known: Collection[str]) -> str | None:
         """The name of something that exists."""
         value = self.text(key)
         if value is not None and value not in known:
-            self.faults.unknown(at(self.path, key), what, value, known)
+            self.errors.unknown(at(self.path, key), what, value, known)
         return value
 
     def flag(self, key: str) -> bool:
         value = self.value(key)
         if value is not None and not isinstance(value, bool):
-            self.fault(key, f"must be true or false, not {shown(value)}")
+            self.error(key, f"must be true or false, not {shown(value)}")
         return value is True
 
     def amount(self, key: str, *, low: float, high: float, above: bool = False) -> float | None:
@@ -193,9 +193,9 @@ class Reader:
         value = self.value(key)
         if value is None:
             return None
-        fault = fault_of_amount(value, low=low, high=high, above=above)
-        if fault:
-            self.fault(key, fault)
+        error = error_of_amount(value, low=low, high=high, above=above)
+        if error:
+            self.error(key, error)
             return None
         return number(value)
 
@@ -203,7 +203,7 @@ class Reader:
         """A whole number from `low` to `high`."""
         found = self.amount(key, low=low, high=high)
         if found is not None and not isinstance(found, int):
-            self.fault(key, "must be a whole number")
+            self.error(key, "must be a whole number")
             return None
         return found
 
@@ -212,7 +212,7 @@ class Reader:
         if value is None:
             return None
         if value not in list(options):
-            self.fault(key, f"must be one of {', '.join(options)}")
+            self.error(key, f"must be one of {', '.join(options)}")
             return None
         return options(value)
 
@@ -222,9 +222,9 @@ class Reader:
         if value is None:
             return None
         if not isinstance(value, list | tuple):
-            self.fault(key, f"must be a list, not {shown(value)}")
+            self.error(key, f"must be a list, not {shown(value)}")
         elif len(value) > limit:
-            self.fault(key, f"must have at most {limit:,} members")
+            self.error(key, f"must have at most {limit:,} members")
         else:
             return [(at(at(self.path, key), index), item) for index, item in enumerate(value)]
         return None
@@ -235,7 +235,7 @@ class Reader:
         if value is None:
             return {}
         if not isinstance(value, Mapping):
-            self.fault(key, f"must be an object, not {shown(value)}")
+            self.error(key, f"must be an object, not {shown(value)}")
             return {}
         copied: dict[str, Any] = self.copier.copy(value, at(self.path, key)) or {}
         return copied
@@ -243,14 +243,14 @@ class Reader:
     def refuse_other_keys(self) -> None:
         """To be called last: whatever was not asked for does not belong here."""
         for key in self._data:
-            fault = fault_of_key(key)
-            if fault:
-                self.faults.add(self.path, fault)
+            error = error_of_key(key)
+            if error:
+                self.errors.add(self.path, error)
             elif key not in self._asked:
-                self.faults.unknown(at(self.path, key), "key", key, self._asked)
+                self.errors.unknown(at(self.path, key), "key", key, self._asked)
 
 
-def fault_of_text(value: Any, *, limit: int, blank: bool = False) -> str | None:
+def error_of_text(value: Any, *, limit: int, blank: bool = False) -> str | None:
     """What is wrong with a value that should be text, or None."""
     if not isinstance(value, str):
         return f"must be text, not {shown(value)}"
@@ -258,10 +258,10 @@ def fault_of_text(value: Any, *, limit: int, blank: bool = False) -> str | None:
         return f"must have at most {limit:,} characters"
     if not blank and not value.strip():
         return "must not be blank"
-    return text_fault(value)
+    return text_error(value)
 
 
-def fault_of_amount(value: Any, *, low: float, high: float, above: bool = False) -> str | None:
+def error_of_amount(value: Any, *, low: float, high: float, above: bool = False) -> str | None:
     """What is wrong with a value that should be a number from `low` (or just above it) to `high`, or None."""
     found = number(value)
     if found is None:

@@ -1,7 +1,7 @@
 """Synonyms: other spellings of pipelines, schedules and agents that are accepted on the way in.
 
 They are the names under which schedulers in camelCase keep the same things, so that such a document can be loaded as it is. Everything
-behind this module, and every answer, has our own spelling. A fault is still named by the path that the caller wrote.
+behind this module, and every answer, has our own spelling. An error is still named by the path that the caller wrote.
 
 Numbers are converted where the unit or the meaning differs: `delay` and `timeout` are milliseconds, `maxRetries` counts the tries after
 the first one, and a priority of 0 says that none is set. A value of the wrong kind is passed on as it is: it is reported where it is read.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipelines.definition.faults import Fault, at
+from pipelines.definition.errors import InputError, at
 from pipelines.graph import UpstreamFailure
 
 LARGEST = 2**53  # up to here every whole number is exact as a float
@@ -21,7 +21,7 @@ LARGEST = 2**53  # up to here every whole number is exact as a float
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """Another name of our member `name`. `note` says in a fault how our value follows from the one that was written."""
+    """Another name of our member `name`. `note` says in an error how our value follows from the one that was written."""
 
     name: str
     convert: Callable[[Any], Any] = lambda value: value
@@ -43,33 +43,38 @@ class Translated:
     """A document in our spelling. `data` shares with the original whatever did not have to be changed."""
 
     data: Any
-    faults: list[Fault]  # what is given in both spellings
+    errors: list[InputError]  # what is given in both spellings
     _written: Mapping[str, tuple[str, str]]  # our path: the path as it was written, and a note on the value
 
-    def as_written(self, faults: Iterable[Fault]) -> list[Fault]:
-        """The same faults at the paths that the caller wrote, after those of the translation itself."""
-        return [*self.faults, *map(self._restored, faults)]
+    def as_written(self, errors: Iterable[InputError]) -> list[InputError]:
+        """The same errors at the paths that the caller wrote, after those of the translation itself."""
+        return [*self.errors, *map(self._restored, errors)]
 
-    def _restored(self, fault: Fault) -> Fault:
-        head = fault.path
+    def _restored(self, error: InputError) -> InputError:
+        head = error.path
         while head and head not in self._written:
             head = head[: max(head.rfind("."), head.rfind("["), 0)]
         if not head:
-            return fault
+            return error
         path, note = self._written[head]
-        message = f"{fault.message} ({note})" if note and head == fault.path else fault.message
-        return replace(fault, path=path + fault.path[len(head) :], message=message)
+        message = f"{error.message} ({note})" if note and head == error.path else error.message
+        return replace(error, path=path + error.path[len(head) :], message=message)
 
 
 def translate(data: Any, kind: Kind) -> Translated:
     """`data` in our spelling. Never raises: anything that is not an object of this kind is returned as it is. Changes nothing in `data`."""
-    faults: list[Fault] = []
+    errors: list[InputError] = []
     written: dict[str, tuple[str, str]] = {}
-    return Translated(_object(data, kind, "", "", faults, written), faults, written)
+    return Translated(_object(data, kind, "", "", errors, written), errors, written)
 
 
 def _object(
-    data: Any, kind: Kind, ours: str, theirs: str, faults: list[Fault], written: dict[str, tuple[str, str]]
+    data: Any,
+    kind: Kind,
+    ours: str,
+    theirs: str,
+    errors: list[InputError],
+    written: dict[str, tuple[str, str]],
 ) -> Any:
     """`ours` and `theirs` are the path of `data` in our spelling and in the caller's."""
     if not isinstance(data, Mapping):
@@ -79,7 +84,9 @@ def _object(
         synonym = kind.synonyms.get(key) if isinstance(key, str) else None
         name = synonym.name if synonym else key
         if name != key and name in data:
-            faults.append(Fault(at(theirs, key), f"is another spelling of {name}, which is given as well"))
+            errors.append(
+                InputError(at(theirs, key), f"is another spelling of {name}, which is given as well")
+            )
             continue
         place, path = (at(ours, name), at(theirs, key)) if isinstance(key, str) else ("", "")
         if place != path:
@@ -87,10 +94,10 @@ def _object(
         if synonym:
             value = synonym.convert(value)
         if name in kind.objects:
-            value = _object(value, kind.objects[name], place, path, faults, written)
+            value = _object(value, kind.objects[name], place, path, errors, written)
         elif name in kind.lists and isinstance(value, list | tuple):
             value = [
-                _object(item, kind.lists[name], at(place, index), at(path, index), faults, written)
+                _object(item, kind.lists[name], at(place, index), at(path, index), errors, written)
                 for index, item in enumerate(value)
             ]
         found[name] = value

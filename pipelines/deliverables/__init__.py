@@ -8,7 +8,7 @@ month on; the month under way is started by hand, if it is wanted.
 
 starting     the periods of a month, and the end of one that is cancelled
 planning     the planner's question, and from its answer to runs
-plans        the form of a plan, and every fault of one
+plans        the form of a plan, and every error of one
 monthly_job  at the start of each month
 """
 

@@ -1,4 +1,4 @@
-"""From the planner's answer to runs: a plan is taken up once, and one that has faults goes back to the planner.
+"""From the planner's answer to runs: a plan is taken up once, and one that has errors goes back to the planner.
 
 Everything happens in the transaction that settled the planner's activity, under the lock of the period, and only for the activity that
 the period names as its planner: an answer that comes twice or late, or of an activity that was replaced, changes nothing.
@@ -26,13 +26,13 @@ from activities.models.alert import AlertKind
 from activities.states import LinkKind, Status, WakeReason
 from activities.submission import NewActivity, submit
 from pipelines import period_counts
-from pipelines.definition.faults import Fault
+from pipelines.definition.errors import InputError
 from pipelines.deliverables import plans
 from pipelines.deliverables.plans import Offer, Plan, PlanInvalid, PlanItem
 from pipelines.exceptions import NotFound, PeriodNotPlanning, PlannerAtWork
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline, PipelineRun, PipelineVersion
 from pipelines.models.deliverable import PeriodState, end_of
-from pipelines.submission import NewRun, WhenFull, faults_of, start_runs
+from pipelines.submission import NewRun, WhenFull, errors_of, start_runs
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
@@ -92,7 +92,7 @@ def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePer
 
 
 def take_up(tenant_id: UUID, period_id: UUID, document: Any, *, actor: str) -> DeliverablePeriod:
-    """Take up a person's plan, when the planner came to none. Raises `PlanInvalid` with every fault, else as `ask_again` does."""
+    """Take up a person's plan, when the planner came to none. Raises `PlanInvalid` with every error, else as `ask_again` does."""
     with tenant_scope(tenant_id):
         period = _without_plan(tenant_id, period_id, actor)
         _start_runs(period, _read(period, document), actor)
@@ -131,7 +131,7 @@ def _take_up_answer(period: DeliverablePeriod, activity: Any) -> None:
     try:
         _start_runs(period, _read(period, _answer_of(activity)), ACTOR)
     except PlanInvalid as refusal:
-        _send_back(period, activity.id, refusal.faults)
+        _send_back(period, activity.id, refusal.errors)
 
 
 def _answer_of(activity: Any) -> Any:
@@ -162,10 +162,10 @@ def _start_runs(period: DeliverablePeriod, plan: Plan, actor: str) -> None:
 def _refuse_params(tenant_id: UUID, by_pipeline: Mapping[str, Sequence[NewRun]]) -> None:
     """Raises `PlanInvalid` when an agent would not take what an item of the plan gives it."""
     found = [
-        Fault(f"items[{run.plan_item}].{fault.path}", fault.message)
+        InputError(f"items[{run.plan_item}].{error.path}", error.message)
         for key, runs in by_pipeline.items()
-        for run, faults in zip(runs, faults_of(tenant_id, key, [run.params for run in runs]), strict=True)
-        for fault in faults
+        for run, errors in zip(runs, errors_of(tenant_id, key, [run.params for run in runs]), strict=True)
+        for error in errors
     ]
     if found:
         raise PlanInvalid(found)
@@ -184,11 +184,11 @@ def _new_run(period: DeliverablePeriod, deliverable: Deliverable, place: int, it
     )
 
 
-def _send_back(period: DeliverablePeriod, activity_id: UUID, faults: Sequence[Fault]) -> None:
-    """The planner does it again and gets the faults; after too many rounds, or for a person's plan, people have to solve it."""
+def _send_back(period: DeliverablePeriod, activity_id: UUID, errors: Sequence[InputError]) -> None:
+    """The planner does it again and gets the errors; after too many rounds, or for a person's plan, people have to solve it."""
     refused = Activity.objects.for_tenant(period.tenant_id).get(pk=activity_id)
-    listed = "\n".join(f"- {fault}" for fault in faults)
-    _update(period, plan_faults=[{"path": fault.path, "message": fault.message} for fault in faults])
+    listed = "\n".join(f"- {error}" for error in errors)
+    _update(period, plan_faults=[{"path": error.path, "message": error.message} for error in errors])
     if refused.agent_role is None or refused.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
         _give_up(period, refused, listed)
         return
@@ -196,7 +196,7 @@ def _send_back(period: DeliverablePeriod, activity_id: UUID, faults: Sequence[Fa
     _update(period, planner_activity_id=approvals.revise(refused, notes=notes, actor=ACTOR))
 
 
-def _give_up(period: DeliverablePeriod, refused: Activity, faults: str) -> None:
+def _give_up(period: DeliverablePeriod, refused: Activity, errors: str) -> None:
     deliverable = Deliverable.objects.for_tenant(period.tenant_id).get(pk=period.deliverable_id)
     title = f"No plan for {period.starts_on:%B %Y} of {deliverable.name}"[:200]
     escalation = NewActivity(
@@ -209,14 +209,14 @@ def _give_up(period: DeliverablePeriod, refused: Activity, faults: str) -> None:
         link_kind=LinkKind.ESCALATION,
         deliverable_id=period.deliverable_id,
         period_id=period.pk,
-        reviewer_notes=faults,
+        reviewer_notes=errors,
     )
     submit([escalation], actor=ACTOR)
     raise_alert(
         period.tenant_id,
         AlertKind.PLAN_INVALID,
         title,
-        body=faults,
+        body=errors,
         activity_id=refused.pk,
         facts={"period": str(period.pk), "deliverable": str(period.deliverable_id)},
         dedup_key=f"plan_invalid:{refused.pk}",

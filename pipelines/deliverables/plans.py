@@ -1,4 +1,4 @@
-"""Plans of a period: read whole, then checked against the pipelines that were offered. Every fault is named by its path.
+"""Plans of a period: read whole, then checked against the pipelines that were offered. Every error is named by its path.
 
 Pure. The form is `plan_schema.json`, which the planner gets with its work.
 """
@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.definition.faults import Fault, Faults, at
+from pipelines.definition.errors import Errors, InputError, at
 from pipelines.exceptions import PipelineError
 from tenants import strict_json
 from tenants.lazy_import import lazy_import
@@ -27,7 +27,7 @@ else:
 
 SCHEMA: Mapping[str, Any] = json.loads(Path(__file__).with_name("plan_schema.json").read_text("utf-8"))
 
-MOST_FAULTS = 50  # more help nobody
+MOST_ERRORS = 50  # more help nobody
 MOST_BYTES = 2**20  # of a plan in words
 _NORMAL = 10
 
@@ -38,14 +38,14 @@ _KINDS = {
 
 
 class PlanInvalid(PipelineError):
-    """The plan cannot be taken up. `faults` names everything that is wrong with it."""
+    """The plan cannot be taken up. `errors` names everything that is wrong with it."""
 
     code: ClassVar[str] = "invalid_plan"
     status: ClassVar[int] = 400
 
-    def __init__(self, faults: Iterable[Fault]) -> None:
-        self.faults = list(faults)
-        super().__init__("; ".join(map(str, self.faults)))
+    def __init__(self, errors: Iterable[InputError]) -> None:
+        self.errors = list(errors)
+        super().__init__("; ".join(map(str, self.errors)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +81,22 @@ class PlanItem:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan without faults. `document` is what was read."""
+    """A plan without errors. `document` is what was read."""
 
     items: tuple[PlanItem, ...]
     document: Mapping[str, Any]
 
 
 def read(data: Any, *, offered: Mapping[str, Offer], ends_at: datetime) -> Plan:
-    """The plan in `data`. Raises `PlanInvalid` with every fault. `ends_at` is when the period is over."""
-    faults = Faults()
-    for path, message in _faults_of_form(data, SCHEMA, ""):
-        faults.add(path, message)
-    if not faults.found:
+    """The plan in `data`. Raises `PlanInvalid` with every error. `ends_at` is when the period is over."""
+    errors = Errors()
+    for path, message in _errors_of_form(data, SCHEMA, ""):
+        errors.add(path, message)
+    if not errors.found:
         for index, item in enumerate(data["items"]):
-            _check_item(item, f"items[{index}]", offered, ends_at, faults)
-    if faults.found:
-        raise PlanInvalid(faults.found[:MOST_FAULTS])
+            _check_item(item, f"items[{index}]", offered, ends_at, errors)
+    if errors.found:
+        raise PlanInvalid(errors.found[:MOST_ERRORS])
     return Plan(tuple(_item(item) for item in data["items"]), data)
 
 
@@ -112,13 +112,13 @@ def in_words(content: str) -> Any:
     """
     blocks = [content] if content.strip()[:1] in ("{", "[") else _BLOCK.findall(content)
     if len(blocks) != 1:
-        raise PlanInvalid([Fault("", _NO_PLAN if not blocks else _SEVERAL)])
+        raise PlanInvalid([InputError("", _NO_PLAN if not blocks else _SEVERAL)])
     try:
         return strict_json.loads(
             blocks[0].encode(errors="replace"), max_bytes=MOST_BYTES, reject_duplicate_keys=True
         )
     except strict_json.StrictJSONError as error:
-        raise PlanInvalid([Fault("", f"is not JSON: {error}")]) from error
+        raise PlanInvalid([InputError("", f"is not JSON: {error}")]) from error
 
 
 _NO_PLAN = (
@@ -145,22 +145,22 @@ def moment_of(text: str) -> datetime | None:
 
 
 def _check_item(
-    item: Mapping[str, Any], path: str, offered: Mapping[str, Offer], ends_at: datetime, faults: Faults
+    item: Mapping[str, Any], path: str, offered: Mapping[str, Offer], ends_at: datetime, errors: Errors
 ) -> None:
     offer = offered.get(item["pipeline"])
     if offer is None:
-        faults.unknown(at(path, "pipeline"), "pipeline", item["pipeline"], offered)
+        errors.unknown(at(path, "pipeline"), "pipeline", item["pipeline"], offered)
     else:
-        for place, message in _faults_of_form(
+        for place, message in _errors_of_form(
             item.get("params", {}), schema_of(offer.params), f"{path}.params"
         ):
-            faults.add(place, message)
+            errors.add(place, message)
     if "not_before" in item:
         moment = moment_of(item["not_before"])
         if moment is None:
-            faults.add(at(path, "not_before"), "must be a time with its offset, such as 2026-05-01T09:30:00Z")
+            errors.add(at(path, "not_before"), "must be a time with its offset, such as 2026-05-01T09:30:00Z")
         elif moment >= ends_at:
-            faults.add(
+            errors.add(
                 at(path, "not_before"), f"must be before {ends_at:%Y-%m-%dT%H:%M:%SZ}, when the period ends"
             )
 
@@ -176,9 +176,9 @@ def _item(item: Mapping[str, Any]) -> PlanItem:
     )
 
 
-def _faults_of_form(data: Any, schema: Mapping[str, Any], base: str) -> Iterator[tuple[str, str]]:
+def _errors_of_form(data: Any, schema: Mapping[str, Any], base: str) -> Iterator[tuple[str, str]]:
     validator = _plan_validator() if schema is SCHEMA else jsonschema.Draft202012Validator(schema)
-    for error in islice(validator.iter_errors(data), MOST_FAULTS):
+    for error in islice(validator.iter_errors(data), MOST_ERRORS):
         path = base
         for part in error.absolute_path:
             path = at(path, part)
@@ -191,7 +191,7 @@ def _plan_validator() -> Any:
 
 
 def _told(error: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The fault in words that quote nothing long, at the member that it is about."""
+    """The error in words that quote nothing long, at the member that it is about."""
     limit, given = error.validator_value, error.instance
     match error.validator:
         case "additionalProperties":

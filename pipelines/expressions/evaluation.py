@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from pipelines.definition.faults import Faults
+from pipelines.definition.errors import Errors
 from pipelines.definition.reading import number
 from pipelines.expressions import functions, syntax
 from pipelines.expressions.functions import (
@@ -211,28 +211,28 @@ def reads(text: str) -> Reads:
 def _check_node(
     node: syntax.Node, steps: Collection[str] | None, upstream: Collection[str] | None, item: bool | None
 ) -> None:
-    fault = None
+    error = None
     if isinstance(node, syntax.StepPart):
-        fault = _fault_of_step(node.step, steps, upstream)
+        error = _error_of_step(node.step, steps, upstream)
     elif isinstance(node, syntax.Call):
-        fault = _fault_of_call(node)
+        error = _error_of_call(node)
     elif isinstance(node, syntax.Root) and node.name == "item" and item is False:
-        fault = "there is no item here: it is for steps with a for_each, and not for the for_each itself"
-    if fault:
-        raise ExpressionError(node.position, fault)
+        error = "there is no item here: it is for steps with a for_each, and not for the for_each itself"
+    if error:
+        raise ExpressionError(node.position, error)
 
 
-def _fault_of_step(step: str, steps: Collection[str] | None, upstream: Collection[str] | None) -> str | None:
+def _error_of_step(step: str, steps: Collection[str] | None, upstream: Collection[str] | None) -> str | None:
     if steps is not None and step not in steps:
-        faults = Faults()
-        faults.unknown("", "step", step, steps)
-        return faults.found[0].message
+        errors = Errors()
+        errors.unknown("", "step", step, steps)
+        return errors.found[0].message
     if upstream is not None and step not in upstream:
         return f"the step {step} does not come before this one: add it to depends_on"
     return None
 
 
-def _fault_of_call(node: syntax.Call) -> str | None:
+def _error_of_call(node: syntax.Call) -> str | None:
     function = functions.FUNCTIONS.get(node.function)
     if function is None:
         return functions.unknown(node.function)

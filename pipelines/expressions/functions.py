@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Any, TypeGuard
 
-from pipelines.definition.faults import Faults, shown
+from pipelines.definition.errors import Errors, shown
 from pipelines.definition.reading import number
 
 MOST_STEPS = 12_000  # of one evaluation: enough to look through a list of 10,000, and done within 20 ms
@@ -125,9 +125,9 @@ class Function:
 
 def unknown(name: str) -> str:
     """What to say about a function that does not exist."""
-    faults = Faults()
-    faults.unknown("", "function", name, FUNCTIONS.keys())
-    return faults.found[0].message
+    errors = Errors()
+    errors.unknown("", "function", name, FUNCTIONS.keys())
+    return errors.found[0].message
 
 
 def calculated(budget: Budget, operator: str, left: Any, right: Any) -> Any:

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from pipelines.definition.faults import shown
-from pipelines.definition.reading import number, text_fault
+from pipelines.definition.errors import shown
+from pipelines.definition.reading import number, text_error
 
 LONGEST = 2_000  # characters
 DEEPEST = 32  # nodes from the top to the bottom
@@ -137,9 +137,9 @@ def parse(text: str) -> Node:
     """The tree of an expression. Raises `ExpressionError`."""
     if len(text) > LONGEST:
         raise ExpressionError(LONGEST, f"an expression must have at most {LONGEST:,} characters")
-    fault = text_fault(text)
-    if fault:
-        raise ExpressionError(0, f"the expression {fault}")
+    problem = text_error(text)
+    if problem:
+        raise ExpressionError(0, f"the expression {problem}")
     if not text.strip():
         raise ExpressionError(0, "the expression is empty")
     try:

@@ -24,7 +24,7 @@ from agents.exceptions import RoleNotFound
 from pipelines import data_sources, submission, tables, timing
 from pipelines.data_sources import DataSourceError, ExpansionError, Pacing, Params, ParamsError
 from pipelines.definition import DefinitionError, synonyms
-from pipelines.definition.faults import Fault, Faults, at, shown
+from pipelines.definition.errors import Errors, InputError, at, shown
 from pipelines.definition.reading import JsonCopier, Reader
 from pipelines.definition.synonyms import Translated
 from pipelines.exceptions import AlreadyExists, NotFound, ScheduleChanged
@@ -42,12 +42,12 @@ logger = logging.getLogger(__name__)
 
 
 class InvalidSchedule(DefinitionError):
-    """The schedule cannot be accepted. `faults` names everything that is wrong with it by its path."""
+    """The schedule cannot be accepted. `errors` names everything that is wrong with it by its path."""
 
     code = "invalid_schedule"
 
 
-# Checking: everything that is wrong with a schedule, each fault by its path, before a row of it is written.
+# Checking: everything that is wrong with a schedule, each error by its path, before a row of it is written.
 #
 # The preview of a schedule that nobody has saved asks the same function, so what it complains of is what saving would refuse.
 
@@ -64,15 +64,15 @@ ABOUT_WORK = ("name", "description", "target_type", "agent_role", "pipeline", "p
 class Checked:
     """A schedule as it was given, as far as it could be read, and what is wrong with it."""
 
-    columns: Mapping[str, Any]  # of the row; to be saved only if there is no fault at all
-    timing: Timing | None  # None: it has faults, which are among `faults`
-    faults: list[Fault]  # of the times, the policies and the form
-    faults_of_work: list[Fault]  # of the name, the target and the parameters
+    columns: Mapping[str, Any]  # of the row; to be saved only if there is no error at all
+    timing: Timing | None  # None: it has errors, which are among `errors`
+    errors: list[InputError]  # of the times, the policies and the form
+    errors_of_work: list[InputError]  # of the name, the target and the parameters
 
     def raise_if_any(self) -> None:
-        """Raises `InvalidSchedule` with every fault."""
-        if self.faults or self.faults_of_work:
-            raise InvalidSchedule([*self.faults, *self.faults_of_work])
+        """Raises `InvalidSchedule` with every error."""
+        if self.errors or self.errors_of_work:
+            raise InvalidSchedule([*self.errors, *self.errors_of_work])
 
 
 def check(tenant_id: UUID, members: Any) -> Checked:
@@ -81,17 +81,17 @@ def check(tenant_id: UUID, members: Any) -> Checked:
 
 
 def check_translated(tenant_id: UUID, spelled: Translated) -> Checked:
-    """As `check`, with members as `editing.MEMBERS` names them; faults are named as they were written before the translation."""
+    """As `check`, with members as `editing.MEMBERS` names them; errors are named as they were written before the translation."""
     checked = _checked(tenant_id, spelled.data)
     return replace(
         checked,
-        faults=spelled.as_written(checked.faults),
-        faults_of_work=spelled.as_written(checked.faults_of_work)[len(spelled.faults) :],
+        errors=spelled.as_written(checked.errors),
+        errors_of_work=spelled.as_written(checked.errors_of_work)[len(spelled.errors) :],
     )
 
 
 def _checked(tenant_id: UUID, members: Any) -> Checked:
-    form, work = Faults(), Faults()
+    form, work = Errors(), Errors()
     whole: Mapping[Any, Any] = members if isinstance(members, Mapping) else {}
     about = Reader({name: whole[name] for name in ABOUT_WORK if name in whole}, "", JsonCopier(work))
     rest = {name: value for name, value in whole.items() if name not in ABOUT_WORK}
@@ -102,29 +102,29 @@ def _checked(tenant_id: UUID, members: Any) -> Checked:
         reader.value(name)
     reader.refuse_other_keys()
     columns |= _words(about) | _target(tenant_id, about) | {"params": about.mapping("params")}
-    work.found += params_faults(
+    work.found += params_errors(
         tenant_id, columns["params"], role=columns["agent_role"], pipeline=columns["pipeline"]
     )
-    faults_of_work = _at_members(work.found) if members is whole else []
-    return Checked(columns, when, _at_members(form.found), faults_of_work)
+    errors_of_work = _at_members(work.found) if members is whole else []
+    return Checked(columns, when, _at_members(form.found), errors_of_work)
 
 
-def _at_members(found: list[Fault]) -> list[Fault]:
+def _at_members(found: list[InputError]) -> list[InputError]:
     """What is missing is reported at the missing member, where forms and callers look for it."""
-    moved: list[Fault] = []
-    for fault in found:
-        member, _, rest = fault.message.partition(" ")
-        moved.append(Fault(member, rest) if not fault.path and member in MEMBERS else fault)
+    moved: list[InputError] = []
+    for error in found:
+        member, _, rest = error.message.partition(" ")
+        moved.append(InputError(member, rest) if not error.path and member in MEMBERS else error)
     return moved
 
 
-def _times(reader: Reader, form: Faults) -> tuple[Timing | None, dict[str, Any]]:
+def _times(reader: Reader, form: Errors) -> tuple[Timing | None, dict[str, Any]]:
     given = {name: reader.value(name) for name in TIMING if reader.value(name) is not None}
     default = scheduler_settings.current().timezone
-    form.found += timing.faults(given, default_timezone=default)
+    form.found += timing.errors(given, default_timezone=default)
     jitter = given.get("jitter_seconds", 0)
     if isinstance(jitter, float) and not jitter.is_integer():
-        reader.fault("jitter_seconds", "must be a whole number of seconds")
+        reader.error("jitter_seconds", "must be a whole number of seconds")
     if form.found:
         return None, {"repeat": str(given.get("repeat", ""))}
     when = timing.read(given, default_timezone=default)
@@ -165,7 +165,7 @@ def _retry(reader: Reader) -> dict[str, Any]:
     }
     longest, base = found["max_seconds"], found["base_seconds"]
     if longest is not None and base is not None and longest < base:  # type: ignore[operator]  # both are numbers
-        inner.fault("max_seconds", "must not be below base_seconds")
+        inner.error("max_seconds", "must not be below base_seconds")
     inner.refuse_other_keys()
     return {name: value for name, value in found.items() if value is not None}
 
@@ -178,11 +178,11 @@ def _priority(reader: Reader) -> int:
     if isinstance(given, str) and given in BANDS:
         return BANDS[given]
     if isinstance(given, bool) or not isinstance(given, int):
-        reader.fault("priority", f"must be a whole number or one of {', '.join(BANDS)}")
+        reader.error("priority", f"must be a whole number or one of {', '.join(BANDS)}")
     elif LOWEST <= given <= HIGHEST:
         return given
     else:
-        reader.fault("priority", f"must be from {LOWEST} to {HIGHEST}")
+        reader.error("priority", f"must be from {LOWEST} to {HIGHEST}")
     return BANDS["normal"]
 
 
@@ -191,7 +191,7 @@ def _catch_up(reader: Reader) -> int:
     try:
         return CatchUp.of("latest" if given is None else given).up_to
     except CatchUpError as error:
-        reader.fault("catch_up", str(error))
+        reader.error("catch_up", str(error))
         return 0
 
 
@@ -199,7 +199,7 @@ def _one_of(reader: Reader, key: str, options: list[str] | tuple[str, ...]) -> s
     given = reader.value(key)
     if given is None or (isinstance(given, str) and given in options):
         return given
-    reader.fault(key, f"must be one of {', '.join(options)}, not {shown(given)}")
+    reader.error(key, f"must be one of {', '.join(options)}, not {shown(given)}")
     return None
 
 
@@ -231,20 +231,20 @@ def _target(tenant_id: UUID, about: Reader) -> dict[str, Any]:
 
 def _refuse(about: Reader, key: str, kind: str) -> None:
     if about.value(key) is not None:
-        about.fault(key, f"does not belong to the target type {kind}")
+        about.error(key, f"does not belong to the target type {kind}")
 
 
 def _usable_role(tenant_id: UUID, about: Reader, role: str | None) -> str | None:
     if role is None:
         return None
     if role not in configuration.known_roles():
-        about.faults.unknown("agent_role", "agent role", role, configuration.known_roles())
+        about.errors.unknown("agent_role", "agent role", role, configuration.known_roles())
         return None
     try:
         if not configuration.settings_for(tenant_id, role).enabled:
-            about.fault("agent_role", f"the agent {shown(role)} is switched off for this tenant")
+            about.error("agent_role", f"the agent {shown(role)} is switched off for this tenant")
     except RoleNotFound:  # gone since the registry was asked
-        about.faults.unknown("agent_role", "agent role", role, ())
+        about.errors.unknown("agent_role", "agent role", role, ())
         return None
     return role
 
@@ -255,14 +255,14 @@ def _usable_pipeline(tenant_id: UUID, about: Reader, key: str | None) -> Pipelin
     own = Pipeline.objects.for_tenant(tenant_id)
     found: Pipeline | None = own.filter(key=key).first()
     if found is None:
-        about.faults.unknown("pipeline", "pipeline", key, list(own.values_list("key", flat=True)[:200]))
+        about.errors.unknown("pipeline", "pipeline", key, list(own.values_list("key", flat=True)[:200]))
     elif not found.enabled:
-        about.fault("pipeline", f"the pipeline {shown(key)} is switched off")
+        about.error("pipeline", f"the pipeline {shown(key)} is switched off")
     return found
 
 
 def row_of(tenant_id: UUID, checked: Checked) -> Schedule:
-    """A row that is not saved, for what computes from rows. Its timing must have no fault."""
+    """A row that is not saved, for what computes from rows. Its timing must have no error."""
     return Schedule(tenant_id=tenant_id, **checked.columns)
 
 
@@ -276,46 +276,46 @@ def row_of(tenant_id: UUID, checked: Checked) -> Schedule:
 PARAMS = "params"
 
 
-def params_faults(
+def params_errors(
     tenant_id: UUID, params: Mapping[str, Any], *, role: str | None, pipeline: Pipeline | None
-) -> list[Fault]:
+) -> list[InputError]:
     """Every fault with its path below `params`, or at the step whose own parameter is wrong. In the caller's `tenant_scope`."""
     try:
         read = data_sources.read_params(params)
     except ParamsError as error:
-        return error.faults
+        return error.errors
     found = _of_sources(tenant_id, read)
     if role:
         return found + _of_values(tenant_id, role, read)
     if pipeline and pipeline.enabled:
-        (refused,) = submission.faults_of(
+        (refused,) = submission.errors_of(
             tenant_id, pipeline.key, [read.literals], unknown=read.sources.keys()
         )
         return found + refused
     return found
 
 
-def _of_sources(tenant_id: UUID, read: Params) -> list[Fault]:
+def _of_sources(tenant_id: UUID, read: Params) -> list[InputError]:
     if not read.sources:
         return []
     catalogue = tables.catalogue_of(tenant_id)
-    found: list[Fault] = []
+    found: list[InputError] = []
     for name, source in read.sources.items():
         try:
             data_sources.resolve(source, catalogue)
         except DataSourceError as error:
-            found += [Fault(at(PARAMS, name), str(fault)) for fault in error.faults]
+            found += [InputError(at(PARAMS, name), str(problem)) for problem in error.errors]
     try:
         data_sources.agreed([source.options for source in read.sources.values()], Pacing())
     except ExpansionError as error:
-        found.append(Fault(PARAMS, str(error)))
+        found.append(InputError(PARAMS, str(error)))
     return found
 
 
-def _of_values(tenant_id: UUID, role: str, read: Params) -> list[Fault]:
+def _of_values(tenant_id: UUID, role: str, read: Params) -> list[InputError]:
     """What the agent's schema says about the values as they are. A data source counts as given, whatever it will be."""
     found = input_schemas.violations(tenant_id, role, read.literals, unknown=read.sources.keys())
-    return [Fault(_path(path), message) for path, message in found]
+    return [InputError(_path(path), message) for path, message in found]
 
 
 def _path(parts: tuple[str | int, ...]) -> str:
@@ -378,7 +378,7 @@ INSTANT = timedelta(microseconds=1)
 
 
 def create(tenant_id: UUID, members: Any, *, actor: str, now: datetime | None = None) -> Schedule:
-    """A new schedule. Raises `InvalidSchedule` with every fault, and `AlreadyExists` for a name that is taken."""
+    """A new schedule. Raises `InvalidSchedule` with every error, and `AlreadyExists` for a name that is taken."""
     with tenant_scope(tenant_id):
         checked = check(tenant_id, members)
         checked.raise_if_any()

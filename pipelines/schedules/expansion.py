@@ -42,19 +42,19 @@ SAMPLED = 5  # jobs that a preview shows, and whose parameters it checks
 
 
 class ExpansionError(PipelineError):
-    """The parameters cannot be expanded. `faults` names each by its path."""
+    """The parameters cannot be expanded. `errors` names each by its path."""
 
     code: ClassVar[str] = "invalid_params"
     status: ClassVar[int] = 400
 
-    def __init__(self, faults: list[dict[str, str]]) -> None:
-        super().__init__("; ".join(f"{fault['path']}: {fault['message']}" for fault in faults))
-        self.faults = faults
+    def __init__(self, errors: list[dict[str, str]]) -> None:
+        super().__init__("; ".join(f"{error['path']}: {error['message']}" for error in errors))
+        self.errors = errors
 
     def as_errors(self) -> list[dict[str, str]]:
         """As an execution keeps them."""
         return [
-            {"message": f"{fault['path']}: {fault['message']}", "code": self.code} for fault in self.faults
+            {"message": f"{error['path']}: {error['message']}", "code": self.code} for error in self.errors
         ]
 
 
@@ -136,7 +136,7 @@ class Plan:
 
 
 def plan(tenant_id: UUID, definition: Mapping[str, Any], *, asked_at: datetime) -> Plan:
-    """Read the parameters of a schedule's definition. Raises `ExpansionError` with every fault by its path."""
+    """Read the parameters of a schedule's definition. Raises `ExpansionError` with every error by its path."""
     params = _read(definition.get("params") or {})
     sources = _values(tenant_id, params.sources) if params.sources else {}
     try:
@@ -155,7 +155,7 @@ def _read(params: Any) -> Params:
         return data_sources.read_params(params)
     except ParamsError as error:
         raise ExpansionError(
-            [{"path": fault.path, "message": fault.message} for fault in error.faults]
+            [{"path": problem.path, "message": problem.message} for problem in error.errors]
         ) from error
 
 
@@ -163,17 +163,17 @@ def _values(tenant_id: UUID, sources: Mapping[str, DataSource]) -> dict[str, Val
     """What each source stands for, unread. Raises `ExpansionError`."""
     with tenant_scope(tenant_id):
         catalogue = tables.catalogue_of(tenant_id)
-    faults: list[dict[str, str]] = []
+    errors: list[dict[str, str]] = []
     found: dict[str, Values] = {}
     for name, source in sources.items():
         try:
             found[name] = tables.values_of(tenant_id, data_sources.resolve(source, catalogue))
         except DataSourceError as error:
-            faults += [{"path": f"params.{name}", "message": str(fault)} for fault in error.faults]
+            errors += [{"path": f"params.{name}", "message": str(problem)} for problem in error.errors]
         except PipelineError as error:
-            faults.append({"path": f"params.{name}", "message": str(error)})
-    if faults:
-        raise ExpansionError(faults)
+            errors.append({"path": f"params.{name}", "message": str(error)})
+    if errors:
+        raise ExpansionError(errors)
     return found
 
 
@@ -212,18 +212,18 @@ def preview(tenant_id: UUID, definition: Mapping[str, Any], *, asked_at: datetim
         numbers = planned.estimate()
         sample = [job.params for job in islice(planned.jobs(), SAMPLED)]
     except ExpansionError as error:
-        return Preview(0, 0, 0, timedelta(), [], error.faults)
+        return Preview(0, 0, 0, timedelta(), [], error.errors)
     return Preview(
         numbers.jobs,
         numbers.batches,
         min(numbers.jobs, planned.pacing.batch_size),
         numbers.last_offset,
         sample,
-        _schema_faults(tenant_id, definition, sample),
+        _schema_errors(tenant_id, definition, sample),
     )
 
 
-def _schema_faults(
+def _schema_errors(
     tenant_id: UUID, definition: Mapping[str, Any], sample: list[dict[str, Any]]
 ) -> list[dict[str, str]]:
     if not (definition.get("agent_role") or definition.get("pipeline")):
@@ -234,12 +234,12 @@ def _schema_faults(
     except (
         PipelineError,
         AgentError,
-    ):  # faults of the target itself are reported where the target is checked
+    ):  # errors of the target itself are reported where the target is checked
         return []
     return [
-        {"path": f"jobs[{index}].{fault['path']}", "message": fault["message"]}
-        for index, faults in enumerate(refused)
-        for fault in faults
+        {"path": f"jobs[{index}].{error['path']}", "message": error["message"]}
+        for index, errors in enumerate(refused)
+        for error in errors
     ]
 
 
@@ -247,7 +247,7 @@ def _schema_faults(
 
 
 ACTOR = "schedule"
-MOST_NAMED = 5  # faults of one job that its error's message names; the rest is beside it
+MOST_NAMED = 5  # errors of one job that its error's message names; the rest is beside it
 
 
 class TargetUnavailable(PipelineError):
@@ -333,7 +333,7 @@ def takes(execution: ScheduleExecution, params: dict[str, Any]) -> bool:
         _refuse_unavailable(execution.tenant_id, given["agent_role"])
     except TargetUnavailable:
         return False
-    return not input_schemas.faults(execution.tenant_id, given["agent_role"], params)
+    return not input_schemas.errors(execution.tenant_id, given["agent_role"], params)
 
 
 def _valid(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> list[ScheduleJob]:
@@ -343,9 +343,9 @@ def _valid(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> list[Sc
         _refuse_unavailable(execution.tenant_id, given["agent_role"])
     valid: list[ScheduleJob] = []
     refused = refusals(execution.tenant_id, given, [job.params for job in waiting]) if waiting else []
-    for job, faults in zip(waiting, refused, strict=True):
-        if faults:
-            job.state, job.error, job.ended_at = JobState.FAILED, _refusal(faults), clock.now()
+    for job, errors in zip(waiting, refused, strict=True):
+        if errors:
+            job.state, job.error, job.ended_at = JobState.FAILED, _refusal(errors), clock.now()
         else:
             valid.append(job)
     return valid
@@ -359,9 +359,9 @@ def refusals(
     Raises `PipelineError` when the pipeline is gone or switched off, and `RoleNotFound`.
     """
     if definition["target_type"] == "agent":
-        return [input_schemas.faults(tenant_id, definition["agent_role"], params) for params in jobs]
-    found = submission.faults_of(tenant_id, definition["pipeline"] or "", jobs)
-    return [[{"path": fault.path, "message": fault.message} for fault in faults] for faults in found]
+        return [input_schemas.errors(tenant_id, definition["agent_role"], params) for params in jobs]
+    found = submission.errors_of(tenant_id, definition["pipeline"] or "", jobs)
+    return [[{"path": error.path, "message": error.message} for error in errors] for errors in found]
 
 
 def _refuse_unavailable(tenant_id: UUID, role: str) -> None:
@@ -373,9 +373,9 @@ def _refuse_unavailable(tenant_id: UUID, role: str) -> None:
         raise TargetUnavailable(f"The agent {role!r} is switched off.")
 
 
-def _refusal(faults: list[dict[str, str]]) -> dict[str, Any]:
-    message = "; ".join(f"{fault['path']}: {fault['message']}" for fault in faults[:MOST_NAMED])
-    return {"code": "invalid_params", "message": message, "faults": faults}
+def _refusal(errors: list[dict[str, str]]) -> dict[str, Any]:
+    message = "; ".join(f"{error['path']}: {error['message']}" for error in errors[:MOST_NAMED])
+    return {"code": "invalid_params", "message": message, "faults": errors}
 
 
 def _activity(execution: ScheduleExecution, job: ScheduleJob) -> NewActivity:

@@ -95,7 +95,7 @@ def _portions(page: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, list[UU
 
 
 def _fire_whatever_comes(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> list[UUID]:
-    """All in one transaction; if that fails, each in one of its own, so that only the one at fault is put off."""
+    """All in one transaction; if that fails, each in one of its own, so that only the one that is wrong is put off."""
     try:
         return _fire_locked(tenant_id, ids, now)
     except Exception as error:

@@ -23,7 +23,7 @@ from agents.models import Agent
 from pipelines import datasets, versions
 from pipelines.data_sources import Source
 from pipelines.definition import DefinitionError, synonyms
-from pipelines.definition.faults import Fault, at, shown
+from pipelines.definition.errors import InputError, at, shown
 from pipelines.exceptions import PipelineError
 from pipelines.models import ActivityTemplate, Dataset, PipelineVersion, Schedule
 from tenants.context import tenant_scope
@@ -36,26 +36,28 @@ PARTS = ("agents", "datasets", "pipelines", "schedules")
 
 
 class InvalidDocument(DefinitionError):
-    """The document cannot be loaded. `faults` names everything that is wrong with the first part that is wrong."""
+    """The document cannot be loaded. `errors` names everything that is wrong with the first part that is wrong."""
 
     code = "invalid_document"
 
 
 def check(data: Mapping[str, Any]) -> None:
     """Check that a document has only these parts, each a list of objects. Raises `InvalidDocument`."""
-    faults = [Fault(name, "is not a part of a document of schedules") for name in data if name not in PARTS]
+    errors = [
+        InputError(name, "is not a part of a document of schedules") for name in data if name not in PARTS
+    ]
     for part in PARTS:
         items = data.get(part, [])
         if not isinstance(items, list):
-            faults.append(Fault(part, f"must be a list, not {shown(items)}"))
+            errors.append(InputError(part, f"must be a list, not {shown(items)}"))
             continue
-        faults += [
-            Fault(at(part, index), f"must be an object, not {shown(item)}")
+        errors += [
+            InputError(at(part, index), f"must be an object, not {shown(item)}")
             for index, item in enumerate(items)
             if not isinstance(item, Mapping)
         ]
-    if faults:
-        raise InvalidDocument(faults)
+    if errors:
+        raise InvalidDocument(errors)
 
 
 def make_agents(data: Mapping[str, Any]) -> Iterator[str]:
@@ -63,19 +65,20 @@ def make_agents(data: Mapping[str, Any]) -> Iterator[str]:
     for index, item in enumerate(data.get("agents", [])):
         place = at("agents", index)
         spelled = synonyms.translate(item, synonyms.AGENT)
-        with _faults_below(place):
+        with _errors_below(place):
             _refuse_unknown(spelled.data, AGENT, "")
-            if spelled.faults:
-                raise DefinitionError(spelled.faults)
+            if spelled.errors:
+                raise DefinitionError(spelled.errors)
         if Agent.objects.filter(role=spelled.data.get("role")).exists():
             continue
         agent = Agent(**spelled.data)
         try:
             agent.full_clean()
         except ValidationError as error:
-            told = (Fault(name, " ".join(texts)) for name, texts in error.message_dict.items())
+            told = (InputError(name, " ".join(texts)) for name, texts in error.message_dict.items())
             raise InvalidDocument(
-                Fault(_joined(place, fault.path), fault.message) for fault in spelled.as_written(told)
+                InputError(_joined(place, problem.path), problem.message)
+                for problem in spelled.as_written(told)
             ) from error
         agent.save(force_insert=True)
         configuration.forget()
@@ -93,7 +96,7 @@ def load(tenant_id: UUID, data: Mapping[str, Any], *, folder: Path, actor: str) 
     with tenant_scope(tenant_id):
         for part, loaded in parts:
             for index, item in enumerate(data.get(part, [])):
-                with _faults_below(at(part, index)):
+                with _errors_below(at(part, index)):
                     told.append(loaded(item))
     return told
 
@@ -121,13 +124,13 @@ def _rows(rows: Any, folder: Path) -> datasets.Given | None:
     if not isinstance(rows, str):
         return datasets.Given(rows if isinstance(rows, list) else [rows])
     if Path(rows).name != rows:
-        raise InvalidDocument([Fault("rows", "must be the name of a file beside the document")])
+        raise InvalidDocument([InputError("rows", "must be the name of a file beside the document")])
     try:
         return datasets.read_csv((folder / rows).read_bytes())
     except OSError as error:
-        raise InvalidDocument([Fault("rows", f"{rows} cannot be read: {error.strerror}")]) from error
+        raise InvalidDocument([InputError("rows", f"{rows} cannot be read: {error.strerror}")]) from error
     except datasets.BadUpload as error:
-        raise InvalidDocument([Fault("rows", f"{rows}: {error}")]) from error
+        raise InvalidDocument([InputError("rows", f"{rows}: {error}")]) from error
 
 
 def _load_pipeline(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
@@ -152,22 +155,24 @@ def _load_schedule(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
 
 
 def _refuse_unknown(item: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
-    faults = [Fault(at(place, name), "is not a member of this object") for name in item if name not in known]
-    if faults:
-        raise InvalidDocument(faults)
+    errors = [
+        InputError(at(place, name), "is not a member of this object") for name in item if name not in known
+    ]
+    if errors:
+        raise InvalidDocument(errors)
 
 
 @contextmanager
-def _faults_below(place: str) -> Iterator[None]:
-    """Name every fault by its path in the document."""
+def _errors_below(place: str) -> Iterator[None]:
+    """Name every error by its path in the document."""
     try:
         yield
     except DefinitionError as error:
         raise InvalidDocument(
-            Fault(_joined(place, fault.path), fault.message) for fault in error.faults
+            InputError(_joined(place, problem.path), problem.message) for problem in error.errors
         ) from error
     except PipelineError as error:
-        raise InvalidDocument([Fault(place, str(error))]) from error
+        raise InvalidDocument([InputError(place, str(error))]) from error
 
 
 def _joined(place: str, path: str) -> str:

@@ -83,7 +83,7 @@ def expand_all(found: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, UUID]
                 rest = _expand_single(tenant_id, portion)
             except Exception:
                 logger.exception("Expansion together failed", extra={"action": "expansion_together_failed"})
-                rest = portion  # Alone, only the one at fault fails.
+                rest = portion  # Alone, only the one wrong fails.
             yield from ((tenant_id, execution_id) for execution_id in rest)
 
 

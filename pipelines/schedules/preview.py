@@ -1,6 +1,6 @@
 """The forecast of a schedule: when it fires next, and which jobs each time would make, were it to fire now. Nothing is written.
 
-Times come from the function that fires, jobs from the function that expands, faults from the function that checks what is saved.
+Times come from the function that fires, jobs from the function that expands, errors from the function that checks what is saved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.conf import settings
 from agents import configuration
 from agents.models import Agent, AgentConfig
 from pipelines import timing
-from pipelines.definition.faults import Fault
+from pipelines.definition.errors import InputError
 from pipelines.models import Schedule
 from pipelines.models.schedule import Repeat
 from pipelines.schedules.editing import InvalidSchedule
@@ -75,15 +75,15 @@ def of_members(
 ) -> Forecast:
     """What a schedule that nobody has saved would do: from `after`, else from `start_at`, else from now.
 
-    With `from_now` a `start_at` that has passed is not gone back to. `present` is the schedule that it would be saved over. Faults of
+    With `from_now` a `start_at` that has passed is not gone back to. `present` is the schedule that it would be saved over. Errors of
     the name, the target and the parameters are among the `errors`. Raises `InvalidSchedule` for others, since without times there
     is nothing to foretell.
     """
     now = clock.now()
     with tenant_scope(tenant_id):
         checked = editing.check(tenant_id, members)
-        if checked.faults or checked.timing is None:
-            raise InvalidSchedule(_without_name([*checked.faults, *checked.faults_of_work]))
+        if checked.errors or checked.timing is None:
+            raise InvalidSchedule(_without_name([*checked.errors, *checked.errors_of_work]))
         schedule = editing.row_of(tenant_id, checked)
         definition = expansion.definition_of(schedule)
     # Outside of the transaction: a source may have to be fetched from somewhere.
@@ -91,7 +91,8 @@ def of_members(
     notes = _notes(schedule, checked.timing, now, present)
     found = _of(schedule, checked.timing, definition, after or start, now, count, notes)
     refused = [
-        {"path": fault.path, "message": fault.message} for fault in _without_name(checked.faults_of_work)
+        {"path": problem.path, "message": problem.message}
+        for problem in _without_name(checked.errors_of_work)
     ]
     return replace(found, errors=refused + [error for error in found.errors if not _is_named(error, refused)])
 
@@ -110,7 +111,7 @@ def _beginning(schedule: Schedule, now: datetime) -> datetime:
 
 
 def _is_named(error: dict[str, str], named: list[dict[str, str]]) -> bool:
-    """Whether a fault of a job, `jobs[0].params.x`, is one of the parameters themselves, `params.x`."""
+    """Whether an error of a job, `jobs[0].params.x`, is one of the parameters themselves, `params.x`."""
     path = re.sub(r"^jobs\[\d+\]\.", "", error["path"])
     return {"path": path, "message": error["message"]} in named
 
@@ -169,6 +170,6 @@ def _notes(schedule: Schedule, when: Timing, now: datetime, present: Schedule | 
     return [] if any(timing.times(when, after=now, limit=1)) else [OVER]
 
 
-def _without_name(found: list[Fault]) -> list[Fault]:
+def _without_name(found: list[InputError]) -> list[InputError]:
     """A schedule may be looked at before it has a name."""
-    return [fault for fault in found if fault.path != "name"]
+    return [error for error in found if error.path != "name"]

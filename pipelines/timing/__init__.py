@@ -1,6 +1,6 @@
 """When a schedule fires: one rule, from which the preview, the API and the firing take their times.
 
-Pure. `read` turns the keys of a schedule into a `Timing` or names every fault; `times` yields the nominal
+Pure. `read` turns the keys of a schedule into a `Timing` or names every error; `times` yields the nominal
 times of a timing in order, always the same ones; `missed` says which of those that nobody fired are still to
 be fired; `jittered` moves a nominal time by an amount that everybody computes alike.
 
@@ -29,7 +29,7 @@ from pipelines.timing.nominal import times
 from pipelines.timing.parsing import in_words
 
 from .nominal import DEFAULT_TIMEZONE, CatchUp, DstFold, DstGap, Missed, Repeat, Timing, jittered, missed
-from .parsing import TimingError, faults, read
+from .parsing import TimingError, errors, read
 
 __all__ = (
     "DEFAULT_TIMEZONE",
@@ -40,7 +40,7 @@ __all__ = (
     "Repeat",
     "Timing",
     "TimingError",
-    "faults",
+    "errors",
     "in_words",
     "jittered",
     "missed",

@@ -26,7 +26,7 @@ NICKNAMES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-#: Name and range of each field, as faults tell them.
+#: Name and range of each field, as errors tell them.
 FIELDS = (
     ("minute", "0 to 59"),
     ("hour", "0 to 23"),

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, Self
 
-from pipelines.definition.faults import shown
+from pipelines.definition.errors import shown
 from pipelines.timing.clock import Stretch, stretches
 from pipelines.timing.cron import Cron, cron_of
 

@@ -1,4 +1,4 @@
-"""From the keys of a schedule to its `Timing`, with every fault named by its path; and from a `Timing` to a sentence.
+"""From the keys of a schedule to its `Timing`, with every error named by its path; and from a `Timing` to a sentence.
 
 The keys are those of the API: repeat (once or repeating), cron, interval_ms, timezone, start_at, end_at, dst_gap,
 dst_fold and jitter_seconds. Keys of a schedule that say nothing about time are left alone.
@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from cron_descriptor import DescriptionTypeEnum, ExpressionDescriptor, Options
 
-from pipelines.definition.faults import DefinitionError, Fault, Faults, at, shown
+from pipelines.definition.errors import DefinitionError, Errors, InputError, at, shown
 from pipelines.definition.reading import JsonCopier, Reader
 from pipelines.timing.clock import zone_names
 from pipelines.timing.cron import LONGEST, Cron, CronError, cron_of
@@ -29,12 +29,12 @@ LONGEST_MOMENT = 64  # characters
 
 
 class TimingError(DefinitionError):
-    """The timing cannot be accepted. `faults` names everything that is wrong with it."""
+    """The timing cannot be accepted. `errors` names everything that is wrong with it."""
 
     code = "invalid_schedule"
 
 
-def faults(data: Any, *, path: str = "", default_timezone: str = DEFAULT_TIMEZONE) -> list[Fault]:
+def errors(data: Any, *, path: str = "", default_timezone: str = DEFAULT_TIMEZONE) -> list[InputError]:
     """Everything that is wrong with a schedule's timing, each with its path below `path`; empty if nothing is."""
     return _read(data, path, default_timezone)[1]
 
@@ -47,8 +47,8 @@ def read(data: Any, *, path: str = "", default_timezone: str = DEFAULT_TIMEZONE)
     return timing
 
 
-def _read(data: Any, path: str, default_timezone: str) -> tuple[Timing, list[Fault]]:
-    collected = Faults()
+def _read(data: Any, path: str, default_timezone: str) -> tuple[Timing, list[InputError]]:
+    collected = Errors()
     reader = Reader(data, path, JsonCopier(collected))
     timing = Timing(
         repeat=_repeat(reader),
@@ -75,7 +75,7 @@ def _repeat(reader: Reader) -> Repeat:
     if said == "once":
         return Repeat.ONCE
     if said is not None and said != "repeating":
-        reader.fault("repeat", "must be one of once, repeating")
+        reader.error("repeat", "must be one of once, repeating")
     return Repeat.CRON if reader.value("interval_ms") is None else Repeat.INTERVAL
 
 
@@ -86,14 +86,14 @@ def _cron(reader: Reader) -> str | None:
     try:
         cron_of(text)
     except CronError as error:
-        reader.fault("cron", str(error))
+        reader.error("cron", str(error))
     return text
 
 
 def _timezone(reader: Reader) -> str | None:
     name = reader.text("timezone", limit=LONGEST_ZONE)
     if name is not None and name not in zone_names():
-        reader.faults.unknown(at(reader.path, "timezone"), "time zone", name, zone_names())
+        reader.errors.unknown(at(reader.path, "timezone"), "time zone", name, zone_names())
         return None
     return name
 
@@ -102,9 +102,9 @@ def _moment(reader: Reader, key: str) -> datetime | None:
     value = reader.value(key)
     if value is None:
         return None
-    fault, moment = _moment_of(value)
-    if fault:
-        reader.fault(key, fault)
+    error, moment = _moment_of(value)
+    if error:
+        reader.error(key, error)
     return moment
 
 
@@ -135,22 +135,22 @@ def _check_kind(reader: Reader, repeat: Repeat) -> None:
     if repeat is Repeat.ONCE:
         reader.require("start_at")
         for key in sorted(given & {"cron", "interval_ms", "end_at"}):
-            reader.fault(key, "is for a repeating schedule; one that fires once has start_at")
+            reader.error(key, "is for a repeating schedule; one that fires once has start_at")
     elif {"cron", "interval_ms"} <= given:
-        reader.fault("interval_ms", "cannot be given together with cron")
+        reader.error("interval_ms", "cannot be given together with cron")
     elif not given & {"cron", "interval_ms"} and reader.value("repeat") == "repeating":
-        reader.faults.add(reader.path, "a repeating schedule needs cron or interval_ms")
+        reader.errors.add(reader.path, "a repeating schedule needs cron or interval_ms")
 
 
 def _check_bounds(reader: Reader, timing: Timing) -> None:
     if timing.start_at and timing.end_at and timing.end_at < timing.start_at:
-        reader.fault("end_at", "must not come before start_at")
+        reader.error("end_at", "must not come before start_at")
 
 
 def _check_that_it_fires(reader: Reader, timing: Timing) -> None:
     """A timing whose end comes before its first time is a mistake. One that is over by now is not."""
     if timing.end_at is not None and not any(times(timing, after=EARLIEST, limit=1)):
-        reader.fault("end_at", "comes before the first time at which this would fire")
+        reader.error("end_at", "comes before the first time at which this would fire")
 
 
 # A timing in words, for people who do not read cron.

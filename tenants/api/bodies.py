@@ -61,10 +61,10 @@ class StrictJSONParser(BaseParser):
                 max_nodes=getattr(view, "max_body_values", strict_json.MAX_NODES),
                 reject_duplicate_keys=True,
             )
-        except strict_json.StrictJSONError as fault:
-            if fault.code == strict_json.TOO_LARGE:
-                raise BodyTooLarge(_too_large(limit)) from fault
-            raise InvalidRequest([(fault.path, fault.message)], code=fault.code) from fault
+        except strict_json.StrictJSONError as error:
+            if error.code == strict_json.TOO_LARGE:
+                raise BodyTooLarge(_too_large(limit)) from error
+            raise InvalidRequest([(error.path, error.message)], code=error.code) from error
         if isinstance(value, dict) or (isinstance(value, list) and getattr(view, "allows_array", False)):
             return value
         raise InvalidRequest([("", "must be a JSON object")])

@@ -24,7 +24,7 @@ from rest_framework.request import Request
 
 from tenants.api import pagination
 from tenants.api.pagination import CURSOR, LIMIT
-from tenants.api.problems import Fault, InvalidRequest
+from tenants.api.problems import FieldError, InvalidRequest
 
 SEARCH = "search"
 FORMAT = "format"
@@ -105,21 +105,21 @@ def refuse_unknown(
         single.add(SEARCH)
     if pagination.offered_by(view):
         single.add(pagination.PARAMETER)
-    if found := list(_faults(request, single, repeatable)):
+    if found := list(_errors(request, single, repeatable)):
         raise InvalidRequest(found)
 
 
-def whole_number(text: str | None, name: str, faults: list[Fault]) -> int | None:
-    """A parameter that is a number from 0; what is none is added to `faults`."""
+def whole_number(text: str | None, name: str, errors: list[FieldError]) -> int | None:
+    """A parameter that is a number from 0; what is none is added to `errors`."""
     if text is None:
         return None
     if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= LARGEST:
         return int(text)
-    faults.append((name, "must be a whole number, not below 0"))
+    errors.append((name, "must be a whole number, not below 0"))
     return None
 
 
-def _faults(request: Request, single: set[str], several: set[str]) -> Iterable[Fault]:
+def _errors(request: Request, single: set[str], several: set[str]) -> Iterable[FieldError]:
     for name, values in request.query_params.lists():
         if name not in single and name not in several:
             yield name[:100], "is not a parameter of this list"

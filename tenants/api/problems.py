@@ -1,10 +1,10 @@
 """Every error of the API as one kind of answer: `application/problem+json` (RFC 9457) with a stable `code`.
 
 Members: type, title, status, detail, code, request_id, and `errors: [{path, message}]` where something was
-invalid. The same shape comes from views, from addresses that do not exist, and from faults of ours, which
+invalid. The same shape comes from views, from addresses that do not exist, and from errors of ours, which
 tell nothing about themselves.
 
-Errors of the apps say themselves what they mean: the class attributes `code` and `status`. They may carry `faults` (a flat list of places
+Errors of the apps say themselves what they mean: the class attributes `code` and `status`. They may carry `errors` (a flat list of places
 and messages, such as `steps[2].depends_on[0]`: "unknown step"), a `retry_after` in seconds, and `problem_members` for facts such as who
 decided. What is not named here or there is a mistake of ours: the caller learns nothing about it but the request id.
 """
@@ -57,19 +57,19 @@ CODES = {
 }
 
 
-Fault = tuple[str, str]  # path, message
+FieldError = tuple[str, str]  # path, message
 
 
 class InvalidRequest(rest.APIException):
-    """Something in the request is not as it must be; every fault has its path ("" is the whole body)."""
+    """Something in the request is not as it must be; every error has its path ("" is the whole body)."""
 
     status_code = 400
     default_code = "validation_failed"
 
-    def __init__(self, faults: Iterable[Fault], *, code: str | None = None) -> None:
-        self.faults = list(faults)
+    def __init__(self, errors: Iterable[FieldError], *, code: str | None = None) -> None:
+        self.errors = list(errors)
         super().__init__(
-            "; ".join(f"{path}: {message}" if path else message for path, message in self.faults), code
+            "; ".join(f"{path}: {message}" if path else message for path, message in self.errors), code
         )
 
 
@@ -80,7 +80,7 @@ class Problem:
     status: int
     code: str
     detail: str
-    faults: tuple[Fault, ...] = ()
+    errors: tuple[FieldError, ...] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
     members: Mapping[str, Any] = field(default_factory=dict)
 
@@ -117,8 +117,8 @@ def body_of(problem: Problem, request: Any) -> dict[str, Any]:
         "code": problem.code,
         "request_id": getattr(request, "request_id", None),
     }
-    if problem.faults:
-        body["errors"] = as_members(problem.faults)
+    if problem.errors:
+        body["errors"] = as_members(problem.errors)
     return body
 
 
@@ -183,13 +183,13 @@ def _of_framework(error: rest.APIException) -> Problem:
     if (wait := getattr(error, "wait", None) or getattr(error, "retry_after", None)) is not None:
         headers["Retry-After"] = str(math.ceil(wait))
     if isinstance(error, rest.ValidationError):
-        return _invalid(flatten_faults(error.detail))
+        return _invalid(flatten_errors(error.detail))
     code = getattr(error.detail, "code", error.default_code)
     return Problem(
         status=error.status_code,
         code=CODES.get(code, code),
         detail=NOT_FOUND if error.status_code == 404 else str(error.detail),
-        faults=tuple(getattr(error, "faults", ())),
+        errors=tuple(getattr(error, "errors", ())),
         headers=headers,
         members=getattr(error, "problem_members", {}),
     )
@@ -204,7 +204,7 @@ def _of_app(error: BaseException) -> Problem | None:
         status=status,
         code=code,
         detail=NOT_FOUND if status == 404 else str(error),
-        faults=tuple(_pairs(getattr(error, "faults", ()))),
+        errors=tuple(_pairs(getattr(error, "errors", ()))),
         headers={} if wait is None else {"Retry-After": str(math.ceil(wait))},
         members=getattr(error, "problem_members", {}),
     )
@@ -217,7 +217,7 @@ def _of_django(error: BaseException) -> Problem | None:
         case PermissionDenied():
             return Problem(403, "forbidden", "You may not do this.")
         case ValidationError():
-            return _invalid(faults_of_django(error))
+            return _invalid(errors_of_django(error))
         case RequestDataTooBig():
             return Problem(413, "body_too_large", "The body is too large.")
         case BadRequest() | SuspiciousOperation() | UnreadablePostError():
@@ -241,32 +241,32 @@ def _of_servers(error: BaseException) -> Problem | None:
     return None
 
 
-def _invalid(found: list[Fault]) -> Problem:
+def _invalid(found: list[FieldError]) -> Problem:
     return Problem(
-        400, "validation_failed", "The request has faults; each is listed under errors.", faults=tuple(found)
+        400, "validation_failed", "The request has faults; each is listed under errors.", errors=tuple(found)
     )
 
 
-def _pairs(found: Iterable[Any]) -> Iterable[Fault]:
-    """Faults as apps write them: pairs, mappings, or objects with `path` and `message`."""
-    for fault in found:
-        if isinstance(fault, Mapping):
-            yield str(fault.get("path", "")), str(fault.get("message", ""))
-        elif isinstance(fault, tuple) and len(fault) == 2:
-            yield str(fault[0]), str(fault[1])
+def _pairs(found: Iterable[Any]) -> Iterable[FieldError]:
+    """Errors as apps write them: pairs, mappings, or objects with `path` and `message`."""
+    for error in found:
+        if isinstance(error, Mapping):
+            yield str(error.get("path", "")), str(error.get("message", ""))
+        elif isinstance(error, tuple) and len(error) == 2:
+            yield str(error[0]), str(error[1])
         else:
-            yield str(getattr(fault, "path", "")), str(getattr(fault, "message", fault))
+            yield str(getattr(error, "path", "")), str(getattr(error, "message", error))
 
 
-def flatten_faults(detail: Any) -> list[Fault]:
-    """All faults in the nested detail of a REST framework `ValidationError`, in the order of the fields."""
+def flatten_errors(detail: Any) -> list[FieldError]:
+    """All errors in the nested detail of a REST framework `ValidationError`, in the order of the fields."""
     return list(_walk("", detail))
 
 
-def faults_of_django(error: ValidationError) -> list[Fault]:
-    """All faults of a model's or form's `ValidationError`."""
+def errors_of_django(error: ValidationError) -> list[FieldError]:
+    """All errors of a model's or form's `ValidationError`."""
     if hasattr(error, "error_dict"):
-        return flatten_faults(
+        return flatten_errors(
             {"" if name == "__all__" else name: texts for name, texts in error.message_dict.items()}
         )
     return [("", message) for message in error.messages]
@@ -283,12 +283,12 @@ def extend_path(path: str, key: str | int) -> str:
     return f"{path}[{json.dumps(key[:40])}]"
 
 
-def as_members(faults: Iterable[Fault]) -> list[dict[str, str]]:
-    """The faults as a problem's `errors`."""
-    return [{"path": path, "message": message} for path, message in faults]
+def as_members(errors: Iterable[FieldError]) -> list[dict[str, str]]:
+    """The errors as a problem's `errors`."""
+    return [{"path": path, "message": message} for path, message in errors]
 
 
-def _walk(path: str, detail: Any) -> Iterator[Fault]:
+def _walk(path: str, detail: Any) -> Iterator[FieldError]:
     if isinstance(detail, Mapping):
         for key, inner in detail.items():
             yield from _walk(extend_path(path, key), inner)
@@ -298,7 +298,7 @@ def _walk(path: str, detail: Any) -> Iterator[Fault]:
         yield path, str(detail)
 
 
-def _walk_list(path: str, details: Sequence[Any]) -> Iterator[Fault]:
+def _walk_list(path: str, details: Sequence[Any]) -> Iterator[FieldError]:
     # A list holds either messages about this place, or one entry per element with {} for those in order.
     for index, inner in enumerate(details):
         if isinstance(inner, str):

@@ -76,7 +76,7 @@ class RetentionView(DigestEtag, TenantView):
         try:
             retention.replace_policies(self.tenant_id, wanted, actor=self.principal.actor)
         except retention.RetentionInvalid as error:
-            raise InvalidRequest([(f"kinds.{path}", message) for path, message in error.faults]) from error
+            raise InvalidRequest([(f"kinds.{path}", message) for path, message in error.errors]) from error
         return Response(_shown(self.tenant_id))
 
     def state_of(self, shown: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Bodies of requests, read by the letter: the types are those of JSON, and a key that nobody knows is a fault.
+"""Bodies of requests, read by the letter: the types are those of JSON, and a key that nobody knows is an error.
 
 REST framework's own fields turn "5" into 5 and 1 into true, and ignore what they do not know; then a misspelt
 `max_atempts` would be answered with success. An optional member that is null counts as not given.
@@ -23,7 +23,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.settings import api_settings
 
-from tenants.plain_names import LONGEST_NAME, fault_of_name
+from tenants.plain_names import LONGEST_NAME, error_of_name
 
 OPTIONAL: Any = {"required": False, "allow_null": True}
 
@@ -36,17 +36,17 @@ class StrictSerializer(serializers.Serializer[Any]):
     default_error_messages = {"invalid": "must be an object"}
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
-        faults: dict[str, Any] = {}
+        errors: dict[str, Any] = {}
         given: dict[str, Any] = {}
         try:
             given = super().to_internal_value(self._without_nulls(data))
         except ValidationError as error:
-            faults.update(_by_key(error.detail))
+            errors.update(_by_key(error.detail))
         if isinstance(data, Mapping):
             known = self.fields
-            faults.update({key: ["is not a member of this object"] for key in data if key not in known})
-        if faults:
-            raise ValidationError(faults)
+            errors.update({key: ["is not a member of this object"] for key in data if key not in known})
+        if errors:
+            raise ValidationError(errors)
         return {name: value for name, value in given.items() if value is not None}
 
     def _without_nulls(self, data: Any) -> Any:
@@ -58,7 +58,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 def read(kind: type[Body], data: Any, **context: Any) -> dict[str, Any]:
-    """The body as this kind of object. Raises REST framework's `ValidationError` naming every fault."""
+    """The body as this kind of object. Raises REST framework's `ValidationError` naming every error."""
     body = kind(data=data, context=context)
     body.is_valid(raise_exception=True)
     found: dict[str, Any] = body.validated_data
@@ -78,9 +78,9 @@ class Text(serializers.CharField):
             self.fail("invalid")
         text = super().to_internal_value(data)
         if self.trim_whitespace and self.max_length is not None and self.max_length <= LONGEST_NAME:
-            fault = fault_of_name(text)
-            if fault:
-                raise ValidationError(fault)
+            error = error_of_name(text)
+            if error:
+                raise ValidationError(error)
         return text
 
 

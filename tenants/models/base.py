@@ -12,25 +12,25 @@ from django.db import models
 from django.db.models.functions import Now
 
 from tenants.identifiers import uuid7
-from tenants.plain_names import fault_of_name
+from tenants.plain_names import error_of_name
 
 
 class PlainNames:
     """Names and keys that people enter in forms are held to the rules of `tenants.plain_names`."""
 
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
-        faults: dict[str, Any] = {}
+        errors: dict[str, Any] = {}
         try:
             super().clean_fields(exclude=exclude)  # type: ignore[misc]  # of the model that this is mixed into
         except ValidationError as error:
-            faults = error.update_error_dict({})
+            errors = error.update_error_dict({})
         for field in self._meta.concrete_fields:  # type: ignore[attr-defined]
             if field.get_internal_type() in ("CharField", "SlugField") and field.name not in (exclude or ()):
-                fault = fault_of_name(str(getattr(self, field.attname) or ""))
-                if fault:
-                    faults.setdefault(field.name, []).append(ValidationError(fault))
-        if faults:
-            raise ValidationError(faults)
+                problem = error_of_name(str(getattr(self, field.attname) or ""))
+                if problem:
+                    errors.setdefault(field.name, []).append(ValidationError(problem))
+        if errors:
+            raise ValidationError(errors)
 
 
 def validate_role_caps(value: Any) -> None:

@@ -87,7 +87,7 @@ class Misdrawn(Exception):
 
     def __init__(self) -> None:
         super().__init__("two faults")
-        self.faults = [{"path": "steps[0]", "message": "no end"}, ("steps[1].when", "no such step")]
+        self.errors = [{"path": "steps[0]", "message": "no end"}, ("steps[1].when", "no such step")]
 
 
 class Missing(Exception):

@@ -70,7 +70,7 @@ def filled(address: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda found: kinds.get(found[1], str(uuid4())), address)
 
 
-def faults_of(answer: Any, address: str, method: str = "get") -> list[str]:
+def errors_of(answer: Any, address: str, method: str = "get") -> list[str]:
     """How the answer differs from what the schema says about this operation."""
     promised = schema()["paths"][address][method]["responses"][str(answer.status_code)]["content"]
     kind = answer["Content-Type"].partition(";")[0]
@@ -189,7 +189,7 @@ def test_every_list_has_links_and_obeys_limit(api: Any, tenant: Tenant, engine: 
         page = client.get(f"{place}?limit=1")
         assert page.json().keys() == {"next", "previous", "results"}, address
         assert len(page.json()["results"]) <= 1, address
-        assert faults_of(page, address) == [], address
+        assert errors_of(page, address) == [], address
         problem(client.get(f"{place}?no_such_filter=1"), 400, "validation_failed")
 
 
@@ -234,9 +234,9 @@ def test_answers_are_as_the_schema_says(api: Any, tenant: Tenant, engine: Engine
     ]  # fmt: skip
 
     assert {
-        (address, method): faults_of(answer, address, method)
+        (address, method): errors_of(answer, address, method)
         for answer, address, method in checked
-        if faults_of(answer, address, method)
+        if errors_of(answer, address, method)
     } == {}
 
 

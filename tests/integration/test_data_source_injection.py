@@ -132,7 +132,7 @@ def test_what_is_refused_asks_the_database_nothing_and_is_quick(ticker: Tenant, 
         took = time.thread_time() - started
 
     assert len(asked) == 0
-    assert refused.value.faults
+    assert refused.value.errors
     assert took < 0.05
 
 
@@ -142,7 +142,7 @@ def test_parameters_with_any_of_them_are_refused_by_their_paths() -> None:
     with pytest.raises(ParamsError) as refused:
         read_params(params)
 
-    assert len({fault.path for fault in refused.value.faults}) > 40
+    assert len({fault.path for fault in refused.value.errors}) > 40
 
 
 def test_what_looks_hostile_is_compared_as_text_and_is_a_parameter(ticker: Tenant) -> None:

@@ -106,7 +106,7 @@ def test_a_step_that_would_not_start_is_refused_by_path(engine: Engine, tenant: 
     with pytest.raises(NotReplayable) as refused:
         again(flow, place)
 
-    ((path, message),) = refused.value.faults
+    ((path, message),) = refused.value.errors
     assert path == "from_step"
     assert ("is not a step" if place == "nowhere" else "comes after b, which failed") in message
 

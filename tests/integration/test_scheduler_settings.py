@@ -64,7 +64,7 @@ def save(**members: Any) -> PlatformConfig:
 def faults(given: Any) -> dict[str, str]:
     with pytest.raises(SettingsInvalid) as refusal:
         scheduler_settings.read(given)
-    return dict(refusal.value.faults)
+    return dict(refusal.value.errors)
 
 
 # One form
@@ -129,7 +129,7 @@ def test_every_fault_is_named_and_nothing_is_saved() -> None:
     with pytest.raises(SettingsInvalid) as refusal:
         save(enabled="yes", monitoring={"enabled": 0}, nope=1)
 
-    assert [path for path, _ in refusal.value.faults] == ["enabled", "monitoring.enabled", "nope"]
+    assert [path for path, _ in refusal.value.errors] == ["enabled", "monitoring.enabled", "nope"]
     assert scheduler_settings.row().version == 0
 
 

@@ -206,20 +206,20 @@ def test_what_is_continued_must_be_known_to_the_tenant_and_the_role(
     engine.drain()
     stranger = api("operator", other_tenant)
 
-    def fault_of(who: APIClient, **fields: Any) -> str:
+    def error_of(who: APIClient, **fields: Any) -> str:
         answer = who.post(URL, {"subagent_type": "qa", "prompt": "x", **fields}, format="json")
         assert answer.status_code == 400, answer.content
         return str(answer.json()["errors"][0]["path"])
 
-    assert fault_of(stranger, existing_conversation_id="talk-1") == "existing_conversation_id"
+    assert error_of(stranger, existing_conversation_id="talk-1") == "existing_conversation_id"
     assert (
-        fault_of(client, subagent_type="dev", existing_conversation_id="talk-1") == "existing_conversation_id"
+        error_of(client, subagent_type="dev", existing_conversation_id="talk-1") == "existing_conversation_id"
     )
-    assert fault_of(stranger, existing_agent_id=first["subagent_id"]) == "existing_agent_id"
+    assert error_of(stranger, existing_agent_id=first["subagent_id"]) == "existing_agent_id"
     assert (
-        fault_of(client, subagent_type="dev", existing_agent_id=first["subagent_id"]) == "existing_agent_id"
+        error_of(client, subagent_type="dev", existing_agent_id=first["subagent_id"]) == "existing_agent_id"
     )
-    assert fault_of(client, subagent_type="nobody") == "subagent_type"
+    assert error_of(client, subagent_type="nobody") == "subagent_type"
 
 
 def test_cancelling_reaches_the_work_and_the_parent(engine: Engine, client: APIClient, acme: Tenant) -> None:

@@ -76,7 +76,7 @@ def test_a_fault_is_named_by_its_path(answer: Any, path: str) -> None:
     with pytest.raises(InvalidAnswer) as caught:
         completed_from(answer)
 
-    assert [fault[0] for fault in caught.value.faults] == [path]
+    assert [fault[0] for fault in caught.value.errors] == [path]
     assert caught.value.error_code == "invalid_agent_answer"
     assert not caught.value.retryable
     assert path in str(caught.value)
@@ -88,7 +88,7 @@ def test_all_faults_are_named_at_once() -> None:
             {"output": {"content": 1, "content_type": 1}, "usage": {"cost_usd": "x"}, "session_id": 1}
         )
 
-    paths = [fault[0] for fault in caught.value.faults]
+    paths = [fault[0] for fault in caught.value.errors]
     assert paths == ["output.content", "output.content_type", "usage.cost_usd", "session_id"]
 
 

@@ -6,11 +6,11 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from agents.models import Agent
-from pipelines.definition.faults import Faults
+from pipelines.definition.errors import Errors
 from pipelines.definition.reading import JsonCopier, Reader
 from tenants.api.serializers import StrictSerializer, Text
 from tenants.models import Budget, Tenant
-from tenants.plain_names import fault_of_name
+from tenants.plain_names import error_of_name
 
 #: By what they do to a reader.
 HOSTILE = {
@@ -56,7 +56,7 @@ def test_a_name_that_does_not_read_as_it_is_stored_is_refused(kind: str) -> None
     assert not body.is_valid()
     assert list(body.errors) == ["name"]
     assert "one line of visible characters" in str(body.errors["name"][0])
-    faults = Faults()
+    faults = Errors()
     reader = Reader({"name": name, "description": "Bees\nand\tnuts"}, "steps[1]", JsonCopier(faults))
     assert (reader.name("name"), reader.text("description")) == (None, "Bees\nand\tnuts")
     assert [fault.path for fault in faults.found] == ["steps[1].name"]
@@ -68,15 +68,15 @@ def test_a_name_that_does_not_read_as_it_is_stored_is_refused(kind: str) -> None
 
 @pytest.mark.parametrize("kind", PLAIN)
 def test_names_of_all_scripts_are_taken(kind: str) -> None:
-    assert fault_of_name(PLAIN[kind]) is None
+    assert error_of_name(PLAIN[kind]) is None
     assert Named(data={"name": PLAIN[kind], "description": "x"}).is_valid()
 
 
 def test_a_fault_names_the_character_and_does_not_repeat_it() -> None:
     assert (
-        fault_of_name("a\u202eb")
+        error_of_name("a\u202eb")
         == "must be one line of visible characters: it has an invisible character, U+202E"
     )
     assert (
-        fault_of_name("a\rb") == "must be one line of visible characters: it has a control character, U+000D"
+        error_of_name("a\rb") == "must be one line of visible characters: it has a control character, U+000D"
     )

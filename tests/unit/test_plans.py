@@ -26,7 +26,7 @@ def faults(data: Any) -> dict[str, str]:
     with pytest.raises(PlanInvalid) as refusal:
         plans.read(data, offered=OFFERED, ends_at=ENDS_AT)
     assert str(refusal.value)
-    return {fault.path: fault.message for fault in refusal.value.faults}
+    return {fault.path: fault.message for fault in refusal.value.errors}
 
 
 def test_each_item_becomes_what_a_run_is_given() -> None:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from activities.states import SETTLED, Status
 from console.activities.listing import _FILTERS, _SOUGHT
-from console.activities.query_language import FIELDS, Condition, QueryFault, parse
+from console.activities.query_language import FIELDS, Condition, QueryError, parse
 
 ID = "01a20146-3c77-704b-9279-1d37fd515cc4"
 
 
-def fault(text: str) -> QueryFault:
-    with pytest.raises(QueryFault) as raised:
+def fault(text: str) -> QueryError:
+    with pytest.raises(QueryError) as raised:
         parse(text)
     return raised.value
 
@@ -101,7 +101,7 @@ def test_whatever_is_typed_is_understood_or_faulted_within_the_text(text: str) -
     position, found = 1, []
     try:
         found = parse(text)
-    except QueryFault as refused:
+    except QueryError as refused:
         position = refused.position
 
     assert 1 <= position <= len(text) + 1

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from agents.semantic_versions import Precedence, fault_of
+from agents.semantic_versions import Precedence, error_of
 
 VALID = [
     "0.0.4",
@@ -51,13 +51,13 @@ INVALID = [
 
 @pytest.mark.parametrize("version", VALID)
 def test_versions_of_the_grammar_are_accepted(version: str) -> None:
-    assert fault_of(version) is None
+    assert error_of(version) is None
     assert Precedence(version) == Precedence(version)
 
 
 @pytest.mark.parametrize("version", [*INVALID, "", " 1.2.3", "1.2.3 ", "1.2.3-" + "a" * 64])
 def test_all_others_are_refused(version: str) -> None:
-    assert fault_of(version)
+    assert error_of(version)
     with pytest.raises(ValueError, match="semantic version"):
         Precedence(version)
 

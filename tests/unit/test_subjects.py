@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.subjects import fault_of_template, faults_of_labels, render, subject_of
+from pipelines.subjects import error_of_template, errors_of_labels, render, subject_of
 
 
 @pytest.mark.parametrize(
@@ -33,14 +33,14 @@ def test_a_subject_is_one_line_made_of_the_parameters(
     "template", ["{{ topic", "topic }}", "{{ 1st }}", "{{ a b }}", "{{ a|upper }}", "{{}}", "{{ a. }}"]
 )
 def test_other_braces_are_no_template(template: str) -> None:
-    assert "names a parameter as {{ topic }}" in (fault_of_template(template) or "")
+    assert "names a parameter as {{ topic }}" in (error_of_template(template) or "")
 
 
 @pytest.mark.parametrize(
     "template", ["", "Plain", "{ one brace }", "{{topic}}", "{{ client.name }} {{ a-b_c }}"]
 )
 def test_templates_that_can_be_kept(template: str) -> None:
-    assert fault_of_template(template) is None
+    assert error_of_template(template) is None
 
 
 def test_a_name_says_more_than_parameters() -> None:
@@ -61,4 +61,4 @@ def test_a_name_says_more_than_parameters() -> None:
     ],
 )  # fmt: skip
 def test_each_label_that_cannot_be_kept_is_named(labels: Any, blamed: list[str]) -> None:
-    assert [name for name, _ in faults_of_labels(labels)] == blamed
+    assert [name for name, _ in errors_of_labels(labels)] == blamed

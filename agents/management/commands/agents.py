@@ -120,8 +120,8 @@ class Command(BaseCommand):
         if not options["references"]:
             self._table(("ROLE", "HEALTH", "DETAIL"), rows)
         broken = registry.broken_references()
-        for fault in broken:
-            self.stdout.write(f"broken: {fault}")
+        for error in broken:
+            self.stdout.write(f"broken: {error}")
         if not broken:
             self.stdout.write("Every schedule and pipeline refers to agents and pipelines that are there.")
         if broken or any(agent.health_failures for agent in looked_at):

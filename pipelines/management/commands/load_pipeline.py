@@ -32,8 +32,8 @@ class Command(BaseCommand):
         try:
             version = versions.save(owner.pk, load(text, filename=file.name), actor=ACTOR)
         except DefinitionError as error:
-            for fault in error.faults:
-                self.stderr.write(str(fault))
+            for problem in error.errors:
+                self.stderr.write(str(problem))
             raise SystemExit(1) from error
         key = version.pipeline.key
         audit.record_command(

@@ -37,8 +37,8 @@ class Command(BaseCommand):
                 lines = list(import_files.make_agents(data))
             lines += import_files.load(owner.pk, data, folder=file.parent, actor=ACTOR)
         except DefinitionError as error:
-            for fault in error.faults:
-                self.stderr.write(str(fault))
+            for problem in error.errors:
+                self.stderr.write(str(problem))
             raise SystemExit(1) from error
         about = ("schedules", file.name)
         audit.record_command("load_schedule", tenant_id=owner.pk, about=about, detail={"lines": len(lines)})

@@ -213,9 +213,9 @@ def test_all_faults_are_named_together() -> None:
     with pytest.raises(DataSourceError) as caught:
         parse("sql:9lives:a'b:i d?batchSize=x&expand=y&a__b=1")
 
-    assert len(caught.value.faults) == 7
-    assert [fault.position for fault in caught.value.faults] == sorted(
-        fault.position for fault in caught.value.faults
+    assert len(caught.value.errors) == 7
+    assert [fault.position for fault in caught.value.errors] == sorted(
+        fault.position for fault in caught.value.errors
     )
 
 
@@ -276,7 +276,7 @@ def test_parameters_are_told_apart_and_their_faults_named_by_path() -> None:
     assert params.literals == {"source": "news", "deep": {"x": "db:a:all:b"}, "plain": "db:a:b:c"}
     with pytest.raises(ParamsError) as caught:
         read_params({"a b": "db:x:all:y z", "c": "DB:x:all:y"})
-    assert [fault.path for fault in caught.value.faults] == ['params["a b"]', "params.c"]
+    assert [fault.path for fault in caught.value.errors] == ['params["a b"]', "params.c"]
     with pytest.raises(ParamsError, match="at most 5"):
         read_params({f"p{i}": "db:x:all:y" for i in range(6)})
 

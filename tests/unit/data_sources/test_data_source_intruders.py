@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipelines.data_sources import (
     DataSourceError,
-    Fault,
+    InputError,
     check,
     looks_like,
     parse,
@@ -20,11 +20,11 @@ from tests.unit.data_sources.reading import CATALOGUE, steady
 PARTS = [*"dbapi:?&=%{}[]\"',$_.-1a", "db:ticker:all:id?", "filter=", "$in", "%7B", "null"]
 
 
-def faults_of(text: str) -> list[Fault]:
+def errors_of(text: str) -> list[InputError]:
     try:
         parse(text)
     except DataSourceError as error:
-        return error.faults
+        return error.errors
     return []
 
 
@@ -123,7 +123,7 @@ def test_what_tries_to_be_more_than_a_data_source_is_a_fault_at_once(text: str) 
 @given(st.text(max_size=40) | st.lists(st.sampled_from(PARTS), max_size=25).map("".join))
 def test_no_text_raises_anything_but_the_one_error(text: str) -> None:
     for candidate in (text, f"db:t:all:id?filter={text}", f"db:t:{text}:id"):
-        found = faults_of(candidate)
+        found = errors_of(candidate)
 
         assert all(0 <= fault.position <= len(candidate) for fault in found)
         if not found:

@@ -104,7 +104,7 @@ def test_rows_are_brought_to_the_types_of_their_table_or_refused() -> None:
     assert read_row({"id": 7}, USER) == {"id": 7, "email": None, "active": None}
     with pytest.raises(RowError) as caught:
         read_row({"id": "7", "email": 5, "active": "yes", "more": 1}, USER)
-    assert caught.value.faults == {
+    assert caught.value.errors == {
         '"more"': "is no field of this table",
         "id": "must be a whole number",
         "email": "must be text",
@@ -144,7 +144,7 @@ def test_a_table_that_no_data_source_could_name_is_refused() -> None:
     with pytest.raises(TableError) as caught:
         read_table("pg_catalog.pg_user", fields, path="dataset")
 
-    assert [fault.path for fault in caught.value.faults] == [
+    assert [fault.path for fault in caught.value.errors] == [
         "dataset.name",
         "dataset.fields",
         "dataset.fields",

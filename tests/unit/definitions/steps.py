@@ -27,11 +27,11 @@ def pipeline(*steps: Any, **more: Any) -> dict[str, Any]:
     return {"key": "k", "name": "N", "steps": list(steps), **more}
 
 
-def faults_of(data: Any, **options: Any) -> dict[str, str]:
+def errors_of(data: Any, **options: Any) -> dict[str, str]:
     return faults_when(lambda: read(data, **options))
 
 
 def faults_when(action: Callable[[], object]) -> dict[str, str]:
     with pytest.raises(DefinitionError) as caught:
         action()
-    return {fault.path: fault.message for fault in caught.value.faults}
+    return {fault.path: fault.message for fault in caught.value.errors}

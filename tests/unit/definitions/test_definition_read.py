@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pipelines import definition as shapes
 from pipelines.definition import DefinitionError, load
-from tenants.plain_names import fault_of_name
-from tests.unit.definitions.steps import ROLES, TEMPLATES, agent, faults_of, pipeline, read, steady
+from tenants.plain_names import error_of_name
+from tests.unit.definitions.steps import ROLES, TEMPLATES, agent, errors_of, pipeline, read, steady
 
 CONTENT_BRIEF = """
 key: content-brief
@@ -109,7 +109,7 @@ def test_expressions_are_checked_by_whoever_knows_them() -> None:
 
     data = pipeline(agent("a", when="right"), agent("b", for_each="wrong"))
 
-    faults = faults_of(data, check_expression=check)
+    faults = errors_of(data, check_expression=check)
 
     assert seen == ["right", "wrong"]
     assert faults == {"steps[1].for_each": "unknown name wrong"}
@@ -121,7 +121,7 @@ letters = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 texts = st.text(letters, min_size=1, max_size=20).filter(str.strip)
 numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 seconds = st.floats(0.001, 86400) | st.integers(1, 86400)
-names = texts.filter(lambda text: fault_of_name(text) is None)
+names = texts.filter(lambda text: error_of_name(text) is None)
 leaves = numbers | texts | st.sampled_from((None, True))
 values: st.SearchStrategy[Any] = st.deferred(lambda: leaves | st.lists(values, max_size=2) | objects)
 objects: st.SearchStrategy[dict[str, Any]] = st.deferred(lambda: st.dictionaries(texts, values, max_size=2))
@@ -243,5 +243,5 @@ def test_any_change_is_taken_or_refused_with_paths_that_exist(changed: Any, data
         assert read(definition.to_dict()) == definition
         return
     assert str(refusal).encode()
-    for fault in refusal.faults:
+    for fault in refusal.errors:
         follow(changed, fault.path)

@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import definition as shapes
-from pipelines.definition import DefinitionError, Fault, load
-from tests.unit.definitions.steps import agent, faults_of, faults_when, pipeline, read, steady
+from pipelines.definition import DefinitionError, InputError, load
+from tests.unit.definitions.steps import agent, errors_of, faults_when, pipeline, read, steady
 
 
 def person(id_: str, /, **more: Any) -> dict[str, Any]:
     return {"id": id_, "human_role": "editor", **more}
 
 
-Faults = list[tuple[dict[str, Any], str, str]]
+Errors = list[tuple[dict[str, Any], str, str]]
 DEEP: Any = json.loads("[" * 30 + "]" * 30)
-OF_THE_WHOLE: Faults = [
+OF_THE_WHOLE: Errors = [
     ({"key": "Not A Key"}, "key", "lower-case"),
     ({"key": "a" * 64}, "key", "1 to 63"),
     ({"key": None}, "key", "is missing"),
@@ -35,7 +35,7 @@ OF_THE_WHOLE: Faults = [
     ({"steps": [{"id": "a"}]}, "steps[0]", "agent_role, human_role or template is missing"),
     ({"steps": [agent("a"), agent("a")]}, "steps[1].id", '"a" is already the id of steps[0]'),
 ]
-OF_AN_AGENTS_STEP: Faults = [
+OF_AN_AGENTS_STEP: Errors = [
     ({"id": "A"}, "id", "lower-case"),
     ({"name": "\ud800"}, "name", "surrogate"),
     ({"description": "a\0b"}, "description", "NUL"),
@@ -80,7 +80,7 @@ OF_AN_AGENTS_STEP: Faults = [
     ({"params": {"x": [0] * 60_000}}, "params.x[49998]", "more than 50,000 values"),
     ({"params": {"x": DEEP}}, "params.x" + "[0]" * 19, "nested deeper than 20"),
 ]
-OF_A_PERSONS_STEP: Faults = [
+OF_A_PERSONS_STEP: Errors = [
     ({"requires_approval": True}, "requires_approval", "agent's step"),
     ({"retry": {}}, "retry", "agent's step"),
     ({"timeout_seconds": 5}, "timeout_seconds", "due_seconds"),
@@ -125,13 +125,13 @@ CASES = [
     ("data", "path", "message"), CASES, ids=[f"{path} {message}" for _, path, message in CASES]
 )
 def test_a_fault_is_named_with_its_path(data: Any, path: str, message: str) -> None:
-    assert message in faults_of(data)[path]
+    assert message in errors_of(data)[path]
 
 
 def test_every_fault_is_named_at_once() -> None:
     steps = [agent("a", colour="red"), agent("b", depends_on=["x", "y"]), None]
 
-    faults = faults_of({"key": "K", "steps": steps})
+    faults = errors_of({"key": "K", "steps": steps})
 
     assert " ".join(sorted(faults)) == (
         " key steps[0].colour steps[1].depends_on[0] steps[1].depends_on[1] steps[2]"
@@ -139,25 +139,25 @@ def test_every_fault_is_named_at_once() -> None:
 
 
 def test_a_cycle_is_named_by_its_steps() -> None:
-    faults = faults_of(pipeline(agent("research", depends_on=["brief"]), agent("brief"), agent("end")))
+    faults = errors_of(pipeline(agent("research", depends_on=["brief"]), agent("brief"), agent("end")))
 
     assert faults["steps[0].depends_on"].endswith("in a cycle: research -> brief -> research")
     nameless = {"agent_role": "blog-writer", "depends_on": ["brief"]}
-    assert faults_of(pipeline(nameless, agent("brief"))) == {"steps[0]": "id is missing"}
+    assert errors_of(pipeline(nameless, agent("brief"))) == {"steps[0]": "id is missing"}
 
 
 def test_roles_of_people_are_checked_only_if_they_are_known() -> None:
     data = pipeline(person("a", reminders=[{"after_seconds": 5, "human_role": "nobody"}]))
 
     assert read(data).steps[0].human_role == "editor"
-    assert set(faults_of(data, known_human_roles=["editor"])) == {"steps[0].reminders[0].human_role"}
+    assert set(errors_of(data, known_human_roles=["editor"])) == {"steps[0].reminders[0].human_role"}
 
 
 def test_two_thousand_steps_are_taken_and_one_more_is_not() -> None:
     steps = [agent(f"s{number}") for number in range(shapes.MAX_STEPS)]
 
     assert len(read(pipeline(*steps)).steps) == shapes.MAX_STEPS
-    assert faults_of(pipeline(*steps, agent("more"))) == {"steps": "must have at most 2,000 members"}
+    assert errors_of(pipeline(*steps, agent("more"))) == {"steps": "must have at most 2,000 members"}
 
 
 def test_parallel_steps_cannot_multiply_dependencies_without_bound() -> None:
@@ -165,16 +165,16 @@ def test_parallel_steps_cannot_multiply_dependencies_without_bound() -> None:
     joins = [agent("join", depends_on=[each["id"] for each in roots])]
     joins += [agent(f"j{number}", parallel=True) for number in range(900)]
 
-    assert faults_of(pipeline(*roots, *joins)) == {"steps": "must have at most 50,000 dependencies together"}
+    assert errors_of(pipeline(*roots, *joins)) == {"steps": "must have at most 50,000 dependencies together"}
 
 
 def test_an_error_survives_being_pickled_and_prints_its_first_faults() -> None:
-    error = DefinitionError([Fault(f"steps[{number}]", "is wrong") for number in range(12)])
+    error = DefinitionError([InputError(f"steps[{number}]", "is wrong") for number in range(12)])
 
-    assert pickle.loads(pickle.dumps(error)).faults == error.faults
+    assert pickle.loads(pickle.dumps(error)).errors == error.errors
     assert str(error).startswith("steps[0]: is wrong; steps[1]: is wrong; ")
     assert str(error).endswith("; and 2 more")
-    assert str(DefinitionError([Fault("", "key is missing")])) == "key is missing"
+    assert str(DefinitionError([InputError("", "key is missing")])) == "key is missing"
 
 
 def test_words_and_dates_stay_text_and_numbers_are_numbers() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipelines.timing import (
     DstFold,
     Timing,
-    faults,
+    errors,
     jittered,
     read,
     times,
@@ -146,7 +146,7 @@ BAD_CRONS = {
 @pytest.mark.parametrize("cron", BAD_CRONS)
 def test_what_is_no_cron_is_refused_by_name_and_at_once(cron: str) -> None:
     began = process_time()
-    found = faults({"repeat": "repeating", "cron": cron}, path="schedule")
+    found = errors({"repeat": "repeating", "cron": cron}, path="schedule")
     took = process_time() - began
 
     assert [fault.path for fault in found] == ["schedule.cron"]

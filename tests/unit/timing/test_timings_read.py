@@ -12,7 +12,7 @@ from pipelines.timing import (
     CatchUp,
     Timing,
     TimingError,
-    faults,
+    errors,
     in_words,
     missed,
     read,
@@ -35,7 +35,7 @@ def test_all_faults_of_a_schedule_are_named_by_path() -> None:
         "jitter_seconds": -1,
     }
 
-    found = {fault.path: fault.message for fault in faults(data, path="schedule")}
+    found = {fault.path: fault.message for fault in errors(data, path="schedule")}
 
     assert set(found) == {f"schedule.{key}" for key in data if key != "name"}
     assert (
@@ -70,8 +70,8 @@ def test_a_timing_that_makes_no_sense_is_refused(data: Any, path: str, message: 
     with pytest.raises(TimingError) as caught:
         read(data)
 
-    assert [fault.path for fault in caught.value.faults] == [path]
-    assert message in caught.value.faults[0].message
+    assert [fault.path for fault in caught.value.errors] == [path]
+    assert message in caught.value.errors[0].message
 
 
 def test_defaults_are_new_york_shift_first_and_no_jitter() -> None:

@@ -1,6 +1,6 @@
-"""Faults of a definition: collected while it is read, reported together.
+"""Errors of a definition: collected while it is read, reported together.
 
-A path leads from the top of the definition to the place at fault, `steps[2].depends_on[0]`. What is missing
+A path leads from the top of the definition to the place that is wrong, `steps[2].depends_on[0]`. What is missing
 is reported at the object that lacks it, so a path always leads to something that is there. The empty path is
 the definition itself.
 """
@@ -15,7 +15,7 @@ from json import dumps
 from typing import ClassVar
 
 PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-SHOWN = 10  # faults in the text of the error; the list holds all of them
+SHOWN = 10  # errors in the text of the error; the list holds all of them
 KINDS: dict[type, str] = {
     bool: "true or false",
     int: "a number",
@@ -28,7 +28,7 @@ LONGEST_GUESS = 63  # characters; comparing longer words costs too much and help
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InputError:
     """One thing that is wrong, and where."""
 
     path: str
@@ -42,30 +42,30 @@ MOST_COMPARED = 1_000  # words, letter by letter, in all guesses about one defin
 
 
 class DefinitionError(Exception):
-    """The pipeline's definition cannot be accepted. `faults` names everything that is wrong with it."""
+    """The pipeline's definition cannot be accepted. `errors` names everything that is wrong with it."""
 
     code: ClassVar[str] = "invalid_definition"
     status: ClassVar[int] = 400  # of an answer over HTTP
 
-    def __init__(self, faults: Iterable[Fault]) -> None:
-        self.faults = list(faults)
-        super().__init__(self.faults)
+    def __init__(self, errors: Iterable[InputError]) -> None:
+        self.errors = list(errors)
+        super().__init__(self.errors)
 
     def __str__(self) -> str:
-        shown = "; ".join(map(str, self.faults[:SHOWN]))
-        more = len(self.faults) - SHOWN
+        shown = "; ".join(map(str, self.errors[:SHOWN]))
+        more = len(self.errors) - SHOWN
         return f"{shown}; and {more} more" if more > 0 else shown
 
 
-class Faults:
-    """Collects faults. Guesses what was meant for the first few unknown words, as guessing is slow."""
+class Errors:
+    """Collects errors. Guesses what was meant for the first few unknown words, as guessing is slow."""
 
     def __init__(self) -> None:
-        self.found: list[Fault] = []
+        self.found: list[InputError] = []
         self._comparisons_left = MOST_COMPARED
 
     def add(self, path: str, message: str) -> None:
-        self.found.append(Fault(path, message))
+        self.found.append(InputError(path, message))
 
     def unknown(self, path: str, what: str, word: str, known: Collection[str]) -> None:
         """Adds "unknown <what>", with the nearest known word if there is one."""
