@@ -108,7 +108,7 @@ def record(run: RunToken, lines: Sequence[LogLine], *, key: str = "") -> Appende
     """Add what an agent has reported. `key` tells two batches with equal lines apart. Raises `LogKeyReused`, and nothing for MongoDB: while
     that is away lines are dropped, and the next ones that are kept say how many.
     """
-    digest, now = _digest(lines), clock.now()
+    digest, now = _hashed(orjson.dumps([[line.at, line.kind, line.text] for line in lines])), clock.now()
     batch = _Batch(f"key:{_hashed(key)}" if key else f"lines:{digest}", digest, tuple(lines), now)
     if not _store.is_expected():
         return _missed(run, len(lines))
@@ -497,10 +497,6 @@ def _make_index() -> None:
 
 
 _indexed: set[str] = set()
-
-
-def _digest(lines: Sequence[LogLine]) -> str:
-    return _hashed(orjson.dumps([[line.at, line.kind, line.text] for line in lines]))
 
 
 def _hashed(text: str | bytes) -> str:

@@ -192,7 +192,7 @@ def begin_worker(sender: Any, **kwargs: Any) -> None:
     from activities import worker as activity_worker
 
     intake = _Intake(sender)
-    if _forks(sender.controller):
+    if "prefork" in getattr(sender.controller.pool_cls, "__module__", ""):
         _follow(intake.take_only)
     else:
         _surely(
@@ -328,7 +328,3 @@ class _Intake:
                 self._consumer.add_task_queue(queue_of(role))
             else:
                 self._consumer.cancel_task_queue(queue_of(role))
-
-
-def _forks(worker: Any) -> bool:
-    return "prefork" in getattr(worker.pool_cls, "__module__", "")

@@ -160,10 +160,6 @@ def _written(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-def as_stored(chosen: dict[str, Any]) -> dict[str, Any]:
-    return {name: _stored(value) for name, value in chosen.items()}
-
-
 def _stored(value: Any) -> Any:
     if isinstance(value, list):
         return [_stored(each) for each in value]
@@ -295,7 +291,7 @@ class BulkOfActivities(TenantView):
             body["action"],
             list(found.order_by("pk").values_list("pk", flat=True)),
             expected=body["expected_count"],
-            filter=as_stored(chosen),
+            filter={name: _stored(value) for name, value in chosen.items()},
             arguments={name: body[name] for name in ARGUMENTS if name in body},
             actor=self.principal.actor,
         )

@@ -97,10 +97,6 @@ class NewSubagentSerializer(StrictSerializer):
         return attrs
 
 
-def new_subagent(attrs: dict[str, Any]) -> NewSubagent:
-    return NewSubagent(**attrs)
-
-
 class SubagentSerializer(ResponseSerializer):
     """Work that was started from elsewhere, and how it stands."""
 
@@ -169,7 +165,7 @@ class SubagentViewSet(DigestEtag, ListResource):
     )
     def create(self, request: Request) -> Response:
         """Asked for again by the same `tool_call_id` of the same parent: 200 with the one that there is."""
-        new = new_subagent(read(NewSubagentSerializer, request.data))
+        new = NewSubagent(**read(NewSubagentSerializer, request.data))
         started = subagents.start(self.tenant_id, new, actor=self.principal.actor)
         return self._shown(started.subagent.pk, status=201 if started.created else 200)
 

@@ -257,15 +257,11 @@ class Bounds:
                     "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
                     " set_config('idle_in_transaction_session_timeout', %s, false)",
                     [
-                        _milliseconds(seconds)
+                        str(int(seconds * 1000))
                         for seconds in (budget, LOCK_SECONDS, IDLE_IN_TRANSACTION_SECONDS)
                     ],
                 )
             self.told[alias] = (connection.connection, budget)
-
-
-def _milliseconds(seconds: float) -> str:
-    return str(int(seconds * 1000))
 
 
 def _said(error: Exception) -> str:

@@ -79,7 +79,7 @@ def from_json(kind: FieldType, value: Scalar) -> Typed:
     if kind is FieldType.BOOLEAN and isinstance(value, bool):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if kind is FieldType.INTEGER and _is_whole(value):
+        if kind is FieldType.INTEGER and (isinstance(value, int) or value.is_integer()):
             return _within_bounds(int(value))
         if kind is FieldType.NUMBER:
             return _within_bounds(value)
@@ -105,10 +105,6 @@ def _number_of(kind: FieldType, text: str) -> int | float:
     except ValueError:
         pass
     raise InvalidValue(f"must be {_ARTICLES[kind]}")
-
-
-def _is_whole(value: float) -> bool:
-    return isinstance(value, int) or value.is_integer()
 
 
 def _within_bounds(value: float) -> int | float:

@@ -43,7 +43,7 @@ Row = Mapping[str, Any]
 
 def keep_in_step(schedule: Schedule, slug: str) -> None:
     """Write the schedule's row among the periodic tasks, and note its id on the schedule. In the caller's transaction. Idempotent."""
-    fields = _fields(schedule, slug)
+    fields = {**_when(schedule), "name": _name(schedule, slug), **_plain_fields(schedule)}
     task = PeriodicTask.objects.filter(pk=schedule.beat_task_id, task=TASK).first()
     if task is None:
         # The id may be gone, or belong to somebody else's row by now; the arguments tell whose a row is.
@@ -143,10 +143,6 @@ def _belongs_to_a_schedule(task: PeriodicTask) -> bool:
         return Schedule.objects.filter(pk=json.loads(task.kwargs)["schedule"]).exists()
     except (ValueError, KeyError, TypeError, ValidationError):
         return False
-
-
-def _fields(schedule: Schedule, slug: str) -> Row:
-    return {**_when(schedule), "name": _name(schedule, slug), **_plain_fields(schedule)}
 
 
 def _plain_fields(schedule: Schedule) -> Row:

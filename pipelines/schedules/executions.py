@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -134,15 +134,15 @@ def call_off(execution: ScheduleExecution, *, actor: str, reason: str) -> None:
     execution.save(update_fields=["status", "metadata", "expanded_at", "finished_at"])
     ScheduleJob.objects.for_tenant(tenant_id).filter(
         execution_id=execution.pk, state=JobState.WAITING
-    ).update(state=JobState.CANCELLED, ended_at=Now(), error=_cancelled(reason))
+    ).update(
+        state=JobState.CANCELLED,
+        ended_at=Now(),
+        error={"code": "cancelled", "message": reason or "The execution was cancelled."},
+    )
     if never_began and execution.schedule_id is not None and execution.nominal_at is not None:
         Firing.objects.for_tenant(tenant_id).filter(
             schedule_id=execution.schedule_id, nominal_at=execution.nominal_at, state=FiringState.QUEUED
         ).update(state=FiringState.SKIPPED, reason=UNSTARTED)
-
-
-def _cancelled(reason: str) -> dict[str, Any]:
-    return {"code": "cancelled", "message": reason or "The execution was cancelled."}
 
 
 def close_jobs(tenant_id: UUID, execution_id: UUID, *, most: int = CLOSED_AT_ONCE) -> int:
