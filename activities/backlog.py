@@ -113,7 +113,7 @@ def make_room(tenant_id: UUID, newcomers: Iterable[Newcomer]) -> None:
     wanted = _by_role(newcomers)
     if not wanted:
         return
-    waiting = _known(tenant_id, wanted)
+    waiting = _read_counts(tenant_id, wanted)
     for role in sorted(wanted):  # in one order, since each may take a lock
         _measure(tenant_id, role, len(wanted[role]), waiting)
         if not _enters(tenant_id, role, wanted[role], waiting):
@@ -136,7 +136,7 @@ def entering(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> Iterator[
     A group that is larger than the bound may once nothing of its role waits, since it could never otherwise. As `make_room`.
     """
     wanted = _by_role(newcomer for group in groups for newcomer in group)
-    waiting: Counter[str] = _known(tenant_id, wanted) if wanted else Counter()
+    waiting: Counter[str] = _read_counts(tenant_id, wanted) if wanted else Counter()
     for role in sorted(wanted):
         _measure(tenant_id, role, len(wanted[role]), waiting)
     for group in groups:
@@ -157,7 +157,7 @@ def _by_role(newcomers: Iterable[Newcomer]) -> dict[str, list[int]]:
     return wanted
 
 
-def _known(tenant_id: UUID, wanted: Mapping[str, Sequence[int]]) -> Counter[str]:
+def _read_counts(tenant_id: UUID, wanted: Mapping[str, Sequence[int]]) -> Counter[str]:
     found, now = _counts.recall(str(tenant_id)), time.monotonic()
     if found is None or (
         now - found.at > KEPT_SECONDS
@@ -166,7 +166,7 @@ def _known(tenant_id: UUID, wanted: Mapping[str, Sequence[int]]) -> Counter[str]
             for role, more in wanted.items()
         )
     ):
-        found = _counts.keep(str(tenant_id), Counted(now, _counted(tenant_id)))
+        found = _counts.keep(str(tenant_id), Counted(now, _count_waiting(tenant_id)))
     return found.waiting
 
 
@@ -181,7 +181,7 @@ def _measure(tenant_id: UUID, role: str, more: int, waiting: Counter[str]) -> No
         or waiting[role] + more <= policy.max_waiting
     ):
         _lock(tenant_id, role)
-        waiting[role] = _counted(tenant_id, role)[role]
+        waiting[role] = _count_waiting(tenant_id, role)[role]
 
 
 def _enters(
@@ -232,7 +232,7 @@ def _lock(tenant_id: UUID, role: str) -> None:
         )
 
 
-def _counted(tenant_id: UUID, role: str | None = None) -> Counter[str]:
+def _count_waiting(tenant_id: UUID, role: str | None = None) -> Counter[str]:
     ready = Activity.objects.for_tenant(tenant_id).filter(in_status(Status.CREATED), assignee_type="agent")
     if role is not None:
         ready = ready.filter(agent_role=role)

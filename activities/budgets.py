@@ -119,7 +119,7 @@ def count_usage(run: RunToken, usage: Usage, *, beat: bool = False, progress: An
     if not found:
         return Counted(live=False)
     (new,) = found
-    return Counted(new.live, _settled(run, new, day) if new.budgeted else None)
+    return Counted(new.live, _settle_run(run, new, day) if new.budgeted else None)
 
 
 def _sound(usage: Usage) -> Usage:
@@ -136,7 +136,7 @@ def _sound(usage: Usage) -> Usage:
     )
 
 
-def _settled(run: RunToken, new: Any, day: date) -> OutOfBudget | None:
+def _settle_run(run: RunToken, new: Any, day: date) -> OutOfBudget | None:
     bearer = BudgetedRun(run.tenant_id, run.run_id, new.activity, new.role or "", new.deliverable)
     standings = money.settle(bearer, dollars=new.dollars, tokens=new.tokens, ended=not new.live, day=day)
     _warn(run.tenant_id, standings)
@@ -261,7 +261,7 @@ def release(tenant_id: UUID, budget_id: UUID) -> int:
 
     A released activity asks for room again when it starts, so releasing one too many costs a start and nothing else.
     """
-    chosen = _chosen(tenant_id, budget_id)
+    chosen = _choose_waiting(tenant_id, budget_id)
     released = _let_go(tenant_id, chosen)
     _note_who_is_left(tenant_id, budget_id)
     return released
@@ -278,7 +278,7 @@ def _note_who_is_left(tenant_id: UUID, budget_id: UUID) -> None:
         budget.update(waiting_since=remaining["since"], wanted=remaining["wanted"])
 
 
-def _chosen(tenant_id: UUID, budget_id: UUID) -> list[UUID]:
+def _choose_waiting(tenant_id: UUID, budget_id: UUID) -> list[UUID]:
     """Who may go on. The budget is not locked any more when their rows are: activities come before budgets."""
     with tenant_scope(tenant_id):
         rows = Budget.objects.for_tenant(tenant_id).select_for_update()

@@ -245,7 +245,7 @@ def apply_to_one(job: BulkJob, activity_id: UUID) -> Outcome:
                 return _TOGETHER[job.action](job, [activity_id])[activity_id]
             _ALONE[job.action](job, activity_id)
     except (TransitionRefused, NotFound) as refusal:
-        return _skipped(str(refusal), refusal.code)
+        return _skip(str(refusal), refusal.code)
     except ActivityError as error:
         return Outcome(ItemState.FAILED, {"code": error.code, "message": str(error)})
     except Exception as error:
@@ -260,7 +260,7 @@ def apply_to_one(job: BulkJob, activity_id: UUID) -> Outcome:
     return DONE
 
 
-def _skipped(message: str, code: str = TransitionRefused.code) -> Outcome:
+def _skip(message: str, code: str = TransitionRefused.code) -> Outcome:
     return Outcome(ItemState.SKIPPED, {"code": code, "message": message})
 
 
@@ -313,9 +313,7 @@ def _retry_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
         )
     )
     return {
-        activity_id: DONE
-        if activity_id in moved
-        else _skipped("It has not failed, or its dedup key is taken.")
+        activity_id: DONE if activity_id in moved else _skip("It has not failed, or its dedup key is taken.")
         for activity_id in ids
     }
 
@@ -337,7 +335,7 @@ def _prioritise_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
         detail={"bulk_job": str(job.pk)},
     )
     done = {activity.pk for activity in live}
-    return {activity_id: DONE if activity_id in done else _skipped("It has ended.") for activity_id in ids}
+    return {activity_id: DONE if activity_id in done else _skip("It has ended.") for activity_id in ids}
 
 
 def _cancel_one(job: BulkJob, activity_id: UUID) -> None:

@@ -32,7 +32,7 @@ EXPIRED = "expired"
 def cancel(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str = "") -> Activity:
     """Cancelling what people were asked withdraws the question. Raises `TransitionRefused` when it has ended, `NotFound`."""
     with tenant_scope(tenant_id):
-        _cancel(_locked(tenant_id, activity_id), actor, reason)
+        _cancel(_lock_activity(tenant_id, activity_id), actor, reason)
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
@@ -42,7 +42,7 @@ def expire(tenant_id: UUID, activity_id: UUID, *, actor: str) -> bool:
     False when by now it runs, has ended, or has got more time. Raises `TransitionRefused` for a gate, `NotFound`.
     """
     with tenant_scope(tenant_id):
-        activity = _locked(tenant_id, activity_id)
+        activity = _lock_activity(tenant_id, activity_id)
         # The row is ours from here; what was read before it was locked may be old.
         late = Activity.objects.for_tenant(tenant_id).filter(
             pk=activity_id, status__in=EXPIRING, expires_at__lte=Now()
@@ -61,7 +61,7 @@ def _cancel(activity: Activity, actor: str, reason: str) -> None:
     release_everything(activity.tenant_id, activity.pk, actor=actor)
 
 
-def _locked(tenant_id: UUID, activity_id: UUID) -> Activity:
+def _lock_activity(tenant_id: UUID, activity_id: UUID) -> Activity:
     asked = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
     if asked is None:
         raise NotFound("activity", activity_id)

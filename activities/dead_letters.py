@@ -461,7 +461,7 @@ def _escalate(activity: Activity, letter: DeadLetter) -> UUID:
         activity,
         LinkKind.ESCALATION,
         name=f"Failed: {activity.name}"[:200],
-        description=f"{_told(letter)}\n\nTry it again, hand it to somebody else, or cancel it.",
+        description=f"{_write_question(letter)}\n\nTry it again, hand it to somebody else, or cancel it.",
         human_role=DEFAULT_ESCALATION_ROLE,
         priority=BANDS["urgent"],
         metadata={"dead_letter": str(letter.pk), "fingerprint": letter.fingerprint, "reason": letter.reason},
@@ -479,7 +479,7 @@ def _wake_planners(activity: Activity, letter: DeadLetter) -> UUID | None:
         hears_of_failures=True, enabled=True, agent__enabled=True
     )
     roles = list(chosen.order_by("agent_id").values_list("agent_id", flat=True))
-    concerned = {activity.agent_role, _asked_by(activity)}
+    concerned = {activity.agent_role, _find_asking_role(activity)}
     if not roles or not concerned.isdisjoint(roles) or _planned_lately(letter):
         return None
     failed = {
@@ -512,7 +512,7 @@ def _wake_planners(activity: Activity, letter: DeadLetter) -> UUID | None:
     return submit(planning, actor="engine", bounded=False)[0].id
 
 
-def _asked_by(activity: Activity) -> str | None:
+def _find_asking_role(activity: Activity) -> str | None:
     """The role of the agent whose subtask this was."""
     if activity.parent_id is None:
         return None
@@ -532,7 +532,7 @@ def _alert(activity: Activity | None, letter: DeadLetter) -> None:
         letter.tenant_id,
         AlertKind.WAKE_BUDGET if letter.reason == BurialReason.WAKE_BUDGET else AlertKind.DEAD_LETTER,
         f"Failed: {letter.name if activity is None else activity.name}",
-        body=_told(letter),
+        body=_write_question(letter),
         severity=Severity.CRITICAL,
         activity_id=activity.pk if activity else None,
         facts={
@@ -549,7 +549,7 @@ def _alert(activity: Activity | None, letter: DeadLetter) -> None:
     )
 
 
-def _told(letter: DeadLetter) -> str:
+def _write_question(letter: DeadLetter) -> str:
     said = _SAID[BurialReason(letter.reason)]
     message = str(letter.error.get("message") or letter.error.get("code") or "")
     stalls = f", stalls {letter.stalls}" if letter.stalls else ""

@@ -58,12 +58,12 @@ def with_history(request: AgentRequest, row: Any) -> AgentRequest:
     if request.settings.adapter not in BATCHES_OF:
         return request
     moments = [moment for moment in (row.expires_at, row.due_at) if moment is not None]
-    moved = _moved(row)
+    moved = _item_moved_to(row)
     begun = moved.begun if moved is not None and moved.fence == row.fence - 1 else None
     return replace(request, wanted_by=min(moments, default=None), at_once=moved is not None, begun=begun)
 
 
-def _moved(row: Any) -> BatchItem | None:
+def _item_moved_to(row: Any) -> BatchItem | None:
     """The item with which the work has left a batch, until it has come to an end or was put aside since."""
     with tenant_scope(row.tenant_id):
         items = BatchItem.objects.for_tenant(row.tenant_id).filter(activity_id=row.id, state=ItemState.MOVED)
@@ -142,14 +142,14 @@ def described(item: BatchItem, *, number: int | None = None) -> str:
     if batch is None:
         goes = item.created_at + timedelta(seconds=settings.ORCHESTRATOR_BATCH_AGE_SECONDS)
         so_far = "" if number is None else f" with {number} of {settings.ORCHESTRATOR_BATCH_SIZE}"
-        return f"It waits for a batch, collected{so_far}; the batch goes out at {_shown(goes)} at the latest."
+        return f"It waits for a batch, collected{so_far}; the batch goes out at {_show_moment(goes)} at the latest."
     if batch.state == BatchState.SENT:
-        since = "" if batch.sent_at is None else f", which was sent at {_shown(batch.sent_at)}"
+        since = "" if batch.sent_at is None else f", which was sent at {_show_moment(batch.sent_at)}"
         return f"It is one of {batch.size} in the batch {batch.external_id}{since}; the provider answers within a day."
     return f"It is one of {batch.size} in a batch that is being sent."
 
 
-def _shown(moment: datetime) -> str:
+def _show_moment(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -167,7 +167,7 @@ def settle_item(item: BatchItem, answer: Answer) -> None:
     if item.state not in OPEN_ITEMS:
         _count_late(item, answer)
     elif answer.message is not None:
-        _answered(item, answer.message)
+        _record_answer(item, answer.message)
     elif answer.error is not None:
         fail_item(item, answer.error)
 
@@ -199,7 +199,7 @@ def move_to_real_time(item: BatchItem, why: str, *, begun: Mapping[str, Any] | N
     )
 
 
-def _answered(item: BatchItem, message: Mapping[str, Any]) -> None:
+def _record_answer(item: BatchItem, message: Mapping[str, Any]) -> None:
     run, usage = token_of(item), batches.usage_of(message)
     options = configuration.settings_for(item.tenant_id, item.agent_role).adapter.options
     with tenant_scope(item.tenant_id):
@@ -402,7 +402,7 @@ def send(batch: ProviderBatch, door: MessageBatches) -> None:
     except AgentError as error:
         give_up(batch, BatchState.SENDING, BatchState.REFUSED, error)
     else:
-        _sent(batch, created.id)
+        _record_sending(batch, created.id)
 
 
 def find_again(batch: ProviderBatch, door: MessageBatches) -> None:
@@ -413,7 +413,7 @@ def find_again(batch: ProviderBatch, door: MessageBatches) -> None:
         put_off(batch, error)
         return
     if like:
-        _sent(batch, like[-1])
+        _record_sending(batch, like[-1])
         return
     logger.warning(
         "Batch not found at its provider, sent again",
@@ -424,12 +424,12 @@ def find_again(batch: ProviderBatch, door: MessageBatches) -> None:
 
 def _like(batch: ProviderBatch, door: MessageBatches) -> list[str]:
     """What the provider calls the batches that may be this one."""
-    others = _known() | set(batch.not_ours)
+    others = _list_known_names() | set(batch.not_ours)
     listed = door.listed(since=(batch.sent_at or batch.created_at) - SKEW)
     return [found.id for found in listed if found.requests == batch.sent and found.id not in others]
 
 
-def _known() -> set[str]:
+def _list_known_names() -> set[str]:
     """The provider's names of all batches, whosever they are: tenants may share a credential."""
     with system_scope():
         young = ProviderBatch.objects.filter(created_at__gt=Now() - LISTED_FOR).exclude(external_id="")
@@ -449,7 +449,7 @@ def _not_sent(batch: ProviderBatch, error: RetryableAgentError) -> None:
     move(batch, BatchState.SENDING, **changes)
 
 
-def _sent(batch: ProviderBatch, external_id: str) -> None:
+def _record_sending(batch: ProviderBatch, external_id: str) -> None:
     move(
         batch, BatchState.SENDING, state=BatchState.SENT, external_id=external_id, error=None,
         due_at=after(settings.ORCHESTRATOR_BATCH_POLL_SECONDS),
@@ -551,7 +551,7 @@ def tend() -> int:
 
 def tend_one(tenant_id: UUID, batch_id: UUID) -> None:
     """Take the batch's next step, unless somebody else has it in hand."""
-    batch = _taken(tenant_id, batch_id)
+    batch = _take_batch(tenant_id, batch_id)
     if batch is None:
         return
     if not _is_wanted(batch):
@@ -571,7 +571,7 @@ def door_of(batch: ProviderBatch) -> MessageBatches:
     return batches.door_of(chosen, batch.provider)
 
 
-def _taken(tenant_id: UUID, batch_id: UUID) -> ProviderBatch | None:
+def _take_batch(tenant_id: UUID, batch_id: UUID) -> ProviderBatch | None:
     with tenant_scope(tenant_id):
         rows = ProviderBatch.objects.for_tenant(tenant_id).filter(pk=batch_id)
         waiting = rows.filter(state__in=OPEN_BATCHES, due_at__lte=Now())

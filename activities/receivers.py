@@ -68,9 +68,9 @@ def _answer_parent(ended: Any) -> None:
         return
     actor = getattr(ended, "decided_by", None) or "engine"
     if origin.kind == LinkKind.REVIEW:
-        outbox.tell([parent], reason, payload=_told(ended, origin), actor=actor)
+        outbox.tell([parent], reason, payload=_describe_end(ended, origin), actor=actor)
     else:
-        outbox.wake(parent, reason, payload=_told(ended, origin), actor=actor)
+        outbox.wake(parent, reason, payload=_describe_end(ended, origin), actor=actor)
 
 
 #: Why a parent wakes when this ends. A review's answer decides it itself.
@@ -81,7 +81,7 @@ _REASONS: dict[LinkKind, WakeReason | None] = {
 }
 
 
-def _told(ended: Any, origin: Origin) -> dict[str, Any]:
+def _describe_end(ended: Any, origin: Origin) -> dict[str, Any]:
     if origin.kind == LinkKind.SUBTASK:
         return suspension.outcome_of_subtask(ended, origin)
     return (

@@ -108,10 +108,10 @@ def record(run: RunToken, lines: Sequence[LogLine], *, key: str = "") -> Appende
     """Add what an agent has reported. `key` tells two batches with equal lines apart. Raises `LogKeyReused`, and nothing for MongoDB: while
     that is away lines are dropped, and the next ones that are kept say how many.
     """
-    digest, now = _hashed(orjson.dumps([[line.at, line.kind, line.text] for line in lines])), clock.now()
-    batch = _Batch(f"key:{_hashed(key)}" if key else f"lines:{digest}", digest, tuple(lines), now)
+    digest, now = _hash_bytes(orjson.dumps([[line.at, line.kind, line.text] for line in lines])), clock.now()
+    batch = _Batch(f"key:{_hash_bytes(key)}" if key else f"lines:{digest}", digest, tuple(lines), now)
     if not _store.is_expected():
-        return _missed(run, len(lines))
+        return _report_missed(run, len(lines))
     before = _take_missed(run)
     if before:
         batch = replace(batch, before=(_away(before, now),))
@@ -120,7 +120,7 @@ def record(run: RunToken, lines: Sequence[LogLine], *, key: str = "") -> Appende
     except mongodb.PyMongoError as error:
         _store.is_away(error)
         _add_missed(run, before)
-        return _missed(run, len(lines))
+        return _report_missed(run, len(lines))
     if before and appended.duplicate:
         _add_missed(run, before)
     _announce(run, appended)
@@ -145,13 +145,13 @@ def _append(run: RunToken, batch: _Batch) -> Appended:
         for _ in range(TRIES):
             last = documents.find_one(_of_run(run.run_id), sort=[("_id", pymongo.DESCENDING)])
             if last is not None and last.get("full"):
-                return _counted_out(run, batch, last)
+                return _count_dropped(run, batch, last)
             document, appended = _document(run, batch, last)
             try:
                 documents.insert_one(document)
             except mongodb.DuplicateKeyError:
                 if (same := documents.find_one({"run_id": str(run.run_id), "key": batch.key})) is not None:
-                    return _repeated(batch, same)
+                    return _report_repetition(batch, same)
                 continue
             return appended
     raise mongodb.PyMongoError("too many add to the same log at once")
@@ -183,11 +183,11 @@ def _document(run: RunToken, batch: _Batch, last: dict[str, Any] | None) -> tupl
     return document, Appended(ours, dropped, number + len(kept) + (dropped > 0))
 
 
-def _counted_out(run: RunToken, batch: _Batch, last: dict[str, Any]) -> Appended:
+def _count_dropped(run: RunToken, batch: _Batch, last: dict[str, Any]) -> Appended:
     """The log is full: count the lines. A repetition is known as long as nothing else comes in between."""
     documents = _documents()
     if (same := documents.find_one({"run_id": str(run.run_id), "key": batch.key})) is not None:
-        return _repeated(batch, same)
+        return _report_repetition(batch, same)
     unknown = {"_id": last["_id"], "dropped_key": {"$ne": batch.key}}
     counted = documents.update_one(
         unknown, {"$inc": {"dropped": len(batch.lines)}, "$set": {"dropped_key": batch.key}}
@@ -195,7 +195,7 @@ def _counted_out(run: RunToken, batch: _Batch, last: dict[str, Any]) -> Appended
     return Appended(0, len(batch.lines), last["last"] + 1, duplicate=not counted.matched_count)
 
 
-def _repeated(batch: _Batch, same: dict[str, Any]) -> Appended:
+def _report_repetition(batch: _Batch, same: dict[str, Any]) -> Appended:
     if same["digest"] != batch.digest:
         raise LogKeyReused("This Idempotency-Key was used for other lines of this run.")
     kept = same["kept"]
@@ -209,7 +209,7 @@ def _announce(run: RunToken, appended: Appended) -> None:
         )
 
 
-def _missed(run: RunToken, count: int) -> Appended:
+def _report_missed(run: RunToken, count: int) -> Appended:
     _add_missed(run, count)
     return Appended(0, count, None)
 
@@ -392,14 +392,14 @@ def plain(line: str) -> str:
 
 
 def _away(count: int, at: datetime) -> LogLine:
-    return LogLine("note", AWAY.format(count=_counted(count)), at)
+    return LogLine("note", AWAY.format(count=_count_lines(count)), at)
 
 
 def _size(line: LogLine) -> int:
     return len(line.text) * 4 + 100  # at most, as Python holds it
 
 
-def _counted(count: int) -> str:
+def _count_lines(count: int) -> str:
     return f"{count} line" if count == 1 else f"{count} lines"
 
 
@@ -436,7 +436,7 @@ def _page(tenant_id: UUID, run_id: UUID, after: int, limit: int) -> Page:
     found: list[NumberedLine] = []
     dropped = 0
     for document in documents.find(whole).sort("_id", pymongo.ASCENDING):
-        found += [line for line in _numbered(document) if line.number > after]
+        found += [line for line in _number_lines(document) if line.number > after]
         dropped = document["dropped"] if document["full"] else 0
         if len(found) > limit:
             break
@@ -444,7 +444,7 @@ def _page(tenant_id: UUID, run_id: UUID, after: int, limit: int) -> Page:
     return Page(lines, lines[-1].number if lines else after, dropped, more=len(found) > limit)
 
 
-def _numbered(document: dict[str, Any]) -> Iterator[NumberedLine]:
+def _number_lines(document: dict[str, Any]) -> Iterator[NumberedLine]:
     first = document["last"] - len(document["lines"]) + 1
     for number, line in enumerate(document["lines"], first):
         yield NumberedLine(number, line["kind"], line["text"], _aware(line["at"]))
@@ -453,7 +453,7 @@ def _numbered(document: dict[str, Any]) -> Iterator[NumberedLine]:
             "lines": f"{settings.ORCHESTRATOR_RUN_LOG_LINES:,}",
             "size": f"{settings.ORCHESTRATOR_RUN_LOG_BYTES:,}",
         }
-        text = FULL.format(count=_counted(document["dropped"]), **bounds)
+        text = FULL.format(count=_count_lines(document["dropped"]), **bounds)
         yield NumberedLine(document["last"] + 1, "note", text, _aware(document["created_at"]))
 
 
@@ -499,5 +499,5 @@ def _make_index() -> None:
 _indexed: set[str] = set()
 
 
-def _hashed(text: str | bytes) -> str:
+def _hash_bytes(text: str | bytes) -> str:
     return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()[:32]

@@ -41,7 +41,7 @@ def issue(token: RunToken) -> Callback:
 
 def issuing(token: RunToken) -> Callable[[], Callback]:
     """As `issue`, to be signed when somebody wants it; what has set the run going is asked now."""
-    return partial(_signed, token, request_context.current())
+    return partial(_sign_callback, token, request_context.current())
 
 
 def address_of(run_id: UUID) -> str:
@@ -50,7 +50,7 @@ def address_of(run_id: UUID) -> str:
     return f"{base}/api/v1/agent-runs/{run_id}/"
 
 
-def _signed(token: RunToken, caused_by: Mapping[str, Any] | None) -> Callback:
+def _sign_callback(token: RunToken, caused_by: Mapping[str, Any] | None) -> Callback:
     text = signing.dumps(
         [
             *map(str, (token.tenant_id, token.activity_id, token.run_id)),

@@ -263,7 +263,7 @@ def states_of(tenant_id: UUID, subagents: Sequence[Subagent]) -> list[SubagentSt
     """Of each, in as many statements as for one, but for those whose work somebody else has taken over."""
     lines = [_line_of(tenant_id, subagent.activity) for subagent in subagents]
     ids = [activity.pk for line in lines for activity in line]
-    tokens, begun = _tokens_by_activity(tenant_id, lines), _begun(tenant_id, ids)
+    tokens, begun = _tokens_by_activity(tenant_id, lines), _find_begin_times(tenant_id, ids)
     return [
         _standing_of(subagent, line, tokens, begun) for subagent, line in zip(subagents, lines, strict=True)
     ]
@@ -318,6 +318,6 @@ def _tokens_by_activity(tenant_id: UUID, lines: Sequence[Sequence[Activity]]) ->
     return {activity_id: given + produced for activity_id, given, produced in sums}
 
 
-def _begun(tenant_id: UUID, ids: Iterable[UUID]) -> dict[UUID, datetime]:
+def _find_begin_times(tenant_id: UUID, ids: Iterable[UUID]) -> dict[UUID, datetime]:
     runs = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id__in=list(ids))
     return dict(runs.order_by().values_list("activity_id").annotate(Min("started_at")))

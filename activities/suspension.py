@@ -99,7 +99,7 @@ def report_blocker(run: RunToken, *, blocker_type: str, message: str, channel_id
         blocker_type=blocker_type, blocker_message=message, blocked_at=transitions.NOW,
     )  # fmt: skip
     if blocker_type == CHANNEL_EXPIRED and channel_id is not None:
-        channels.expire(run.tenant_id, channel_id, seen_at=_started_at(run))
+        channels.expire(run.tenant_id, channel_id, seen_at=_read_start_of(run))
     resolution = child_of(
         moved,
         LinkKind.RESOLUTION,
@@ -116,7 +116,7 @@ def report_blocker(run: RunToken, *, blocker_type: str, message: str, channel_id
     return submit([resolution], actor=f"run:{run.run_id}")[0].id
 
 
-def _started_at(run: RunToken) -> datetime:
+def _read_start_of(run: RunToken) -> datetime:
     """What the agent knows about a channel is at least as old; somebody may have mended it since."""
     started: datetime = ActivityRun.objects.for_tenant(run.tenant_id).get(pk=run.run_id).started_at
     return started
@@ -332,7 +332,7 @@ def refuse_unlisted(asking: Activity, agent_role: str | None) -> None:
     """Raise `ToolRefused` unless the agent at work on `asking` may hand work to the role. People may always be asked."""
     if agent_role is None:
         return
-    roles = _listed(asking)
+    roles = _list_roles(asking)
     if agent_role in roles or "*" in roles or (RELATED in roles and _is_related(asking, agent_role)):
         return
     raise ToolRefused(
@@ -340,7 +340,7 @@ def refuse_unlisted(asking: Activity, agent_role: str | None) -> None:
     )
 
 
-def _listed(asking: Activity) -> Sequence[str]:
+def _list_roles(asking: Activity) -> Sequence[str]:
     """What the operators say about the role: for its tenant before for all of them, by its name before by "*"."""
     said: Mapping[str, Sequence[str]] = settings.ORCHESTRATOR_HANDS_WORK_TO
     names = [str(asking.agent_role), "*"]

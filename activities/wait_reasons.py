@@ -77,7 +77,7 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         delays = _delays([activity])
         waits = budgets.waits_of(tenant_id, [activity_id] if delays else [])
         held = _held_back([activity], delays)
-        found = _known(activity, delays, _pauses(tenant_id, [activity]), awaited, held, waits)
+        found = _explain_known(activity, delays, _pauses(tenant_id, [activity]), awaited, held, waits)
         if (
             item := provider_batches.waiting_items(tenant_id, _running([activity])).get(activity_id)
         ) is not None:
@@ -85,7 +85,7 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
         since = events.order_by("-seq").values_list("at", flat=True).first() or activity.created_at
     if found is None:
-        found = _asked(activity)
+        found = _explain_question(activity)
     return replace(found, since=(found.since or since) if found.code else None)
 
 
@@ -93,7 +93,7 @@ def exactly(activity: Activity, known: Waiting) -> Waiting:
     """What `briefly` has told of one activity, with the slot that is missing and its position, as `why` tells them. Not inside a
     transaction: it may ask Redis."""
     asks = known.code == "queued" and _may_start(activity)
-    return replace(_asked(activity), since=known.since) if asks else known
+    return replace(_explain_question(activity), since=known.since) if asks else known
 
 
 def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiting]:
@@ -109,7 +109,8 @@ def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiti
     waits = budgets.waits_of(tenant_id, [activity.pk for activity in ready])
     parked = provider_batches.waiting_items(tenant_id, _running(activities))
     return {
-        activity.pk: _known(activity, delays, paused, awaited, held, waits) or Waiting("queued", QUEUED)
+        activity.pk: _explain_known(activity, delays, paused, awaited, held, waits)
+        or Waiting("queued", QUEUED)
         for activity in activities
     } | {activity_id: _in_batch(item) for activity_id, item in parked.items()}
 
@@ -136,7 +137,7 @@ def _may_start(activity: Activity) -> bool:
     return activity.status == Status.CREATED and activity.assignee_type == "agent"
 
 
-def _known(
+def _explain_known(
     activity: Activity,
     delays: Mapping[UUID, Wake],
     paused: _Pauses,
@@ -162,13 +163,13 @@ def _known(
     if (wait := waits.get(activity.pk)) is not None:
         return _without_money(wait)
     if (delay := delays.get(activity.pk)) is not None and delay.due_at is not None:
-        return _delayed(activity, delay.due_at, delay.cause, held.get(activity.pk))
+        return _explain_delay(activity, delay.due_at, delay.cause, held.get(activity.pk))
     if (who := paused.holder(activity)) is not None:
         return Waiting("paused", f"{who} is paused; nothing new starts.", holder=who)
     return None
 
 
-def _delayed(
+def _explain_delay(
     activity: Activity, due_at: datetime, cause: str, held: Mapping[str, Any] | None = None
 ) -> Waiting:
     seconds = max(0.0, (due_at - clock.now()).total_seconds())
@@ -352,7 +353,7 @@ def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> _Pauses:
     return _Pauses(of_roles, firm, named)
 
 
-def _asked(activity: Activity) -> Waiting:
+def _explain_question(activity: Activity) -> Waiting:
     try:
         standing = admission.inspect(activity.pk)
     except admission.Closed:
@@ -410,7 +411,7 @@ def reasons_of_queues(standing: Mapping[str, Any], *, role: str) -> Waiting:
         return Waiting("queued", QUEUED, _full(standing, role), position=position, estimate_seconds=estimate)
     if "due" in standing:
         return _late(at.partition(":")[0], position, standing, role)
-    return _capped(at, position, standing, role)
+    return _explain_cap(at, position, standing, role)
 
 
 def _late(kind: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
@@ -436,7 +437,7 @@ def _late(kind: str, position: int, standing: Mapping[str, Any], role: str) -> W
     return Waiting(code, detail, holder=holder, position=position, estimate_seconds=round(seconds, 1))
 
 
-def _capped(scope: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
+def _explain_cap(scope: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
     kind, cap, used = scope.partition(":")[0], int(standing.get("cap") or 0), int(standing.get("used") or 0)
     if kind == "files":
         detail = "Other work has some of its files, or comes before it and waits for them."

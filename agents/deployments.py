@@ -66,7 +66,7 @@ def deploy(
     )
     if new.environment == Environment.PRODUCTION:
         return _put_into_production(new, seen=in_production(role))
-    with _told_of_conflicts(), transaction.atomic(using=current_alias()):
+    with _translate_conflicts(), transaction.atomic(using=current_alias()):
         same = _current().filter(agent_id=role, version=version, environment=new.environment)
         same.update(replaced_at=Now(), replaced_by=actor)
         return _saved(new)
@@ -111,7 +111,7 @@ def _put_into_production(
     """Replace the version `seen` in production, unless it is not the one there any more."""
     if seen is not None and (seen.version, seen.endpoint) == (new.version, new.endpoint):
         raise AlreadyInProduction(f"{seen.version} is in production already.")
-    with _told_of_conflicts(), transaction.atomic(using=current_alias()):
+    with _translate_conflicts(), transaction.atomic(using=current_alias()):
         if seen is not None:
             replaced = _current().filter(pk=seen.pk)
             if not replaced.update(replaced_at=Now(), replaced_by=new.deployed_by):
@@ -157,7 +157,7 @@ _CONFLICT = (
 
 
 @contextmanager
-def _told_of_conflicts() -> Iterator[None]:
+def _translate_conflicts() -> Iterator[None]:
     """The unique constraint is the last word between two who find the same place empty."""
     try:
         yield

@@ -121,7 +121,7 @@ def ask(role: str) -> None:
 def check_waiting() -> int:
     """Look at agents that are due, a few at a time; returns how many. Any number of processes may do it at once."""
     with system_scope():
-        return _check(_claimed(waiting()))
+        return _check(_claim_due(waiting()))
 
 
 def check(roles: Sequence[str] | None = None) -> list[Agent]:
@@ -131,7 +131,7 @@ def check(roles: Sequence[str] | None = None) -> list[Agent]:
         found = wanted if roles is None else wanted.filter(role__in=roles)
         found.update(health_due_at=None)
         names = list(found.values_list("role", flat=True))
-        while _check(_claimed(waiting().filter(role__in=names))):
+        while _check(_claim_due(waiting().filter(role__in=names))):
             pass
         return list(Agent.objects.filter(role__in=names))
 
@@ -170,7 +170,7 @@ class _Claim:
     until: datetime
 
 
-def _claimed(due: QuerySet[Agent]) -> list[_Claim]:
+def _claim_due(due: QuerySet[Agent]) -> list[_Claim]:
     until = clock.now() + timedelta(seconds=settings.ORCHESTRATOR_HEALTH_INTERVAL_SECONDS)
     with transaction.atomic(using=SYSTEM):
         agents = list(due.order_by("role").select_for_update(skip_locked=True, of=("self",))[:TURN])

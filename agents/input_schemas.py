@@ -49,7 +49,9 @@ def violations(
         return []
     found = _errors(role, schema, {**params, **dict.fromkeys(unknown)})
     return [
-        _told(error) for error in found if not error.absolute_path or error.absolute_path[0] not in unknown
+        _describe_error(error)
+        for error in found
+        if not error.absolute_path or error.absolute_path[0] not in unknown
     ]
 
 
@@ -57,7 +59,7 @@ def lasting_violations(tenant_id: UUID, role: str, params: Mapping[str, Any]) ->
     """As `violations`, of those alone that no further parameter could mend."""
     schema = configuration.settings_for(tenant_id, role).input_schema
     found = _errors(role, schema, params) if schema else []
-    return [_told(error) for error in found if error.absolute_schema_path[0] in _LASTING]
+    return [_describe_error(error) for error in found if error.absolute_schema_path[0] in _LASTING]
 
 
 def _errors(role: str, schema: Mapping[str, Any], params: Mapping[str, Any]) -> list[Any]:
@@ -77,14 +79,15 @@ def _unusable() -> Any:
     return (jsonschema.SchemaError, referencing.exceptions.Unresolvable, re.error, TypeError, AttributeError)
 
 
-def _told(error: Any) -> tuple[tuple[str | int, ...], str]:
+def _describe_error(error: Any) -> tuple[tuple[str | int, ...], str]:
     return ("params", *error.absolute_path), error.message[:LONGEST_MESSAGE]
 
 
 def errors(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> list[dict[str, str]]:
     """As `violations`, with paths as text."""
     return [
-        {"path": _shown(path), "message": message} for path, message in violations(tenant_id, role, params)
+        {"path": _show_path(path), "message": message}
+        for path, message in violations(tenant_id, role, params)
     ]
 
 
@@ -94,14 +97,14 @@ def error_of(schema: Any) -> str | None:
         for _ in islice(_validator(wire_json.dumps_stored(schema)).iter_errors({}), MOST_FAULTS):
             pass
     except jsonschema.SchemaError as error:
-        place = _shown(error.absolute_path)
+        place = _show_path(error.absolute_path)
         return f"is not a valid JSON Schema: {f'{place}: ' if place else ''}{error.message}"[:LONGEST_MESSAGE]
     except (*_unusable(), RecursionError) as error:
         return f"is not a usable JSON Schema: {type(error).__name__}: {error}"[:LONGEST_MESSAGE]
     return None
 
 
-def _shown(path: Iterable[str | int]) -> str:
+def _show_path(path: Iterable[str | int]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 

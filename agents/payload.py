@@ -47,13 +47,13 @@ def job_of(request: AgentRequest) -> dict[str, Any]:
         "session_id": request.session_id,
         "model": request.settings.model,
         "max_turns": request.max_turns,
-        "skills": _told(request.skills),
+        "skills": _describe_skills(request.skills),
         "deadline": request.deadline,
         "callback": {"url": request.callback.url, "token": request.callback.token},
     }
 
 
-def _told(skills: Skills) -> dict[str, Any]:
+def _describe_skills(skills: Skills) -> dict[str, Any]:
     summary = ("key", "name", "description", "version", "url")
     return {
         "context": [{"name": file.name, "content": file.content} for file in skills.context],

@@ -46,7 +46,7 @@ def price_of(model: str | None, *, in_batch: bool = False) -> Price | None:
     if not model:
         return None
     own = settings.ORCHESTRATOR_MODEL_PRICES.get(model)
-    price = _per_token(*own[:2]) if own is not None else _listed(model)
+    price = _per_token(*own[:2]) if own is not None else _find_in_list(model)
     if price is None or not in_batch:
         return price
     factor = Decimal(str(own[2])) if own is not None and len(own) > 2 else BATCH_FACTOR
@@ -54,8 +54,8 @@ def price_of(model: str | None, *, in_batch: bool = False) -> Price | None:
 
 
 @lru_cache(maxsize=1000)
-def _listed(model: str) -> Price | None:
-    return _by_library(model) or _kept(model)
+def _find_in_list(model: str) -> Price | None:
+    return _by_library(model) or _find_in_table(model)
 
 
 def _by_library(model: str) -> Price | None:
@@ -71,7 +71,7 @@ def _by_library(model: str) -> Price | None:
     return Price(given.total_price / 1_000, answered.total_price / 1_000)
 
 
-def _kept(model: str) -> Price | None:
+def _find_in_table(model: str) -> Price | None:
     name = model.rpartition("/")[2]
     known = max((prefix for prefix in KEPT if name.startswith(prefix)), key=len, default=None)
     return None if known is None else _per_token(*KEPT[known])

@@ -313,33 +313,33 @@ def save(given: Any, *, actor: str, expected_version: int | None = None) -> Plat
     """Replace all settings; what is left out has its default. Raises `SettingsInvalid` and `VersionConflict`."""
     wanted = read(given)
     with transaction.atomic(using=current_alias()):
-        found = _locked()
+        found = _lock_config()
         if expected_version is not None and found.version != expected_version:
             raise VersionConflict(
                 f"The settings are at version {found.version}. Read them again and decide again."
             )
-        return _written(found, wanted, actor)
+        return _write_settings(found, wanted, actor)
 
 
 def change(members: Mapping[str, Any], *, actor: str) -> PlatformConfig:
     """Set single keys by their paths in our spelling, or with None take them back to their defaults. Raises `SettingsInvalid`."""
     with transaction.atomic(using=current_alias()):
-        found = _locked()
+        found = _lock_config()
         flat = {key.path: member(found.value, key.parts) for key in KEYS} | dict(members)
         wanted: Tree = {}
         for path, value in flat.items():
             if value is not None:
                 put(wanted, path.split("."), value)
-        return _written(found, read(wanted), actor)
+        return _write_settings(found, read(wanted), actor)
 
 
-def _locked() -> PlatformConfig:
+def _lock_config() -> PlatformConfig:
     # Made first, so that two who save for the first time wait for each other as well.
     PlatformConfig.objects.get_or_create(key=KEY, defaults={"version": 0})
     return PlatformConfig.objects.select_for_update().get(key=KEY)
 
 
-def _written(found: PlatformConfig, wanted: Tree, actor: str) -> PlatformConfig:
+def _write_settings(found: PlatformConfig, wanted: Tree, actor: str) -> PlatformConfig:
     changed = [key.path for key in KEYS if member(found.value, key.parts) != member(wanted, key.parts)]
     if changed or not found.version:
         PlatformConfig.objects.filter(key=KEY).update(

@@ -170,7 +170,7 @@ def _write(folder: Path, request: AgentRequest, knowledge: Knowledge) -> None:
         folder.parent.mkdir(mode=OWN_ONLY, parents=True, exist_ok=True)
         folder.mkdir(mode=OWN_ONLY)
         if knowledge.context:
-            (folder / "CONTEXT.md").write_text(_joined(knowledge.context), encoding="utf-8")
+            (folder / "CONTEXT.md").write_text(_join_files(knowledge.context), encoding="utf-8")
         manifest = orjson.dumps(request.skills.manifest, option=orjson.OPT_INDENT_2)
         (folder / "manifest.json").write_bytes(manifest)
         for skill in knowledge.skills:
@@ -184,7 +184,7 @@ def _write(folder: Path, request: AgentRequest, knowledge: Knowledge) -> None:
         ) from error
 
 
-def _joined(context: tuple[KnownSkill, ...]) -> str:
+def _join_files(context: tuple[KnownSkill, ...]) -> str:
     return "\n\n".join(f"# {file.name}\n\n{file.content.strip()}" for file in context) + "\n"
 
 

@@ -260,10 +260,10 @@ def recent_runs(tenant_id: UUID, role: str | None = None, *, now: datetime | Non
     if role is not None:
         rows = rows.filter(activity__agent_role=role)
     facts = ("activity__agent_role", "agent_version", "status", "started_at", "ended_at")
-    return _counted(list(rows.order_by("-pk").values_list(*facts)[: MOST + 1]))
+    return _count_runs(list(rows.order_by("-pk").values_list(*facts)[: MOST + 1]))
 
 
-def _counted(rows: Sequence[tuple[str, str, str, datetime, datetime]]) -> Runs:
+def _count_runs(rows: Sequence[tuple[str, str, str, datetime, datetime]]) -> Runs:
     by_role: dict[str, RecentRuns] = defaultdict(RecentRuns)
     by_version: dict[str, RecentRuns] = defaultdict(RecentRuns)
     for role, version, status, started_at, ended_at in rows[:MOST]:

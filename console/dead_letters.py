@@ -253,7 +253,7 @@ def alike(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> Alike | None:
         )
         newest = found[0] if page == 1 and found else rows.latest("created_at", "pk")
         history = _history(rows)
-    return Alike(_made(newest, **figures), found[:LETTERS], history, page, len(found) > LETTERS)
+    return Alike(_make_group(newest, **figures), found[:LETTERS], history, page, len(found) > LETTERS)
 
 
 def _history(rows: QuerySet[Any]) -> list[Dealing]:
@@ -277,10 +277,12 @@ def _history(rows: QuerySet[Any]) -> list[Dealing]:
 
 
 def _group(group: Any, example: DeadLetter) -> Group:
-    return _made(example, count=group.count, open=group.open, first_at=group.first_at, last_at=group.last_at)
+    return _make_group(
+        example, count=group.count, open=group.open, first_at=group.first_at, last_at=group.last_at
+    )
 
 
-def _made(example: DeadLetter, **figures: Any) -> Group:
+def _make_group(example: DeadLetter, **figures: Any) -> Group:
     return Group(
         fingerprint=example.fingerprint,
         role=example.agent_role,

@@ -100,10 +100,10 @@ def ask(
     """
     flights = [(probe, probe.begin()) for probe in probes]
     deadline = time.monotonic() + patience_seconds
-    return {probe.name: _landed(probe, flight, deadline, memory_seconds) for probe, flight in flights}
+    return {probe.name: _await_answer(probe, flight, deadline, memory_seconds) for probe, flight in flights}
 
 
-def _landed(probe: Probe, flight: _Flight, deadline: float, memory_seconds: float) -> Answer:
+def _await_answer(probe: Probe, flight: _Flight, deadline: float, memory_seconds: float) -> Answer:
     last = probe.last
     if flight.landed.wait(max(0.0, deadline - time.monotonic())):
         return flight.answer

@@ -262,7 +262,7 @@ def parameters_of(version: PipelineVersion) -> list[Parameter]:
     schemas = dict(Agent.objects.filter(role__in=roles).values_list("role", "input_schema"))
     known: dict[str, Parameter] = {}
     for step in steps:
-        for name, schema, required in _asked_by(step, schemas.get(step.get("agent_role"))):
+        for name, schema, required in _find_asked_by(step, schemas.get(step.get("agent_role"))):
             before = known.get(name)
             required = (required and name not in defaults) or (before is not None and before.required)
             known[name] = Parameter(name, before.schema if before else schema, required, defaults.get(name))
@@ -271,7 +271,7 @@ def parameters_of(version: PipelineVersion) -> list[Parameter]:
     return sorted(known.values(), key=lambda each: not each.required)[:MOST_FIELDS]
 
 
-def _asked_by(step: Mapping[str, Any], schema: Any) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+def _find_asked_by(step: Mapping[str, Any], schema: Any) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
     """What a step's agent wants that the step does not say itself, and whether it cannot start without."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
@@ -476,7 +476,7 @@ def find_pipeline(tenant_id: UUID, key: str, number: int | None = None) -> One:
         newest = list(runs.order_by("-started_at", "-pk")[:MOST_RUNS])
         schedules = Schedule.objects.for_tenant(tenant_id).filter(pipeline_id=pipeline.pk)
         starting = list(schedules.order_by("name", "pk")[:MOST_SCHEDULES])
-        picture = _drawn(version, pipeline.name)
+        picture = _draw_version(version, pipeline.name)
     return One(
         pipeline=pipeline,
         version=version,
@@ -510,7 +510,7 @@ def _last_runs(tenant_id: UUID) -> dict[UUID, PipelineRun]:
     return {run.version.pipeline_id: run for run in reversed(newest)}
 
 
-def _drawn(version: PipelineVersion, title: str) -> SafeString:
+def _draw_version(version: PipelineVersion, title: str) -> SafeString:
     try:
         definition = versions.compiled(version.pk).definition
     except DefinitionError:

@@ -145,7 +145,9 @@ def replay_form(tenant_id: UUID, run_id: UUID, step: str) -> ReplayForm:
         rows = Activity.objects.for_tenant(tenant_id)
         activity = rows.filter(pk=row.activity_id).first() if row.activity_id else None
     return (
-        _shown(run, step, *_input_of(tenant_id, activity)) if activity else ReplayForm(run, step, remark=NONE)
+        _show_form(run, step, *_input_of(tenant_id, activity))
+        if activity
+        else ReplayForm(run, step, remark=NONE)
     )
 
 
@@ -170,7 +172,7 @@ def _input_of(tenant_id: UUID, activity: Activity) -> tuple[str | None, Any, str
     return (output.content, output.data, "") if output else (None, None, AWAY)
 
 
-def _shown(run: PipelineRun, step: str, content: str | None, data: Any, remark: str) -> ReplayForm:
+def _show_form(run: PipelineRun, step: str, content: str | None, data: Any, remark: str) -> ReplayForm:
     written = "" if data is None else json.dumps(data, indent=2, ensure_ascii=False)
     if len(content or "") + len(written) > LONGEST_SHOWN:
         return ReplayForm(run, step, remark=LONG)
@@ -326,12 +328,12 @@ def detail(who: Principal, run_id: UUID) -> Detail:
         steps = _steps(who.tenant_id, run, shown)
         costs = _costs_by_step(who.tenant_id, run)
         steps = [replace(step, cost=costs.get(step.shown.run.step, Decimal(0))) for step in steps]
-        drawn = _drawn(run, steps, who.tenant)
+        drawn = _draw_run(run, steps, who.tenant)
         again = PipelineRun.objects.for_tenant(who.tenant_id).filter(replay_of=run_id)
         replays = list(again.only("id", "status", "started_at", "replay_from")[:MOST_REPLAYS])
         names = _named_activities(steps)
         moments = activity_selectors.transitions_of(who.tenant_id, names, MOST_EVENTS)
-        given = _given(run)
+        given = _list_given(run)
     operates, running = who.role.includes(Role.OPERATOR), run.status == RunState.RUNNING
     depended_on = {need for step in steps for need in step.shown.needs}
     ends = [step for step in steps if step.shown.run.step not in depended_on and step.shown.run.activity_id]
@@ -389,7 +391,7 @@ def _history(
     return sorted(told, key=lambda each: each[1].at)[-MOST_TOLD:]
 
 
-def _given(run: PipelineRun) -> list[tuple[str, str]]:
+def _list_given(run: PipelineRun) -> list[tuple[str, str]]:
     """What it was started with: its parameters and its input, as text."""
     both = (("Parameters", run.params), ("Input", run.input))
     return [
@@ -442,14 +444,14 @@ def _step(step: StepRow, activity: Any) -> Step:
     return Step(step, activity.started_at, activity.finished_at, who)
 
 
-def _drawn(run: PipelineRun, steps: Sequence[Step], tenant: str) -> SafeString:
+def _draw_run(run: PipelineRun, steps: Sequence[Step], tenant: str) -> SafeString:
     try:
         definition = versions.compiled(run.version_id).definition
     except DefinitionError:
         return SafeString("")  # An old version that the present program cannot read; the steps are listed.
     svg = diagram.draw(
         definition,
-        {step.shown.run.step: _pictured(step, tenant) for step in steps},
+        {step.shown.run.step: _picture_of(step, tenant) for step in steps},
         title=f"{definition.name}: {run.status}",
         counts=_counts(steps),
         styled=False,
@@ -458,7 +460,7 @@ def _drawn(run: PipelineRun, steps: Sequence[Step], tenant: str) -> SafeString:
     return mark_safe(svg)  # noqa: S308  # `draw` escapes every text and checks every link
 
 
-def _pictured(step: Step, tenant: str) -> StepPicture:
+def _picture_of(step: Step, tenant: str) -> StepPicture:
     run = step.shown.run
     href = reverse("console:activity", args=[run.activity_id]) if run.activity_id else _branches_of(step)
     ended = step.begun and step.ended

@@ -24,10 +24,10 @@ from tenants.models.access import LONGEST_NAME, SavedView
 def _act(request: HttpRequest, visit: PageContext) -> HttpResponse:
     deed, _, view_id = request.POST.get("deed", "").partition(":")
     deeds: dict[str, Callable[[], HttpResponse]] = {
-        "keep": lambda: _kept(request, visit),
-        "rename": lambda: _renamed(request, visit, id_or_404(view_id)),
-        "share": lambda: _shared(request, visit, id_or_404(view_id)),
-        "delete": lambda: _deleted(request, visit, id_or_404(view_id)),
+        "keep": lambda: _keep_view(request, visit),
+        "rename": lambda: _rename_view(request, visit, id_or_404(view_id)),
+        "share": lambda: _share_view(request, visit, id_or_404(view_id)),
+        "delete": lambda: _delete_view(request, visit, id_or_404(view_id)),
     }
     if deed not in deeds:
         raise Refused(NOT_OFFERED, status=400)
@@ -62,7 +62,7 @@ def _line(view: SavedView, visit: PageContext) -> dict[str, Any]:
     }
 
 
-def _kept(request: HttpRequest, visit: PageContext) -> HttpResponse:
+def _keep_view(request: HttpRequest, visit: PageContext) -> HttpResponse:
     where = request.POST.get("page", "")
     if where not in PAGES:
         raise Refused(NOT_OFFERED, status=400)
@@ -78,22 +78,22 @@ def _kept(request: HttpRequest, visit: PageContext) -> HttpResponse:
     )
 
 
-def _renamed(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
+def _rename_view(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
     view = saved_views.rename(visit.who, view_id, request.POST.get("name", ""))
-    return _told(request, visit, f"It is called “{view.name}” now.")
+    return _lead_back(request, visit, f"It is called “{view.name}” now.")
 
 
-def _shared(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
+def _share_view(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
     view = saved_views.share(visit.who, view_id)
-    return _told(request, visit, f"Everybody in the tenant finds “{view.name}” now.")
+    return _lead_back(request, visit, f"Everybody in the tenant finds “{view.name}” now.")
 
 
-def _deleted(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
+def _delete_view(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
     view = saved_views.delete(visit.who, view_id)
     return _on_to(request, visit, view, f"“{view.name}” is deleted. Here it can be saved again.")
 
 
-def _told(request: HttpRequest, visit: PageContext, words: str) -> HttpResponse:
+def _lead_back(request: HttpRequest, visit: PageContext, words: str) -> HttpResponse:
     return done(request, visit, reverse("console:saved_views"), words)
 
 

@@ -55,7 +55,11 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
 @page("schedules", (*LOOKING, *ACTING))
 def trial(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Times and parameters that nobody has saved: when they would fire, and which jobs they would make. Nothing is written."""
-    form = TrialForm(request.POST) if request.method == "POST" else TrialForm(initial=_given(request, visit))
+    form = (
+        TrialForm(request.POST)
+        if request.method == "POST"
+        else TrialForm(initial=_read_initial(request, visit))
+    )
     reply = form.send(request, visit.who, "POST", "/schedules/preview/") if request.method == "POST" else None
     context = {"form": form, "forecast": reply.data if reply else None}
     status = form.status if request.method == "POST" and reply is None else 200
@@ -106,7 +110,7 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     if request.POST.get("deed") == "save" and (reply := form.send(request, visit.who, "POST", "/schedules/")):
         address = reverse("console:schedule", args=[reply.data["id"]])
         return done(request, visit, address, f"Made: {reply.data['name']}")
-    return _edited(request, visit, form)
+    return _show_form(request, visit, form)
 
 
 @page("schedules", (*LOOKING, *ACTING), least=Role.ADMIN)
@@ -121,7 +125,7 @@ def changed(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Http
         seen = int(version[:9]) if version.isdecimal() else None
         if form.send(request, visit.who, "PATCH", address, version=seen):
             return done(request, visit, reverse("console:schedule", args=[schedule_id]), "Saved")
-    return _edited(request, visit, form, schedule_id)
+    return _show_form(request, visit, form, schedule_id)
 
 
 @page("schedules", ACTING, least=Role.ADMIN)
@@ -136,7 +140,7 @@ def zone_name(visit: PageContext) -> str:
     return next((own.timezone for own in visit.tenants if own.pk == visit.tenant_id), "UTC")
 
 
-def _edited(
+def _show_form(
     request: HttpRequest, visit: PageContext, form: ScheduleForm, schedule_id: UUID | None = None
 ) -> HttpResponse:
     looks = request.POST.get("deed") == "look"
@@ -169,7 +173,7 @@ def _label(form: ScheduleForm, name: str) -> str:
     return str(form.fields[name].label or name).capitalize() if name in form.fields else "The form"
 
 
-def _given(request: HttpRequest, visit: PageContext) -> dict[str, Any]:
+def _read_initial(request: HttpRequest, visit: PageContext) -> dict[str, Any]:
     """What the form begins with: the schedule that the address names, or nothing."""
     named = request.GET.get("schedule", "")
     try:
@@ -301,7 +305,7 @@ def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime
         newest = ScheduleExecution.objects.for_tenant(tenant_id).filter(schedule_id=OuterRef("pk"))
         rows = rows.annotate(last=Subquery(newest.order_by("-started_at", "-pk").values("status")[:1]))
         found = list(rows.order_by("name", "pk")[: MOST_LISTED + 1])
-        skipped = _skipped(tenant_id, [schedule.pk for schedule in found])
+        skipped = _count_skipped(tenant_id, [schedule.pk for schedule in found])
     plans_of = {schedule.pk: _timing(schedule) for schedule in found}
     return Listing(
         rows=[
@@ -343,7 +347,7 @@ def target_of(schedule: Schedule) -> str:
     return schedule.agent_role or (schedule.pipeline.key if schedule.pipeline else "")
 
 
-def _skipped(tenant_id: UUID, schedules: Sequence[UUID]) -> dict[UUID, int]:
+def _count_skipped(tenant_id: UUID, schedules: Sequence[UUID]) -> dict[UUID, int]:
     rows = Firing.objects.for_tenant(tenant_id).filter(schedule_id__in=schedules, state=FiringState.SKIPPED)
     return dict(rows.order_by().values_list("schedule_id").annotate(count=Count("pk")))
 
@@ -554,7 +558,7 @@ class ScheduleForm(ApiForm):
         initial: Mapping[str, Any],
         present: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(data, initial={**initial, **(_shown(present) if present else {})})
+        super().__init__(data, initial={**initial, **(_initial_of(present) if present else {})})
         self.present = present
         own = self.initial.get("target")
         if own and present and not any(own == value for _, choices in targets for value, _ in choices):
@@ -660,7 +664,7 @@ def targets_of(who: Principal) -> list[tuple[str, list[tuple[str, str]]]]:
     return [("Pipelines", pipelines), ("Agents", agents)]
 
 
-def _shown(present: Mapping[str, Any]) -> dict[str, Any]:
+def _initial_of(present: Mapping[str, Any]) -> dict[str, Any]:
     """What the form begins with for a schedule that there is."""
     kind = present["target_type"]
     target = present["agent_role"] if kind == "agent" else present["pipeline"]

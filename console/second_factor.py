@@ -59,7 +59,7 @@ def are_offered() -> bool:
 
 def challenge_of(request: HttpRequest) -> bytes:
     """What the browser signs next: the one that the session has, or a new one if that is about to end."""
-    kept = _kept(request)
+    kept = _read_challenge(request)
     if kept is None or kept[1] - clock.now().timestamp() < CHALLENGE_SECONDS / 2:
         kept = (secrets.token_bytes(CHALLENGE_BYTES), clock.now().timestamp() + CHALLENGE_SECONDS)
         request.session[CHALLENGE] = [kept[0].hex(), kept[1]]
@@ -68,12 +68,12 @@ def challenge_of(request: HttpRequest) -> bytes:
 
 def use_challenge(request: HttpRequest) -> bytes | None:
     """The session's challenge, which it has no longer. Nothing if there was none, or one that is too old."""
-    kept = _kept(request)
+    kept = _read_challenge(request)
     request.session.pop(CHALLENGE, None)
     return kept[0] if kept is not None and clock.now().timestamp() < kept[1] else None
 
 
-def _kept(request: HttpRequest) -> tuple[bytes, float] | None:
+def _read_challenge(request: HttpRequest) -> tuple[bytes, float] | None:
     found = request.session.get(CHALLENGE)
     return (bytes.fromhex(found[0]), found[1]) if found else None
 
@@ -85,7 +85,7 @@ def to_be_asked(person: Any, challenge: bytes) -> dict[str, Any]:
 
     return options_to_json_dict(
         webauthn.generate_authentication_options(
-            rp_id=_host(), challenge=challenge, allow_credentials=_described(_of(person))
+            rp_id=_host(), challenge=challenge, allow_credentials=_describe_passkeys(_of(person))
         )
     )
 
@@ -102,7 +102,7 @@ def to_be_made(person: Any, challenge: bytes) -> dict[str, Any]:
             user_id=str(person.pk).encode(),
             user_name=person.get_username(),
             challenge=challenge,
-            exclude_credentials=_described(_of(person)),
+            exclude_credentials=_describe_passkeys(_of(person)),
         )
     )
 
@@ -177,7 +177,7 @@ def _of(person: Any) -> Iterable[Passkey]:
     return Passkey.objects.filter(factor_id=person.pk).order_by("created_at")
 
 
-def _described(passkeys: Iterable[Passkey]) -> list[Any]:
+def _describe_passkeys(passkeys: Iterable[Passkey]) -> list[Any]:
     from webauthn.helpers.structs import PublicKeyCredentialDescriptor
 
     return [PublicKeyCredentialDescriptor(id=bytes(each.credential)) for each in passkeys]
@@ -283,11 +283,11 @@ def verify(
     if not setting_up and not is_set_up(person):
         return False, ()
     with transaction.atomic():
-        factor = _locked(person)
-        secret, left = _opened(factor)
+        factor = _lock_factor(person)
+        secret, left = _open_secret(factor)
         if secret and (step := _step_of(secret, typed, after=factor.last_step)) is not None:
             factor.last_step = step
-        elif found := _found(typed, left):
+        elif found := _find_code(typed, left):
             left = tuple(each for each in left if each != found)
         elif (
             setting_up
@@ -305,8 +305,8 @@ def add_passkey(
 ) -> tuple[bool, tuple[str, ...]]:
     """Whether the passkey is one of the person's from now on; and the recovery codes that a first second factor brings."""
     with transaction.atomic():
-        factor = _locked(person)
-        secret, left = _opened(factor)
+        factor = _lock_factor(person)
+        secret, left = _open_secret(factor)
         if not _may_add(factor, proven) or not add(factor, name, answer, challenge):
             return False, ()
         return True, _proven(factor, secret, left)
@@ -315,8 +315,8 @@ def add_passkey(
 def remove(person: Any, passkey: UUID | None) -> bool:
     """Take a passkey away, or the app for none; whether it was there, and another second factor is left."""
     with transaction.atomic():
-        factor = _locked(person)
-        secret, left = _opened(factor)
+        factor = _lock_factor(person)
+        secret, left = _open_secret(factor)
         if passkey is None:
             if not secret or not factor.passkeys.exists():
                 return False
@@ -328,7 +328,7 @@ def remove(person: Any, passkey: UUID | None) -> bool:
         return bool(factor.passkeys.filter(pk=passkey).delete()[0])
 
 
-def _locked(person: Any) -> SecondFactor:
+def _lock_factor(person: Any) -> SecondFactor:
     SecondFactor.objects.get_or_create(user=person, defaults={"secret_sealed": ""})
     return SecondFactor.objects.select_for_update(of=("self",)).get(pk=person.pk)
 
@@ -353,7 +353,7 @@ def renew_recovery_codes(person: Any) -> tuple[str, ...]:
     with transaction.atomic():
         factor = SecondFactor.objects.select_for_update(of=("self",)).get(pk=person.pk)
         fresh = _recovery_codes()
-        _seal(factor, _opened(factor)[0], fresh)
+        _seal(factor, _open_secret(factor)[0], fresh)
         factor.save()
         return fresh
 
@@ -386,7 +386,7 @@ def _step_of(secret: bytes, typed: str, *, after: int) -> int | None:
     return found
 
 
-def _found(typed: str, codes: tuple[str, ...]) -> str:
+def _find_code(typed: str, codes: tuple[str, ...]) -> str:
     return next((each for each in codes if hmac.compare_digest(each.encode(), typed.encode())), "")
 
 
@@ -401,7 +401,7 @@ def _seal(factor: SecondFactor, secret: bytes, codes: tuple[str, ...]) -> None:
     factor.secret_sealed = credentials.seal(holds, context=credentials.person_context(factor.pk))
 
 
-def _opened(factor: SecondFactor) -> tuple[bytes, tuple[str, ...]]:
+def _open_secret(factor: SecondFactor) -> tuple[bytes, tuple[str, ...]]:
     """The secret of the app, empty if there is none, and the recovery codes."""
     if factor.confirmed_at is None:
         return b"", ()
@@ -420,21 +420,21 @@ def page(request: HttpRequest) -> HttpResponse:
     if not person.is_authenticated:
         return HttpResponseRedirect(f"{reverse('console:login')}?{urlencode({'next': ADDRESS})}")
     if request.method != "POST":
-        return _shown(request)
+        return _show_page(request)
     if "begin" in request.POST or "remove" in request.POST:
-        return _changed(request, person)
+        return _change_factor(request, person)
     return _tried(request, person)
 
 
-def _changed(request: HttpRequest, person: Any) -> HttpResponse:
+def _change_factor(request: HttpRequest, person: Any) -> HttpResponse:
     if not _may_change(request, person):
-        return _shown(request, complaint="Prove the one that you have first.")
+        return _show_page(request, complaint="Prove the one that you have first.")
     if "begin" in request.POST:
         _set_up(request, person, secrets.token_bytes(SECRET_BYTES))
     elif remove(person, _passkey_named(request.POST["remove"])):
         login_throttle.note_sign_in("second_factor.removed", audit.actor_of(person))
     else:
-        return _shown(
+        return _show_page(
             request,
             complaint="It is your last one, or is gone already. Add another before your last one goes.",
         )
@@ -489,7 +489,7 @@ def _tried(request: HttpRequest, person: Any) -> HttpResponse:
     if not right:
         login_throttle.note_sign_in("second_factor.failed", who, outcome="failed")
         given = "passkey" in request.POST or "new_passkey" in request.POST
-        return _shown(request, complaint=WRONG_PASSKEY if given else WRONG_CODE)
+        return _show_page(request, complaint=WRONG_PASSKEY if given else WRONG_CODE)
     said.succeeded()
     request.session.pop(SETTING_UP, None)
     if "renew" in request.POST and not fresh:
@@ -517,10 +517,10 @@ def _proves(request: HttpRequest, person: Any) -> tuple[bool, tuple[str, ...]]:
     return add_passkey(person, given.get("name", ""), given["new_passkey"], challenge, proven=proven)
 
 
-def _shown(request: HttpRequest, *, complaint: str = "") -> HttpResponse:
+def _show_page(request: HttpRequest, *, complaint: str = "") -> HttpResponse:
     person: Any = request.user
     factor = SecondFactor.objects.filter(pk=person.pk).first() or SecondFactor(user=person)
-    secret, left = _opened(factor)
+    secret, left = _open_secret(factor)
     may_change = _may_change(request, person)
     context: dict[str, Any] = {
         "complaint": complaint,

@@ -47,7 +47,7 @@ LOGGED = 50
 @page("settings", (*LOOKING, *ACTING), for_admins="Settings")
 def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """All of a kind, and a form for one more. A secret that the API answers is on this page alone."""
-    what, secret = _known(key), ""
+    what, secret = _find_collection(key), ""
     form = what.new(request.POST) if request.method == "POST" else what.new()
     if request.method == "POST" and (made := form.send(request, visit.who, "POST", f"/{key}/")):
         if not (secret := made.data.get("secret") or ""):
@@ -71,7 +71,7 @@ def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpRespon
 
 def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> Any:
     """The form with what is wrong in it, or with a secret beside it; or the answer that says what was done."""
-    what, address = _known(key), f"/{key}/{item_id}/"
+    what, address = _find_collection(key), f"/{key}/{item_id}/"
     present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
     if request.POST.get("deed") == "save":
         form = what.changed(request.POST, present=present)
@@ -87,7 +87,7 @@ def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UU
 @page("settings", act=_act_on_item, for_admins="Settings")
 def item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> HttpResponse:
     """One of them. A POST changes it, does one of its actions, sends a delivery again, or removes it."""
-    what, address = _known(key), f"/{key}/{item_id}/"
+    what, address = _find_collection(key), f"/{key}/{item_id}/"
     present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
     form, secret = visit.acted or (what.changed(present=present), "")
     context = {
@@ -133,7 +133,7 @@ def _budgets(visit: PageContext) -> list[BudgetLine]:
         return budgets_of(visit.tenant_id)
 
 
-def _known(key: str) -> Collection:
+def _find_collection(key: str) -> Collection:
     if key not in COLLECTIONS:
         raise Http404
     return COLLECTIONS[key]
@@ -142,12 +142,12 @@ def _known(key: str) -> Collection:
 def _rows(what: Collection, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each with its cells in the order of the heads."""
     return [
-        {"id": found["id"], "name": _name_of(what, found), "cells": [(head, _said(name, found)) for head, name in what.columns[1:]]}
+        {"id": found["id"], "name": _name_of(what, found), "cells": [(head, _show_member(name, found)) for head, name in what.columns[1:]]}
         for found in results
     ]  # fmt: skip
 
 
-def _said(name: str, found: dict[str, Any]) -> Any:
+def _show_member(name: str, found: dict[str, Any]) -> Any:
     """A member as a list shows it: of kinds, none are all."""
     return found.get(name) or ("all" if name == "kinds" else found.get(name))
 
@@ -430,7 +430,7 @@ def _arrange_member(request: HttpRequest, visit: PageContext) -> str:
     if deed == "change":
         seen = request.POST.get(f"seen:{member}", "")
         changed = tenant_members.change_member(
-            visit.who, id_or_404(member), *_given(request, member), seen=seen
+            visit.who, id_or_404(member), *_read_role(request, member), seen=seen
         )
         return f"{changed.user} acts as {changed.role} now"
     if deed == "end":
@@ -476,7 +476,7 @@ def _add(request: HttpRequest, visit: PageContext) -> str:
     return f"{added.user} is a member now"
 
 
-def _given(request: HttpRequest, member: str) -> tuple[Role, list[str]]:
+def _read_role(request: HttpRequest, member: str) -> tuple[Role, list[str]]:
     form = RoleForm({name: request.POST.get(f"{name}:{member}", "") for name in ("role", "human_roles")})
     if not form.is_valid():
         raise Refused("There is no such role.", status=400, field="role")

@@ -98,7 +98,7 @@ class Usage:
 def usage(tenant_id: UUID, wanted: UsageFilter) -> Usage:
     """What the tenant has consumed in these days."""
     with tenant_scope(tenant_id):
-        rows = _narrowed(money.ledger_entries(tenant_id, first=wanted.first, last=wanted.last), wanted)
+        rows = _narrow(money.ledger_entries(tenant_id, first=wanted.first, last=wanted.last), wanted)
         by_day = {
             group["day"]: group for group in rows.values("day").annotate(**money.FIGURES).order_by("day")
         }
@@ -109,7 +109,7 @@ def usage(tenant_id: UUID, wanted: UsageFilter) -> Usage:
     return Usage(wanted, total, _with_shares(days), _lines(roles, total), _lines(pipelines, total), budgets)
 
 
-def _narrowed(rows: QuerySet[Any], wanted: UsageFilter) -> QuerySet[Any]:
+def _narrow(rows: QuerySet[Any], wanted: UsageFilter) -> QuerySet[Any]:
     runs = PipelineRun.objects.filter(pk=OuterRef("pipeline_run_id"))
     rows = rows.annotate(pipeline=Subquery(runs.values("version__pipeline__key")[:1]))
     if wanted.role:

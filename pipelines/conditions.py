@@ -62,12 +62,12 @@ def decide(step: StepDefinition, names: Mapping[str, Any], *, most: int) -> Deci
         if (
             step.when is not None
             and not per_item
-            and not _evaluated(expressions.condition, step.when, "when", names)
+            and not _evaluate_text(expressions.condition, step.when, "when", names)
         ):
             return Decision(starts=False)
         if step.for_each is None:
             return Decision()
-        found = _evaluated(expressions.items, step.for_each, "for_each", names, most=most)
+        found = _evaluate_text(expressions.items, step.for_each, "for_each", names, most=most)
         items = [Item(index, value) for index, value in enumerate(found)]
         return Decision(items=list(_wanted(step.when, items, names)) if per_item and step.when else items)
     except _Undecidable as error:
@@ -78,7 +78,7 @@ class _Undecidable(Exception):
     """An expression has no value with this data."""
 
 
-def _evaluated(
+def _evaluate_text(
     evaluate: Any, text: str, key: str, names: Mapping[str, Any], about: str = "", **more: Any
 ) -> Any:
     try:
@@ -93,7 +93,7 @@ def _wanted(when: str, items: Sequence[Item], names: Mapping[str, Any]) -> Itera
         if time.monotonic() > until:
             raise _Undecidable(f"when: {when}: this takes too long for {len(items):,} items")
         about = f"item {item.index}: "
-        if _evaluated(expressions.condition, when, "when", {**names, ITEM: item.value}, about):
+        if _evaluate_text(expressions.condition, when, "when", {**names, ITEM: item.value}, about):
             yield item
 
 
@@ -125,7 +125,7 @@ def errors_of(params: Mapping[str, Any], steps: Sequence[StepDefinition]) -> Ite
         for key, text, kind, item in expressions_of:
             if text is None:
                 continue
-            upstream = _known(order, step.id, text)
+            upstream = _find_known_steps(order, step.id, text)
             error = expressions.check(text, kind=kind, steps=ids, upstream=upstream, item=item)
             if error:
                 yield index, f".{key}", error
@@ -146,7 +146,7 @@ def _reserved(index: int, step: StepDefinition, params: Mapping[str, Any]) -> It
             yield index, ".for_each", f"gives each branch its own {name}: name {whose} otherwise"
 
 
-def _known(order: _Order | None, step: str, text: str) -> list[str] | None:
+def _find_known_steps(order: _Order | None, step: str, text: str) -> list[str] | None:
     """Those of the steps that the text names which come before `step`; None if that is not known."""
     try:
         named = {name for name, _ in expressions.reads(text).parts}

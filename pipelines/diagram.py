@@ -291,7 +291,7 @@ def drawn_node(cell: Cell) -> str:
     sign = "person" if step.human_role else "agent" if step.agent_role else "template"
     box = f'<rect class="box" width="{WIDTH:g}" height="{cell.height:g}" rx="{18 if step.human_role else 9}"'
     inside = (
-        f"<title>{safe(_told(cell), 3000)}</title>",
+        f"<title>{safe(_describe_cell(cell), 3000)}</title>",
         f'{box} x="10" y="-10"/>{box} x="5" y="-5"/>' if stacked else "",
         f"{box}/>",
         one_line("name", 14, 21, _name(cell), WIDTH - 24, 9.3),
@@ -345,7 +345,7 @@ def _name(cell: Cell) -> str:
     return common or f"{first} \u2026 {last}"
 
 
-def _told(cell: Cell) -> str:
+def _describe_cell(cell: Cell) -> str:
     """All that the box has no room for."""
     step, more = cell.steps[0], len(cell.steps) - 12
     states = [joined(look_of(picture)[2], picture.detail) for picture in cell.pictures[:12]]

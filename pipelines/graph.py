@@ -337,11 +337,11 @@ def find_cycles(dependencies: Mapping[str, Iterable[str]]) -> list[tuple[str, ..
                 cycle = trail[trail.index(following) :]
                 if knotted.isdisjoint(cycle):
                     knotted.update(cycle)
-                    cycles.append(_closed(cycle, dependencies))
+                    cycles.append(_close_cycle(cycle, dependencies))
     return cycles
 
 
-def _closed(cycle: Sequence[str], dependencies: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
+def _close_cycle(cycle: Sequence[str], dependencies: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
     """Turned into the direction of the work, beginning with the step that is defined first."""
     flow = list(reversed(cycle))
     members = set(flow)

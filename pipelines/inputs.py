@@ -29,10 +29,12 @@ def of_run(run_id: UUID) -> dict[str, Reference]:
     rows = StepRun.objects.filter(run_id=run_id).filter(
         Q(output_ref__isnull=False) | Q(branches__isnull=False) | Q(branch__gt=0)
     )
-    return _collected(rows.order_by("branch").values_list("step", "branch", "branches", "output_ref"))
+    return _collect_references(
+        rows.order_by("branch").values_list("step", "branch", "branches", "output_ref")
+    )
 
 
-def _collected(rows: Iterable[tuple[str, int, int | None, UUID | None]]) -> dict[str, Reference]:
+def _collect_references(rows: Iterable[tuple[str, int, int | None, UUID | None]]) -> dict[str, Reference]:
     """Rows of steps as wholes come before those of their branches."""
     found: dict[str, Reference] = {}
     for step, branch, branches, reference in rows:
@@ -98,33 +100,36 @@ def seen(
         .order_by("branch")
         .values_list("step", "branch", "branches", "output_ref", "status")
     )
-    references = _collected(row[:4] for row in rows)
+    references = _collect_references(row[:4] for row in rows)
     told = {step for step, part in parts if part != "status"}
-    wanted = {each for step in told for each in _listed(references.get(step)) if each is not None}
+    wanted = {each for step in told for each in _as_list(references.get(step)) if each is not None}
     there = {**known, **outputs.at_hand(tenant_id, wanted - known.keys())} if wanted else {}
     missing = wanted - there.keys()
     states = {step: status for step, branch, *_, status in rows if branch == 0}
     return Seen(
         {
-            step: {"status": states.get(step), **({} if missing else _shown(references.get(step), there))}
+            step: {
+                "status": states.get(step),
+                **({} if missing else _show_reference(references.get(step), there)),
+            }
             for step in names
         },
         frozenset(missing),
         frozenset(
             step
             for step in told
-            for each in _listed(references.get(step))
+            for each in _as_list(references.get(step))
             if each is not None and each not in missing and there[each] is None
         ),
     )
 
 
-def _listed(reference: Reference | None) -> list[UUID | None]:
+def _as_list(reference: Reference | None) -> list[UUID | None]:
     return reference if isinstance(reference, list) else [reference]
 
 
-def _shown(reference: Reference | None, there: Mapping[UUID, StoredOutput | None]) -> dict[str, Any]:
-    found = [there.get(each) if each is not None else None for each in _listed(reference)]
+def _show_reference(reference: Reference | None, there: Mapping[UUID, StoredOutput | None]) -> dict[str, Any]:
+    found = [there.get(each) if each is not None else None for each in _as_list(reference)]
     data = [output.data if output else None for output in found]
     content = [output.content if output else None for output in found]
     return (

@@ -69,7 +69,7 @@ def follow_activity(
         _move(job, JobState.ENQUEUED)
     else:
         state = _OF_ACTIVITY.get(status, JobState.FAILED)
-        _move(job, state, error=None if state == JobState.DONE else error or _said(status))
+        _move(job, state, error=None if state == JobState.DONE else error or _describe_status(status))
 
 
 def follow_run(tenant_id: UUID, run_id: UUID, status: str) -> None:
@@ -133,5 +133,5 @@ def _error_of(activity: Any) -> dict[str, Any] | None:
     return {"code": "cancelled", "message": reason} if reason else None
 
 
-def _said(status: str) -> dict[str, Any]:
+def _describe_status(status: str) -> dict[str, Any]:
     return {"code": status, "message": f"The activity ended as {status.replace('_', ' ')}."}

@@ -36,7 +36,7 @@ def errors_of_constants(tenant_id: UUID, steps: Sequence[StepDefinition]) -> Ite
         except RoleNotFound:  # reported as an unknown role
             continue
         for path, message in found:
-            yield index, f".{_written(path)}", message
+            yield index, f".{_write_path(path)}", message
 
 
 def errors_of_run(
@@ -56,7 +56,7 @@ def errors_of_run(
             for path, message in _violations(tenant_id, step, params, unknown):
                 own = len(path) > 1 and path[1] in step.params
                 place = f"{at('steps', index)}." if own else ""
-                found.append(InputError(f"{place}{_written(path)}", f"step {step.id}: {message}"))
+                found.append(InputError(f"{place}{_write_path(path)}", f"step {step.id}: {message}"))
     return found
 
 
@@ -68,7 +68,7 @@ def refusal(tenant_id: UUID, step: StepDefinition, params: Sequence[Mapping[str,
     for number, given in enumerate(params):
         branch = f"item {number}: " if step.for_each is not None else ""
         errors += [
-            f"{branch}{_written(path)}: {message}"
+            f"{branch}{_write_path(path)}: {message}"
             for path, message in _violations(tenant_id, step, given, ())[: MOST_NAMED - len(errors)]
         ]
         if len(errors) == MOST_NAMED:
@@ -90,7 +90,7 @@ def _violations(
         return []
 
 
-def _written(parts: tuple[str | int, ...]) -> str:
+def _write_path(parts: tuple[str | int, ...]) -> str:
     found = ""
     for part in parts:
         found = at(found, part)

@@ -119,7 +119,7 @@ def _failed_runs(period: DeliverablePeriod) -> list[str]:
         period_id=period.pk, status=RunState.FAILED
     )
     return [
-        f"{_named(run)} failed"
+        f"{_name_run(run)} failed"
         for run in runs.select_related("version__pipeline").order_by("plan_item", "pk")
     ]
 
@@ -133,7 +133,7 @@ def _failed_steps(period: DeliverablePeriod) -> list[str]:
         .order_by("run__plan_item", "run_id", "position")
     )
     found = (
-        f"{_named(step.run)} failed at {step.step}"
+        f"{_name_run(step.run)} failed at {step.step}"
         for step in steps
         if versions.compiled(step.run.version_id).graph.fails_run(step.step)
     )
@@ -151,7 +151,7 @@ def _tell(period: DeliverablePeriod, reason: str) -> None:
     )
 
 
-def _named(run: PipelineRun) -> str:
+def _name_run(run: PipelineRun) -> str:
     return run.name or run.version.pipeline.key
 
 

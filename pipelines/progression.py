@@ -187,14 +187,14 @@ def _start(
     run: Any, plan: Compiled, steps: Sequence[str], left: References | None, not_before: datetime | None
 ) -> int:
     """Start these steps; how many have failed instead, since their agents would not take what they are given."""
-    refused = {step: _refused(run, plan.step(step), [run.params]) for step in steps}
+    refused = {step: _refuse_params(run, plan.step(step), [run.params]) for step in steps}
     taken = [step for step in steps if not refused[step]]
     if taken:
         starting.start(run, plan, taken, _left_for(run, plan, taken, left), not_before)
     return sum(refused.values())
 
 
-def _refused(run: Any, step: StepDefinition, params: Sequence[Mapping[str, Any]]) -> int:
+def _refuse_params(run: Any, step: StepDefinition, params: Sequence[Mapping[str, Any]]) -> int:
     """Fail the step if its agent's input schema does not allow these parameters; 1 if it does not."""
     why = parameters.refusal(run.tenant_id, step, params)
     return fail(run, step.id, parameters.INVALID, why) if why else 0
@@ -233,7 +233,7 @@ def _decide(
             ended += fail(run, step, "expression_error", decision.error)
         elif decision.starts and decision.items:
             branches = [{**run.params, **starting.of_item(item)} for item in decision.items]
-            if refused := _refused(run, plan.step(step), branches):
+            if refused := _refuse_params(run, plan.step(step), branches):
                 ended += refused
                 continue
             given = _left_for(run, plan, [step], left)

@@ -54,7 +54,7 @@ def replay(
     Raises `NotFound`, `PipelineDisabled`, `RunUnderWay`, `ReplayUnderWay`, and `NotReplayable` with the error's path.
     """
     with tenant_scope(tenant_id):
-        old = _ended(tenant_id, run_id)
+        old = _lock_ended_run(tenant_id, run_id)
         plan = versions.compiled(old.version_id)
         rows = list(StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id))
         repeated = _steps_to_repeat(plan, {row.step: row for row in rows if not row.branch}, from_step)
@@ -94,7 +94,7 @@ def first_failed_step(tenant_id: UUID, run_id: UUID) -> str:
     return str(step)
 
 
-def _ended(tenant_id: UUID, run_id: UUID) -> PipelineRun:
+def _lock_ended_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     """The run, locked until the transaction ends, if it may be replayed now."""
     run = progression.locked(tenant_id).filter(pk=run_id).first()
     if run is None:

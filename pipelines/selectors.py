@@ -111,7 +111,7 @@ def costs_of(tenant_id: UUID, page: Sequence[PipelineRun]) -> dict[UUID, Decimal
 
 def waits_for(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) -> dict[UUID, list[str]]:
     """Whom each of these runs waits for: people by their role, as in `people: editor`, then the roles of agents whose turn it is."""
-    asked = _asked(tenant_id, steps)
+    asked = _find_asked_roles(tenant_id, steps)
     found = {}
     for run_id, rows in steps.items():
         active = [step for step in rows if step.run.status == StepState.ACTIVE]
@@ -125,7 +125,7 @@ def _is_with_people(step: StepRow) -> bool:
     return status is not None and STATUSES[Status(status)].lane == "people"
 
 
-def _asked(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) -> dict[UUID, list[str]]:
+def _find_asked_roles(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) -> dict[UUID, list[str]]:
     """The roles of the people who are asked something by steps under way, by run."""
     run_of = {
         step.run.activity_id: run_id

@@ -50,7 +50,7 @@ def start(
 ) -> None:
     """Start these steps, which work on what others have `left`; those for which there is no room wait, see `unadmitted`."""
     items = [_activity(run, plan, step, inputs.of_step(plan, step, left)) for step in steps]
-    items = _admitted(run, [[item] for item in items])
+    items = _admit(run, [[item] for item in items])
     steps = [item.step for item in items if item.step]
     if not steps:
         return
@@ -62,10 +62,12 @@ def start(
         "waiting_runs": Array([run.id] * len(clocks["waiting"])),
         **clocks,
     }
-    begin([_placed(item, 1, not_before) for item in items], Beginning(_ACTIVATE, parameters), actor=ACTOR)
+    begin(
+        [_place_branch(item, 1, not_before) for item in items], Beginning(_ACTIVATE, parameters), actor=ACTOR
+    )
 
 
-def _admitted(run: Any, groups: Sequence[Sequence[NewActivity]]) -> list[NewActivity]:
+def _admit(run: Any, groups: Sequence[Sequence[NewActivity]]) -> list[NewActivity]:
     """What there is room for, by group; the steps of the others are marked, and wait."""
     found: list[NewActivity] = []
     enter = backlog.entering(run.tenant_id, [newcomers(group) for group in groups])
@@ -91,7 +93,7 @@ def fan_out(
     """Start a step as one branch for each of the items, of which there is at least one: all at once, when there is room for them."""
     given = inputs.of_branch(plan, step, left)
     branches = [_branch(run, plan, step, given, number, item) for number, item in enumerate(items, start=1)]
-    if not _admitted(run, [branches]):
+    if not _admit(run, [branches]):
         return
     rows = _FAN_OUT.run(
         {
@@ -105,7 +107,9 @@ def fan_out(
     )
     if rows:
         submit(
-            [_placed(branch, rows[0].round, not_before) for branch in branches], actor=ACTOR, bounded=False
+            [_place_branch(branch, rows[0].round, not_before) for branch in branches],
+            actor=ACTOR,
+            bounded=False,
         )
 
 
@@ -135,7 +139,7 @@ def _clocks(plan: Compiled, steps: Iterable[str]) -> dict[str, Array]:
     return {"waiting": Array(times), "seconds": Array(times.values())}
 
 
-def _placed(item: NewActivity, number: int, not_before: datetime | None) -> NewActivity:
+def _place_branch(item: NewActivity, number: int, not_before: datetime | None) -> NewActivity:
     return item if number == 1 and not_before is None else replace(item, round=number, not_before=not_before)
 
 
@@ -164,7 +168,7 @@ def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Refere
         human_role=step.human_role,
         is_approval_gate=step.is_approval_gate,
         requires_approval=step.requires_approval,
-        priority=step.priority or _inherited(run, plan, step),
+        priority=step.priority or _inherit_priority(run, plan, step),
         params=parameters.of_step(run.params, step),
         input=None if alone else edited or _input(run, given),
         input_ref=alone,
@@ -181,7 +185,7 @@ def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Refere
     )
 
 
-def _inherited(run: Any, plan: Compiled, step: StepDefinition) -> int:
+def _inherit_priority(run: Any, plan: Compiled, step: StepDefinition) -> int:
     """The priority of the run; of what a decision has let go the `gated` band at least, since people have waited for it already."""
     decided = (plan.step(before) for before in step.depends_on)
     lets_go = any(before.is_approval_gate or before.requires_approval for before in decided)
@@ -191,11 +195,11 @@ def _inherited(run: Any, plan: Compiled, step: StepDefinition) -> int:
 
 def _input(run: Any, given: Mapping[str, Reference]) -> dict[str, Any] | None:
     if given:
-        return {"refs": {name: _written(reference) for name, reference in given.items()}}
+        return {"refs": {name: _write_reference(reference) for name, reference in given.items()}}
     return dict(run.input) if run.input else None
 
 
-def _written(reference: Reference) -> Any:
+def _write_reference(reference: Reference) -> Any:
     if isinstance(reference, UUID):
         return str(reference)
     return [str(each) if each else None for each in reference]

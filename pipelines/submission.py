@@ -210,14 +210,14 @@ def _create(
             "version": version_id,
             "created_by": actor,
             "unsettled": runs[0].unsettled,
-            "runs": _written([{name: getattr(run, name) for name in _OF_RUN} for run in runs]),
-            "steps": _written(steps),
+            "runs": _write_rows([{name: getattr(run, name) for name in _OF_RUN} for run in runs]),
+            "steps": _write_rows(steps),
         },
         using=APP,
     )
 
 
-def _written(rows: Sequence[Mapping[str, Any]]) -> str:
+def _write_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     # Not `wire_json`: the digits of a wide number stay as they were given. Ids and times are the only other values.
     return json.dumps(rows, default=str)
 

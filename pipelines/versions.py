@@ -101,7 +101,7 @@ def checked(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate
     spelled = synonyms.translate(data, synonyms.PIPELINE)
     _refuse_heavy(spelled.data)
     try:
-        definition = _parsed(tenant_id, spelled.data, templates)
+        definition = _parse(tenant_id, spelled.data, templates)
     except DefinitionError as error:
         raise DefinitionError(spelled.as_written(error.errors)) from error
     if spelled.errors:
@@ -109,7 +109,7 @@ def checked(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate
     return definition
 
 
-def _parsed(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
+def _parse(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
     roles = configuration.known_roles()
     known: dict[str, Any] = {
         "known_roles": roles,
@@ -121,10 +121,10 @@ def _parsed(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate
     definition = parse(data, **known)
     if not any(step.template for step in definition.steps):
         return definition
-    return parse({**data, "steps": [_resolved(step, templates) for step in data["steps"]]}, **known)
+    return parse({**data, "steps": [_resolve_step(step, templates) for step in data["steps"]]}, **known)
 
 
-def _resolved(step: Mapping[str, Any], templates: Mapping[str, ActivityTemplate]) -> dict[str, Any]:
+def _resolve_step(step: Mapping[str, Any], templates: Mapping[str, ActivityTemplate]) -> dict[str, Any]:
     template = templates.get(step.get("template") or "")
     if template is None:
         return dict(step)

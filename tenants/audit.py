@@ -250,15 +250,15 @@ def redacted(name: str, value: Any, depth: int = 0) -> Any:
     if SECRET.search(name) and not NO_SECRET.fullmatch(name):
         return "[secret]" if value != "" else ""
     if name in TEXTS or name.rpartition("_")[2] in TEXTS:
-        return _measured(value)
+        return _measure(value)
     if isinstance(value, Mapping):
         if depth >= DEEPEST:
-            return _measured(value)
+            return _measure(value)
         members = sorted(value.items(), key=lambda member: str(member[0]))[:MOST_MEMBERS]
         return {one_line(key, 100): redacted(str(key), member, depth + 1) for key, member in members}
     if isinstance(value, list | tuple):
         if depth >= DEEPEST or len(value) > MOST_MEMBERS:
-            return _measured(value)
+            return _measure(value)
         return [redacted(name, member, depth + 1) for member in value]
     return _plain(value)
 
@@ -278,10 +278,10 @@ def _plain(value: Any) -> Any:
     text = str(value)
     if "://" in text:
         return "[address]"  # whatever it is called: many are secrets in themselves
-    return one_line(text) if len(text) <= LONGEST else _measured(text)
+    return one_line(text) if len(text) <= LONGEST else _measure(text)
 
 
-def _measured(value: Any) -> str:
+def _measure(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"[{len(value)} members]"
     if isinstance(value, list | tuple):

@@ -60,7 +60,7 @@ def end(user: User, glass_id: UUID) -> bool:
     """End one's own broken glass before its time. False if it was over already."""
     with system_scope(), transaction.atomic(using=SYSTEM):
         glass = BreakGlass.objects.filter(pk=glass_id, user_id=user.pk).first()
-        return glass is not None and _ended(glass, audit.actor_of(user), "ended")
+        return glass is not None and _end_glass(glass, audit.actor_of(user), "ended")
 
 
 def broken_by(user: User) -> list[BreakGlass]:
@@ -72,11 +72,11 @@ def broken_by(user: User) -> list[BreakGlass]:
         now = clock.now()
         for glass in rows:
             if glass.expires_at <= now:
-                _ended(glass, audit.actor_of(user), "expired")
+                _end_glass(glass, audit.actor_of(user), "expired")
         return [glass for glass in rows if glass.expires_at > now]
 
 
-def _ended(glass: BreakGlass, actor: audit.Actor, how: str) -> bool:
+def _end_glass(glass: BreakGlass, actor: audit.Actor, how: str) -> bool:
     over = BreakGlass.objects.filter(pk=glass.pk, ended_at=None).update(ended_at=clock.now())
     if over:
         _note(f"break_glass.{how}", glass, actor, {"reason": glass.reason})

@@ -185,19 +185,19 @@ def change_member(
     """
     _refuse_others(who)
     with tenant_scope(who.tenant_id):
-        member = _locked(who, membership_id)
+        member = _lock_member(who, membership_id)
         if fingerprint_of(member) != seen:
             raise MemberChanged(f"{member.user} was changed since you looked, and acts as {member.role} now.")
         if role != Role.ADMIN:
             _refuse_last_admin(who, member)
-        before = _shown(member)
+        before = _show_member(member)
         member.role, member.human_roles = role, list(human_roles)
         member.save(update_fields=["role", "human_roles"])
         audit.record_action(
             who,
             "membership.changed",
             about=(KIND, member.pk),
-            changes=changes_between(before, _shown(member)),
+            changes=changes_between(before, _show_member(member)),
         )
     return member
 
@@ -206,10 +206,13 @@ def end_membership(who: Principal, membership_id: UUID) -> str:
     """End a membership; whose it was. Raises `MembershipForbidden`, `MemberNotFound` or `LastAdmin`."""
     _refuse_others(who)
     with tenant_scope(who.tenant_id):
-        member = _locked(who, membership_id)
+        member = _lock_member(who, membership_id)
         _refuse_last_admin(who, member)
         audit.record_action(
-            who, "membership.ended", about=(KIND, member.pk), changes=changes_between(_shown(member), None)
+            who,
+            "membership.ended",
+            about=(KIND, member.pk),
+            changes=changes_between(_show_member(member), None),
         )
         name = str(member.user)
         member.delete()
@@ -229,7 +232,10 @@ def add_member(who: Principal, username: str, role: Role, human_roles: Sequence[
         if not is_new:
             raise AlreadyMember(f"{username} is a member already.")
         audit.record_action(
-            who, "membership.begun", about=(KIND, member.pk), changes=changes_between(None, _shown(member))
+            who,
+            "membership.begun",
+            about=(KIND, member.pk),
+            changes=changes_between(None, _show_member(member)),
         )
     return member
 
@@ -287,7 +293,7 @@ def _refuse_others(who: Principal) -> None:
         raise MembershipForbidden(f"This needs the role admin; you act as {who.role.value}.")
 
 
-def _locked(who: Principal, membership_id: UUID) -> Membership:
+def _lock_member(who: Principal, membership_id: UUID) -> Membership:
     """With all admins of the tenant: of two who make each other less, the second finds that nobody else is left."""
     rows = Membership.objects.for_tenant(who.tenant_id).select_for_update(of=("self",)).order_by("pk")
     list(rows.filter(role=Role.ADMIN).values_list("pk"))
@@ -306,5 +312,5 @@ def _refuse_last_admin(who: Principal, member: Membership) -> None:
         raise LastAdmin(f"{member.user} is the only admin. Make somebody else one first.")
 
 
-def _shown(member: Membership) -> dict[str, object]:
+def _show_member(member: Membership) -> dict[str, object]:
     return {"user": str(member.user), "role": str(member.role), "human_roles": member.human_roles}

@@ -35,14 +35,14 @@ def _admin_policies(table: str, column: str) -> str:
     return f"""
         IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'orchestrator_admin')
            AND NOT EXISTS (SELECT FROM pg_policies WHERE tablename = {table} AND policyname = 'admin_reads') THEN
-            EXECUTE format('CREATE POLICY admin_reads ON %I FOR SELECT TO orchestrator_admin USING (%I = {_quoted(ADMIN_READS)})',
+            EXECUTE format('CREATE POLICY admin_reads ON %I FOR SELECT TO orchestrator_admin USING (%I = {_quote(ADMIN_READS)})',
                            {table}, {column});
-            EXECUTE format('CREATE POLICY admin_writes ON %I TO orchestrator_admin USING (%I = {_quoted(ADMIN_WRITES)}) '
-                           'WITH CHECK (%I = {_quoted(ADMIN_WRITES)})', {table}, {column}, {column});
+            EXECUTE format('CREATE POLICY admin_writes ON %I TO orchestrator_admin USING (%I = {_quote(ADMIN_WRITES)}) '
+                           'WITH CHECK (%I = {_quote(ADMIN_WRITES)})', {table}, {column}, {column});
         END IF;"""  # noqa: S608 - names of tables from migrations
 
 
-def _quoted(expression: str) -> str:
+def _quote(expression: str) -> str:
     return expression.replace("'", "''")
 
 

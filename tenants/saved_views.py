@@ -59,13 +59,13 @@ class TooManyViews(ViewRefused):
 
 def views_of(who: Principal, page: str = "") -> list[SavedView]:
     """Those of the person and those of everybody, by name; of one page, or of all. In the caller's `tenant_scope`."""
-    rows = SavedView.objects.for_tenant(who.tenant_id).filter(_seen_by(who))
+    rows = SavedView.objects.for_tenant(who.tenant_id).filter(_visible_to(who))
     return list((rows.filter(page=page) if page else rows).order_by("page", "name", "pk"))
 
 
 def keep(who: Principal, *, page: str, name: str, query: str, shared: bool = False) -> SavedView:
     """Keep a view under a name, for the person or for everybody. Raises `ViewRefused`."""
-    name = _named(name)
+    name = _check_name(name)
     if len(query) > LONGEST_QUERY:
         raise ViewRefused(f"A query of more than {LONGEST_QUERY} characters cannot be kept.")
     with tenant_scope(who.tenant_id):
@@ -75,24 +75,27 @@ def keep(who: Principal, *, page: str, name: str, query: str, shared: bool = Fal
         _save(view)
         if shared:
             audit.record_action(
-                who, "saved_view.shared", about=(KIND, view.pk), changes=changes_between(None, _shown(view))
+                who,
+                "saved_view.shared",
+                about=(KIND, view.pk),
+                changes=changes_between(None, _show_view(view)),
             )
     return view
 
 
 def rename(who: Principal, view_id: UUID, name: str) -> SavedView:
     """Raises `ViewRefused`."""
-    name = _named(name)
+    name = _check_name(name)
     with tenant_scope(who.tenant_id):
-        view = _locked(who, view_id)
-        before, view.name = _shown(view), name
+        view = _lock_view(who, view_id)
+        before, view.name = _show_view(view), name
         _save(view)
         if view.is_shared:
             audit.record_action(
                 who,
                 "saved_view.renamed",
                 about=(KIND, view.pk),
-                changes=changes_between(before, _shown(view)),
+                changes=changes_between(before, _show_view(view)),
             )
     return view
 
@@ -100,13 +103,16 @@ def rename(who: Principal, view_id: UUID, name: str) -> SavedView:
 def share(who: Principal, view_id: UUID) -> SavedView:
     """Make a view of one's own everybody's. It stays when the person goes. Raises `ViewRefused`."""
     with tenant_scope(who.tenant_id):
-        view = _locked(who, view_id)
+        view = _lock_view(who, view_id)
         if not view.is_shared:
             view.membership = _owner(who, shared=True)
             _make_room(view)
             _save(view)
             audit.record_action(
-                who, "saved_view.shared", about=(KIND, view.pk), changes=changes_between(None, _shown(view))
+                who,
+                "saved_view.shared",
+                about=(KIND, view.pk),
+                changes=changes_between(None, _show_view(view)),
             )
     return view
 
@@ -114,20 +120,23 @@ def share(who: Principal, view_id: UUID) -> SavedView:
 def delete(who: Principal, view_id: UUID) -> SavedView:
     """What it was. Raises `ViewRefused`."""
     with tenant_scope(who.tenant_id):
-        view = _locked(who, view_id)
+        view = _lock_view(who, view_id)
         if view.is_shared:
             audit.record_action(
-                who, "saved_view.deleted", about=(KIND, view.pk), changes=changes_between(_shown(view), None)
+                who,
+                "saved_view.deleted",
+                about=(KIND, view.pk),
+                changes=changes_between(_show_view(view), None),
             )
         SavedView.objects.for_tenant(who.tenant_id).filter(pk=view.pk).delete()
     return view
 
 
-def _seen_by(who: Principal) -> Q:
+def _visible_to(who: Principal) -> Q:
     return Q(membership=None) | Q(membership__user_id=who.user_id, membership__tenant_id=who.tenant_id)
 
 
-def _named(name: str) -> str:
+def _check_name(name: str) -> str:
     name = " ".join(name.replace("\x00", "").split())
     if not name:
         raise ViewRefused("Give it a name.")
@@ -154,8 +163,8 @@ def _refuse_all_but_admins(who: Principal) -> None:
         raise ViewForbidden(f"This needs the role admin; you act as {who.role.value}.")
 
 
-def _locked(who: Principal, view_id: UUID) -> SavedView:
-    rows = SavedView.objects.for_tenant(who.tenant_id).filter(_seen_by(who), pk=view_id)
+def _lock_view(who: Principal, view_id: UUID) -> SavedView:
+    rows = SavedView.objects.for_tenant(who.tenant_id).filter(_visible_to(who), pk=view_id)
     view: SavedView | None = rows.select_for_update(of=("self",)).first()
     if view is None:
         raise ViewNotFound("There is no such view any more.")
@@ -178,5 +187,5 @@ def _save(view: SavedView) -> None:
         raise ViewNameTaken(f"There is a view “{view.name}” of this page already.") from error
 
 
-def _shown(view: SavedView) -> dict[str, object]:
+def _show_view(view: SavedView) -> dict[str, object]:
     return {"name": view.name, "page": view.page, "query": view.query}

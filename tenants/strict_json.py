@@ -133,7 +133,7 @@ def _members(link: _Link) -> Iterable[tuple[Any, Any]]:
     if not isinstance(container, dict):
         return enumerate(container)
     if isinstance(container, _RepeatedKey):
-        raise StrictJSONError(_path(link), f"has the key {_shown(container.key)} twice")
+        raise StrictJSONError(_path(link), f"has the key {_show_key(container.key)} twice")
     for key in container:
         if not isinstance(key, str):
             raise StrictJSONError(_path(link), f"has a key of type {type(key).__name__}, not text")
@@ -183,9 +183,9 @@ def _path(link: _Link) -> str:
         elif key.isidentifier() and key.isascii() and len(key) <= 40:
             path += f".{key}" if path else key
         else:
-            path += f"[{_shown(key)}]"
+            path += f"[{_show_key(key)}]"
     return path
 
 
-def _shown(key: str) -> str:
+def _show_key(key: str) -> str:
     return json.dumps(key[:40])  # escapes everything that is not printable ASCII

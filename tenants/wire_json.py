@@ -15,16 +15,16 @@ from typing import Any
 import orjson
 from django.utils.functional import Promise
 
-# Datetimes pass through `_written`, because orjson would keep the offset of times that are not in UTC.
+# Datetimes pass through `_write_value`, because orjson would keep the offset of times that are not in UTC.
 OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_NON_STR_KEYS
 
 
 def dumps(data: Any) -> bytes:
     """The bytes of a JSON document as the API writes it."""
-    return dumps_stored(data, default=_written, option=OPTIONS)
+    return dumps_stored(data, default=_write_value, option=OPTIONS)
 
 
-def _written(value: Any) -> Any:
+def _write_value(value: Any) -> Any:
     if isinstance(value, datetime.datetime):
         return as_utc(value).isoformat().replace("+00:00", "Z")
     if isinstance(value, datetime.date | datetime.time):
@@ -55,14 +55,14 @@ def dumps_stored(value: Any, default: Callable[[Any], Any] | None = None, option
     except TypeError as error:
         if "64-bit" not in str(error):
             raise
-    return orjson.dumps(_narrowed(value), default=default, option=option)
+    return orjson.dumps(_narrow(value), default=default, option=option)
 
 
-def _narrowed(value: Any) -> Any:
+def _narrow(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _narrowed(member) for name, member in value.items()}
+        return {name: _narrow(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_narrowed(member) for member in value]
+        return [_narrow(member) for member in value]
     if isinstance(value, int) and not -WIDEST <= value < 2 * WIDEST:
         return float(value)
     return value

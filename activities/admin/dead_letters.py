@@ -57,7 +57,7 @@ REPLAY = Action(
     (ActivityError,),
     path="replay",
     icon="replay",
-    counted=lambda letters: _planned(letters, _itself, dead_letters.replay),
+    counted=lambda letters: _describe_plan(letters, _itself, dead_letters.replay),
     do=lambda request, letter, notes: _do(request, letter, _itself),
 )
 REPLAY_ALIKE = Action(
@@ -68,7 +68,7 @@ REPLAY_ALIKE = Action(
     (ActivityError,),
     path="replay-alike",
     icon="replay_10",
-    counted=lambda letters: _planned(letters, _all_alike, dead_letters.replay),
+    counted=lambda letters: _describe_plan(letters, _all_alike, dead_letters.replay),
     do=lambda request, letter, notes: _do(request, letter, _all_alike),
 )
 DISMISS = Action(
@@ -82,7 +82,7 @@ DISMISS = Action(
     danger=True,
     path="dismiss",
     icon="cancel",
-    counted=lambda letters: _planned(letters, _itself, dead_letters.dismiss, reason=""),
+    counted=lambda letters: _describe_plan(letters, _itself, dead_letters.dismiss, reason=""),
     variant=ActionVariant.DANGER,
     do=lambda request, letter, notes: _dismiss(request, letter, notes),
 )
@@ -162,7 +162,9 @@ def _all_alike(letter: DeadLetter) -> QuerySet[DeadLetter]:
     return rows.filter(fingerprint=letter.fingerprint)
 
 
-def _planned(letters: QuerySet[DeadLetter], chooser: Chooser, do: Callable[..., Any], **more: Any) -> str:
+def _describe_plan(
+    letters: QuerySet[DeadLetter], chooser: Chooser, do: Callable[..., Any], **more: Any
+) -> str:
     """What a dry run says: the count that the action then acts on."""
     chosen: dict[tuple[UUID, str], DeadLetter] = {}
     for letter in letters:

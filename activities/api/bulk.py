@@ -151,18 +151,18 @@ ARGUMENTS = ("reason", "priority", *ASSIGNEE)
 
 def as_query(chosen: dict[str, Any]) -> dict[str, str]:
     """The conditions as the address of the list has them."""
-    return {name: _written(value) for name, value in chosen.items()}
+    return {name: _as_text(value) for name, value in chosen.items()}
 
 
-def _written(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-def _stored(value: Any) -> Any:
+def _as_stored_value(value: Any) -> Any:
     if isinstance(value, list):
-        return [_stored(each) for each in value]
+        return [_as_stored_value(each) for each in value]
     return str(value) if isinstance(value, UUID | datetime) else value
 
 
@@ -291,7 +291,7 @@ class BulkOfActivities(TenantView):
             body["action"],
             list(found.order_by("pk").values_list("pk", flat=True)),
             expected=body["expected_count"],
-            filter={name: _stored(value) for name, value in chosen.items()},
+            filter={name: _as_stored_value(value) for name, value in chosen.items()},
             arguments={name: body[name] for name in ARGUMENTS if name in body},
             actor=self.principal.actor,
         )

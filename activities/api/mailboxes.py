@@ -280,10 +280,10 @@ class MailboxPart(TenantView):
     def shown(self, found: Iterable[Mailbox]) -> list[dict[str, Any]]:
         found, now = list(found), clock.now()
         figures = producer.figures(self.tenant_id, found)
-        return [_shown(mailbox, figures[mailbox.pk], now) for mailbox in found]
+        return [_show_mailbox(mailbox, figures[mailbox.pk], now) for mailbox in found]
 
 
-def _shown(mailbox: Mailbox, figures: dict[str, Any], now: datetime) -> dict[str, Any]:
+def _show_mailbox(mailbox: Mailbox, figures: dict[str, Any], now: datetime) -> dict[str, Any]:
     counts = {name: figures[name] for name in ("pending", "claimed", "failed")}
     return {
         "id": mailbox.pk, "key": mailbox.key, "agent_role": mailbox.agent_role, **counts,

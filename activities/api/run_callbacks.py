@@ -469,7 +469,7 @@ def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
         attempt = Attempt(
             token=token,
             number=run.attempt,
-            wakes=_shown(_wakes(run).filter(run_id=run.pk)) or _given_back(run),
+            wakes=_show_wakes(_wakes(run).filter(run_id=run.pk)) or _read_returned_wakes(run),
             role=role,
             knowledge=execution_request.knowledge_of(token.tenant_id, agent_role, role),
             timeout_seconds=run.timeout_seconds,
@@ -481,14 +481,14 @@ def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
     return job_of(request) | {"version": run.agent_version or None}
 
 
-def _given_back(run: ActivityRun) -> list[dict[str, Any]]:
+def _read_returned_wakes(run: ActivityRun) -> list[dict[str, Any]]:
     """A run that ended without a result has given its wakes back: they wait, or are with a later one."""
     later = ActivityRun.objects.for_tenant(run.tenant_id).filter(
         activity_id=run.activity_id, fence__gt=run.fence
     )
     waits = Q(run_id=None, state=WakeState.PENDING)
     known = _wakes(run).filter(created_at__lte=run.started_at)
-    return _shown(known.filter(waits | Q(run_id__in=later.values("pk"))))
+    return _show_wakes(known.filter(waits | Q(run_id__in=later.values("pk"))))
 
 
 def _wakes(run: ActivityRun) -> QuerySet[Any]:
@@ -496,7 +496,7 @@ def _wakes(run: ActivityRun) -> QuerySet[Any]:
     return rows
 
 
-def _shown(wakes: QuerySet[Any]) -> list[dict[str, Any]]:
+def _show_wakes(wakes: QuerySet[Any]) -> list[dict[str, Any]]:
     return [{"id": wake.pk, "reason": wake.reason, "payload": wake.payload} for wake in wakes.order_by("pk")]
 
 

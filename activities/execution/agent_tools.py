@@ -61,7 +61,7 @@ def perform(run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str 
         if (answer := answered_before(run, tool, arguments, key=key)) is not None:
             return answer
         concrete = _with_work_of_scope(run, arguments) if arguments.get("scope") else arguments
-        activity_tree.lock(run.tenant_id, _moved_by(run, tool, concrete))
+        activity_tree.lock(run.tenant_id, _find_moved(run, tool, concrete))
         if (answer := answered_before(run, tool, arguments, key=key)) is not None:
             return answer  # The same call came twice at once; the lock showed us the first.
         asking = suspension.live(run)
@@ -101,7 +101,7 @@ def _plain(arguments: Mapping[str, Any]) -> Any:
     return orjson.loads(orjson.dumps(dict(arguments), default=str))
 
 
-def _moved_by(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[UUID | None]:
+def _find_moved(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[UUID | None]:
     """What the tool may move or count, to be locked before anything is written."""
     ids: set[UUID | None] = {run.activity_id}
     if tool in (suspension.SUBTASK_TOOL, reassignment.TOOL):
@@ -110,7 +110,7 @@ def _moved_by(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[UUI
         ids |= activity_tree.ids_that_end_with(run.tenant_id, run.activity_id)
     if tool == CREATE_APPROVAL:
         asking = Activity.objects.for_tenant(run.tenant_id).get(pk=run.activity_id)
-        ids |= set(_askable(asking, _asked_about(run, arguments)))
+        ids |= set(_askable(asking, _find_asked_about(run, arguments)))
     return ids
 
 
@@ -154,10 +154,10 @@ def _request_human_review(run: RunToken, arguments: Mapping[str, Any]) -> dict[s
 
 def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
     asking = activity_tree.lock(run.tenant_id, [run.activity_id])[run.activity_id]
-    wanted = _asked_about(run, arguments)
+    wanted = _find_asked_about(run, arguments)
     if len(wanted) > (most := settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL):
         raise QuotaExceeded("links", f"An agent may ask about {most} activities at once, not more.")
-    linked, refused = _sorted_out(asking, wanted)
+    linked, refused = _sort_out(asking, wanted)
     not_granted = _not_granted(asking, arguments.get("scope") or {})
     if not linked:  # nothing would wait for the answer, so nobody is asked
         return {**_goes_on(None), **_holding(asking, wanted, (), refused, not_granted)}
@@ -177,7 +177,7 @@ def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, A
     return {**answer, **_holding(asking, wanted, linked, refused, not_granted)}
 
 
-def _asked_about(run: RunToken, arguments: Mapping[str, Any]) -> list[UUID]:
+def _find_asked_about(run: RunToken, arguments: Mapping[str, Any]) -> list[UUID]:
     """Each once, in the order in which they were given; with neither ids nor a scope, it is the run's own activity."""
     named = arguments.get("activity_ids") or []
     return list(dict.fromkeys(named if named or arguments.get("scope") else [run.activity_id]))
@@ -260,7 +260,7 @@ NOT_OWN = "It is not of this run's work."
 _BY_A_PERSON = "A person does it, and decides when."
 
 
-def _sorted_out(asking: Activity, wanted: Sequence[UUID]) -> tuple[dict[UUID, Activity], dict[UUID, str]]:
+def _sort_out(asking: Activity, wanted: Sequence[UUID]) -> tuple[dict[UUID, Activity], dict[UUID, str]]:
     """Of what an agent names: what its question may be about, locked, and why it is not about the others.
 
     That is its own activity, its subtasks at any depth, and what waits of its pipeline run, its deliverable and what its role was granted.
@@ -354,7 +354,7 @@ def receive_call(run: RunToken, tool: str, body: Any, *, key: str = "") -> Answe
     Raises REST framework's `ValidationError` naming every error of the body, `reports.RunOver`, and what `agent_tools.perform` raises.
     """
     try:
-        return _called_once(run, tool, body, key)
+        return _call_once(run, tool, body, key)
     except (ToolRefused, QuotaExceeded) as refusal:
         # Honest agents seldom meet these. Many of them from one role are how a hijacked one looks.
         logger.warning(
@@ -369,7 +369,7 @@ def _quota_of(refusal: ActivityError) -> dict[str, Any]:
     return dict(getattr(refusal, "problem_members", {}))
 
 
-def _called_once(run: RunToken, tool: str, body: Any, key: str) -> Answer:
+def _call_once(run: RunToken, tool: str, body: Any, key: str) -> Answer:
     refuse_hammering(run.run_id)
     arguments = arguments_of(tool, body)
     with tenant_scope(run.tenant_id):

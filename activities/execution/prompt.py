@@ -55,7 +55,7 @@ def build(
     facts = {
         "name": _line(name), "description": description.strip(), "asked_by": asked_by, "instructions": instructions.strip(),
         "params": as_json(params) if params else "", "context": [(_line(file.name), file.content) for file in context],
-        "outputs": _outputs(given), "wakes": [_shown(wake) for wake in wakes],
+        "outputs": _outputs(given), "wakes": [_show_wake(wake) for wake in wakes],
     }  # fmt: skip
     template = _environment(str(settings.BASE_DIR / "templates" / "prompts")).get_template("base.md")
     while True:
@@ -91,7 +91,7 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _shown(wake: Mapping[str, Any]) -> dict[str, Any]:
+def _show_wake(wake: Mapping[str, Any]) -> dict[str, Any]:
     """A wake with everything that sections ask about, as text."""
     shown = {"reason": wake["reason"], **{name: wake.get(name) for name in _OF_A_WAKE}}
     for name in ("rejected_output", "subtask_output"):

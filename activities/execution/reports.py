@@ -103,7 +103,7 @@ def beat(token: RunToken, *, progress: Any, usage: Usage | None, session_id: str
         counted = _beaten(token, progress, usage)
         run = None if counted.live else _runs_of(token).first()
     if counted.live:
-        return _stopped(token, counted.refusal)
+        return _stop_reason(token, counted.refusal)
     if run is not None and (run.status == RunStatus.CANCELLED or run.ended_by_tool):
         return reason_of(run)
     raise RunOver(reason_of(run))
@@ -123,10 +123,10 @@ def spent(token: RunToken, usage: Usage) -> str | None:
     with tenant_scope(token.tenant_id):
         counted = budgets.count_usage(token, usage)
         run = None if counted.live else _runs_of(token).first()
-    return _stopped(token, counted.refusal) if counted.live else reason_of(run)
+    return _stop_reason(token, counted.refusal) if counted.live else reason_of(run)
 
 
-def _stopped(token: RunToken, refusal: OutOfBudget | None) -> str | None:
+def _stop_reason(token: RunToken, refusal: OutOfBudget | None) -> str | None:
     """Why a live run shall stop, and is ended here, or None. If this is lost, its next report is one too many as well."""
     if refusal is None:
         return None

@@ -85,19 +85,19 @@ def fetch(activity: Any, wakes: Iterable[Mapping[str, Any]]) -> Material:
     """
     steps: Mapping[str, Any] = (activity.input or {}).get("refs") or {}
     own = [str(activity.input_ref)] if activity.input_ref else []
-    of_steps = [str(reference) for named in steps.values() for reference in _listed(named) if reference]
+    of_steps = [str(reference) for named in steps.values() for reference in _as_list(named) if reference]
     spoken_of = {str(reference) for wake in wakes for reference in _references(wake["payload"]).values()}
     found = _read(activity.tenant_id, {*own, *of_steps, *spoken_of})
-    given = _shown(own[0], found.get(own[0])) if own else _inline(activity.input)
+    given = _show_output(own[0], found.get(own[0])) if own else _inline(activity.input)
     if steps:
-        told = {step: _told_of(reference, found) for step, reference in steps.items()}
+        told = {step: _read_output_of(reference, found) for step, reference in steps.items()}
         lists = {step: told[step]["data"] for step, reference in steps.items() if isinstance(reference, list)}
-        given = {**(given or _shown(None, None)), "steps": told}
+        given = {**(given or _show_output(None, None)), "steps": told}
         if lists and given["data"] is None:
             given["data"] = lists
     return Material(
         input=given,
-        outputs={reference: _shown(reference, found.get(reference)) for reference in spoken_of},
+        outputs={reference: _show_output(reference, found.get(reference)) for reference in spoken_of},
         missing=[reference for reference in dict.fromkeys((*own, *of_steps)) if reference not in found],
     )
 
@@ -114,7 +114,7 @@ def build(activity: Any, attempt: Attempt, material: Material) -> AgentRequest:
         prompt.build,
         name=activity.name, description=activity.description, instructions="" if to_model else attempt.role.instructions,
         params=activity.params, context=() if to_model else known.context,
-        given=material.input, wakes=[_told(wake, material) for wake in wakes],
+        given=material.input, wakes=[_describe_wake(wake, material) for wake in wakes],
         asked_by=str((activity.agent_options or {}).get(ASKED_BY) or ""),
     )  # fmt: skip
     sign = run_tokens.issuing(token)
@@ -142,7 +142,7 @@ def _in_the_call(tell: Callable[[], str]) -> str:
         raise PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error") from error
 
 
-def _told(wake: Mapping[str, Any], material: Material) -> dict[str, Any]:
+def _describe_wake(wake: Mapping[str, Any], material: Material) -> dict[str, Any]:
     """A wake as its prompt tells it: with the outputs that it speaks of."""
     references = _references(wake["payload"])
     read = {name: material.outputs.get(str(reference)) for name, reference in references.items()}
@@ -161,7 +161,7 @@ def _references(payload: Mapping[str, Any]) -> dict[str, Any]:
     return {shown: payload[name] for name, shown in _REFERENCES.items() if payload.get(name) is not None}
 
 
-def _listed(reference: Any) -> list[Any]:
+def _as_list(reference: Any) -> list[Any]:
     return reference if isinstance(reference, list) else [reference]
 
 
@@ -177,10 +177,10 @@ def _read(tenant_id: UUID, references: Iterable[str]) -> dict[str, StoredOutput]
     return {reference: found[output_id] for reference, output_id in ids.items() if output_id in found}
 
 
-def _told_of(reference: Any, found: Mapping[str, StoredOutput]) -> dict[str, Any]:
+def _read_output_of(reference: Any, found: Mapping[str, StoredOutput]) -> dict[str, Any]:
     """The output of a step, or those of its branches."""
     if not isinstance(reference, list):
-        return _shown(str(reference), found.get(str(reference)))
+        return _show_output(str(reference), found.get(str(reference)))
     branches = [found.get(str(each)) for each in reference]
     return {
         "ref": None,
@@ -190,7 +190,7 @@ def _told_of(reference: Any, found: Mapping[str, StoredOutput]) -> dict[str, Any
     }
 
 
-def _shown(reference: str | None, output: Any) -> dict[str, Any]:
+def _show_output(reference: str | None, output: Any) -> dict[str, Any]:
     return {
         "ref": reference,
         "content": output.content if output else None,

@@ -50,19 +50,19 @@ class LinkOfRun:
     def call_tool(self, call: ToolCall) -> ToolAnswer:
         """Refusals are told to the agent, so that it can do something about them; a run that is over stops."""
         if call.name not in _NAMES:
-            return _refused("tool_not_available", f"The tools are {', '.join(sorted(_NAMES))}.")
+            return _refuse("tool_not_available", f"The tools are {', '.join(sorted(_NAMES))}.")
         try:
             answer = agent_tools.receive_call(self.run, call.name, dict(call.arguments), key=call.call_id)
         except ValidationError as error:
-            return _refused(
+            return _refuse(
                 "invalid_arguments", "The arguments are not what the tool takes.", faults=error.detail
             )
         except reports.RunOver as error:
             return ToolAnswer({"error": error.code, "message": str(error)}, stop=True, refused=True)
         except ActivityError as error:
-            return _refused(error.code, str(error))
+            return _refuse(error.code, str(error))
         return ToolAnswer(answer.body, stop=bool(answer.body.get("stop")))
 
 
-def _refused(code: str, message: str, **more: Any) -> ToolAnswer:
+def _refuse(code: str, message: str, **more: Any) -> ToolAnswer:
     return ToolAnswer({"error": code, "message": message, **more}, refused=True)

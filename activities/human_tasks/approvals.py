@@ -255,10 +255,10 @@ def cast_vote(
         transitions.apply(item.pk, "take_up", actor=by.actor, started_at=transitions.NOW)
     of_people = Vote.objects.for_tenant(item.tenant_id).filter(activity_id=item.pk, voter__startswith="user:")
     given = list(of_people.order_by("at", "pk"))
-    return _counted(given, rules)
+    return _count_votes(given, rules)
 
 
-def _counted(given: list[Vote], rules: DecisionRules) -> Ballot | None:
+def _count_votes(given: list[Vote], rules: DecisionRules) -> Ballot | None:
     counts = Counter(vote.decision for vote in given)
     decision = rules.outcome(counts["approve"], counts["reject"])
     if decision is None:
@@ -595,7 +595,10 @@ def settle_links(item: Any) -> None:
     ApprovalLink.objects.bulk_update(links.values(), ["state", "reason"])
     _lift([linked[activity_id] for activity_id, link in links.items() if link.state == LinkState.WOKEN])
     outbox.tell(
-        linked.values(), suspension.reason_of(item), payload=_told(item), actor=item.decided_by or "engine"
+        linked.values(),
+        suspension.reason_of(item),
+        payload=_describe_decision(item),
+        actor=item.decided_by or "engine",
     )
 
 
@@ -624,7 +627,7 @@ def _why_not_told(activity: Activity) -> str:
     return f"It was {activity.status} and did not wait for this."
 
 
-def _told(item: Any) -> dict[str, Any]:
+def _describe_decision(item: Any) -> dict[str, Any]:
     """What the agents learn. The feedback names the option, for those that read nothing else."""
     kind = (
         Approval.objects.for_tenant(item.tenant_id).filter(pk=item.id).values_list("type", flat=True).first()
@@ -690,7 +693,10 @@ def _tell_heir(tenant_id: UUID, activity_id: UUID, heir: Activity) -> None:
             tenant_id=tenant_id, approval_id=item.pk, activity_id=heir.pk, state=LinkState.WOKEN
         )
         outbox.tell(
-            [heir], suspension.reason_of(item), payload=_told(item), actor=item.decided_by or "engine"
+            [heir],
+            suspension.reason_of(item),
+            payload=_describe_decision(item),
+            actor=item.decided_by or "engine",
         )
 
 

@@ -73,10 +73,10 @@ def take(
     ):
         pause(min(rest, wish.window.total_seconds()))
     with tenant_scope(tenant_id):
-        return _taken(_for_takers(tenant_id, key, locked=True), wish, now())
+        return _take_batch(_for_takers(tenant_id, key, locked=True), wish, now())
 
 
-def _taken(mailbox: Mailbox, wish: Wish, now: datetime) -> Taken | None:
+def _take_batch(mailbox: Mailbox, wish: Wish, now: datetime) -> Taken | None:
     give_back_expired(mailbox, now)
     due = list(_due(mailbox, now)[:WAITING_ROOM])
     if not due:
@@ -84,14 +84,14 @@ def _taken(mailbox: Mailbox, wish: Wish, now: datetime) -> Taken | None:
     first = due[0]
     together = [item for item in due if item.is_coalescable and item.scope_key == first.scope_key]
     chosen = together[: wish.limit] if first.is_coalescable else [first]
-    batch = _begun(mailbox, wish, now, len(chosen))
+    batch = _begin_batch(mailbox, wish, now, len(chosen))
     ids = [item.pk for item in chosen]
     items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(pk__in=ids)
     items.update(state=ItemState.CLAIMED, batch_id=batch.pk, claimed_at=now, attempts=F("attempts") + 1)
     return Taken(batch, list(items.order_by("pk")), _due(mailbox, now).count())
 
 
-def _begun(mailbox: Mailbox, wish: Wish, now: datetime, size: int) -> MailboxBatch:
+def _begin_batch(mailbox: Mailbox, wish: Wish, now: datetime, size: int) -> MailboxBatch:
     fence = mailbox.fence + 1
     Mailbox.objects.for_tenant(mailbox.tenant_id).filter(pk=mailbox.pk).update(fence=fence)
     batch: MailboxBatch = MailboxBatch.objects.create(
@@ -135,7 +135,7 @@ def complete_batch(tenant_id: UUID, key: str, batch_id: UUID, *, result: Any, no
         return batch
     _require_open(batch)
     _items_of(batch).update(state=ItemState.DONE, done_at=now, error=None)
-    return _ended(batch, BatchState.COMPLETED, now, result=result)
+    return _end_batch(batch, BatchState.COMPLETED, now, result=result)
 
 
 def fail_batch(
@@ -148,7 +148,7 @@ def fail_batch(
     _require_open(batch)
     for item in _items_of(batch):
         _try_again_or_fail(item, key, dict(error), now, retryable=retryable)
-    return _ended(batch, BatchState.FAILED, now, error=dict(error))
+    return _end_batch(batch, BatchState.FAILED, now, error=dict(error))
 
 
 def extend_batch(
@@ -169,17 +169,17 @@ def give_back_expired(mailbox: Mailbox, now: datetime) -> int:
     )
     expired = list(batches.order_by("pk").select_for_update())
     for batch in expired:
-        if _ended_in_an_outage(batch):
+        if _is_ended_by_outage(batch):
             again = {"state": ItemState.PENDING, "due_at": now, "error": LEASE_OVER}
             _items_of(batch).update(**again, attempts=F("attempts") - 1)
         else:
             for item in _items_of(batch):
                 _try_again_or_fail(item, mailbox.key, LEASE_OVER, now, delayed=False)
-        _ended(batch, BatchState.EXPIRED, now, error=LEASE_OVER)
+        _end_batch(batch, BatchState.EXPIRED, now, error=LEASE_OVER)
     return len(expired)
 
 
-def _ended_in_an_outage(batch: MailboxBatch) -> bool:
+def _is_ended_by_outage(batch: MailboxBatch) -> bool:
     """Whether nobody has taken the lead again since the lease ended in an outage of PostgreSQL: who does would have made it longer.
 
     That says nothing about the consumer, and uses up no attempt. What was taken after the last leader was gone has seen no outage.
@@ -259,7 +259,7 @@ def _items_of(batch: MailboxBatch) -> Any:
     return rows.filter(batch_id=batch.pk, state=ItemState.CLAIMED).order_by("pk")
 
 
-def _ended(batch: MailboxBatch, state: BatchState, now: datetime, **told: Any) -> MailboxBatch:
+def _end_batch(batch: MailboxBatch, state: BatchState, now: datetime, **told: Any) -> MailboxBatch:
     batch.state, batch.ended_at = state, now
     for name, value in told.items():
         setattr(batch, name, value)

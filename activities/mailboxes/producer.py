@@ -89,7 +89,7 @@ def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool =
     An agent's activity is told of it in the same transaction.
     """
     mailbox = open_mailbox(tenant_id, key, new.agent_role)
-    if (known := _known(mailbox, new)) is not None:
+    if (known := _find_earlier(mailbox, new)) is not None:
         return Posted(known, created=False)
     if bounded:
         _refuse_when_full(mailbox)
@@ -98,13 +98,13 @@ def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool =
     stored = MailboxItem.objects.for_tenant(tenant_id).filter(pk=item.pk).first()
     if stored is None:
         # The same was said at the same moment, and the other has committed by now.
-        return Posted(_known(mailbox, new) or item, created=False)
+        return Posted(_find_earlier(mailbox, new) or item, created=False)
     if mailbox.agent_role:
         deliver(mailbox, stored, actor=actor, bounded=bounded)
     return Posted(stored, created=True)
 
 
-def _known(mailbox: Mailbox, new: NewItem) -> MailboxItem | None:
+def _find_earlier(mailbox: Mailbox, new: NewItem) -> MailboxItem | None:
     if new.client_message_id is None:
         return None
     items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(mailbox_id=mailbox.pk)
@@ -173,8 +173,8 @@ def deliver(mailbox: Mailbox, item: MailboxItem, *, actor: str, bounded: bool = 
     Raises `BacklogFull` if it is `bounded`, needs an activity of its own, and there is no room for one.
     """
     for _ in range(TRIES):
-        activity_id = _told_with_others(mailbox, item) if item.is_coalescable else None
-        activity_id = activity_id or _told_by_itself(mailbox, item, actor, bounded)
+        activity_id = _tell_with_others(mailbox, item) if item.is_coalescable else None
+        activity_id = activity_id or _tell_alone(mailbox, item, actor, bounded)
         if activity_id is not None:
             item.activity_id = activity_id
             MailboxItem.objects.for_tenant(item.tenant_id).filter(pk=item.pk).update(activity_id=activity_id)
@@ -203,7 +203,7 @@ def follow(ended: Any) -> None:
         _tell_anew(ended, [item for item in open_ones if item.pk in unheard])
 
 
-def _told_with_others(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
+def _tell_with_others(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
     """Join the activity that is to hear, or hears, of others. It is locked, so that its end comes before or after this."""
     live = Activity.objects.for_tenant(item.tenant_id).filter(
         in_status(*LIVE), dedup_key=_together(mailbox, item)
@@ -243,7 +243,7 @@ def _let_pass(activity: Activity) -> None:
         Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.pk).update(not_before=None)
 
 
-def _told_by_itself(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bool) -> UUID | None:
+def _tell_alone(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bool) -> UUID | None:
     window = timedelta(milliseconds=settings.ORCHESTRATOR_MAILBOX_WINDOW_MS)
     not_before = item.run_after or (clock.now() + window if item.is_coalescable and window else None)
     (submitted,) = submit(

@@ -71,8 +71,8 @@ def examine(*, quiesced: bool = False, since: datetime | None = None) -> Report:
     with transaction.atomic(using=SYSTEM, durable=True):
         _take_snapshot()
         for invariant, parameters in _questions(quiesced=quiesced, since=since).items():
-            report.note(invariant, *_broken(_STATEMENTS[invariant.lower()].text, parameters))
-        report.note("I18", *_broken(_of_another_tenant(), {}))
+            report.note(invariant, *_count_broken(_STATEMENTS[invariant.lower()].text, parameters))
+        report.note("I18", *_count_broken(_of_another_tenant(), {}))
         found = _STATEMENTS["i22"].run({"limit": SAMPLE}, using=SYSTEM)
         live = _STATEMENTS["live_runs"].run({}, using=SYSTEM) if quiesced else []
     if since is None:
@@ -153,7 +153,7 @@ def _limits() -> dict[str, Any]:
     }
 
 
-def _broken(question: str, parameters: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
+def _count_broken(question: str, parameters: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
     """How many rows the question returns, and the first ids of them."""
     text = f"SELECT id::text AS id, count(*) OVER () AS total FROM ({question}\n) AS broken ORDER BY 1 LIMIT {SHOWN}"  # noqa: S608
     rows = Statement(name="invariant", text=text).run(parameters, using=SYSTEM)
@@ -299,16 +299,16 @@ def remember(report: Report) -> None:
 
 def last_known() -> tuple[float, Mapping[str, int]] | None:
     """When the last check ran (Unix seconds), and its violations by invariant. Raises `redis.RedisError`."""
-    document = _kept()
+    document = _read_last_report()
     return (document["at"], document["violations"]) if document else None
 
 
 def tenants_concerned(invariant: str) -> list[UUID]:
     """Whose rows are among the first that broke the invariant at the last check. Raises `redis.RedisError`."""
-    return [UUID(tenant) for tenant in _kept().get("tenants", {}).get(invariant, [])]
+    return [UUID(tenant) for tenant in _read_last_report().get("tenants", {}).get(invariant, [])]
 
 
-def _kept() -> dict[str, Any]:
+def _read_last_report() -> dict[str, Any]:
     """Empty when there was no check lately."""
     kept: Any = client().get(keys.invariants_outcome())
     document: dict[str, Any] = orjson.loads(kept) if kept else {}

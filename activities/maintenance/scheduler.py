@@ -205,7 +205,7 @@ class Scheduler:
                 extra={"action": "keeper_part_waits", "part": job.name, "reason": error},
             )
         except DatabaseFault as reason:
-            failed, error = True, _said(reason)
+            failed, error = True, _name_error(reason)
             logger.warning(
                 "A part of the keeper could not use PostgreSQL",
                 extra={"action": "keeper_waits", "part": job.name, "reason": error},
@@ -264,6 +264,6 @@ class Bounds:
             self.told[alias] = (connection.connection, budget)
 
 
-def _said(error: Exception) -> str:
+def _name_error(error: Exception) -> str:
     """The kind of the error alone: what PostgreSQL says may quote rows."""
     return type(error.__cause__ or error).__name__

@@ -417,7 +417,7 @@ def put_target(channel: NotificationChannel, address: str) -> None:
     if channel.kind == ChannelKind.WEBHOOK and not kept:
         kept = (webhook_signing.new_secret(),)
     _seal(channel, Target(address, kept))
-    channel.target_shown = _shown(channel.kind, address)
+    channel.target_shown = _show_target(channel.kind, address)
 
 
 def renew_secret(channel: NotificationChannel) -> str:
@@ -469,7 +469,7 @@ def _check_mail(text: str) -> None:
             raise InvalidTarget(f"{address!r} is not an address of mail") from error
 
 
-def _shown(kind: str, address: str) -> str:
+def _show_target(kind: str, address: str) -> str:
     if kind == ChannelKind.EMAIL:
         masked = (
             f"{name[:1]}…@{host}"

@@ -155,13 +155,13 @@ def deliver_waiting(kind: str, limit: int = 50) -> int:
 
     def claim(tenant_id: UUID) -> Claim | None:
         served[tenant_id] += 1
-        return _claimed(kind, tenant_id)
+        return _claim_delivery(kind, tenant_id)
 
     return carry_out(
         f"alerts {kind}",
         due=lambda: sorted(_tenants_in_turn(kind), key=served.__getitem__),
         claim=claim,
-        attempt=_attempted,
+        attempt=_attempt_delivery,
         note=_note_outcome,
         one_each=False,
         threads=settings.ORCHESTRATOR_DELIVERY_THREADS,
@@ -197,7 +197,7 @@ def _tenants_in_turn(kind: str) -> list[UUID]:
         return list(due.annotate(since=Min("next_attempt_at")).order_by("since"))
 
 
-def _claimed(kind: str, tenant_id: UUID) -> Claim | None:
+def _claim_delivery(kind: str, tenant_id: UUID) -> Claim | None:
     given = {
         "tenant": tenant_id,
         "kind": kind,
@@ -213,7 +213,7 @@ def _claimed(kind: str, tenant_id: UUID) -> Claim | None:
     return rows[0] if rows else None
 
 
-def _attempted(claim: Claim) -> DeliveryProblem | None:
+def _attempt_delivery(claim: Claim) -> DeliveryProblem | None:
     """Send it; what kept it from arriving, or None when it has arrived."""
     sending = False
     try:

@@ -55,10 +55,10 @@ def send_due(*, now: datetime | None = None) -> int:
     with system_scope():
         rows = digests_due(moment).order_by("digest_due_at", "pk").values_list("tenant_id", "pk")
         found = list(rows[:AT_ONCE])
-    return sum(_composed(tenant_id, channel_id, moment) for tenant_id, channel_id in found)
+    return sum(_compose_if_due(tenant_id, channel_id, moment) for tenant_id, channel_id in found)
 
 
-def _composed(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
+def _compose_if_due(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
     try:
         with tenant_scope(tenant_id):
             return _compose(tenant_id, channel_id, now)
@@ -71,7 +71,7 @@ def _composed(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
 def _compose(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
     channel = NotificationChannel.objects.for_tenant(tenant_id).filter(pk=channel_id).first()
     tenant = Tenant.objects.get(pk=tenant_id)
-    if channel is None or not _moved_on(channel, tenant, now):
+    if channel is None or not _set_next_time(channel, tenant, now):
         return False
     period = period_before(channel.digest, zone_of(tenant.timezone), now)
     key = f"digest:{channel.pk}:{channel.digest}:{period.first}"
@@ -88,7 +88,7 @@ def _compose(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
     return True
 
 
-def _moved_on(channel: NotificationChannel, tenant: Tenant, now: datetime) -> bool:
+def _set_next_time(channel: NotificationChannel, tenant: Tenant, now: datetime) -> bool:
     """Set the next time, if it still is the one that was seen: of two who see it due, one composes."""
     seen = channel.digest_due_at
     if seen is None or seen > now:

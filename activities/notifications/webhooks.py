@@ -165,7 +165,7 @@ def deliver_waiting(*, troubled: bool, limit: int = 500) -> int:
         f"webhooks {troubled}",
         due=lambda: [row.id for row in _IN_TURN.run(_bounds() | {"troubled": troubled}, using=SYSTEM)],
         claim=claimed,
-        attempt=_attempted,
+        attempt=_attempt_delivery,
         note=note_outcome,
         one_each=True,
         threads=settings.ORCHESTRATOR_DELIVERY_THREADS,
@@ -201,10 +201,10 @@ def claimed(endpoint_id: UUID) -> Claim | None:
 
 def deliver(claim: Claim) -> None:
     """Send what was claimed, and record the outcome."""
-    note_outcome(claim, _attempted(claim))
+    note_outcome(claim, _attempt_delivery(claim))
 
 
-def _attempted(claim: Claim) -> Outcome:
+def _attempt_delivery(claim: Claim) -> Outcome:
     if claim.event_number is not None and claim.event_kind is None:
         return Outcome(False, None, 0, NOT_KEPT)
     try:
@@ -350,7 +350,9 @@ def renew_secret(endpoint: WebhookEndpoint) -> str:
     """Give the webhook a new secret, without saving it, and return it. The previous one, if any, also signs for a day."""
     new = webhook_signing.new_secret()
     previous = (
-        _opened(endpoint.tenant_id, endpoint.pk, endpoint.secret_sealed)[:1] if endpoint.secret_sealed else ()
+        _open_secrets(endpoint.tenant_id, endpoint.pk, endpoint.secret_sealed)[:1]
+        if endpoint.secret_sealed
+        else ()
     )
     kept = {"secrets": " ".join((new, *previous))}
     endpoint.secret_sealed = credentials.seal(kept, context=context_of(endpoint.tenant_id, endpoint.pk))
@@ -362,7 +364,7 @@ def secrets_in_force(
     tenant_id: UUID, endpoint_id: UUID, sealed: str, previous_until: datetime | None
 ) -> tuple[str, ...]:
     """The secrets that sign now, newest first. Raises `agents.exceptions.ConfigurationError` when the key that sealed them is gone."""
-    secrets = _opened(tenant_id, endpoint_id, sealed)
+    secrets = _open_secrets(tenant_id, endpoint_id, sealed)
     return secrets if previous_until is not None and previous_until > clock.now() else secrets[:1]
 
 
@@ -370,5 +372,5 @@ def context_of(tenant_id: UUID, endpoint_id: UUID) -> str:
     return f"webhook:{tenant_id}:{endpoint_id}:secrets"
 
 
-def _opened(tenant_id: UUID, endpoint_id: UUID, sealed: str) -> tuple[str, ...]:
+def _open_secrets(tenant_id: UUID, endpoint_id: UUID, sealed: str) -> tuple[str, ...]:
     return tuple(credentials.unseal(sealed, context=context_of(tenant_id, endpoint_id))["secrets"].split())

@@ -480,13 +480,13 @@ def _plain_errors(request: AgentRequest, endpoint: str) -> Iterator[None]:
     except AgentError:
         raise
     except A2AError as error:
-        raise _refused(error, request) from error
+        raise _error_of_refusal(error, request) from error
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, json_format.Error) as error:
         # The library trusts what it is sent; what is not as it expects fails anywhere in it.
         raise InvalidAnswer(("", f"it is not as the protocol has it ({type(error).__name__})")) from error
 
 
-def _refused(error: A2AError, request: AgentRequest) -> AgentError:
+def _error_of_refusal(error: A2AError, request: AgentRequest) -> AgentError:
     cause = error.__cause__
     if isinstance(cause, httpx.HTTPStatusError):
         answer = cause.response

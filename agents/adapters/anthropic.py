@@ -56,7 +56,7 @@ class _Messages:
             message = self._streamed(told, heard) if self._options.stream else self._whole(told)
             if message.stop_reason is None:
                 raise broken_off(self._provider)
-            said = _said(message)
+            said = _read_message(message)
         if not self._options.stream:
             heard(said.text)
         self._messages.append(
@@ -139,7 +139,7 @@ _TOOLS: list[dict[str, Any]] = [
 _TOOLS[-1]["cache_control"] = _CACHED
 
 
-def _said(message: Any) -> ModelAnswer:
+def _read_message(message: Any) -> ModelAnswer:
     usage = message.usage
     written, read = usage.cache_creation_input_tokens or 0, usage.cache_read_input_tokens or 0
     return ModelAnswer(

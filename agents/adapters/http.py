@@ -67,9 +67,9 @@ class HttpAdapter:
             limits=request.settings.http,
         )
         if response.status == 202:
-            return _accepted(response)
+            return _read_acceptance(response)
         if response.status == 200:
-            return _completed(response)
+            return _read_result(response)
         raise _error_of(response, request)
 
 
@@ -115,7 +115,7 @@ def authentication_of(request: AgentRequest) -> dict[str, str]:
     )
 
 
-def _accepted(response: outbound.OutboundResponse) -> AgentResult:
+def _read_acceptance(response: outbound.OutboundResponse) -> AgentResult:
     """Any body will do. If it happens to name the agent's conversation, that is known from now on."""
     try:
         answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
@@ -124,7 +124,7 @@ def _accepted(response: outbound.OutboundResponse) -> AgentResult:
     return Accepted(session_of_acceptance(answer))
 
 
-def _completed(response: outbound.OutboundResponse) -> AgentResult:
+def _read_result(response: outbound.OutboundResponse) -> AgentResult:
     try:
         answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
     except strict_json.StrictJSONError as error:

@@ -33,7 +33,7 @@ class InlineAdapter:
         answer = function(request, link=link) if _takes_link(function) else function(request)
         if isinstance(answer, (Completed, Accepted)):
             return answer
-        return _completed(answer)
+        return _read_result(answer)
 
 
 @lru_cache(maxsize=1024)
@@ -42,7 +42,7 @@ def _takes_link(function: Callable[..., Any]) -> bool:
     return "link" in (*taken.args, *taken.kwonlyargs)
 
 
-def _completed(answer: Any) -> Completed:
+def _read_result(answer: Any) -> Completed:
     if answer is None:
         return Completed(Output())
     if isinstance(answer, str):

@@ -132,7 +132,7 @@ class _Chat:
 
     def _said(self, gathered: _Gathered) -> ModelAnswer:
         given, produced = self._tokens(gathered)
-        asked = [_asked(call) for _, call in sorted(gathered.calls.items())]
+        asked = [_read_tool_request(call) for _, call in sorted(gathered.calls.items())]
         if any(not each.id or not each.name for each in asked):
             raise invalid(self._provider, "a call to a tool without its name or id")
         ended = "refused" if gathered.refusal else _ENDS.get(gathered.finish or "", "done")
@@ -162,7 +162,7 @@ _TOOLS: list[dict[str, Any]] = [
 ]
 
 
-def _asked(call: Mapping[str, str]) -> ToolRequest:
+def _read_tool_request(call: Mapping[str, str]) -> ToolRequest:
     try:
         arguments = orjson.loads(call["arguments"] or "{}")
     except orjson.JSONDecodeError:

@@ -106,7 +106,7 @@ class SchedulerSettingsForm(forms.ModelForm):
             )
         wanted: dict[str, Any] = {}
         for key in KEYS:
-            if (value := _given(values.get(key.attribute))) is not None:
+            if (value := _read_value(values.get(key.attribute))) is not None:
                 put(wanted, key.parts, value)
         try:
             values["wanted"] = scheduler_settings.read(wanted)
@@ -117,7 +117,7 @@ class SchedulerSettingsForm(forms.ModelForm):
         return values
 
 
-def _given(value: Any) -> Any:
+def _read_value(value: Any) -> Any:
     if value in ("", None, []):
         return None
     if isinstance(value, list):

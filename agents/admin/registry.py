@@ -291,7 +291,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         """What is switched on and refers to the agent, with links."""
         if not agent.pk or not (found := registry.references_to(agent.role)):
             return NOTHING
-        shown = [(_linked(each), each.tenant) for each in found[: registry.NAMED]]
+        shown = [(_link_reference(each), each.tenant) for each in found[: registry.NAMED]]
         items = format_html_join("", "<li>{} <small>{}</small></li>", shown)
         more = len(found) - registry.NAMED
         return format_html('<ul class="orc-rows">{}{}</ul>', items, f"and {more} more" if more > 0 else "")
@@ -350,7 +350,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         return HttpResponseRedirect(f"{form}?{urlencode({'agent': object_id})}")
 
 
-def _linked(reference: registry.Reference) -> Any:
+def _link_reference(reference: registry.Reference) -> Any:
     text = f"{reference.kind} {reference.name}"
     if not reference.model:
         return text

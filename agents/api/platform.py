@@ -91,7 +91,7 @@ class SchedulerSettingsView(Versioned, TenantView):
 
     @operation("The settings of scheduling in force", answer=SchedulerSettingsShownSerializer)
     def get(self, request: Request) -> Response:
-        return Response(_shown(scheduler_settings.row()))
+        return Response(_show_provider(scheduler_settings.row()))
 
     @change(
         "Replace the settings of scheduling",
@@ -109,10 +109,10 @@ class SchedulerSettingsView(Versioned, TenantView):
         saved = scheduler_settings.save(
             given, actor=self.principal.actor, expected_version=expected if is_conditional else None
         )
-        return Response(_shown(saved))
+        return Response(_show_provider(saved))
 
 
-def _shown(row: PlatformConfig) -> dict[str, Any]:
+def _show_provider(row: PlatformConfig) -> dict[str, Any]:
     found = scheduler_settings.settings_of(row.value)
     return {
         **scheduler_settings.nested(found),

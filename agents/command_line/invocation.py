@@ -45,8 +45,8 @@ def command_of(
 ) -> Command:
     """Writes the files that the arguments name into the folder `files`. Raises `ConfigurationError`, `SessionInvalid`."""
     program = program_of(chosen)
-    values = {**_values(request, files, work, repository), **(_offered(files) if chosen.mcp else {})}
-    arguments = list(_filled(chosen, values))
+    values = {**_values(request, files, work, repository), **(_mcp_placeholders(files) if chosen.mcp else {})}
+    arguments = list(_fill_placeholders(chosen, values))
     if user is not None:
         users.give(files, user)
         if request.skills_dir is not None:
@@ -110,8 +110,8 @@ def _credential(auth: Mapping[str, str]) -> str | None:
 def _values(request: AgentRequest, files: Path, work: Path, repository: str | None) -> dict[str, str | None]:
     """What the placeholders stand for. The files of the prompt and the job are written when they are asked for."""
     return {
-        "prompt_file": str(_written(files / "prompt.txt", request.prompt.encode())),
-        "job_file": str(_written(files / "job.json", _job(request))),
+        "prompt_file": str(_write_file(files / "prompt.txt", request.prompt.encode())),
+        "job_file": str(_write_file(files / "job.json", _job(request))),
         "session_id": request.session_id,
         "model": request.settings.model,
         "max_turns": str(request.max_turns) if request.max_turns else None,
@@ -126,7 +126,7 @@ def _values(request: AgentRequest, files: Path, work: Path, repository: str | No
     }
 
 
-def _offered(files: Path) -> dict[str, str]:
+def _mcp_placeholders(files: Path) -> dict[str, str]:
     """How the program starts the MCP server of its run. The token stands in the program's environment alone: here is the variable's name.
 
     Isolated (`-I`), so that no file of a working copy is run as a module; and without the tools that end a run, which the program's own end
@@ -146,10 +146,10 @@ def _offered(files: Path) -> dict[str, str]:
         f"{name}={orjson.dumps(value).decode()}"
         for name, value in (("command", sys.executable), ("args", arguments), ("env_vars", _CALLBACK))
     )
-    return {"mcp_config": str(_written(files / "mcp.json", config)), "mcp_toml": f"{{{told}}}"}
+    return {"mcp_config": str(_write_file(files / "mcp.json", config)), "mcp_toml": f"{{{told}}}"}
 
 
-def _written(path: Path, content: bytes) -> Path:
+def _write_file(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     path.chmod(0o600)
     return path
@@ -162,7 +162,7 @@ def _job(request: AgentRequest) -> bytes:
     return orjson.dumps(told)
 
 
-def _filled(chosen: Options, values: Mapping[str, str | None]) -> Iterator[str]:
+def _fill_placeholders(chosen: Options, values: Mapping[str, str | None]) -> Iterator[str]:
     groups = [(part,) if isinstance(part, str) else part for part in chosen.command]
     optional = [isinstance(part, tuple) for part in chosen.command]
     if values["session_id"]:
@@ -173,10 +173,10 @@ def _filled(chosen: Options, values: Mapping[str, str | None]) -> Iterator[str]:
         if missing and not may_be_missing:
             raise ConfigurationError(f"The command names {{{missing[0]}}}, which this run does not have.")
         if not missing:
-            yield from (_replaced(text, values) for text in group)
+            yield from (_replace_placeholders(text, values) for text in group)
 
 
-def _replaced(text: str, values: Mapping[str, str | None]) -> str:
+def _replace_placeholders(text: str, values: Mapping[str, str | None]) -> str:
     for name in options.places_in(text):
         value = values[name] or ""
         if name == "session_id" and not _HARMLESS.fullmatch(value):

@@ -120,7 +120,7 @@ def forget_of(tenant_id: UUID, before: float, *, most: int) -> int:
 
 def older(tenant_id: UUID, before: float) -> list[Path]:
     """Transcripts of a tenant on this machine that were last written to before this time."""
-    return [path for path in (_home() / str(tenant_id)).glob("*.log") if _written_at(path) < before]
+    return [path for path in (_home() / str(tenant_id)).glob("*.log") if _read_write_time(path) < before]
 
 
 def owners() -> list[UUID]:
@@ -136,7 +136,7 @@ def forget_all_of(tenant_id: UUID) -> int:
     return count
 
 
-def _written_at(path: Path) -> float:
+def _read_write_time(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

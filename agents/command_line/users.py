@@ -71,8 +71,8 @@ def own(home: Path) -> Iterator[OwnUser]:
     """
     folder = _home()
     _make_passable(home.parent)
-    with _locked(folder / "lock") as choice:
-        uid, held = _chosen(folder, choice)
+    with _lock_file(folder / "lock") as choice:
+        uid, held = _choose_user(folder, choice)
         try:
             gid = _group_of(home)
             using, is_alone = _used(home)
@@ -100,7 +100,7 @@ def give(folder: Path, user: OwnUser) -> None:
 
 def end_left_behind(uid: int) -> int:
     """Kill what a dead worker's run has left running, unless another run has its user by now; returns how many processes."""
-    with _locked(_home() / "lock"):
+    with _lock_file(_home() / "lock"):
         try:
             descriptor = _try(_home() / str(uid))
         except BlockingIOError:
@@ -141,7 +141,7 @@ def _processes_of(uid: int) -> list[psutil.Process]:
     return found
 
 
-def _chosen(folder: Path, choice: int) -> tuple[int, int]:
+def _choose_user(folder: Path, choice: int) -> tuple[int, int]:
     first, last = settings.ORCHESTRATOR_CLI_USERS
     count = last - first + 1
     before = os.pread(choice, 20, 0).decode().strip()
@@ -262,7 +262,7 @@ def _make_passable(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[int]:
+def _lock_file(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

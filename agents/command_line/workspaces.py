@@ -72,7 +72,7 @@ class Trace:
 def kept(run_id: UUID, user: OwnUser | None = None) -> Iterator[Trace]:
     """The run's folder, which exists inside the block and is gone after it. Raises `InputUnavailable` when it cannot be made."""
     try:
-        trace = _made(_home() / str(run_id), user)
+        trace = _make_trace(_home() / str(run_id), user)
     except OSError as error:
         raise InputUnavailable(
             f"The run's folder cannot be made: {error.strerror}.", code="folder_unavailable"
@@ -84,7 +84,7 @@ def kept(run_id: UUID, user: OwnUser | None = None) -> Iterator[Trace]:
         os.close(trace.descriptor)
 
 
-def _made(folder: Path, user: OwnUser | None) -> Trace:
+def _make_trace(folder: Path, user: OwnUser | None) -> Trace:
     folder.mkdir(mode=OWN_ONLY, parents=True)
     # Locked before it has its name: a sweep must never meet it unlocked.
     descriptor = os.open(folder / "new", os.O_RDWR | os.O_CREAT, 0o600)
@@ -103,7 +103,7 @@ def sweep() -> int:
     """End what dead workers of this machine have left running, and remove their files; returns of how many runs."""
     swept = 0
     for folder in _home().iterdir() if _home().exists() else ():
-        descriptor = _taken(folder)
+        descriptor = _take_lock(folder)
         if descriptor is None:
             continue
         try:
@@ -121,7 +121,7 @@ def sweep() -> int:
     return swept
 
 
-def _taken(folder: Path) -> int | None:
+def _take_lock(folder: Path) -> int | None:
     """The lock of a run that nobody attends to; None while its worker lives, or when another sweeps it."""
     try:
         descriptor = os.open(folder / "trace.json", os.O_RDWR)

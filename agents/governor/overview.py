@@ -46,7 +46,7 @@ def of_platform() -> list[ProviderRow]:
         rows = providers.known_providers()
     except redis.RedisError:
         return []
-    return [_shown(row.adapter, row.place, (), _look(row.key, row.profile), own=True) for row in rows]
+    return [_show_provider(row.adapter, row.place, (), _look(row.key, row.profile), own=True) for row in rows]
 
 
 def of_tenant(tenant_id: UUID) -> list[ProviderRow]:
@@ -77,7 +77,7 @@ def state_of(led_to: Mapping[str, providers.Provider], *, own: Collection[str]) 
         provider = led_to[names[0]]
         standing = _look(key, provider.profile)
         shown.append(
-            _shown(
+            _show_provider(
                 provider.adapter,
                 provider.place,
                 tuple(sorted(names)),
@@ -127,7 +127,7 @@ def _look(key: str, profile: Profile) -> Standing | None:
         return None
 
 
-def _shown(
+def _show_provider(
     adapter: str, place: str, roles: tuple[str, ...], standing: Standing | None, *, own: bool
 ) -> ProviderRow:
     if standing is None:

@@ -94,7 +94,9 @@ def send(
     target = urls.read(url)
     # The gate has let no more calls in than there are sockets; should the pool think otherwise, it must not wait for ever.
     patience = {"timeout": {"pool": deadline_seconds}}
-    request = httpx2.Request(method, target.url, headers=_checked(headers), content=body, extensions=patience)
+    request = httpx2.Request(
+        method, target.url, headers=_check_headers(headers), content=body, extensions=patience
+    )
     with (
         budget.call_budget(
             deadline_seconds, max_bytes, cancelled, counts_over_all=purpose == policy.AGENTS
@@ -150,7 +152,7 @@ def _obey(limits: HttpLimits) -> None:
                 each.obey(limits)
 
 
-def _checked(headers: Mapping[str, str]) -> dict[str, str]:
+def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise ConfigurationError(f"The header {name!r} has a name or value that cannot be sent.")

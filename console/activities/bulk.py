@@ -65,7 +65,7 @@ class Preview:
 def preview(tenant_id: UUID, query: str) -> Preview:
     """Count and show what would be dealt with. Raises `QueryError`, `NotAsked`."""
     with tenant_scope(tenant_id):
-        rows = _found(tenant_id, query)
+        rows = _find_activities(tenant_id, query)
         sample = rows.only("id", "name", "status", "agent_role", "human_role")
         ids = _ids(rows)
         return Preview(
@@ -86,7 +86,7 @@ def start(who: Principal, query: str, sent: Mapping[str, Any]) -> BulkJob:
     if not expected.isdecimal():
         raise NotAsked("Look at what the query finds first.")
     with tenant_scope(who.tenant_id):
-        ids = _ids(_found(who.tenant_id, query))
+        ids = _ids(_find_activities(who.tenant_id, query))
         if len(ids) == int(expected[:9]) and sent.get("seen") != _digest(ids):
             raise OthersMatch("As many match by now, but others than those that you have seen. Look again.")
         job = bulk_jobs.start(
@@ -113,7 +113,7 @@ def _digest(ids: Sequence[UUID]) -> str:
     return hashlib.sha256(b"".join(each.bytes for each in ids)).hexdigest()[:DIGITS]
 
 
-def _found(tenant_id: UUID, query: str) -> QuerySet[Activity]:
+def _find_activities(tenant_id: UUID, query: str) -> QuerySet[Activity]:
     """A gate ends with what waits behind it, so it is never among them."""
     conditions = parse(query)
     if not conditions:

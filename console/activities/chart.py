@@ -212,7 +212,7 @@ def segments(
         why = reason_now if following is None and reason_now else _why(step)
         ends = following.at if following else max(now, step.at)
         made = Segment(*lane[:2], step.at, ends, lane[2], why, following is None)
-        found = _joined(found, made)
+        found = _join_segments(found, made)
     return found
 
 
@@ -223,7 +223,7 @@ def _lane(status: str, *, by_person: bool) -> tuple[str, str, str]:
     return spec.lane, spec.tone, spec.stretch
 
 
-def _joined(found: list[Segment], made: Segment) -> list[Segment]:
+def _join_segments(found: list[Segment], made: Segment) -> list[Segment]:
     """Starting the agent and its work are one stretch to people."""
     last = found[-1] if found else None
     if last is None or (last.lane, last.tone) != (made.lane, made.tone) or made.lane != "agent":

@@ -199,7 +199,9 @@ class Detail:
     @property
     def picture(self) -> SafeString:
         marked = [
-            (moment.at, _marked(moment)) for moment in self.moments if moment.kind in ("wake", "tool_call")
+            (moment.at, _mark_moment(moment))
+            for moment in self.moments
+            if moment.kind in ("wake", "tool_call")
         ]
         return chart.drawn(self.segments, marked[:MOST_MARKS])
 
@@ -302,7 +304,7 @@ def _is_open(child: Activity) -> bool:
     return child.status in ("created", "in_progress") and child.link_kind in answered
 
 
-def _marked(moment: Moment) -> str:
+def _mark_moment(moment: Moment) -> str:
     if moment.kind == "tool_call":
         return f"Its agent called {moment.facts['tool']}"
     return f"Woken: {moment.facts['reason'].replace('_', ' ')}"

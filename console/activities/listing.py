@@ -100,11 +100,11 @@ def listing(tenant_id: UUID, query: str, after: Any = "") -> Listing:
         rows = found_by(tenant_id, conditions).defer("input", "retry", "metadata")
         page, following = page_of(rows, "created_at", place, PAGE)
         reasons = wait_reasons.briefly(tenant_id, page)
-    found = [Row(one, _said(reasons[one.pk])) for one in page]
+    found = [Row(one, _describe_reason(reasons[one.pk])) for one in page]
     return Listing(query, found, following, is_first=place is None)
 
 
-def _said(reason: wait_reasons.Waiting) -> str:
+def _describe_reason(reason: wait_reasons.Waiting) -> str:
     """Why it does not go on; nothing for what goes on or has ended."""
     return reason.detail if reason.code else ""
 
@@ -157,7 +157,7 @@ def _among(name: str) -> Callable[[Condition], Q]:
     return lambda condition: Q(**{f"{name}__in": condition.value})
 
 
-def _compared(name: str) -> Callable[[Condition], Q]:
+def _compare(name: str) -> Callable[[Condition], Q]:
     lookups: dict[str, Any] = {"": name, "<": f"{name}__lt", ">": f"{name}__gt"}
     return lambda condition: Q(**{lookups[condition.operator]: condition.value})
 
@@ -175,8 +175,8 @@ _FILTERS: dict[str, Callable[[Condition], Q]] = {
     "age": _age,
     "for": _among("assignee_type"),
     "kind": _among("link_kind"),
-    "priority": _compared("priority"),
-    "attempts": _compared("attempts"),
+    "priority": _compare("priority"),
+    "attempts": _compare("attempts"),
     "step": _among("step"),
     "run": _equal("pipeline_run_id"),
     "parent": _equal("parent_id"),

@@ -83,7 +83,7 @@ def _conditions(text: str) -> Iterator[Condition]:
 
 def _condition(token: re.Match[str]) -> Condition:
     field, operator = (token["field"] or "").lower(), token["operator"] or ""
-    value = _unquoted(token)
+    value = _unquote(token)
     negated = token["minus"] is not None
     if not field:
         if not value:
@@ -105,7 +105,7 @@ def _condition(token: re.Match[str]) -> Condition:
     return Condition(field, read, operator, negated)
 
 
-def _unquoted(token: re.Match[str]) -> str:
+def _unquote(token: re.Match[str]) -> str:
     value = token["value"]
     if not value.startswith('"'):
         return value

@@ -105,7 +105,7 @@ class Item:
 def item(principal: Principal, item_id: UUID) -> Item:
     """For one person. Raises `Http404` when the tenant asks people for no such thing. Not inside a transaction."""
     with tenant_scope(principal.tenant_id):
-        found = _known(principal, item_id)
+        found = _read_facts(principal, item_id)
         sources = sources_of(found.row, found.subject)
     reader = Reader(principal.tenant_id)
     texts = reader.texts(sources)
@@ -119,7 +119,7 @@ def item(principal: Principal, item_id: UUID) -> Item:
     )
 
 
-def _known(principal: Principal, item_id: UUID) -> Item:
+def _read_facts(principal: Principal, item_id: UUID) -> Item:
     """All but the texts."""
     tenant_id = principal.tenant_id
     rows = Activity.objects.for_tenant(tenant_id).filter(assignee_type="human").select_related("parent")
@@ -584,13 +584,13 @@ def _lines(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
             if tag == "equal":
                 yield from (Line("same", ((text, False),)) for text in old[start:stop])
             else:
-                yield from _changed(old[start:stop], new[new_start:new_stop], words)
+                yield from _compare_lines(old[start:stop], new[new_start:new_stop], words)
         end = group[-1][2]
     if 0 < end < len(old):
         yield Line("gap")
 
 
-def _changed(old: Sequence[str], new: Sequence[str], words: _Words) -> Iterator[Line]:
+def _compare_lines(old: Sequence[str], new: Sequence[str], words: _Words) -> Iterator[Line]:
     pairs = [words.compared(*pair) for pair in zip(old, new, strict=False)]
     yield from (Line("removed", removed) for removed, _ in pairs)
     yield from (Line("removed", ((text, False),)) for text in old[len(pairs) :])

@@ -99,7 +99,7 @@ def _following(run: Any, plan: Compiled, step: str) -> Iterator[str]:
             if need != step and states.get(need) not in _SETTLED
         ]
         title = plan.step(name).title
-        yield f"{title} still waits for {_listed(others)}" if others else f"{title} starts"
+        yield f"{title} still waits for {_list_names(others)}" if others else f"{title} starts"
     if len(following) > MOST_STEPS:
         yield f"{len(following) - MOST_STEPS} further steps are looked at"
 
@@ -127,7 +127,7 @@ def _of_gate(about: About) -> Told:
         role = about.subject.agent_role
         yield Consequence("Send back", f"{role} begins round {item.round + 1} with your notes.")
     elif place is not None and place.producers:
-        yield Consequence("Send back", f"{_listed(place.producers)} is done again with your notes.")
+        yield Consequence("Send back", f"{_list_names(place.producers)} is done again with your notes.")
     else:
         closed = "No agent made this, so the step fails." if place else "It is closed as rejected."
         yield Consequence("Send back", closed)
@@ -198,5 +198,5 @@ def _sentence(parts: Sequence[str]) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -66,7 +66,7 @@ def decide(request: HttpRequest) -> HttpResponse:
         )
     press = Press.read(body)
     if press is not None:
-        _tell(press, *_decided(press, signature))
+        _tell(press, *_decide_and_describe(press, signature))
     return HttpResponse(status=200)
 
 
@@ -107,7 +107,7 @@ class Press:
             return None
 
 
-def _decided(press: Press, signature: str) -> tuple[str, bool]:
+def _decide_and_describe(press: Press, signature: str) -> tuple[str, bool]:
     """What is told the person, and whether the message has had its time."""
     shown = backends.opened_question(press.value)
     if shown is None:
@@ -120,7 +120,7 @@ def _decided(press: Press, signature: str) -> tuple[str, bool]:
             who = members.member_of_slack(tenant_id, press.user)
             if who is None:
                 return NOT_LINKED.format(press.user), False
-            return _performed(who, item_id, version, content_ref, press)
+            return _perform(who, item_id, version, content_ref, press)
     except Refused as refusal:
         return refusal.reason, False
 
@@ -137,9 +137,7 @@ def _is_first(tenant_id: UUID, signature: str) -> bool:
     return bool(is_new)
 
 
-def _performed(
-    who: Principal, item_id: UUID, version: int, content_ref: str, press: Press
-) -> tuple[str, bool]:
+def _perform(who: Principal, item_id: UUID, version: int, content_ref: str, press: Press) -> tuple[str, bool]:
     """In the caller's `tenant_scope`: a refusal undoes what had begun, and keeps that the request was taken."""
     sent: dict[str, Any] = {"deed": press.action, "shown": version, "notes": press.notes}
     try:

@@ -131,7 +131,7 @@ class Choice:
 def choices(now: datetime, zone: ZoneInfo) -> list[Choice]:
     """Those that lie ahead, without two for the same time."""
     ahead: dict[datetime, Choice] = {}
-    for choice in _known(now, zone):
+    for choice in _list_choices(now, zone):
         if choice.at > now:
             ahead.setdefault(choice.at, choice)
     return list(ahead.values())
@@ -141,7 +141,7 @@ def until(chosen: str, own: str, now: datetime, zone: ZoneInfo) -> datetime:
     """The time of a choice, in UTC. Raises `Refused` for what is no time, is over, or is too far ahead."""
     if chosen == OWN:
         return _within_limits(_read(own, zone), now)
-    found = {choice.name: choice.at for choice in _known(now, zone)}
+    found = {choice.name: choice.at for choice in _list_choices(now, zone)}
     if chosen not in found:
         raise Refused("This is no choice that the page offers.", status=400)
     if found[chosen] <= now:
@@ -154,7 +154,7 @@ def in_words(moment: datetime, zone: ZoneInfo) -> str:
     return f"{moment.astimezone(zone):%-d %b, %H:%M} {zone.key}"
 
 
-def _known(now: datetime, zone: ZoneInfo) -> tuple[Choice, ...]:
+def _list_choices(now: datetime, zone: ZoneInfo) -> tuple[Choice, ...]:
     today = now.astimezone(zone).date()
     tomorrow, monday = (today + timedelta(days=days) for days in (1, 7 - today.weekday()))
     return (

@@ -153,21 +153,21 @@ def _give(held: HeldAnswer) -> bool:
     """Whether it is settled now; else the next pass tries again, or somebody else is at it."""
     principal = _principal(held.tenant_id, held.user_id)
     if principal is None:
-        return _settled(held, lambda: _refuse(NOT_ANY_MORE))
+        return _settle_answer(held, lambda: _refuse(NOT_ANY_MORE))
     sent = {**held.said, "deed": held.deed, "shown": held.shown}
     try:
         shown, answer = actions.prepared(principal, held.activity_id, sent)
     except Refused as refusal:
         reason, status = refusal.reason, refusal.status
-        return _settled(held, lambda: _refuse(reason, status))
-    return _settled(held, lambda: actions.perform(principal, held.activity_id, shown, answer))
+        return _settle_answer(held, lambda: _refuse(reason, status))
+    return _settle_answer(held, lambda: actions.perform(principal, held.activity_id, shown, answer))
 
 
 def _refuse(reason: str, status: int = 409) -> None:
     raise Refused(reason, status=status)
 
 
-def _settled(held: HeldAnswer, act: Callable[[], object]) -> bool:
+def _settle_answer(held: HeldAnswer, act: Callable[[], object]) -> bool:
     """Do it and forget the row, or keep the row with the reason why not. What had begun is undone then."""
     with tenant_scope(held.tenant_id):
         rows = HeldAnswer.objects.for_tenant(held.tenant_id).filter(pk=held.pk, refusal="")

@@ -82,13 +82,13 @@ def make_searchable(folder: Path) -> None:
 
 def make_readable(tree: Path, account: Account) -> None:
     """Let the account read and run a tree of programs that a strict umask closed at installation."""
-    for path in _closed(tree, account):
+    for path in _find_closed(tree, account):
         mode = stat.S_IMODE(path.stat().st_mode)
         runs = stat.S_IXOTH if mode & stat.S_IXUSR else 0
         path.chmod(mode | stat.S_IROTH | runs)
 
 
-def _closed(tree: Path, account: Account) -> Iterator[Path]:
+def _find_closed(tree: Path, account: Account) -> Iterator[Path]:
     for path in (tree, *tree.rglob("*")):
         needed = stat.S_IROTH | (stat.S_IXOTH if path.stat().st_mode & stat.S_IXUSR else 0)
         if not _may(path, account, needed):

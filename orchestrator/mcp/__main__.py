@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             _serve_http(options)
     except (api.Unusable, OSError) as error:
-        return _failed(str(error))
+        return _fail(str(error))
     except KeyboardInterrupt:
         pass
     return 0
@@ -107,7 +107,7 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _failed(message: str) -> int:
+def _fail(message: str) -> int:
     print(message, file=sys.stderr)
     return WRONGLY_CALLED
 

@@ -92,7 +92,7 @@ class Api:
         content = None
         if body is not None:
             headers["Content-Type"] = "application/json"
-            content = _encoded(body)
+            content = _encode_body(body)
         try:
             async with self.client.stream(
                 method, self.access.root + path, params=_query(query or {}), content=content, headers=headers
@@ -121,7 +121,7 @@ def cursor_in(answer: Mapping[str, Any]) -> str | None:
     return found[0] if found else None
 
 
-def _encoded(body: Mapping[str, Any]) -> bytes:
+def _encode_body(body: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(body, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
@@ -225,7 +225,7 @@ def site_of(address: str) -> str:
 
 def access_of_person(site: str, token: str) -> Access:
     """Raises `Unusable` for what cannot be a token."""
-    return Access(f"{site}{API}", _checked(token))
+    return Access(f"{site}{API}", _check_token(token))
 
 
 def access_of_run(site: str, run_id: str, token: str) -> Access:
@@ -234,10 +234,10 @@ def access_of_run(site: str, run_id: str, token: str) -> Access:
         run = UUID(run_id)
     except ValueError as error:
         raise Unusable("The id of a run is a UUID.") from error
-    return Access(f"{site}{API}agent-runs/{run}/", _checked(token), of_run=True)
+    return Access(f"{site}{API}agent-runs/{run}/", _check_token(token), of_run=True)
 
 
-def _checked(token: str) -> str:
+def _check_token(token: str) -> str:
     if not _TOKEN.fullmatch(token):
         raise Unusable("The token holds characters that no token has.")
     return token

@@ -69,7 +69,7 @@ _SCHEDULE = (
 
 
 async def _inbox(api: Api, given: dict[str, Any]) -> Answer:
-    return _page(await api.get("inbox/", **_listed(given)), _ITEM)
+    return _page(await api.get("inbox/", **_list_items(given)), _ITEM)
 
 
 async def _item(api: Api, given: dict[str, Any]) -> Answer:
@@ -190,7 +190,7 @@ async def _why(api: Api, given: dict[str, Any]) -> Answer:
 
 
 async def _activities(api: Api, given: dict[str, Any]) -> Answer:
-    return _page(await api.get("activities/", **_listed(given)), _ROW)
+    return _page(await api.get("activities/", **_list_items(given)), _ROW)
 
 
 async def _activity(api: Api, given: dict[str, Any]) -> Answer:
@@ -206,11 +206,11 @@ async def _submit(api: Api, given: dict[str, Any]) -> Answer:
 
 
 async def _roles(api: Api, given: dict[str, Any]) -> Answer:
-    return _page(await api.get("agents/", **_listed(given)), ("role", "name", "description", "enabled"))
+    return _page(await api.get("agents/", **_list_items(given)), ("role", "name", "description", "enabled"))
 
 
 async def _pipelines(api: Api, given: dict[str, Any]) -> Answer:
-    return _page(await api.get("pipelines/", **_listed(given)), ("key", "name", "description", "enabled"))
+    return _page(await api.get("pipelines/", **_list_items(given)), ("key", "name", "description", "enabled"))
 
 
 async def _start_run(api: Api, given: dict[str, Any]) -> Answer:
@@ -223,7 +223,7 @@ async def _runs(api: Api, given: dict[str, Any]) -> Answer:
     wanted = (
         "id", "name", "labels", "pipeline", "version", "status", "waits_for", "cost_usd", "deliverable", "started_at", "finished_at",
     )  # fmt: skip
-    return _page(await api.get("pipeline-runs/", **_listed(given)), wanted)
+    return _page(await api.get("pipeline-runs/", **_list_items(given)), wanted)
 
 
 async def _run(api: Api, given: dict[str, Any]) -> Answer:
@@ -231,7 +231,7 @@ async def _run(api: Api, given: dict[str, Any]) -> Answer:
 
 
 async def _schedules(api: Api, given: dict[str, Any]) -> Answer:
-    return _page(await api.get("schedules/", **_listed(given)), _SCHEDULE)
+    return _page(await api.get("schedules/", **_list_items(given)), _SCHEDULE)
 
 
 async def _schedule(api: Api, given: dict[str, Any]) -> Answer:
@@ -258,7 +258,7 @@ def _new_key() -> str:
     return f"mcp-{uuid4()}"
 
 
-def _listed(given: Mapping[str, Any]) -> dict[str, Any]:
+def _list_items(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "limit": given.get("limit", 20)}
 
 

@@ -62,7 +62,7 @@ async def use(tool: Tool, api: Api, arguments: Any) -> CallToolResult:
             )
         answer = await tool.call(api, given)
     except Refusal as refusal:
-        return _refused(refusal)
+        return _show_refusal(refusal)
     text = json.dumps(answer, ensure_ascii=False, indent=1)
     if answer.get("stop") is True:
         text += "\nThis run is over: end now. You are started again when there is something new for you."
@@ -72,7 +72,7 @@ async def use(tool: Tool, api: Api, arguments: Any) -> CallToolResult:
     )
 
 
-def _refused(refusal: Refusal) -> CallToolResult:
+def _show_refusal(refusal: Refusal) -> CallToolResult:
     told = {
         "code": refusal.code,
         "status": refusal.status,

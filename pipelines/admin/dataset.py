@@ -63,7 +63,7 @@ def page(request: HttpRequest, dataset: Dataset, context: dict[str, Any], *, don
     if request.method == "POST":
         try:
             if "store" in request.POST:
-                raw, name = _kept(request, dataset)
+                raw, name = _read_kept_file(request, dataset)
                 filled = datasets.fill(dataset.tenant_id, dataset.pk, _read(raw, name), replace=replace)
                 return done(request, dataset, _in_words(filled, "were"))
             shown["preview"] = _preview(request, dataset, replace)
@@ -90,7 +90,7 @@ def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> Preview:
     return Preview(_in_words(filled, "would be"), names, rows, len(given.rows), kept)
 
 
-def _kept(request: HttpRequest, dataset: Dataset) -> tuple[bytes, str]:
+def _read_kept_file(request: HttpRequest, dataset: Dataset) -> tuple[bytes, str]:
     found = kept(_owner(request, dataset), request.POST.get("kept", ""))
     if found is None:
         raise _Refused("The file is no longer there. Choose it again.")

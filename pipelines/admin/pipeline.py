@@ -489,7 +489,7 @@ def as_yaml(definition: Mapping[str, Any]) -> str:
     """A stored definition, without what goes without saying."""
     steps = [_tidy(step, is_first=index == 0) for index, step in enumerate(definition["steps"])]
     whole = {name: definition[name] for name in _WHOLE if definition.get(name)} | {"steps": steps}
-    return _dumped(whole)
+    return _dump_yaml(whole)
 
 
 def as_written(data: Mapping[str, Any]) -> str:
@@ -499,7 +499,7 @@ def as_written(data: Mapping[str, Any]) -> str:
         ordered["steps"] = [
             _in_order(step, _ORDER) if isinstance(step, Mapping) else step for step in data["steps"]
         ]
-    return _dumped(ordered)
+    return _dump_yaml(ordered)
 
 
 def _in_order(data: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -515,7 +515,7 @@ def _tidy(step: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
     return {name: step[name] for name in _ORDER if name in step and name not in needless}
 
 
-def _dumped(data: Mapping[str, Any]) -> str:
+def _dump_yaml(data: Mapping[str, Any]) -> str:
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
     return text
 

@@ -245,10 +245,10 @@ def shown_run(tenant_id: UUID, run_id: UUID) -> Any:
     run = selectors.runs(tenant_id).filter(pk=run_id).first()
     if run is None:
         raise NotFound("pipeline run", run_id)
-    return _shown(tenant_id, [run], branches=selectors.MOST_BRANCHES)[0]
+    return _show_runs(tenant_id, [run], branches=selectors.MOST_BRANCHES)[0]
 
 
-def _shown(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0) -> Any:
+def _show_runs(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0) -> Any:
     steps = selectors.steps_of(tenant_id, page, branches=branches)
     context = {
         "steps": steps,
@@ -278,7 +278,7 @@ class PipelineRunViewSet(DigestEtag, TenantViewSet):
     def list(self, request: Request) -> Response:
         with tenant_scope(self.tenant_id):
             page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-            return self.get_paginated_response(_shown(self.tenant_id, page))
+            return self.get_paginated_response(_show_runs(self.tenant_id, page))
 
     @operation("One run", answer=PipelineRunSerializer, refusals=(404,))
     def retrieve(self, request: Request, pk: UUID) -> Response:

@@ -289,7 +289,7 @@ class SchedulePreview(Preview):
     )
     def get(self, request: Request, schedule_id: UUID) -> Response:
         """Times are those from `start_at` if that lies ahead, else from now; jobs are those that one firing would make now."""
-        count, after = _asked(request, self)
+        count, after = _read_query(request, self)
         with tenant_scope(self.tenant_id):
             rows = Schedule.objects.for_tenant(self.tenant_id).select_related("pipeline")
             found = rows.filter(pk=schedule_id).first()
@@ -311,12 +311,12 @@ class UnsavedPreview(Preview):
     def post(self, request: Request) -> Response:
         """Nothing is written. Times are those from `start_at`, else from now; faults of the times are a 400, faults of the target and the
         parameters are among `errors`."""
-        count, after = _asked(request, self)
+        count, after = _read_query(request, self)
         found = preview.of_members(self.tenant_id, request.data, count=count, after=after)
         return Response(ForecastSerializer(found).data)
 
 
-def _asked(request: Request, view: TenantView) -> tuple[int, datetime | None]:
+def _read_query(request: Request, view: TenantView) -> tuple[int, datetime | None]:
     """How many times, and from when on. Raises `InvalidRequest`."""
     refuse_unknown(request, view)
     errors: list[tuple[str, str]] = []

@@ -76,10 +76,10 @@ class Estimate:
 def agreed(options: Iterable[Options], defaults: Pacing) -> tuple[Expand, Pacing]:
     """What several data sources say together; where none says anything, the default. Raises `ExpansionError`."""
     given = list(options)
-    expand = _agreed("expand", [option.expand for option in given])
-    size = _agreed("batchSize", [option.batch_size for option in given])
-    stagger = _agreed("staggerDelay", [option.stagger_ms for option in given])
-    gate = _agreed("batch_gate", [option.batch_gate for option in given])
+    expand = _agree_on("expand", [option.expand for option in given])
+    size = _agree_on("batchSize", [option.batch_size for option in given])
+    stagger = _agree_on("staggerDelay", [option.stagger_ms for option in given])
+    gate = _agree_on("batch_gate", [option.batch_gate for option in given])
     return expand or Expand.PRODUCT, Pacing(
         batch_size=defaults.batch_size if size is None else size,
         stagger_ms=defaults.stagger_ms if stagger is None else stagger,
@@ -130,7 +130,7 @@ def batches(inputs_: Iterable[dict[str, Any]], pacing: Pacing) -> Iterator[Batch
         index += 1
 
 
-def _agreed(name: str, said: Iterable[Any]) -> Any:
+def _agree_on(name: str, said: Iterable[Any]) -> Any:
     different = list(dict.fromkeys(value for value in said if value is not None))
     if len(different) > 1:
         raise ExpansionError(
@@ -155,7 +155,7 @@ def _product(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
             yield {first.name: value, **others}
 
 
-def _zipped(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
+def _zip_dimensions(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
     names = [dimension.name for dimension in dimensions]
     streams = [iter(dimension.values) for dimension in dimensions]
     while True:
@@ -169,7 +169,7 @@ def _zipped(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, values, strict=True))
 
 
-def _listed(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
+def _list_in_turn(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
     lists = {dimension.name: list(islice(dimension.values, MOST_LISTED + 1)) for dimension in dimensions}
     for name, values in lists.items():
         _refuse_long_list(name, len(values))
@@ -184,7 +184,7 @@ def _refuse_long_list(name: str, count: int) -> None:
         )
 
 
-_COMBINED = {Expand.PRODUCT: _product, Expand.ZIP: _zipped, Expand.LIST: _listed}
+_COMBINED = {Expand.PRODUCT: _product, Expand.ZIP: _zip_dimensions, Expand.LIST: _list_in_turn}
 
 
 # The parameters of a job or a pipeline: which of them are data sources, and which are values as they are.

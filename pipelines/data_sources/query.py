@@ -118,14 +118,14 @@ def _comparison(
         errors.append(InputError(condition.position, _unknown("field", condition.field, fields)))
         return None
     try:
-        return _typed(condition, kind)
+        return _convert_condition(condition, kind)
     except InvalidValue as error:
         operator = "" if condition.is_text else f" {condition.operator}"
         errors.append(InputError(condition.position, f"{condition.field}{operator} {error}"))
         return None
 
 
-def _typed(condition: Condition, kind: FieldType) -> Comparison:
+def _convert_condition(condition: Condition, kind: FieldType) -> Comparison:
     if condition.operator in ORDERED and kind is FieldType.BOOLEAN:
         raise InvalidValue("cannot be used: true and false have no order")
     value: Typed | tuple[Typed, ...]

@@ -46,7 +46,7 @@ class Declaration:
 
 def create(tenant_id: UUID, wanted: Declaration) -> Dataset:
     """Raises `TableError`, `RowsInvalid`, `AlreadyExists`, `TooManyDatasets`, and what filling it raises."""
-    table = _checked(wanted)
+    table = _check_declaration(wanted)
     with tenant_scope(tenant_id):
         own = Dataset.objects.for_tenant(tenant_id)
         if own.filter(name=wanted.name).exists():
@@ -93,7 +93,7 @@ def change(
             description=dataset.description if description is None else description,
             location_error=location_error,
         )
-        table, before = _checked(wanted), tables.shape_of(dataset)
+        table, before = _check_declaration(wanted), tables.shape_of(dataset)
         if table != before and rows is None:
             _refit(dataset, before, table)
         elif table != before:
@@ -134,7 +134,7 @@ def error_of_location(source: str, location: str) -> str | None:
     return None
 
 
-def _checked(wanted: Declaration) -> Table:
+def _check_declaration(wanted: Declaration) -> Table:
     errors: list[InputError] = []
     table = None
     try:

@@ -97,11 +97,11 @@ def _read(
     try:
         row = read_row(raw, table, as_text=as_text)
     except RowError as error:
-        return None, list(_named(error, table, path, line))
+        return None, list(_name_errors(error, table, path, line))
     return {name: storable(value) for name, value in row.items()}, []
 
 
-def _named(error: RowError, table: Table, path: str, line: str) -> Iterator[InputError]:
+def _name_errors(error: RowError, table: Table, path: str, line: str) -> Iterator[InputError]:
     for field, message in error.errors.items():
         # An unknown field is quoted already.
         known = field in table.fields

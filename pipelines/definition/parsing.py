@@ -102,7 +102,7 @@ def _connected(drafts: list[Draft], errors: Errors) -> tuple[StepDefinition, ...
     for draft in drafts:
         previous = steps[-1] if steps else None
         said = draft.depends_on is not None
-        depends_on = _named(draft, ids, errors) if said else _implied(draft.step, previous)
+        depends_on = _name_dependencies(draft, ids, errors) if said else _implied(draft.step, previous)
         steps.append(replace(draft.step, depends_on=depends_on))
     if sum(len(step.depends_on) for step in steps) > MAX_DEPENDENCIES:
         errors.add("steps", f"must have at most {MAX_DEPENDENCIES:,} dependencies together")
@@ -126,7 +126,7 @@ def _implied(step: StepDefinition, previous: StepDefinition | None) -> tuple[str
     return previous.depends_on if step.parallel else (previous.id,)
 
 
-def _named(draft: Draft, ids: Collection[str], errors: Errors) -> tuple[str, ...]:
+def _name_dependencies(draft: Draft, ids: Collection[str], errors: Errors) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for path, dependency in draft.depends_on or ():
         if dependency == draft.step.id:

@@ -63,7 +63,7 @@ def create(tenant_id: UUID, values: Mapping[str, Any]) -> tuple[Deliverable, boo
 def change(tenant_id: UUID, deliverable_id: UUID, values: Mapping[str, Any]) -> Deliverable:
     """Set these fields and raise the version. Raises `NotFound`."""
     with tenant_scope(tenant_id):
-        before = _locked(tenant_id, deliverable_id)
+        before = _lock_deliverable(tenant_id, deliverable_id)
         wakes_up = (
             values.get("status") == DeliverableState.ACTIVE and before.status != DeliverableState.ACTIVE
         )
@@ -92,7 +92,7 @@ def delete(tenant_id: UUID, deliverable_id: UUID) -> None:
     """Raises `NotFound`, and `DeliverableInUse` when it has had a period."""
     with tenant_scope(tenant_id):
         # The start of a period holds the row until the period is visible.
-        found = _locked(tenant_id, deliverable_id)
+        found = _lock_deliverable(tenant_id, deliverable_id)
         if DeliverablePeriod.objects.for_tenant(tenant_id).filter(deliverable_id=deliverable_id).exists():
             raise DeliverableInUse(f"The deliverable {found.key!r} has periods; end it instead.")
         found.delete()
@@ -105,7 +105,7 @@ def unknown_pipelines(tenant_id: UUID, keys: Iterable[str]) -> set[str]:
     return wanted - set(known)
 
 
-def _locked(tenant_id: UUID, deliverable_id: UUID) -> Deliverable:
+def _lock_deliverable(tenant_id: UUID, deliverable_id: UUID) -> Deliverable:
     rows = Deliverable.objects.for_tenant(tenant_id).select_for_update()
     found: Deliverable | None = rows.filter(pk=deliverable_id).first()
     if found is None:

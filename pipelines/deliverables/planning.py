@@ -88,7 +88,7 @@ def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePer
         asked = planner_question(deliverable, period, offers.values(), last, activity_id=uuid7())
         submit([asked], actor=actor)
         _update(period, planner_activity_id=asked.id, plan_faults=[])
-        return _counted(period)
+        return _recount_period(period)
 
 
 def take_up(tenant_id: UUID, period_id: UUID, document: Any, *, actor: str) -> DeliverablePeriod:
@@ -96,7 +96,7 @@ def take_up(tenant_id: UUID, period_id: UUID, document: Any, *, actor: str) -> D
     with tenant_scope(tenant_id):
         period = _without_plan(tenant_id, period_id, actor)
         _start_runs(period, _read(period, document), actor)
-        return _counted(period)
+        return _recount_period(period)
 
 
 def _without_plan(tenant_id: UUID, period_id: UUID, actor: str) -> DeliverablePeriod:
@@ -236,7 +236,7 @@ def _update(period: DeliverablePeriod, **changes: Any) -> None:
     DeliverablePeriod.objects.for_tenant(period.tenant_id).filter(pk=period.pk).update(**changes)
 
 
-def _counted(period: DeliverablePeriod) -> DeliverablePeriod:
+def _recount_period(period: DeliverablePeriod) -> DeliverablePeriod:
     period_counts.recount(period.tenant_id, period.pk)
     period.refresh_from_db()
     return period

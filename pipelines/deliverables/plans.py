@@ -182,7 +182,7 @@ def _errors_of_form(data: Any, schema: Mapping[str, Any], base: str) -> Iterator
         path = base
         for part in error.absolute_path:
             path = at(path, part)
-        yield from _told(error, path)
+        yield from _describe_error(error, path)
 
 
 @cache
@@ -190,7 +190,7 @@ def _plan_validator() -> Any:
     return jsonschema.Draft202012Validator(SCHEMA)
 
 
-def _told(error: Any, path: str) -> Iterator[tuple[str, str]]:
+def _describe_error(error: Any, path: str) -> Iterator[tuple[str, str]]:
     """The error in words that quote nothing long, at the member that it is about."""
     limit, given = error.validator_value, error.instance
     match error.validator:

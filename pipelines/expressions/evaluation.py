@@ -240,13 +240,13 @@ def _error_of_call(node: syntax.Call) -> str | None:
 
 
 def _check_kind(tree: syntax.Node, kind: Kind | None) -> None:
-    made = _made_by(tree)
+    made = _kind_of(tree)
     if kind is None or made is None or made == WANTED[kind][0]:
         return
     raise ExpressionError(tree.position, f"{WANTED[kind][1]}, but this is {made}")
 
 
-def _made_by(node: syntax.Node) -> str | None:
+def _kind_of(node: syntax.Node) -> str | None:
     """The kind of a node's value, or None if the data decides."""
     match node:
         case syntax.Literal():
@@ -258,7 +258,7 @@ def _made_by(node: syntax.Node) -> str | None:
         case syntax.Negative():
             return kind_of(0)
         case syntax.Arithmetic():
-            return _made_by(node.first) if all(operator == "+" for operator, _ in node.others) else kind_of(0)
+            return _kind_of(node.first) if all(operator == "+" for operator, _ in node.others) else kind_of(0)
         case syntax.Call():
             return functions.FUNCTIONS[node.function].makes
         case _:

@@ -181,7 +181,7 @@ def _expect(value: Any, kind: type, what: str) -> Any:
     return value
 
 
-def _changed(change: Callable[[str], str]) -> Callable[[Budget, Any], str]:
+def _change_text(change: Callable[[str], str]) -> Callable[[Budget, Any], str]:
     def call(budget: Budget, value: Any) -> str:
         text: str = _expect(value, str, "text")
         _afford_text(budget, len(text))
@@ -190,7 +190,7 @@ def _changed(change: Callable[[str], str]) -> Callable[[Budget, Any], str]:
     return call
 
 
-def _compared(compare: Callable[[str, str], bool]) -> Callable[[Budget, Any, Any], bool]:
+def _compare_texts(compare: Callable[[str, str], bool]) -> Callable[[Budget, Any, Any], bool]:
     def call(_: Budget, value: Any, part: Any) -> bool:
         return compare(_expect(value, str, "text"), _expect(part, str, "text"))
 
@@ -240,14 +240,14 @@ def _int(_: Budget, value: Any) -> int:
     """The whole number that text stands for, or a number without its fraction."""
     found = _read(value, int) if isinstance(value, str) else value
     if not is_number(found):
-        raise Mistake(f"{_told(value)} is no whole number")
+        raise Mistake(f"{_describe_value(value)} is no whole number")
     return int(found)
 
 
 def _as_number(_: Budget, value: Any) -> float:
     found = _read(value, float) if isinstance(value, str) else value
     if not is_number(found):
-        raise Mistake(f"{_told(value)} is no number")
+        raise Mistake(f"{_describe_value(value)} is no number")
     return found
 
 
@@ -261,7 +261,7 @@ def _read(text: str, kind: Callable[[str], float]) -> float | None:
         return None
 
 
-def _told(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     return shown(value) if isinstance(value, str) else kind_of(value)
 
 
@@ -289,11 +289,11 @@ _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
 FLAG, NUMBER, TEXT = kind_of(True), kind_of(0), kind_of("")
 FUNCTIONS = {
     "len": Function(_len, range(1, 2), NUMBER),
-    "lower": Function(_changed(str.lower), range(1, 2), TEXT),
-    "upper": Function(_changed(str.upper), range(1, 2), TEXT),
+    "lower": Function(_change_text(str.lower), range(1, 2), TEXT),
+    "upper": Function(_change_text(str.upper), range(1, 2), TEXT),
     "contains": Function(contains, range(2, 3), FLAG),
-    "startswith": Function(_compared(str.startswith), range(2, 3), FLAG),
-    "endswith": Function(_compared(str.endswith), range(2, 3), FLAG),
+    "startswith": Function(_compare_texts(str.startswith), range(2, 3), FLAG),
+    "endswith": Function(_compare_texts(str.endswith), range(2, 3), FLAG),
     "min": Function(_outermost("<"), range(1, MOST_ARGUMENTS + 1)),
     "max": Function(_outermost(">"), range(1, MOST_ARGUMENTS + 1)),
     "sum": Function(_sum, range(1, 2), NUMBER),

@@ -145,7 +145,7 @@ def parse(text: str) -> Node:
     try:
         tree: Any = _parser().parse(text)
     except UnexpectedInput as error:
-        raise _translated(error, text) from error
+        raise _translate_error(error, text) from error
     node: Node = tree
     return node
 
@@ -160,7 +160,7 @@ def _parser() -> Lark:
     )
 
 
-def _translated(error: UnexpectedInput, text: str) -> ExpressionError:
+def _translate_error(error: UnexpectedInput, text: str) -> ExpressionError:
     if isinstance(error, UnexpectedCharacters):
         position = error.pos_in_stream or 0
         if text[position] in "\"'":
@@ -184,7 +184,7 @@ class _Builder(Transformer[Token, Node]):
         return Literal(_place(children), 1, value)
 
     def text(self, children: list[Token]) -> Node:
-        return Literal(_place(children), 1, _unquoted(str(children[0])))
+        return Literal(_place(children), 1, _unquote(str(children[0])))
 
     def constant(self, children: list[Token]) -> Node:
         return Literal(_place(children), 1, CONSTANTS[str(children[0])])
@@ -262,7 +262,7 @@ def _above(children: Sequence[Node]) -> int:
     return depth
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     parts = iter(text[1:-1])
     return "".join(
         letter if letter != "\\" else ESCAPES.get(escaped := next(parts), escaped) for letter in parts

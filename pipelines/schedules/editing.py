@@ -82,7 +82,7 @@ def check(tenant_id: UUID, members: Any) -> Checked:
 
 def check_translated(tenant_id: UUID, spelled: Translated) -> Checked:
     """As `check`, with members as `editing.MEMBERS` names them; errors are named as they were written before the translation."""
-    checked = _checked(tenant_id, spelled.data)
+    checked = _check_members(tenant_id, spelled.data)
     return replace(
         checked,
         errors=spelled.as_written(checked.errors),
@@ -90,7 +90,7 @@ def check_translated(tenant_id: UUID, spelled: Translated) -> Checked:
     )
 
 
-def _checked(tenant_id: UUID, members: Any) -> Checked:
+def _check_members(tenant_id: UUID, members: Any) -> Checked:
     form, work = Errors(), Errors()
     whole: Mapping[Any, Any] = members if isinstance(members, Mapping) else {}
     about = Reader({name: whole[name] for name in ABOUT_WORK if name in whole}, "", JsonCopier(work))
@@ -406,7 +406,7 @@ def change(
     Raises `NotFound`, `InvalidSchedule`, `AlreadyExists`, and `ScheduleChanged` when `expected_version` is not the present one.
     """
     with tenant_scope(tenant_id):
-        schedule = _locked(tenant_id, schedule_id, expected_version)
+        schedule = _lock_schedule(tenant_id, schedule_id, expected_version)
         if not whole and isinstance(members, Mapping) and members == {"enabled": False}:
             # Switching off works even when the target has gone meanwhile.
             return _switch(schedule, False, actor, now)
@@ -436,7 +436,7 @@ def set_enabled(
 ) -> Schedule:
     """Switch a schedule on or off. What is under way goes on. Raises `NotFound`."""
     with tenant_scope(tenant_id):
-        return _switch(_locked(tenant_id, schedule_id), enabled, actor, now)
+        return _switch(_lock_schedule(tenant_id, schedule_id), enabled, actor, now)
 
 
 def delete(tenant_id: UUID, schedule_id: UUID, *, actor: str, expected_version: int | None = None) -> None:
@@ -445,7 +445,7 @@ def delete(tenant_id: UUID, schedule_id: UUID, *, actor: str, expected_version: 
     Raises `NotFound`, and `ScheduleChanged` as `change` does.
     """
     with tenant_scope(tenant_id):
-        schedule = _locked(tenant_id, schedule_id, expected_version)
+        schedule = _lock_schedule(tenant_id, schedule_id, expected_version)
         beat.forget(schedule)
         pausing.switch_part(
             tenant_id, PauseKind.SCHEDULE, schedule.pk, name=schedule.name, paused=False, actor=actor
@@ -464,7 +464,7 @@ def _switch(schedule: Schedule, enabled: bool, actor: str, now: datetime | None)
     return schedule
 
 
-def _locked(tenant_id: UUID, schedule_id: UUID, expected_version: int | None = None) -> Schedule:
+def _lock_schedule(tenant_id: UUID, schedule_id: UUID, expected_version: int | None = None) -> Schedule:
     rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline").select_for_update(of=("self",))
     found: Schedule | None = rows.filter(pk=schedule_id).first()
     if found is None:

@@ -77,7 +77,7 @@ def make_agents(data: Mapping[str, Any]) -> Iterator[str]:
         except ValidationError as error:
             told = (InputError(name, " ".join(texts)) for name, texts in error.message_dict.items())
             raise InvalidDocument(
-                InputError(_joined(place, problem.path), problem.message)
+                InputError(_join_path(place, problem.path), problem.message)
                 for problem in spelled.as_written(told)
             ) from error
         agent.save(force_insert=True)
@@ -169,11 +169,11 @@ def _errors_below(place: str) -> Iterator[None]:
         yield
     except DefinitionError as error:
         raise InvalidDocument(
-            InputError(_joined(place, problem.path), problem.message) for problem in error.errors
+            InputError(_join_path(place, problem.path), problem.message) for problem in error.errors
         ) from error
     except PipelineError as error:
         raise InvalidDocument([InputError(place, str(error))]) from error
 
 
-def _joined(place: str, path: str) -> str:
+def _join_path(place: str, path: str) -> str:
     return f"{place}{path}" if path.startswith("[") else f"{place}.{path}" if path else place

@@ -55,7 +55,7 @@ def expand(tenant_id: UUID, execution_id: UUID) -> None:
         if execution is None:
             return
         if execution.expanded_at is None:
-            execution = _gone_through(execution)
+            execution = _go_through(execution)
         if execution is not None and not execution.jobs_enqueued:
             _settle(tenant_id, execution_id)
     except ExpansionError as error:
@@ -134,7 +134,7 @@ def _take_up(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
         if not _has_sources(execution.definition):
             plan = expansion.plan(tenant_id, execution.definition, asked_at=execution.started_at)
             _record(execution, list(plan.jobs()), recorded=0, waits_for_batches=False)
-            _expanded(execution, plan)
+            _expand_plan(execution, plan)
         else:
             execution.touched_at = clock.now()
             execution.save(update_fields=["touched_at", "metadata"])
@@ -161,7 +161,7 @@ def _has_sources(definition: Mapping[str, Any]) -> bool:
     return isinstance(params, Mapping) and any(data_sources.looks_like(value) for value in params.values())
 
 
-def _gone_through(execution: ScheduleExecution) -> ScheduleExecution | None:
+def _go_through(execution: ScheduleExecution) -> ScheduleExecution | None:
     """The execution with all its jobs on record; None when it was cancelled, or somebody else goes on with it."""
     tenant_id, execution_id = execution.tenant_id, execution.pk
     plan = expansion.plan(tenant_id, execution.definition, asked_at=execution.started_at)
@@ -180,7 +180,7 @@ def _gone_through(execution: ScheduleExecution) -> ScheduleExecution | None:
         locked = executions.locked(tenant_id, execution_id)
         if locked is None or not _is_ours(locked, recorded):
             return None
-        _expanded(locked, plan)
+        _expand_plan(locked, plan)
     return locked
 
 
@@ -252,7 +252,7 @@ def _job(execution: ScheduleExecution, planned: Planned, state: JobState) -> Sch
     )
 
 
-def _expanded(execution: ScheduleExecution, plan: Plan) -> None:
+def _expand_plan(execution: ScheduleExecution, plan: Plan) -> None:
     execution.expanded_at = clock.now()
     figures = plan.figures(execution.jobs_created) | expansion.figures(execution)
     execution.metadata = {**execution.metadata, **figures}
@@ -299,7 +299,7 @@ def settle_jobs(tenant_id: UUID, execution_id: UUID) -> UUID | None:
     Returns the execution that waited for this one and begins now: it is to be expanded.
     """
     with tenant_scope(tenant_id):
-        execution = _locked_with_schedule(tenant_id, execution_id)
+        execution = _lock_with_schedule(tenant_id, execution_id)
         if execution is None or execution.expanded_at is None or execution.finished_at is not None:
             return None
         for _ in range(BATCHES_AT_ONCE):
@@ -316,13 +316,13 @@ def settle_jobs(tenant_id: UUID, execution_id: UUID) -> UUID | None:
 def begin_queued_alone(tenant_id: UUID, execution_id: UUID) -> bool:
     """Begin a queued execution when nothing of its schedule is under way any more."""
     with tenant_scope(tenant_id):
-        execution = _locked_with_schedule(tenant_id, execution_id)
+        execution = _lock_with_schedule(tenant_id, execution_id)
         if execution is None or execution.status != ExecutionStatus.QUEUED:
             return False
         return _begin(execution)
 
 
-def _locked_with_schedule(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
+def _lock_with_schedule(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
     """The schedule's lock first: a firing holds it while it looks for what is under way."""
     rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk=execution_id)
     schedule_id = rows.values_list("schedule_id", flat=True).first()
@@ -358,13 +358,13 @@ def _jobs_whose_turn_it_is(execution: ScheduleExecution, batch: int) -> tuple[li
     if gate == BatchGate.COMPLETION:
         return list(rows.filter(batch=batch).order_by("ordinal")), clock.now()
     following = rows.filter(error__isnull=True).order_by("batch").first() if gate == BatchGate.START else None
-    if following is not None and (begun := _begun_at(execution, following.batch - 1)) is not None:
+    if following is not None and (begun := _find_begin_of(execution, following.batch - 1)) is not None:
         return list(rows.filter(batch=following.batch).order_by("ordinal")), begun
     without_room = rows.filter(error__isnull=False) if gate == BatchGate.START else rows
     return list(without_room.order_by("ordinal")[:BEGUN_AT_ONCE]), clock.now()
 
 
-def _begun_at(execution: ScheduleExecution, batch: int) -> datetime | None:
+def _find_begin_of(execution: ScheduleExecution, batch: int) -> datetime | None:
     """When the first job of the batch was at work for the first time, or ended without ever being so. None: none was yet."""
     tenant_id = execution.tenant_id
     jobs = ScheduleJob.objects.for_tenant(tenant_id).filter(execution_id=execution.pk, batch=batch)

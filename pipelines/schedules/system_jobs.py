@@ -63,15 +63,15 @@ def tend() -> int:
 
 
 def expand() -> int:
-    return _expand(_listed(unexpanded()))
+    return _expand(_list_keys(unexpanded()))
 
 
 def settle() -> int:
-    return _each(_listed(unsettled()), _settle)
+    return _each(_list_keys(unsettled()), _settle)
 
 
 def close() -> int:
-    return _each(_listed(uncancelled()), executions.close_jobs)
+    return _each(_list_keys(uncancelled()), executions.close_jobs)
 
 
 def unexpanded() -> QuerySet[ScheduleExecution]:
@@ -127,7 +127,7 @@ def _expand(found: Sequence[tuple[UUID, UUID]]) -> int:
     return len(found)
 
 
-def _listed(rows: QuerySet[ScheduleExecution]) -> list[tuple[UUID, UUID]]:
+def _list_keys(rows: QuerySet[ScheduleExecution]) -> list[tuple[UUID, UUID]]:
     with system_scope():
         return list(rows.order_by("pk").values_list("tenant_id", "pk")[:PAGE])
 

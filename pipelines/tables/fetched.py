@@ -57,12 +57,12 @@ def typed_rows(dataset: Dataset) -> Iterator[Row]:
             for number, (place, raw) in enumerate(found, 1):
                 if number > most:
                     raise SourceUnavailable(f"{name} has more than {most:,} rows.")
-                yield _typed(raw, table, f"{name}, {place}", as_text=place.startswith(LINE))
+                yield _convert_row(raw, table, f"{name}, {place}", as_text=place.startswith(LINE))
     except (BadTable, NoSuchFile) as error:
         raise SourceUnavailable(f"{name}: {error}.") from error
 
 
-def _typed(raw: Mapping[str, Any], table: Table, place: str, *, as_text: bool) -> Row:
+def _convert_row(raw: Mapping[str, Any], table: Table, place: str, *, as_text: bool) -> Row:
     try:
         return read_row(raw, table, as_text=as_text)
     except RowError as error:
@@ -194,7 +194,7 @@ def open_file(tenant_id: UUID, name: str, *, largest: int) -> Iterator[tuple[Bin
     if not TABLE_NAME.fullmatch(name):
         raise NoSuchFile("its name is none of a dataset")
     with _folder(tenant_id) as folder:
-        handle, suffix = _found(folder, name)
+        handle, suffix = _find_file(folder, name)
     with os.fdopen(handle, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > largest:
@@ -215,7 +215,7 @@ def _folder(tenant_id: UUID) -> Iterator[int]:
         os.close(folder)
 
 
-def _found(folder: int, name: str) -> tuple[int, str]:
+def _find_file(folder: int, name: str) -> tuple[int, str]:
     for suffix in SUFFIXES:
         try:
             # Opening a pipe without a writer would block.

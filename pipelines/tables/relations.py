@@ -157,11 +157,11 @@ def _run(query: Query, text: sql.Composed, parameters: list[Any]) -> list[Any]:
             cursor.execute(text.as_string(), parameters)
         except DataError as error:
             # A row that is no longer of the type that the query was made for.
-            raise _changed(query) from error
+            raise _report_change(query) from error
         return list(cursor.fetchall())
 
 
-def _changed(query: Query) -> SourceUnavailable:
+def _report_change(query: Query) -> SourceUnavailable:
     return SourceUnavailable(
         f"{query.source}:{query.name} was changed or deleted since the data source was read."
     )
@@ -172,7 +172,7 @@ def relation_of(tenant_id: UUID, query: Query) -> Relation:
     declared = TABLES.get(query.name)
     # A dataset hides a declared table of the same name.
     if declared is not None and query.table is declared.shape:
-        return _declared(tenant_id, declared)
+        return _relation_of_table(tenant_id, declared)
     return _dataset(tenant_id, query)
 
 
@@ -186,7 +186,7 @@ _COLUMNS = {
 }
 
 
-def _declared(tenant_id: UUID, table: Declared) -> Relation:
+def _relation_of_table(tenant_id: UUID, table: Declared) -> Relation:
     return Relation(
         table=table.source if isinstance(table.source, sql.Composable) else _table(table.source),
         selected=sql.SQL(", ").join([sql.Identifier(name) for name in table.fields]),
@@ -219,7 +219,7 @@ def dataset_of(tenant_id: UUID, query: Query) -> Dataset:
     """In the caller's scope. Raises `SourceUnavailable` when it is no longer what the query was made for."""
     dataset = Dataset.objects.for_tenant(tenant_id).filter(source=query.source, name=query.name).first()
     if dataset is None or shape_of(dataset) != query.table:
-        raise _changed(query)
+        raise _report_change(query)
     return dataset
 
 

@@ -165,14 +165,14 @@ def in_words(timing: Timing) -> str:
     Raises `cron.CronError` for a timing whose cron nobody has checked.
     """
     if timing.repeat is Repeat.ONCE:
-        return f"once at {_shown(timing, timing.start_at)} ({timing.timezone})"
+        return f"once at {_show_moment(timing, timing.start_at)} ({timing.timezone})"
     words = (
         _cron_in_words(timing.cron or "") if timing.repeat is Repeat.CRON else _every(timing.interval_ms or 0)
     )
     if timing.start_at:
-        words += f", from {_shown(timing, timing.start_at)}"
+        words += f", from {_show_moment(timing, timing.start_at)}"
     if timing.end_at:
-        words += f", until {_shown(timing, timing.end_at)}"
+        words += f", until {_show_moment(timing, timing.end_at)}"
     return f"{words} ({timing.timezone})"
 
 
@@ -182,7 +182,7 @@ def _every(milliseconds: int) -> str:
     return f"every {milliseconds // size:,} {unit}"
 
 
-def _shown(timing: Timing, moment: datetime | None) -> str:
+def _show_moment(timing: Timing, moment: datetime | None) -> str:
     if moment is None:
         return "a time that is not given"
     local = moment.astimezone(ZoneInfo(timing.timezone))
@@ -192,7 +192,7 @@ def _shown(timing: Timing, moment: datetime | None) -> str:
 @lru_cache(maxsize=1024)
 def _cron_in_words(text: str) -> str:
     cron = cron_of(text)
-    described = _described(cron.text)
+    described = _describe_cron(cron.text)
     if cron.days_are_alternatives:
         described = _with_alternative_days(cron)
     if cron.text.endswith(" * * *") and not cron.holds_every_hour and described.startswith("At "):
@@ -203,12 +203,12 @@ def _cron_in_words(text: str) -> str:
 def _with_alternative_days(cron: Cron) -> str:
     """The library says "on day 13 of the month, only on Friday" where either is enough."""
     minute, hour, day, _, _ = cron.text.split(" ")
-    by_day = _described(f"{minute} {hour} {day} * *")
+    by_day = _describe_cron(f"{minute} {hour} {day} * *")
     by_weekday = _part(cron, DescriptionTypeEnum.DAYOFWEEK).removeprefix(", ").removeprefix("only ")
     return f"{by_day}, or {by_weekday}{_part(cron, DescriptionTypeEnum.MONTH)}"
 
 
-def _described(text: str) -> str:
+def _describe_cron(text: str) -> str:
     return str(ExpressionDescriptor(text, _options()).get_description())
 
 

@@ -93,7 +93,7 @@ class ActionsAdmin(KeptAdmin):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         for each in vars(cls).get("row_actions", ()):
-            setattr(cls, each.action, _listed(each))
+            setattr(cls, each.action, _list_action(each))
             cls.actions = _with(cls.actions, each.action)
             if each.path:
                 setattr(cls, each.button_name, _button(each))
@@ -116,7 +116,7 @@ class ActionsAdmin(KeptAdmin):
             if self._try(request, row, action, lambda row: action.do(request, row, notes, **chosen), notes)
         ]
         if done:
-            messages.success(request, f"{action.done}: {_named(done)}.")
+            messages.success(request, f"{action.done}: {_name_rows(done)}.")
         return HttpResponseRedirect(page_of(rows[0], rows[0].pk)) if BACK in request.POST and rows else None
 
     def perform_one(
@@ -174,7 +174,7 @@ def _with(names: Any, name: str) -> tuple[str, ...]:
     return known if name in known else (*known, name)
 
 
-def _listed(action: Action) -> Any:
+def _list_action(action: Action) -> Any:
     @admin.action(description=action.label or action.title, permissions=[action.permission])
     def act(self: ActionsAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         return self.perform(request, queryset, action)
@@ -197,6 +197,6 @@ def _button(action: Action) -> Any:
     return decorate(act)
 
 
-def _named(rows: list[Any]) -> str:
+def _name_rows(rows: list[Any]) -> str:
     names = ", ".join(str(row) for row in rows[:NAMED])
     return f"{names} and {len(rows) - NAMED} more" if len(rows) > NAMED else names

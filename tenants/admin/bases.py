@@ -263,24 +263,24 @@ def badge(text: str, kind: str = "") -> SafeString:
 
 def badge_of(column: str, kinds: Mapping[str, str], title: str = "Status") -> Any:
     """The word in the column, in the colour that belongs to it."""
-    return _made_of(column, title, lambda row, value: badge(value, kinds.get(value, "")))
+    return _column_of(column, title, lambda row, value: badge(value, kinds.get(value, "")))
 
 
 def link_of(
     column: str, model: type[Model], title: str, *, text: Callable[[Any], object] | None = None
 ) -> Any:
     """A link to the row whose key is in the column; it reads `text` of our row, else the key."""
-    return _made_of(column, title, lambda row, value: link_to(model, value, text(row) if text else value))
+    return _column_of(column, title, lambda row, value: link_to(model, value, text(row) if text else value))
 
 
 def json_of(column: str, title: str) -> Any:
     """The data in the column, indented."""
-    return _made_of(
+    return _column_of(
         column, title, lambda row, value: format_html('<pre class="orc-output">{}</pre>', as_json(value))
     )
 
 
-def _made_of(column: str, title: str, shown: Callable[[Any, Any], SafeString]) -> Any:
+def _column_of(column: str, title: str, shown: Callable[[Any, Any], SafeString]) -> Any:
     @display(description=title)
     def field(admin: Any, row: Any) -> SafeString:
         return shown(row, getattr(row, column))

@@ -53,7 +53,7 @@ def note(view: Any, seen: Mapping[str, Any] | None, response: Any) -> None:
     if seen is None:
         body = sent if isinstance(sent, Mapping) else {}
         changed = audit.changes_between(None, body) if isinstance(data, Mapping) and "id" in data else {}
-        detail |= {} if changed else {"sent": redacted("", sent) if body else _counted(sent)}
+        detail |= {} if changed else {"sent": redacted("", sent) if body else _count_sent(sent)}
     else:
         changed = audit.changes_between(
             seen, None if view.request.method == "DELETE" else _after(view, seen, data)
@@ -145,12 +145,12 @@ def _reader(view: Any) -> Any:
         kind = getattr(match.func, "cls", None) if match else None
         shows = (getattr(match.func, "actions", None) or {"get": "get"}).get("get") if match else None
         if match and kind and match.kwargs and shows not in (None, "list") and hasattr(kind, str(shows)):
-            return _made(kind, match, view.request, str(shows))
+            return _make_view(kind, match, view.request, str(shows))
         path = path.rstrip("/").rpartition("/")[0] + "/"
     return None
 
 
-def _made(kind: type[Any], match: Any, request: Request, shows: str) -> Any:
+def _make_view(kind: type[Any], match: Any, request: Request, shows: str) -> Any:
     if getattr(kind, "not_audited", "") or "agent-runs/" in match.route:
         return None
     reader = kind(**getattr(match.func, "initkwargs", {}))
@@ -160,7 +160,7 @@ def _made(kind: type[Any], match: Any, request: Request, shows: str) -> Any:
     return reader
 
 
-def _counted(sent: Any) -> Any:
+def _count_sent(sent: Any) -> Any:
     return f"[{len(sent)} elements]" if isinstance(sent, list) else None
 
 

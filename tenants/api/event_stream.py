@@ -77,7 +77,7 @@ class _Body:
 
     def __init__(self, environ: Mapping[str, Any], stream: Stream, begun: bytes) -> None:
         self._stream = stream
-        self._pieces = _carried(environ, stream, begun)
+        self._pieces = _carry_stream(environ, stream, begun)
 
     def __iter__(self) -> Iterator[bytes]:
         return self._pieces
@@ -88,7 +88,7 @@ class _Body:
             connection_limits.leave(self._stream.bearer.principal, self._stream.seat)
 
 
-def _carried(environ: Mapping[str, Any], stream: Stream, begun: bytes) -> Generator[bytes, None, None]:
+def _carry_stream(environ: Mapping[str, Any], stream: Stream, begun: bytes) -> Generator[bytes, None, None]:
     yield begun  # with it the server sends the head of the answer
     connection: Any = environ.get("gunicorn.socket")
     if hasattr(connection, "hand_over"):

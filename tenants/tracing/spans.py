@@ -46,7 +46,7 @@ class OpenTelemetrySpans:
         self, name: str, kind: str, attributes: Mapping[str, Any], causes: Sequence[Cause], links: Sequence[Cause], began: int | None
     ) -> Iterator[None]:  # fmt: skip
         """A span of its own trace unless it has one young cause, or another one is open here and nothing has caused it otherwise."""
-        parent, linked, trace_began = _placed(causes)
+        parent, linked, trace_began = _place_span(causes)
         token = _began.set(trace_began)
         told = [_context_of(link) for link in (*linked, *links)]
         opened = self._tracer.start_span(
@@ -76,7 +76,7 @@ class OpenTelemetrySpans:
                 self._holding.hold(trace_id)
                 result = work()
                 if done := bool(result):
-                    self.note("", _counted(result))
+                    self.note("", _count_of(result))
                 return result
         finally:
             self._holding.let_go(trace_id, kept=done)
@@ -103,14 +103,14 @@ class OpenTelemetrySpans:
         _fail(trace.get_current_span(), what)
 
 
-def _counted(result: object) -> dict[str, int]:
+def _count_of(result: object) -> dict[str, int]:
     """How much was done, where the work says so."""
     if isinstance(result, Sized) and not isinstance(result, str):
         return {"orchestrator.count": len(result)}
     return {"orchestrator.count": int(result)} if isinstance(result, int) else {}
 
 
-def _placed(causes: Sequence[Cause]) -> tuple[context.Context | None, Sequence[Cause], float]:
+def _place_span(causes: Sequence[Cause]) -> tuple[context.Context | None, Sequence[Cause], float]:
     """Below what a span goes (None: below the one that is open here), what it is linked with, and when its trace began."""
     now = time.time()
     known = [cause for cause in causes if _context_of(cause).is_valid]
@@ -222,11 +222,11 @@ def _watch_new(connection: Any, **kwargs: Any) -> None:
 
 
 def _watch(connection: Any) -> None:
-    if _traced not in connection.execute_wrappers:
-        connection.execute_wrappers.append(_traced)
+    if _trace_statement not in connection.execute_wrappers:
+        connection.execute_wrappers.append(_trace_statement)
 
 
-def _traced(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
+def _trace_statement(execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
     if not tracing.is_on():
         return execute(sql, params, many, context)
     text = str(sql)

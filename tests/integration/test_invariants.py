@@ -263,7 +263,7 @@ def test_the_check_can_change_nothing(work: Work, monkeypatch: pytest.MonkeyPatc
             settings_of_the_transaction.append(cursor.fetchone())
         return (0, ())
 
-    monkeypatch.setattr(invariants, "_broken", spy)
+    monkeypatch.setattr(invariants, "_count_broken", spy)
     invariants.check()
 
     assert set(settings_of_the_transaction) == {("on", "repeatable read")}

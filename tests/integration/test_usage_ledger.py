@@ -182,7 +182,7 @@ def test_the_platform_s_own_prices_come_first_and_the_kept_list_serves_without_t
     assert price_of(SONNET) == prices.Price(Decimal("0.0000015"), Decimal("0.000006"))
 
     settings.ORCHESTRATOR_MODEL_PRICES = {}
-    prices._listed.cache_clear()
+    prices._find_in_list.cache_clear()
     monkeypatch.setattr(prices, "_by_library", lambda model: None)
     try:
         assert price_of(SONNET) == prices.Price(Decimal("0.000003"), Decimal("0.000015"))
@@ -192,7 +192,7 @@ def test_the_platform_s_own_prices_come_first_and_the_kept_list_serves_without_t
         assert price_of("homemade-1") is None
         assert price_of(None) is None
     finally:
-        prices._listed.cache_clear()
+        prices._find_in_list.cache_clear()
 
 
 @pytest.mark.parametrize(

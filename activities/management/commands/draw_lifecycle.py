@@ -64,7 +64,7 @@ def picture() -> str:
 def not_drawn() -> str:
     """The verbs that the picture leaves out, in words."""
     return "\n".join(
-        f"- `{verb}` leads from {_listed(step.sources)} to `{step.target}`."
+        f"- `{verb}` leads from {_list_names(step.sources)} to `{step.target}`."
         for verb, step in TRANSITIONS.items()
         if len(step.sources) > DRAWN_SOURCES
     )
@@ -82,7 +82,9 @@ def statuses() -> str:
 
 def verbs() -> str:
     """Each verb with its sources and its target."""
-    rows = [(f"`{verb}`", _listed(step.sources), f"`{step.target}`") for verb, step in TRANSITIONS.items()]
+    rows = [
+        (f"`{verb}`", _list_names(step.sources), f"`{step.target}`") for verb, step in TRANSITIONS.items()
+    ]
     return _table(("verb", "from", "to"), rows)
 
 
@@ -149,7 +151,7 @@ def _in_order(found: Iterable[Status]) -> list[Status]:
     return sorted(found, key=list(Status).index)
 
 
-def _listed(found: Iterable[Status]) -> str:
+def _list_names(found: Iterable[Status]) -> str:
     return ", ".join(f"`{status}`" for status in _in_order(found))
 
 

@@ -85,7 +85,7 @@ class Command(BaseCommand):
 
     def _deploy(self, role: str, version: str, environment: str, endpoint: str, **options: Any) -> None:
         deployments.deploy(role, version, environment, endpoint=endpoint, actor=_actor())
-        _noted("deploy", role, version=version, environment=environment)
+        _record_deed("deploy", role, version=version, environment=environment)
         self.stdout.write(f"{role} {version} is in {environment}")
 
     def _promote(self, role: str, version: str, **options: Any) -> None:
@@ -102,13 +102,13 @@ class Command(BaseCommand):
                 f"First: manage.py agents deploy {role} {version}"
             )
         deployments.promote(role, found.pk, actor=_actor())
-        _noted("promote", role, version=version)
+        _record_deed("promote", role, version=version)
         self.stdout.write(f"{role} {version} is in production")
 
     def _rollback(self, role: str, **options: Any) -> None:
         _agent(role)
         restored = deployments.roll_back(role, actor=_actor())
-        _noted("rollback", role, version=restored.version)
+        _record_deed("rollback", role, version=restored.version)
         self.stdout.write(f"{role} {restored.version} is in production")
 
     def _check(self, roles: Sequence[str], **options: Any) -> None:
@@ -116,7 +116,7 @@ class Command(BaseCommand):
         for role in roles:
             _agent(role)
         looked_at = [] if options["references"] else health.check(roles or None)
-        rows = [(agent.role, _seen(agent), agent.health_detail or "-") for agent in looked_at]
+        rows = [(agent.role, _describe_health(agent), agent.health_detail or "-") for agent in looked_at]
         if not options["references"]:
             self._table(("ROLE", "HEALTH", "DETAIL"), rows)
         broken = registry.broken_references()
@@ -154,7 +154,7 @@ def _state(agent: Agent) -> str:
     return "off" if not agent.enabled else "paused" if agent.paused else "on"
 
 
-def _seen(agent: Agent) -> str:
+def _describe_health(agent: Agent) -> str:
     """What the last look found; one failure does not make an agent unhealthy yet."""
     return agent.health if not agent.health_failures else f"{agent.health} ({agent.health_failures} failed)"
 
@@ -175,7 +175,7 @@ def _shown(deployment: AgentVersionDeployment) -> tuple[str, ...]:
     )
 
 
-def _noted(deed: str, role: str, **detail: str) -> None:
+def _record_deed(deed: str, role: str, **detail: str) -> None:
     audit.record_command(f"agents {deed}", about=("agents", role), detail=detail)
 
 

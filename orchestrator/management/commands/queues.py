@@ -108,7 +108,7 @@ def _provider(found: dict[str, Any]) -> tuple[Any, ...]:
 def of_tenant(tenant: Tenant, roles: Collection[str]) -> dict[str, Any]:
     """As `GET /queues/`, with the caps that hold beside it."""
     with tenant_scope(tenant.pk):
-        known = _known(roles)
+        known = _find_roles(roles)
         found = selectors.queues(tenant.pk, [agent.role for agent in known])
         own = AgentConfig.objects.for_tenant(tenant.pk).filter(max_concurrency__isnull=False)
         caps = dict(own.values_list("agent_id", "max_concurrency"))
@@ -131,7 +131,7 @@ def of_tenant(tenant: Tenant, roles: Collection[str]) -> dict[str, Any]:
 
 def of_platform(roles: Collection[str]) -> dict[str, Any]:
     """All tenants together. `granted` is missing (null) while Redis does not answer."""
-    caps = {agent.role: agent.max_concurrency for agent in _known(roles)}
+    caps = {agent.role: agent.max_concurrency for agent in _find_roles(roles)}
     found = [row for row in cli.standing_of_all().roles if not roles or row.role in caps]
     held = queue_stats.slots_of_roles([row.role for row in found])
     return {
@@ -155,6 +155,6 @@ def of_platform(roles: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _known(roles: Collection[str]) -> list[Agent]:
+def _find_roles(roles: Collection[str]) -> list[Agent]:
     rows = Agent.objects.order_by("role")
     return list(rows.filter(role__in=roles) if roles else rows.filter(enabled=True))

@@ -36,7 +36,7 @@ class Command(TerminalCommand):
         owner = cli.owner_of(tenant)
         with tenant_scope(owner.pk):
             rows = Schedule.objects.for_tenant(owner.pk).select_related("pipeline").order_by("name", "pk")
-            return {"tenant": owner.slug, "schedules": [_shown(row, count) for row in rows]}
+            return {"tenant": owner.slug, "schedules": [_show_schedule(row, count) for row in rows]}
 
     def show(self, found: dict[str, Any]) -> None:
         rows = [
@@ -49,7 +49,7 @@ class Command(TerminalCommand):
         self.table(("name", "state", "when", "time zone", "runs", "next times"), rows)
 
 
-def _shown(schedule: Schedule, count: int) -> dict[str, Any]:
+def _show_schedule(schedule: Schedule, count: int) -> dict[str, Any]:
     try:
         words = timing.in_words(schedule.timing())
         fires_at = preview.coming(schedule, count=count) if schedule.enabled and schedule.next_run_at else []

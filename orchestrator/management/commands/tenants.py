@@ -35,7 +35,7 @@ class Command(TerminalCommand):
 
     def look(self, *, tenant: str | None, **options: Any) -> list[dict[str, Any]]:
         found = cli.all_of_them(tenant)
-        return [_shown(each) for each in counted(found, "tenants", self.stderr)]
+        return [_show_tenant(each) for each in counted(found, "tenants", self.stderr)]
 
     def show(self, found: list[dict[str, Any]]) -> None:
         rows = [
@@ -49,7 +49,7 @@ class Command(TerminalCommand):
         self.table(HEAD, rows)
 
 
-def _shown(tenant: Tenant) -> dict[str, Any]:
+def _show_tenant(tenant: Tenant) -> dict[str, Any]:
     month = money.start_of(BudgetPeriod.MONTH, clock.today())
     with tenant_scope(tenant.pk):
         figures = queue_stats.stats_of_queues()

@@ -34,8 +34,8 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, tenant: str | None, checkpoint: Path | None, **options: Any) -> None:
-        chains = verify_chains(_chain(tenant), _kept(checkpoint))
-        faults = [f"{_called(chain.id)}: {fault}" for chain in chains for fault in chain.faults]
+        chains = verify_chains(_chain(tenant), _read_checkpoint(checkpoint))
+        faults = [f"{_name_chain(chain.id)}: {fault}" for chain in chains for fault in chain.faults]
         if options["json"]:
             self.stdout.write(
                 json.dumps({str(chain.id): [chain.number, chain.hash] for chain in chains}, indent=2)
@@ -43,7 +43,7 @@ class Command(BaseCommand):
         else:
             for chain in chains:
                 self.stdout.write(
-                    f"{_called(chain.id)}: {chain.entries} entries, the last is {chain.number} {chain.hash}"
+                    f"{_name_chain(chain.id)}: {chain.entries} entries, the last is {chain.number} {chain.hash}"
                 )
         for fault in faults:
             self.stderr.write(fault)
@@ -60,7 +60,7 @@ def _chain(slug: str | None) -> UUID | None:
         raise CommandError(str(error)) from error
 
 
-def _kept(path: Path | None) -> dict[UUID, tuple[int, str]]:
+def _read_checkpoint(path: Path | None) -> dict[UUID, tuple[int, str]]:
     if path is None:
         return {}
     try:
@@ -72,5 +72,5 @@ def _kept(path: Path | None) -> dict[UUID, tuple[int, str]]:
         raise CommandError(f"{path} is no checkpoint: {error}") from error
 
 
-def _called(chain: UUID) -> str:
+def _name_chain(chain: UUID) -> str:
     return "platform" if chain == PLATFORM else str(chain)

@@ -52,8 +52,8 @@ def test_what_somebody_is_about_to_claim_is_left_to_them(tenant: Tenant) -> None
     raised(tenant)
 
     with transaction.atomic(using=SYSTEM):
-        mine = delivery._claimed("slack", tenant.pk)
-        theirs = elsewhere(lambda: delivery._claimed("slack", tenant.pk))
+        mine = delivery._claim_delivery("slack", tenant.pk)
+        theirs = elsewhere(lambda: delivery._claim_delivery("slack", tenant.pk))
 
     assert (mine.id, theirs) == (the_delivery(tenant).pk, None)
 
@@ -69,7 +69,7 @@ def test_a_slow_receiver_holds_one_deliverer_and_not_its_neighbours(
     with tenant_scope(tenant.pk):
         first = AlertDelivery.objects.filter(channel_id=slow.pk).order_by("pk").first()
         assert first is not None
-    claim = delivery._claimed("slack", tenant.pk)
+    claim = delivery._claim_delivery("slack", tenant.pk)
     assert claim.id == first.pk
 
     deliver_waiting("slack")
@@ -246,11 +246,11 @@ def test_a_deliverer_that_was_taken_for_dead_says_nothing_about_a_later_claim(
 ) -> None:
     channel_of(tenant, "webhook", receiver.url)
     raised(tenant)
-    late = delivery._claimed("webhook", tenant.pk)
+    late = delivery._claim_delivery("webhook", tenant.pk)
     make_due(tenant)
     delivery._end_interrupted("webhook")
     make_due(tenant)
-    assert delivery._claimed("webhook", tenant.pk).attempt == 2
+    assert delivery._claim_delivery("webhook", tenant.pk).attempt == 2
 
     delivery._note(late, state=DeliveryState.FAILED, last_error="late")
 
