@@ -21,7 +21,7 @@ from agents.governor.overview import ProviderRow
 from agents.models import CALLED_BY_URL, Agent, AgentConfig, AgentVersionDeployment
 from console import internal_api
 from console.inbox.items import Refused
-from console.page import NOT_OFFERED, PageContext, done, id_or_404, page, refusal_of, shown
+from console.page import NOT_OFFERED, PageContext, done, id_or_404, page, refusal_of, render_page
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at
@@ -34,7 +34,9 @@ LONGEST_REVISION = 9  # digits
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Every role, with how its runs went lately."""
     found = agents(visit.tenant_id)
-    return shown(request, visit, "console/agents/every.html", {"agents": found.rows, "since": found.since})
+    return render_page(
+        request, visit, "console/agents/every.html", {"agents": found.rows, "since": found.since}
+    )
 
 
 def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
@@ -67,7 +69,7 @@ def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     if found is None:
         raise Http404
     context = {"one": found, "may_deploy": visit.who.is_platform_admin}
-    return shown(request, visit, "console/agents/one.html", context)
+    return render_page(request, visit, "console/agents/one.html", context)
 
 
 def _revision(request: HttpRequest) -> int:

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from console.page import PageContext, csv_of, page, shown
+from console.page import PageContext, csv_of, page, render_page
 from tenants.context import tenant_scope
 from tenants.models import AuditEntry
 
@@ -28,7 +28,7 @@ HEADS = (
 def show_trail(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The newest entries that fit, a page at a time."""
     found = trail(visit.tenant_id, AuditFilter.read(request.GET))
-    return shown(request, visit, "console/audit/trail.html", {"trail": found, "outcomes": OUTCOMES})
+    return render_page(request, visit, "console/audit/trail.html", {"trail": found, "outcomes": OUTCOMES})
 
 
 @page("audit", for_admins="The audit trail")

@@ -19,7 +19,7 @@ from activities.states import LIVE, Status
 from console import internal_api
 from console.inbox.items import Refused
 from console.labels import in_words
-from console.page import NOT_OFFERED, PageContext, done, id_or_404, page, refusal_of, shown
+from console.page import NOT_OFFERED, PageContext, done, id_or_404, page, refusal_of, render_page
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -34,7 +34,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     only_open = request.GET.get("state") != "all"
     role = request.GET.get("role", "").replace("\x00", "")[:63]
     found = letters(visit.tenant_id, only_open=only_open, role=role)
-    return shown(request, visit, "console/dead_letters/every.html", {"letters": found})
+    return render_page(request, visit, "console/dead_letters/every.html", {"letters": found})
 
 
 def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> Counted | HttpResponse:
@@ -62,7 +62,7 @@ def show_alike(request: HttpRequest, visit: PageContext, fingerprint: str) -> Ht
         "counted": visit.acted,
         "sent": request.POST if request.method == "POST" else {},
     }
-    return shown(request, visit, "console/dead_letters/alike.html", context)
+    return render_page(request, visit, "console/dead_letters/alike.html", context)
 
 
 # Trying failures again, or giving them up, from their page: first it is counted, and what was counted is what is done.

@@ -1,6 +1,6 @@
 """A page of the console: who looks, for which tenant, what a browser may do with it, and what is told afterwards.
 
-A view is decorated with `page`, gets a `PageContext` as its `visit`, and answers with `shown`.
+A view is decorated with `page`, gets a `PageContext` as its `visit`, and answers with `render_page`.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def page(
             if least is not None and not visit.who.role.includes(least):
                 raise Http404
             if for_admins and not visit.who.role.includes(Role.ADMIN):
-                answer = shown(request, visit, "console/for_admins.html", {"what": for_admins}, 403)
+                answer = render_page(request, visit, "console/for_admins.html", {"what": for_admins}, 403)
             else:
                 answer = answered(request, visit, *args, **kwargs)
             remember_tenant(request, answer, visit.who, visit.tenants)
@@ -143,7 +143,7 @@ def choose(request: HttpRequest, here: str) -> HttpResponse:
     return render(request, "console/choose_tenant.html", context)
 
 
-def shown(
+def render_page(
     request: HttpRequest,
     visit: PageContext,
     template: str,

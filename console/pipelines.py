@@ -21,7 +21,17 @@ from activities.states import BANDS
 from agents.models import Agent
 from console.inbox.items import Refused
 from console.internal_api import ApiForm, JsonField, Reply, call_api
-from console.page import ACTING, LOOKING, NOT_OFFERED, PAGE_WIDTH, PageContext, done, page, refusal_of, shown
+from console.page import (
+    ACTING,
+    LOOKING,
+    NOT_OFFERED,
+    PAGE_WIDTH,
+    PageContext,
+    done,
+    page,
+    refusal_of,
+    render_page,
+)
 from pipelines import diagram, selectors, versions
 from pipelines.admin.pipeline import as_yaml
 from pipelines.conditions import RESERVED
@@ -44,7 +54,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The pipelines, and how the last run of each went."""
     search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
     context = {"listing": listing(visit.tenant_id, search), **_may(visit)}
-    return shown(request, visit, "console/pipelines/every.html", context)
+    return render_page(request, visit, "console/pipelines/every.html", context)
 
 
 def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
@@ -72,7 +82,7 @@ def one(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """One pipeline. A POST pauses it, resumes it, or makes one of its versions the newest again."""
     found = find_pipeline(visit.tenant_id, key, _number(request.GET.get("version", "")))
     context = {"one": found, "pipeline": found.pipeline, **_may(visit)}
-    return shown(request, visit, "console/pipelines/one.html", context)
+    return render_page(request, visit, "console/pipelines/one.html", context)
 
 
 @page("pipelines", (*LOOKING, *ACTING), least=Role.OPERATOR)
@@ -91,7 +101,9 @@ def started(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
             address = reverse("console:run", args=[reply.data["id"]])
             return done(request, visit, address, "The run has begun.")
     context = {"form": form, "pipeline": pipeline, "version": version}
-    return shown(request, visit, "console/pipelines/start.html", context, form.status if form.errors else 200)
+    return render_page(
+        request, visit, "console/pipelines/start.html", context, form.status if form.errors else 200
+    )
 
 
 class CopyForm(ApiForm):
@@ -122,7 +134,9 @@ def copied(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
                 return done(request, visit, address, f"Made: {form.cleaned_data['name']}")
             form.blame(reply)
     context = {"form": form, "pipeline": pipeline}
-    return shown(request, visit, "console/pipelines/copy.html", context, form.status if form.errors else 200)
+    return render_page(
+        request, visit, "console/pipelines/copy.html", context, form.status if form.errors else 200
+    )
 
 
 def _may(visit: PageContext) -> dict[str, Any]:

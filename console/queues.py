@@ -22,7 +22,7 @@ from agents.models import Agent, AgentConfig
 from console import internal_api
 from console.inbox.items import Refused
 from console.labels import HELD_BY, in_words
-from console.page import NOT_OFFERED, PageContext, done, page, refusal_of, shown
+from console.page import NOT_OFFERED, PageContext, done, page, refusal_of, render_page
 from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role, Tenant
@@ -48,7 +48,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "queues": queues(visit.tenant_id),
         "may_switch": visit.who.role.includes(Role.ADMIN),
     }
-    return shown(request, visit, "console/queues/every.html", context)
+    return render_page(request, visit, "console/queues/every.html", context)
 
 
 def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
@@ -70,7 +70,7 @@ def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     if found is None:
         raise Http404
     context = {"queue": found, "may_switch": visit.who.role.includes(Role.OPERATOR)}
-    return shown(request, visit, "console/queues/one.html", context)
+    return render_page(request, visit, "console/queues/one.html", context)
 
 
 # The queues of a tenant as a person sees them: what waits in each band, what runs, who serves it, what holds it up.

@@ -32,7 +32,17 @@ from console.activities.detail import Entry, entry_of
 from console.inbox.items import Refused
 from console.internal_api import call_api
 from console.labels import tone_of
-from console.page import PAGE_WIDTH, Cursor, PageContext, done, id_or_404, page, page_of, refusal_of, shown
+from console.page import (
+    PAGE_WIDTH,
+    Cursor,
+    PageContext,
+    done,
+    id_or_404,
+    page,
+    page_of,
+    refusal_of,
+    render_page,
+)
 from pipelines import diagram, selectors, versions
 from pipelines.definition import DefinitionError
 from pipelines.diagram import Counts, StepPicture
@@ -79,7 +89,7 @@ def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "listing": listing(visit.tenant_id, *given),
         "may_operate": visit.who.role.includes(Role.OPERATOR),
     }
-    return shown(request, visit, "console/runs/list.html", context)
+    return render_page(request, visit, "console/runs/list.html", context)
 
 
 def _cancel(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
@@ -97,7 +107,7 @@ def _cancel(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpRespo
 def one(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
     """One run as it goes on. A POST cancels it."""
     found = detail(visit.who, run_id)
-    return shown(request, visit, "console/runs/one.html", {"detail": found, "run": found.run})
+    return render_page(request, visit, "console/runs/one.html", {"detail": found, "run": found.run})
 
 
 def _replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
@@ -115,7 +125,7 @@ def replayed(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResp
         "content": request.POST.get("content", found.content),
         "data": request.POST.get("data", found.data),
     }
-    return shown(request, visit, "console/runs/replay.html", context)
+    return render_page(request, visit, "console/runs/replay.html", context)
 
 
 # Doing an ended run again from one of its steps: what that step worked on, to be changed, and the new run.

@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from console.inbox.items import Refused
-from console.page import NOT_OFFERED, PageContext, done, id_or_404, page, shown
+from console.page import NOT_OFFERED, PageContext, done, id_or_404, page, render_page
 from tenants import saved_views
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -49,7 +49,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "longest": LONGEST_NAME,
         "sent": request.POST if request.POST.get("deed") == "keep" else {},
     }
-    return shown(request, visit, "console/saved_views/every.html", context)
+    return render_page(request, visit, "console/saved_views/every.html", context)
 
 
 def _line(view: SavedView, visit: PageContext) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from agents import configuration
 from console import internal_api
 from console.inbox.items import Refused
 from console.internal_api import ApiForm, JsonField, Reply
-from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, done, page, refusal_of, shown
+from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, done, page, refusal_of, render_page
 from pipelines import timing
 from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
 from pipelines.models.schedule import DEFAULT_TIMEZONE, FiringState, Overlap, Repeat
@@ -49,7 +49,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "may_try": role.includes(Role.OPERATOR),
         "may_make": role.includes(Role.ADMIN),
     }
-    return shown(request, visit, "console/schedules/every.html", context)
+    return render_page(request, visit, "console/schedules/every.html", context)
 
 
 @page("schedules", (*LOOKING, *ACTING))
@@ -63,7 +63,7 @@ def trial(request: HttpRequest, visit: PageContext) -> HttpResponse:
     reply = form.send(request, visit.who, "POST", "/schedules/preview/") if request.method == "POST" else None
     context = {"form": form, "forecast": reply.data if reply else None}
     status = form.status if request.method == "POST" and reply is None else 200
-    return shown(request, visit, "console/schedules/try.html", context, status)
+    return render_page(request, visit, "console/schedules/try.html", context, status)
 
 
 def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
@@ -98,7 +98,7 @@ def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResp
         "may_switch": visit.who.role.includes(Role.ADMIN),
         "forecast": visit.acted,
     }
-    return shown(request, visit, "console/schedules/one.html", context)
+    return render_page(request, visit, "console/schedules/one.html", context)
 
 
 @page("schedules", (*LOOKING, *ACTING), least=Role.ADMIN)
@@ -132,7 +132,7 @@ def changed(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Http
 def words(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What the form, as it is filled in, would come to: a part of its page."""
     form = ScheduleForm(request.POST, targets=targets_of(visit.who), initial={})
-    return shown(request, visit, "console/schedules/words.html", _foretold(request, visit, form))
+    return render_page(request, visit, "console/schedules/words.html", _foretold(request, visit, form))
 
 
 def zone_name(visit: PageContext) -> str:
@@ -150,7 +150,9 @@ def _show_form(
         "zones": sorted(zone_names()),
         **(_foretold(request, visit, form) if looks else {}),
     }
-    return shown(request, visit, "console/schedules/edit.html", context, form.status if form.errors else 200)
+    return render_page(
+        request, visit, "console/schedules/edit.html", context, form.status if form.errors else 200
+    )
 
 
 def _foretold(request: HttpRequest, visit: PageContext, form: ScheduleForm) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from console.page import (
     page,
     refusal_of,
     refuse_unsure,
-    shown,
+    render_page,
 )
 from console.usage import BudgetLine, budgets_of
 from tenants import clock
@@ -66,7 +66,9 @@ def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpRespon
         "budgets": _budgets(visit) if key == "budgets" else (),
     }
     status = form.status if form.errors else 201 if secret else 200
-    return shown(request, visit, "console/settings/collection.html", {**context, "tabs": tabs(key)}, status)
+    return render_page(
+        request, visit, "console/settings/collection.html", {**context, "tabs": tabs(key)}, status
+    )
 
 
 def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> Any:
@@ -96,7 +98,7 @@ def item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> H
         "version": present["version"], "log": _log(request, visit, address) if what.has_log else None, "tabs": tabs(key),
     }  # fmt: skip
     status = form.status if form.errors else 200
-    return shown(request, visit, "console/settings/item.html", context, status)
+    return render_page(request, visit, "console/settings/item.html", context, status)
 
 
 def _act(
@@ -464,7 +466,7 @@ def members(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "may_add": visit.who.is_platform_admin,
         "tabs": tabs("members"),
     }
-    return shown(request, visit, "console/settings/members.html", context)
+    return render_page(request, visit, "console/settings/members.html", context)
 
 
 def _add(request: HttpRequest, visit: PageContext) -> str:
@@ -530,7 +532,7 @@ def tokens(request: HttpRequest, visit: PageContext) -> HttpResponse:
         "tabs": tabs("tokens"),
     }
     status = 201 if made else 400 if form.errors else 200
-    return shown(request, visit, "console/settings/tokens.html", context, status)
+    return render_page(request, visit, "console/settings/tokens.html", context, status)
 
 
 def _make(visit: PageContext, form: TokenForm) -> Any:

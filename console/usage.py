@@ -13,7 +13,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.http import urlencode
 
-from console.page import PageContext, csv_of, page, shown
+from console.page import PageContext, csv_of, page, render_page
 from pipelines.models import PipelineRun
 from tenants import clock, money
 from tenants.context import tenant_scope
@@ -26,7 +26,7 @@ HEADS = ("runs", "input tokens", "output tokens", "cost in dollars", "tokens wit
 def show_usage(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The days that were asked for, by day, role and pipeline, and how the budgets stand."""
     wanted = UsageFilter.read(request.GET)
-    return shown(request, visit, "console/usage/usage.html", {"usage": usage(visit.tenant_id, wanted)})
+    return render_page(request, visit, "console/usage/usage.html", {"usage": usage(visit.tenant_id, wanted)})
 
 
 @page("usage")

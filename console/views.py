@@ -40,7 +40,7 @@ from console.inbox.query import View
 from console.inbox.snooze import choices, until
 from console.labels import in_words
 from console.overview import overview, pulse_of
-from console.page import ACTING, PageContext, acting, choose, id_or_404, page, remember_tenant, shown
+from console.page import ACTING, PageContext, acting, choose, id_or_404, page, remember_tenant, render_page
 from tenants import clock
 from tenants.api import event_stream
 from tenants.context import admin_scope
@@ -193,7 +193,7 @@ def _page(
         "choices": choices(clock.now(), zone) if opened and not visit.who.break_glass_id else (),
     }
     template = "inbox_refreshed" if parts_wanted(request) and not opened else "inbox"
-    return shown(request, visit, f"console/{template}.html", context)
+    return render_page(request, visit, f"console/{template}.html", context)
 
 
 def _view(request: HttpRequest, visit: PageContext) -> View:

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from activities import selectors
 from activities.leases import ALL, DRAINING
 from activities.models import ActivityRun, WorkerProcess
-from console.page import PageContext, page, shown
+from console.page import PageContext, page, render_page
 from tenants import clock
 from tenants.context import tenant_scope
 
@@ -22,7 +22,7 @@ from tenants.context import tenant_scope
 @page("workers")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Every process, with what it does for this tenant."""
-    return shown(request, visit, "console/workers/every.html", {"workers": workers(visit.tenant_id)})
+    return render_page(request, visit, "console/workers/every.html", {"workers": workers(visit.tenant_id)})
 
 
 # Worker processes as people look at them: those that are there, and those that were lost a while ago.

@@ -185,7 +185,7 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
             return self._create_many(request.data)
         (item,) = self._validated([request.data], single=True)
         (submitted,) = self._submitted([item])
-        shown = self.shown(Activity.objects.for_tenant(self.tenant_id).get(pk=submitted.id))
+        shown = self.show(Activity.objects.for_tenant(self.tenant_id).get(pk=submitted.id))
         if not submitted.created:
             return Response({**shown, "deduplicated": True})
         return Response(shown, status=201, headers={"Location": link_of(submitted.id)})
@@ -232,7 +232,7 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
     def _submitted(self, items: Sequence[NewActivity]) -> Sequence[Submitted]:
         return submit(items, actor=self.principal.actor)
 
-    def shown(self, found: Any, *, many: bool = False) -> Any:
+    def show(self, found: Any, *, many: bool = False) -> Any:
         reasons = wait_reasons.briefly(self.tenant_id, found if many else [found])
         return self.serializer_class(found, many=many, context={"waiting": reasons}).data
 

@@ -246,21 +246,21 @@ class NotificationChannelViewSet(VersionedResource):
         channel.save(force_insert=True)
         channel.refresh_from_db()
         secret = next(iter(backends.open_target(channel).secrets), None)
-        return self.created(channel, self._with_secret(channel, secret))
+        return self.answer_created(channel, self._with_secret(channel, secret))
 
     @change("Change a channel", ChangedChannelSerializer, NotificationChannelSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out is emptied, but for the target. A webhook keeps its secret."""
-        channel = self.locked()
+        channel = self.lock_row()
         self._refuse_taken(self.body["name"], but=channel)
         self._put(channel)
         self._save(channel)
-        return Response(self.shown(channel))
+        return Response(self.show(channel))
 
     @removal("Remove a channel")
     def destroy(self, request: Request, pk: UUID) -> Response:
         """What is still on its way there is not sent any more."""
-        self.locked().delete()
+        self.lock_row().delete()
         return Response(status=204)
 
     @posting(
@@ -282,7 +282,7 @@ class NotificationChannelViewSet(VersionedResource):
     def renew_secret(self, request: Request, pk: UUID) -> Response:
         """Messages are signed with the one before as well, until the next renewal."""
         read(EmptySerializer, request.data)
-        channel = self.locked()
+        channel = self.lock_row()
         if channel.kind != ChannelKind.WEBHOOK:
             raise NotWebhook(f"{channel.name} is no webhook, and nothing is signed for it.")
         try:
@@ -322,7 +322,7 @@ class NotificationChannelViewSet(VersionedResource):
         channel.save()
 
     def _with_secret(self, channel: NotificationChannel, secret: str | None) -> dict[str, Any]:
-        return {**self.shown(channel), "secret": secret}
+        return {**self.show(channel), "secret": secret}
 
 
 # Why a notification channel is not made, changed or tried.

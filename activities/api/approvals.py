@@ -181,8 +181,8 @@ class ApprovalViewSet(Versioned, ListResource):
         "withdraw": Role.REVIEWER,
     }
 
-    def shown(self, found: Any, *, many: bool = False) -> Any:
-        return super().shown(questions(self.tenant_id, found) if many else found, many=many)
+    def show(self, found: Any, *, many: bool = False) -> Any:
+        return super().show(questions(self.tenant_id, found) if many else found, many=many)
 
     @operation("One approval", answer=ApprovalItemSerializer, refusals=(404,))
     def retrieve(self, request: Request, pk: UUID) -> Response:

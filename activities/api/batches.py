@@ -84,7 +84,7 @@ class BatchViewSet(Resource):
     scope = "queues"
     required_role: ClassVar[dict[str, Role]] = {"list": Role.OPERATOR, "retrieve": Role.OPERATOR}
 
-    def shown(self, found: Any, *, many: bool = False) -> Any:
+    def show(self, found: Any, *, many: bool = False) -> Any:
         """With how many of their items are in which state, all in one query."""
         batches = {batch.pk: batch for batch in (found if many else [found])}
         items = BatchItem.objects.for_tenant(self.tenant_id).filter(batch_id__in=batches)
@@ -94,7 +94,7 @@ class BatchViewSet(Resource):
             items.order_by().values_list("batch_id", "state").annotate(Count("id"))
         ):
             batches[batch_id].counted[state] = number
-        return super().shown(found, many=many)
+        return super().show(found, many=many)
 
 
 @described(many="Work that waits for a batch or did, newest first")

@@ -162,7 +162,7 @@ class DecisionActions:
     tenant_id: UUID
     principal: Any
     get_object: Callable[[], Activity]
-    shown: Callable[..., Any]
+    show: Callable[..., Any]
 
     def _unchanged(self, pk: UUID) -> UUID:
         """The id, after `If-Match` was found true of the activity, which is locked from then on."""
@@ -174,7 +174,7 @@ class DecisionActions:
     def _decide(self, decision: str, pk: UUID, kind: type[StrictSerializer]) -> Response:
         body = read(kind, self.request.data)
         decided = decide(self.tenant_id, self._unchanged(pk), decision, by=self.principal, body=body)
-        return Response(self.shown(decided))
+        return Response(self.show(decided))
 
     @command("Approve what waits behind a gate", ApprovalSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
@@ -194,7 +194,7 @@ class DecisionActions:
     def start(self, request: Request, pk: UUID) -> Response:
         read(EmptySerializer, request.data)
         return Response(
-            self.shown(human_work.take_up(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
+            self.show(human_work.take_up(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
         )
 
     @command("Complete a person's task", CompletionSerializer, ActivitySerializer)
@@ -213,7 +213,7 @@ class DecisionActions:
                 note=body.get("note", ""),
             ),
         )
-        return Response(self.shown(completed))
+        return Response(self.show(completed))
 
     @command("Say that a blocker is removed", ResolutionSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
@@ -225,7 +225,7 @@ class DecisionActions:
             self.tenant_id,
             lambda: suspension.resolve_blocker(self.tenant_id, pk, actor=self.principal.actor, note=note),
         )
-        return Response(self.shown(resolved))
+        return Response(self.show(resolved))
 
     @command("Answer a review that an agent asked for", ReviewSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
@@ -238,5 +238,5 @@ class DecisionActions:
             body={"notes": body.get("feedback", ""), "chosen_option": body.get("chosen_option")},
         )  # fmt: skip
         return Response(
-            self.shown(answered if item == pk else Activity.objects.for_tenant(self.tenant_id).get(pk=pk))
+            self.show(answered if item == pk else Activity.objects.for_tenant(self.tenant_id).get(pk=pk))
         )

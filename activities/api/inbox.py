@@ -90,7 +90,7 @@ class InboxViewSet(ListResource):
     def get_queryset(self) -> QuerySet[Any]:
         return super().get_queryset().filter(selectors.OPEN_FOR_PEOPLE).select_related("parent")
 
-    def shown(self, found: Any, *, many: bool = False) -> Any:
+    def show(self, found: Any, *, many: bool = False) -> Any:
         reasons = wait_reasons.briefly(self.tenant_id, found)
         return InboxItemSerializer(found, many=many, context={"waiting": reasons}).data
 

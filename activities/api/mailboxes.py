@@ -277,7 +277,7 @@ class MailboxPart(TenantView):
             raise NotFound("mailbox", key)
         return found
 
-    def shown(self, found: Iterable[Mailbox]) -> list[dict[str, Any]]:
+    def show(self, found: Iterable[Mailbox]) -> list[dict[str, Any]]:
         found, now = list(found), clock.now()
         figures = producer.figures(self.tenant_id, found)
         return [_show_mailbox(mailbox, figures[mailbox.pk], now) for mailbox in found]
@@ -306,7 +306,7 @@ class MailboxList(ViewSetMixin, MailboxPart):
     @operation("Mailboxes, newest first", answer=MailboxSerializer(many=True), refusals=(400,))
     def list(self, request: Request) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(self.shown(page))
+        return self.get_paginated_response(self.show(page))
 
 
 class MailboxDetail(DigestEtag, MailboxPart):
@@ -317,7 +317,7 @@ class MailboxDetail(DigestEtag, MailboxPart):
     def get(self, request: Request, key: str) -> Response:
         found = self.mailbox(key)
         consumers = producer.consumers_of(self.tenant_id, found)
-        return Response(OneMailboxSerializer({**self.shown([found])[0], "consumers": consumers}).data)
+        return Response(OneMailboxSerializer({**self.show([found])[0], "consumers": consumers}).data)
 
 
 class ItemFilter(StrictFilterSet):

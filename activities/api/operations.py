@@ -81,7 +81,7 @@ class OperationActions:
 
     tenant_id: UUID
     principal: Any
-    shown: Callable[..., Any]
+    show: Callable[..., Any]
     _unchanged: Callable[[UUID], UUID]
 
     @command("Cancel an activity", ReasonSerializer, ActivitySerializer)
@@ -91,7 +91,7 @@ class OperationActions:
         reason = read(ReasonSerializer, request.data).get("reason", "")
         self._refuse_gate(self._unchanged(pk))
         return Response(
-            self.shown(cancellation.cancel(self.tenant_id, pk, actor=self.principal.actor, reason=reason))
+            self.show(cancellation.cancel(self.tenant_id, pk, actor=self.principal.actor, reason=reason))
         )
 
     @command("Try a failed activity again", EmptySerializer, ActivitySerializer)
@@ -100,7 +100,7 @@ class OperationActions:
         """For the reason that it ran for last, with all its attempts. Its pipeline run goes on."""
         read(EmptySerializer, request.data)
         return Response(
-            self.shown(cancellation.retry(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
+            self.show(cancellation.retry(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
         )
 
     @command("Hand an activity to somebody else", ReassignmentSerializer, ActivitySerializer, status=201)
@@ -112,7 +112,7 @@ class OperationActions:
             self.tenant_id, self._unchanged(pk), actor=self.principal.actor, reason=body["reason"],
             agent_role=body.get("agent_role"), human_role=body.get("human_role"),
         )  # fmt: skip
-        return Response(self.shown(heir), status=201, headers={"Location": link_of(heir.pk)})
+        return Response(self.show(heir), status=201, headers={"Location": link_of(heir.pk)})
 
     @change(
         "Change when an activity has its turn",
@@ -126,7 +126,7 @@ class OperationActions:
         changed = rescheduling.reschedule(
             self.tenant_id, self._unchanged(pk), wanted, actor=self.principal.actor
         )
-        return Response(self.shown(changed))
+        return Response(self.show(changed))
 
     def _refuse_gate(self, pk: UUID) -> None:
         # Without its gate, what waits could be neither approved nor rejected any more.

@@ -175,6 +175,6 @@ class WorkerList(ListResource):
     def get_queryset(self) -> QuerySet[Any]:
         return selectors.live_workers()
 
-    def shown(self, found: Any, *, many: bool = False) -> Any:
+    def show(self, found: Any, *, many: bool = False) -> Any:
         runs = selectors.runs_of_workers(self.tenant_id, found)
         return WorkerSerializer(found, many=many, context={"runs": runs}).data

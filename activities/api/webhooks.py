@@ -138,24 +138,24 @@ class WebhookViewSet(VersionedResource):
         secret = webhooks.renew_secret(webhook)
         webhook.save(force_insert=True)
         webhook.refresh_from_db()
-        return self.created(webhook, _with_secret(webhook, secret))
+        return self.answer_created(webhook, _with_secret(webhook, secret))
 
     @change("Change a webhook", WebhookBodySerializer, WebhookSerializer)
     def update(self, request: Request, pk: UUID) -> Response:
         """It keeps its secret. Changing one that the system has switched off switches it on, unless `enabled` is false."""
-        if self.unlocked_rows().filter(pk=pk, enabled=False).exists():
+        if self.rows_to_lock().filter(pk=pk, enabled=False).exists():
             self._begin_now()
-        webhook = self.locked()
+        webhook = self.lock_row()
         self._put(webhook)
         webhook.off_reason, webhook.failures = "", 0
         webhook.failing_since = webhook.paused_until = None
         self._save(webhook)
-        return Response(self.shown(webhook))
+        return Response(self.show(webhook))
 
     @removal("Remove a webhook")
     def destroy(self, request: Request, pk: UUID) -> Response:
         """What is still on its way there is not sent any more, and the log of its deliveries goes with it."""
-        self.locked().delete()
+        self.lock_row().delete()
         return Response(status=204)
 
     @command("Give a webhook a new secret", EmptySerializer, WebhookWithSecretSerializer)
@@ -163,7 +163,7 @@ class WebhookViewSet(VersionedResource):
     def rotate(self, request: Request, pk: UUID) -> Response:
         """The one before signs as well for 24 hours."""
         read(EmptySerializer, request.data)
-        webhook = self.locked()
+        webhook = self.lock_row()
         secret = webhooks.renew_secret(webhook)
         self._save(webhook)
         return Response(_with_secret(webhook, secret))

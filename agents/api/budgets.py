@@ -157,7 +157,7 @@ class BudgetViewSet(VersionedResource):
         """In force within two seconds. What its period has seen already counts; a total counts everything ever spent."""
         budget = money.create_budget(self.tenant_id, _fields(read(BudgetBodySerializer, request.data)))
         configuration.forget()
-        return self.created(budget)
+        return self.answer_created(budget)
 
     @change("Change a budget", BudgetBodySerializer, BudgetSerializer)
     def update(self, request: Request, pk: UUID) -> Response:
@@ -170,7 +170,7 @@ class BudgetViewSet(VersionedResource):
             self._found(pk), {_COLUMNS.get(name, name): fields[_COLUMNS.get(name, name)] for name in given}
         )
         changes = {name: value for name, value in fields.items() if name not in money.SCOPE}
-        return Response(self.shown(money.change_budget(self.tenant_id, pk, changes)))
+        return Response(self.show(money.change_budget(self.tenant_id, pk, changes)))
 
     @removal("Remove a budget")
     def destroy(self, request: Request, pk: UUID) -> Response:

@@ -277,12 +277,12 @@ class AgentViewSet(VersionedResource):
         if Agent.objects.filter(role=agent.role).exists():
             raise AlreadyExists("agent", agent.role, "PUT or PATCH changes it")
         self._write(agent, {**defaults(), **body}, body.get("auth"))
-        return self.created(agent, self._shown(agent.role).data)
+        return self.answer_created(agent, self._shown(agent.role).data)
 
     @change("Replace a role", AgentBodySerializer, PlatformAgentSerializer)
     def update(self, request: Request, role: str) -> Response:
         """What is left out has its default again, credentials included. In force within two seconds."""
-        agent = self.locked()
+        agent = self.lock_row()
         body = read(AgentBodySerializer, request.data)
         self._write(agent, {**defaults(), **body}, body.get("auth"))
         return self._shown(role)
@@ -290,7 +290,7 @@ class AgentViewSet(VersionedResource):
     @change("Change a role", AgentChangeSerializer, PlatformAgentSerializer)
     def partial_update(self, request: Request, role: str) -> Response:
         """What is left out stays. Switching off what is needed is done, and answered with `warnings`."""
-        agent = self.locked()
+        agent = self.lock_row()
         body = read(AgentChangeSerializer, request.data)
         given: Any = request.data
         emptied = {name for name, value in given.items() if value is None}
@@ -323,13 +323,13 @@ class AgentViewSet(VersionedResource):
     def check(self, request: Request, role: str) -> Response:
         """A worker does it within seconds; `health` and `health_checked_at` then say what came of it."""
         read(NothingSerializer, request.data)
-        self.locked()
+        self.lock_row()
         health.ask(role)
         answer = self._shown(role)
         answer.status_code = 202
         return answer
 
-    def unlocked_rows(self) -> Any:
+    def rows_to_lock(self) -> Any:
         return Agent.objects  # which belong to no tenant
 
     def _write(self, agent: Agent, members: Mapping[str, Any], auth: Any) -> None:
@@ -355,9 +355,9 @@ class AgentViewSet(VersionedResource):
         agent = AgentViewSet.get_queryset(self).filter(role=role).first()
         if agent is None:
             raise NotFound
-        return Response(self.shown(agent))
+        return Response(self.show(agent))
 
-    def shown(self, found: Any, *, many: bool = False) -> Any:
+    def show(self, found: Any, *, many: bool = False) -> Any:
         kind = PlatformAgentSerializer if self.principal.is_platform_admin else AgentSerializer
         return kind(found, many=many).data
 

@@ -138,12 +138,12 @@ class SkillViewSet(VersionedResource):
         if not made:
             raise AlreadyExists("skill", body["key"])
         skill.refresh_from_db()
-        return self.created(skill)
+        return self.answer_created(skill)
 
     @change("Change a skill", SkillBodySerializer, SkillSerializer)
     def update(self, request: Request, key: str) -> Response:
         """What is left out is emptied. Putting what is there already changes nothing, and no version."""
-        skill = self.locked()
+        skill = self.lock_row()
         body = read(SkillBodySerializer, request.data)
         empty = Skill()
         changed = {
@@ -155,10 +155,10 @@ class SkillViewSet(VersionedResource):
             rows = Skill.objects.for_tenant(self.tenant_id).filter(pk=skill.pk)
             rows.update(**changed, version=skill.version + 1, updated_at=Now())
             skill.refresh_from_db()
-        return Response(self.shown(skill))
+        return Response(self.show(skill))
 
     @removal("Delete a skill")
     def destroy(self, request: Request, key: str) -> Response:
         """Agents at work keep what they have been told. To be able to go back, switch it off instead."""
-        self.locked().delete()
+        self.lock_row().delete()
         return Response(status=204)

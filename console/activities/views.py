@@ -25,7 +25,7 @@ from console.activities.query_language import QueryError
 from console.inbox.items import Refused
 from console.inbox.listing import parts_wanted
 from console.internal_api import ApiForm, JsonField, Reply, call_api
-from console.page import ACTING, LOOKING, PageContext, done, page, refusal_of, shown
+from console.page import ACTING, LOOKING, PageContext, done, page, refusal_of, render_page
 from tenants.models import Role
 from tenants.principals import Principal
 
@@ -37,7 +37,9 @@ def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What a query finds, newest first."""
     found = listing(visit.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
     context = {"listing": found, "may_operate": _may_operate(visit)}
-    return shown(request, visit, "console/activities/list.html", context, status=400 if found.error else 200)
+    return render_page(
+        request, visit, "console/activities/list.html", context, status=400 if found.error else 200
+    )
 
 
 @page("activities", (*LOOKING, *ACTING), least=Role.OPERATOR)
@@ -48,7 +50,7 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
         address = reverse("console:activity", args=[reply.data["id"]])
         return done(request, visit, address, "It was submitted.")
     status = form.status if form.errors else 200
-    return shown(request, visit, "console/activities/new.html", {"form": form}, status)
+    return render_page(request, visit, "console/activities/new.html", {"form": form}, status)
 
 
 def _act(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
@@ -70,7 +72,7 @@ def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResp
         "activity": found.activity,
         "roles": roles() if "reassign" in found.actions else (),
     }
-    return shown(request, visit, "console/activities/one.html", context)
+    return render_page(request, visit, "console/activities/one.html", context)
 
 
 def _run_alone(
@@ -80,7 +82,7 @@ def _run_alone(
     activity, run = watched(visit.tenant_id, activity_id)
     log = tail_of(visit.tenant_id, run.run) if with_log and run is not None else None
     context = {"activity": activity, "watched": run, "log": log}
-    return shown(request, visit, "console/activities/running.html", context)
+    return render_page(request, visit, "console/activities/running.html", context)
 
 
 @page("activities")
@@ -89,14 +91,14 @@ def whole_log(request: HttpRequest, visit: PageContext, activity_id: UUID, run_i
     after = request.GET.get("after", "")
     number = int(after) if after.isascii() and after.isdecimal() and len(after) < LONGEST_NUMBER else 0
     activity, log = log_of(visit.tenant_id, activity_id, run_id, number)
-    return shown(request, visit, "console/activities/log.html", {"activity": activity, "log": log})
+    return render_page(request, visit, "console/activities/log.html", {"activity": activity, "log": log})
 
 
 @page("activities")
 def both_texts(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
     """What its agent was told and what it made of it."""
     found = texts(visit.tenant_id, activity_id, request.GET.get("run", ""))
-    return shown(
+    return render_page(
         request, visit, "console/activities/texts.html", {"texts": found, "activity": found.activity}
     )
 
@@ -121,7 +123,7 @@ def many(request: HttpRequest, visit: PageContext) -> HttpResponse:
         }
     except (QueryError, NotAsked):
         return _back_to_the_error(visit, query)
-    return shown(request, visit, "console/activities/many.html", context, status=status)
+    return render_page(request, visit, "console/activities/many.html", context, status=status)
 
 
 @page("activities")
@@ -131,7 +133,7 @@ def job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
     if progress is None:
         raise Http404
     context = {"progress": progress, "job": progress.job, "may_operate": _may_operate(visit)}
-    return shown(request, visit, "console/activities/job.html", context)
+    return render_page(request, visit, "console/activities/job.html", context)
 
 
 @page("activities", ACTING)

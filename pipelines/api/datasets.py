@@ -195,7 +195,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
         """Rows of the source `cache` are gone after a while; those of `api` and `file` are read where they are."""
         body = read(NewDatasetSerializer, request.data)
         made = datasets.create(self.tenant_id, Declaration(**body, location_error=self.location_error))
-        return self.created(made)
+        return self.answer_created(made)
 
     @change("Change a dataset", DatasetBodySerializer, DatasetSerializer, refusals=(404, 409))
     def update(self, request: Request, name: str) -> Response:
@@ -230,7 +230,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
 
     def _changed(self, dataset: Dataset, body: dict[str, Any]) -> Response:
         changed = datasets.change(self.tenant_id, dataset.pk, **body, location_error=self.location_error)
-        return Response(self.shown(changed))
+        return Response(self.show(changed))
 
 
 # Rows in the body of a request: as JSON, as CSV, or as a file of either in a form.

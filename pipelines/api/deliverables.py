@@ -308,7 +308,7 @@ class DeliverableViewSet(VersionedResource):
         made, is_new = deliverables.create(self.tenant_id, body)
         if not is_new:
             raise AlreadyExists("deliverable", body["key"])
-        return self.created(made)
+        return self.answer_created(made)
 
     @change("Change a deliverable", DeliverableBodySerializer, DeliverableSerializer)
     def update(self, request: Request, pk: UUID) -> Response:
@@ -316,7 +316,7 @@ class DeliverableViewSet(VersionedResource):
         self.get_object()
         body = read(DeliverableBodySerializer, request.data, tenant_id=self.tenant_id)
         values = {"description": "", "params": {}, "target": None, **body}
-        return Response(self.shown(deliverables.change(self.tenant_id, pk, values)))
+        return Response(self.show(deliverables.change(self.tenant_id, pk, values)))
 
     @removal("Delete a deliverable that never had a period", refusals=(404, 409, 412))
     def destroy(self, request: Request, pk: UUID) -> Response:

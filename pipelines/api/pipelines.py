@@ -311,7 +311,7 @@ class TemplateViewSet(DigestEtag, Resource):
         if not made:
             raise AlreadyExists("template", body["key"])
         template.refresh_from_db()
-        return self.created(template)
+        return self.answer_created(template)
 
     @change("Change a template", TemplateBodySerializer, TemplateSerializer)
     def update(self, request: Request, key: str) -> Response:
@@ -323,4 +323,4 @@ class TemplateViewSet(DigestEtag, Resource):
         for name in map(str, TemplateBodySerializer().fields):
             setattr(template, name, body.get(name, getattr(empty, name)))
         template.save()
-        return Response(self.shown(template))
+        return Response(self.show(template))

@@ -231,7 +231,7 @@ class ScheduleViewSet(Pausable, VersionedResource):
     def create(self, request: Request) -> Response:
         """Its first time is the first from now on. Only a one-time schedule whose time has passed is due at once."""
         made = editing.create(self.tenant_id, request.data, actor=self.principal.actor)
-        return self.created(made)
+        return self.answer_created(made)
 
     @change("Replace a schedule", ScheduleBodySerializer, ScheduleSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:

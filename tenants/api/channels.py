@@ -84,12 +84,12 @@ class ChannelViewSet(VersionedResource):
         body = read(ChannelBodySerializer, request.data)
         self._refuse_taken(body)
         channel = Channel.objects.create(tenant_id=self.tenant_id, **body)
-        return self.created(channel, self._shown(channel.pk).data)
+        return self.answer_created(channel, self._shown(channel.pk).data)
 
     @change("Change a channel", ChannelBodySerializer, ChannelSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out is emptied. A channel that has expired stays so until it is reactivated."""
-        channel = self.locked()
+        channel = self.lock_row()
         body = read(ChannelBodySerializer, request.data)
         self._refuse_taken(body, but=channel)
         own = Channel.objects.for_tenant(self.tenant_id).filter(pk=pk)
@@ -98,7 +98,7 @@ class ChannelViewSet(VersionedResource):
 
     @removal("Remove a channel")
     def destroy(self, request: Request, pk: UUID) -> Response:
-        self.locked().delete()
+        self.lock_row().delete()
         return Response(status=204)
 
     @command("Say that a channel opens nothing any more", NothingSerializer, ChannelSerializer)
@@ -106,7 +106,7 @@ class ChannelViewSet(VersionedResource):
     def expire(self, request: Request, pk: UUID) -> Response:
         """Raises an alert, once. A channel that has expired or is disabled stays as it is."""
         read(NothingSerializer, request.data)
-        self.locked()
+        self.lock_row()
         channels.expire(self.tenant_id, pk)
         return self._shown(pk)
 
@@ -115,7 +115,7 @@ class ChannelViewSet(VersionedResource):
     def reactivate(self, request: Request, pk: UUID) -> Response:
         """Without `expires_at`, an earlier expiry that is over is forgotten."""
         body = read(ReactivationSerializer, request.data)
-        self.locked()
+        self.lock_row()
         channels.reactivate(self.tenant_id, pk, expires_at=body.get("expires_at"))
         return self._shown(pk)
 
@@ -123,7 +123,7 @@ class ChannelViewSet(VersionedResource):
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, pk: UUID) -> Response:
         read(NothingSerializer, request.data)
-        self.locked()
+        self.lock_row()
         channels.disable(self.tenant_id, pk)
         return self._shown(pk)
 

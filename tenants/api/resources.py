@@ -33,9 +33,9 @@ class ListResource(TenantViewSet):
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(self.shown(page, many=True))
+        return self.get_paginated_response(self.show(page, many=True))
 
-    def shown(self, found: Any, *, many: bool = False) -> Any:
+    def show(self, found: Any, *, many: bool = False) -> Any:
         """A row as the API shows it, or many as its list does."""
         kind = (self.list_serializer_class if many else None) or self.get_serializer_class()
         return kind(found, many=many).data
@@ -47,31 +47,31 @@ class Resource(ListResource):
     address: ClassVar[str] = ""
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return Response(self.shown(self.get_object()))
+        return Response(self.show(self.get_object()))
 
-    def created(self, row: Any, data: Any = None) -> Response:
+    def answer_created(self, row: Any, data: Any = None) -> Response:
         """201, with the row as shown (or `data`), and where it is from now on."""
         place = f"{self.address}{getattr(row, self.lookup_field)}/"
-        return Response(self.shown(row) if data is None else data, status=201, headers={"Location": place})
+        return Response(self.show(row) if data is None else data, status=201, headers={"Location": place})
 
 
 class VersionedResource(Versioned, Resource):
     """Rows that count their changes, so that a change with `If-Match` is refused when somebody else came first."""
 
-    def locked(self) -> Any:
+    def lock_row(self) -> Any:
         """The row that the address names, locked to the end of the transaction.
 
         Raises `NotFound`, or `PreconditionFailed` when the row is not as the caller's If-Match says.
         """
         key = self.kwargs[self.lookup_url_kwarg or self.lookup_field]
-        rows = self.unlocked_rows().select_for_update()
+        rows = self.rows_to_lock().select_for_update()
         row = rows.filter(**{self.lookup_field: key}).first()
         if row is None:
             raise NotFound
         self.check_if_match(getattr(row, self.version_field))
         return row
 
-    def unlocked_rows(self) -> Any:
+    def rows_to_lock(self) -> Any:
         """The caller's rows as they are stored: without what `get_queryset` reads beside them."""
         rows: Any = type(self).queryset
         return rows.for_tenant(self.tenant_id)
