@@ -209,9 +209,10 @@ def test_every_ordering_that_a_list_offers_pages_through_all_rows_once(world: Kn
         names = re.search(r"One or more of ([\w, ]+), sep", orderings[0]["description"])
         assert names, address
         total = len(client.get(place).json()["results"])
+        size = max(1, total // 4)
         for name in names[1].split(", "):
             for sign in ("", "-"):
-                rows, following = [], f"{place}?ordering={sign}{name}&limit=1"
+                rows, following = [], f"{place}?ordering={sign}{name}&limit={size}"
                 while following and len(rows) <= total:
                     page = client.get(following).json()
                     rows += [str(row) for row in page["results"]]
@@ -261,16 +262,13 @@ def _shifted(client: Any, kind: str) -> str:
     seen = marks(page)
     number = 3
     while page["next"]:
-        make(number)
-        number += 1
+        if number < 10:  # or a list that shows new rows last never ends
+            make(number)
+            number += 1
         page = client.get(page["next"]).json()
         seen += marks(page)
-        if number > 20:
-            page = client.get(f"{page['next']}").json() if page["next"] else page
-        if len(seen) > 60:
-            break
 
     if len(seen) != len(set(seen)):
         return f"twice: {sorted(each for each in set(seen) if seen.count(each) > 1)}"
     missing = set(before) - set(seen)
-    return f"never: {sorted(missing)}" if missing and len(seen) <= 60 else ""
+    return f"never: {sorted(missing)}" if missing else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,17 +64,11 @@ def found(built: World) -> Things:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The operations of the sweep stay in their order, also where tests are shuffled: what removes things comes last."""
+    """The sweep keeps its order, also where tests are shuffled: what removes things comes last."""
     places = [place for place, item in enumerate(items) if item.path.name == "test_sweep.py"]
-    turn = {operation.name: number for number, operation in enumerate(operations())} if places else {}
-    swept = sorted((items[place] for place in places), key=lambda item: _turn(item, turn))
-    for place, item in zip(places, swept, strict=True):
+    for place, item in zip(places, sorted((items[place] for place in places), key=_turn), strict=True):
         items[place] = item
 
 
-def _turn(item: Any, turn: dict[str, int]) -> tuple[str, int, int]:
-    return (
-        item.callspec.params["layers"],
-        item.function.__code__.co_firstlineno,
-        turn[item.callspec.params["operation"].name],
-    )
+def _turn(item: Any) -> tuple[str, int]:
+    return item.callspec.params["layers"], inspect.unwrap(item.function).__code__.co_firstlineno

@@ -7,7 +7,8 @@ bypasses row-level security, so that the filter does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ from django.db import connections
 
 from tenants.context import APP
 from tenants.models import Role, TenantQuerySet
+from tests.cases import Check, in_one_test
 from tests.integration.isolation import addresses, sending, world
 from tests.integration.isolation.addresses import NOWHERE_WORD, Things
 from tests.integration.isolation.conftest import Other
@@ -31,9 +33,22 @@ NOTHING_YET = {"no_transcript", "no_output", "no_input"}
 NOWHERE = "00000000-0000-7000-8000-00000000dead"
 
 
-def each(condition: Any = None) -> Any:
-    chosen = [operation for operation in operations() if condition is None or condition(operation)]
-    return pytest.mark.parametrize("operation", chosen, ids=lambda operation: operation.name)
+def each(condition: Callable[[Operation], Any] = lambda operation: True) -> Callable[[Check], Check]:
+    """The operations for which it holds, one after the other in one test, each named that fails. After each the other tenant has what
+    it had; with one layer alone that is looked at when all are over.
+    """
+    chosen = [operation for operation in operations() if condition(operation)]
+
+    def made(check: Check) -> Check:
+        @wraps(check)
+        def tried(operation: Operation, layers: str, other: Other, **rest: Any) -> None:
+            check(operation=operation, layers=layers, other=other, **rest)
+            if operation.method != "get" and layers == BOTH:
+                assert other.changed() == set()
+
+        return in_one_test("operation", chosen, ids=lambda operation: operation.name)(tried)
+
+    return made
 
 
 @pytest.fixture(scope="module", params=[BOTH, ROWS, QUERIES])
@@ -57,14 +72,6 @@ def mine(layers: str) -> World:
 @pytest.fixture(scope="module")
 def things(mine: World) -> Things:
     return found_of(mine)
-
-
-@pytest.fixture
-def theirs(layers: str, other: Other, things: Things, operation: Operation) -> Iterator[World]:
-    """The other tenant. When the test is over, it has what it had; with one layer alone that is looked at when all are over."""
-    yield other.world
-    if operation.method != "get" and layers == BOTH:
-        assert other.changed() == set()
 
 
 def callers(operation: Operation, mine: World, layers: str) -> dict[str, Any]:
@@ -121,8 +128,9 @@ def afresh(ask: Any) -> Any:
 
 @each(lambda each: each.parameters)
 def test_ids_of_another_tenant_in_the_address_lead_nowhere(
-    layers: str, operation: Operation, mine: World, theirs: World, things: Things, other: Other
+    layers: str, operation: Operation, mine: World, things: Things, other: Other
 ) -> None:
+    theirs = other.world
     body = operation.body(mine.word)
 
     for role, client in callers(operation, mine, layers).items():
@@ -139,8 +147,9 @@ def test_ids_of_another_tenant_in_the_address_lead_nowhere(
 
 @each(lambda each: each.method == "get")
 def test_filters_find_nothing_of_another_tenant(
-    layers: str, operation: Operation, mine: World, theirs: World, things: Things, other: Other
+    layers: str, operation: Operation, mine: World, things: Things, other: Other
 ) -> None:
+    theirs = other.world
     address = addresses.own(operation, things)
     client = mine.agent if operation.of_runs else mine.admin
 
@@ -172,8 +181,9 @@ def test_filters_find_nothing_of_another_tenant(
 
 @each(lambda each: each.content is not None)
 def test_bodies_that_name_what_belongs_to_another_tenant_reach_nothing(
-    layers: str, operation: Operation, mine: World, theirs: World, things: Things, other: Other
+    layers: str, operation: Operation, mine: World, things: Things, other: Other
 ) -> None:
+    theirs = other.world
     address, least = addresses.own(operation, things), operation.body(NOWHERE_WORD)
     client = mine.agent if operation.of_runs else mine.admin
 
@@ -196,8 +206,9 @@ def test_bodies_that_name_what_belongs_to_another_tenant_reach_nothing(
 
 @each()
 def test_without_an_id_nothing_of_another_tenant_is_shown(
-    layers: str, operation: Operation, mine: World, theirs: World, things: Things, other: Other
+    layers: str, operation: Operation, mine: World, things: Things, other: Other
 ) -> None:
+    theirs = other.world
     address, body = addresses.own(operation, things), operation.body(mine.word)
     reading = operation.method == "get"
 
