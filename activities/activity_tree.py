@@ -54,7 +54,7 @@ def lock(tenant_id: UUID, ids: Iterable[UUID | None]) -> dict[UUID, Activity]:
 
 
 def lock_with_parent(tenant_id: UUID, activity_id: UUID) -> Activity | None:
-    """Lock an activity and whoever may be woken by its end; None when there is no such activity."""
+    """Lock an activity and anyone who may be woken by its end; None when there is no such activity."""
     known = Activity.objects.for_tenant(tenant_id).only("id", "parent_id", "link_kind").filter(pk=activity_id)
     activity = known.first()
     if activity is None:

@@ -108,7 +108,7 @@ def tell_channel(
 
 
 def platform_channels() -> Iterator[Recipient]:
-    """The channels of whoever runs the platform, which hear of every tenant's alerts."""
+    """The channels of anyone who runs the platform, which hear of every tenant's alerts."""
     if settings.SLACK_WEBHOOK_URL:
         yield ChannelKind.SLACK.value, None, PLATFORM
     if settings.ALERT_EMAIL:

@@ -1,6 +1,6 @@
 """Background tasks: what the system has to do besides running agents, each on a queue of its own.
 
-The work is rows in PostgreSQL; a message only hints that there are some. Whoever gets one looks for itself, so a hint that is lost,
+The work is rows in PostgreSQL; a message only hints that there are some. Anyone who gets one looks for itself, so a hint that is lost,
 late or double changes nothing: while rows wait, the leader hints again. One statement asks for all background tasks together.
 """
 
@@ -34,7 +34,7 @@ class BackgroundTask:
 
     `task` is its name in messages: it outlives the code. `waiting` gives the rows, of all tenants, for which there is something to do,
     by an index; it is asked for once per process, so it takes the time from the database (`Now()`). Without it, Celery beat sends the
-    task. `keeps_result`: for work that is seldom and long, its results are kept for whoever runs the platform (Task results in the admin).
+    task. `keeps_result`: for work that is seldom and long, its results are kept for the operators (Task results in the admin).
     """
 
     name: str

@@ -4,14 +4,14 @@
     drop_oldest   the oldest work that nobody waits for makes room
     evict_lowest  the newest of the least urgent does, for work that is more urgent than that
 
-Every submission passes here (`submission.submit`). Whoever cannot be refused asks first how much is `admitted`, and keeps the rest: the
+Every submission passes here (`submission.submit`). Anyone who cannot be refused asks first how much is `admitted`, and keeps the rest: the
 jobs of a schedule, the steps of a pipeline run that is under way. What was accepted before and comes back (a retry, a revision, what is
 handed back) is counted and never refused.
 
 Only background work (band 20) that was never started and that no person waits for is ever given up; sheddable.sql says exactly which.
 Where there is not enough of it, the submission is refused.
 
-A bound of up to `EXACT_BELOW` holds exactly, over all processes: whoever comes near it counts under a lock, so two submissions at the brim
+A bound of up to `EXACT_BELOW` holds exactly, over all processes: those who come near it count under a lock, so two submissions at the brim
 follow one another. Beyond, the count is taken at most every few seconds per process, every half minute while it is below half of the
 bound, and what this process accepts in between is added.
 """
@@ -122,7 +122,7 @@ def make_room(tenant_id: UUID, newcomers: Iterable[Newcomer]) -> None:
 
 
 def admitted(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> int:
-    """How many of these groups may wait, from the first on. For whoever keeps the others and comes again. Otherwise as `entering`."""
+    """How many of these groups may wait, from the first on. For anyone who keeps the others and comes again. Otherwise as `entering`."""
     for number, enters in enumerate(entering(tenant_id, groups)):
         if not enters:
             return number
@@ -171,7 +171,7 @@ def _read_counts(tenant_id: UUID, wanted: Mapping[str, Sequence[int]]) -> Counte
 
 
 def _measure(tenant_id: UUID, role: str, more: int, waiting: Counter[str]) -> None:
-    """Count anew, under the lock, what is so near its bound that the count must be exact."""
+    """Count again, under the lock, what is so near its bound that the count must be exact."""
     policy = policy_of(tenant_id, role)
     if policy.max_waiting > EXACT_BELOW and waiting[role] + more <= policy.max_waiting - NEAR:
         return

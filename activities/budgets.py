@@ -222,7 +222,7 @@ def waits_of(tenant_id: UUID, activity_ids: Sequence[UUID]) -> dict[UUID, Budget
 
 
 def waiting() -> QuerySet[Any]:
-    """Budgets that have something to do: work to release, or figures to count anew."""
+    """Budgets that have something to do: work to release, or figures to count again."""
     return money.waited_for() | money.to_recount()
 
 
@@ -233,7 +233,7 @@ def leftovers() -> QuerySet[Any]:
 
 
 def release_where_room() -> int:
-    """Count anew what is to be counted, and release what may go on; returns how many activities. Any number may do it at once."""
+    """Count again what is to be counted, and release what may go on; returns how many activities. Any number may do it at once."""
     with system_scope():
         recounts = list(money.to_recount().values_list("tenant_id", "pk")[:AT_ONCE])
     for tenant_id, budget_id in recounts:
@@ -270,7 +270,7 @@ def release(tenant_id: UUID, budget_id: UUID) -> int:
 def _note_who_is_left(tenant_id: UUID, budget_id: UUID) -> None:
     with tenant_scope(tenant_id):
         budget = Budget.objects.for_tenant(tenant_id).filter(pk=budget_id)
-        # Locked before looking: whoever begins to wait now waits for this first, and then says so itself.
+        # Locked before looking: anyone who begins to wait now waits for this first, and then says so itself.
         if budget.select_for_update().first() is None:
             return
         left = BudgetWait.objects.for_tenant(tenant_id).filter(budget_id=budget_id)

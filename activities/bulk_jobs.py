@@ -121,7 +121,7 @@ def refuse_unknown(tenant_id: UUID, job_id: UUID) -> None:
 
 # Working: portions of bulk jobs, one transaction each, until nothing waits or the time is up.
 #
-# The row of the job is locked for the portion, so of two workers one deals with it and the other goes on to the next job. Whoever dies
+# The row of the job is locked for the portion, so of two workers one deals with it and the other goes on to the next job. Anyone who dies
 # loses the portion's transaction with everything in it.
 
 

@@ -116,7 +116,7 @@ def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str, run_status: str) 
 
 
 def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
-    """Start a failed activity anew, for the reasons that it ran for last, with all its attempts.
+    """Start a failed activity again, for the reasons that it ran for last, with all its attempts.
 
     Raises `TransitionRefused`, `NotFound`.
     """

@@ -1,6 +1,6 @@
 """Dead letters: people are told of work that failed for good, once, and set it going again or give it up, one by one or all alike.
 
-The failure itself is recorded by `dead_letter_records`. What follows from it is done here, apart from the failure: whoever dies
+The failure itself is recorded by `dead_letter_records`. What follows from it is done here, apart from the failure: anyone who dies
 half-way has done nothing, and everything may be done twice.
 """
 
@@ -53,7 +53,7 @@ def activities_of_letters(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock
     if lock:
         rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=ids).order_by("pk")
         list(rows.select_for_update().values_list("pk"))
-        # Asked again: whoever held the locks before may have dealt with some of them.
+        # Asked again: anyone who held the locks before may have dealt with some of them.
         again = failed.filter(activity_id__in=ids).values_list("activity_id", flat=True)
         ids = [found for found in again if found is not None]
     return ids
@@ -72,7 +72,7 @@ def items_of_letters(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: boo
 
 
 def without_twins(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
-    """Those that can be live again. Of activities with one dedup key at most one is, and the same work may have been submitted anew or
+    """Those that can be live again. Of activities with one dedup key at most one is, and the same work may have been submitted again or
     have failed twice."""
     rows = Activity.objects.for_tenant(tenant_id)
     keys = dict(rows.filter(pk__in=ids, dedup_key__isnull=False).values_list("pk", "dedup_key"))

@@ -26,7 +26,7 @@ class Later:
 class DecisionRules:
     """`on_timeout` is approve, reject, escalate or None: the question just stays open. `quorum` of `voters` must agree.
 
-    Without `self_approval` whoever asked, `asked_by`, has no say in the answer.
+    Without `self_approval` anyone who asked, `asked_by`, has no say in the answer.
     """
 
     due_seconds: float | None = None
@@ -71,7 +71,7 @@ class DecisionRules:
 
     @property
     def needs_people(self) -> bool:
-        """Whether it matters which person decides: each has one vote, or whoever asked has none, in whatever form they come."""
+        """Whether it matters which person decides: each has one vote, or anyone who asked has none, in whatever form they come."""
         return self.is_voted_on or (not self.self_approval and self.asked_by.startswith(("user:", "token:")))
 
     def due_at(self, asked_at: datetime) -> datetime | None:

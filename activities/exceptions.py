@@ -158,7 +158,7 @@ class MailboxError(ActivityError):
 
 
 class OtherConsumer(MailboxError):
-    """A mailbox is consumed in one way: by the agent that it names, or by whoever takes from it."""
+    """A mailbox is consumed in one way: by the agent that it names, or by anyone who takes from it."""
 
     code = "other_consumer"
 

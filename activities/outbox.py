@@ -110,7 +110,7 @@ def add(
 
 
 def record_again(moved: Sequence[Any], *, cause: str, due: Sequence[datetime] = ()) -> None:
-    """Record for each activity, `created` anew, the wakes that its failure consumed: an agent hears again all that it has not acted on.
+    """Record for each activity, `created` again, the wakes that its failure consumed: an agent hears again all that it has not acted on.
 
     With `due` the promoter offers each at the time in the same place, else they are offered after the commit. Those that an open
     question holds wait for its answer, and none starts before its date. Must run inside `tenant_scope`.

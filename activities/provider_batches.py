@@ -278,7 +278,7 @@ def _bind(tenant_id: UUID, provider: str, model: str) -> bool:
         lane = BatchItem.objects.for_tenant(tenant_id).filter(
             provider=provider, model=model, state=ItemState.COLLECTED
         )
-        # Locked in the order of their ids: whoever gathers at the same time waits, and finds them bound.
+        # Locked in the order of their ids: anyone who gathers at the same time waits, and finds them bound.
         found = list(lane.order_by("id").select_for_update().only("id", "bytes", "agent_role")[: _size()])
         if not found:
             return False
@@ -467,7 +467,7 @@ def _record_sending(batch: ProviderBatch, external_id: str) -> None:
 
 # Collecting: a batch that was sent is looked at, and its answers are taken in once it has ended.
 #
-# Who dies half-way leaves open items, which whoever looks next takes in; those that were answered take no second answer.
+# Who dies half-way leaves open items, which anyone who looks next takes in; those that were answered take no second answer.
 
 
 RENEWED_EVERY = 100  # answers
@@ -519,7 +519,7 @@ def _look_for_another(batch: ProviderBatch) -> None:
 
 # Tending: every batch that is due takes its next step.
 #
-# Whoever tends a batch puts its next look off by a lease first; when they die, somebody else goes on after that.
+# Anyone who tends a batch puts its next look off by a lease first; when they die, somebody else goes on after that.
 
 
 PAGE = 100

@@ -24,7 +24,7 @@ from . import activity_tree, cancellation, suspension, transitions
 
 TOOL = "reassign_task"
 
-#: Whoever is asked one of these answers it, or somebody who is asked by its own escalation.
+#: Anyone who is asked one of these answers it, or somebody who is asked by its own escalation.
 _NEVER = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.ESCALATION)
 
 
@@ -45,7 +45,7 @@ def reassign(
 
 def _refuse_question(activity: Activity, agent_role: str | None) -> None:
     if activity.link_kind in _NEVER:
-        why = f"is a {activity.link_kind}: whoever is asked answers it"
+        why = f"is a {activity.link_kind}: anyone who is asked answers it"
     elif agent_role and activity.is_approval_gate and not activity_tree.was_taken_over(activity):
         why = "is a decision: only people decide"
     elif agent_role and activity_tree.origin_of(activity.tenant_id, activity).kind == LinkKind.RESOLUTION:

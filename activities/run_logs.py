@@ -4,7 +4,7 @@ A log is for people who watch, so it costs the work nothing: no write to Postgre
 fails for it. What is not written is counted, and the log says so.
 
 A batch of lines is one document. Its `_id` is the run and the number of its first line, and it is only ever inserted behind the last
-one, so numbers have no gap, and whoever has read up to a number misses nothing. The key of a batch is unique within its run, so a
+one, so numbers have no gap, and anyone who has read up to a number misses nothing. The key of a batch is unique within its run, so a
 repetition adds nothing. A log that is full takes no more: its last document counts what came afterwards.
 """
 

@@ -125,7 +125,7 @@ def outputs_that_exist(tenant_id: UUID, ids: Collection[UUID]) -> set[UUID]:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One entry of a timeline. `order` sorts what happened at the same time; `row` is that of a run, for whoever shows more of it."""
+    """One entry of a timeline. `order` sorts what happened at the same time; `row` is that of a run, for anyone who shows more of it."""
 
     at: datetime
     order: str
@@ -247,7 +247,7 @@ def queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
 
 
 def figures_of_queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
-    """What waits, runs and works for these roles, in three statements: for whoever knows already what is set for them."""
+    """What waits, runs and works for these roles, in three statements: for anyone who knows already what is set for them."""
     found = {role: Queue(role) for role in roles}
     for row in _waiting_by_band(tenant_id, found):
         queue = found[row["activity__agent_role"]]

@@ -8,7 +8,7 @@ from django.dispatch import Signal
 #: The activity reached a status of `states.SETTLED`. Carries `activity`, a `transitions.Moved`.
 activity_settled = Signal()
 
-#: An operator started a failed activity anew. Carries `activity`, a `transitions.Moved`.
+#: An operator started a failed activity again. Carries `activity`, a `transitions.Moved`.
 activity_reopened = Signal()
 
 #: An activity has failed for good and was put among the dead letters. Carries `activity`, a row of Activity, and `dead_letter_id`.

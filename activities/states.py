@@ -162,7 +162,7 @@ def _values(statuses: Iterable[Status]) -> frozenset[str]:
 
 #: No verb leaves these.
 FINAL = _values(s for s in Status if not any(s in step.sources for step in TRANSITIONS.values()))
-#: The pipeline goes on when an activity reaches one of these, or tells that it cannot.
+#: The pipeline goes on when an activity reaches one of these, or says that it cannot.
 SETTLED = FINAL | _values([_S.FAILED, _S.NEEDS_REVIEW])
 #: A worker or an accepted agent has it.
 RUNNING = _values([_S.ASSIGNED, _S.IN_PROGRESS])

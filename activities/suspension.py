@@ -39,7 +39,7 @@ from tenants.context import tenant_scope
 
 
 def live(run: RunToken, *, with_parent: bool = False) -> Activity:
-    """The activity, locked, if `run` is its live run; with `with_parent` also whoever its end may wake. Raises `RunSuperseded`."""
+    """The activity, locked, if `run` is its live run; with `with_parent` also anyone who its end may wake. Raises `RunSuperseded`."""
     if with_parent:
         activity = activity_tree.lock_with_parent(run.tenant_id, run.activity_id)
     else:

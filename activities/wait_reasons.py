@@ -193,7 +193,7 @@ def _without_money(wait: BudgetWait) -> Waiting:
     until = money.end_of(budget.period, budget.period_start)
     seconds = None if until is None else max(0.0, round((until - clock.now()).total_seconds(), 1))
     later = (
-        "" if until is None else f", or at {until:%Y-%m-%dT%H:%M:%SZ}, when its {budget.period} begins anew"
+        "" if until is None else f", or at {until:%Y-%m-%dT%H:%M:%SZ}, when its {budget.period} begins again"
     )
     detail = (
         f"The budget {budget.name} has no room: {plain(budget.spent)} of {plain(budget.cap)} {budget.unit} spent,"

@@ -20,7 +20,7 @@ class AgentError(Exception):
         self.retry_after = retry_after  # seconds; None leaves the delay to the retry policy
         self.nothing_sent = False  # whether it is certain that the other side was told nothing
         self.held_by: str | None = None  # the provider that has to be waited for
-        # Whether `retry_after` tells when there is room; otherwise there may be at any time.
+        # Whether `retry_after` says when there is room; otherwise there may be at any time.
         self.room_is_timed = True
 
 

@@ -71,7 +71,7 @@ def show_alike(request: HttpRequest, visit: PageContext, fingerprint: str) -> Ht
 
 
 COUNTS = {"count_replay": "replay", "count_dismiss": "dismiss"}
-ACTS = {"replay": "Started anew", "dismiss": "Given up"}
+ACTS = {"replay": "Started again", "dismiss": "Given up"}
 NO_SPEED = "So many a second must be a number above 0, or empty."
 
 
@@ -118,7 +118,7 @@ def act_on_one(request: HttpRequest, who: Principal, letter_id: UUID) -> str:
     reply = internal_api.call_api(request, who, "POST", f"/dead-letters/{letter_id}/replay/")
     if not reply.ok:
         raise refusal_of(reply)
-    return f"Started anew: {reply.data['name']}"
+    return f"Started again: {reply.data['name']}"
 
 
 def _ask(

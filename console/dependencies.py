@@ -24,7 +24,7 @@ from tenants.context import APP
 
 # Questions to servers that may not answer: each in a thread of its own, so that nobody waits longer than they want to.
 #
-# At most one thread per question is under way. Whoever asks meanwhile waits for the same answer, so a server that hangs costs one
+# At most one thread per question is under way. Anyone who asks meanwhile waits for the same answer, so a server that hangs costs one
 # thread however often it is asked about, and asking often costs no more than asking once.
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Probe:
                 "Probe failed",
                 extra={"action": "probe_failed", "probe": self.name, "reason": str(error).strip()},
             )
-            # The kind alone: texts of errors name hosts and users, and this goes to whoever asks.
+            # The kind alone: texts of errors name hosts and users, and this goes to anyone who asks.
             flight.answer = Answer(None, type(error).__name__, _since(flight))
         finally:
             with self._lock:
@@ -179,7 +179,7 @@ def check_all(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Check]:
     missing = answers["postgresql"].value
     if missing:
         checks.insert(1, Check("migrations", "behind", 0.0, f"{missing} not applied"))
-    if not answers["workers"].fault:  # else another check tells why nobody knows
+    if not answers["workers"].fault:  # else another check says why nobody knows
         checks.append(_workers(answers["workers"]))
     if not answers["upkeep"].fault:
         checks.append(_upkeep(answers["upkeep"]))

@@ -75,7 +75,7 @@ OUR_FAULT = Words(
 )
 OLD_FORM = Words(
     "This form is too old",
-    "Nothing was done. You may have signed in again since, or your browser keeps no cookies. Load the page anew and send it again.",
+    "Nothing was done. You may have signed in again since, or your browser keeps no cookies. Load the page again and send it again.",
 )
 
 

@@ -45,7 +45,7 @@ _KEPT = (
 
 
 class _Known(BaseAuthentication):
-    """Whoever the page has found out to be asking."""
+    """Anyone who the page has found out to be asking."""
 
     def authenticate(self, request: Request) -> tuple[Principal, None] | None:
         who = getattr(request._request, _ASKER, None)

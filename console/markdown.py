@@ -1,6 +1,6 @@
 """Text of agents and people as HTML that can do no harm: no scripts, no pictures from elsewhere, no markup of theirs.
 
-Whoever wrote it is taken for hostile. Markdown is rendered without HTML of its own, and what comes out is cleaned once more by a parser
+Its author is taken for hostile. Markdown is rendered without HTML of its own, and what comes out is cleaned once more by a parser
 that knows nothing of Markdown, so that a fault in one of the two is not enough. A link says where it leads, whatever its text says.
 """
 

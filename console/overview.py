@@ -329,7 +329,7 @@ def _by_hour(tenant_id: UUID, now: datetime) -> tuple[list[int], int]:
     return [hour.get("count", 0) for hour in hours], sum(hour.get("failed", 0) for hour in hours)
 
 
-# The start of the admin: how things stand for whoever looks, with the way to the console's page for each figure.
+# The start of the admin: how things stand for anyone who looks, with the way to the console's page for each figure.
 #
 # Figures are counts. For superusers they count every tenant's work, as the console's overview does; for members of tenants theirs. Names,
 # such as those of schedules, are only of tenants that the request may see.

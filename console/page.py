@@ -281,7 +281,7 @@ def page_of(rows: QuerySet[Any], by: str, after: Cursor | None, size: int) -> tu
 
 # What a page shows, as a file for a spreadsheet: the same rows, none of which a spreadsheet takes for a formula.
 
-#: A cell that begins so is computed by spreadsheets, whoever wrote it.
+#: A cell that begins so is computed by spreadsheets, anyone who wrote it.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 

@@ -317,7 +317,7 @@ class LabelsField(forms.CharField):
 
 
 class StartForm(ApiForm):
-    """What a run is given. Made for one version; whoever sends it for another is told what a run of the newest takes."""
+    """What a run is given. Made for one version; anyone who sends it for another is told what a run of the newest takes."""
 
     content = forms.CharField(
         label="What the first steps work on",

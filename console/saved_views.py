@@ -127,5 +127,5 @@ def in_words(query: str) -> str:
 
 
 def address_of(page: str, query: str, tenant: str) -> str:
-    """Where a kept view leads. It is read anew, so that what was kept before a page changed harms nobody."""
+    """Where a kept view leads. It is read again, so that what was kept before a page changed harms nobody."""
     return f"{reverse(f'console:{page}')}?{'&'.join(filter(None, (urlencode({'tenant': tenant}), query_of(page, query))))}"

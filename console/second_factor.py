@@ -497,7 +497,7 @@ def _tried(request: HttpRequest, person: Any) -> HttpResponse:
     added = "new_passkey" in request.POST
     login_throttle.note_sign_in("second_factor.set_up" if fresh or added else "second_factor.passed", who)
     if request.session.get(MARK) == ASKED:
-        request.session.cycle_key()  # whoever knew the session before the code knows none after it
+        request.session.cycle_key()  # anyone who knew the session before the code knows none after it
     request.session[MARK] = PASSED
     if fresh:
         shown = [f"{code[:5]}-{code[5:]}" for code in fresh]

@@ -232,7 +232,7 @@ LONGEST_NUMBER = 18  # digits, below what a number in the log can have
 def stream(request: HttpRequest) -> HttpResponseBase:
     """Server-sent events of the tenant named with ?tenant=, or of one activity or pipeline run of it.
 
-    Goes on after `Last-Event-ID`, or after ?after= where a page opens the stream anew. It ends with the session, the membership, or with a
+    Goes on after `Last-Event-ID`, or after ?after= where a page opens the stream again. It ends with the session, the membership, or with a
     change of the role. Who did not sign in is told so in a way that a browser does not follow to the login page.
     """
     if not request.user.is_authenticated:

@@ -1,4 +1,4 @@
-"""What came of tasks, kept where django-celery-results shows it: in a table of the platform's, for whoever runs it.
+"""What came of tasks, kept where django-celery-results shows it: in a table of the platform's, for anyone who runs it.
 
 That table belongs to no tenant, so nothing of a tenant's is in it: a task says how much it has done, and one that failed says with which
 kind of error. What the error said, and where, is in the log.

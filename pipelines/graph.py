@@ -1,6 +1,6 @@
 """The order of a pipeline's steps, and what follows once one of them has settled.
 
-Pure: ids and states go in, ids come out, nothing is remembered between calls. Whoever crashed before acting
+Pure: ids and states go in, ids come out, nothing is remembered between calls. Anyone who crashed before acting
 on an answer asks again with the stored states and gets the same answer.
 
 A step is settled when it is done, failed or skipped. What becomes of a step that still waits is decided by
@@ -250,7 +250,7 @@ class _Consequences:
         self._carries_failure: dict[str, bool] = {}  # what was found out already
 
     def spread(self, steps: Iterable[str]) -> None:
-        """Decides about `steps`, and about whoever depends on those that get skipped."""
+        """Decides about `steps`, and about anyone who depends on those that get skipped."""
         # Taken in topological order, so that each is looked at once, with everything before it decided.
         waiting = [(self.graph.rank[step], step) for step in steps]
         heapify(waiting)

@@ -92,7 +92,7 @@ def _is_aside(activity: Any) -> bool:
 def _go_on_with_heir(activity: Any) -> None:
     """The step is the successor's from now on. One that had failed is under way again, and what was skipped because of it waits.
 
-    Raises `TransitionRefused` in a run that was cancelled: whoever cancelled it has not seen this heir.
+    Raises `TransitionRefused` in a run that was cancelled: anyone who cancelled it has not seen this heir.
     """
     run = locked(activity.tenant_id).get(pk=activity.pipeline_run_id)
     if run.status == "cancelled":
@@ -376,7 +376,7 @@ def follow_rejection(activity: Any) -> bool:
 
 
 def _cancel_revision(activity: Any) -> None:
-    """Nothing new is made in a run that was cancelled: whoever cancelled it has not seen this revision."""
+    """Nothing new is made in a run that was cancelled: anyone who cancelled it has not seen this revision."""
     revisions = Activity.objects.for_tenant(activity.tenant_id).filter(
         parent_id=activity.id, link_kind=LinkKind.REVISION_OF
     )
@@ -401,7 +401,7 @@ def continue_with(kind: LinkKind, activity: Any) -> bool:
 
 
 def _send_back(run: PipelineRun, gate: Any) -> bool:
-    """Make the work behind a human gate anew: every agent step that the gate directly depends on, with all its branches.
+    """Make the work behind a human gate again: every agent step that the gate directly depends on, with all its branches.
 
     A gate that is asked for each item of a `for_each` sends nothing back: which part of the work its item is about, nobody can tell.
     """
@@ -430,13 +430,13 @@ def _send_back(run: PipelineRun, gate: Any) -> bool:
     starting.let_wait(run, {gate.step: starting.waiting_times(plan, again)[gate.step]})
     runs = PipelineRun.objects.filter(pk=run.pk)
     runs.update(unsettled=F("unsettled") + len(again))
-    # What a replay gave the gate to decide on was refused with it: it asks about what is made anew.
+    # What a replay gave the gate to decide on was refused with it: it asks about what is made again.
     runs.filter(replay_from=gate.step).update(replay_input=None)
     return True
 
 
 def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
-    """Make what these rows stand for anew, in one go."""
+    """Make what these rows stand for again, in one go."""
     activities = Activity.objects.for_tenant(run.tenant_id).in_bulk([row.activity_id for row in rows])
     revisions = [
         # The gate that sent it back asks again; the step's own approval, if it has one, was given before.

@@ -38,7 +38,7 @@ class KeptConfiguration(Generic[Value]):
 
     A change is seen a second after its commit at the latest, and again each second while an older transaction runs on the server. What
     a transaction reads that has itself changed configuration is not kept: it may be rolled back. Threads may share it without a lock:
-    whoever reads puts the value where the look before has put the others, and a look that found something to drop leaves that place.
+    anyone who reads puts the value where the look before has put the others, and a look that found something to drop leaves that place.
     """
 
     def __init__(self, *, asked_every: float = ASKED_EVERY_SECONDS) -> None:

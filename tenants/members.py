@@ -223,7 +223,9 @@ def add_member(who: Principal, username: str, role: Role, human_roles: Sequence[
     """Make a person a member. Raises `MembershipForbidden`, `MemberNotFound` or `AlreadyMember`."""
     _refuse_others(who)
     if not who.is_platform_admin:
-        raise MembershipForbidden("Superusers add people: whoever may choose among all learns who they are.")
+        raise MembershipForbidden(
+            "Superusers add people: anyone who may choose among all learns who they are."
+        )
     user = person(username)
     with tenant_scope(who.tenant_id):
         given = {"role": role, "human_roles": list(human_roles)}

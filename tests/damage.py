@@ -33,7 +33,7 @@ def past_all_guards() -> Iterator[Callable[..., int]]:
 
 @contextmanager
 def damaged(*statements: str) -> Iterator[list[int]]:
-    """What the statements do, as long as the block takes: to make the same work anew for each damage takes longer than to undo it.
+    """What the statements do, as long as the block takes: to make the same work again for each damage takes longer than to undo it.
 
     Yields how many rows each of them has changed.
     """

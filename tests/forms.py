@@ -21,7 +21,7 @@ class Form:
     choices: dict[str, list[str]] = field(default_factory=dict)
 
     def send(self, browser: Client, button: tuple[str, str] | None = None, **filled: Any) -> HttpResponse:
-        """Press a button that the form has. Whoever fills in a field that it does not have fails."""
+        """Press a button that the form has. Anyone who fills in a field that it does not have fails."""
         assert filled.keys() <= self.fields.keys() | self.choices.keys(), f"no such fields: {filled}"
         assert button is None or button in self.buttons, f"no such button among {self.buttons}"
         sent: dict[str, Any] = {**self.fields, **filled, **({button[0]: button[1]} if button else {})}

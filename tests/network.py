@@ -12,7 +12,7 @@ CHUNK = 65_536
 
 
 class Proxy:
-    """Passes bytes on between whoever connects to `port` and the server, while `flows` is set."""
+    """Passes bytes on between anyone who connects to `port` and the server, while `flows` is set."""
 
     def __init__(self, server: tuple[str, int]) -> None:
         self._server = server

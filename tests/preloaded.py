@@ -1,6 +1,6 @@
 """`manage.py` without the seconds that Django takes to start: a process that has started it already forks for each command.
 
-Readers of documents type many commands. Each still runs in a process of its own, with the terminal of whoever typed it; only what happens
+Readers of documents type many commands. Each still runs in a process of its own, with the terminal of its reader; only what happens
 before `execute_from_command_line` is done once. `python tests/preloaded.py SOCKET ARGUMENT ...` is what stands in place of `manage.py`.
 """
 

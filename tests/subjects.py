@@ -235,7 +235,7 @@ class ModelSubject(Subject):
     provider: FakeProvider
     options: dict[str, Any] = field(default_factory=dict)
 
-    cannot = {"session": "providers keep no conversation; each run begins anew"}
+    cannot = {"session": "providers keep no conversation; each run begins again"}
 
     def does(self, *steps: Step) -> AdapterSettings:
         self.provider.script(*map(_scripted, steps))
@@ -275,7 +275,7 @@ class BatchSubject(ModelSubject):
 
     name = "batch"
     cannot = {
-        "session": "providers keep no conversation; each run begins anew",
+        "session": "providers keep no conversation; each run begins again",
         "cancel": "nobody waits for the answer: the engine drops the item",
         "timeout": "nobody waits for the answer: the engine lets it leave its batch",
         "unreachable": "nothing is called before the batch goes out",

@@ -14,7 +14,7 @@ from tenants.context import system_scope
 
 
 def leading() -> Scheduler:
-    """A scheduler whose process leads, whoever led before."""
+    """A scheduler whose process leads, anyone who led before."""
     with system_scope():
         LeaderLease.objects.update(expires_at="2020-01-01T00:00:00Z")
     leader = Leader()

@@ -85,7 +85,7 @@ CANCEL = Action(
 RETRY = Action(
     "retry_selected",
     "Try again",
-    "Started anew",
+    "Started again",
     "Failed activities start again, with all their attempts, for the reason they ran last.",
     (ActivityError,),
     path="retry",
@@ -119,7 +119,7 @@ REASSIGN = Action(
     "reassign_selected",
     "Hand on",
     "Handed on",
-    "Another agent or a person gets the work, as a new activity. Whoever waits for it gets the new one's result.",
+    "Another agent or a person gets the work, as a new activity. Anyone who waits for it gets the new one's result.",
     (ActivityError,),
     notes="Why",
     notes_needed=True,
@@ -164,7 +164,7 @@ def possible(activity: Activity) -> set[str]:
     ):
         may -= {"approve_gate", "reject_gate"}
     if kind in (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.ESCALATION):
-        may.discard("reassign")  # Whoever is asked answers it.
+        may.discard("reassign")  # Anyone who is asked answers it.
     found = {deed for deed, verbs in VERBS.items() if may.intersection(verbs)}
     blocks = kind == LinkKind.RESOLUTION or activity.status == Status.BLOCKED
     return found if blocks else found - {"resolve"}

@@ -27,7 +27,7 @@ ACKNOWLEDGE = Action(
     "acknowledge_selected",
     "Acknowledge",
     "Acknowledged",
-    "Somebody has seen these alerts. Whoever said so first is the one who is named.",
+    "Somebody has seen these alerts. The first who said so is named.",
     (ActivityError,),
     path="acknowledge",
     icon="done",

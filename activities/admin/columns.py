@@ -92,7 +92,7 @@ class StatusFilter(ChoicesFieldListFilter):
     """The status, in the words by which its index is found."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Activity]) -> QuerySet[Activity]:
-        found: QuerySet[Activity] = super().queryset(request, queryset)
+        found: Any = super().queryset(request, queryset)
         known = [status for status in self.lookup_val or () if status in INDEXED]
         return found.filter(in_status(*known)) if known else found
 

@@ -52,7 +52,7 @@ class DealtWith(ActivityError):
 REPLAY = Action(
     "replay_selected",
     "Try again",
-    "Started anew",
+    "Started again",
     "These start again, with all their attempts, for the reasons that they ran for last.",
     (ActivityError,),
     path="replay",
@@ -63,7 +63,7 @@ REPLAY = Action(
 REPLAY_ALIKE = Action(
     "replay_alike_selected",
     "Try all alike again",
-    "Started anew, with all that failed alike",
+    "Started again, with all that failed alike",
     "Everything of the same tenant that failed alike starts again, with all its attempts.",
     (ActivityError,),
     path="replay-alike",

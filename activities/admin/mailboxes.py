@@ -39,7 +39,7 @@ class MailboxAdmin(RecordAdmin):
 
     @display(description="Consumed by")
     def consumer(self, mailbox: Mailbox) -> str:
-        return mailbox.agent_role or "whoever takes from it"
+        return mailbox.agent_role or "anyone who takes from it"
 
     @display(description="Not done yet")
     def waiting(self, mailbox: Any) -> int:

@@ -288,7 +288,7 @@ class NotificationChannelViewSet(VersionedResource):
         try:
             secret = backends.renew_secret(channel)
         except ConfigurationError as error:
-            raise TargetUnreadable("The target cannot be read any more. Put it anew first.") from error
+            raise TargetUnreadable("The target cannot be read any more. Set it again first.") from error
         self._save(channel)
         return Response(self._with_secret(channel, secret))
 

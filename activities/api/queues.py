@@ -160,7 +160,7 @@ class QueueViewSet(Pausable, TenantViewSet):
             raise NotFound
         own = AgentConfig.objects.for_tenant(self.tenant_id)
         config, _ = own.get_or_create(tenant_id=self.tenant_id, agent_id=role)
-        # The version is the settings' ETag: whoever read them before the pause shall notice it.
+        # The version is the settings' ETag: anyone who read them before the pause shall notice it.
         own.filter(pk=config.pk).exclude(paused=paused).update(paused=paused, version=F("version") + 1)
         return {"role": role, "queue": queue_of(role)}
 

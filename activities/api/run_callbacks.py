@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 # Reports of agents that sign them, after the Standard Webhooks scheme, beside the token of their run.
 #
-# Whoever signs is held to it: a signature that is wrong, too old or of another agent is 401 though the token is good. Agents of a role
+# Anyone who signs is held to it: a signature that is wrong, too old or of another agent is 401 though the token is good. Agents of a role
 # whose option `signed_callbacks` is true must sign, so that a token that was stolen on its way is of no use. A message is known again by
 # its `webhook-id`: as it was, it gets the first answer; with anything about it changed it is refused. Redis remembers them for longer
 # than signatures count; while it is away, the database still recognises every report that changes something.
@@ -133,7 +133,7 @@ def _came_before(request: Request, token: RunToken, role: str, body: bytes) -> b
 
 @dataclass(frozen=True, slots=True)
 class RunCaller:
-    """An agent, as far as it is known: whoever holds the token of this run."""
+    """An agent, as far as it is known: anyone who holds the token of this run."""
 
     token: RunToken
 
@@ -452,7 +452,7 @@ def _error_of(error: dict[str, Any]) -> AgentError:
 
 # The job of a run, told again: to an agent that has lost it, exactly as long as the run is live.
 #
-# It is built anew from the same facts; only the random marker of the prompt's blocks is another.
+# It is built again from the same facts; only the random marker of the prompt's blocks is another.
 
 
 def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:

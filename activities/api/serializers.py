@@ -44,9 +44,9 @@ def allowed_actions(activity: Activity) -> list[str]:
             set() if activity.is_approval_gate or kind == LinkKind.REVIEW else {"approve_gate", "reject_gate"}
         )
     if kind == LinkKind.GATE:
-        refused.add("cancel")  # Whoever wants it gone cancels what waits behind it.
+        refused.add("cancel")  # Anyone who wants it gone cancels what waits behind it.
     if kind in (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.ESCALATION):
-        refused.add("reassign")  # Whoever is asked answers it.
+        refused.add("reassign")  # Anyone who is asked answers it.
     offered = [
         _ACTIONS[verb][0]
         for verb in states.verbs_from(activity.status)

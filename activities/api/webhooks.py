@@ -181,7 +181,7 @@ class WebhookViewSet(VersionedResource):
 
     def _begin_now(self) -> None:
         """What has happened before the webhook is switched on gets its numbers now, so that it is not told of it. Before any row is locked,
-        as whoever numbers does it: the log, then its webhooks."""
+        as anyone who numbers does it: the log, then its webhooks."""
         log.number_unread(self.tenant_id)
 
     def _put(self, webhook: WebhookEndpoint) -> None:

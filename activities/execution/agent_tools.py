@@ -427,7 +427,7 @@ def refuse_hammering(run_id: UUID) -> None:
 # ask stays visible. What it asks again while the first is open is that first one.
 
 
-#: What agents ask of people with tools. A gate is not among them: whoever submitted the work has asked for it.
+#: What agents ask of people with tools. A gate is not among them: anyone who submitted the work has asked for it.
 ASKED = (
     LinkKind.REVIEW,
     LinkKind.RESOLUTION,

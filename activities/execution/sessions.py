@@ -1,4 +1,4 @@
-"""The conversation of a run: what its agent tells about it is kept at once, so that whoever runs next continues it.
+"""The conversation of a run: what its agent tells about it is kept at once, so that anyone who runs next continues it.
 
 A run may name a conversation as often as it likes; only the first time is news. Each function runs in a `tenant_scope` of its own or of
 the caller, and locks the run and then its session, after everything else.

@@ -420,14 +420,14 @@ def _escalate(rejected: Activity, notes: str) -> None:
     )
 
 
-# Withdrawing: whoever asked takes an approval back. What waits for it wakes and learns so.
+# Withdrawing: anyone who asked takes an approval back. What waits for it wakes and learns so.
 
 
 WITHDRAW = "withdraw"
 
 
 def withdraw(tenant_id: UUID, approval_id: UUID, *, by: Voter, reason: str = "") -> Activity:
-    """Take an open approval back; for whoever asked, and for those who decide everything.
+    """Take an open approval back; for anyone who asked, and for those who decide everything.
 
     Raises `AlreadyDecided` naming who was first, `TransitionRefused`, `DecisionForbidden`, `NotFound`.
     """
@@ -683,7 +683,7 @@ def ask_about_revisions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, acto
 
 
 def _tell_heir(tenant_id: UUID, activity_id: UUID, heir: Activity) -> None:
-    """The heir begins anew, so it hears what people have decided about the work; not what the first agent has asked for itself."""
+    """The heir begins again, so it hears what people have decided about the work; not what the first agent has asked for itself."""
     if heir.assignee_type != "agent":
         return
     woken = ApprovalLink.objects.for_tenant(tenant_id).filter(activity_id=activity_id, state=LinkState.WOKEN)

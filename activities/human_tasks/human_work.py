@@ -1,4 +1,4 @@
-"""Work that a person does: taking it up and completing it. Whoever takes over an agent's work may approve it as it is or do it."""
+"""Work that a person does: taking it up and completing it. Anyone who takes over an agent's work may approve it as it is or do it."""
 
 from __future__ import annotations
 

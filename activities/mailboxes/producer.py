@@ -78,7 +78,7 @@ def open_mailbox(tenant_id: UUID, key: str, agent_role: str | None = None) -> Ma
         tenant_id=tenant_id, key=key, defaults={"agent_role": agent_role}
     )
     if agent_role and mailbox.agent_role != agent_role:
-        consumer = f"the agent {mailbox.agent_role}" if mailbox.agent_role else "whoever takes from it"
+        consumer = f"the agent {mailbox.agent_role}" if mailbox.agent_role else "anyone who takes from it"
         raise OtherConsumer(f"The mailbox {key} is consumed by {consumer}, not by the agent {agent_role}.")
     return mailbox
 

@@ -1,7 +1,7 @@
 """Upkeep: two threads in every worker and beat process that keep things going. Of all these processes one does it at a time, the leader.
 
 While any worker or beat process lives, delays are promoted, lost workers found, forgotten work offered, Redis rebuilt, outputs copied.
-Everything may be done twice or by several at once; the lead saves work, and its epoch keeps out whoever was frozen in between.
+Everything may be done twice or by several at once; the lead saves work, and its epoch keeps out anyone who was frozen in between.
 What there is to do, and how often, is the table in `system_jobs`; what is done when a worker dies is in `recovery`.
 """
 

@@ -281,7 +281,7 @@ class Report:
             self.held.append(invariant)
 
 
-# The outcome of the last check, kept in Redis for the metrics. Losing it loses nothing: the next check writes it anew.
+# The outcome of the last check, kept in Redis for the metrics. Losing it loses nothing: the next check writes it again.
 
 
 KEPT_SECONDS = 86_400  # an older outcome says nothing about now

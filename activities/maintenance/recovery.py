@@ -68,7 +68,7 @@ class WatchedTime:
 
 @dataclass(slots=True)
 class LivenessWatch:
-    """Tells which workers are lost: whose process is gone, or whose counter did not move for too long while we looked."""
+    """Says which workers are lost: whose process is gone, or whose counter did not move for too long while we looked."""
 
     time: WatchedTime = field(default_factory=WatchedTime)
     seen: dict[UUID, tuple[int, float]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class LivenessWatch:
 
 @dataclass(slots=True)
 class HeartbeatWatch:
-    """Tells which accepted runs have gone silent: their agent has sent heartbeats, and then none for too long.
+    """Says which accepted runs have gone silent: their agent has sent heartbeats, and then none for too long.
 
     An agent that never sends one is bounded by its deadline alone.
     """
@@ -123,9 +123,9 @@ def _always() -> None:
 
 
 def reclaim_silent_runs(watch: HeartbeatWatch, *, confirm: Callable[[], None] = _always) -> int:
-    """Start the work of agents that have gone silent anew, or give it up after too many stalls.
+    """Start the work of agents that have gone silent again, or give it up after too many stalls.
 
-    `confirm` raises when whoever watched may no longer act on it. A run that was heard of since the look goes on.
+    `confirm` raises when anyone who watched may no longer act on it. A run that was heard of since the look goes on.
     """
     silent = watch.silent()
     if silent:
@@ -143,7 +143,7 @@ def forget_ended_workers() -> int:
 def declare_lost(worker: WorkerProcess, *, confirm: Callable[[], None] = _always) -> bool:
     """End the worker's lease unless it has beaten again since it was looked at.
 
-    `confirm` is asked last in the transaction, and raises when whoever watched may no longer act on it.
+    `confirm` is asked last in the transaction, and raises when anyone who watched may no longer act on it.
     """
     with system_scope(), transaction.atomic(using=SYSTEM):
         ended = WorkerProcess.objects.filter(pk=worker.pk, counter=worker.counter, ended_at=None).update(

@@ -242,7 +242,7 @@ class Scheduler:
 
 @dataclass(slots=True)
 class Bounds:
-    """What PostgreSQL lets the statements of one runner take; told anew only where the budget or the connection has changed."""
+    """What PostgreSQL lets the statements of one runner take; told again only where the budget or the connection has changed."""
 
     told: dict[str, tuple[object, float]] = field(default_factory=dict)
 

@@ -37,7 +37,7 @@ from .backends import DeliveryProblem, Message, NotDelivered, Refused, Unclear
 
 # Many slow calls at once by one deliverer: one thread claims and notes, others only wait for receivers.
 #
-# What is due is offered in turn by whoever calls; a claim may be refused, because others have it or because its tenant or receiver has as
+# What is due is offered in turn by each caller; a claim may be refused, because others have it or because its tenant or receiver has as
 # many calls under way as it may. A receiver that takes its time therefore holds one thread, and the deliverer goes on looking for work of
 # others meanwhile.
 

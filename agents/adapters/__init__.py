@@ -55,7 +55,7 @@ class Adapter(Protocol):
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
         """Run once, within `request.timeout_seconds`; repeating is the engine's business.
 
-        `link.stop_reason` tells whether anybody still wants the result. An adapter that waits asks it about once a second and gives up
+        `link.stop_reason` says whether anybody still wants the result. An adapter that waits asks it about once a second and gives up
         when it says why not. It must not be asked in a tight loop: it may cost a query.
         """
         ...  # pragma: no cover

@@ -1,7 +1,7 @@
 """Message Batches: many requests in one call at a part of the price, answered whenever the provider gets to them.
 
 The protocol is spoken here without a vendor's library, so the code that follows batches needs none. A batch is known by the id that its
-creation is answered with; when that answer is lost, the list of batches tells what was created, and the `custom_id` of each answer whose
+creation is answered with; when that answer is lost, the list of batches says what was created, and the `custom_id` of each answer whose
 it was. Nothing is repeated here. The provider limits batches by themselves, so they have a governor of their own.
 """
 

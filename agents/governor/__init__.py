@@ -12,7 +12,7 @@ call needs room in all of them. When a provider reports less left than is known 
 difference counts until its reset. What was known is what was in the window when the reporting call began, with what had only just left it
 and all that was taken since: a provider counts a call when it arrives and tells of it when it is over, and that delay is nobody's use.
 While less than a tenth of a limit is left, only urgent calls begin. A limit that nobody has configured is learned from what answers tell
-of it; its last tenth is left to urgent calls, so that a provider that tells what is left is never drained.
+of it; its last tenth is left to urgent calls, so that a provider that says what is left is never drained.
 
 **Slots.** Begin with 2. A call that goes well adds one, up to the profile's most; a 429 halves them, once for all calls that were under
 way at that moment; never fewer than one.

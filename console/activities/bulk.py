@@ -105,7 +105,7 @@ def start(who: Principal, query: str, sent: Mapping[str, Any]) -> BulkJob:
 
 
 def _ids(rows: QuerySet[Activity]) -> list[UUID]:
-    """One more than a job may have tells that they are too many."""
+    """One more than a job may have says that they are too many."""
     return list(rows.order_by("pk").values_list("pk", flat=True)[: MOST + 1])
 
 

@@ -393,7 +393,7 @@ def _was_edited(tenant_id: UUID, activity: Activity) -> bool:
 
 
 def _prompt(tenant_id: UUID, run: ActivityRun) -> Text:
-    """The prompt is not kept: it is built anew from what the run was built from."""
+    """The prompt is not kept: it is built again from what the run was built from."""
     token = RunToken(tenant_id, run.activity_id, run.pk, run.fence)
     try:
         told = str(job_again(token, run)["prompt"])

@@ -164,7 +164,7 @@ def _back_to_the_error(visit: PageContext, query: str) -> HttpResponse:
 LONGEST_VERSION = 9  # digits
 DONE = {
     "cancel": "It was cancelled.",
-    "retry": "It starts anew.",
+    "retry": "It starts again.",
     "reassign": "It was handed on.",
     "run-now": "It goes before all other work, past pauses and dates.",
 }

@@ -46,7 +46,7 @@ RESOLVE = Action(
 )
 COMPLETE = Action("complete", "Complete", "Completed", "good")
 TAKE_UP = Action("start", "Take it up", "Taken up", "quiet")
-RETRY = Action("retry", "Try again", "Started anew", "good")
+RETRY = Action("retry", "Try again", "Started again", "good")
 CANCEL = Action("cancel", "Cancel the work", "Cancelled", "bad")
 CLOSE = Action("complete", "Close", "Closed", "quiet")
 WITHDRAW = Action("withdraw", "Withdraw", "Withdrawn", "quiet")

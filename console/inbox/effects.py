@@ -172,7 +172,7 @@ def _of_escalation(about: About) -> Told:
     failed = about.subject
     if failed is not None and failed.status in (Status.FAILED, Status.NEEDS_REVIEW):
         goes_on = ", and its pipeline run goes on" if failed.pipeline_run_id else ""
-        yield Consequence("Try again", f"{failed.agent_role} starts anew with all its attempts{goes_on}.")
+        yield Consequence("Try again", f"{failed.agent_role} starts again with all its attempts{goes_on}.")
         yield Consequence("Cancel the work", "It ends without a result, and what depends on it is told.")
     yield Consequence("Close", "This question closes; the work stays as it is.")
 

@@ -110,7 +110,7 @@ class Refused(Exception):
 
 @contextmanager
 def refused_when_busy() -> Iterator[None]:
-    """The database gives up a transaction that others stand in the way of. Whoever sent it may simply try again."""
+    """The database gives up a transaction that others stand in the way of. Anyone who sent it may simply try again."""
     try:
         yield
     except OperationalError as error:

@@ -201,7 +201,7 @@ def row_of(
 
 
 def who_asks(item: Any, actor: str | None, pipeline: str | None) -> str:
-    """The agent whose work it is about, or the pipeline, or whoever submitted it."""
+    """The agent whose work it is about, or the pipeline, or anyone who submitted it."""
     if item.parent is not None and item.parent.agent_role:
         return str(item.parent.agent_role)
     return f"pipeline {pipeline}" if pipeline else named(actor)

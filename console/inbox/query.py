@@ -159,8 +159,8 @@ class Wanted:
     @classmethod
     def by(cls, principal: Principal, role: str) -> Wanted:
         """What a view asks for. Without a word it is what the person may and should decide: what is asked of their human roles or of
-        reviewers in general, and failures if they are an operator, since others can do nothing about these. Whoever has no human roles is
-        asked for everything, and whoever only looks sees everything.
+        reviewers in general, and failures if they are an operator, since others can do nothing about these. A person without human roles is
+        asked for everything, and a viewer sees everything.
         """
         if role not in ("", MINE):
             return cls() if role == EVERYBODY else cls((role,))

@@ -43,7 +43,7 @@ LONGEST_NOTES = 3_000  # as Slack's field has it
 _TIMESTAMP = re.compile(r"[0-9]{1,12}")
 
 NOT_OURS = "This button does not come from here. Nothing was done."
-NOT_LINKED = "Nobody has linked you with a member, so you cannot decide here. Open the item, or ask whoever runs the platform to link {}."
+NOT_LINKED = "Nobody has linked you with a member, so you cannot decide here. Open the item, or ask an operator to link {}."
 CHANGED = "The text has changed since this message was sent. Nothing was done; open the item to see it as it is now."
 
 

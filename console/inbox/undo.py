@@ -1,4 +1,4 @@
-"""Held answers take effect when their time has come, as whoever gave them may act by then.
+"""Held answers take effect when their time has come, as anyone who gave them may act by then.
 
 The leader asks for it. Row and effect go in one transaction, so that an answer takes effect once, however many processes try and wherever
 they die. What cannot take effect any more stays with the reason, for the person to read.
@@ -108,7 +108,7 @@ def take_back(principal: Principal, ids: Sequence[UUID]) -> int:
     with refused_when_busy(), tenant_scope(principal.tenant_id):
         rows = HeldAnswer.objects.for_tenant(principal.tenant_id)
         mine = rows.filter(pk__in=ids, user_id=_person(principal))
-        # Whoever lets one take effect has it locked: this waits, and finds it gone.
+        # Anyone who lets one take effect has it locked: this waits, and finds it gone.
         found = list(mine.select_for_update(of=("self",)).order_by("pk").values_list("pk", flat=True))
         rows.filter(pk__in=found).delete()
     return len(found)

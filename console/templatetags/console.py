@@ -48,7 +48,7 @@ def address(context: template.Context, name: str, *args: Any, **query: Any) -> s
 
 @register.simple_tag
 def once() -> SafeString:
-    """Within a form: whoever presses its button twice has done it once. Loading the page anew arms it again."""
+    """Within a form: anyone who presses its button twice has done it once. Loading the page again arms it again."""
     return format_html(
         '<input type="hidden" name="{}" value="{}" autocomplete="off">', ONCE, secrets.token_urlsafe(18)
     )

@@ -67,7 +67,7 @@ class Progress:
         if everything <= 0 or done > everything:
             return
         if self.stage != "compiling" or everything != self.all or done < self.done:
-            self._enter("compiling", now)  # a second build counts anew
+            self._enter("compiling", now)  # a second build counts again
             self._first = (now, done)
         self.done, self.all = done, everything
 

@@ -1,4 +1,4 @@
-"""Deliverables: what is planned anew for every month."""
+"""Deliverables: what is planned again for every month."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What an expansion will come to. `last_offset` tells when the last batch starts, after the first."""
+    """What an expansion will come to. `last_offset` says when the last batch starts, after the first."""
 
     rows: Mapping[str, int]
     jobs: int

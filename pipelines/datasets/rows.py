@@ -46,7 +46,7 @@ class Filled:
 def fill(
     tenant_id: UUID, dataset_id: UUID, given: Given, *, replace: bool = False, dry_run: bool = False
 ) -> Filled:
-    """Add the rows, or change those with the same `id`; with `replace`, remove all others. A `dry_run` only tells what would be.
+    """Add the rows, or change those with the same `id`; with `replace`, remove all others. A `dry_run` only says what would be.
 
     Raises `RowsInvalid`, `TooManyRows`, `DatasetFull`, `NotFound` and, where rows are not kept here, `RowsElsewhere`.
     """

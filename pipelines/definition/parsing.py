@@ -48,7 +48,7 @@ def parse(
 
     `known_roles` are the agents' roles. People's roles are checked only if `known_human_roles` are given.
     `check_expression` gets the text of each `when` and `for_each` and returns what is wrong with it, or None.
-    `check_steps` gets the parameters of the whole and all steps, each with its dependencies, and tells what is wrong with them:
+    `check_steps` gets the parameters of the whole and all steps, each with its dependencies, and says what is wrong with them:
     the index of the step, the place in it and the message.
     """
     errors = Errors()

@@ -156,7 +156,7 @@ class TenantAdmin(KeptAdmin):
 
     @action(description="Create an API token", url_path="create-token", icon="key", permissions=["change"])
     def create_token(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Asks for what the token may do; the answer shows it, this once. Whoever has it sees the tenant's rows, so it is made by
+        """Asks for what the token may do; the answer shows it, this once. Anyone who has it sees the tenant's rows, so it is made by
         those who do."""
         tenant = self.get_object(request, object_id)
         if tenant is not None and not may_write(request, tenant):

@@ -1,4 +1,4 @@
-"""Hundreds of pieces of work that can wait, while whoever looks after their batches is killed twice: each result counts once."""
+"""Hundreds of pieces of work that can wait, while anyone who looks after their batches is killed twice: each result counts once."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_hundreds_of_results_count_once_though_whoever_looks_after_their_batches
         engine.make_due(tenant)
         engine.drain()
         eventually(lambda: count(tenant, "done") == WORK, 60)
-        # Seats are given back after the results are committed: whoever looks after the batches may be at that still.
+        # Seats are given back after the results are committed: anyone who looks after the batches may be at that still.
         eventually(lambda: invariants.check(quiesced=True, since=began) == [], 30)
 
     sent = Counter(request["custom_id"] for request in batches.requests())

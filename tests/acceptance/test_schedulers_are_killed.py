@@ -51,7 +51,7 @@ def test_a_thousand_times_fire_once_each_though_a_scheduler_is_killed_every_mome
             since + number * SECONDS for number in range(1, TIMES + 1)
         }
         assert ScheduleExecution.objects.for_tenant(tenant.pk).count() == SCHEDULES * TIMES
-        # Whoever was killed between firing and expanding left work to whoever looked next.
+        # Anyone who was killed between firing and expanding left work to anyone who looked next.
         assert ScheduleJob.objects.for_tenant(tenant.pk).count() == SCHEDULES * TIMES
     assert killed >= 5
 

@@ -103,7 +103,7 @@ def test_every_package_of_a_lock_is_pinned_with_hashes(lock: Path) -> None:
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
 def test_an_extra_that_a_package_of_a_lock_asks_for_is_pinned_with_it(lock: Path) -> None:
     # pip before 23.3 takes the newest version for an extra that no line names, and then refuses it for want of a hash:
-    # the installation breaks on the day that a package with extras is released anew.
+    # the installation breaks on the day that a package with extras is released again.
     pinned = {canonicalize_name(each.name): each.extras for each in _pinned(lock) if _applies(each)}
     asked = [
         wanted

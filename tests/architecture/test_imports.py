@@ -16,7 +16,7 @@ RECOVER = "activities.management.commands.recover"  # does by hand, once, what t
 OWNERS: dict[str, tuple[set[str], str]] = {
     "activities.publishing": (
         {"activities.relay", "activities.background_tasks", "activities.maintenance", RECOVER},
-        "Whoever publishes holds a grant, but for hints, which carry no work: the relay gets grants, the leader finds forgotten ones.",
+        "Anyone who publishes holds a grant, but for hints, which carry no work: the relay gets grants, the leader finds forgotten ones.",
     ),
     "activities.dispatch": ({"activities.tasks"}, "Agents run from a message and from nowhere else."),
     "activities.maintenance.scheduler": (

@@ -34,7 +34,7 @@ SEES_EVERY_TENANT = {
     "what the provider calls batches, whosever they are: tenants may share a credential; "
     "batches that are due, whosever they are",
     "activities.budgets": "budgets that have room again, whosever they are",
-    "activities.human_tasks.deadlines": "what has come due, whoever was asked",
+    "activities.human_tasks.deadlines": "what has come due, anyone who was asked",
     "activities.maintenance.platform_checks": "what is wrong with the platform, whosever work it holds up; "
     "all tenants that are concerned are told in one transaction",
     "activities.queue_stats": "which workers could take more, and nothing else of anybody",
@@ -57,7 +57,7 @@ SEES_EVERY_TENANT = {
     "what must hold over everything, in one snapshot that only reads",
     "console.page": "a superuser chooses among the tenants in which people are asked for something",
     "console.inbox.questions": "channels that want to be told of questions, whosever they are",
-    "console.inbox.undo": "answers take effect when their time has come, whoever's they are",
+    "console.inbox.undo": "answers take effect when their time has come, of all tenants",
     "console.overview": "figures of the whole platform, for superusers",
     "orchestrator.offboarding.erasure": "tombstones belong to nobody any more",
     "orchestrator.metrics": "figures of the whole platform, without naming tenants",
@@ -90,7 +90,7 @@ AFTER_COMMIT = {
 
 CONNECTS_SIGNALS = {
     "orchestrator.celery": "Celery's own signals: a worker comes up and goes away",
-    "activities.receivers": "a child that ends answers whoever waits for it, in the same app",
+    "activities.receivers": "a child that ends answers anyone who waits for it, in the same app",
     "activities.apps": "calls it when Django is ready",
     "pipelines.receivers": "the one place where the apps' signals are wired",
     "pipelines.apps": "calls it when Django is ready",
@@ -178,7 +178,7 @@ def test_only_named_modules_start_threads() -> None:
 
 
 def test_the_status_of_an_activity_is_never_assigned() -> None:
-    """`transitions` and its statements are the only writer; whoever wants a change asks for a verb."""
+    """`transitions` and its statements are the only writer; anyone who wants a change asks for a verb."""
     assigned = [
         f"{module}:{target.lineno}"
         for module in tree.modules()

@@ -193,7 +193,7 @@ def each_run_is_called_once(evidence: Evidence) -> Iterator[Violation]:
 
 @check
 def no_wrong_token_is_accepted(evidence: Evidence) -> Iterator[Violation]:
-    """Whoever reports with another token than the run's own is refused."""
+    """Anyone who reports with another token than the run's own is refused."""
     for call in evidence.calls:
         for report in call.reports:
             if not report.honest and 200 <= report.status < 300:

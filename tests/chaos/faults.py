@@ -171,7 +171,7 @@ class WorkersRolled(Fault):
 
 
 class OfLeader(Fault):
-    """The process that does the upkeep, whoever it is then."""
+    """The process that does the upkeep, anyone who it is then."""
 
     @classmethod
     def claims(cls, target: str) -> frozenset[str]:

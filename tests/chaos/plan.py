@@ -1,6 +1,6 @@
 """Which faults come when, drawn from a seed: a row of waves, each of some faults that overlap.
 
-Kinds come from a deck that is shuffled anew when it is used up, so every kind comes before one comes twice. After each wave there is
+Kinds come from a deck that is shuffled again when it is used up, so every kind comes before one comes twice. After each wave there is
 quiet until work flows again; so recovery is measured kind by kind. The plan goes on for as long as it is asked.
 """
 

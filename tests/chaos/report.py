@@ -1,4 +1,4 @@
-"""What came of a run: as JSON for programs, and as a page of text for whoever watched."""
+"""What came of a run: as JSON for programs, and as a page of text for anyone who watched."""
 
 from __future__ import annotations
 

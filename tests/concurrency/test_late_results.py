@@ -155,7 +155,7 @@ def test_a_grant_is_good_for_one_claim_though_the_work_waits_again(engine: Engin
 
 
 def test_a_date_that_is_set_while_a_claim_waits_for_the_row_is_heeded(engine: Engine, acme: Tenant) -> None:
-    """The claim has read that nothing is put off; then it waits for whoever puts it off."""
+    """The claim has read that nothing is put off; then it waits for anyone who puts it off."""
     (activity_id,) = engine.submit(acme)
     moved, seen = Event(), Event()
 

@@ -1,4 +1,4 @@
-"""Podman with a storage of our own below `var/containers`: nothing of ours appears among the images and containers of whoever runs this."""
+"""Podman with a storage of our own below `var/containers`: nothing of ours appears among the images and containers of the person."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What clients rely on of the OpenAPI schema, as a file, and what a change of the schema would break.
 
-`python -m tests.fuzzing.snapshot` writes it anew. More may always be offered; what is there stays, or is deprecated first.
+`python -m tests.fuzzing.snapshot` writes it again. More may always be offered; what is there stays, or is deprecated first.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ INTRODUCTION = """# Permissions
 
 Who may do what with the HTTP API: the lowest role that may. An admin may what an operator may, an operator what a reviewer may, a
 reviewer what a viewer may. *platform* needs a token or a session of a platform admin, *run* the token of that agent's run and nothing
-else. Scopes of a token only ever take away. Whoever may not is answered 403 with `required_role`, and leaves an entry in the [audit
+else. Scopes of a token only ever take away. Anyone who may not is answered 403 with `required_role`, and leaves an entry in the [audit
 trail](audit.md); what belongs to another tenant is answered 404. A role that changes, a membership that ends and a token that is
 revoked act on the next request, within a second on all processes.
 
-A token may have a person behind it, a member of its tenant: whoever makes it in the console or the admin, or `--user` of `manage.py
+A token may have a person behind it, a member of its tenant: anyone who makes it in the console or the admin, or `--user` of `manage.py
 create_token`. What it asks and decides is theirs, so all their tokens and their session are one voice. Where several must agree, or where
-whoever asks has no say (`self_approval` off), a token that nobody stands behind is answered 403 with the code `person_required`; what takes
+who asks has no say (`self_approval` off), a token that nobody stands behind is answered 403 with the code `person_required`; what takes
 one decision it decides like anybody. So does a token whose person is no member any more: it goes on to work, without a vote.
 
 | operation | role |

@@ -1,4 +1,4 @@
-"""Whatever happens to one of its keys, admission notices within an audit, builds itself anew, and all work goes on."""
+"""Whatever happens to one of its keys, admission notices within an audit, builds itself again, and all work goes on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.upkeep import leading
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time")]
 
-ROUNDS = 6  # one finds what is wrong, the next one builds anew
+ROUNDS = 6  # one finds what is wrong, the next one builds again
 OF_ADMISSION = [
     job
     for job in system_jobs.JOBS

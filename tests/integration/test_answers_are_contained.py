@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 #: What no policy of a page leaves open, whatever else it says.
 CLOSED = {"default-src 'none'", "base-uri 'none'", "frame-ancestors 'none'", "form-action 'self'"}
 #: Written by reading: when a token was last used; that somebody asked for what is not theirs; the one row of settings, which comes into
-#: being with the defaults when somebody looks for it. Workers write that they live, whoever reads.
+#: being with the defaults when somebody looks for it. Workers write that they live, anyone who reads.
 TOUCHED = {"tenants_apitoken", "tenants_auditentry", "agents_platformconfig", "activities_workerprocess"}
 
 
@@ -53,7 +53,7 @@ def faults(answer: HttpResponse) -> list[str]:
         found += (
             [] if answer.get("X-Frame-Options") == "DENY" or answer.status_code == 400 else ["may be framed"]
         )
-        found += [] if answer.get("Referrer-Policy") == "same-origin" else ["tells where people come from"]
+        found += [] if answer.get("Referrer-Policy") == "same-origin" else ["says where people come from"]
         found += [each for each in CLOSED if each not in answer["Content-Security-Policy"].split("; ")]
         found += ["scripts in pages"] if "'unsafe-inline'" in said.get("script-src", ()) else []
         sources = {source for each in said.values() for source in each}

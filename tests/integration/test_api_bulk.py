@@ -1,4 +1,4 @@
-"""One thing done to many activities: counted first, then as a job that survives whoever works on it."""
+"""One thing done to many activities: counted first, then as a job that survives anyone who works on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No more of a role waits than may: whoever comes by whatever way is refused, or waits elsewhere until there is room."""
+"""No more of a role waits than may: anyone who comes by whatever way is refused, or waits elsewhere until there is room."""
 
 from __future__ import annotations
 

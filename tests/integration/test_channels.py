@@ -1,4 +1,4 @@
-"""Channels expire by whoever notices first, are told of once, and come back when somebody has signed in again."""
+"""Channels expire by anyone who notices first, are told of once, and come back when somebody has signed in again."""
 
 from __future__ import annotations
 

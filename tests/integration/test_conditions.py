@@ -313,7 +313,7 @@ def test_while_redis_is_away_what_people_were_told_stays(
         answer = _ready()
 
     assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["critical"]
-    assert "workers" not in answer["checks"], "the check of Redis tells why"
+    assert "workers" not in answer["checks"], "the check of Redis says why"
 
 
 def test_a_question_is_asked_no_more_often_than_it_should_be(

@@ -153,7 +153,7 @@ def test_while_a_person_is_asked_no_time_passes_and_it_begins_anew_with_the_answ
     approvals.approve(acme.pk, flow.only(step="ok").pk, actor="ann")
     flow.engine.drain()
     with tenant_scope(acme.pk):
-        # The answer came late in the time that had begun anew.
+        # The answer came late in the time that had begun again.
         StepRun.objects.filter(run_id=flow.id, step="join").update(waits_until=Now())
     answered = after(30)
 

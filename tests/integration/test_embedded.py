@@ -241,7 +241,7 @@ def test_one_dead_server_is_mended_while_the_others_stay(home: embedded.ServiceH
     before = pids(home)
     kill(home, "mongo")
 
-    assert embedded.find(home) == endpoints  # the address stays valid for whoever reconnects
+    assert embedded.find(home) == endpoints  # the address stays valid for anyone who reconnects
     start(home, "redis", "mongo")
 
     after = pids(home)

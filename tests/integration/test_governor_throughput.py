@@ -1,6 +1,6 @@
 """How much of what a provider allows the governor lets through: five minutes and more of a clock that only the test moves.
 
-The provider counts a call when it arrives, which is later than its grant, and tells what is left with the answer, which is later still.
+The provider counts a call when it arrives, which is later than its grant, and says what is left with the answer, which is later still.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ DAMAGE = {
         "UPDATE activities_activity SET link_kind = 'reassigned_from', parent_id = (SELECT id FROM activities_activity"
         " WHERE status = 'reassigned' AND name = 'part') WHERE status = 'approved' AND requires_approval",
     ),
-    "what was rejected is not made anew": (
+    "what was rejected is not made again": (
         {"I10"},
         "UPDATE activities_activity SET parent_id = NULL, link_kind = NULL WHERE link_kind = 'revision_of'",
     ),
@@ -218,7 +218,7 @@ DAMAGE = {
         "INSERT INTO activities_vote (tenant_id, activity_id, voter, actor, decision, notes)"
         " SELECT tenant_id, activity_id, 'user:sam', actor, decision, notes FROM activities_vote",
     ),
-    "whoever asked has voted": ({"I15"}, "UPDATE activities_vote SET voter = 'user:ines'"),
+    "anyone who asked has voted": ({"I15"}, "UPDATE activities_vote SET voter = 'user:ines'"),
     "an approval has no question": (
         {"I15"},
         "DELETE FROM activities_approval WHERE id = (SELECT max(id::text)::uuid FROM activities_approval)",

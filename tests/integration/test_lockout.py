@@ -1,4 +1,4 @@
-"""Whoever guesses passwords or tokens waits; whether what they guess at exists makes no difference."""
+"""Anyone who guesses passwords or tokens waits; whether what they guess at exists makes no difference."""
 
 from __future__ import annotations
 

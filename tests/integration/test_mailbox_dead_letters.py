@@ -99,7 +99,7 @@ def test_what_another_attempt_would_not_help_is_one_at_once(client: APIClient) -
 def test_a_lease_that_ends_when_nobody_leads_uses_up_no_attempt(
     client: APIClient, tenant: Tenant, led_until: float, counts: bool
 ) -> None:
-    """Taken 60 s ago, and over for 20 s: whoever takes the lead would have made it longer, if it was an outage."""
+    """Taken 60 s ago, and over for 20 s: anyone who takes the lead would have made it longer, if it was an outage."""
     item = say(client, max_attempts=1)
     batch = take(client)
     with tenant_scope(tenant.pk):

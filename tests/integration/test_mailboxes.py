@@ -424,7 +424,7 @@ def test_a_batch_that_has_ended_fails_no_more_and_its_items_stay_as_they_are(ten
 
 
 def test_who_gives_back_what_the_dead_had_waits_for_a_consumer_that_is_just_done(tenant: Tenant) -> None:
-    """Both lock the mailbox first, in one order with whoever takes."""
+    """Both lock the mailbox first, in one order with anyone who takes."""
     post_directly(tenant, "one")
     batch = taken_at(tenant, datetime.now(UTC), lease=0)
     assert batch is not None

@@ -133,7 +133,7 @@ def test_beat_mends_what_is_not_in_step_and_leaves_the_rest_untouched(
     assert set(jobs()) == {f"start-new-period: {slug}" for slug in ("acme", "globex", "after", "missing")}
     assert (task_of(renamed).last_run_at, task_of(renamed).enabled) == (None, False)
     assert PeriodicTask.objects.filter(name="somebody else's").exists()
-    # A row that is written anew would make beat forget when it ran last.
+    # A row that is written again would make beat forget when it ran last.
     assert (task_of(tenant).pk, task_of(tenant).date_changed) == (untouched.pk, untouched.date_changed)
     assert CrontabSchedule.objects.count() == 1
 

@@ -22,7 +22,7 @@ ORDER = (*ROLES, "platform")
 
 
 def _status(client: APIClient, method: str, path: str) -> Any:
-    """A call of nothing that is there, so that whoever is let in changes nothing."""
+    """A call of nothing that is there, so that anyone who is let in changes nothing."""
     address = re.sub(r"\{(?:role|agent_role|key|name)\}", "nobody", path)
     body = None if method == "GET" else {}
     return getattr(client, method.lower())(API + filled(address), body, format="json")

@@ -1,4 +1,4 @@
-"""Whoever reaches the broker may ask a worker and not command it."""
+"""Anyone who reaches the broker may ask a worker and not command it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ended run is done again from one of its steps: what went well before it stands, the rest is done anew."""
+"""An ended run is done again from one of its steps: what went well before it stands, the rest is done again."""
 
 from __future__ import annotations
 

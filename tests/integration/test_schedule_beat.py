@@ -167,7 +167,7 @@ def test_a_row_that_was_renamed_deleted_or_doubled_by_hand_is_mended(
     assert again(deleted).beat_task_id == row_of(deleted).pk
     assert (
         row_of(fine).date_changed == untouched
-    )  # A row that is written anew would make beat forget when it ran last.
+    )  # A row that is written again would make beat forget when it ran last.
 
 
 def test_mending_goes_on_past_a_schedule_whose_times_cannot_be_read(tenant: Tenant) -> None:

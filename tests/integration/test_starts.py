@@ -1,6 +1,6 @@
 """What a process loads before it has anything to do. Each of these is much memory and time, in every process that is started.
 
-In the parts that are loaded later nothing may get lost: their addresses are there for whoever asks, and checks look at all of them.
+In the parts that are loaded later nothing may get lost: their addresses are there for anyone who asks, and checks look at all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ledger of wakes: equal ones merge, several lead to one run, and whoever gets nowhere is stopped."""
+"""The ledger of wakes: equal ones merge, several lead to one run, and anyone who gets nowhere is stopped."""
 
 from __future__ import annotations
 

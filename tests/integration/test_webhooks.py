@@ -314,7 +314,7 @@ def test_a_dead_receiver_with_many_events_keeps_nobody_else_waiting(
 def test_slow_receivers_cost_only_their_own_tenant(
     tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
-    """Fifty receivers that answer, but only when an event of another tenant has arrived: whoever waits for them first fails."""
+    """Fifty receivers that answer, but only when an event of another tenant has arrived: anyone who waits for them first fails."""
     settings.ORCHESTRATOR_DELIVERY_TENANT_LANE = 5
     arrived, slow, under_way = threading.Event(), threading.Event(), list[int]()
 

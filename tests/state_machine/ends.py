@@ -1,4 +1,4 @@
-"""Ends, and what follows from them: whoever waits wakes, questions fall away, pipelines go on."""
+"""Ends, and what follows from them: anyone who waits wakes, questions fall away, pipelines go on."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Ends:
                 self.withdraw(question)
 
     def _tell_heir(self, task: Task, heir: Task) -> None:
-        """It begins anew, so it hears what others have been answered about the work."""
+        """It begins again, so it hears what others have been answered about the work."""
         for link in [
             link for link in task.links if link.state == "woken" and link.approval.parent is not task
         ]:
@@ -204,7 +204,7 @@ class Ends:
             task.run.settled(self, task)
 
     def _answer(self, task: Task) -> None:
-        """Whoever waits for this, or for what it stands in for, wakes."""
+        """Anyone who waits for this, or for what it stands in for, wakes."""
         origin = task.origin
         parent = origin.parent
         if parent is None or origin.link not in WAITS_FOR or parent.waits_for is not origin:

@@ -66,7 +66,7 @@ LIFE: dict[str, dict[str, str]] = {
 }
 
 ENDED = {status for status, verbs in LIFE.items() if not verbs}
-#: A pipeline goes on from these, and whoever waits is told.
+#: A pipeline goes on from these, and anyone who waits is told.
 SETTLED = ENDED | {"failed", "needs_review"}
 LIVE = set(LIFE) - SETTLED
 #: It waits for its turn, or for somebody or something.

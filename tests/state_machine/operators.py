@@ -177,7 +177,7 @@ class Anything(People):
         if what == "found":
             self.recover()
         elif what == "wiped":
-            self.model.holds.clear()  # what a provider has asked for is found out anew
+            self.model.holds.clear()  # what a provider has asked for is found out again
             self.world.wipe_redis()
         elif attempt := pick([attempt for attempt in self.model.attempts if attempt.live], index):
             self.lose(attempt)

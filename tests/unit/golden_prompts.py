@@ -1,6 +1,6 @@
 """Prompts as agents get them, one per reason and for reasons that come together: `python -m tests.unit.golden_prompts` writes them.
 
-The files are meant to be read. A test compares, so whoever changes a template sees what that does to every prompt.
+The files are meant to be read. A test compares, so anyone who changes a template sees what that does to every prompt.
 """
 
 from __future__ import annotations

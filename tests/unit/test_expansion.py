@@ -34,7 +34,7 @@ def dimension(name: str, values: list[Any]) -> Dimension:
 
 
 class Rows:
-    """Makes values anew each time, as a table does."""
+    """Makes values again each time, as a table does."""
 
     def __init__(self, count: int) -> None:
         self.count = count

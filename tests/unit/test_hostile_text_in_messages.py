@@ -1,4 +1,4 @@
-"""An alert that quotes an agent is a text for whoever reads it: nothing in it is fetched, followed or rung."""
+"""An alert that quotes an agent is a text for anyone who reads it: nothing in it is fetched, followed or rung."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a log line, and what never is, whoever writes it."""
+"""What is in a log line, and what never is, anyone who writes it."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
 def _check(**changes: str) -> subprocess.CompletedProcess[str]:
     environment = {
         "PATH": os.environ["PATH"],
-        "PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX", ""),  # else all would be compiled anew
+        "PYTHONPYCACHEPREFIX": os.environ.get("PYTHONPYCACHEPREFIX", ""),  # else all would be compiled again
         **SAFE,
         "DJANGO_SETTINGS_MODULE": "orchestrator.settings.production",
         **changes,
@@ -221,7 +221,7 @@ def _check(**changes: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.long  # starts Django anew
+@pytest.mark.long  # starts Django again
 def test_django_has_nothing_to_say_about_the_settings_of_production() -> None:
     done = _check()
 

@@ -17,7 +17,9 @@ from activities.states import FINAL, TRANSITIONS, Status
 
 
 class Command(BaseCommand):
-    help = "Write docs/lifecycle.md anew from activities/states.py. Changes only what is between its markers."
+    help = (
+        "Write docs/lifecycle.md again from activities/states.py. Changes only what is between its markers."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -111,7 +113,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
 
 
 def renewed(document: str) -> str:
-    """The document with every marked section written anew. Raises `KeyError` for a section that nobody writes."""
+    """The document with every marked section written again. Raises `KeyError` for a section that nobody writes."""
     return _SECTION.sub(
         lambda found: f"{found['begin']}{SECTIONS[found['name']]()}\n{found['end']}", document
     )

@@ -21,7 +21,7 @@ local function no(reason, wait)
     return {0, reason, math.max(1, math.ceil(wait))}
 end
 
--- Whoever held these has died: its call must have ended, its slot is free, what it reserved stays spent.
+-- Anyone who held these has died: its call must have ended, its slot is free, what it reserved stays spent.
 for _, other in ipairs(redis.call('ZRANGEBYSCORE', calls, '-inf', now)) do
     redis.call('ZREM', calls, other)
     redis.call('HDEL', reserved, other)
@@ -63,7 +63,7 @@ local function until_room(used, total, part, most)
     return 0
 end
 
--- Parts that have left the window stay for a while. Whoever asked in them may have been counted by the provider a little later than here,
+-- Parts that have left the window stay for a while. Anyone who asked in them may have been counted by the provider a little later than here,
 -- so that it still counts them: that is no use by somebody else, see tell.lua.
 local LATE = 5
 

@@ -2,7 +2,7 @@
 //
 // No single key does what cannot be undone: the first press leads to the button, where the screen says what it does; the second presses it.
 //
-// The list and the item may be put in place anew at any moment (live.js), so what is in them is looked up when it is needed.
+// The list and the item may be put in place again at any moment (live.js), so what is in them is looked up when it is needed.
 "use strict";
 
 (() => {

@@ -125,7 +125,7 @@
     following = null;
   }
 
-  // Whoever looks at a page whose place went to a newer one wants to see this one.
+  // Anyone who looks at a page whose place went to a newer one wants to see this one.
   window.addEventListener("focus", () => { if (following && following.state === "displaced") following.again(); });
 
   document.addEventListener("visibilitychange", () => {

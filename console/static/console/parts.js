@@ -33,7 +33,7 @@
     if (window.htmx) window.htmx.process(made);
   }
 
-  // Whether both are the same but for what differs each time: the token of forms, which every answer masks anew, and times that pass, which are
+  // Whether both are the same but for what differs each time: the token of forms, which every answer masks again, and times that pass, which are
   // put right in place. What is the same is not touched, so that no click on it is lost.
   function isSame(old, fresh) {
     const TOKEN = "input[name=csrfmiddlewaretoken]";

@@ -4,7 +4,7 @@
 //   following.leave();
 //
 // A browser opens six connections to a server, so a stream for each window would let the seventh wait for ever. One window has the stream and
-// tells the others what it hears; when it is left, closed or hidden, another one takes over. Whoever has nothing from it for a while takes over
+// tells the others what it hears; when it is left, closed or hidden, another one takes over. Anyone who has nothing from it for a while takes over
 // by force: a window that the system has put to sleep answers nobody. Where a browser cannot lock (pages without TLS), each window has its own.
 //
 // States: "open", after which everything is to be fetched once; "lost"; "refused", when the server gives no stream; "displaced", when the server

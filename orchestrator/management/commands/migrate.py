@@ -46,7 +46,7 @@ def _rendering_only_affected_models() -> Iterator[None]:
 def affected_models(state: ProjectState, app_label: str, model_name: str, delay: bool = False) -> set[_Key]:
     """The model that has changed, and those whose classes hold its class: by a relation, or because they inherit from it.
 
-    With `delay` the change concerns no relation: as in Django, whoever holds one that holds it is left for later.
+    With `delay` the change concerns no relation: as in Django, anyone who holds one that holds it is left for later.
     """
     if delay:
         state.is_delayed = True

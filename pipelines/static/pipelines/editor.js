@@ -1,6 +1,6 @@
 // The pipeline editor: the steps as a list beside the text, in step with it, and the picture of both.
 //
-// The text is what is saved. A change in the list writes it anew at once, as JSON, and the server's answer to the check brings it back
+// The text is what is saved. A change in the list writes it again at once, as JSON, and the server's answer to the check brings it back
 // as YAML, with every fault by its path and the picture. Without this script the text is edited alone.
 "use strict";
 

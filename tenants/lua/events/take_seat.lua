@@ -1,5 +1,5 @@
 -- Takes a seat for one stream, if the tenant and the caller have one free. Seats that nobody holds any more lapse. Time is the server's.
--- A caller who would rather give up one of their own may: the oldest is taken away, and whoever carries its stream hears so from `hold_seats`.
+-- A caller who would rather give up one of their own may: the oldest is taken away, and anyone who carries its stream hears so from `hold_seats`.
 -- KEYS[1]  sorted set of the tenant: seat -> expiry (ms)
 -- KEYS[2]  sorted set of the caller, likewise
 -- KEYS[3]  sorted set of the seats of the tenant that were taken away, likewise

@@ -1,4 +1,4 @@
-"""A tenant whose agents ask and wait; and no deadlock, whoever acts."""
+"""A tenant whose agents ask and wait; and no deadlock, anyone who acts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
 
 @pytest.fixture(autouse=True)
 def no_deadlocks(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Whoever gives way gives way in the order of the locks, not because PostgreSQL has broken a circle."""
+    """Anyone who gives way gives way in the order of the locks, not because PostgreSQL has broken a circle."""
     caplog.set_level(logging.WARNING)
     yield
     assert "persist_waits" not in [getattr(record, "action", "") for record in caplog.records]

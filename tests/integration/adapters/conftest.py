@@ -29,7 +29,7 @@ from tests.subjects import (
 
 @pytest.fixture
 def provider() -> Iterator[FakeProvider]:
-    """Whoever has its key may call it."""
+    """Anyone who has its key may call it."""
     with FakeProvider(key=KEY) as running:
         yield running
 

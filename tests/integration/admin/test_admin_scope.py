@@ -1,4 +1,4 @@
-"""Whoever uses the admin sees the tenants that they are members of; superusers the rest only after they have said why."""
+"""Anyone who uses the admin sees the tenants that they are members of; superusers the rest only after they have said why."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def the_skill(tenant: Tenant) -> Skill:
 
 def test_a_skill_is_made_and_every_change_is_a_version(root: Client, tenant: Tenant, skill: Skill) -> None:
     for content in ("Be kind.", "Be brief.", "Be both."):
-        # A browser sends back what the roles were, since their default is made anew for each form.
+        # A browser sends back what the roles were, since their default is made again for each form.
         root.post(page_of(skill), form(tenant, content=content) | {"initial-roles": "qa,dev"})
 
     changed = the_skill(tenant)

@@ -1,4 +1,4 @@
-"""The answer to a blocker, whoever gives it, lets the agent go on once."""
+"""The answer to a blocker, anyone who gives it, lets the agent go on once."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_an_approval_is_rejected_or_withdrawn(asked: Questions, ann: Person) -> 
 def test_failed_work_is_tried_again(asked: Questions, ann: Person) -> None:
     escalation = asked.escalation()
 
-    assert done(ann.answer(escalation, "retry"), ann) == "Started anew: Failed: Audit"
+    assert done(ann.answer(escalation, "retry"), ann) == "Started again: Failed: Audit"
 
     assert asked.get(escalation.parent_id).status == "created"
     assert asked.get(escalation.pk).status == "cancelled"

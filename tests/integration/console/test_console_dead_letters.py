@@ -77,7 +77,7 @@ def test_a_replay_is_counted_first_and_does_what_was_counted(
     answer = forms_of(counted)["confirmation"].send(ann.browser, ("deed", "replay"))
     page = ann.get(answer["Location"])
 
-    assert "Started anew: 3" in words(page)
+    assert "Started again: 3" in words(page)
     assert states(tenant, broken) == ["replayed"] * 3
     assert states(tenant, later) == ["open"], "what was not counted is not replayed"
     (dealing,) = page.context["alike"].history
@@ -104,7 +104,7 @@ def test_one_failure_is_tried_again_and_not_twice(
     form, letter = forms_of(ann.get(address))["single"], letters_of(tenant, *broken)[0]
 
     answer = form.send(ann.browser, ("letter", str(letter.pk)))
-    assert "Started anew: work" in words(ann.get(answer["Location"]))
+    assert "Started again: work" in words(ann.get(answer["Location"]))
     assert sorted(states(tenant, broken)) == ["open", "open", "replayed"]
 
     assert "This failure is replayed by user:ann" in refused(

@@ -249,7 +249,7 @@ def test_it_begins_with_what_the_person_may_and_should_decide(
     )
     assert begins("ole", role="operator", human_roles=["editor"]) == [failure, "Read the text", "Say yes"]
     assert begins("ann", role="admin") == sorted(everything)
-    assert begins("vic", role="viewer") == sorted(everything), "whoever decides nothing looks at all of it"
+    assert begins("vic", role="viewer") == sorted(everything), "anyone who decides nothing looks at all of it"
     assert begins("sam", role="reviewer", human_roles=["sales"]) == ["Say yes"]
 
 

@@ -259,7 +259,7 @@ def test_what_an_approval_skipped_says_why(asked: Questions, ann: Person) -> Non
         ("blocker", "dev wakes with your answer and goes on with “Landing page”."),
         ("subtask", "Complete: dev wakes with your result and goes on with “Landing page”."),
         ("task", "Complete: Nothing else waits for it."),
-        ("escalation", "Try again: qa starts anew with all its attempts."),
+        ("escalation", "Try again: qa starts again with all its attempts."),
     ],
 )
 def test_each_kind_says_what_follows(kind: str, said: str, asked: Questions, ann: Person) -> None:

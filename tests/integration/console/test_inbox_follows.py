@@ -1,4 +1,4 @@
-"""The inbox keeps itself up to date under the hands of whoever works in it: nothing that they have in hand is lost."""
+"""The inbox keeps itself up to date under the hands of anyone who works in it: nothing that they have in hand is lost."""
 
 from __future__ import annotations
 

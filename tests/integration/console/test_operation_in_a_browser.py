@@ -54,7 +54,7 @@ def test_many_failures_are_replayed_after_a_count(engine: Engine, tenant: Tenant
     assert "starts after 1 s" in screen.inner_text("#confirm")
     screen.get_by_role("button", name="Try 120 again").click()
 
-    screen.get_by_text("Started anew: 120").wait_for()
+    screen.get_by_text("Started again: 120").wait_for()
     assert {letter.state for letter in letters_of(tenant, *ids)} == {"replayed"}
 
 

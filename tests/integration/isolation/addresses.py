@@ -82,7 +82,7 @@ def own(operation: Operation, things: Things) -> str:
 
 
 def _owned(before: str, things: Things, operation: Operation) -> str:
-    """The list in which the owner finds the next id: under a parent of the owner's, whoever's parent is in the address."""
+    """The list in which the owner finds the next id: under a parent of the owner's, anyone who's parent is in the address."""
     address, place = operation.address, ""
     depth = before.count("/")
     for parameter in operation.parameters:

@@ -21,7 +21,7 @@ IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|
 VERSIONS = re.compile(r'"version":\d+|^(W/)?"\d+"$')
 TIMES = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
 WAITS = re.compile(r'(?<=_seconds":)\d+\.\d+')
-SECRETS = re.compile(r"whsec_[A-Za-z0-9+/]+=*")  # made anew for each request that asks for one
+SECRETS = re.compile(r"whsec_[A-Za-z0-9+/]+=*")  # made again for each request that asks for one
 # They count requests and bytes of moments, not what there is; a length changes with the digits of a wait.
 UNCOMPARED = re.compile(r"ratelimit|retry-after|x-request-id|date|content-length", re.IGNORECASE)
 # A page where there is a choice between a page and a stream.

@@ -204,7 +204,7 @@ def test_after_a_request_that_broke_in_the_middle_the_next_sees_nothing_of_its_t
 def test_a_connection_that_is_given_back_in_a_transaction_forgets_its_tenant(
     tenant: Tenant, both: Any
 ) -> None:
-    """As after a thread that died half-way: whoever comes next rolls back or begins with nothing."""
+    """As after a thread that died half-way: anyone who comes next rolls back or begins with nothing."""
     set_tenant(tenant.pk)
     assert seen_without_a_tenant() == "acme"
 

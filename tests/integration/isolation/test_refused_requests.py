@@ -1,4 +1,4 @@
-"""What every operation of the API refuses, whoever asks: tokens in addresses, scopes that are missing, operators for values."""
+"""What every operation of the API refuses, anyone who asks: tokens in addresses, scopes that are missing, operators for values."""
 
 from __future__ import annotations
 

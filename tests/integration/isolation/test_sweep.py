@@ -93,7 +93,7 @@ def silent(answer: Answer, theirs: World, asked: Any) -> None:
 def same(
     ask: Any, theirs: World, foreign: Any, nowhere: Any, layers: str, asked: dict[str, Answer] | None = None
 ) -> Answer:
-    """Ask for both; whoever asks cannot tell them apart. What the first request changed may be what the second tells of,
+    """Ask for both; anyone who asks cannot tell them apart. What the first request changed may be what the second tells of,
     so a difference counts if it is there the other way round as well. `asked`: what is nowhere is asked for once for all that
     are compared with it.
     """

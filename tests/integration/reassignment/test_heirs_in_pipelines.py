@@ -137,7 +137,7 @@ def test_the_heir_of_a_revision_is_told_what_was_rejected_and_why(
 
 
 def test_nothing_is_handed_on_in_a_run_that_was_cancelled(api: Any, engine: Engine, acme: Tenant) -> None:
-    """Whoever cancelled it has not seen the successor, so that nobody would ever stop it."""
+    """Anyone who cancelled it has not seen the successor, so that nobody would ever stop it."""
     run, agent = piped(engine, acme)
     with tenant_scope(acme.pk):  # as far as a cancellation has come that was interrupted
         PipelineRun.objects.filter(pk=run.pk).update(status="cancelled")

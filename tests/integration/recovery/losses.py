@@ -13,7 +13,7 @@ class Died(BaseException):
 
 
 def lose(engine: Engine) -> None:
-    """Declare the engine's own worker lost, and let it begin anew under another id."""
+    """Declare the engine's own worker lost, and let it begin again under another id."""
     with system_scope():
         assert recovery.declare_lost(WorkerProcess.objects.get(pk=engine.lease.worker_id))
     engine.lease.beat()

@@ -416,7 +416,7 @@ def live_runs() -> list[ActivityRun]:
 def test_what_is_woken_before_its_slot_came_back_runs_as_soon_as_it_has(
     api: Any, engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever wakes it may be another process than the one that gives the slot back, and be faster."""
+    """Anyone who wakes it may be another process than the one that gives the slot back, and be faster."""
     engine.agent.behaviour = lambda request: Accepted()
     activity_id, agent = at_work(engine, acme)
     put, late = relay._relay.put, list[Exchange]()

@@ -1,4 +1,4 @@
-"""An agent that is told to be something else begins anew."""
+"""An agent that is told to be something else begins again."""
 
 from __future__ import annotations
 

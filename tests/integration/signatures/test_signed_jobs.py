@@ -144,7 +144,7 @@ def test_a_renewal_is_the_tenants_own(api: Any, acme: Tenant, other_tenant: Tena
 def test_a_secret_whose_key_is_gone_is_not_replaced_by_a_derived_one(
     api: Any, tenant: Tenant, settings: Any
 ) -> None:
-    """Whoever signs with what nobody told him would be let in."""
+    """Anyone who signs with what nobody told him would be let in."""
     api().post(f"{CONFIGS}qa/rotate-secret/")
     settings.FIELD_ENCRYPTION_KEYS = ["other:" + "1" * 64]
 

@@ -112,7 +112,7 @@ def test_agents_that_must_sign_get_nowhere_with_the_token_alone(
 def test_a_signature_that_does_not_fit_is_401_and_nothing_happens(
     engine: Engine, acme: Tenant, other_tenant: Tenant, request: Any, must: bool, wrong: str
 ) -> None:
-    """Also where the token alone would do: whoever signs is held to it."""
+    """Also where the token alone would do: anyone who signs is held to it."""
     if must:
         request.getfixturevalue("signing")
     agent = signing_agent(engine, acme)
@@ -160,7 +160,7 @@ def test_a_report_that_comes_again_gets_the_first_outcome_and_has_no_effect(
 def test_a_tool_call_that_comes_again_has_one_effect_whatever_key_it_is_given(
     engine: Engine, acme: Tenant, signing: None
 ) -> None:
-    """The key is no part of what is signed, so whoever repeats a message must not choose another."""
+    """The key is no part of what is signed, so anyone who repeats a message must not choose another."""
     agent = signing_agent(engine, acme)
     body = {"name": "Look", "agent_role": "ba", "blocking": False}
     raw = orjson.dumps(body)
