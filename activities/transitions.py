@@ -317,7 +317,10 @@ def finish(
 ) -> list[Moved]:
     """Accept results; a row for each, with `run_id`, but none for a run that is not the live one. `of_step`: with what follows, see
     `Following`. Whoever calls this announces what has settled."""
-    activities, runs, fences, contents, data, content_types = map(Array, zip(*results, strict=True))
+    move = _verb("request_approval" if needs_approval else "complete")
+    (source,) = states.sources_of(move["verb"])
+    in_order = sorted(results, key=itemgetter(0))
+    activities, runs, fences, contents, data, content_types = map(Array, zip(*in_order, strict=True))
     return (_finish_of_step if of_step and not needs_approval else _finish).run(
         {
             "tenant": tenant_id,
@@ -328,7 +331,8 @@ def finish(
             "data": Array(None if each is None else json.dumps(each) for each in data),
             "content_types": content_types,
             "actor": actor,
-            **_verb("request_approval" if needs_approval else "complete"),
+            **move,
+            "source": source,
         },
         using=APP,
     )

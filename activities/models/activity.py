@@ -216,10 +216,9 @@ class Activity(TenantOwned):
             ),
             models.Index(
                 fields=("tenant", "indexed_status", "created_at"),
-                condition=~models.Q(
-                    indexed_status=""
-                ),  # likewise: for lists, which name the status that they want
-                name="activities_of_status",
+                # Likewise for lists, which name the status that they want. What most work comes to is found among all.
+                condition=~models.Q(indexed_status=states.Status.DONE),
+                name="activities_not_done",
             ),
             models.Index(
                 fields=("tenant", "schedule_id", "-created_at"),
