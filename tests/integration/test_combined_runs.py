@@ -98,10 +98,8 @@ def test_runs_that_begin_and_end_at_the_same_moment_share_statements_and_exchang
     assert {name: found[0] for name, found in sizes.items()} == dict.fromkeys(sizes, THREADS - 1)
 
 
-def test_each_thread_goes_on_with_one_of_the_grants_that_they_asked_for_together(
-    engine: Engine, acme: Tenant, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second calls wait for each other, so every thread has one of them, and no message was sent for any."""
+def in_two_waves(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The second calls wait for each other, so every thread has one of them. Returns the messages that were sent for them."""
     engine.submit(acme, count=2 * THREADS)
     sent: list[Any] = []
     monkeypatch.setattr(publishing, "publish", sent.extend)
@@ -116,10 +114,25 @@ def test_each_thread_goes_on_with_one_of_the_grants_that_they_asked_for_together
 
     engine.agent.behaviour = behaviour
     deliver_side_by_side(engine)
-
     assert statuses(acme) == {"done": 2 * THREADS}
-    assert sent == []
+    return sent
+
+
+def test_each_thread_goes_on_with_one_of_the_grants_that_they_asked_for_together(
+    engine: Engine, acme: Tenant, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert in_two_waves(engine, acme, monkeypatch) == []
     assert sizes["EXCHANGING"][0] == THREADS - 1
+
+
+def test_each_thread_gives_back_its_own_slot_whoever_has_recorded_its_run(
+    engine: Engine, acme: Tenant, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given back by another, it would be granted to nobody in particular, by a message."""
+    monkeypatch.setattr(dispatch.EXCHANGING, "do", lambda kind, wanted: dispatch._exchange_alone(wanted))
+
+    assert in_two_waves(engine, acme, monkeypatch) == []
+    assert sizes["RECORDING"][0] == THREADS - 1
 
 
 def test_one_that_was_cancelled_meanwhile_is_refused_and_the_others_count(
@@ -160,6 +173,13 @@ def lock_on(activity_id: UUID) -> Iterator[Callable[[], None]]:
             end.set()
 
 
+def _wait_for_locks_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In connections of new threads."""
+    options = connections.settings[APP]["OPTIONS"]
+    forever = options["options"].replace("lock_timeout=3s", "lock_timeout=0")
+    monkeypatch.setitem(options, "options", forever)
+
+
 def _closing(action: Callable[[], None]) -> None:
     try:
         action()
@@ -171,9 +191,7 @@ def test_a_row_that_somebody_else_has_locked_holds_up_its_own_run_alone(
     engine: Engine, acme: Tenant, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is given up when the others are done: if they waited for it, they would never be."""
-    options = connections.settings[APP]["OPTIONS"]
-    forever = options["options"].replace("lock_timeout=3s", "lock_timeout=0")
-    monkeypatch.setitem(options, "options", forever)  # of the connections of new threads
+    _wait_for_locks_as_long_as_it_takes(monkeypatch)
     ids = engine.submit(acme, count=THREADS)
     all_called = Barrier(THREADS + 1)
 
@@ -198,6 +216,36 @@ def test_a_row_that_somebody_else_has_locked_holds_up_its_own_run_alone(
     assert outcomes == [None] * (THREADS + 1)
     assert statuses(acme) == {"done": THREADS}
     assert sizes["RECORDING"][0] == THREADS - 1
+
+
+def test_a_row_that_somebody_else_has_locked_holds_up_its_own_claim_alone(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _wait_for_locks_as_long_as_it_takes(monkeypatch)
+    claims: list[int] = []
+    _count(monkeypatch, dispatch.CLAIMING, claims)
+    _let_others_gather(monkeypatch, dispatch.CLAIMING)
+    ids = engine.submit(acme, count=THREADS)
+    messages = [message for _ in range(THREADS) if (message := engine.take())]
+
+    def deliver(message: dict[str, str]) -> None:
+        if message["activity"] == str(ids[2]):
+            eventually(lambda: dispatch.CLAIMING._lines)  # the first to claim is another
+        dispatch.receive(**message)
+
+    def unlock_after_the_others(unlock: Callable[[], None]) -> None:
+        eventually(lambda: statuses(acme)["done"] == THREADS - 1)
+        unlock()
+
+    with lock_on(ids[2]) as unlock:
+        outcomes = at_once(
+            lambda: unlock_after_the_others(unlock),
+            *[lambda message=message: deliver(message) for message in messages],
+        )
+
+    assert outcomes == [None] * (THREADS + 1)
+    assert statuses(acme) == {"done": THREADS}
+    assert claims[0] == THREADS - 1
 
 
 def test_work_under_a_budget_that_is_claimed_together_is_claimed_as_far_as_its_money_goes(

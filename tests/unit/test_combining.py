@@ -126,9 +126,12 @@ def test_nobody_waits_for_long_for_one_that_has_not_begun_with_him(
 
     assert doing.of.do("a", 2) == 4
     assert not first.done()
+    monkeypatch.setattr(combining, "PATIENCE_SECONDS", WAIT)
+    third = pool.submit(doing.of.do, "a", 3)
+    until(lambda: doing.waiting() > 0)
     doing.go_on.set()
-    assert first.result(WAIT) == 2
-    assert doing.calls == [[1], [2]]
+    assert [first.result(WAIT), third.result(WAIT)] == [2, 6]
+    assert doing.calls == [[1], [2], [3]]
 
 
 def test_what_others_have_begun_with_is_waited_for_however_long_it_takes(
