@@ -54,7 +54,7 @@ def test_a_name_service_that_does_not_answer_ends_at_the_deadline(
     started = time.monotonic()
 
     with pytest.raises(RetryableAgentError, match=r"agent\.internal was not resolved in time"):
-        post("http://agent.internal:80/", seconds=0.2)
+        post("http://agent.internal:80/", seconds=1.5)  # a busy machine needs a while to come to the question
 
     hold.set()
     assert time.monotonic() - started < 15  # of the 20 that the other side keeps it
