@@ -169,8 +169,10 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
     from agents import configuration
     from agents.command_line import users
     from agents.routing import canonical, consumed, is_pattern, roles_of
+    from pipelines import conditions
 
     users.begin_worker()
+    conditions.warm_up()
 
     def choose() -> None:
         queues = instance.app.amqp.queues

@@ -5,8 +5,7 @@ class PipelinesConfig(AppConfig):
     name = "pipelines"
 
     def ready(self) -> None:
-        from pipelines import conditions, receivers, retention
+        from pipelines import receivers, retention
 
         receivers.connect()
         retention.connect()
-        conditions.warm_up()

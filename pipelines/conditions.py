@@ -41,7 +41,7 @@ class Decision:
 
 
 def warm_up() -> None:
-    """Build the parser, which takes longer than a request should wait."""
+    """Build the parser, so that no first decision waits for it: a worker does so as it starts, others with their first expression."""
     expressions.check("true")
 
 

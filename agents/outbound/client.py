@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from threading import Lock
-from typing import cast
-
-import httpx2
+from typing import TYPE_CHECKING, cast
 
 from agents.contracts import HttpLimits
 from agents.exceptions import (
@@ -28,7 +27,15 @@ from agents.exceptions import (
     RetryableAgentError,
 )
 from agents.outbound import budget, policy, urls
-from agents.outbound.transport import GuardedTransport, permitted_addresses
+from tenants.lazy_import import lazy_import
+
+# Loaded with the first call, or the first name that is looked up: most processes only read addresses.
+if TYPE_CHECKING:
+    import httpx2
+
+    from agents.outbound import transport
+else:
+    httpx2, transport = lazy_import("httpx2"), lazy_import("agents.outbound.transport")
 
 CHECK_SECONDS = 5.0  # somebody waits for the form to be saved
 EXCERPT_BYTES = 16 * 1024  # of an answer that is only looked at by people
@@ -40,7 +47,7 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 
 _lock = Lock()
 _shared: dict[
-    policy.Policy, GuardedTransport
+    policy.Policy, transport.GuardedTransport
 ] = {}  # a connection is used again under the rules alone that it was judged by
 
 
@@ -61,7 +68,7 @@ def check_url(url: str, *, purpose: str = policy.AGENTS) -> None:
     if rules.exempts(target.host, target.port):
         return
     try:
-        permitted_addresses(rules, target.host, target.port, seconds=CHECK_SECONDS)
+        transport.permitted_addresses(rules, target.host, target.port, seconds=CHECK_SECONDS)
     except RetryableAgentError as error:
         raise OutboundRefused(str(error)) from error
 
@@ -111,7 +118,7 @@ def send(
             response.close()
 
 
-def guarded_transport(purpose: str = policy.AGENTS) -> GuardedTransport:
+def guarded_transport(purpose: str = policy.AGENTS) -> transport.GuardedTransport:
     """The process's shared transport for a purpose, for libraries with clients of their own. Use it in a `call_budget`."""
     rules = policy.current(purpose)
     if (found := _shared.get(rules)) is not None:
@@ -121,7 +128,7 @@ def guarded_transport(purpose: str = policy.AGENTS) -> GuardedTransport:
         for outdated in [each for each in _shared if each not in in_force]:
             _shared.pop(outdated).close()  # its connections were judged by other rules
         if rules not in _shared:
-            _shared[rules] = GuardedTransport(rules, budget.shared.limits)
+            _shared[rules] = transport.GuardedTransport(rules, budget.shared.limits)
         return _shared[rules]
 
 
@@ -235,17 +242,8 @@ _NEEDED = frozenset(
 
 def client_for_vendor(credential: Mapping[str, str]) -> httpx2.Client:
     """A client for one run. `credential` holds the headers to be sent as they are. Use it in a `call_budget`, and let it go unclosed."""
-    return httpx2.Client(
-        transport=_VendorTransport(dict(credential)), trust_env=False, follow_redirects=False, timeout=None
-    )
-
-
-class _VendorTransport(httpx2.BaseTransport):
-    def __init__(self, credential: Mapping[str, str]) -> None:
-        self._credential = credential
-
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        return send_for_library(request, self._credential)
+    passed_on = transport.PassedOn(partial(send_for_library, credential=dict(credential)))
+    return httpx2.Client(transport=passed_on, trust_env=False, follow_redirects=False, timeout=None)
 
 
 def send_for_library(request: httpx2.Request, credential: Mapping[str, str]) -> httpx2.Response:

@@ -10,11 +10,17 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import TYPE_CHECKING
 
-import httpx2
 import idna
 
 from agents.exceptions import OutboundRefused
+from tenants.lazy_import import lazy_import
+
+if TYPE_CHECKING:
+    import httpx2
+else:
+    httpx2 = lazy_import("httpx2")
 
 Address = IPv4Address | IPv6Address
 
