@@ -13,6 +13,7 @@ from uuid import UUID
 from django.conf import settings
 
 from activities.exceptions import NotFound, QuotaExceeded, ToolRefused, TransitionRefused
+from activities.human_tasks.approvals import successor_of
 from activities.models import Activity, Wake
 from activities.models.activity import in_status
 from activities.run_tokens import RunToken
@@ -111,41 +112,17 @@ def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role
     taken_over = next((member.agent_role for member in line if member.agent_role), None)
     told = {"reassigned_from": str(activity.pk), "reassign_reason": reason}
     wake_reason, payload = _reason_to_start(activity, line)
-    return NewActivity(
-        name=activity.name,
-        description=activity.description,
+    return successor_of(
+        activity,
+        LinkKind.REASSIGNED_FROM,
         agent_role=agent_role,
         human_role=human_role,
         # A person who takes over an agent's work may approve what is there, or do it. What people decide stays a decision.
         is_approval_gate=human_role is not None and (bool(taken_over) or activity.is_approval_gate),
-        requires_approval=activity.requires_approval,
-        priority=activity.priority,
-        params=activity.params,
         metadata={**activity.metadata, **told, activity_tree.TAKEN_OVER: taken_over},
-        input=activity.input,
-        input_ref=activity.input_ref,
-        parent_id=activity.pk,
-        link_kind=LinkKind.REASSIGNED_FROM,
-        deliverable_id=activity.deliverable_id,
-        mailbox_id=activity.mailbox_id,
-        pipeline_run_id=activity.pipeline_run_id,
-        pipeline_id=activity.pipeline_id,
-        period_id=activity.period_id,
-        template=activity.template,
-        step=activity.step,
-        branch=activity.branch,
-        schedule_id=activity.schedule_id,
-        round=activity.round,
-        group_key=activity.group_key,
-        group_scope=activity.group_scope,
-        files=activity.files,
         not_before=activity.not_before,
         expires_at=activity.expires_at,
         due_at=activity.due_at,
-        timeout_seconds=activity.timeout_seconds,
-        retry=activity.retry,
-        max_attempts=activity.max_attempts,
-        agent_options=activity.agent_options,
         decision_rules=_rules_for("agent" if agent_role else "human", line),
         reviewer_notes=activity.reviewer_notes,
         wake_reason=wake_reason,

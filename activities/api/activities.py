@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -333,6 +333,15 @@ class ActivityRuns(ViewSetMixin, ActivityPart):
         return self.get_paginated_response(RunSerializer(page, many=True).data)
 
 
+def transcript_of(name: UUID, pieces: Iterable[bytes]) -> HttpResponseBase:
+    """Plain text. A browser must not take it for a page, whatever the agent printed."""
+    headers = {
+        "X-Content-Type-Options": "nosniff",
+        "Content-Disposition": f'inline; filename="{name}.log"',
+    }
+    return StreamingHttpResponse(pieces, content_type="text/plain; charset=utf-8", headers=headers)
+
+
 class RunTranscript(ActivityPart):
     # It is read from a file, piece by piece.
     in_one_transaction = False
@@ -349,12 +358,7 @@ class RunTranscript(ActivityPart):
             pieces = transcripts.pieces(self.tenant_id, run_id) if runs.exists() else None
         if pieces is None:
             raise rest.NotFound(code="no_transcript")
-        # A browser must not take it for a page, whatever the agent printed.
-        headers = {
-            "X-Content-Type-Options": "nosniff",
-            "Content-Disposition": f'inline; filename="{run_id}.log"',
-        }
-        return StreamingHttpResponse(pieces, content_type="text/plain; charset=utf-8", headers=headers)
+        return transcript_of(run_id, pieces)
 
 
 class RunLogLines(ActivityPart):
@@ -387,9 +391,7 @@ class RunLogLines(ActivityPart):
         refuse_unknown(request, self)
         errors: list[FieldError] = []
         after = whole_number(request.query_params.get(AFTER), AFTER, errors)
-        limit = whole_number(request.query_params.get(LIMIT), LIMIT, errors)
-        if limit == 0:
-            errors.append((LIMIT, "must be at least 1"))
+        limit = whole_number(request.query_params.get(LIMIT), LIMIT, errors, least=1)
         if errors:
             raise InvalidRequest(errors)
         with tenant_scope(self.tenant_id):

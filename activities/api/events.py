@@ -147,9 +147,7 @@ class Events(TenantView):
         after = whole_number(given, AFTER, errors)
         if given is None:
             after = whole_number(request.headers.get(LAST_SEEN) or None, LAST_SEEN, errors)
-        limit = whole_number(request.query_params.get(LIMIT), LIMIT, errors)
-        if limit == 0:
-            errors.append((LIMIT, "must be at least 1"))
+        limit = whole_number(request.query_params.get(LIMIT), LIMIT, errors, least=1)
         if errors:
             raise InvalidRequest(errors)
         return EventFilter(frozenset(kinds), **ids), after, min(limit or USUAL_EVENTS, MOST_EVENTS)

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import django_filters
 from django.db.models import QuerySet
-from django.http import StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from rest_framework import serializers
@@ -19,6 +18,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from activities import outputs, subagents
+from activities.api.activities import transcript_of
 from activities.api.operations import ReasonSerializer
 from activities.execution import prompt
 from activities.models import ActivityRun, Subagent
@@ -203,12 +203,7 @@ class SubagentTranscript(ViewSetMixin, TenantView):
         pieces = transcripts.pieces(self.tenant_id, last) if last else None
         if pieces is None:
             pieces = self._instead(found)
-        # A browser must not take it for a page, whatever the agent said.
-        headers = {
-            "X-Content-Type-Options": "nosniff",
-            "Content-Disposition": f'inline; filename="{pk}.log"',
-        }
-        return StreamingHttpResponse(pieces, content_type="text/plain; charset=utf-8", headers=headers)
+        return transcript_of(pk, pieces)
 
     def _instead(self, found: SubagentState) -> Iterator[bytes]:
         reference = found.activity.output_ref

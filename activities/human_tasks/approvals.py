@@ -29,7 +29,7 @@ from activities.exceptions import (
 from activities.models import Activity, Approval, ApprovalLink, Vote
 from activities.models.decision import LinkState
 from activities.states import BANDS, MAY_RUN, WILL_RUN, LinkKind, Status, WakeReason
-from activities.submission import NewActivity, submit
+from activities.submission import NewActivity, child_of, submit
 from activities.suspension import obsolete
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
@@ -356,42 +356,30 @@ def submit_revisions(tenant_id: UUID, revisions: Sequence[NewActivity], *, actor
     return ids
 
 
+#: What a successor has of the activity whose place it takes.
+_WORK = ("name", "description", "agent_role", "human_role", "params", "metadata", "input", "input_ref")
+_PLACE = ("template", "step", "branch", "round", "group_key", "group_scope", "files", "priority")
+_RULES = ("requires_approval", "timeout_seconds", "retry", "max_attempts", "agent_options", "decision_rules")
+
+
+def successor_of(activity: Activity, kind: str, **changes: Any) -> NewActivity:
+    """The same work in the same place, to be submitted with these changes."""
+    inherited = {name: getattr(activity, name) for name in (*_WORK, *_PLACE, *_RULES)}
+    return child_of(activity, kind, **{**inherited, **changes})
+
+
 def revision_of(rejected: Activity, *, notes: str, requires_approval: bool | None = None) -> NewActivity:
-    """The next round of the same work, to be submitted."""
+    """The next round of the same work, to be submitted. A person may have taken the work over."""
     name = (
         rejected.name if rejected.name.endswith(SUFFIX) else f"{rejected.name[: 200 - len(SUFFIX)]}{SUFFIX}"
     )
-    return NewActivity(
+    return successor_of(
+        rejected,
+        LinkKind.REVISION_OF,
         name=name,
-        description=rejected.description,
-        agent_role=rejected.agent_role,
-        human_role=rejected.human_role,  # a person may have taken the work over
         requires_approval=rejected.requires_approval if requires_approval is None else requires_approval,
         priority=min(rejected.priority, states.BANDS["gated"]),
-        params=rejected.params,
-        metadata=rejected.metadata,
-        input=rejected.input,
-        input_ref=rejected.input_ref,
-        parent_id=rejected.id,
-        link_kind=LinkKind.REVISION_OF,
-        deliverable_id=rejected.deliverable_id,
-        mailbox_id=rejected.mailbox_id,
-        pipeline_run_id=rejected.pipeline_run_id,
-        pipeline_id=rejected.pipeline_id,
-        period_id=rejected.period_id,
-        template=rejected.template,
-        step=rejected.step,
-        branch=rejected.branch,
         round=rejected.round + 1,
-        schedule_id=rejected.schedule_id,
-        group_key=rejected.group_key,
-        group_scope=rejected.group_scope,
-        files=rejected.files,
-        timeout_seconds=rejected.timeout_seconds,
-        retry=rejected.retry,
-        max_attempts=rejected.max_attempts,
-        agent_options=rejected.agent_options,
-        decision_rules=rejected.decision_rules,
         reviewer_notes=notes,
         wake_reason=WakeReason.REJECTION,
         wake_payload={

@@ -11,11 +11,10 @@ from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from unfold.decorators import display
-from unfold.enums import ActionVariant
 
 from activities.models import Activity
 from pipelines import deliverables
-from pipelines.admin.run import RUN_LABELS
+from pipelines.admin.run import RUN_LABELS, cancel_action
 from pipelines.exceptions import PipelineError
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
 from pipelines.models.deliverable import DeliverableState, PeriodState
@@ -168,22 +167,10 @@ ASK_AGAIN = Action(
     icon="replay",
     do=lambda request, row, notes: deliverables.ask_again(row.tenant_id, row.pk, actor=actor_of(request)),
 )
-CANCEL = Action(
-    "cancel_selected",
-    "Cancel periods",
-    "Cancelled",
+CANCEL = cancel_action(
+    "periods",
     "These periods end, and with them their planner and every run of theirs that has not ended.",
-    (PipelineError,),
-    notes="Reason",
-    danger=True,
-    path="cancel",
-    icon="cancel",
-    label="Cancel",
-    button="Cancel the period",
-    variant=ActionVariant.DANGER,
-    do=lambda request, row, reason: deliverables.cancel_period(
-        row.tenant_id, row.pk, actor=actor_of(request), reason=reason
-    ),
+    deliverables.cancel_period,
 )
 
 

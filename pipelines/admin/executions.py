@@ -10,19 +10,17 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.decorators import display
-from unfold.enums import ActionVariant
 
 from activities.models import Activity
-from pipelines.exceptions import PipelineError
+from pipelines.admin.run import cancel_action
 from pipelines.models import Firing, PipelineRun, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, FiringState
 from pipelines.schedules import executions
-from tenants.admin.actions import Action, ActionsAdmin
+from tenants.admin.actions import ActionsAdmin
 from tenants.admin.bases import (
     RecordAdmin,
     ShownInline,
     TenantFilter,
-    actor_of,
     as_json,
     badge_of,
     json_of,
@@ -39,22 +37,10 @@ EXECUTION_LABELS = {
 FIRING_LABELS = {FiringState.FIRED.value: "success", FiringState.SKIPPED.value: "warning"}
 JOB_LABELS = {"enqueued": "info", "done": "success", "failed": "danger"}
 
-CANCEL = Action(
-    "cancel_selected",
-    "Cancel executions",
-    "Cancelled",
+CANCEL = cancel_action(
+    "executions",
     "These executions end, and with them every job of theirs that has not ended.",
-    (PipelineError,),
-    notes="Reason",
-    danger=True,
-    path="cancel",
-    icon="cancel",
-    label="Cancel",
-    button="Cancel the execution",
-    variant=ActionVariant.DANGER,
-    do=lambda request, row, reason: executions.cancel(
-        row.tenant_id, row.pk, actor=actor_of(request), reason=reason
-    ),
+    executions.cancel,
 )
 
 

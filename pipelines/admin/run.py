@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin
@@ -26,22 +27,30 @@ RUN_LABELS = {
 }
 STEP_LABELS = {"active": "info", "done": "success", "failed": "danger"}
 
-CANCEL = Action(
-    "cancel_selected",
-    "Cancel runs",
-    "Cancelled",
+
+def cancel_action(what: str, explanation: str, cancel: Callable[..., Any]) -> Action:
+    """The button that cancels `what`, such as runs, with all that belongs to them."""
+    return Action(
+        "cancel_selected",
+        f"Cancel {what}",
+        "Cancelled",
+        explanation,
+        (PipelineError,),
+        notes="Reason",
+        danger=True,
+        path="cancel",
+        icon="cancel",
+        label="Cancel",
+        button=f"Cancel the {what.removesuffix('s')}",
+        variant=ActionVariant.DANGER,
+        do=lambda request, row, reason: cancel(row.tenant_id, row.pk, actor=actor_of(request), reason=reason),
+    )
+
+
+CANCEL = cancel_action(
+    "runs",
     "These runs end, and with them every activity of theirs that has not ended.",
-    (PipelineError,),
-    notes="Reason",
-    danger=True,
-    path="cancel",
-    icon="cancel",
-    label="Cancel",
-    button="Cancel the run",
-    variant=ActionVariant.DANGER,
-    do=lambda request, run, reason: cancellation.cancel_run(
-        run.tenant_id, run.pk, actor=actor_of(request), reason=reason
-    ),
+    cancellation.cancel_run,
 )
 
 

@@ -15,8 +15,8 @@ from activities.api.decisions import EmptySerializer
 from activities.api.operations import ReasonSerializer
 from activities.api.serializers import link_of as activity_link
 from pipelines import deliverables, selectors
+from pipelines.api.pipelines import KeyedSerializer
 from pipelines.api.runs import RUNS
-from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
 from pipelines.deliverables import PlanInvalid
 from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
@@ -277,13 +277,8 @@ class DeliverableBodySerializer(StrictSerializer):
         return keys
 
 
-class NewDeliverableSerializer(DeliverableBodySerializer):
-    key = Text(max_length=63, help_text=ABOUT_IDENTIFIERS)
-
-    def validate_key(self, key: str) -> str:
-        if not IDENTIFIER.fullmatch(key):
-            raise serializers.ValidationError(ABOUT_IDENTIFIERS)
-        return key
+class NewDeliverableSerializer(DeliverableBodySerializer, KeyedSerializer):
+    pass
 
 
 @described(many="The deliverables", one="One deliverable")

@@ -282,13 +282,19 @@ class TemplateBodySerializer(StrictSerializer):
         return attrs
 
 
-class NewTemplateSerializer(TemplateBodySerializer):
+class KeyedSerializer(StrictSerializer):
+    """What is new and has a key."""
+
     key = Text(max_length=63, help_text=ABOUT_IDENTIFIERS)
 
     def validate_key(self, key: str) -> str:
         if not IDENTIFIER.fullmatch(key):
             raise serializers.ValidationError(ABOUT_IDENTIFIERS)
         return key
+
+
+class NewTemplateSerializer(TemplateBodySerializer, KeyedSerializer):
+    pass
 
 
 @described(many="The templates", one="One template")

@@ -109,13 +109,16 @@ def refuse_unknown(
         raise InvalidRequest(found)
 
 
-def whole_number(text: str | None, name: str, errors: list[FieldError]) -> int | None:
-    """A parameter that is a number from 0; what is none is added to `errors`."""
+def whole_number(text: str | None, name: str, errors: list[FieldError], *, least: int = 0) -> int | None:
+    """A parameter that is a number from `least`; what is none is added to `errors`."""
     if text is None:
         return None
-    if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= LARGEST:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= LARGEST):
+        errors.append((name, "must be a whole number, not below 0"))
+    elif int(text) < least:
+        errors.append((name, f"must be at least {least}"))
+    else:
         return int(text)
-    errors.append((name, "must be a whole number, not below 0"))
     return None
 
 
