@@ -19,7 +19,7 @@ from django.db.models import Min, Sum
 
 from activities.exceptions import NotFound, SubmissionInvalid
 from activities.mailboxes import producer
-from activities.mailboxes.producer import NewItem, open_mailbox, stored_priority
+from activities.mailboxes.producer import NewItem, convert_priority, open_mailbox
 from activities.models import Activity, ActivityRun, Mailbox, Subagent
 from activities.models.mailbox import ItemKind, ItemSource
 from activities.states import Status
@@ -107,7 +107,7 @@ def _activity(new: NewSubagent, conversation: Mailbox, subagent_id: UUID) -> New
         name=" ".join(name.split())[:LONGEST_NAME],
         description=new.prompt,
         agent_role=new.subagent_type,
-        priority=stored_priority(new.priority),
+        priority=convert_priority(new.priority),
         mailbox_id=conversation.pk,
         group_key=f"mailbox:{conversation.pk}",
         agent_options={option: value for option, value in options.items() if value},

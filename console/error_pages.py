@@ -23,7 +23,7 @@ View = Callable[..., HttpResponse]
 AGAIN_SECONDS = 5
 
 
-def told_when_away(view: View) -> View:
+def show_outages(view: View) -> View:
     """A page that the database has kept from being made is answered 503, by a page that asks nothing of anybody."""
 
     @wraps(view)

@@ -28,7 +28,7 @@ from django.views.decorators.http import require_http_methods
 from activities.models import Activity
 from activities.selectors import OPEN_FOR_PEOPLE
 from console.containment import contained_with_scripts
-from console.error_pages import told_when_away
+from console.error_pages import show_outages
 from console.inbox.items import Refused
 from tenants import break_glass, members, turns
 from tenants.context import system_scope
@@ -118,7 +118,7 @@ def page(
             return view(request, visit, *args, **kwargs)
 
         allowed = [*methods, *(ACTING if act is not None and methods == LOOKING else ())]
-        guarded = told_when_away(login_required(visited, login_url="console:login"))
+        guarded = show_outages(login_required(visited, login_url="console:login"))
         return contained_with_scripts(never_cache(require_http_methods(allowed)(guarded)))
 
     return made

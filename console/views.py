@@ -31,7 +31,7 @@ from activities.notifications.digests import zone_of
 from activities.selectors import OPEN_FOR_PEOPLE
 from activities.states import Status
 from console.containment import contained_with_scripts
-from console.error_pages import told_when_away
+from console.error_pages import show_outages
 from console.inbox import actions, snooze, undo
 from console.inbox.actions import Result
 from console.inbox.detail import Item, item
@@ -59,7 +59,7 @@ REFRESH_SECONDS = 20  # for browsers without scripts
 @contained_with_scripts
 @never_cache
 @require_safe
-@told_when_away
+@show_outages
 @login_required(login_url="console:login")
 def home(request: HttpRequest) -> HttpResponse:
     """How things are: for the tenant chosen with ?tenant=, the person's only one, or for superusers all of them."""
@@ -83,7 +83,7 @@ def home(request: HttpRequest) -> HttpResponse:
 @contained_with_scripts
 @never_cache
 @require_safe
-@told_when_away
+@show_outages
 @login_required(login_url="console:login")
 def tenants(request: HttpRequest) -> HttpResponse:
     """All tenants of a person beside each other. A superuser without any, or with ?others=yes, chooses for whom to look."""

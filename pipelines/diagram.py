@@ -40,7 +40,7 @@ def draw(
     A step with `counts` is one box with the sum of its branches. Bounded in time and size: of more than 8,000 lines it draws that many
     and says how many are missing.
     """
-    cells = arranged(boxes_of(definition, states, counts or {}))
+    cells = arrange_boxes(boxes_of(definition, states, counts or {}))
     width = max(cell.right for cell in cells) + MARGIN
     height = max(cell.y + cell.height / 2 for cell in cells) + MARGIN
     size = f'width="{width:.0f}" height="{height:.0f}"'
@@ -50,7 +50,7 @@ def draw(
         f'<svg xmlns="http://www.w3.org/2000/svg" class="pipeline-picture{" dark" * dark}" role="group"'
         f' aria-label="{safe(title)}" {shown} viewBox="0 0 {width:.0f} {height:.0f}">'
         f"<title>{safe(title)}</title>{f'<style>{STYLE}</style>' * styled}"
-        f'<rect class="canvas" {size} rx="12"/>{"".join(drawn_edges(cells))}{"".join(map(drawn_node, cells))}</svg>'
+        f'<rect class="canvas" {size} rx="12"/>{"".join(draw_edges(cells))}{"".join(map(draw_node, cells))}</svg>'
     )
 
 
@@ -67,7 +67,7 @@ MOST_PASSAGES = 4_000  # long edges beyond are drawn straight, behind whatever l
 SWEEPS = 8
 
 
-def arranged(boxes: list[Cell]) -> list[Cell]:
+def arrange_boxes(boxes: list[Cell]) -> list[Cell]:
     """Boxes and passages with their places, each linked to its neighbours in the next layers."""
     cells = boxes + _passages(boxes)
     layers: list[list[Cell]] = [[] for _ in range(1 + max(box.layer for box in boxes))]
@@ -230,7 +230,7 @@ def look_of(picture: StepPicture) -> tuple[str, str, str]:
 MOST_LINKS = 8_000  # drawn; more would be a black patch of many megabytes
 
 
-def drawn_edges(cells: Iterable[Cell]) -> Iterator[str]:
+def draw_edges(cells: Iterable[Cell]) -> Iterator[str]:
     """Curves from layer to layer, those that tell something above the others; one arrow head for each box."""
     weights = {"good": 1, "bad": 2}
     links = [(earlier, cell) for cell in cells for earlier in cell.before]
@@ -266,7 +266,7 @@ def safe(text: str, most: int = 300) -> str:
     return escape(UNFIT.sub("\ufffd", text[:most]))
 
 
-def drawn_glyph(kind: str, x: float, y: float, glyph: str) -> str:
+def draw_glyph(kind: str, x: float, y: float, glyph: str) -> str:
     return f'<path class="{kind}" transform="translate({x:g} {y:g})" d="{GLYPHS[glyph]}"/>' if glyph else ""
 
 
@@ -284,7 +284,7 @@ def one_line(kind: str, x: float, y: float, text: str, width: float, wide: float
 # The boxes of a picture: who does a step, its state, and in its title whatever has no room in the box.
 
 
-def drawn_node(cell: Cell) -> str:
+def draw_node(cell: Cell) -> str:
     if not cell.steps:
         return ""
     step, stacked = cell.steps[0], cell.number > 1
@@ -295,12 +295,12 @@ def drawn_node(cell: Cell) -> str:
         f'{box} x="10" y="-10"/>{box} x="5" y="-5"/>' if stacked else "",
         f"{box}/>",
         one_line("name", 14, 21, _name(cell), WIDTH - 24, 9.3),
-        drawn_glyph("sign", 20, 36, sign),
+        draw_glyph("sign", 20, 36, sign),
         one_line("role", 32, 40, step.human_role or step.agent_role or step.template or "", WIDTH - 48, 7.2),
         *(_state(cell) if cell.pictures else ()),
         *_tags(cell),
-        drawn_glyph("gate", WIDTH, cell.height / 2, "rhombus") if cell.gated else "",
-        drawn_glyph("glyph", WIDTH, cell.height / 2, "check") if cell.gated else "",
+        draw_glyph("gate", WIDTH, cell.height / 2, "rhombus") if cell.gated else "",
+        draw_glyph("glyph", WIDTH, cell.height / 2, "check") if cell.gated else "",
     )
     place = f'class="{cell.tone}" transform="translate({cell.x:.1f} {cell.y - cell.height / 2:.1f})"'
     node = f"<g {place}>{''.join(inside)}</g>"
@@ -314,7 +314,7 @@ def _state(cell: Cell) -> Iterator[str]:
     if len(looks) > 1:
         counts = [f"{number:,} {words.lower()}" for (_, _, words), number in Counter(looks).items()]
         lines = [joined(*counts[:2]), joined(*counts[2:])]
-    yield f'<circle class="disc" cx="20" cy="53" r="6.5"/>{drawn_glyph("glyph", 20, 53, looks[0][1])}'
+    yield f'<circle class="disc" cx="20" cy="53" r="6.5"/>{draw_glyph("glyph", 20, 53, looks[0][1])}'
     for number, line in enumerate(filter(None, lines)):
         yield one_line("more" if number else "state", 32, 57 + 16 * number, line, WIDTH - 50, 7.8)
     x, share = 14.0, (WIDTH - 28) / len(looks)

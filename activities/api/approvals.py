@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities import activity_tree
-from activities.api.decisions import LONGEST_NOTES, decide, told_who_was_first, voter_of
+from activities.api.decisions import LONGEST_NOTES, act_or_name_first, decide, voter_of
 from activities.api.operations import ReasonSerializer
 from activities.api.serializers import link_of
 from activities.exceptions import NotFound
@@ -229,7 +229,7 @@ class ApprovalViewSet(Versioned, ListResource):
         """For whoever asked, and for operators. What waits for it wakes and learns that nobody will decide."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
         self._unchanged(pk)
-        told_who_was_first(
+        act_or_name_first(
             self.tenant_id,
             lambda: approvals.withdraw(self.tenant_id, pk, by=voter_of(self.principal), reason=reason),
         )

@@ -107,7 +107,7 @@ def decide(
 ) -> Activity:
     """Approve or reject. Raises `Decided` naming who was first. In the caller's `tenant_scope`."""
     notes, option = body.get("notes", ""), body.get("chosen_option")
-    return told_who_was_first(
+    return act_or_name_first(
         tenant_id,
         lambda: approvals.decide(
             tenant_id,
@@ -127,17 +127,17 @@ def answer(
     """`decide`, or resolve a blocker, or complete a task, by the word for it. In the caller's `tenant_scope`."""
     note = body.get("notes", "")
     if decision == "resolve":
-        return told_who_was_first(
+        return act_or_name_first(
             tenant_id, lambda: suspension.resolve_blocker(tenant_id, activity_id, actor=by.actor, note=note)
         )
     if decision == "complete":
-        return told_who_was_first(
+        return act_or_name_first(
             tenant_id, lambda: human_work.complete(tenant_id, activity_id, actor=by.actor, note=note)
         )
     return decide(tenant_id, activity_id, decision, by=by, body=body)
 
 
-def told_who_was_first(tenant_id: UUID, action: Callable[[], Activity]) -> Activity:
+def act_or_name_first(tenant_id: UUID, action: Callable[[], Activity]) -> Activity:
     """Do it. Raises `Decided` with the facts when somebody was first."""
     try:
         return action()
@@ -203,7 +203,7 @@ class DecisionActions:
         body = read(CompletionSerializer, request.data)
         self._unchanged(pk)
         self.get_object()  # An output is kept before the move, so whose it is must be certain before.
-        completed = told_who_was_first(
+        completed = act_or_name_first(
             self.tenant_id,
             lambda: human_work.complete(
                 self.tenant_id,
@@ -221,7 +221,7 @@ class DecisionActions:
         """Takes the resolution's id, or that of the blocked activity, which wakes with the note."""
         note = read(ResolutionSerializer, request.data)["note"]
         self._unchanged(pk)
-        resolved = told_who_was_first(
+        resolved = act_or_name_first(
             self.tenant_id,
             lambda: suspension.resolve_blocker(self.tenant_id, pk, actor=self.principal.actor, note=note),
         )

@@ -57,7 +57,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
-from tenants.api.views import Handler, TenantView, tried_again
+from tenants.api.views import Handler, TenantView, retry_conflicts
 from tenants.authentication import refuse_secret_in_address, refused
 from tenants.context import tenant_scope
 
@@ -325,7 +325,7 @@ class RunView(TenantView):
         ids = {"tenant": str(token.tenant_id), "activity": str(token.activity_id), "run": str(token.run_id)}
         tracing.link(token.provenance)
         with request_context.of_callback(token.provenance, **ids):
-            return tried_again(lambda: self._answer(handler))
+            return retry_conflicts(lambda: self._answer(handler))
 
     @property
     def caller(self) -> RunCaller:

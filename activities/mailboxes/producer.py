@@ -137,7 +137,7 @@ def _item(mailbox: Mailbox, new: NewItem) -> MailboxItem:
 MOST = 9
 
 
-def stored_priority(priority: int) -> int:
+def convert_priority(priority: int) -> int:
     """0 is urgent, 5 normal, 9 background; between them in proportion."""
     low, middle, high = BANDS["urgent"], BANDS["normal"], BANDS["background"]
     if priority <= 5:
@@ -214,7 +214,7 @@ def _tell_with_others(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
         return None
     _let_pass(activity)
     if item.run_after is None:
-        _lift(activity, stored_priority(item.priority))
+        _lift(activity, convert_priority(item.priority))
     outbox.add(activity, item.pk, WakeReason.MESSAGE, payload=_payload(mailbox, item), due_at=item.run_after)
     return activity.pk
 
@@ -251,7 +251,7 @@ def _tell_alone(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bool) 
             NewActivity(
                 name=f"{_NAMES[item.kind]} in {mailbox.key}"[:200],
                 agent_role=mailbox.agent_role,
-                priority=stored_priority(item.priority),
+                priority=convert_priority(item.priority),
                 mailbox_id=mailbox.pk,
                 dedup_key=_together(mailbox, item) if item.is_coalescable else None,
                 group_key=f"mailbox:{mailbox.pk}",

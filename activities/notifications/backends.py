@@ -43,7 +43,7 @@ def send_mail(message: Message, target: Target) -> None:
     except (OSError, SMTPException) as error:
         raise NotDelivered(f"The mail server could not be reached: {excerpt(str(error))}") from error
     try:
-        connection.send_messages([composed_mail(message, target)])
+        connection.send_messages([compose_mail(message, target)])
     except (SMTPRecipientsRefused, SMTPResponseException) as error:
         raise _refusal_of_server(error) from error
     except (OSError, SMTPException) as error:
@@ -54,7 +54,7 @@ def send_mail(message: Message, target: Target) -> None:
             connection.close()
 
 
-def composed_mail(message: Message, target: Target) -> EmailMultiAlternatives:
+def compose_mail(message: Message, target: Target) -> EmailMultiAlternatives:
     is_digest = message.kind == AlertKind.DIGEST
     lines = [message.body] if is_digest else [message.title, message.body, message.footer, message.link]
     mail = EmailMultiAlternatives(
@@ -201,12 +201,12 @@ _LONGEST_SECTION = 2_900  # characters; Slack takes 3000
 _SHOWN_SALT = "slack-question"
 
 
-def sealed_question(tenant_id: UUID, activity_id: UUID, version: int, content_ref: str) -> str:
+def seal_question(tenant_id: UUID, activity_id: UUID, version: int, content_ref: str) -> str:
     """What stands behind the buttons of a message. `content_ref` is the text that it shows; empty: there is none."""
     return signing.dumps([tenant_id.hex, activity_id.hex, version, content_ref], salt=_SHOWN_SALT)
 
 
-def opened_question(sealed: str) -> tuple[UUID, UUID, int, str] | None:
+def unseal_question(sealed: str) -> tuple[UUID, UUID, int, str] | None:
     """The tenant, the item, its version and its text as they were shown; None for what did not come from us."""
     try:
         tenant, activity, version, content_ref = signing.loads(sealed, salt=_SHOWN_SALT)
@@ -223,7 +223,7 @@ def _question_blocks(message: Message) -> list[dict[str, object]]:
         {"type": "button", "action_id": "open", "text": _plain("Open"), "url": message.link}
     ]
     if message.activity_id is not None and message.facts.get("decides"):
-        shown = sealed_question(
+        shown = seal_question(
             message.tenant_id, message.activity_id, message.facts["version"], message.facts["content_ref"]
         )
         blocks.append(

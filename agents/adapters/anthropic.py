@@ -17,7 +17,7 @@ from agents import outbound
 from agents.adapters import dialogue
 from agents.adapters.dialogue import ModelAnswer, ModelOptions, ToolRequest
 from agents.adapters.message_batches import ENDS, said_of
-from agents.adapters.provider_errors import broken_off, plain_errors
+from agents.adapters.provider_errors import error_of_break, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
 from agents.governor.calling import ProviderFeedback
 from agents.governor.providers import Provider
@@ -55,7 +55,7 @@ class _Messages:
         with plain_errors(anthropic, request=self._request, provider=self._provider, told=told):
             message = self._streamed(told, heard) if self._options.stream else self._whole(told)
             if message.stop_reason is None:
-                raise broken_off(self._provider)
+                raise error_of_break(self._provider)
             said = _read_message(message)
         if not self._options.stream:
             heard(said.text)

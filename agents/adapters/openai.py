@@ -15,7 +15,7 @@ import orjson
 from agents import outbound
 from agents.adapters import dialogue
 from agents.adapters.dialogue import ModelAnswer, ModelOptions, ToolRequest
-from agents.adapters.provider_errors import broken_off, invalid, plain_errors
+from agents.adapters.provider_errors import error_of_break, invalid, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
 from agents.governor.calling import ProviderFeedback
 from agents.governor.providers import Provider
@@ -87,7 +87,7 @@ class _Chat:
             for piece in self._pieces(told):
                 gathered.add(piece)
             if gathered.finish is None:
-                raise broken_off(self._provider)
+                raise error_of_break(self._provider)
             said = self._said(gathered)
         self._messages.append(_plain(gathered))
         return said

@@ -70,7 +70,7 @@ def invalid(provider: Provider, error: Exception | str) -> RetryableAgentError:
     return RetryableAgentError(f"{provider.name} answered nonsense: {shown}", code="provider_answer_invalid")
 
 
-def broken_off(provider: Provider) -> RetryableAgentError:
+def error_of_break(provider: Provider) -> RetryableAgentError:
     return RetryableAgentError(
         f"{provider.name} broke off in the middle of its answer.", code="agent_unreachable"
     )

@@ -109,7 +109,7 @@ class Press:
 
 def _decide_and_describe(press: Press, signature: str) -> tuple[str, bool]:
     """What is told the person, and whether the message has had its time."""
-    shown = backends.opened_question(press.value)
+    shown = backends.unseal_question(press.value)
     if shown is None:
         return NOT_OURS, False
     tenant_id, item_id, version, content_ref = shown

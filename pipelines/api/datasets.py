@@ -281,7 +281,7 @@ class FileParser(MultiPartParser):
         return _plain(datasets.read_csv(raw)) if kind == CSV else {"rows": datasets.read_json(raw).rows}
 
 
-def given_in(data: Any) -> Given:
+def read_rows(data: Any) -> Given:
     """The rows of a body that one of the parsers, or that for JSON, has read."""
     if isinstance(data, dict) and data.keys() == {TEXTS}:
         return Given([row for _, row in data[TEXTS]], [line for line, _ in data[TEXTS]])
@@ -361,7 +361,7 @@ class DatasetRows(LargeBodies, Versioned, TenantViewSet):
         replace = self._replaces(request)
         dataset = self._dataset(name)
         self.check_if_match(dataset.version)
-        filled = datasets.fill(self.tenant_id, dataset.pk, given_in(request.data), replace=replace)
+        filled = datasets.fill(self.tenant_id, dataset.pk, read_rows(request.data), replace=replace)
         return Response(FilledSerializer(filled).data)
 
     @removal("Delete a row", refusals=(404, 409, 412))

@@ -140,7 +140,7 @@ class PeriodFilter(StrictFilterSet):
     starts_on = django_filters.DateFilter()
 
 
-def shown_period(tenant_id: UUID, period_id: UUID) -> Any:
+def show_period(tenant_id: UUID, period_id: UUID) -> Any:
     """The period as the API shows it, in the caller's `tenant_scope`. Raises `NotFound`."""
     period = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id).first()
     if period is None:
@@ -162,24 +162,24 @@ class PeriodViewSet(DigestEtag, Resource):
 
     @operation("One period with its plan", answer=PeriodDetailSerializer, refusals=(404,))
     def retrieve(self, request: Request, pk: UUID) -> Response:
-        return Response(shown_period(self.tenant_id, pk))
+        return Response(show_period(self.tenant_id, pk))
 
     @command("Ask the planner of a period again, or give its plan", PlanSerializer, PeriodDetailSerializer)
     @action(detail=True, methods=["post"])
     def plan(self, request: Request, pk: UUID) -> Response:
         """For a period whose planner came to no plan. Every fault of a plan is named by its path."""
         body = read(PlanSerializer, request.data)
-        self.refuse_changed(shown_period(self.tenant_id, pk))
+        self.refuse_changed(show_period(self.tenant_id, pk))
         actor = self.principal.actor
         if "plan" not in body:
             deliverables.ask_again(self.tenant_id, pk, actor=actor)
-            return Response(shown_period(self.tenant_id, pk))
+            return Response(show_period(self.tenant_id, pk))
         try:
             deliverables.take_up(self.tenant_id, pk, body["plan"], actor=actor)
         except PlanInvalid as refusal:
             errors = [(_below_plan(error.path), error.message) for error in refusal.errors]
             raise InvalidRequest(errors, code=refusal.code) from refusal
-        return Response(shown_period(self.tenant_id, pk))
+        return Response(show_period(self.tenant_id, pk))
 
 
 class PeriodCancellation(DigestEtag, TenantView):
@@ -197,10 +197,10 @@ class PeriodCancellation(DigestEtag, TenantView):
         """May be repeated: what is still under way in a cancelled period is cancelled then."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
         with tenant_scope(self.tenant_id):
-            self.refuse_changed(shown_period(self.tenant_id, period_id))
+            self.refuse_changed(show_period(self.tenant_id, period_id))
         deliverables.cancel_period(self.tenant_id, period_id, actor=self.principal.actor, reason=reason)
         with tenant_scope(self.tenant_id):
-            return Response(shown_period(self.tenant_id, period_id))
+            return Response(show_period(self.tenant_id, period_id))
 
 
 def _below_plan(path: str) -> str:

@@ -18,7 +18,7 @@ from agents import configuration
 from agents.api.configurations import DAY, RetrySerializer
 from agents.api.pausing import Pausable
 from pipelines import selectors, versions
-from pipelines.api.runs import RUNS, PipelineRunSerializer, shown_run
+from pipelines.api.runs import RUNS, PipelineRunSerializer, show_run
 from pipelines.definition.reading import ABOUT_IDENTIFIERS, IDENTIFIER
 from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import ActivityTemplate, Pipeline
@@ -199,7 +199,7 @@ class PipelineViewSet(Pausable, VersionedResource):
         )
         run = start_run(self.tenant_id, key, new, actor=self.principal.actor)
         return Response(
-            shown_run(self.tenant_id, run.pk), status=201, headers={"Location": f"{RUNS}{run.pk}/"}
+            show_run(self.tenant_id, run.pk), status=201, headers={"Location": f"{RUNS}{run.pk}/"}
         )
 
     def switch(self, *, paused: bool, key: str) -> Mapping[str, Any]:

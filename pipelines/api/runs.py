@@ -240,7 +240,7 @@ class PipelineRunFilter(StrictFilterSet):
         return selectors.about(rows, self.request.user.tenant_id, words)
 
 
-def shown_run(tenant_id: UUID, run_id: UUID) -> Any:
+def show_run(tenant_id: UUID, run_id: UUID) -> Any:
     """The run as the API shows it, in the caller's `tenant_scope`. Raises `NotFound`."""
     run = selectors.runs(tenant_id).filter(pk=run_id).first()
     if run is None:
@@ -283,7 +283,7 @@ class PipelineRunViewSet(DigestEtag, TenantViewSet):
     @operation("One run", answer=PipelineRunSerializer, refusals=(404,))
     def retrieve(self, request: Request, pk: UUID) -> Response:
         with tenant_scope(self.tenant_id):
-            return Response(shown_run(self.tenant_id, pk))
+            return Response(show_run(self.tenant_id, pk))
 
     @command("Cancel a run with everything in it that has not ended", ReasonSerializer, PipelineRunSerializer)
     @action(detail=True, methods=["post"])
@@ -291,10 +291,10 @@ class PipelineRunViewSet(DigestEtag, TenantViewSet):
         """May be repeated: what is still under way in a cancelled run is cancelled then."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
         with tenant_scope(self.tenant_id):
-            self.refuse_changed(shown_run(self.tenant_id, pk))
+            self.refuse_changed(show_run(self.tenant_id, pk))
         cancel_run(self.tenant_id, pk, actor=self.principal.actor, reason=reason)
         with tenant_scope(self.tenant_id):
-            return Response(shown_run(self.tenant_id, pk))
+            return Response(show_run(self.tenant_id, pk))
 
 
 class SvgRenderer(JSONRenderer):
@@ -374,13 +374,13 @@ class RunReplay(DigestEtag, TenantView):
         """The answer is a new run of the same version. Steps before `from_step` keep their outputs by reference; it and all that comes
         after it is done anew, and so is what failed beside it. 409 while the run, or another replay of it, is under way."""
         given = read(RunReplaySerializer, request.data)
-        self.refuse_changed(shown_run(self.tenant_id, run_id))
+        self.refuse_changed(show_run(self.tenant_id, run_id))
         run = replay(
             self.tenant_id, run_id, from_step=given["from_step"], given=given.get("input"),
             actor=self.principal.actor, requested_identity=self.principal.identity,
         )  # fmt: skip
         return Response(
-            shown_run(self.tenant_id, run.pk), status=201, headers={"Location": f"{RUNS}{run.pk}/"}
+            show_run(self.tenant_id, run.pk), status=201, headers={"Location": f"{RUNS}{run.pk}/"}
         )
 
 

@@ -57,7 +57,7 @@ from pipelines.data_sources.expand import (
     inputs,
     read_params,
 )
-from pipelines.data_sources.parsing import looks_like, parse, unescaped
+from pipelines.data_sources.parsing import looks_like, parse, unescape
 from pipelines.data_sources.query import Query, check, matches, resolve
 from pipelines.data_sources.shapes import (
     BatchGate,
@@ -108,5 +108,5 @@ __all__ = (
     "read_row",
     "read_table",
     "resolve",
-    "unescaped",
+    "unescape",
 )

@@ -13,7 +13,7 @@ from itertools import islice
 from math import prod
 from typing import Any, ClassVar
 
-from pipelines.data_sources.parsing import looks_like, parse, unescaped
+from pipelines.data_sources.parsing import looks_like, parse, unescape
 from pipelines.data_sources.shapes import BatchGate, DataSource, DataSourceError, Expand, Options
 from pipelines.definition.errors import DefinitionError, InputError, at
 
@@ -214,7 +214,7 @@ def read_params(params: Mapping[str, Any], *, path: str = "params") -> Params:
     sources: dict[str, DataSource] = {}
     for name, value in params.items():
         if not looks_like(value):
-            literals[name] = unescaped(value) if isinstance(value, str) else value
+            literals[name] = unescape(value) if isinstance(value, str) else value
             continue
         try:
             sources[name] = parse(value)

@@ -48,7 +48,7 @@ def looks_like(value: object) -> bool:
     return isinstance(value, str) and MEANT.match(value) is not None
 
 
-def unescaped(value: str) -> str:
+def unescape(value: str) -> str:
     """Text that is not a data source, as it is to be used: without the backslash that keeps it from being one."""
     return value[1:] if value.startswith("\\") and looks_like(value.lstrip("\\")) else value
 

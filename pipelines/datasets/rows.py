@@ -234,7 +234,7 @@ class _Cached(DatasetAddress):
         fetched.keep_rows(self.dataset.tenant_id, self.dataset.name, list(left.values()))
 
     def _kept(self) -> dict[str, Row]:
-        rows = fetched.cached_rows(self.dataset.tenant_id, self.dataset.name) or []
+        rows = fetched.read_cached_rows(self.dataset.tenant_id, self.dataset.name) or []
         return {key_of(row, self.table) if self.table.has_key else str(n): row for n, row in enumerate(rows)}
 
 

@@ -43,12 +43,12 @@ def rows(tenant_id: UUID, query: Query) -> Iterator[Row]:
     """The rows that fulfil the query, typed, in the order in which the source has them. Raises `SourceUnavailable`."""
     with tenant_scope(tenant_id):
         dataset = dataset_of(tenant_id, query)
-    for row in typed_rows(dataset):
+    for row in read_typed_rows(dataset):
         if matches(row, query.comparisons):
             yield row
 
 
-def typed_rows(dataset: Dataset) -> Iterator[Row]:
+def read_typed_rows(dataset: Dataset) -> Iterator[Row]:
     """All rows of a dataset that is not in the database. Raises `SourceUnavailable`."""
     table, name = shape_of(dataset), f"{dataset.source}:{dataset.name}"
     most = settings.ORCHESTRATOR_DATASET_ROWS
@@ -98,7 +98,7 @@ def _from_file(dataset: Dataset) -> Numbered:
 
 
 def _from_cache(dataset: Dataset) -> Numbered:
-    kept = cached_rows(dataset.tenant_id, dataset.name)
+    kept = read_cached_rows(dataset.tenant_id, dataset.name)
     if kept is None:
         raise SourceUnavailable(f"cache:{dataset.name} is empty: its rows have expired, or were never given.")
     return ((f"row {number}", row) for number, row in enumerate(kept, 1))
@@ -234,7 +234,7 @@ def _find_file(folder: int, name: str) -> tuple[int, str]:
 # Rows that are kept in Redis for a while, one value per dataset: they may be gone at any moment.
 
 
-def cached_rows(tenant_id: UUID, name: str) -> list[dict[str, Any]] | None:
+def read_cached_rows(tenant_id: UUID, name: str) -> list[dict[str, Any]] | None:
     """The rows, or None when there are none any more. Raises `SourceUnavailable`."""
     try:
         found: Any = connections.client().get(keys.rows_of(tenant_id, name))

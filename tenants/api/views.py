@@ -129,7 +129,7 @@ class TenantView(GenericAPIView):
             )
         self.before_transaction()
         turns.give_way()
-        return tried_again(lambda: self._in_scope(handler))
+        return retry_conflicts(lambda: self._in_scope(handler))
 
     def _in_scope(self, handler: Handler) -> Any:
         with tenant_scope(self.tenant_id):
@@ -173,7 +173,7 @@ class TenantViewSet(ViewSetMixin, TenantView):
         ]
 
 
-def tried_again(action: Callable[[], Any]) -> Any:
+def retry_conflicts(action: Callable[[], Any]) -> Any:
     """What `action` returns. It is done again, a few times, when the database asks for that: it must be one transaction, or repeatable.
 
     Once also after a lock that was waited for in vain: many who decide the same at once stand in one line, and by then most have gone.

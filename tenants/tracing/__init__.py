@@ -67,7 +67,7 @@ def begin() -> None:
         facts = {"action": "tracing_missing", "reason": str(error)}
         logger.warning("Tracing stays off: install orchestrator[otel]", extra=facts)
         return
-    use(spans.exported_spans())
+    use(spans.export_spans())
 
 
 def use(spans: Spans | None) -> None:

@@ -1,6 +1,6 @@
 """Spans made with the API of OpenTelemetry, by whichever provider is given.
 
-`exported_spans` go to a collector over OTLP/HTTP, in the background. The standard variables OTEL_* hold: names, samplers, headers, limits.
+`export_spans` go to a collector over OTLP/HTTP, in the background. The standard variables OTEL_* hold: names, samplers, headers, limits.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Holding(SpanProcessor):
 DEFAULT_NAME = "orchestrator"
 
 
-def exported_spans() -> OpenTelemetrySpans:
+def export_spans() -> OpenTelemetrySpans:
     """Spans that are sent; libraries that use OpenTelemetry's own API send theirs along."""
     os.environ.setdefault("OTEL_SERVICE_NAME", DEFAULT_NAME)
     provider = TracerProvider(resource=Resource.create())

@@ -262,7 +262,7 @@ def test_nothing_of_a_purged_tenant_is_left_and_the_other_is_untouched(
     assert transcripts.older(tenant.pk, float("inf")) == []
     assert dump_of(other_tenant) == before
     assert documents_with("globex-word") == documents
-    assert fetched.cached_rows(other_tenant.pk, "prices") == [{"x": "globex-word"}]
+    assert fetched.read_cached_rows(other_tenant.pk, "prices") == [{"x": "globex-word"}]
     with system_scope():
         stone = DepartedTenant.objects.get()
     assert (stone.slug, stone.counts["activities_activity"], stone.counts["tenants_tenant"]) == ("acme", 3, 1)

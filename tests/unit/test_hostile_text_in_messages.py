@@ -74,7 +74,7 @@ def test_a_question_in_slack_is_given_nothing_to_follow_fetch_or_ring(text: str,
 
 @pytest.mark.parametrize("text", [*SHORT, *SPECIAL, LONG, LINE], ids=range(len(SHORT) + len(SPECIAL) + 2))
 def test_a_mail_is_plain_text_under_one_line_of_subject(text: str) -> None:
-    sent = backends.composed_mail(message(text), Target("ops@good.example")).message()
+    sent = backends.compose_mail(message(text), Target("ops@good.example")).message()
 
     assert sent.get_content_type() == "text/plain"
     assert not sent.is_multipart()

@@ -19,7 +19,7 @@ from django.test import Client
 
 from activities.human_tasks import approvals
 from activities.models import Activity, Alert, Vote
-from activities.notifications.backends import sealed_question
+from activities.notifications.backends import seal_question
 from activities.notifications.delivery import deliver_waiting
 from agents import outbound
 from agents.contracts import Completed, Output
@@ -300,7 +300,7 @@ def test_a_button_decides_nothing_about_another_text(
     """Also where votes of others change the version, and only the text tells."""
     gate = asked.gate()
     told()
-    value = sealed_question(tenant.pk, gate.pk, gate.version, "")
+    value = seal_question(tenant.pk, gate.pk, gate.version, "")
 
     workspace.press("approve", value=value)
 
@@ -432,7 +432,7 @@ def test_a_member_of_one_tenant_decides_nothing_in_another(
 
     workspace.press(
         "approve",
-        value=sealed_question(other_tenant.pk, theirs.pk, theirs.version, str(theirs.input_ref or "")),
+        value=seal_question(other_tenant.pk, theirs.pk, theirs.version, str(theirs.input_ref or "")),
     )
 
     assert status(theirs) == "created"

@@ -53,7 +53,7 @@ def _look_at_endpoint(url: str) -> Any:
 
 def _read_rows(url: str) -> Any:
     dataset = Dataset(tenant_id=uuid4(), name="x", source="api", fields={"id": "string"}, location=url)
-    return list(fetched.typed_rows(dataset))
+    return list(fetched.read_typed_rows(dataset))
 
 
 def _send_event(url: str) -> Any:

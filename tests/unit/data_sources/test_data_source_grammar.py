@@ -23,7 +23,7 @@ from pipelines.data_sources import (
     looks_like,
     parse,
     read_params,
-    unescaped,
+    unescape,
 )
 from tests.unit.data_sources.reading import CATALOGUE, TICKER, query, steady
 
@@ -287,4 +287,4 @@ def test_parameters_are_told_apart_and_their_faults_named_by_path() -> None:
 )
 def test_a_backslash_keeps_text_from_being_a_data_source(text: str, plain: str) -> None:
     assert not looks_like(text)
-    assert unescaped(text) == plain
+    assert unescape(text) == plain
