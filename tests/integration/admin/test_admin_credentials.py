@@ -23,6 +23,7 @@ from tenants import tokens
 from tenants.context import system_scope
 from tenants.models import ApiToken, Membership, Tenant
 from tests.browsing import act, list_of, no_inlines, page_of, told
+from tests.cases import in_one_test
 
 SECRET = "sk-very-secret"
 
@@ -65,7 +66,7 @@ def test_credentials_stay_when_nothing_is_typed_and_go_when_asked(root: Client, 
         assert Agent.objects.get(role="qa").auth_sealed == ""
 
 
-@pytest.mark.parametrize("typed", ["no json", '["a"]', '{"token": 5}', '{"token": {"a": "b"}}', SECRET])
+@in_one_test("typed", ["no json", '["a"]', '{"token": 5}', '{"token": {"a": "b"}}', SECRET])
 def test_credentials_that_are_none_are_refused_without_echo(typed: str, root: Client, qa_agent: None) -> None:
     page = _agent_form(root, auth=typed).content.decode()
 
@@ -73,7 +74,7 @@ def test_credentials_that_are_none_are_refused_without_echo(typed: str, root: Cl
     assert SECRET not in page
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("field", "typed", "said"),
     [
         ("may_hold", '{"pipelines": ["none"]}', "pipelines[0]: "),
@@ -85,7 +86,6 @@ def test_credentials_that_are_none_are_refused_without_echo(typed: str, root: Cl
         ("retry", "[]", "must be an object"),
         ("may_hold", "false", "must be an object"),
     ],
-    ids=["no id", "no list", "no names", "retry", "rate", "backlog", "empty list", "false"],
 )
 def test_objects_of_a_tenants_settings_are_held_to_what_the_api_holds_them_to(
     field: str, typed: str, said: str, tenant: Tenant, root: Client

@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 from uuid import uuid4
 
-import pytest
-
 from activities.human_tasks import approvals
 from activities.states import Status
+from tests.cases import in_one_test
 from tests.console_user import Person, notice, refused, sent_by
 from tests.engine import at_once
 from tests.forms import Form, forms_of
@@ -65,9 +64,7 @@ def test_what_cannot_be_approved_so_says_why_and_hinders_no_other(asked: Questio
     assert asked.get(task.pk).status == asked.get(optional.pk).status == "created"
 
 
-@pytest.mark.parametrize(
-    "chosen", [[], ["x"], ["x:1"], [f"{uuid4()}"], [f"{uuid4()}:x"], [f"{uuid4()}:1"] * 101]
-)
+@in_one_test("chosen", [[], ["x"], ["x:1"], [f"{uuid4()}"], [f"{uuid4()}:x"], [f"{uuid4()}:1"] * 101])
 def test_a_choice_that_is_none_is_refused(chosen: list[str], asked: Questions, ann: Person) -> None:
     asked.gate()
 

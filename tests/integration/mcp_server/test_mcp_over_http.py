@@ -21,6 +21,7 @@ from orchestrator.mcp.server import Place
 from tenants import tokens
 from tenants.context import tenant_scope
 from tenants.models import ApiToken, Tenant
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.mcp_server.assistants import Asker, asked, text_of
 from tests.questions import Questions
@@ -161,7 +162,7 @@ def test_a_token_that_is_revoked_opens_nothing_any_more(
     assert after.structured_content["error"]["status"] == 401
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("headers", "status"),
     [
         ({"Host": "evil.example"}, 421),
@@ -172,7 +173,6 @@ def test_a_token_that_is_revoked_opens_nothing_any_more(
         ({"Origin": "http://localhost:3000"}, 403),
         ({"Content-Type": "text/plain"}, 400),
     ],
-    ids=["rebound", "rebound with a port", "another port", "page", "file", "page of this machine", "form"],
 )
 def test_pages_in_a_browser_cannot_use_the_server(
     address: str, token_of: Callable[..., str], headers: dict[str, str], status: int
@@ -191,9 +191,7 @@ def test_a_body_that_is_too_large_is_refused(address: str, token_of: Callable[..
     assert answer.status_code == 413
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 50_000, json.dumps(MISCALLED).encode()]
-)
+@in_one_test("body", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 50_000, json.dumps(MISCALLED).encode()])
 def test_hostile_messages_are_answered_and_the_server_goes_on(
     address: str, token_of: Callable[..., str], body: bytes
 ) -> None:

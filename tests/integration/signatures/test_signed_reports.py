@@ -102,15 +102,8 @@ def test_agents_that_must_sign_get_nowhere_with_the_token_alone(
 
 
 @pytest.mark.parametrize("must", [True, False], ids=["must sign", "may sign"])
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "garbage", "empty", "another id", "another time", "old", "future", "another body", "another tenant", "another role", "nobody",
-        "cut", "no signature", "not ascii", "bytes", "many",
-    ],
-)  # fmt: skip
 def test_a_signature_that_does_not_fit_is_401_and_nothing_happens(
-    engine: Engine, acme: Tenant, other_tenant: Tenant, request: Any, must: bool, wrong: str
+    engine: Engine, acme: Tenant, other_tenant: Tenant, request: Any, must: bool
 ) -> None:
     """Also where the token alone would do: anyone who signs is held to it."""
     if must:
@@ -129,18 +122,17 @@ def test_a_signature_that_does_not_fit_is_401_and_nothing_happens(
         "not ascii": {"webhook-signature": "v1,é€"}, "bytes": {"webhook-timestamp": "\x00"},
         "many": {"webhook-signature": "v1,AAAA " * 500},
     }  # fmt: skip
-    if wrong in others:
-        headers = Signing(agent.agent, others[wrong]).headers(raw)
-    elif wrong in ("old", "future"):
-        headers = agent.headers(raw, age=310 if wrong == "old" else -310)
-    elif wrong == "another body":
-        headers = agent.headers(raw + b" ")
-    elif wrong == "no signature":
-        headers = {name: value for name, value in good.items() if name != "webhook-signature"}
-    else:
-        headers = {**good, **changed[wrong]}
+    wrong = {
+        "old": agent.headers(raw, age=310), "future": agent.headers(raw, age=-310), "another body": agent.headers(raw + b" "),
+        "no signature": {name: value for name, value in good.items() if name != "webhook-signature"},
+        **{whose: Signing(agent.agent, secret).headers(raw) for whose, secret in others.items()},
+        **{what: {**good, **headers} for what, headers in changed.items()},
+    }  # fmt: skip
 
-    problem(agent.sent("complete", raw, headers), 401, "invalid_signature")
+    for what, headers in wrong.items():
+        answer = agent.sent("complete", raw, headers)
+        assert answer.status_code == 401, (what, answer.content)
+        problem(answer, 401, "invalid_signature")
 
     assert engine.status(acme, agent.agent.activity_id) == "in_progress"
 
