@@ -240,32 +240,44 @@ BANDS = {"urgent": 1, "gated": 5, "normal": 10, "background": 20}
 # Code asks `transitions` for a verb; this guard is for everything that might not, such as a shell or a future mistake.
 
 _TABLE = "activities_activity"
+_REMOVE_STATUS_INDEX = [
+    f"DROP TRIGGER IF EXISTS status_indexed ON {_TABLE}",
+    f"DROP FUNCTION IF EXISTS {_TABLE}_status_indexed()",
+]
 
 
-def install_status_guard() -> list[str]:
-    """Statements that make the trigger compare with `TRANSITIONS`. Run them again whenever the table changes."""
+def install_status_guard(*, is_indexed: bool = True) -> list[str]:
+    """Statements that make the trigger compare with `TRANSITIONS`. Run them again whenever the table changes.
+
+    `is_indexed`: activities have their column for indexes, as they have since migration 0034.
+    """
     allowed = ", ".join(f"'{source}>{target}'" for source, target in sorted(pairs()))
     is_open = ", ".join(f"'{status}'" for status, indexed in INDEXED.items() if indexed == OPEN)
     index = f"NEW.indexed_status := CASE WHEN NEW.status IN ({is_open}) THEN '{OPEN}' ELSE NEW.status END;"
-    return [
+    guard = [
         f"""CREATE OR REPLACE FUNCTION {_TABLE}_status_guard() RETURNS trigger LANGUAGE plpgsql AS $guard$
         BEGIN
             IF (OLD.status || '>' || NEW.status) NOT IN ({allowed}) THEN
                 RAISE EXCEPTION 'activity % may not go from % to %', OLD.id, OLD.status, NEW.status
                     USING ERRCODE = 'check_violation';
             END IF;
-            {index}
+            {index if is_indexed else ""}
             RETURN NEW;
         END $guard$""",
-        f"""CREATE OR REPLACE FUNCTION {_TABLE}_status_indexed() RETURNS trigger LANGUAGE plpgsql AS $index$
+        f"DROP TRIGGER IF EXISTS status_guard ON {_TABLE}",
+        f"""CREATE TRIGGER status_guard BEFORE UPDATE OF status ON {_TABLE}
+        FOR EACH ROW WHEN (OLD.status IS DISTINCT FROM NEW.status) EXECUTE FUNCTION {_TABLE}_status_guard()""",
+        *_REMOVE_STATUS_INDEX,
+    ]
+    if not is_indexed:
+        return guard
+    return [
+        *guard,
+        f"""CREATE FUNCTION {_TABLE}_status_indexed() RETURNS trigger LANGUAGE plpgsql AS $index$
         BEGIN
             {index}
             RETURN NEW;
         END $index$""",
-        f"DROP TRIGGER IF EXISTS status_guard ON {_TABLE}",
-        f"""CREATE TRIGGER status_guard BEFORE UPDATE OF status ON {_TABLE}
-        FOR EACH ROW WHEN (OLD.status IS DISTINCT FROM NEW.status) EXECUTE FUNCTION {_TABLE}_status_guard()""",
-        f"DROP TRIGGER IF EXISTS status_indexed ON {_TABLE}",
         # The column's default fits what is created, which is all that the application inserts.
         f"""CREATE TRIGGER status_indexed BEFORE INSERT ON {_TABLE}
         FOR EACH ROW WHEN (NEW.status <> '{Status.CREATED}') EXECUTE FUNCTION {_TABLE}_status_indexed()""",
@@ -273,8 +285,7 @@ def install_status_guard() -> list[str]:
 
 
 REMOVE_STATUS_GUARD = [
-    f"DROP TRIGGER IF EXISTS status_indexed ON {_TABLE}",
-    f"DROP FUNCTION IF EXISTS {_TABLE}_status_indexed()",
+    *_REMOVE_STATUS_INDEX,
     f"DROP TRIGGER IF EXISTS status_guard ON {_TABLE}",
     f"DROP FUNCTION IF EXISTS {_TABLE}_status_guard()",
 ]

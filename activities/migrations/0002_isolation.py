@@ -20,6 +20,6 @@ class Migration(migrations.Migration):
         *[IsolateTenant(table) for table in CHILDREN],
         TenantKey("activities_activity", "parent_id", "activities_activity"),
         *[TenantKey(table, "activity_id", "activities_activity") for table in CHILDREN],
-        migrations.RunSQL(states.install_status_guard(), states.REMOVE_STATUS_GUARD),
+        migrations.RunSQL(states.install_status_guard(is_indexed=False), states.REMOVE_STATUS_GUARD),
         APPEND_ONLY,
     ]

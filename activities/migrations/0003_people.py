@@ -429,5 +429,5 @@ class Migration(migrations.Migration):
         TenantKey("approval_linked_activities", "approval_id", "activities_approval"),
         *[TenantKey(table, "activity_id", "activities_activity") for table in CHILDREN],
         # The table of states has grown: holding, tripping, and reassigning what has failed.
-        migrations.RunSQL(states.install_status_guard(), migrations.RunSQL.noop),
+        migrations.RunSQL(states.install_status_guard(is_indexed=False), migrations.RunSQL.noop),
     ]

@@ -32,7 +32,7 @@ class Migration(migrations.Migration):
                 )
             ],
         ),
-        migrations.RunSQL(states.install_status_guard(), migrations.RunSQL.noop),
+        migrations.RunSQL(states.install_status_guard(), states.install_status_guard(is_indexed=False)),
         # Room for a claim's version of a row on the page where it stands: elsewhere it would need entries of indexes after all.
         migrations.RunSQL(
             "ALTER TABLE activities_activity SET (fillfactor = 85)",
