@@ -22,7 +22,7 @@ from tests import cleaning, preloaded, servers
 from tests.architecture import tree
 
 #: Delays of seconds would be waited for in vain: nobody dies here.
-TIMES = {"ORCHESTRATOR_TICK_SECONDS": "0.2", "ORCHESTRATOR_UNDO_SECONDS": "1"}
+TIMES = {"ORCHESTRATOR_TICK_SECONDS": "0.4", "ORCHESTRATOR_UNDO_SECONDS": "1"}
 #: Addresses in documents. The guard asks the name service about any other, and there may be none.
 SPOKEN_OF = tuple(f"{name}:443" for name in (
     "agents.example.com", "acme.example.com", "hooks.slack.com", "models.example.com", "project.example.com",

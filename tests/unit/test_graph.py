@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipelines.graph import Advance, Graph, RunOutcome, StepState, find_cycles
 
-steady = settings(deadline=None, derandomize=True, max_examples=150)
+steady = settings(deadline=None, derandomize=True, max_examples=80)
 SETTLED = {"done", "failed", "skipped"}
 
 

@@ -79,7 +79,7 @@ def test_who_begins_or_resumes_is_not_told_to_finish_or_to_revise(
         assert "complete the task" not in text, wakes
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     content=HOSTILE,
     context=HOSTILE,

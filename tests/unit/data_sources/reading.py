@@ -15,7 +15,7 @@ from pipelines.data_sources import (
     resolve,
 )
 
-steady = settings(deadline=None, derandomize=True, max_examples=200)
+steady = settings(deadline=None, derandomize=True, max_examples=100)
 TICKER = Table({
     "id": FieldType.STRING,
     "enabled": FieldType.BOOLEAN,

@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from pipelines.definition import DefinitionError, PipelineDefinition, parse
 
-steady = settings(deadline=None, derandomize=True, max_examples=150)
+steady = settings(deadline=None, derandomize=True, max_examples=80)
 ROLES = ("keyword-researcher", "content-brief-writer", "blog-writer")
 TEMPLATES = ("audit",)
 

@@ -219,7 +219,7 @@ def follow(data: Any, path: str) -> None:
         data = data[int(index)] if index else data[json.loads(quoted) if quoted else plain]
 
 
-@settings(steady, max_examples=300)
+@settings(steady, max_examples=150)
 @given(valid(), st.data())
 def test_any_change_is_taken_or_refused_with_paths_that_exist(changed: Any, data: st.DataObject) -> None:
     changed = deepcopy(changed)

@@ -21,7 +21,7 @@ from pipelines.timing import (
 from pipelines.timing.cron import CronError, cron_of
 from tests.unit.timing.clocks import HOUR, every, first, on, repeating, utc
 
-steady = settings(deadline=None, derandomize=True, max_examples=200)
+steady = settings(deadline=None, derandomize=True, max_examples=100)
 
 
 @pytest.mark.parametrize(
