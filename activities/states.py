@@ -280,7 +280,8 @@ def install_status_guard(*, is_indexed: bool = True) -> list[str]:
         END $index$""",
         # The column's default fits what is created, which is all that the application inserts.
         f"""CREATE TRIGGER status_indexed BEFORE INSERT ON {_TABLE}
-        FOR EACH ROW WHEN (NEW.status <> '{Status.CREATED}') EXECUTE FUNCTION {_TABLE}_status_indexed()""",
+        FOR EACH ROW WHEN (NEW.status <> '{Status.CREATED}' OR NEW.indexed_status <> '{OPEN}')
+        EXECUTE FUNCTION {_TABLE}_status_indexed()""",
     ]
 
 

@@ -30,6 +30,7 @@ FROM generate_series(1, %(each)s) AS number, unnest(%(tenants)s::uuid[]) AS tena
 INSERT INTO activities_activity
 SELECT (jsonb_populate_record(a, jsonb_build_object(
     'id', c.id, 'tenant_id', c.tenant_id, 'name', 'Article ' || c.number, 'status', c.status, 'agent_role', c.agent_role,
+    'indexed_status', CASE c.status WHEN 'created' THEN 'open' ELSE c.status END,
     'created_at', c.at, 'updated_at', c.at, 'started_at', CASE WHEN c.status <> 'created' THEN c.at END,
     'finished_at', CASE WHEN c.status <> 'created' THEN c.at + interval '1 minute' END))).*
 FROM activities_activity a, crowd c WHERE a.id = %(model)s;
