@@ -45,18 +45,20 @@ def after_commit(what: Exchange) -> None:
 
 def after_commit_of(found: Callable[[], Exchange]) -> None:
     """As `after_commit`, for what is known only then."""
-    gathered = collector()
-    transaction.on_commit(lambda: _hand_over(found(), gathered), using=APP, robust=True)
+    gathered = collector()  # of the thread on whose behalf this is, which may not be the one that commits
+
+    def hand_over_what_was_found() -> None:
+        with collecting_in(gathered):
+            hand_over(found())
+
+    transaction.on_commit(hand_over_what_was_found, using=APP, robust=True)
 
 
 def hand_over(what: Exchange) -> None:
     """Give to the relay of this process, or to the worker that collects. Never blocks, never raises."""
-    _hand_over(what, collector())
-
-
-def _hand_over(what: Exchange, gathered: Exchange | None) -> None:
     if (cause := tracing.told()) and not what.causes:
         what.causes.append(cause)
+    gathered = collector()
     if gathered is not None:
         gathered.add(what)
     else:
