@@ -44,9 +44,9 @@ class _Line(Generic[T, R]):
 
 
 class Combining(Generic[T, R]):
-    """`together` does it for several, and returns a result for each; if it raises, nothing was done. `alone` does it for one.
+    """`together` does it for several and returns a result for each; `alone` does it for one, and for each when `together` raises.
 
-    Safe for threads.
+    That may have been done although it raised, so `alone` must be harmless to repeat. Safe for threads.
     """
 
     def __init__(self, *, together: Callable[[Sequence[T]], Sequence[R]], alone: Callable[[T], R]) -> None:

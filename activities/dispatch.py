@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID
 
 import redis
@@ -263,7 +263,7 @@ class _Run:
     def context(self) -> AbstractContextManager[None]:
         return run_of(self.claimed.row, self.claimed.run.run_id, began=self.began)
 
-    def may_share(self, outcome: AgentResult | AgentError) -> bool:
+    def may_share(self, outcome: AgentResult | AgentError) -> TypeGuard[Completed]:
         """Whether it can be recorded with others: nobody is asked or woken by it."""
         row = self.claimed.row
         return isinstance(outcome, Completed) and row.link_kind is None and not row.requires_approval
@@ -282,12 +282,12 @@ def _call(run: _Run, group: Group) -> list[Grant]:
             if not run.may_share(outcome):
                 _record(claimed, outcome)
                 return []
-            run.answer = outcome  # type: ignore[assignment]
             if not group.is_alone:
+                run.answer = outcome
                 group.keep(run)
-            elif tracing.is_on() or not RECORDING.do(
-                claimed.grant.tenant_id, _Shared(run, relay.collector())
-            ):
+                return []
+            shared = _Shared(run, outcome, relay.collector())
+            if tracing.is_on() or not RECORDING.do(claimed.grant.tenant_id, shared):
                 _record(claimed, outcome)
     except RunSuperseded:
         return [_superseded(claimed)]
@@ -299,6 +299,7 @@ class _Shared:
     """A run that the thread of another may record; what follows goes into `gathered`, that of its own thread."""
 
     run: _Run
+    answer: Completed
     gathered: Exchange | None
 
     @contextmanager
@@ -308,18 +309,13 @@ class _Shared:
 
 
 def _record_alone(shared: _Shared) -> bool:
-    assert shared.run.answer is not None  # noqa: S101 - it was asked
-    _record(shared.run.claimed, shared.run.answer)
+    _record(shared.run.claimed, shared.answer)
     return True
 
 
 def _record_shared(shared: Sequence[_Shared]) -> list[bool]:
     """Which of them could be recorded together; each other thread learns alone why its run was refused."""
-    answers = [
-        results.Answer(each.run.claimed.run, each.run.answer, each.context)
-        for each in shared
-        if each.run.answer
-    ]
+    answers = [results.Answer(each.run.claimed.run, each.answer, each.context) for each in shared]
     accepted = results.completed_together(answers, is_patient=False)
     return [each.run.claimed.run.run_id in accepted for each in shared]
 
