@@ -6,6 +6,7 @@
         pymongo = lazy_import("pymongo")
 
 Python looks at the class after an `except` when an error has got there, so even that does not load a library in advance.
+`LazyLoader` of the standard library loads the packages around a module at once.
 """
 
 from __future__ import annotations
