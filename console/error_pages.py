@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from django.views.csrf import csrf_failure
 
-from console.containment import POLICY_WITH_SCRIPTS
+from console.content_security import POLICY_WITH_SCRIPTS
 from tenants import outages
 from tenants.api import problems
 

@@ -25,9 +25,9 @@ from activities.states import RunStatus
 from activities.wait_reasons import BUDGET, PAUSED, HeldPart, Hold
 from agents.governor import overview as governor
 from agents.governor.overview import ProviderRow
-from console import dependencies
+from console import health
 from console.agents import ENDED
-from console.dependencies import Check
+from console.health import Check
 from console.labels import HELD_BY, in_words
 from console.usage import BudgetLine, budgets_of
 from pipelines.models import Schedule
@@ -153,8 +153,8 @@ def overview(tenant_id: UUID | None) -> Overview:
 
 def overview_within(scope: AbstractContextManager[None]) -> Overview:
     """How things are for what a scope sees, which is entered once. Never raises because a server is away."""
-    checks = dependencies.check_all(patience_seconds=PATIENCE_SECONDS)
-    found = None if dependencies.status_of(checks) == "unavailable" else _read(scope)
+    checks = health.check_all(patience_seconds=PATIENCE_SECONDS)
+    found = None if health.status_of(checks) == "unavailable" else _read(scope)
     figures = found[0] if found else None
     reasons = [check.sentence for check in checks if not check.well]
     people: list[PeopleRow] = []
@@ -166,7 +166,7 @@ def overview_within(scope: AbstractContextManager[None]) -> Overview:
         people = [_people_row(asked) for asked in figures.people]
         reasons += _reasons(figures)
         needs = [*_needs(figures, wait_reasons.by_holder(parts)), *_questions(people)]
-    status = dependencies.status_of(checks)
+    status = health.status_of(checks)
     if status == "ready" and (reasons or needs):
         status = "degraded" if reasons else "needed"
     return Overview(

@@ -27,7 +27,7 @@ from django.views.decorators.http import require_http_methods
 
 from activities.models import Activity
 from activities.selectors import OPEN_FOR_PEOPLE
-from console.containment import contained_with_scripts
+from console.content_security import contained_with_scripts
 from console.error_pages import show_outages
 from console.inbox.items import Refused
 from tenants import break_glass, members, turns

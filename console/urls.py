@@ -20,7 +20,7 @@ from console import (
     workers,
 )
 from console.activities import views as activities
-from console.containment import contained_with_scripts
+from console.content_security import contained_with_scripts
 from console.inbox import slack
 from console.inbox.undo import undo
 from console.saved_views import every as saved_views

@@ -30,7 +30,7 @@ from activities.models.activity import in_status
 from activities.notifications.digests import zone_of
 from activities.selectors import OPEN_FOR_PEOPLE
 from activities.states import Status
-from console.containment import contained_with_scripts
+from console.content_security import contained_with_scripts
 from console.error_pages import show_outages
 from console.inbox import actions, snooze, undo
 from console.inbox.actions import Result

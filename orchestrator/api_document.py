@@ -17,7 +17,7 @@ from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 from rest_framework.request import Request
 
-from console.containment import POLICY_WITH_SCRIPTS, contained
+from console.content_security import POLICY_WITH_SCRIPTS, contained
 
 # The page draws itself: its script sets styles, and its style sheet holds pictures as data.
 DRAWS_ITSELF = POLICY_WITH_SCRIPTS.replace("img-src 'self'", "img-src 'self' data:").replace(

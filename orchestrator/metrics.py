@@ -33,7 +33,7 @@ from activities.queue_stats import Granted, QueueStats
 from agents.governor import overview
 from agents.models import Agent
 from agents.routing import SYSTEM_QUEUES, queue_of
-from console.dependencies import Answer, Probe, ask
+from console.health import Answer, Probe, ask
 from tenants import redis
 from tenants.context import system_scope
 

@@ -7,7 +7,7 @@ from typing import Any
 from django.urls import URLPattern, URLResolver, include, path
 from django.urls.resolvers import RoutePattern
 
-from orchestrator.health import healthz, readyz
+from console.health import healthz, readyz
 from orchestrator.metrics import metrics
 
 

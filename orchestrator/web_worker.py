@@ -1,5 +1,6 @@
-"""The class of the web's worker processes: gunicorn's threads, for which tenants take turns, and which an answer may leave while its
-connection stays open.
+"""What gunicorn is told to be: the class of its worker processes, and that of its logger.
+
+The workers are gunicorn's threads, for which tenants take turns, and which an answer may leave while its connection stays open.
 
 `/healthz` and `/readyz` have threads of their own, so they are answered however many requests wait for something. The loop that takes
 connections looks at what has arrived before any thread is given to it: a request whose head is not complete holds none, and has some
@@ -12,6 +13,7 @@ A thread per open stream would let a few hundred of them stop all requests. So a
 from __future__ import annotations
 
 import errno
+import logging.config
 import socket
 import sys
 import time
@@ -20,8 +22,10 @@ from functools import partial
 from selectors import EVENT_READ
 from typing import Any
 
+from gunicorn.glogging import Logger
 from gunicorn.workers.gthread import DEFAULT_WORKER_DATA_TIMEOUT, TConn, ThreadWorker
 
+from orchestrator.settings.logging import LOGGING
 from tenants import turns
 
 HEALTH_THREADS = 2
@@ -244,3 +248,16 @@ def _head_of(conn: Any) -> bytes | None:
     lowest = 1 if is_complete else len(said or b"") + 1
     conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowest)
     return head if is_complete else None
+
+
+class OneFormat(Logger):
+    """What gunicorn says goes the way of all other lines, instead of having a format of its own."""
+
+    def setup(self, cfg: Any) -> None:
+        """Before any worker is there, and without Django: the parent process has lines to write as well."""
+        super().setup(cfg)
+        for logger in (self.error_log, self.access_log):
+            logger.handlers.clear()
+            logger.propagate = True
+        self.access_log.disabled = not cfg.accesslog
+        logging.config.dictConfig(LOGGING)

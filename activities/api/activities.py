@@ -48,9 +48,8 @@ from tenants.api.documentation import operation, posting
 from tenants.api.filters import SEARCH_LENGTH, FlagFilter, StrictFilterSet, refuse_unknown, whole_number
 from tenants.api.pagination import LIMIT, Cursor, CursorPagination
 from tenants.api.problems import FieldError, InvalidRequest
-from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import ResponseSerializer
-from tenants.api.views import TenantView
+from tenants.api.views import TenantView, VersionedResource, described
 from tenants.context import tenant_scope
 from tenants.models import Role
 

@@ -26,7 +26,6 @@ from tenants.api.documentation import change, command, creation, posting, remova
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
-from tenants.api.resources import Resource, VersionedResource, described
 from tenants.api.serializers import (
     OPTIONAL,
     Flag,
@@ -37,6 +36,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
+from tenants.api.views import Resource, VersionedResource, described
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
 

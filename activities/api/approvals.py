@@ -25,8 +25,8 @@ from tenants.api.documentation import command, creation, operation
 from tenants.api.etags import Versioned
 from tenants.api.filters import StrictFilterSet
 from tenants.api.problems import InvalidRequest
-from tenants.api.resources import ListResource, described
 from tenants.api.serializers import OPTIONAL, OneOf, ResponseSerializer, StrictSerializer, Text, read
+from tenants.api.views import ListResource, described
 from tenants.models import Role
 
 # What is sent to ask for an approval and to decide one.

@@ -12,8 +12,8 @@ from activities import provider_batches
 from activities.models import BatchItem, ProviderBatch
 from activities.models.batch import BatchState, ItemState
 from tenants.api.filters import StrictFilterSet
-from tenants.api.resources import ListResource, Resource, described
 from tenants.api.serializers import ResponseSerializer
+from tenants.api.views import ListResource, Resource, described
 from tenants.models import Role
 
 

@@ -27,7 +27,6 @@ from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import SEARCH_LENGTH
 from tenants.api.problems import InvalidRequest, extend_path
-from tenants.api.resources import Resource, described
 from tenants.api.serializers import (
     OPTIONAL,
     Flag,
@@ -40,7 +39,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView, TenantViewSet
+from tenants.api.views import Resource, TenantView, TenantViewSet, described
 from tenants.models import Role
 
 # What is sent to do one thing to many activities, and how the job is shown.

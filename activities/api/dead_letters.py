@@ -25,7 +25,6 @@ from activities.models.dead_letter import BurialReason, DeadLetterState, LetterK
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
-from tenants.api.resources import Resource, described
 from tenants.api.serializers import (
     OPTIONAL,
     Flag,
@@ -38,7 +37,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
-from tenants.api.views import TenantView
+from tenants.api.views import Resource, TenantView, described
 from tenants.models import Role
 
 # What is sent to replay or to dismiss dead letters.

@@ -22,8 +22,8 @@ from tenants.api import problems
 from tenants.api.documentation import ProblemSerializer, posting
 from tenants.api.etags import PreconditionFailed
 from tenants.api.problems import problem_of
-from tenants.api.resources import ListResource, described
 from tenants.api.serializers import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, Whole, read
+from tenants.api.views import ListResource, described
 from tenants.context import APP
 from tenants.models import Role
 

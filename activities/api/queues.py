@@ -20,9 +20,8 @@ from agents.models import Agent, AgentConfig
 from agents.routing import queue_of
 from tenants import clock
 from tenants.api.documentation import operation
-from tenants.api.resources import ListResource, described
 from tenants.api.serializers import ResponseSerializer
-from tenants.api.views import TenantViewSet
+from tenants.api.views import ListResource, TenantViewSet, described
 from tenants.context import tenant_scope
 
 

@@ -28,7 +28,6 @@ from agents.command_line import transcripts
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
-from tenants.api.resources import ListResource, described
 from tenants.api.serializers import (
     OPTIONAL,
     Flag,
@@ -39,7 +38,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView
+from tenants.api.views import ListResource, TenantView, described
 from tenants.context import tenant_scope
 from tenants.models import Role
 

@@ -23,9 +23,8 @@ from tenants.api import idempotency
 from tenants.api.documentation import change, command, creation, operation, posting, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
-from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import OPTIONAL, Flag, OneOf, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import TenantView
+from tenants.api.views import TenantView, VersionedResource, described
 from tenants.events import log
 from tenants.models import Role
 from tenants.models.events import KINDS, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint

@@ -20,7 +20,6 @@ from tenants import money
 from tenants.api.documentation import change, creation, removal
 from tenants.api.filters import StrictFilterSet
 from tenants.api.problems import InvalidRequest
-from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import (
     OPTIONAL,
     Amount,
@@ -32,6 +31,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
+from tenants.api.views import VersionedResource, described
 from tenants.models import Budget, BudgetPeriod, BudgetUnit, Role
 
 ADDRESS = "/api/v1/budgets/"

@@ -44,7 +44,6 @@ from tenants.api.etags import Versioned, etag_of
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.permissions import PlatformPermission
 from tenants.api.problems import InvalidRequest
-from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import (
     OPTIONAL,
     Flag,
@@ -56,7 +55,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView, TenantViewSet
+from tenants.api.views import TenantView, TenantViewSet, VersionedResource, described
 from tenants.exceptions import TenantError
 from tenants.models import Role
 

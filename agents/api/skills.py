@@ -17,8 +17,8 @@ from agents.models import Skill, SkillKind
 from agents.models.skill import LONGEST_CONTENT, LONGEST_DESCRIPTION, key_validator
 from tenants.api.documentation import change, creation, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet
-from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import OPTIONAL, Flag, OneOf, ResponseSerializer, StrictSerializer, Text, read
+from tenants.api.views import VersionedResource, described
 from tenants.models import Role
 
 SKILLS = "/api/v1/skills/"

@@ -36,7 +36,7 @@ def standard_processes(*, port: int, flower_port: int, concurrency: int | None) 
             "gunicorn",
             "orchestrator.wsgi:application",
             "--worker-class=orchestrator.web_worker.StreamingWorker",
-            "--logger-class=orchestrator.web_logging.OneFormat",
+            "--logger-class=orchestrator.web_worker.OneFormat",
             f"--workers={os.environ.get('WEB_CONCURRENCY') or '1'}",
             f"--threads={WEB_THREADS}",
             f"--bind={os.environ.get('WEB_BIND') or '127.0.0.1'}:{port}",

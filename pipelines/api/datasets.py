@@ -26,9 +26,8 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creatio
 from tenants.api.etags import Versioned
 from tenants.api.filters import refuse_unknown
 from tenants.api.problems import InvalidRequest
-from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import OPTIONAL, Member, OneOf, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import TenantViewSet
+from tenants.api.views import TenantViewSet, VersionedResource, described
 from tenants.models import Role
 
 # Bodies that hold rows may be larger than others.

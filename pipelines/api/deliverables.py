@@ -27,7 +27,6 @@ from tenants.api.documentation import change, command, creation, operation, post
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
-from tenants.api.resources import Resource, VersionedResource, described
 from tenants.api.serializers import (
     OPTIONAL,
     Json,
@@ -39,7 +38,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView
+from tenants.api.views import Resource, TenantView, VersionedResource, described
 from tenants.context import tenant_scope
 from tenants.models import Role
 

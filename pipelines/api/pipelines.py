@@ -28,7 +28,6 @@ from tenants import pausing
 from tenants.api.documentation import change, creation, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.problems import InvalidRequest
-from tenants.api.resources import Resource, VersionedResource, described
 from tenants.api.serializers import (
     OPTIONAL,
     Flag,
@@ -40,6 +39,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
+from tenants.api.views import Resource, VersionedResource, described
 from tenants.models import PauseKind, Role
 from tenants.plain_names import LONGEST_NAME, error_of_name
 

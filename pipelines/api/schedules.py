@@ -31,7 +31,6 @@ from tenants import pausing
 from tenants.api.documentation import IDEMPOTENCY_KEY, change, creation, operation, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet, refuse_unknown
 from tenants.api.problems import InvalidRequest
-from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import (
     OPTIONAL,
     Flag,
@@ -44,7 +43,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView
+from tenants.api.views import TenantView, VersionedResource, described
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
 

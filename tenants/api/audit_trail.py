@@ -8,8 +8,8 @@ import django_filters
 from rest_framework import serializers
 
 from tenants.api.filters import StrictFilterSet
-from tenants.api.resources import ListResource, described
 from tenants.api.serializers import ResponseSerializer
+from tenants.api.views import ListResource, described
 from tenants.models import Role
 from tenants.models.audit import AuditEntry
 

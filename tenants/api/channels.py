@@ -16,8 +16,8 @@ from rest_framework.response import Response
 from tenants import channels
 from tenants.api.documentation import change, command, creation, removal
 from tenants.api.filters import StrictFilterSet
-from tenants.api.resources import VersionedResource, described
 from tenants.api.serializers import OPTIONAL, Member, Moment, ResponseSerializer, StrictSerializer, Text, read
+from tenants.api.views import VersionedResource, described
 from tenants.channels import STANDING
 from tenants.exceptions import AlreadyExists
 from tenants.models import Channel, ChannelStatus, Role

@@ -118,7 +118,7 @@ STARTS_THREADS = {
     "tenants.postgresql.base": "a server that is silent is tried by one thread, and nobody waits for it",
     "tenants.events.hub": "carries the event streams of this process",
     "orchestrator.celery": "a signal handler must not touch the database, so draining happens beside it",
-    "console.dependencies": "a server that does not answer must not hold a request",
+    "console.health": "a server that does not answer must not hold a request",
     "agents.outbound.transport": "a name service that does not answer must not hold a worker",
 }
 

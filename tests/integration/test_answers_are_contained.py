@@ -13,8 +13,8 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
+from console.content_security import ADMIN_POLICY, NO_PAGE
 from orchestrator.api_document import DRAWS_ITSELF
-from orchestrator.content_security import ADMIN_POLICY, NO_PAGE
 from tenants.context import SYSTEM
 from tenants.models import Tenant
 from tests.browsing import list_of

@@ -24,8 +24,8 @@ from activities.models import LeaderLease, WorkerProcess
 from activities.submission import NewActivity, submit
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from agents.exceptions import RetryableAgentError
-from console import dependencies
-from console.dependencies import Probe, ask
+from console import health
+from console.health import Probe, ask
 from orchestrator import metrics
 from tenants import row_security
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
@@ -40,7 +40,7 @@ NOWHERE = 1  # a port where nobody listens
 @pytest.fixture(autouse=True)
 def fresh_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for the answer to what another test asked."""
-    for module in (dependencies, metrics):
+    for module in (health, metrics):
         monkeypatch.setattr(
             module, "PROBES", tuple(Probe(probe.name, probe.question) for probe in module.PROBES)
         )
@@ -159,7 +159,7 @@ def test_without_redis_submissions_still_work_so_it_is_degraded(engine: Engine, 
 def test_without_mongodb_it_is_degraded(
     engine: Engine, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dependencies, "PROBES", _with(Probe("mongodb", _refuse)))
+    monkeypatch.setattr(health, "PROBES", _with(Probe("mongodb", _refuse)))
 
     status, body = _ready(client)
 
@@ -403,4 +403,4 @@ def _refuse() -> None:
 
 
 def _with(replacement: Probe) -> tuple[Probe, ...]:
-    return tuple(replacement if probe.name == replacement.name else probe for probe in dependencies.PROBES)
+    return tuple(replacement if probe.name == replacement.name else probe for probe in health.PROBES)

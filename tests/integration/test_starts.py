@@ -91,7 +91,7 @@ def test_worker_and_beat_load_neither_pages_nor_the_api(
 def test_the_parent_of_the_web_processes_loads_no_client_of_a_database(
     process_environment: dict[str, str],
 ) -> None:
-    loaded = loaded_by("from orchestrator import web_logging, web_worker", process_environment)
+    loaded = loaded_by("from orchestrator import web_worker", process_environment)
 
     assert loaded & {"psycopg", "django.db", "redis", "celery", "pymongo"} == set()
 

@@ -12,7 +12,7 @@ from activities.api.serializers import WhySerializer
 from activities.maintenance.invariants import LIVENESS, SAFETY
 from agents import exceptions
 from agents.models.registry import Health
-from console import dependencies
+from console import health
 from tests.architecture import tree
 
 PAGE = (tree.ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def test_it_tells_every_code_with_which_an_agents_run_can_fail() -> None:
     assert codes | given <= told("Work failed")
 
 
-@pytest.mark.parametrize("name", sorted(dependencies.CONSEQUENCES))
+@pytest.mark.parametrize("name", sorted(health.CONSEQUENCES))
 def test_it_tells_what_each_server_means_when_it_is_away(name: str) -> None:
     assert name in told("Health")
 

@@ -1,4 +1,4 @@
-"""Formats of Django's template language; times are UTC."""
+"""How the admin writes times: as logs and the API do, in UTC. Found by Django through FORMAT_MODULE_PATH."""
 
 DATETIME_FORMAT = "Y-m-d H:i:s"
 DATE_FORMAT = "Y-m-d"

@@ -9,7 +9,7 @@ from typing import Any
 from activities import outputs
 from activities.models import ActivityRun
 from agents.contracts import Accepted
-from console.containment import POLICY_WITH_SCRIPTS
+from console.content_security import POLICY_WITH_SCRIPTS
 from pipelines import submission, versions
 from pipelines.diagram import RULES
 from pipelines.models import PipelineRun, StepRun

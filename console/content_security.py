@@ -1,20 +1,52 @@
 """No answer leaves without saying what a browser may do with it.
 
-A view that knows better says so itself, as the console and the page of the API do. For all others this holds: a page of the admin may
-run the theme's scripts, any other page may show our style sheets, and what is no page may do nothing at all, even if somebody opens it
-in a window of its own.
+A page of ours may load our style sheets and pictures, where it says so our scripts, and nothing else from anywhere. The console and the
+page of the API say so themselves. For all other answers the middleware does: a page of the admin may run the theme's scripts, any other
+page may show our style sheets, and what is no page may do nothing at all, even if somebody opens it in a window of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from console.containment import POLICY
-
 HEADER = "Content-Security-Policy"
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+POLICY_WITH_SCRIPTS = f"{POLICY}; script-src 'self'; connect-src 'self'"
+
+View = Callable[..., Any]
+
+
+def contained(view: View, policy: str = POLICY) -> View:
+    """Send the policy with every answer of the view."""
+
+    @wraps(view)
+    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        response: HttpResponse = view(request, *args, **kwargs)
+        response[HEADER] = policy
+        return response
+
+    return wrapper
+
+
+def contained_with_scripts(view: View) -> View:
+    """`contained`, for a page with script files of ours, which talk to us alone. Scripts inside the page stay forbidden."""
+    return contained(view, POLICY_WITH_SCRIPTS)
+
+
 ADMIN = "/admin/"
 NO_PAGE = "default-src 'none'; frame-ancestors 'none'"
 
