@@ -19,7 +19,7 @@ from console import (
     views,
     workers,
 )
-from console.activities import views as activities
+from console.activities import bulk, detail, listing
 from console.content_security import contained_with_scripts
 from console.inbox import slack
 from console.inbox.undo import undo
@@ -33,14 +33,14 @@ urlpatterns = [
     path("tenants/", views.tenants, name="tenants"),
     path("live/", views.stream, name="stream"),
     path("views/", saved_views, name="saved_views"),
-    path("activities/", activities.listed, name="activities"),
-    path("activities/new/", activities.new, name="activity_new"),
-    path("activities/bulk/", activities.many, name="activities_bulk"),
-    path("activities/bulk/<uuid:job_id>/", activities.job, name="activities_bulk_job"),
-    path("activities/bulk/<uuid:job_id>/stop/", activities.stop_job, name="activities_bulk_stop"),
-    path("activities/<uuid:activity_id>/", activities.one, name="activity"),
-    path("activities/<uuid:activity_id>/runs/<uuid:run_id>/log/", activities.whole_log, name="activity_log"),
-    path("activities/<uuid:activity_id>/texts/", activities.both_texts, name="activity_texts"),
+    path("activities/", listing.listed, name="activities"),
+    path("activities/new/", listing.new, name="activity_new"),
+    path("activities/bulk/", bulk.many, name="activities_bulk"),
+    path("activities/bulk/<uuid:job_id>/", bulk.job, name="activities_bulk_job"),
+    path("activities/bulk/<uuid:job_id>/stop/", bulk.stop_job, name="activities_bulk_stop"),
+    path("activities/<uuid:activity_id>/", detail.one, name="activity"),
+    path("activities/<uuid:activity_id>/runs/<uuid:run_id>/log/", detail.whole_log, name="activity_log"),
+    path("activities/<uuid:activity_id>/texts/", detail.both_texts, name="activity_texts"),
     # The longer addresses first: keys are taken as they come, since nothing but the API holds them to letters and digits.
     path("pipelines/", pipelines.every, name="pipelines"),
     path("pipelines/<path:key>/start/", pipelines.started, name="pipeline_start"),

@@ -9,21 +9,29 @@ from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
+from django.contrib import messages
 from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.http import urlencode
 
 from activities import bulk_jobs
 from activities.bulk_jobs import MOST
+from activities.exceptions import ActivityError
 from activities.models import Activity, BulkItem, BulkJob
 from activities.models.bulk import BulkAction, BulkStatus, ItemState
 from activities.states import BANDS, LinkKind
 from agents import configuration
 from agents.models import Agent
-from console.activities.query_language import parse
+from console.activities.listing import found_by
+from console.activities.query_language import QueryError, parse
+from console.internal_api import call_api
+from console.page import ACTING, LOOKING, PageContext, done, page, render_page
 from tenants import audit
 from tenants.context import tenant_scope
+from tenants.models import Role
 from tenants.principals import Principal
-
-from .listing import found_by
 
 SAMPLE = 10
 MOST_TROUBLES = 50
@@ -35,6 +43,57 @@ WORDS = {
     BulkAction.PRIORITY: "Set the priority",
     BulkAction.REASSIGN: "Hand to another role",
 }
+
+
+@page("activities", (*LOOKING, *ACTING), least=Role.OPERATOR)
+def many(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    """What a query finds is counted and shown; a POST deals with all of it."""
+    query, error, status = request.GET.get("q", "").strip(), "", 200
+    try:
+        if request.method == "POST":
+            started = start(visit.who, query, request.POST)
+            return redirect(f"{reverse('console:activities_bulk_job', args=[started.pk])}?{visit.query}")
+    except (NotAsked, ActivityError) as refusal:
+        error, status = str(refusal), refusal.status
+    except QueryError:
+        return _back_to_the_error(visit, query)
+    try:
+        context = {
+            "preview": preview(visit.tenant_id, query),
+            "error": error,
+            "sent": request.POST if error else {},
+        }
+    except (QueryError, NotAsked):
+        return _back_to_the_error(visit, query)
+    return render_page(request, visit, "console/activities/many.html", context, status=status)
+
+
+@page("activities")
+def job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
+    """How a bulk job gets on."""
+    found = progress(visit.tenant_id, job_id)
+    if found is None:
+        raise Http404
+    context = {"progress": found, "job": found.job, "may_operate": visit.who.role.includes(Role.OPERATOR)}
+    return render_page(request, visit, "console/activities/job.html", context)
+
+
+@page("activities", ACTING)
+def stop_job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
+    """What is done stays done; the rest stays as it is."""
+    address = reverse("console:activities_bulk_job", args=[job_id])
+    reply = call_api(request, visit.who, "POST", f"/bulk-jobs/{job_id}/cancel/", {})
+    if reply.status == HTTPStatus.NOT_FOUND:
+        raise Http404
+    if not reply.ok:
+        messages.error(request, reply.reason)
+        return redirect(f"{address}?{visit.query}")
+    return done(request, visit, address, "It was stopped.")
+
+
+def _back_to_the_error(visit: PageContext, query: str) -> HttpResponse:
+    """The list says what is wrong with a query, and where."""
+    return redirect(f"{reverse('console:activities')}?{visit.query}&{urlencode({'q': query})}")
 
 
 class NotAsked(ValueError):

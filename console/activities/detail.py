@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
+from http import HTTPStatus
 from typing import Any
 from uuid import UUID
 
-from django.http import Http404
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from activities import run_logs, selectors, wait_reasons
@@ -22,16 +24,20 @@ from activities.run_logs import NumberedLine
 from activities.run_tokens import RunToken
 from activities.selectors import Moment
 from activities.states import LinkKind, RunStatus, Status
+from agents import configuration
 from agents.exceptions import AgentError
 from console.activities import chart
+from console.activities.chart import Segment, segments
 from console.inbox.detail import Reader, Source, Text
+from console.inbox.items import Refused
+from console.inbox.listing import parts_wanted
+from console.internal_api import call_api
 from console.labels import band, cost_in, did, named
+from console.page import PageContext, done, page, refusal_of, render_page
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
 from tenants.principals import Principal
-
-from .chart import Segment, segments
 
 MOST_CHILDREN = 50
 MOST_MARKS = 200
@@ -40,6 +46,90 @@ TAIL_LINES = 200  # of a log on the page of its activity
 PAGE_LINES = 500
 LONG_LINE = 600  # characters
 OPERATIONS = ("cancel", "retry", "reassign")
+LONGEST_NUMBER = 18  # digits
+LONGEST_VERSION = 9
+DONE = {
+    "cancel": "It was cancelled.",
+    "retry": "It starts again.",
+    "reassign": "It was handed on.",
+    "run-now": "It goes before all other work, past pauses and dates.",
+}
+CHANGED = "It has changed since you looked. Look at it as it is now; nothing was done."
+
+
+def _act(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
+    changed, words = act_on_activity(request, visit.who, activity_id)
+    return done(request, visit, reverse("console:activity", args=[changed]), words)
+
+
+@page("activities", act=_act)
+def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
+    """One activity. A POST cancels it, tries it again or hands it on."""
+    parts = parts_wanted(request) or frozenset()
+    if request.method != "POST" and parts and parts <= {"running", "log"}:
+        return _run_alone(request, visit, activity_id, with_log="log" in parts)
+    found = detail(visit.who, activity_id)
+    context = {
+        "detail": found,
+        "watched": found.watched,
+        "log": tail_of(visit.tenant_id, found.watched.run) if "log" in parts and found.watched else None,
+        "activity": found.activity,
+        "roles": sorted(configuration.known_roles()) if "reassign" in found.actions else (),
+    }
+    return render_page(request, visit, "console/activities/one.html", context)
+
+
+def _run_alone(
+    request: HttpRequest, visit: PageContext, activity_id: UUID, *, with_log: bool
+) -> HttpResponse:
+    """What changes all the time while an agent works, without the rest of the page."""
+    activity, run = watched(visit.tenant_id, activity_id)
+    log = tail_of(visit.tenant_id, run.run) if with_log and run is not None else None
+    context = {"activity": activity, "watched": run, "log": log}
+    return render_page(request, visit, "console/activities/running.html", context)
+
+
+@page("activities")
+def whole_log(request: HttpRequest, visit: PageContext, activity_id: UUID, run_id: UUID) -> HttpResponse:
+    """Everything that an agent said during a run, page by page."""
+    after = request.GET.get("after", "")
+    number = int(after) if after.isascii() and after.isdecimal() and len(after) < LONGEST_NUMBER else 0
+    activity, log = log_of(visit.tenant_id, activity_id, run_id, number)
+    return render_page(request, visit, "console/activities/log.html", {"activity": activity, "log": log})
+
+
+@page("activities")
+def both_texts(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
+    """What its agent was told and what it made of it."""
+    found = texts(visit.tenant_id, activity_id, request.GET.get("run", ""))
+    return render_page(
+        request, visit, "console/activities/texts.html", {"texts": found, "activity": found.activity}
+    )
+
+
+def act_on_activity(request: HttpRequest, who: Principal, activity_id: UUID) -> tuple[UUID, str]:
+    """Cancel it, try it again, hand it on or have it run now, if it still is as the page showed it.
+
+    Returns its id or its successor's, and what was done.
+
+    Raises `Refused`, `Http404`.
+    """
+    sent = request.POST
+    deed, version = sent.get("deed", ""), sent.get("version", "")
+    if deed not in DONE or not version.isdecimal():
+        raise Refused("Choose what is to be done.", status=HTTPStatus.BAD_REQUEST)
+    body: dict[str, Any] = {"reason": sent["reason"]} if deed != "retry" and "reason" in sent else {}
+    if deed == "reassign":
+        body |= {"assignee_type": "agent", "agent_role": sent.get("agent_role", "")}
+    path = f"/activities/{activity_id}/{deed}/"
+    reply = call_api(request, who, "POST", path, body, version=int(version[:LONGEST_VERSION]))
+    if reply.status == HTTPStatus.NOT_FOUND:
+        raise Http404
+    if reply.status == HTTPStatus.PRECONDITION_FAILED:
+        raise Refused(CHANGED, status=HTTPStatus.CONFLICT)
+    if not reply.ok:
+        raise refusal_of(reply)
+    return UUID(str(reply.data["id"])), DONE[deed]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
+from django import forms
 from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 
 from activities import selectors, wait_reasons
 from activities.models import Activity
 from activities.models.activity import in_status
 from activities.selectors import TEXTS, Wanted
-from activities.states import LinkKind
+from activities.states import BANDS, LinkKind
+from agents import configuration
 from console.activities.query_language import Condition, QueryError, parse
+from console.internal_api import ApiForm, JsonField, Reply
 from console.labels import band
-from console.page import Cursor, page_of
+from console.page import ACTING, LOOKING, Cursor, PageContext, done, page, page_of, render_page
 from tenants import clock
 from tenants.context import tenant_scope
+from tenants.models import Role
 
 PAGE = 50
 
@@ -37,6 +43,27 @@ VIEWS: tuple[tuple[str, str], ...] = (
     ("Last hour", "age:<1h"),
     ("Escalations", "kind:escalation"),
 )
+
+
+@page("activities")
+def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    """What a query finds, newest first."""
+    found = listing(visit.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
+    context = {"listing": found, "may_operate": visit.who.role.includes(Role.OPERATOR)}
+    return render_page(
+        request, visit, "console/activities/list.html", context, status=400 if found.error else 200
+    )
+
+
+@page("activities", (*LOOKING, *ACTING), least=Role.OPERATOR)
+def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
+    """A form for a piece of work. A POST submits it."""
+    form = NewActivityForm(request.POST or None)
+    if request.method == "POST" and (reply := form.send(request, visit.who, "POST", "/activities/")):
+        address = reverse("console:activity", args=[reply.data["id"]])
+        return done(request, visit, address, "It was submitted.")
+    status = form.status if form.errors else 200
+    return render_page(request, visit, "console/activities/new.html", {"form": form}, status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +211,78 @@ _FILTERS: dict[str, Callable[[Condition], Q]] = {
     "deliverable": _equal("deliverable_id"),
     "key": _equal("dedup_key"),
 }
+
+
+# The form of a new activity: a piece of work for an agent, or a question to people.
+
+PERSON = "person"
+
+_STANDS_IN = {"agent_role": "who", "input.content": "content"}
+
+
+class NewActivityForm(ApiForm):
+    """What there is to do, and who does it."""
+
+    #: By the name of a field, for whom it is; the others are for all.
+    fits: ClassVar[Mapping[str, str]] = {
+        "human_role": PERSON, "is_approval_gate": PERSON, "content": "agent", "params": "agent", "requires_approval": "agent",
+    }  # fmt: skip
+
+    name = forms.CharField(max_length=200)
+    who = forms.ChoiceField(label="Done by")
+    human_role = forms.CharField(
+        label="Role of the person",
+        required=False,
+        max_length=63,
+        help_text="Whose inbox it belongs to, such as editor.",
+    )
+    description = forms.CharField(
+        label="What there is to do",
+        required=False,
+        strip=False,
+        max_length=100_000,
+        widget=forms.Textarea(attrs={"rows": 4}),
+    )
+    content = forms.CharField(
+        label="What it works on", required=False, strip=False, widget=forms.Textarea(attrs={"rows": 4})
+    )
+    params = JsonField(label="Parameters", required=False, help_text='As JSON, such as {"topic": "bees"}.')
+    priority = forms.ChoiceField(choices=[(name, name) for name in BANDS], initial="normal")
+    requires_approval = forms.BooleanField(label="A person approves its output", required=False)
+    is_approval_gate = forms.BooleanField(label="Answered by yes or no, not done", required=False)
+
+    def __init__(self, data: Any = None) -> None:
+        super().__init__(data)
+        roles = [(f"agent:{role}", role) for role in sorted(configuration.known_roles())]
+        self.fields["who"].choices = [("Agents", roles), ("People", [(PERSON, "A person")])]  # type: ignore[attr-defined]
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or self.cleaned_data
+        is_person = given.get("who") == PERSON
+        for name, kind in self.fits.items():
+            if (kind == PERSON) != is_person:
+                self.errors.pop(name, None)  # nobody sees the field, and nothing is made of it
+        if is_person and not given.get("human_role"):
+            self.add_error("human_role", "This is needed here.")
+        return given
+
+    def body(self) -> dict[str, Any]:
+        given = self.cleaned_data
+        who = PERSON if given["who"] == PERSON else "agent"
+        body: dict[str, Any] = {
+            "name": given["name"],
+            "description": given["description"],
+            "priority": given["priority"],
+        }
+        if who == PERSON:
+            return body | {"human_role": given["human_role"], "is_approval_gate": given["is_approval_gate"]}
+        body |= {
+            "agent_role": given["who"].partition(":")[2],
+            "requires_approval": given["requires_approval"],
+        }
+        body |= {"params": given["params"]} if given["params"] else {}
+        return body | ({"input": {"content": given["content"]}} if given["content"].strip() else {})
+
+    def blame(self, reply: Reply) -> None:
+        told = {_STANDS_IN.get(path, path): message for path, message in reply.errors.items()}
+        super().blame(Reply(reply.status, reply.data, told))
