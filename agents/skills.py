@@ -30,8 +30,7 @@ from django.db.models import Case, F, Q, QuerySet, TextField, Value, When
 
 from agents.contracts import AdapterSettings, AgentRequest, ContextFile, Skills, SkillSummary
 from agents.exceptions import InputUnavailable
-from agents.models import Adapter, Skill, SkillKind
-from agents.models.skill import key_validator
+from agents.models import Adapter, Skill, SkillKind, key_validator
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from agents.governor import Call, Governor
 from agents.governor.calling import ProviderFeedback, governed
 from agents.governor.limits import Profile
 from agents.governor.providers import Provider
-from tenants import strict_json
+from tenants import wire_json
 
 VERSION = "2023-06-01"
 MOST_REQUESTS = 100_000  # of one batch, as the protocol has it
@@ -224,7 +224,7 @@ def completed_from(message: Mapping[str, Any], options: Mapping[str, Any]) -> Co
         return None
     try:
         return Completed(dialogue.output_of(said, ModelOptions.of(options)), usage_of(message))
-    except strict_json.StrictJSONError:
+    except wire_json.StrictJSONError:
         return None
 
 

@@ -13,8 +13,7 @@ from rest_framework.response import Response
 
 from agents import configuration
 from agents.exceptions import AgentError, AlreadyExists
-from agents.models import Skill, SkillKind
-from agents.models.skill import LONGEST_CONTENT, LONGEST_DESCRIPTION, key_validator
+from agents.models import LONGEST_CONTENT, LONGEST_DESCRIPTION, Skill, SkillKind, key_validator
 from tenants.api.documentation import change, creation, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.serializers import OPTIONAL, Flag, OneOf, ResponseSerializer, StrictSerializer, Text, read

@@ -11,7 +11,7 @@ from activities import wait_reasons
 from activities.api.serializers import WhySerializer
 from activities.maintenance.invariants import LIVENESS, SAFETY
 from agents import exceptions
-from agents.models.registry import Health
+from agents.models import Health
 from console import health
 from tests.architecture import tree
 

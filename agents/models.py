@@ -1,9 +1,12 @@
-"""The registry of agents, and what tenants set for themselves."""
+"""Agents, what tenants set for them, what they remember and what they may know."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
-from django.core.validators import MinValueValidator, RegexValidator
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MaxLengthValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models.functions import Now
 
@@ -262,6 +265,104 @@ class PlatformConfig(models.Model):
 
     class Meta:
         ordering = ("key",)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class EndReason(models.TextChoices):
+    """Why a conversation is not continued."""
+
+    INSTRUCTIONS_CHANGED = "instructions_changed"  # the agent is told to be something else by now
+    INVALID = "invalid"  # the agent does not know it any more
+    REPLACED = "replaced"  # the agent began another one about the same deliverable
+
+
+class AgentSession(TenantOwned):
+    """An agent's conversation about one deliverable, continued by revisions and wakes.
+
+    At most one of a deliverable and role is live. One that has ended stays as history and is never continued.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    deliverable_id = models.UUIDField()
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="+", db_column="role")
+    external_session_id = models.CharField(max_length=200, help_text="The agent's own id of it.")
+    briefing = models.CharField(
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Digest of what the agent was told it is. Empty: not known.",
+    )
+    state: Any = models.JSONField(default=dict, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    updated_at = models.DateTimeField(db_default=Now(), editable=False)
+    ended_at = models.DateTimeField(null=True, blank=True, editable=False)
+    end_reason = models.CharField(
+        max_length=24, blank=True, default="", db_default="", choices=EndReason.choices
+    )
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("tenant", "deliverable_id", "agent"),
+                condition=models.Q(ended_at__isnull=True),
+                name="one_live_session",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(ended_at__isnull=True, end_reason="")
+                | models.Q(ended_at__isnull=False, end_reason__in=EndReason.values),
+                name="session_ends_for_a_reason",
+            ),
+        )
+        indexes = (models.Index(fields=("tenant", "deliverable_id", "-id"), name="sessions_of_deliverable"),)
+
+    def __str__(self) -> str:
+        return f"{self.agent_id}: {self.external_session_id}"
+
+
+# Also the name of a folder, which is why nothing else is allowed in it.
+KEY_PATTERN = r"^[a-z0-9]+(-[a-z0-9]+)*\Z"
+key_validator = RegexValidator(
+    KEY_PATTERN, "Use lower-case letters, digits and single hyphens, such as tone-of-voice."
+)
+
+LONGEST_CONTENT = 100_000  # characters; what agents read in one go
+LONGEST_DESCRIPTION = 1_000  # characters; an agent sees the descriptions of all its skills at once
+
+
+class SkillKind(models.TextChoices):
+    CONTEXT = "context"  # about the client: every agent is given it in full
+    SKILL = "skill"  # how something is done: agents see what there is, and read what they need
+
+
+class Skill(TenantOwned):
+    """A text of a tenant for its agents. `version` counts its changes and is part of what a session was told."""
+
+    bounded_as = "skills"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    key = models.CharField(max_length=63, validators=[key_validator])
+    name = models.CharField(max_length=100)
+    description = models.TextField(
+        blank=True,
+        validators=[MaxLengthValidator(LONGEST_DESCRIPTION)],
+        help_text="When to read it. Agents decide by this.",
+    )
+    content = models.TextField(validators=[MaxLengthValidator(LONGEST_CONTENT)], help_text="Markdown.")
+    kind = models.CharField(max_length=8, choices=SkillKind.choices, default=SkillKind.SKILL)
+    roles = ArrayField(
+        models.CharField(max_length=63), default=list, blank=True, help_text="Of agents. Empty: for all."
+    )
+    enabled = models.BooleanField(default=True)
+    version = models.PositiveIntegerField(default=1, editable=False)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    updated_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ("key",)
+        constraints = (models.UniqueConstraint(fields=("tenant", "key"), name="skill_key_once"),)
 
     def __str__(self) -> str:
         return self.key
