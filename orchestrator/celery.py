@@ -61,7 +61,7 @@ NOT_ENDED = 70  # the exit status after SIGQUIT when runs were still under way; 
 LEAVE_SECONDS = 3.0  # for what a cold shutdown does besides: messages go back, the lease is ended
 
 # How many agents a worker runs at once when neither WORKER_CONCURRENCY nor --concurrency says so: threads that wait for agents elsewhere
-# cost little, and a connection to PostgreSQL each; programs on this machine want a core each.
+# cost little; programs on this machine want a core each.
 THREADS_PER_CORE = 8
 FEWEST_THREADS, MOST_THREADS = 16, 64
 SYSTEM_CONCURRENCY = 4  # Threads of a worker without roles: background tasks are short, and WORKER_CONCURRENCY_SYSTEM says otherwise.
@@ -192,11 +192,13 @@ def begin_worker(sender: Any, **kwargs: Any) -> None:
     from activities import intake as activity_intake
     from activities import maintenance
     from activities import worker as activity_worker
+    from tenants.context import POOL
 
     intake = _Intake(sender)
     if "prefork" in getattr(sender.controller.pool_cls, "__module__", ""):
         _follow(intake.take_only)
     else:
+        POOL.begin()
         _surely(
             lambda: activity_worker.begin(
                 roles=list(_roles), concurrency=sender.controller.concurrency, intake=intake

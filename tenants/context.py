@@ -25,6 +25,7 @@ from django.db import connections, transaction
 from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
 
+from tenants.connection_pool import ConnectionPool
 from tenants.current_tenant import CURRENT
 from tenants.exceptions import TenantOutOfSight, TenantScopeConflict
 from tenants.postgresql.base import BoundedConnection
@@ -33,6 +34,9 @@ APP = "default"
 SYSTEM = "system"
 ADMIN = "admin"
 OWNER = "owner"
+
+#: That of `tenant_scope`; a worker whose threads run agents begins it.
+POOL = ConnectionPool(APP)
 
 _alias: ContextVar[str] = ContextVar("database_alias", default=APP)
 _in_sight: ContextVar[frozenset[UUID] | None] = ContextVar(
@@ -65,7 +69,7 @@ def tenant_scope(tenant_id: UUID, *, is_patient: bool = True) -> Iterator[None]:
     in_sight = _in_sight.get()
     if in_sight is not None and tenant_id not in in_sight:
         raise TenantOutOfSight(f"this request of the admin may not look at {tenant_id}")
-    with transaction.atomic(using=APP):
+    with POOL.connection(), transaction.atomic(using=APP):
         set_tenant(tenant_id, is_patient=is_patient)
         tenant_token, alias_token = CURRENT.set(tenant_id), _alias.set(APP)
         try:

@@ -19,16 +19,17 @@ from celery.app.control import Inspect
 from django.db import connections
 from django.db.models.functions import Now
 
-from activities import background_tasks, publishing
+from activities import background_tasks, outputs, publishing
 from activities.alerts import raise_alert
 from activities.background_tasks import BackgroundTask, Reminder
 from activities.models import Activity, AlertDelivery, NotificationChannel
 from activities.notifications import backends, delivery
 from activities.submission import NewActivity, submit
 from agents import configuration
+from agents.contracts import AgentRequest, Completed, Output
 from agents.models import Agent
 from agents.routing import SYSTEM_QUEUES, consumed, follows, notification_queue, queue_of
-from tenants.context import SYSTEM, tenant_scope
+from tenants.context import APP, POOL, SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
 from tests.engine import eventually
@@ -360,6 +361,12 @@ def real_worker(environment: dict[str, str], name: str, *arguments: str) -> Iter
         assert worker.wait(PATIENCE_SECONDS) == 0
 
 
+def tell_of_connections(request: AgentRequest) -> Completed:
+    """An agent that tells whether its thread holds a connection to PostgreSQL while it works."""
+    holds = hasattr(connections._connections, APP)  # type: ignore[attr-defined]
+    return Completed(Output(content="", data={"shares": POOL.is_on, "holds": holds}))
+
+
 @pytest.mark.parametrize(
     ("arguments", "queues"),
     [
@@ -375,7 +382,7 @@ def test_a_role_that_is_added_while_a_worker_runs_is_served_by_it(
     with real_worker(process_environment, f"{role}@here", *arguments) as worker:
         before = {queue["name"] for queue in worker.answers("active_queues")}
         threads = worker.answers("stats")["pool"]["max-concurrency"]
-        agent = Agent(role=role, name="Young", adapter="inline", endpoint="tests.engine:agent")
+        agent = Agent(role=role, name="Young", adapter="inline", endpoint=f"{__name__}:tell_of_connections")
         agent.save(force_insert=True)
         try:
             configuration.forget()
@@ -384,6 +391,7 @@ def test_a_role_that_is_added_while_a_worker_runs_is_served_by_it(
 
             worker.eventually(lambda: status_of(tenant, made.id) == "done")
             after = {queue["name"] for queue in worker.answers("active_queues")}
+            assert output_of(tenant, made.id) == {"shares": True, "holds": False}
         finally:
             Agent.objects.filter(role=role).update(enabled=False)
             configuration.forget()
@@ -402,6 +410,12 @@ def test_a_worker_that_names_its_roles_keeps_to_them() -> None:
 def status_of(tenant: Tenant, activity_id: UUID) -> str:
     with tenant_scope(tenant.pk):
         return Activity.objects.get(pk=activity_id).status
+
+
+def output_of(tenant: Tenant, activity_id: UUID) -> Any:
+    with tenant_scope(tenant.pk):
+        reference = Activity.objects.get(pk=activity_id).output_ref
+    return outputs.read(tenant.pk, reference).data
 
 
 def test_an_alert_leaves_by_a_worker_for_the_system_alone(

@@ -1,0 +1,159 @@
+"""The threads of a worker share few connections to PostgreSQL, and nobody can tell from the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connections, transaction
+
+from tenants import connection_pool
+from tenants.connection_pool import OPENED_AT_ONCE, ConnectionPool
+from tenants.context import APP, POOL, tenant_scope
+from tenants.models import Tenant
+from tests.engine import at_once, elsewhere
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+@pytest.fixture(autouse=True)
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectionPool]:
+    monkeypatch.setattr(connection_pool, "PATIENCE_SECONDS", 20.0)
+    POOL.begin()
+    yield POOL
+    POOL.end()
+
+
+def ask(question: str) -> Any:
+    with connections[APP].cursor() as cursor:
+        cursor.execute(question)
+        return cursor.fetchone()[0]
+
+
+def backend() -> Any:
+    return ask("SELECT pg_backend_pid()")
+
+
+def work_for(tenant: Tenant, action: Callable[[], Any] = backend) -> Any:
+    with tenant_scope(tenant.pk):
+        return action()
+
+
+def holds_one() -> bool:
+    return hasattr(connections._connections, APP)  # type: ignore[attr-defined]
+
+
+def test_threads_use_one_connection_one_after_the_other_and_hold_none_between(tenant: Tenant) -> None:
+    def twice() -> tuple[Any, bool, Any]:
+        first = work_for(tenant)
+        return first, holds_one(), work_for(tenant)
+
+    seen = [elsewhere(twice) for _ in range(3)]
+
+    assert len({pid for first, _, second in seen for pid in (first, second)}) == 1
+    assert not any(holds for _, holds, _ in seen)
+
+
+def test_a_connection_forgets_for_whom_it_worked(tenant: Tenant) -> None:
+    def outside_of_a_scope() -> tuple[Any, Any]:
+        with POOL.connection():
+            return backend(), ask("SELECT current_setting('app.tenant_id', true)")
+
+    used = elsewhere(lambda: work_for(tenant))
+
+    assert elsewhere(outside_of_a_scope) == (used, "")
+
+
+def test_what_happens_inside_of_a_scope_and_after_its_commit_uses_its_connection(tenant: Tenant) -> None:
+    def nested() -> list[Any]:
+        seen: list[Any] = []
+        with tenant_scope(tenant.pk):
+            seen.append(backend())
+            transaction.on_commit(lambda: seen.append(work_for(tenant)), using=APP)
+            seen.append(work_for(tenant))
+        return seen
+
+    both_work = Barrier(2)
+
+    def meet() -> Any:
+        both_work.wait()
+        return backend()
+
+    assert len(set(elsewhere(nested))) == 1
+    assert len(set(at_once(*[lambda: work_for(tenant, meet)] * 2))) == 2  # nobody else has it meanwhile
+
+
+def test_a_transaction_that_is_under_way_goes_on_with_its_connection(tenant: Tenant) -> None:
+    def inside_of_a_transaction() -> bool:
+        with transaction.atomic(using=APP):
+            return bool(backend() == work_for(tenant) == backend())
+
+    assert elsewhere(inside_of_a_transaction)
+
+
+def test_a_connection_that_a_thread_has_opened_for_itself_comes_to_the_pool(tenant: Tenant) -> None:
+    def alone_first() -> tuple[Any, Any, bool]:
+        return backend(), work_for(tenant), holds_one()
+
+    own, used, still_holds = elsewhere(alone_first)
+
+    assert own == used == elsewhere(lambda: work_for(tenant))
+    assert not still_holds
+
+
+def test_a_thread_waits_for_a_connection_to_come_back_before_it_opens_another(tenant: Tenant) -> None:
+    all_hold, let_go = Barrier(OPENED_AT_ONCE + 1), Event()
+
+    def hold() -> Any:
+        def until_let_go() -> Any:
+            all_hold.wait()
+            let_go.wait()
+            return backend()
+
+        return work_for(tenant, until_let_go)
+
+    with ThreadPoolExecutor(OPENED_AT_ONCE + 1) as threads:
+        held = [threads.submit(hold) for _ in range(OPENED_AT_ONCE)]
+        all_hold.wait()
+        late = threads.submit(work_for, tenant)
+        assert not late.done()
+        let_go.set()
+        assert late.result() in [each.result() for each in held]
+
+
+def test_nobody_waits_longer_than_a_moment_for_a_connection(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_pool, "PATIENCE_SECONDS", 0.01)
+    all_work = Barrier(OPENED_AT_ONCE + 2)
+
+    def meet() -> Any:
+        all_work.wait(20)  # nobody has given his back when the last one comes
+        return backend()
+
+    seen = at_once(*[lambda: work_for(tenant, meet)] * (OPENED_AT_ONCE + 2))
+
+    assert len(set(seen)) == OPENED_AT_ONCE + 2
+
+
+def test_a_connection_that_was_lost_is_replaced(tenant: Tenant) -> None:
+    def lose() -> None:
+        connections[APP].connection.pgconn.finish()  # as if the network had gone
+        backend()
+
+    before = elsewhere(lambda: work_for(tenant))
+    with pytest.raises(OperationalError):
+        elsewhere(lambda: work_for(tenant, lose))
+
+    assert elsewhere(lambda: work_for(tenant)) != before
+
+
+def test_a_connection_whose_statement_failed_is_used_again(tenant: Tenant) -> None:
+    before = elsewhere(lambda: work_for(tenant))
+    with pytest.raises(Exception, match="division by zero"):
+        elsewhere(lambda: work_for(tenant, lambda: ask("SELECT 1 / 0")))
+
+    assert elsewhere(lambda: work_for(tenant)) == before
