@@ -198,7 +198,7 @@ def holds_up(tenant_id: UUID, origin: Origin) -> bool:
     return newest == origin.first_id
 
 
-def held(tenant_id: UUID, activity_ids: Sequence[UUID]) -> set[UUID]:
+def find_held(tenant_id: UUID, activity_ids: Sequence[UUID]) -> set[UUID]:
     """Which of these an open question holds: an approval that is linked to it, or a review that its own agent has asked for."""
     links = ApprovalLink.objects.for_tenant(tenant_id).filter(
         activity_id__in=activity_ids, state=LinkState.WAITING

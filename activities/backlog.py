@@ -4,7 +4,7 @@
     drop_oldest   the oldest work that nobody waits for makes room
     evict_lowest  the newest of the least urgent does, for work that is more urgent than that
 
-Every submission passes here (`submission.submit`). Anyone who cannot be refused asks first how much is `admitted`, and keeps the rest: the
+Every submission passes here (`submission.submit`). A caller that cannot be refused asks `count_admitted` first, and keeps the rest: the
 jobs of a schedule, the steps of a pipeline run that is under way. What was accepted before and comes back (a retry, a revision, what is
 handed back) is counted and never refused.
 
@@ -118,10 +118,10 @@ def make_room(tenant_id: UUID, newcomers: Iterable[Newcomer]) -> None:
         _measure(tenant_id, role, len(wanted[role]), waiting)
         if not _enters(tenant_id, role, wanted[role], waiting):
             note_refused(tenant_id, [role] * len(wanted[role]))
-            raise BacklogFull(full(tenant_id, role))
+            raise BacklogFull(explain_full(tenant_id, role))
 
 
-def admitted(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> int:
+def count_admitted(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> int:
     """How many of these groups may wait, from the first on. For anyone who keeps the others and comes again. Otherwise as `entering`."""
     for number, enters in enumerate(entering(tenant_id, groups)):
         if not enters:
@@ -144,7 +144,7 @@ def entering(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> Iterator[
         yield all(_enters(tenant_id, role, roles[role], waiting, whole=True) for role in sorted(roles))
 
 
-def full(tenant_id: UUID, role: str) -> str:
+def explain_full(tenant_id: UUID, role: str) -> str:
     """Why somebody does not get in."""
     return f"{policy_of(tenant_id, role).max_waiting} activities may wait for {role}, and there is no room for more."
 
@@ -239,7 +239,7 @@ def _count_waiting(tenant_id: UUID, role: str | None = None) -> Counter[str]:
     return Counter(dict(ready.order_by().values_list("agent_role").annotate(count=Count("pk"))))
 
 
-def shown(policy: Mapping[str, Any]) -> dict[str, Any]:
+def render_policy(policy: Mapping[str, Any]) -> dict[str, Any]:
     """A stored policy with its defaults, as people see it."""
     return {
         "max_waiting": policy.get("max_waiting") or settings.ORCHESTRATOR_MAX_BACKLOG,

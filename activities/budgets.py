@@ -144,7 +144,7 @@ def _settle_run(run: RunToken, new: Any, day: date) -> OutOfBudget | None:
     return OutOfBudget(over[0], Decimal(0)) if over and new.live else None
 
 
-def ended(run: RunToken, end: Any, usage: Usage | None = None) -> None:
+def settle_ended_run(run: RunToken, end: Any, usage: Usage | None = None) -> None:
     """The run has ended in this transaction; `end` is the row of its end. What it says it consumed is counted, what was kept goes back."""
     if usage is not None:
         count_usage(run, usage)
@@ -223,7 +223,7 @@ def waits_of(tenant_id: UUID, activity_ids: Sequence[UUID]) -> dict[UUID, Budget
 
 def waiting() -> QuerySet[Any]:
     """Budgets that have something to do: work to release, or figures to count again."""
-    return money.waited_for() | money.to_recount()
+    return money.list_awaited_budgets() | money.to_recount()
 
 
 def leftovers() -> QuerySet[Any]:
@@ -239,11 +239,11 @@ def release_where_room() -> int:
     for tenant_id, budget_id in recounts:
         _try(money.recount, tenant_id, budget_id)
     with system_scope():
-        roomy = list(money.waited_for().values_list("tenant_id", "pk")[:AT_ONCE])
+        roomy = list(money.list_awaited_budgets().values_list("tenant_id", "pk")[:AT_ONCE])
     return sum(_try(release, tenant_id, budget_id) or 0 for tenant_id, budget_id in roomy)
 
 
-def free_leftovers() -> int:
+def release_leftovers() -> int:
     """Give back what is kept for runs that have ended; returns how many reservations."""
     with system_scope():
         found = list(leftovers().values_list("tenant_id", "run_id")[:AT_ONCE])

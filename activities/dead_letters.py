@@ -279,7 +279,9 @@ def reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | Non
         # The database answers in an order of its own; the oldest failure starts first.
         place = {activity_id: index for index, activity_id in enumerate(portion)}
         moved.sort(key=lambda activity: place[activity.id])
-        outbox.record_again(moved, cause="replay", due=_due(began, len(reopened), len(moved), per_second))
+        outbox.record_again(
+            moved, cause="replay", due=_start_times(began, len(reopened), len(moved), per_second)
+        )
         _close_letters(tenant_id, [activity.id for activity in moved], actor)
         reopened += moved
     _tell_pipelines(reopened)
@@ -292,7 +294,7 @@ def _reopen_items(
     """Items of mailboxes can be taken again, with all their attempts. The caller holds their locks."""
     rows = MailboxItem.objects.for_tenant(tenant_id)
     rows.filter(pk__in=ids).update(state=ItemState.PENDING, attempts=0, error=None, done_at=None, due_at=None)
-    times = _due(clock.now(), before, len(ids), per_second)
+    times = _start_times(clock.now(), before, len(ids), per_second)
     later = [MailboxItem(pk=pk, due_at=at) for pk, at in zip(ids, times, strict=False)]
     rows.bulk_update(later, ["due_at"], batch_size=AT_ONCE)
     letters = DeadLetter.objects.for_tenant(tenant_id).filter(
@@ -301,7 +303,7 @@ def _reopen_items(
     letters.update(state=DeadLetterState.REPLAYED, closed_at=Now(), closed_by=actor)
 
 
-def _due(began: datetime, before: int, count: int, per_second: float | None) -> list[datetime]:
+def _start_times(began: datetime, before: int, count: int, per_second: float | None) -> list[datetime]:
     """When each of the next `count` starts; nothing when they may all start at once."""
     if not per_second:
         return []
@@ -368,7 +370,7 @@ def handle_waiting(*, within: float = TURN_SECONDS) -> int:
     handled, until = 0, time.monotonic() + within
     for letter in _waiting():
         try:
-            handled += _handled(letter)
+            handled += _try_handle(letter)
         except _NotOurTurn:
             break
         if time.monotonic() > until:
@@ -376,7 +378,7 @@ def handle_waiting(*, within: float = TURN_SECONDS) -> int:
     return handled
 
 
-def unhandled() -> QuerySet[Any]:
+def list_unhandled() -> QuerySet[Any]:
     """What people were not told of yet, of all tenants."""
     rows: QuerySet[Any] = DeadLetter.objects.filter(handled_at=None)
     return rows
@@ -385,7 +387,7 @@ def unhandled() -> QuerySet[Any]:
 def unhandled_since(age: timedelta) -> bool:
     """Whether somebody should have been told of something that long ago."""
     with system_scope():
-        return unhandled().filter(created_at__lt=Now() - age).exists()
+        return list_unhandled().filter(created_at__lt=Now() - age).exists()
 
 
 def _waiting() -> Iterator[_Unhandled]:
@@ -393,7 +395,7 @@ def _waiting() -> Iterator[_Unhandled]:
     last: UUID | None = None
     while True:
         with system_scope():
-            rows = unhandled() if last is None else unhandled().filter(pk__gt=last)
+            rows = list_unhandled() if last is None else list_unhandled().filter(pk__gt=last)
             found = rows.order_by("pk").values_list("pk", "tenant_id", "activity_id")[:PAGE]
             page = [_Unhandled(*row) for row in found]
         yield from page
@@ -402,7 +404,7 @@ def _waiting() -> Iterator[_Unhandled]:
         last = page[-1].pk
 
 
-def _handled(letter: _Unhandled) -> bool:
+def _try_handle(letter: _Unhandled) -> bool:
     try:
         with tenant_scope(letter.tenant_id):
             _take_turn()

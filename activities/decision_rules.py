@@ -49,7 +49,7 @@ class DecisionRules:
             given[name] = tuple(Later(**later) for later in given.get(name, ()))
         return cls(**given)
 
-    def stored(self) -> dict[str, Any] | None:
+    def as_json(self) -> dict[str, Any] | None:
         """What differs from the defaults, as JSON; None when nothing does."""
         plain: dict[str, Any] = {
             "due_seconds": self.due_seconds,

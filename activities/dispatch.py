@@ -316,7 +316,7 @@ def _record_alone(shared: _Shared) -> bool:
 def _record_shared(shared: Sequence[_Shared]) -> list[bool]:
     """Which of them could be recorded together; each other thread learns alone why its run was refused."""
     answers = [results.Answer(each.run.claimed.run, each.answer, each.context) for each in shared]
-    accepted = results.completed_together(answers, is_patient=False)
+    accepted = results.record_completed_together(answers, is_patient=False)
     return [each.run.claimed.run.run_id in accepted for each in shared]
 
 
@@ -327,7 +327,7 @@ def _record_together(runs: Sequence[_Run], errors: list[Exception]) -> list[Gran
     if len(runs) > 1:
         answers = [results.Answer(run.claimed.run, run.answer, run.context) for run in runs if run.answer]
         try:
-            accepted = results.persistently(partial(results.completed_together, answers))
+            accepted = results.persistently(partial(results.record_completed_together, answers))
         except Exception as error:  # noqa: BLE001  # each alone says what is wrong with it
             facts = {"action": "recorded_alone", "reason": type(error).__name__, "count": len(runs)}
             logger.warning("Results are recorded one by one", extra=facts)
@@ -390,7 +390,7 @@ def _give_back_unless_used(grant: Grant, run_id: UUID | None = None) -> None:
         if used is not None and used.pk == run_id:
             lost = ServerAway("The answer to the claim was lost, or came too late.", retry_after=0.0)
             with suppress(RunSuperseded):
-                results.failed(RunToken(grant.tenant_id, grant.activity_id, run_id, used.fence), lost)
+                results.record_failed(RunToken(grant.tenant_id, grant.activity_id, run_id, used.fence), lost)
             return
         named = Activity.objects.for_tenant(grant.tenant_id).filter(
             pk=grant.activity_id, agent_role=grant.role
@@ -482,7 +482,7 @@ def _claim(held: Sequence[Held], *, is_patient: bool = True) -> list[_Claimed]:
         _Claimed(
             row=row,
             run=RunToken(
-                tenant_id, row.id, row.run, row.fence, briefing, execution_sessions.continued(row), signs
+                tenant_id, row.id, row.run, row.fence, briefing, execution_sessions.resume(row), signs
             ),
             role=execution_request.role_for(role, row.agent_options),
             knowledge=knowledge,
@@ -503,7 +503,7 @@ def _refuse_late(held: Sequence[Held]) -> None:
 def _outcome(claimed: _Claimed) -> AgentResult | AgentError:
     """What the agent answers, or why there is no answer. Raises `RunSuperseded` when that no longer counts."""
     try:
-        with skills.laid_out(_request(claimed), claimed.knowledge) as request:
+        with skills.write_files(_request(claimed), claimed.knowledge) as request:
             return runner.run_agent(request, link=LinkOfRun(claimed.run))
     except RunSuperseded:
         raise
@@ -523,7 +523,7 @@ def _record(claimed: _Claimed, outcome: AgentResult | AgentError) -> None:
             outcome = _fault_of(error, claimed.run)
     fault = outcome
     tracing.fail(fault.error_code)
-    results.persistently(lambda: results.failed(claimed.run, fault))
+    results.persistently(lambda: results.record_failed(claimed.run, fault))
 
 
 def _fault_of(error: Exception, run: RunToken) -> AgentError:
@@ -552,12 +552,12 @@ def _record_answer(claimed: _Claimed, result: AgentResult) -> None:
         return
     if isinstance(result, Accepted):
         results.persistently(lambda: execution_sessions.saw(run, result.session_id))
-        results.persistently(lambda: results.accepted(run))
+        results.persistently(lambda: results.record_accepted(run))
         _leave_seat(claimed.grant)
         return
     try:
         results.persistently(
-            lambda: results.completed(
+            lambda: results.record_completed(
                 run,
                 result,
                 needs_approval=needs_approval,

@@ -16,7 +16,7 @@ MOST_FILES = 100
 LONGEST_PATH = 300
 
 
-def normalised(path: str) -> str:
+def normalise_path(path: str) -> str:
     """The path as it is stored and compared. Raises `ValueError` with what is wrong with it."""
     if not path.strip():
         raise ValueError("must not be blank")
@@ -49,4 +49,4 @@ def digest_of(files: Sequence[str]) -> str:
 
 def as_set(files: Iterable[str]) -> list[str]:
     """Normalised, each once, in one order. Raises `ValueError`."""
-    return sorted({normalised(path) for path in files})
+    return sorted({normalise_path(path) for path in files})

@@ -107,7 +107,7 @@ class Lease:
 
     def register(self) -> None:
         WorkerProcess.objects.create(
-            pk=self.worker_id, host=socket.gethostname(), boot=boot_identity(), pid=os.getpid(), pid_started=started_at(os.getpid()),
+            pk=self.worker_id, host=socket.gethostname(), boot=boot_identity(), pid=os.getpid(), pid_started=start_time_of(os.getpid()),
             roles=self.roles, concurrency=self.concurrency, closed=self.closed, load=self.load, active=self.active,
             version=program_version(),
         )  # fmt: skip
@@ -234,7 +234,7 @@ def boot_identity() -> str:
         return f"{socket.gethostname()}:{psutil.boot_time():.0f}"
 
 
-def started_at(pid: int) -> int:
+def start_time_of(pid: int) -> int:
     """The kernel's start time of a process: with the pid, it names the process for good. Raises `psutil.NoSuchProcess`."""
     try:
         # Field 22, counted after the command name, which may hold spaces and brackets itself.
@@ -258,7 +258,7 @@ def is_gone(worker: WorkerProcess) -> bool:
         return False
     try:
         return (
-            started_at(worker.pid) != worker.pid_started
+            start_time_of(worker.pid) != worker.pid_started
             or psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE
         )
     except (psutil.NoSuchProcess, ProcessLookupError):

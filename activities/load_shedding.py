@@ -49,7 +49,7 @@ class Meter:
     _groups: dict[Path, tuple[float, float]] = field(default_factory=dict)  # used seconds and when
 
     def read(self) -> Load:
-        groups = list(self._limited())
+        groups = list(self._list_control_groups())
         return Load(
             cpu=max([self._cpu_of_host(), *map(self._cpu_of_group, groups)]),
             memory=max([_memory_of_host(), *map(_memory_of_group, groups)]),
@@ -75,7 +75,7 @@ class Meter:
             return 0.0
         return (used - before[0]) / (now - before[1]) / (int(quota) / int(period))
 
-    def _limited(self) -> Iterator[Path]:
+    def _list_control_groups(self) -> Iterator[Path]:
         """Our control group and those around it, as far as they can be seen from here."""
         own = next(
             (line[3:] for line in _text(Path("/proc/self/cgroup")).splitlines() if line.startswith("0::")),
@@ -140,7 +140,7 @@ class Protection:
 
     def look(self) -> Load:
         """Read the figures, and close or open the doors."""
-        load = self._smoothed(self.read())
+        load = self._smooth(self.read())
         lease = leases.current()
         lease.load = load.as_dict()
         with self._lock:
@@ -180,7 +180,7 @@ class Protection:
             self._next_turn = turn + pause
             return turn
 
-    def _smoothed(self, load: Load) -> Load:
+    def _smooth(self, load: Load) -> Load:
         now = self.clock()
         share = 1.0 if self._looked is None else min(1.0, (now - self._looked) / SMOOTH_SECONDS)
         self._looked = now

@@ -147,7 +147,7 @@ def _record(tenant_id: UUID, reasons: Sequence[_Reason], *, cause: str) -> list[
         {
             "tenant": tenant_id,
             "cause": cause,
-            "provenance": request_context.written(),
+            "provenance": request_context.dump_current(),
             "ids": [reason.id for reason in reasons],
             "activities": [reason.activity_id for reason in reasons],
             "reasons": [reason.reason for reason in reasons],
@@ -230,7 +230,9 @@ def tell(
     """
     agents = [activity for activity in activities if activity.assignee_type == "agent"]
     awaiting = [activity for activity in agents if activity.status == Status.AWAITING_REVIEW]
-    still = activity_tree.held(awaiting[0].tenant_id, [one.id for one in awaiting]) if awaiting else set()
+    still = (
+        activity_tree.find_held(awaiting[0].tenant_id, [one.id for one in awaiting]) if awaiting else set()
+    )
     woken = wake_all((one for one in awaiting if one.id not in still), reason, payload=payload, actor=actor)
     hearing = [one for one in agents if one.id not in woken and one.status in WILL_RUN]
     failed = [one for one in agents if one.status in MAY_RUN]
@@ -261,7 +263,7 @@ def run_again(moved: Any, *, later: bool = False) -> None:
 
 def _hold(tenant_id: UUID, activity_ids: Sequence[UUID]) -> set[UUID]:
     """Have those of these activities, `created` just now, that open questions hold wait for the answers; which ones."""
-    held = activity_tree.held(tenant_id, activity_ids)
+    held = activity_tree.find_held(tenant_id, activity_ids)
     if held:
         transitions.apply_many(sorted(held), "hold", actor="engine", detail={"reason": "questions"})
     return held

@@ -122,7 +122,7 @@ def waiting_items(tenant_id: UUID, activity_ids: Iterable[UUID]) -> dict[UUID, B
     return {item.activity_id: item for item in items.select_related("batch").defer("body", "begun")}
 
 
-def collected_with(item: BatchItem) -> int:
+def count_collected_with(item: BatchItem) -> int:
     """How many items wait for the same batch, itself included. In a `tenant_scope`."""
     lane = BatchItem.objects.for_tenant(item.tenant_id).filter(
         provider=item.provider, model=item.model, state=ItemState.COLLECTED
@@ -136,7 +136,7 @@ def provider_name(provider: str) -> str:
     return f"{adapter} at {place}"
 
 
-def described(item: BatchItem, *, number: int | None = None) -> str:
+def describe_item(item: BatchItem, *, number: int | None = None) -> str:
     """One sentence on where the item is. `number` of the collected ones is told if it is known."""
     batch = item.batch
     if batch is None:
@@ -176,7 +176,7 @@ def fail_item(item: BatchItem, error: AgentError) -> None:
     """The item has failed; its run's retry policy decides what follows."""
     with tenant_scope(item.tenant_id):
         try:
-            results.failed(token_of(item), error, actor=ACTOR)
+            results.record_failed(token_of(item), error, actor=ACTOR)
         except RunSuperseded:
             close(item, ItemState.DROPPED)
         else:
@@ -188,7 +188,7 @@ def move_to_real_time(item: BatchItem, why: str, *, begun: Mapping[str, Any] | N
     run = token_of(item)
     with tenant_scope(item.tenant_id):
         try:
-            results.failed(run, LeftBatch(why), actor=ACTOR)
+            results.record_failed(run, LeftBatch(why), actor=ACTOR)
         except RunSuperseded:
             state, begun = ItemState.DROPPED, None
         else:
@@ -204,7 +204,7 @@ def _record_answer(item: BatchItem, message: Mapping[str, Any]) -> None:
     options = configuration.settings_for(item.tenant_id, item.agent_role).adapter.options
     with tenant_scope(item.tenant_id):
         try:
-            completed = batches.completed_from(message, options)
+            completed = batches.read_completed(message, options)
             if completed is not None:
                 _complete(item, completed)
                 return
@@ -245,7 +245,7 @@ def _count_late(item: BatchItem, answer: Answer) -> None:
 LANES = 100  # of one turn
 
 
-def collected() -> QuerySet[BatchItem]:
+def list_collected() -> QuerySet[BatchItem]:
     """What waits for a batch, of all tenants."""
     return BatchItem.objects.filter(state=ItemState.COLLECTED)
 
@@ -253,7 +253,7 @@ def collected() -> QuerySet[BatchItem]:
 def gather() -> int:
     """Bind what is enough or old enough. Returns how many batches were made."""
     with system_scope():
-        lanes = list(_ready()[:LANES])
+        lanes = list(_list_ready()[:LANES])
     made = 0
     for tenant_id, provider, model in lanes:
         while _bind(tenant_id, provider, model):
@@ -261,13 +261,13 @@ def gather() -> int:
     return made
 
 
-def _ready() -> QuerySet[BatchItem, tuple[UUID, str, str]]:
+def _list_ready() -> QuerySet[BatchItem, tuple[UUID, str, str]]:
     enough = (
         Q(number__gte=_size())
         | Q(oldest__lte=_old_enough())
         | Q(weight__gte=settings.ORCHESTRATOR_BATCH_MAX_BYTES)
     )
-    lanes = collected().order_by().values("tenant_id", "provider", "model")
+    lanes = list_collected().order_by().values("tenant_id", "provider", "model")
     counted = lanes.annotate(number=Count("id"), oldest=Min("created_at"), weight=Sum("bytes"))
     return counted.filter(enough).order_by("oldest").values_list("tenant_id", "provider", "model")
 
@@ -425,7 +425,7 @@ def find_again(batch: ProviderBatch, door: MessageBatches) -> None:
 def _like(batch: ProviderBatch, door: MessageBatches) -> list[str]:
     """What the provider calls the batches that may be this one."""
     others = _list_known_names() | set(batch.not_ours)
-    listed = door.listed(since=(batch.sent_at or batch.created_at) - SKEW)
+    listed = door.list_created(since=(batch.sent_at or batch.created_at) - SKEW)
     return [found.id for found in listed if found.requests == batch.sent and found.id not in others]
 
 
@@ -531,7 +531,7 @@ STEPS = {
 }
 
 
-def due() -> QuerySet[ProviderBatch]:
+def list_due() -> QuerySet[ProviderBatch]:
     """Batches that have to be looked at, of all tenants."""
     return ProviderBatch.objects.filter(state__in=OPEN_BATCHES, due_at__lte=Now())
 
@@ -539,7 +539,7 @@ def due() -> QuerySet[ProviderBatch]:
 def tend() -> int:
     """Look after the batches that are due. One that cannot be helped does not keep the others from it. Returns how many."""
     with system_scope():
-        found = list(due().order_by("due_at").values_list("tenant_id", "id")[:PAGE])
+        found = list(list_due().order_by("due_at").values_list("tenant_id", "id")[:PAGE])
     for tenant_id, batch_id in found:
         try:
             tend_one(tenant_id, batch_id)
@@ -558,17 +558,17 @@ def tend_one(tenant_id: UUID, batch_id: UUID) -> None:
         _let_go(batch)
         return
     try:
-        door = door_of(batch)
+        door = client_for(batch)
     except AgentError as error:
         _abandon(batch, error)
         return
     STEPS[BatchState(batch.state)](batch, door)
 
 
-def door_of(batch: ProviderBatch) -> MessageBatches:
+def client_for(batch: ProviderBatch) -> MessageBatches:
     """Raises `AgentError` when the role leads elsewhere by now. Another credential at the same place will do: keys are changed."""
     chosen = configuration.settings_for(batch.tenant_id, batch.agent_role).adapter
-    return batches.door_of(chosen, batch.provider)
+    return batches.client_for(chosen, batch.provider)
 
 
 def _take_batch(tenant_id: UUID, batch_id: UUID) -> ProviderBatch | None:
@@ -591,7 +591,7 @@ def _let_go(batch: ProviderBatch) -> None:
     """Nobody waits for it any more. What the provider has of it, it need not answer."""
     if batch.state == BatchState.SENT:
         try:
-            door_of(batch).cancel(batch.external_id)
+            client_for(batch).cancel(batch.external_id)
         except AgentError as error:
             logger.warning(
                 "Batch not cancelled",
@@ -615,7 +615,7 @@ LEAVING_AT_ONCE = 500
 WHY = "It is wanted soon and was not answered by its batch yet; it goes on at once."
 
 
-def due_to_leave() -> QuerySet[BatchItem]:
+def list_leaving() -> QuerySet[BatchItem]:
     """What has to leave, of all tenants."""
     return BatchItem.objects.filter(state__in=OPEN_ITEMS, leave_at__lte=Now())
 
@@ -623,7 +623,7 @@ def due_to_leave() -> QuerySet[BatchItem]:
 def leave() -> int:
     """Move what is due, a page of it. Returns how many."""
     with system_scope():
-        items = list(due_to_leave().defer("body", "begun").order_by("leave_at")[:LEAVING_AT_ONCE])
+        items = list(list_leaving().defer("body", "begun").order_by("leave_at")[:LEAVING_AT_ONCE])
     for item in items:
         move_to_real_time(item, WHY)
     return len(items)

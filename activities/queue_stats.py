@@ -186,7 +186,7 @@ class Granted:
     oldest_seconds: float
 
 
-def granted() -> dict[str, Granted]:
+def read_granted() -> dict[str, Granted]:
     """By role. Raises `redis.RedisError`, and `scripts.Closed` while nothing is granted at all."""
     ages: dict[str, list[float]] = {}
     for grant in scripts.unstarted():
@@ -194,7 +194,7 @@ def granted() -> dict[str, Granted]:
     return {role: Granted(len(found), max(found)) for role, found in ages.items()}
 
 
-def idle_roles() -> list[IdleRole]:
+def list_idle_roles() -> list[IdleRole]:
     """By name. Raises `redis.RedisError`, and `scripts.Closed` while nothing is granted at all."""
     late: dict[str, list[scripts.Unstarted]] = {}
     for grant in scripts.unstarted():

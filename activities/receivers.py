@@ -119,9 +119,9 @@ def of(role: str) -> list[Reference]:
     ]
 
 
-def broken() -> list[BrokenReference]:
+def list_broken() -> list[BrokenReference]:
     """None: work was checked when it was submitted, and waits when its agent is switched off."""
     return []
 
 
-SOURCE = ReferenceSource(of, broken)
+SOURCE = ReferenceSource(of, list_broken)

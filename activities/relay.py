@@ -56,7 +56,7 @@ def after_commit_of(found: Callable[[], Exchange]) -> None:
 
 def hand_over(what: Exchange) -> None:
     """Give to the relay of this process, or to the worker that collects. Never blocks, never raises."""
-    if (cause := tracing.told()) and not what.causes:
+    if (cause := tracing.current_context()) and not what.causes:
         what.causes.append(cause)
     gathered = collector()
     if gathered is not None:

@@ -183,14 +183,14 @@ def _move_deadlines(rows: Sequence[Any], due_at: datetime | None) -> None:
     # One that has happened at this very moment is on record, and counts.
     Deadline.objects.bulk_create(
         [
-            Deadline(tenant_id=tenant_id, activity_id=row.id, kind=DeadlineKind.DUE, at=due_at, human_role=_asked_last(row))
+            Deadline(tenant_id=tenant_id, activity_id=row.id, kind=DeadlineKind.DUE, at=due_at, human_role=_last_role_asked(row))
             for row in rows
         ],
         ignore_conflicts=True,
     )  # fmt: skip
 
 
-def _asked_last(row: Any) -> str:
+def _last_role_asked(row: Any) -> str:
     rules = DecisionRules.read(row.decision_rules)
     return rules.escalation[-1].human_role if rules.escalation else DEFAULT_ESCALATION_ROLE
 

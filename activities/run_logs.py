@@ -114,7 +114,7 @@ def record(run: RunToken, lines: Sequence[LogLine], *, key: str = "") -> Appende
         return _report_missed(run, len(lines))
     before = _take_missed(run)
     if before:
-        batch = replace(batch, before=(_away(before, now),))
+        batch = replace(batch, before=(_dropped_note(before, now),))
     try:
         appended = _append(run, batch)
     except mongodb.PyMongoError as error:
@@ -339,7 +339,7 @@ class Writer:
                 lines, waiting.lines = waiting.lines[:most], waiting.lines[most:]
                 size = sum(map(_size, lines))
                 if waiting.missed and not waiting.lines:
-                    lines.append(_away(waiting.missed, waiting.at))
+                    lines.append(_dropped_note(waiting.missed, waiting.at))
                     waiting.missed = 0
                 if not lines:
                     del self._waiting[run_id]
@@ -391,7 +391,7 @@ def plain(line: str) -> str:
     return _UNSHOWN.sub("", _TERMINAL.sub("", line))
 
 
-def _away(count: int, at: datetime) -> LogLine:
+def _dropped_note(count: int, at: datetime) -> LogLine:
     return LogLine("note", AWAY.format(count=_count_lines(count)), at)
 
 

@@ -39,7 +39,7 @@ SCALES: dict[str, dict[int, int]] = {
 LOWEST, HIGHEST = 1, 20
 
 
-def stored(value: int, scale: str) -> int | None:
+def to_stored(value: int, scale: str) -> int | None:
     """The stored priority of a value on a named scale, or None if the scale has no such value."""
     points = sorted(SCALES[scale].items())
     for (low, at_low), (high, at_high) in pairwise(points):
@@ -71,7 +71,7 @@ def priority_of(given: int | str | None, scale: str | None = None) -> int:
         return BANDS["normal"]
     if isinstance(given, str):
         return BANDS[given]
-    found = stored(given, scale) if scale else given
+    found = to_stored(given, scale) if scale else given
     if found is None or not LOWEST <= found <= HIGHEST:
         values = SCALES[scale].keys() if scale else (LOWEST, HIGHEST)
         raise serializers.ValidationError({"priority": [f"must be from {min(values)} to {max(values)}"]})
@@ -218,7 +218,7 @@ class AssigneeSerializer(StrictSerializer):
         errors: dict[str, Any] = {}
         if bool(agent) == bool(human):
             errors["agent_role"] = ["exactly one of agent_role and human_role must be given"]
-        elif agent and agent not in configuration.known_roles():
+        elif agent and agent not in configuration.list_roles():
             errors["agent_role"] = [f"{agent!r} is no role of the registry"]
         if attrs.get("assignee_type") not in (None, "agent" if agent else "human"):
             errors["assignee_type"] = ["says something else than the role that is given"]

@@ -240,7 +240,7 @@ class Queue:
 def queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
     """The queues of these roles, in eight statements whatever the number of roles. `granted` is added by `with_grants`."""
     found = {queue.role: queue for queue in figures_of_queues(tenant_id, roles)}
-    for role in _paused(tenant_id, found):
+    for role in _paused_roles(tenant_id, found):
         found[role].paused = True
     _add_backlogs(tenant_id, found)
     return list(found.values())
@@ -273,7 +273,7 @@ def _add_backlogs(tenant_id: UUID, found: Mapping[str, Queue]) -> None:
     own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=OuterRef("role")).values("backlog")
     policies = Agent.objects.filter(role__in=found).annotate(own_backlog=Subquery(own))
     for role, given, own_given in policies.values_list("role", "backlog", "own_backlog"):
-        found[role].backlog = backlog.shown({**given, **(own_given or {})})
+        found[role].backlog = backlog.render_policy({**given, **(own_given or {})})
     away = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role__in=found)
     for role, reason, count in away.values_list("agent_role", "reason", "count"):
         found[role].turned_away[reason] = count
@@ -327,7 +327,7 @@ def live_workers() -> QuerySet[WorkerProcess]:
     return WorkerProcess.objects.filter(ended_at=None).exclude(roles=[])
 
 
-def _paused(tenant_id: UUID, roles: Collection[str]) -> set[str]:
+def _paused_roles(tenant_id: UUID, roles: Collection[str]) -> set[str]:
     stopped = Pause.objects.filter(tenant_id=OuterRef("pk"), kind=PauseKind.PROVIDER)
     tenant = Tenant.objects.annotate(stops_providers=Exists(stopped)).get(pk=tenant_id)
     if tenant.paused or not tenant.is_active:

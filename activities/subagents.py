@@ -73,7 +73,7 @@ def start(tenant_id: UUID, new: NewSubagent, *, actor: str) -> Started:
 
     Raises `SubmissionInvalid` when what it shall continue is not there, or is another role's.
     """
-    if new.parent_mailbox and (known := _started_before(tenant_id, new)) is not None:
+    if new.parent_mailbox and (known := _find_earlier(tenant_id, new)) is not None:
         return Started(known, created=False)
     subagent_id = uuid7()
     conversation = _conversation(tenant_id, new, subagent_id)
@@ -87,7 +87,7 @@ def start(tenant_id: UUID, new: NewSubagent, *, actor: str) -> Started:
     return Started(subagent, created=True)
 
 
-def _started_before(tenant_id: UUID, new: NewSubagent) -> Subagent | None:
+def _find_earlier(tenant_id: UUID, new: NewSubagent) -> Subagent | None:
     """By the same call of a tool. The parent's mailbox is made and locked, so that two such calls come one after the other."""
     parent = open_mailbox(tenant_id, new.parent_mailbox)
     if not new.tool_call_id:

@@ -149,7 +149,7 @@ def begin(items: Sequence[NewActivity], beginning: Beginning, *, actor: str) -> 
     """
     tenant_id = _tenant()
     items = [_with_due_time(item) for item in items]
-    given = {**beginning.parameters, **_given(tenant_id, items, actor)}
+    given = {**beginning.parameters, **_parameters(tenant_id, items, actor)}
     rows = _statement(beginning.text).run_with_next(given, using=APP, lists=("rows", *beginning.parameters))
     if any(map(_may_have_deadlines, items)):
         _plan_deadlines(tenant_id, items, _by_id(rows.fetched()))
@@ -207,10 +207,10 @@ def newcomers(items: Iterable[NewActivity]) -> list[backlog.Newcomer]:
 
 def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[UUID, Any]:
     """What could be created, when, and in which group. The rest collided with something that exists."""
-    return _by_id(_statement("").run(_given(tenant_id, items, actor), using=APP))
+    return _by_id(_statement("").run(_parameters(tenant_id, items, actor), using=APP))
 
 
-def _given(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[str, Any]:
+def _parameters(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[str, Any]:
     """The parameters of the statement."""
     provenance = request_context.current() or None
     rows = (_row(tenant_id, item, provenance) for item in items)

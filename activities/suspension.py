@@ -73,7 +73,7 @@ def suspend(
         raise RunSuperseded(run.run_id)
     if ended.accepted_at is not None:
         relay.after_commit(Exchange(releases=[Release(run.activity_id, ended.grant)]))
-    budgets.ended(run, ended)
+    budgets.settle_ended_run(run, ended)
     return moved
 
 

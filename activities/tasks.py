@@ -21,7 +21,7 @@ from agents.routing import (
     SYSTEM_QUEUE,
     notification_queue,
 )  # fmt: skip
-from tenants.retention import due_passes, purge_in_turns
+from tenants.retention import list_due_passes, purge_in_turns
 
 from . import background_tasks, budgets, bulk_jobs, dispatch
 from .background_tasks import BackgroundTask
@@ -41,12 +41,12 @@ def _deliver_webhooks(troubled: str) -> int:
 #: asked for first.
 BACKGROUND_TASKS = (
     BackgroundTask("budgets", SYSTEM_QUEUE, "budgets.look_after", budgets.release_where_room, budgets.waiting),
-    BackgroundTask("reservations", SYSTEM_QUEUE, "budgets.free_leftovers", budgets.free_leftovers, budgets.leftovers),
-    BackgroundTask("mailbox-leases", SYSTEM_QUEUE, "mailboxes.give_back", consumer.give_back_all, consumer.expired),
-    BackgroundTask("dead-letters", DEAD_LETTERS, "deadletters.handle", dead_letters.handle_waiting, dead_letters.unhandled),
-    BackgroundTask("batches-leaving", PROVIDER_BATCHES, "batches.leave", provider_batches.leave, provider_batches.due_to_leave),
-    BackgroundTask("batches-collected", PROVIDER_BATCHES, "batches.gather", provider_batches.gather, provider_batches.collected),
-    BackgroundTask("batches-due", PROVIDER_BATCHES, "batches.tend", provider_batches.tend, provider_batches.due),
+    BackgroundTask("reservations", SYSTEM_QUEUE, "budgets.free_leftovers", budgets.release_leftovers, budgets.leftovers),
+    BackgroundTask("mailbox-leases", SYSTEM_QUEUE, "mailboxes.give_back", consumer.give_back_all, consumer.list_expired),
+    BackgroundTask("dead-letters", DEAD_LETTERS, "deadletters.handle", dead_letters.handle_waiting, dead_letters.list_unhandled),
+    BackgroundTask("batches-leaving", PROVIDER_BATCHES, "batches.leave", provider_batches.leave, provider_batches.list_leaving),
+    BackgroundTask("batches-collected", PROVIDER_BATCHES, "batches.gather", provider_batches.gather, provider_batches.list_collected),
+    BackgroundTask("batches-due", PROVIDER_BATCHES, "batches.tend", provider_batches.tend, provider_batches.list_due),
     *(
         BackgroundTask(
             f"alerts-{kind}", notification_queue(kind), "alerts.deliver", delivery.deliver_waiting, partial(delivery.waiting, kind),
@@ -64,7 +64,7 @@ BACKGROUND_TASKS = (
     ),
     BackgroundTask("digests", DIGESTS, "digests.send", digests.send_due, digests.digests_due, keeps_result=True),
     BackgroundTask("bulk", SYSTEM_QUEUE, "bulk.work", bulk_jobs.work, bulk_jobs.jobs_waiting, keeps_result=True),
-    BackgroundTask("retention", SYSTEM_QUEUE, "retention.look_after", purge_in_turns, due_passes, keeps_result=True),
+    BackgroundTask("retention", SYSTEM_QUEUE, "retention.look_after", purge_in_turns, list_due_passes, keeps_result=True),
     BackgroundTask(
         "forgotten-outputs", SYSTEM_QUEUE, "retention.forget_outputs", retention.forget_outputs, retention.outputs_to_forget,
         keeps_result=True,

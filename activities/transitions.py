@@ -111,7 +111,7 @@ def apply(
     Must run inside `tenant_scope`. Raises `TransitionRefused` when the activity is in another state than the verb starts from,
     and `NotFound` when the tenant has no such activity.
     """
-    rows = _moved([activity_id], verb, actor=actor, detail=detail, run_id=run_id, changes=changes)
+    rows = _move([activity_id], verb, actor=actor, detail=detail, run_id=run_id, changes=changes)
     if not rows:
         known = Activity.objects.for_tenant(_tenant()).filter(pk=activity_id)
         current = known.values_list("status", flat=True).first()
@@ -130,11 +130,11 @@ def apply_many(
     **changes: Any,
 ) -> list[Moved]:
     """As `apply` for many in one statement; those that are in another state than the verb starts from are left out."""
-    rows = _moved(activity_ids, verb, actor=actor, detail=detail, run_id=None, changes=changes)
+    rows = _move(activity_ids, verb, actor=actor, detail=detail, run_id=None, changes=changes)
     return [announce(row) for row in rows]
 
 
-def _moved(
+def _move(
     activity_ids: Sequence[UUID], verb: str, *, actor: str, detail: Mapping[str, Any] | None, run_id: UUID | None, changes: dict[str, Any]
 ) -> list[Moved]:  # fmt: skip
     _refuse_unknown(changes)
@@ -151,7 +151,7 @@ def _moved(
         "run": run_id,
     }
     return Statement(name="move", text=_MOVE.replace("{changes}", _assignments(changes))).run(
-        {**parameters, **_verb(verb), **{f"to_{name}": _adapted(value) for name, value in changes.items()}},
+        {**parameters, **_verb(verb), **{f"to_{name}": _adapt(value) for name, value in changes.items()}},
         using=APP,
     )
 
@@ -167,7 +167,7 @@ def _tenant() -> UUID:
 NOW = object()
 
 
-def _adapted(value: Any) -> Any:
+def _adapt(value: Any) -> Any:
     return Jsonb(value) if isinstance(value, dict | list) else None if value is NOW else value
 
 
@@ -222,7 +222,7 @@ def remark(
             "verb": verb,
             "statuses": sorted(states.REMARKS[verb]),
             "actor": actor,
-            **{f"to_{name}": _adapted(value) for name, value in changes.items()},
+            **{f"to_{name}": _adapt(value) for name, value in changes.items()},
         },
         using=APP,
     )

@@ -76,12 +76,12 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         awaited = activity_tree.counterparts_of(tenant_id, [activity])
         delays = _delays([activity])
         waits = budgets.waits_of(tenant_id, [activity_id] if delays else [])
-        held = _held_back([activity], delays)
+        held = _errors_of_held_back([activity], delays)
         found = _explain_known(activity, delays, _pauses(tenant_id, [activity]), awaited, held, waits)
         if (
             item := provider_batches.waiting_items(tenant_id, _running([activity])).get(activity_id)
         ) is not None:
-            found = _in_batch(item, None if item.batch_id else provider_batches.collected_with(item))
+            found = _in_batch(item, None if item.batch_id else provider_batches.count_collected_with(item))
         events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
         since = events.order_by("-seq").values_list("at", flat=True).first() or activity.created_at
     if found is None:
@@ -105,7 +105,7 @@ def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiti
     # What has not moved since its submission still has the one wake of it, which the activity itself tells.
     delays = _delays([activity for activity in ready if activity.version > 1]) | _first_delays(ready)
     paused, awaited = _recent_pauses(tenant_id, ready), activity_tree.counterparts_of(tenant_id, activities)
-    held = _held_back(ready, delays)
+    held = _errors_of_held_back(ready, delays)
     waits = budgets.waits_of(tenant_id, [activity.pk for activity in ready])
     parked = provider_batches.waiting_items(tenant_id, _running(activities))
     return {
@@ -127,7 +127,7 @@ def _running(activities: Iterable[Activity]) -> list[UUID]:
 def _in_batch(item: BatchItem, number: int | None = None) -> Waiting:
     return Waiting(
         "batch",
-        provider_batches.described(item, number=number),
+        provider_batches.describe_item(item, number=number),
         provider_batches.provider_name(item.provider),
         since=item.created_at,
     )
@@ -253,17 +253,19 @@ def _delays(activities: Sequence[Activity]) -> dict[UUID, Wake]:
 
 def _puts_off(pending: Sequence[Wake]) -> Wake | None:
     reasons = [wake for wake in pending if wake.cause != LATER]
-    last = max((wake for wake in reasons if wake.due_at is not None), key=_due, default=None)
+    last = max((wake for wake in reasons if wake.due_at is not None), key=_due_at, default=None)
     if last is not None or reasons:
         return last
-    return min(pending, key=_due) if all(wake.due_at is not None for wake in pending) else None
+    return min(pending, key=_due_at) if all(wake.due_at is not None for wake in pending) else None
 
 
-def _due(wake: Wake) -> datetime:
+def _due_at(wake: Wake) -> datetime:
     return wake.due_at or datetime.max.replace(tzinfo=UTC)
 
 
-def _held_back(activities: Sequence[Activity], delays: Mapping[UUID, Wake]) -> dict[UUID, Mapping[str, Any]]:
+def _errors_of_held_back(
+    activities: Sequence[Activity], delays: Mapping[UUID, Wake]
+) -> dict[UUID, Mapping[str, Any]]:
     """The errors of those that are put off because a provider could not take them, by activity."""
     ids = [
         activity.pk
@@ -408,13 +410,15 @@ def reasons_of_queues(standing: Mapping[str, Any], *, role: str) -> Waiting:
         return Waiting("no_worker", f"No worker serves the role {role}.", position=position)
     if at == "ready":
         estimate = _estimate(position, standing["duration"], standing["seats"])
-        return Waiting("queued", QUEUED, _full(standing, role), position=position, estimate_seconds=estimate)
+        return Waiting(
+            "queued", QUEUED, _explain_full(standing, role), position=position, estimate_seconds=estimate
+        )
     if "due" in standing:
-        return _late(at.partition(":")[0], position, standing, role)
+        return _wait_for_limit(at.partition(":")[0], position, standing, role)
     return _explain_cap(at, position, standing, role)
 
 
-def _late(kind: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
+def _wait_for_limit(kind: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
     """It waits for a limit that has room again at a time that is known."""
     seconds = float(standing["due"]) / 1000
     said = f"{clock.now() + timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S} UTC"
@@ -460,7 +464,7 @@ def _explain_cap(scope: str, position: int, standing: Mapping[str, Any], role: s
     )  # fmt: skip
 
 
-def _full(standing: Mapping[str, Any], role: str) -> str | None:
+def _explain_full(standing: Mapping[str, Any], role: str) -> str | None:
     taken, seats = int(standing["taken"]), int(standing["seats"])
     return f"{taken} of {seats} seats taken at the workers of {role}" if taken >= seats else None
 
@@ -509,7 +513,7 @@ class Hold:
         return min((part.until for part in self.parts if part.until is not None), default=None)
 
 
-def held_work() -> list[HeldPart]:
+def list_held_work() -> list[HeldPart]:
     """By cause, holder and role. In the scope that is open."""
     adapters = sorted(providers.NAMES)
     parameters = {

@@ -80,14 +80,14 @@ def hand_back_unattended(lease: leases.Lease) -> None:
             with suppress(RunSuperseded):
                 # Counted as a stall: what makes its recording fail each time must come to an end. But no outage is its fault.
                 token = RunToken(run.tenant_id, run.activity_id, run.pk, run.fence)
-                results.stalled(token, counts=run.pk not in lease.cut_off)
+                results.record_stalled(token, counts=run.pk not in lease.cut_off)
             lease.cut_off.discard(run.pk)
     lease.doubtful = unattended
 
 
 def remove_files_left_behind() -> None:
     """Remove the files of runs that are not live: their worker was killed. A run is live before its files are made."""
-    left = skills.left_behind()
+    left = skills.list_leftover_runs()
     with system_scope():
         live = set(ActivityRun.objects.filter(pk__in=left, status="running").values_list("pk", flat=True))
     for run_id in left - live:

@@ -16,10 +16,10 @@ from agents.contracts import BATCHES_OF, AdapterSettings, Completed
 from agents.exceptions import ConfigurationError
 from agents.governor.providers import provider_of
 
-__all__ = ("MOST_REQUESTS", "Answer", "MessageBatches", "completed_from", "door_of", "usage_of")
+__all__ = ("MOST_REQUESTS", "Answer", "MessageBatches", "client_for", "read_completed", "usage_of")
 
 
-def door_of(chosen: AdapterSettings, key: str) -> MessageBatches:
+def client_for(chosen: AdapterSettings, key: str) -> MessageBatches:
     """The way to the batches of a provider, by the key that its items were kept with. Raises `AgentError` when there is none any more."""
     provider = provider_of(chosen)
     if chosen.adapter not in BATCHES_OF or _place(provider.key) != _place(key):
@@ -27,9 +27,9 @@ def door_of(chosen: AdapterSettings, key: str) -> MessageBatches:
     return MessageBatches(provider)
 
 
-def completed_from(message: Mapping[str, Any], options: Mapping[str, Any]) -> Completed | None:
+def read_completed(message: Mapping[str, Any], options: Mapping[str, Any]) -> Completed | None:
     """The result that a message stands for, as well-formed as any; None when the conversation has to go on. Raises `AgentError`."""
-    completed = message_batches.completed_from(message, options)
+    completed = message_batches.read_completed(message, options)
     if completed is not None:
         response_parser.require_well_formed(completed)
     return completed

@@ -93,7 +93,7 @@ def in_force(platform: SchedulerSettings) -> dict[str, int]:
     }
 
 
-def known_roles() -> frozenset[str]:
+def list_roles() -> frozenset[str]:
     """All roles of the registry that are not switched off."""
     now = time.monotonic()
     if now - _roles[0] > ROLES_KEPT_SECONDS or not _roles[1]:
@@ -102,7 +102,7 @@ def known_roles() -> frozenset[str]:
 
 
 def present_roles() -> frozenset[str]:
-    """As `known_roles`, asked of PostgreSQL."""
+    """As `list_roles`, asked of PostgreSQL."""
     global _roles
     _roles = (
         time.monotonic(),

@@ -242,11 +242,11 @@ class RunLink(Protocol):
         """The agent has named its conversation: kept at once, so that a run after a crash goes on with it."""
         ...  # pragma: no cover
 
-    def spent(self, usage: Usage) -> str | None:
+    def count_usage(self, usage: Usage) -> str | None:
         """What the run has consumed so far, in total; returns why it shall stop, or None."""
         ...  # pragma: no cover
 
-    def progressed(self, progress: Mapping[str, Any]) -> None:
+    def note_progress(self, progress: Mapping[str, Any]) -> None:
         """How the run goes on, for people and figures; what was noted before under other keys stays."""
         ...  # pragma: no cover
 

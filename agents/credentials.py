@@ -71,7 +71,7 @@ def is_current(text: str) -> bool:
     return text.partition(":")[0] == newest_key()
 
 
-def resealed(text: str, *, context: str) -> str:
+def reseal(text: str, *, context: str) -> str:
     """The same secrets under the newest key. Raises `ConfigurationError` when they cannot be opened."""
     return seal(unseal(text, context=context), context=context)
 

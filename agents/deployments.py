@@ -69,7 +69,7 @@ def deploy(
     with _translate_conflicts(), transaction.atomic(using=current_alias()):
         same = _current().filter(agent_id=role, version=version, environment=new.environment)
         same.update(replaced_at=Now(), replaced_by=actor)
-        return _saved(new)
+        return _save(new)
 
 
 def promote(role: str, deployment_id: UUID, *, actor: str) -> AgentVersionDeployment:
@@ -117,10 +117,10 @@ def _put_into_production(
             if not replaced.update(replaced_at=Now(), replaced_by=new.deployed_by):
                 raise DeploymentConflict(_CONFLICT)
         new.previous = seen if previous is _REPLACED else previous
-        return _saved(new)
+        return _save(new)
 
 
-def _saved(new: AgentVersionDeployment) -> AgentVersionDeployment:
+def _save(new: AgentVersionDeployment) -> AgentVersionDeployment:
     new.save(force_insert=True)
     changes: dict[str, Any] = {"revision": F("revision") + 1}
     if new.environment == Environment.PRODUCTION:

@@ -61,7 +61,7 @@ def _describe_skills(skills: Skills) -> dict[str, Any]:
     }
 
 
-def encoded(request: AgentRequest) -> bytes:
+def encode_job(request: AgentRequest) -> bytes:
     """The job as JSON, the exact bytes that are signed and sent."""
     try:
         return wire_json.dumps_stored(

@@ -16,7 +16,7 @@ from django.conf import settings
 DIGITS = 16  # of a marker, hexadecimal
 
 
-def wrapped(title: str, text: str, marker: str) -> str:
+def wrap_block(title: str, text: str, marker: str) -> str:
     """The text as a block. `marker` must stand in none of the texts that are told together."""
     return f"<<{title} {marker}>>\n{text}\n<<end of {title} {marker}>>"
 
@@ -25,11 +25,13 @@ def marker_for(texts: Sequence[str]) -> str:
     """A marker that is the same for the same texts, so that providers can cache what it stands in, and known to nobody but us."""
     told = "\x00".join(texts).encode(errors="surrogatepass")
     return next(
-        marker for number in count() if not any((marker := _derived(told, number)) in text for text in texts)
+        marker
+        for number in count()
+        if not any((marker := _derive_marker(told, number)) in text for text in texts)
     )
 
 
-def _derived(told: bytes, number: int) -> str:
+def _derive_marker(told: bytes, number: int) -> str:
     return hmac.digest(settings.SECRET_KEY.encode(), b"blocks:%d:" % number + told, hashlib.sha256).hex()[
         :DIGITS
     ]

@@ -111,7 +111,7 @@ def references_to(role: str) -> list[Reference]:
     return [found for source in _sources.values() for found in source.of(role)]
 
 
-def broken_references() -> list[BrokenReference]:
+def list_broken_references() -> list[BrokenReference]:
     """Everything that is switched on and refers to an agent or a pipeline that is missing or switched off."""
     return [found for source in _sources.values() for found in source.broken()]
 
@@ -119,7 +119,7 @@ def broken_references() -> list[BrokenReference]:
 def warn_of_broken_references() -> None:
     """Log what leads nowhere, for the start of a process, which goes on whatever comes of it."""
     try:
-        found = broken_references()
+        found = list_broken_references()
     except DatabaseError as error:
         logger.warning(
             "References not looked at",

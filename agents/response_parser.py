@@ -45,7 +45,7 @@ class InvalidAnswer(PermanentAgentError):
         self.errors = errors
 
 
-def completed_from(answer: Any) -> Completed:
+def read_completed(answer: Any) -> Completed:
     """Read `{output: {content?, data?, content_type?}, usage?, session_id?}`. Raises `InvalidAnswer`."""
     errors: list[tuple[str, str]] = []
     if not isinstance(answer, Mapping):

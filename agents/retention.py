@@ -10,7 +10,7 @@ from uuid import UUID
 from django.conf import settings
 
 from agents.command_line import transcripts
-from tenants.retention import Kind, Rows, departed_tenants, overrides, register
+from tenants.retention import Kind, Rows, list_departed_tenants, overrides, register
 
 KIND = "transcripts"
 DAY = 86_400.0
@@ -28,7 +28,7 @@ def connect() -> None:
 
 def forget_old_transcripts(*, now: float | None = None) -> int:
     """Delete what each tenant does not want kept any longer, and all of tenants that are gone; returns how many files."""
-    own, gone, deleted = overrides(KIND), departed_tenants(), 0
+    own, gone, deleted = overrides(KIND), list_departed_tenants(), 0
     for tenant_id in transcripts.owners():
         if tenant_id in gone:
             deleted += transcripts.forget_all_of(tenant_id)

@@ -68,7 +68,7 @@ def follows(asked: Iterable[str]) -> bool:
     return not names or any(map(is_pattern, names))
 
 
-def consumed(asked: Iterable[str], roles: Iterable[str]) -> list[str]:
+def select_queues(asked: Iterable[str], roles: Iterable[str]) -> list[str]:
     """The queues that a worker takes from which was asked for these: every one of them if it was asked for none."""
     names, queues = list(asked), [queue_of(role) for role in sorted(roles)]
     if not names:

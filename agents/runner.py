@@ -67,21 +67,21 @@ class _PatientLink:
     request: AgentRequest
 
     def stop_reason(self) -> str | None:
-        return self._asked("stop_reason", self.link.stop_reason)
+        return self._ask("stop_reason", self.link.stop_reason)
 
     def saw_session(self, session_id: str) -> None:
-        self._asked("saw_session", lambda: self.link.saw_session(session_id))
+        self._ask("saw_session", lambda: self.link.saw_session(session_id))
 
-    def spent(self, usage: Usage) -> str | None:
-        return self._asked("spent", lambda: self.link.spent(usage))
+    def count_usage(self, usage: Usage) -> str | None:
+        return self._ask("spent", lambda: self.link.count_usage(usage))
 
-    def progressed(self, progress: Mapping[str, Any]) -> None:
-        self._asked("progressed", lambda: self.link.progressed(progress))
+    def note_progress(self, progress: Mapping[str, Any]) -> None:
+        self._ask("progressed", lambda: self.link.note_progress(progress))
 
     def log(self, kind: str, text: str) -> None:
         """Without what nobody may see, whatever the agent echoes."""
         shown = redaction.without_secrets(text, redaction.secrets_of(self.request))
-        self._asked("log", lambda: self.link.log(kind, shown))
+        self._ask("log", lambda: self.link.log(kind, shown))
 
     def call_tool(self, call: ToolCall) -> ToolAnswer:
         try:
@@ -91,7 +91,7 @@ class _PatientLink:
                 raise ServerAway("A server that the tool needs went away during the call.") from error
             raise
 
-    def _asked(self, about: str, ask: Callable[[], Answer]) -> Answer | None:
+    def _ask(self, about: str, ask: Callable[[], Answer]) -> Answer | None:
         try:
             return ask()
         except SoftTimeLimitExceeded:

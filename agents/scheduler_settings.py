@@ -63,7 +63,7 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _whole(low: int, high: int) -> Callable[[Any], int]:
+def _whole_number(low: int, high: int) -> Callable[[Any], int]:
     def fit(value: Any) -> int:
         whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
         if not whole or not low <= value <= high:
@@ -94,8 +94,8 @@ def _channels(value: Any) -> list[str]:
     return list(dict.fromkeys(value))
 
 
-_MS = _whole(0, DAY_MS)
-_WAITED = _whole(1_000, DAY_MS)
+_MS = _whole_number(0, DAY_MS)
+_WAITED = _whole_number(1_000, DAY_MS)
 
 KEYS = (
     Key("enabled", "enabled", _flag, "Whether schedules fire at all. What runs goes on."),
@@ -116,13 +116,13 @@ KEYS = (
     Key(
         "http_client.max_concurrent_requests",
         "max_concurrent_requests",
-        _whole(1, 10_000),
+        _whole_number(1, 10_000),
         "Calls to agents that all processes together have under way at the same time; more wait for their turn.",
     ),
     Key(
         "http_client.retry_config.max_retries",
         "max_retries",
-        _whole(0, 49),
+        _whole_number(0, 49),
         "Tries after the first one, where neither activity, agent nor tenant says so. While it is not set, there are two.",
     ),
     Key(
@@ -140,7 +140,7 @@ KEYS = (
     Key(
         "http_client.connection_pool.max_sockets",
         "max_sockets",
-        _whole(1, 10_000),
+        _whole_number(1, 10_000),
         "Connections that one process has at most, idle ones included.",
     ),
     Key(
@@ -152,7 +152,7 @@ KEYS = (
     Key(
         "default_batch_processing.batch_size",
         "batch_size",
-        _whole(1, 10_000),
+        _whole_number(1, 10_000),
         "Jobs per batch, where a data source does not say batchSize.",
     ),
     Key(
@@ -218,7 +218,7 @@ def read(given: Any) -> Tree:
     return found
 
 
-def nested(settings: SchedulerSettings) -> Tree:
+def as_tree(settings: SchedulerSettings) -> Tree:
     """All settings in the nested form, defaults included."""
     found: Tree = {}
     for key in KEYS:
@@ -235,7 +235,7 @@ def key_at(path: str) -> Key:
             part in (own, camel(own)) for part, own in zip(parts, key.parts, strict=True)
         ):
             return key
-    raise SettingsInvalid([(path, _unknown(path, [key.path for key in KEYS]))])
+    raise SettingsInvalid([(path, _explain_unknown(path, [key.path for key in KEYS]))])
 
 
 def put(tree: Tree, parts: list[str], value: Any) -> None:
@@ -276,7 +276,9 @@ def _members(
         place = f"{path}.{spelling}" if path else str(spelling)[:100]
         name = spelt.get(spelling)
         if name is None:
-            errors.append((place[:200], ELSEWHERE.get(spelling) or _unknown(str(spelling), list(known))))
+            errors.append(
+                (place[:200], ELSEWHERE.get(spelling) or _explain_unknown(str(spelling), list(known)))
+            )
         elif name in seen:
             errors.append((place, f"is given twice, as {seen[name]} too"))
         elif value is not None and isinstance(known[name], Key):
@@ -287,7 +289,7 @@ def _members(
             seen.setdefault(name, str(spelling))
 
 
-def _unknown(name: str, known: list[str]) -> str:
+def _explain_unknown(name: str, known: list[str]) -> str:
     guess = get_close_matches(name, known, n=1, cutoff=0.6) if len(name) <= LONGEST_GUESS else []
     return f"is no setting of scheduling{f', did you mean {guess[0]}?' if guess else ''}"
 

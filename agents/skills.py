@@ -10,7 +10,7 @@ Agents on this machine get the skills of a run as files, in a folder that is the
     runs/<run id>/<key>/SKILL.md   one skill
 
 The folder lies in ORCHESTRATOR_HOME and only this process's user can look into it. It is removed however the call ends; what a killed
-process leaves behind is found by `left_behind`.
+process leaves behind is found by `list_leftover_runs`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Knowledge:
         """What tells this knowledge from another. A skill that was deleted and made again is another one."""
         return tuple(f"{skill.id}:{skill.version}" for skill in (*self.context, *self.skills))
 
-    def told(self, address: str, *, as_files: bool) -> Skills:
+    def as_skills(self, address: str, *, as_files: bool) -> Skills:
         """As its agent is told: a skill is read at `{address}{key}/`, and `as_files` also below `AgentRequest.skills_dir`."""
         return Skills(
             context=tuple(ContextFile(skill.name, skill.content) for skill in self.context),
@@ -92,7 +92,7 @@ def has_any(tenant_id: UUID, role: str) -> bool:
     return _of(tenant_id, role).exists()
 
 
-def known_to(tenant_id: UUID, role: str, *, with_texts: bool) -> Knowledge:
+def read_knowledge(tenant_id: UUID, role: str, *, with_texts: bool) -> Knowledge:
     """What an agent of this role is told, in the caller's `tenant_scope`. The texts of skills only `with_texts`."""
     wanted = Q(kind__in=SkillKind.values if with_texts else [SkillKind.CONTEXT])
     text = Case(When(wanted, then=F("content")), default=Value(""), output_field=TextField())
@@ -126,7 +126,7 @@ def is_local(settings: AdapterSettings) -> bool:
 
 
 @contextmanager
-def laid_out(request: AgentRequest, knowledge: Knowledge) -> Iterator[AgentRequest]:
+def write_files(request: AgentRequest, knowledge: Knowledge) -> Iterator[AgentRequest]:
     """The request with `skills_dir`, which exists inside the block; unchanged for agents elsewhere and where there is nothing to know.
 
     Raises `InputUnavailable` when the files cannot be written.
@@ -142,7 +142,7 @@ def laid_out(request: AgentRequest, knowledge: Knowledge) -> Iterator[AgentReque
         remove(request.run_id)
 
 
-def left_behind() -> set[UUID]:
+def list_leftover_runs() -> set[UUID]:
     """The runs whose folders are here. Those of runs that are not live may be removed."""
     try:
         names = os.listdir(_home())

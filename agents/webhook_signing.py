@@ -45,9 +45,7 @@ def is_secret(text: str) -> bool:
     return _key_of(text) is not None
 
 
-def signed_headers(
-    *, message_id: str, body: bytes, secrets: Sequence[str], now: float | None = None
-) -> dict[str, str]:
+def sign(*, message_id: str, body: bytes, secrets: Sequence[str], now: float | None = None) -> dict[str, str]:
     """The three headers that prove to the receiver who sent this body, and when. One signature per secret."""
     timestamp = str(int(time.time() if now is None else now))
     if not _ID.fullmatch(message_id):
@@ -73,7 +71,7 @@ def verify(
         return False
     if abs((time.time() if now is None else now) - int(timestamp)) > TOLERANCE_SECONDS:
         return False
-    claimed = _claimed_signatures(sent.get(SIGNATURE_HEADER))
+    claimed = _parse_signatures(sent.get(SIGNATURE_HEADER))
     keys = [key for key in map(_key_of, secrets) if key is not None]
     found = False
     for key in keys:
@@ -84,7 +82,7 @@ def verify(
     return found
 
 
-def _claimed_signatures(header: object) -> list[bytes]:
+def _parse_signatures(header: object) -> list[bytes]:
     if not isinstance(header, str) or not header.isascii():
         return []
     versioned = (part.partition(",") for part in header.split(" ", MAX_SIGNATURES)[:MAX_SIGNATURES])

@@ -18,7 +18,7 @@ from agents import outbound
 from agents.contracts import AdapterSettings
 from agents.exceptions import AgentRateLimited
 from agents.governor import Call, Governor
-from agents.governor.calling import ProviderFeedback, governed
+from agents.governor.calling import ProviderFeedback, govern_call
 from agents.governor.limits import Profile
 from agents.governor.providers import provider_of
 from benchmarks.fake_provider import FakeProvider, Limits, Turn
@@ -128,7 +128,7 @@ class Governed(Client):
         governor = Governor(provider.key, profile, minute_seconds=MINUTE_SECONDS)
         while True:
             try:
-                with governed(provider, Call(str(uuid4()), 30.0, 1_000, 100), governor=governor) as told:
+                with govern_call(provider, Call(str(uuid4()), 30.0, 1_000, 100), governor=governor) as told:
                     self._ask(told)
                 return
             except AgentRateLimited as held:

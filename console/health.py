@@ -249,7 +249,7 @@ PROBES = (
     Probe("redis", _ping_redis),
     Probe("admission", queue_stats.admission_is_open),
     Probe("mongodb", _ping_mongodb),
-    Probe("workers", queue_stats.idle_roles),
+    Probe("workers", queue_stats.list_idle_roles),
     Probe("upkeep", job_records.read_jobs),
 )
 

@@ -184,7 +184,7 @@ def overview_within(scope: AbstractContextManager[None]) -> Overview:
 def _read(scope: AbstractContextManager[None]) -> tuple[QueueStats, list[HeldPart]] | None:
     try:
         with scope:
-            return stats_of_queues(refusals=False), wait_reasons.held_work()
+            return stats_of_queues(refusals=False), wait_reasons.list_held_work()
     except DatabaseError:
         return None  # It answered a moment ago. The page says what is known.
 

@@ -133,7 +133,7 @@ def visit_of(request: HttpRequest, here: str) -> PageContext | None:
 def choose(request: HttpRequest, here: str) -> HttpResponse:
     """Where a superuser chooses for whom to look, and where others learn that they belong to no tenant."""
     user: User = request.user  # type: ignore[assignment]  # a login is required
-    glass = break_glass.broken_by(user)
+    glass = break_glass.list_open(user)
     context = {
         "asking": tenants_that_ask(glass) if user.is_superuser else [],
         "all_seen": any(each.opened_for is None for each in glass),

@@ -526,7 +526,7 @@ def _last_runs(tenant_id: UUID) -> dict[UUID, PipelineRun]:
 
 def _draw_version(version: PipelineVersion, title: str) -> SafeString:
     try:
-        definition = versions.compiled(version.pk).definition
+        definition = versions.compile_version(version.pk).definition
     except DefinitionError:
         return SafeString("")  # An old version that the present program cannot read; its steps are listed.
     svg = diagram.draw(definition, None, title=title, styled=False, widest=PAGE_WIDTH)

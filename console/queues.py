@@ -175,7 +175,7 @@ def queues(tenant_id: UUID) -> Queues:
     with tenant_scope(tenant_id):
         settings = Arranged.read(tenant_id)
         found = selectors.figures_of_queues(tenant_id, settings.agents)
-        held = wait_reasons.causes_by_role(wait_reasons.held_work())
+        held = wait_reasons.causes_by_role(wait_reasons.list_held_work())
     found = selectors.with_grants(tenant_id, found)
     providers = settings.providers()
     rows = [_row(queue, settings, providers.get(queue.role), held.get(queue.role)) for queue in found]
@@ -189,7 +189,7 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
         if role not in settings.agents:
             return None
         found = selectors.figures_of_queues(tenant_id, [role])
-        held = wait_reasons.causes_by_role(wait_reasons.held_work()).get(role)
+        held = wait_reasons.causes_by_role(wait_reasons.list_held_work()).get(role)
         line = head_of_line(tenant_id, role)
         away = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role=role)
         counts = dict(away.values_list("reason", "count"))
@@ -202,7 +202,9 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
         tenant_paused=settings.tenant.paused,
         line=line,
         turned_away=[(AWAY[reason], counts[reason]) for reason in AWAY if counts.get(reason)],
-        backlog=backlog.shown({**settings.agents[role].backlog, **(config.backlog if config else {})}),
+        backlog=backlog.render_policy(
+            {**settings.agents[role].backlog, **(config.backlog if config else {})}
+        ),
         provider=provider or "",
         provider_paused=provider in paused,
     )

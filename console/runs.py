@@ -456,7 +456,7 @@ def _step(step: StepRow, activity: Any) -> Step:
 
 def _draw_run(run: PipelineRun, steps: Sequence[Step], tenant: str) -> SafeString:
     try:
-        definition = versions.compiled(run.version_id).definition
+        definition = versions.compile_version(run.version_id).definition
     except DefinitionError:
         return SafeString("")  # An old version that the present program cannot read; the steps are listed.
     svg = diagram.draw(

@@ -662,7 +662,7 @@ def targets_of(who: Principal) -> list[tuple[str, list[tuple[str, str]]]]:
             (f"pipeline:{key}", name or key)
             for key, name in known.values_list("key", "name")[:MOST_PIPELINES]
         ]
-        agents = [(f"agent:{role}", role) for role in sorted(configuration.known_roles())]
+        agents = [(f"agent:{role}", role) for role in sorted(configuration.list_roles())]
     return [("Pipelines", pipelines), ("Agents", agents)]
 
 

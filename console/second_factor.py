@@ -490,7 +490,7 @@ def _tried(request: HttpRequest, person: Any) -> HttpResponse:
         login_throttle.note_sign_in("second_factor.failed", who, outcome="failed")
         given = "passkey" in request.POST or "new_passkey" in request.POST
         return _show_page(request, complaint=WRONG_PASSKEY if given else WRONG_CODE)
-    said.succeeded()
+    said.forgive()
     request.session.pop(SETTING_UP, None)
     if "renew" in request.POST and not fresh:
         fresh = renew_recovery_codes(person)

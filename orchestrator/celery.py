@@ -168,7 +168,7 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
     """A worker started without -Q serves every role of the registry, and the system's own queues."""
     from agents import configuration
     from agents.command_line import users
-    from agents.routing import canonical, consumed, is_pattern, roles_of
+    from agents.routing import canonical, is_pattern, roles_of, select_queues
     from pipelines import conditions
 
     users.begin_worker()
@@ -178,7 +178,7 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
         queues = instance.app.amqp.queues
         # What Celery has taken from the command line as it stands there is no queue.
         queues.deselect([name for name in queues.consume_from if is_pattern(name) or canonical(name) != name])
-        for name in consumed(_asked, configuration.known_roles()):
+        for name in select_queues(_asked, configuration.list_roles()):
             if name not in queues.consume_from:
                 queues.select_add(name)
         _roles[:] = roles_of(queues.consume_from)
@@ -221,13 +221,13 @@ def _serve_added(serve: Callable[[Sequence[str]], None]) -> None:
     from django.db import close_old_connections, connections
 
     from agents import configuration
-    from agents.routing import consumed, roles_of
+    from agents.routing import roles_of, select_queues
     from tenants import outages
 
     while not _ending.wait(ROLES_SECONDS):
         try:
             close_old_connections()
-            wanted = {*_roles, *roles_of(consumed(_asked, configuration.present_roles()))}
+            wanted = {*_roles, *roles_of(select_queues(_asked, configuration.present_roles()))}
             if wanted - set(_roles):
                 serve(sorted(wanted))
                 _roles[:] = sorted(wanted)
@@ -266,7 +266,7 @@ def name_task(task_id: str, task: Any, **kwargs: Any) -> None:
     """Lines that are written while a message is worked on name its task."""
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(task=task.name, task_id=task_id)
-    tracing.arrived(task.request.get("traceparent"))
+    tracing.note_arrival(task.request.get("traceparent"))
 
 
 @_after.connect

@@ -341,7 +341,7 @@ def _providers() -> dict[tuple[str, str], int]:
 PROBES = (
     Probe("standing", _standing_of_all),
     Probe("counters", counters.read_counters),
-    Probe("granted", queue_stats.granted),
+    Probe("granted", queue_stats.read_granted),
     Probe("messages", _messages),
     Probe("providers", _providers),
     Probe("dead-letters", _dead_letters),

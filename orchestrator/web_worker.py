@@ -217,7 +217,7 @@ class StreamingWorker(ThreadWorker):
             self._finish_later(begun, turn.item)
 
     def _in_turn(self, turn: turns.Turn[Any]) -> Any:
-        with turns.taken(self.turns, turn):
+        with turns.hold_turn(self.turns, turn):
             return self.handle(turn.item)
 
     def _finish_later(self, begun: Future[Any], conn: Any) -> None:

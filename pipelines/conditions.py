@@ -69,7 +69,7 @@ def decide(step: StepDefinition, names: Mapping[str, Any], *, most: int) -> Deci
             return Decision()
         found = _evaluate_text(expressions.items, step.for_each, "for_each", names, most=most)
         items = [Item(index, value) for index, value in enumerate(found)]
-        return Decision(items=list(_wanted(step.when, items, names)) if per_item and step.when else items)
+        return Decision(items=list(_select(step.when, items, names)) if per_item and step.when else items)
     except _Undecidable as error:
         return Decision(starts=False, error=str(error))
 
@@ -87,7 +87,7 @@ def _evaluate_text(
         raise _Undecidable(f"{key}: {text}: {about}{error}") from error
 
 
-def _wanted(when: str, items: Sequence[Item], names: Mapping[str, Any]) -> Iterator[Item]:
+def _select(when: str, items: Sequence[Item], names: Mapping[str, Any]) -> Iterator[Item]:
     until = time.monotonic() + PATIENCE_SECONDS
     for item in items:
         if time.monotonic() > until:
@@ -130,10 +130,12 @@ def errors_of(params: Mapping[str, Any], steps: Sequence[StepDefinition]) -> Ite
             if error:
                 yield index, f".{key}", error
         if step.for_each is not None:
-            yield from _reserved(index, step, params)
+            yield from _list_reserved(index, step, params)
 
 
-def _reserved(index: int, step: StepDefinition, params: Mapping[str, Any]) -> Iterator[tuple[int, str, str]]:
+def _list_reserved(
+    index: int, step: StepDefinition, params: Mapping[str, Any]
+) -> Iterator[tuple[int, str, str]]:
     for name in RESERVED:
         if name in step.params:
             yield (

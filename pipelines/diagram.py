@@ -187,7 +187,7 @@ def boxes_of(definition: PipelineDefinition, states: States | None, counts: Coun
     """The boxes in the order of the definition, each with the boxes before it."""
     graph = Graph.of(definition)
     layer_of = {step: layer for layer, members in enumerate(graph.layers()) for step in members}
-    alike = graph.alike({step.id: _shape(step) for step in definition.steps})
+    alike = graph.number_alike({step.id: _shape(step) for step in definition.steps})
     equals: dict[int, list[StepDefinition]] = defaultdict(list)
     for step in definition.steps:
         equals[alike[step.id]].append(step)
@@ -252,7 +252,7 @@ def draw_edges(cells: Iterable[Cell]) -> Iterator[str]:
 # Texts and signs of a picture, escaped and cut to fit.
 
 
-def joined(*parts: str | None) -> str:
+def join_parts(*parts: str | None) -> str:
     return " \u00b7 ".join(filter(None, parts))
 
 
@@ -310,10 +310,10 @@ def draw_node(cell: Cell) -> str:
 
 def _state(cell: Cell) -> Iterator[str]:
     looks = sorted(map(look_of, cell.pictures), key=lambda look: TONES.index(look[0]))
-    lines = [joined(looks[0][2], cell.pictures[0].detail)]
+    lines = [join_parts(looks[0][2], cell.pictures[0].detail)]
     if len(looks) > 1:
         counts = [f"{number:,} {words.lower()}" for (_, _, words), number in Counter(looks).items()]
-        lines = [joined(*counts[:2]), joined(*counts[2:])]
+        lines = [join_parts(*counts[:2]), join_parts(*counts[2:])]
     yield f'<circle class="disc" cx="20" cy="53" r="6.5"/>{draw_glyph("glyph", 20, 53, looks[0][1])}'
     for number, line in enumerate(filter(None, lines)):
         yield one_line("more" if number else "state", 32, 57 + 16 * number, line, WIDTH - 50, 7.8)
@@ -348,12 +348,12 @@ def _name(cell: Cell) -> str:
 def _describe_cell(cell: Cell) -> str:
     """All that the box has no room for."""
     step, more = cell.steps[0], len(cell.steps) - 12
-    states = [joined(look_of(picture)[2], picture.detail) for picture in cell.pictures[:12]]
+    states = [join_parts(look_of(picture)[2], picture.detail) for picture in cell.pictures[:12]]
     if cell.number > len(cell.steps):
         branches = Counter(look_of(picture)[2].lower() for picture in cell.pictures)
-        states = [joined(*(f"{number:,} {words}" for words, number in branches.items()))]
+        states = [join_parts(*(f"{number:,} {words}" for words, number in branches.items()))]
     who = step.human_role or step.agent_role or step.template
-    lines = [joined(each.title, who, *states[n : n + 1]) for n, each in enumerate(cell.steps[:12])]
+    lines = [join_parts(each.title, who, *states[n : n + 1]) for n, each in enumerate(cell.steps[:12])]
     lines += [f"and {more:,} more"] * (more > 0) + ["A person approves before the next step."] * cell.gated
     lines += [f"Only if {step.when}"] * bool(step.when)
     lines += [f"For each of {step.for_each}"] * bool(step.for_each)

@@ -149,7 +149,7 @@ class Graph:
             layers[depth[step]].append(step)
         return tuple(map(tuple, layers))
 
-    def alike(self, shapes: Mapping[str, Hashable]) -> dict[str, int]:
+    def number_alike(self, shapes: Mapping[str, Hashable]) -> dict[str, int]:
         """Gives interchangeable steps the same number: the items of a fan-out, say.
 
         Their shapes are equal, and so are the shapes of all that leads to them and of all that follows.
@@ -165,7 +165,7 @@ class Graph:
             both[step] = numbers.setdefault((forward[step], behind), len(numbers))
         return both
 
-    def ready(self, states: States) -> list[str]:
+    def list_ready(self, states: States) -> list[str]:
         """The pending steps that may start as the states are, in the order of the definition."""
         consequences = _Consequences(self, states)
         return [step for step in self.dependencies if consequences.verdict(step) is _Verdict.START]

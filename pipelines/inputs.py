@@ -83,7 +83,7 @@ class Seen:
     lost: frozenset[str] = frozenset()
 
 
-def seen(
+def read_inputs(
     tenant_id: UUID,
     run_id: UUID,
     plan: Compiled,

@@ -50,7 +50,7 @@ def run_changed(run: Any) -> None:
 def recount(tenant_id: UUID, period_id: UUID) -> None:
     """Bring the period's figures, status and flag up to date. Idempotent. In the caller's transaction."""
     # Lock before counting: of two runs that end together, each would miss the other.
-    period = locked(tenant_id).get(pk=period_id)
+    period = lock_periods(tenant_id).get(pk=period_id)
     runs = PipelineRun.objects.for_tenant(tenant_id).filter(period_id=period_id)
     counts = Counter(dict(runs.values_list("status").annotate(Count("pk"))))
     status = _status(period, counts)
@@ -69,7 +69,7 @@ def recount(tenant_id: UUID, period_id: UUID) -> None:
     )
 
 
-def locked(tenant_id: UUID) -> QuerySet[DeliverablePeriod]:
+def lock_periods(tenant_id: UUID) -> QuerySet[DeliverablePeriod]:
     """Periods to lock: the lock that every change of a period takes first.
 
     Not the strongest one: a run that is updated twice in one transaction has its key to the period checked, which shares the period's key.
@@ -92,8 +92,8 @@ def _troubles(period: DeliverablePeriod, counts: Counter[str]) -> list[str]:
     if period.status == PeriodState.PLANNING:
         return _troubles_of_planner(period)
     found = _short_of_target(period, counts)
-    found += _failed_runs(period) if counts[RunState.FAILED] else []
-    return found + _failed_steps(period) if counts[RunState.RUNNING] else found
+    found += _list_failed_runs(period) if counts[RunState.FAILED] else []
+    return found + _list_failed_steps(period) if counts[RunState.RUNNING] else found
 
 
 def _short_of_target(period: DeliverablePeriod, counts: Counter[str]) -> list[str]:
@@ -114,7 +114,7 @@ def _troubles_of_planner(period: DeliverablePeriod) -> list[str]:
     return [f"The planner's activity is {planner.status.replace('_', ' ')}, and there is no plan"]
 
 
-def _failed_runs(period: DeliverablePeriod) -> list[str]:
+def _list_failed_runs(period: DeliverablePeriod) -> list[str]:
     runs = PipelineRun.objects.for_tenant(period.tenant_id).filter(
         period_id=period.pk, status=RunState.FAILED
     )
@@ -124,7 +124,7 @@ def _failed_runs(period: DeliverablePeriod) -> list[str]:
     ]
 
 
-def _failed_steps(period: DeliverablePeriod) -> list[str]:
+def _list_failed_steps(period: DeliverablePeriod) -> list[str]:
     """Steps on the critical path that have failed in runs that still go on."""
     steps = (
         StepRun.objects.for_tenant(period.tenant_id)
@@ -135,7 +135,7 @@ def _failed_steps(period: DeliverablePeriod) -> list[str]:
     found = (
         f"{_name_run(step.run)} failed at {step.step}"
         for step in steps
-        if versions.compiled(step.run.version_id).graph.fails_run(step.step)
+        if versions.compile_version(step.run.version_id).graph.fails_run(step.step)
     )
     return list(dict.fromkeys(found))  # a step with many branches is one trouble
 

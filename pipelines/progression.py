@@ -77,7 +77,7 @@ def advance(activity: Any) -> None:
     run, state = _settle(activity, output)
     if run is None or run.status != "running":
         return
-    plan = versions.compiled(run.version_id)
+    plan = versions.compile_version(run.version_id)
     following = _following(run, plan, activity.step, state == StepState.DONE)
     start_following(
         run, plan, following, left={activity.step: output} if output and not activity.branch else None
@@ -94,7 +94,7 @@ def _go_on_with_heir(activity: Any) -> None:
 
     Raises `TransitionRefused` in a run that was cancelled: anyone who cancelled it has not seen this heir.
     """
-    run = locked(activity.tenant_id).get(pk=activity.pipeline_run_id)
+    run = lock_runs(activity.tenant_id).get(pk=activity.pipeline_run_id)
     if run.status == "cancelled":
         raise TransitionRefused(
             activity.id, "reassign", activity.source, f"Pipeline run {run.pk} was cancelled."
@@ -104,7 +104,7 @@ def _go_on_with_heir(activity: Any) -> None:
     continue_with(LinkKind.REASSIGNED_FROM, activity)
 
 
-def locked(tenant_id: UUID) -> QuerySet[PipelineRun]:
+def lock_runs(tenant_id: UUID) -> QuerySet[PipelineRun]:
     """Runs to lock, before their steps are looked at."""
     runs: QuerySet[PipelineRun] = PipelineRun.objects.for_tenant(tenant_id).select_for_update()
     return runs
@@ -190,7 +190,7 @@ def _start(
     refused = {step: _refuse_params(run, plan.step(step), [run.params]) for step in steps}
     taken = [step for step in steps if not refused[step]]
     if taken:
-        starting.start(run, plan, taken, _left_for(run, plan, taken, left), not_before)
+        starting.start(run, plan, taken, _read_left_for(run, plan, taken, left), not_before)
     return sum(refused.values())
 
 
@@ -200,7 +200,7 @@ def _refuse_params(run: Any, step: StepDefinition, params: Sequence[Mapping[str,
     return fail(run, step.id, parameters.INVALID, why) if why else 0
 
 
-def _left_for(run: Any, plan: Compiled, steps: Sequence[str], left: References | None) -> References:
+def _read_left_for(run: Any, plan: Compiled, steps: Sequence[str], left: References | None) -> References:
     """What these steps work on; a chain needs no look at what the others left."""
     needed = {dependency for step in steps for dependency in plan.graph.dependencies_of(step)}
     return left if left is not None and needed <= left.keys() else inputs.of_run(run.id) if needed else {}
@@ -215,7 +215,7 @@ def _decide(
     not_before: datetime | None,
 ) -> int:
     """Ask the conditions and the lists of these steps, and do what they say; how many steps have settled by this alone."""
-    seen = inputs.seen(run.tenant_id, run.id, plan, steps, known)
+    seen = inputs.read_inputs(run.tenant_id, run.id, plan, steps, known)
     if seen.missing:
         _pending(run, steps).update(reason=StepReason.EVALUATING)
         return 0
@@ -236,7 +236,7 @@ def _decide(
             if refused := _refuse_params(run, plan.step(step), branches):
                 ended += refused
                 continue
-            given = _left_for(run, plan, [step], left)
+            given = _read_left_for(run, plan, [step], left)
             starting.fan_out(run, plan, step, decision.items, given, not_before)
     started = {step: decision for step, decision in decisions.items() if decision.starts}
     empty = [step for step, decision in started.items() if decision.items is not None and not decision.items]
@@ -316,7 +316,7 @@ def reopen(activity: Any) -> None:
     """
     if _is_aside(activity):
         return
-    run = locked(activity.tenant_id).get(pk=activity.pipeline_run_id)
+    run = lock_runs(activity.tenant_id).get(pk=activity.pipeline_run_id)
     if run.status == "cancelled":
         return
     steps = StepRun.objects.filter(run_id=run.pk)
@@ -325,7 +325,7 @@ def reopen(activity: Any) -> None:
     )
     if not revived:
         return
-    plan = versions.compiled(run.version_id)
+    plan = versions.compile_version(run.version_id)
     if activity.branch and not _reopen_whole(steps.filter(step=activity.step, branch=0)):
         return  # Other branches were under way, so nothing has followed yet.
     unmade = Q(status=StepState.SKIPPED) | Q(status=StepState.FAILED, activity_id=None, branches=None)
@@ -405,7 +405,7 @@ def _send_back(run: PipelineRun, gate: Any) -> bool:
 
     A gate that is asked for each item of a `for_each` sends nothing back: which part of the work its item is about, nobody can tell.
     """
-    plan = versions.compiled(run.version_id)
+    plan = versions.compile_version(run.version_id)
     producers = [step for step in plan.graph.dependencies_of(gate.step) if plan.step(step).agent_role]
     if gate.branch or not producers or gate.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
         return False

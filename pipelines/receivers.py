@@ -52,7 +52,7 @@ def look_at_period_of_dead_letter(sender: Any, *, activity: Any, **kwargs: Any) 
 
 
 def tell_planned_roles(sender: Any, *, activity: Any, **kwargs: Any) -> frozenset[str] | None:
-    return versions.planned_roles(activity)
+    return versions.list_planned_roles(activity)
 
 
 def keep_monthly_job(sender: Any, *, tenant: Any, **kwargs: Any) -> None:

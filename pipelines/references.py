@@ -31,18 +31,18 @@ def of(role: str) -> list[Reference]:
     ]
 
 
-def broken() -> list[BrokenReference]:
+def list_broken() -> list[BrokenReference]:
     """Enabled schedules and pipelines that refer to an agent or a pipeline that is missing or switched off."""
     agents = dict(Agent.objects.using(SYSTEM).values_list("role", "enabled"))
     unplanned = _deliverables() if (error := _error(agents, planning.ROLE)) else ()
     return [
         *(BrokenReference(_of_deliverable(deliverable), error) for deliverable in unplanned),
-        *_broken_schedules(agents),
-        *_broken_steps(agents),
+        *_list_broken_schedules(agents),
+        *_list_broken_steps(agents),
     ]
 
 
-def _broken_schedules(agents: dict[str, bool]) -> Iterator[BrokenReference]:
+def _list_broken_schedules(agents: dict[str, bool]) -> Iterator[BrokenReference]:
     for schedule in _schedules().select_related("tenant", "pipeline"):
         if schedule.agent_role and (error := _error(agents, schedule.agent_role)):
             yield BrokenReference(_of_schedule(schedule, schedule.agent_role), error)
@@ -51,7 +51,7 @@ def _broken_schedules(agents: dict[str, bool]) -> Iterator[BrokenReference]:
             yield BrokenReference(_of_schedule(schedule, ""), error)
 
 
-def _broken_steps(agents: dict[str, bool]) -> Iterator[BrokenReference]:
+def _list_broken_steps(agents: dict[str, bool]) -> Iterator[BrokenReference]:
     for version in _newest_versions().iterator():
         for index, step in enumerate(version.definition["steps"]):
             role = step.get("agent_role")
@@ -107,4 +107,4 @@ def _of_version(version: PipelineVersion, role: str) -> Reference:
     )  # fmt: skip
 
 
-SOURCE = ReferenceSource(of, broken)
+SOURCE = ReferenceSource(of, list_broken)

@@ -55,7 +55,7 @@ def replay(
     """
     with tenant_scope(tenant_id):
         old = _lock_ended_run(tenant_id, run_id)
-        plan = versions.compiled(old.version_id)
+        plan = versions.compile_version(old.version_id)
         rows = list(StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id))
         repeated = _steps_to_repeat(plan, {row.step: row for row in rows if not row.branch}, from_step)
         run = PipelineRun.objects.create(
@@ -96,7 +96,7 @@ def first_failed_step(tenant_id: UUID, run_id: UUID) -> str:
 
 def _lock_ended_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     """The run, locked until the transaction ends, if it may be replayed now."""
-    run = progression.locked(tenant_id).filter(pk=run_id).first()
+    run = progression.lock_runs(tenant_id).filter(pk=run_id).first()
     if run is None:
         raise NotFound("pipeline run", run_id)
     if run.status == RunState.RUNNING:

@@ -222,4 +222,4 @@ def _rules_of(step: StepDefinition, asked_by: str) -> dict[str, Any] | None:
         asked_by="" if self_approval else asked_by,
         self_approval=self_approval,
     )
-    return rules.stored()
+    return rules.as_json()

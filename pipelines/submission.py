@@ -89,13 +89,13 @@ def start_runs(
     """
     with tenant_scope(tenant_id):
         version_id = _newest(tenant_id, pipeline_key)
-        plan = versions.compiled(version_id)
+        plan = versions.compile_version(version_id)
         _refuse_reserved(plan, news)
         for new in news:
             if errors := _errors(tenant_id, plan, new.params):
                 raise InvalidParams((error.path, error.message) for error in errors)
         if when_full == WhenFull.FEWER:
-            news = news[: backlog.admitted(tenant_id, [_first_newcomers(plan, new) for new in news])]
+            news = news[: backlog.count_admitted(tenant_id, [_first_newcomers(plan, new) for new in news])]
         runs = [
             PipelineRun(
                 id=uuid7(), tenant_id=tenant_id, version_id=version_id, params={**plan.definition.params, **new.params},
@@ -138,7 +138,7 @@ def errors_of(
 
     Raises `NotFound`, `PipelineDisabled`.
     """
-    plan = versions.compiled(_newest(tenant_id, pipeline_key))
+    plan = versions.compile_version(_newest(tenant_id, pipeline_key))
     return [_errors(tenant_id, plan, params, unknown) for params in given]
 
 

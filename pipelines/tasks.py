@@ -28,13 +28,13 @@ BACKGROUND_TASKS = (
     BackgroundTask("overdue-steps", SYSTEM_QUEUE, "pipelines.fail_overdue", waiting_steps.fail_overdue, waiting_steps.steps_overdue),
     BackgroundTask("schedule", SCHEDULES, beat.TASK, _fire_schedule),
     BackgroundTask("schedules", SCHEDULES, beat.CHECK_TASK, system_jobs.check),
-    BackgroundTask("schedules-due", SCHEDULES, "schedules.fire_due", system_jobs.fire, firing.due),
-    BackgroundTask("schedules-unexpanded", SCHEDULES, "schedules.expand", system_jobs.expand, system_jobs.unexpanded),
-    BackgroundTask("schedules-unsettled", SCHEDULES, "schedules.settle", system_jobs.settle, system_jobs.unsettled),
-    BackgroundTask("schedules-uncancelled", SCHEDULES, "schedules.close", system_jobs.close, system_jobs.uncancelled),
+    BackgroundTask("schedules-due", SCHEDULES, "schedules.fire_due", system_jobs.fire, firing.list_due),
+    BackgroundTask("schedules-unexpanded", SCHEDULES, "schedules.expand", system_jobs.expand, system_jobs.list_unexpanded),
+    BackgroundTask("schedules-unsettled", SCHEDULES, "schedules.settle", system_jobs.settle, system_jobs.list_unsettled),
+    BackgroundTask("schedules-uncancelled", SCHEDULES, "schedules.close", system_jobs.close, system_jobs.list_uncancelled),
     BackgroundTask("new-period", DELIVERABLE_PERIODS, monthly_job.TASK, _start_new_period, keeps_result=True),
     BackgroundTask(
-        "missed-periods", DELIVERABLE_PERIODS, monthly_job.MADE_UP_TASK, monthly_job.run_missed, monthly_job.missed, keeps_result=True
+        "missed-periods", DELIVERABLE_PERIODS, monthly_job.MADE_UP_TASK, monthly_job.run_missed, monthly_job.list_missed, keeps_result=True
     ),
 )  # fmt: skip
 

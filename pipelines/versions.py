@@ -51,7 +51,7 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
     """
     with tenant_scope(tenant_id):
         templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
-        definition = checked(tenant_id, data, templates)
+        definition = check_definition(tenant_id, data, templates)
         pipeline, _ = Pipeline.objects.get_or_create(
             tenant_id=tenant_id, key=definition.key, defaults={"name": definition.name, "created_by": actor}
         )
@@ -93,7 +93,9 @@ def _expressions_in(data: Any) -> Iterator[Any]:
             yield from (step.get("when"), step.get("for_each"))
 
 
-def checked(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
+def check_definition(
+    tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]
+) -> PipelineDefinition:
     """The definition with its templates resolved. `data` may be in the other spelling. Raises `definition.DefinitionError`.
 
     In the caller's `tenant_scope`.
@@ -110,7 +112,7 @@ def checked(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate
 
 
 def _parse(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
-    roles = configuration.known_roles()
+    roles = configuration.list_roles()
     known: dict[str, Any] = {
         "known_roles": roles,
         "known_templates": templates.keys(),
@@ -150,7 +152,7 @@ def newest(tenant_id: UUID, pipeline: Pipeline) -> PipelineVersion:
 
 
 @lru_cache(maxsize=1024)
-def compiled(version_id: UUID) -> Compiled:
+def compile_version(version_id: UUID) -> Compiled:
     """A version's definition and graph. Versions never change, so this may be kept for ever. Needs an open `tenant_scope`."""
     version = PipelineVersion.objects.only("definition", "pipeline_id").get(pk=version_id)
     data = version.definition
@@ -167,7 +169,7 @@ def compiled(version_id: UUID) -> Compiled:
     )
 
 
-def planned_roles(activity: Any) -> frozenset[str] | None:
+def list_planned_roles(activity: Any) -> frozenset[str] | None:
     """The agents' roles in the pipeline that an activity, a row of Activity, is part of, and in those that its deliverable's plans may use.
 
     As people have written them down: what agents have made of it adds none. None: it is part of neither. In the caller's `tenant_scope`.

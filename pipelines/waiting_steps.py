@@ -72,11 +72,11 @@ def admit_steps(*, within: float = TURN_SECONDS) -> int:
 def admit(tenant_id: UUID, run_id: UUID) -> list[str | None]:
     """Start the marked steps of one run for which there is room; the roles of those for which there is none. Idempotent."""
     with tenant_scope(tenant_id):
-        run = progression.locked(tenant_id).get(pk=run_id)
+        run = progression.lock_runs(tenant_id).get(pk=run_id)
         marked = steps_unadmitted().filter(tenant_id=tenant_id, run_id=run_id)
         if run.status != RunState.RUNNING or not marked.update(reason=""):
             return []
-        plan = versions.compiled(run.version_id)
+        plan = versions.compile_version(run.version_id)
         progression.start_following(run, plan, plan.graph.advance(progression.states_of(run_id)))
         return [plan.step(step).agent_role for step in marked.all().values_list("step", flat=True)]
 
@@ -95,7 +95,7 @@ def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
             by_run.setdefault(run_id, (tenant_id, version_id, []))[2].append(step)
         for run_id, (tenant_id, version_id, steps) in by_run.items():
             with tenant_scope(tenant_id):
-                plan = versions.compiled(version_id)
+                plan = versions.compile_version(version_id)
             yield tenant_id, run_id, [plan.step(step).agent_role for step in steps]
         if len(runs) < PAGE:
             return
@@ -144,14 +144,14 @@ def _end_safely(tenant_id: UUID, run_id: UUID, step: str, now: datetime) -> bool
 def end_waiting(tenant_id: UUID, run_id: UUID, step: str, *, now: datetime) -> bool:
     """Fail one step if its time is over, or give it more; whether it failed. Idempotent."""
     with tenant_scope(tenant_id):
-        run = progression.locked(tenant_id).get(pk=run_id)
+        run = progression.lock_runs(tenant_id).get(pk=run_id)
         rows = StepRun.objects.for_tenant(tenant_id).filter(
             run_id=run_id, step=step, branch=0, waits_until__lte=now
         )
         row = rows.first()
         if row is None:
             return False
-        plan = versions.compiled(run.version_id)
+        plan = versions.compile_version(run.version_id)
         slow = _slow(run, plan, step)
         if run.status != RunState.RUNNING or row.status != StepState.PENDING or not slow:
             rows.update(waits_until=None)  # Nothing is waited for any more.
@@ -252,13 +252,13 @@ def decide_run(tenant_id: UUID, run_id: UUID) -> None:
     if not steps:
         return
     with tenant_scope(tenant_id):
-        run = progression.locked(tenant_id).get(pk=run_id)
+        run = progression.lock_runs(tenant_id).get(pk=run_id)
         marked = StepRun.objects.for_tenant(tenant_id).filter(
             run_id=run_id, step__in=steps, reason=StepReason.EVALUATING, status=StepState.PENDING
         )
         # From the states as they are now: what a step depends on may have been sent back meanwhile.
         if marked.update(reason="") and run.status == RunState.RUNNING:
-            plan = versions.compiled(run.version_id)
+            plan = versions.compile_version(run.version_id)
             following = plan.graph.advance(progression.states_of(run_id))
             progression.start_following(run, plan, following, known=known)
 
@@ -269,6 +269,8 @@ def _read(tenant_id: UUID, run_id: UUID) -> tuple[list[str], Known]:
         run = PipelineRun.objects.for_tenant(tenant_id).get(pk=run_id)
         marked = StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id, reason=StepReason.EVALUATING)
         steps = list(marked.values_list("step", flat=True))
-        missing = inputs.seen(tenant_id, run_id, versions.compiled(run.version_id), steps, {}).missing
+        missing = inputs.read_inputs(
+            tenant_id, run_id, versions.compile_version(run.version_id), steps, {}
+        ).missing
     found = outputs.read_many(tenant_id, missing) if missing else {}
     return steps, {reference: found.get(reference) for reference in missing}

@@ -65,7 +65,7 @@ def of(user: Any) -> Sight:
     own = members.memberships_of(user)
     if not (user.is_staff or user.is_superuser):
         own = [each for each in own if each.role == Role.ADMIN]
-    glass = break_glass.broken_by(user)
+    glass = break_glass.list_open(user)
     broken = {each.opened_for for each in glass if each.opened_for is not None}
     led = {each.tenant_id for each in own if user.is_superuser or each.role == Role.ADMIN}
     return Sight(
@@ -82,7 +82,7 @@ def of_request(request: Any) -> Sight:
     return found if isinstance(found, Sight) else NONE
 
 
-def broken_glass(request: Any) -> dict[str, Any]:
+def add_break_glass(request: Any) -> dict[str, Any]:
     """For the banner of every page of the admin."""
     return {"broken_glass": of_request(request).glass}
 
@@ -107,7 +107,7 @@ def may_write(request: HttpRequest, row: Any) -> bool:
     return is_superuser(request) if tenant_id is None else of_request(request).may_write(tenant_id)
 
 
-def found(model: type[Model], row: Any) -> Any:
+def find_row(model: type[Model], row: Any) -> Any:
     """The row itself: the theme asks for permissions with the text of its id."""
     if not isinstance(row, str):
         return row
@@ -174,7 +174,7 @@ class BySight(ChosenTenants):
     def _may(self, request: HttpRequest, row: Any, *, write: bool) -> bool:
         if not is_owned(self.model):
             return is_superuser(request)
-        seen, row = of_request(request), found(self.model, row)
+        seen, row = of_request(request), find_row(self.model, row)
         if row is None or row._state.adding:
             return (
                 seen.everything or bool(seen.writes if write else seen.reads) or (seen.platform and not write)

@@ -87,7 +87,7 @@ def record(
 ) -> None:
     """Add one entry. `about` is the kind and the id of the object; without a tenant it goes to the chain of the platform.
 
-    `changes` and `detail` must have gone through `changes_between` or `redacted`. For a tenant's entry its scope, or one that may write
+    `changes` and `detail` must have gone through `changes_between` or `redact`. For a tenant's entry its scope, or one that may write
     its rows, must be open.
     """
     source = current_origin()
@@ -158,7 +158,7 @@ def changes_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] |
     old, new = before or {}, after or {}
     differing = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     return {
-        one_line(name, 100): [redacted(name, old.get(name)), redacted(name, new.get(name))]
+        one_line(name, 100): [redact(name, old.get(name)), redact(name, new.get(name))]
         for name in differing[:MOST_MEMBERS]
     }
 
@@ -243,7 +243,7 @@ MOST_MEMBERS, DEEPEST = 40, 4
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def redacted(name: str, value: Any, depth: int = 0) -> Any:
+def redact(name: str, value: Any, depth: int = 0) -> Any:
     """The value of a field of that name as JSON that may be kept."""
     if value is None or isinstance(value, bool):
         return value
@@ -255,11 +255,11 @@ def redacted(name: str, value: Any, depth: int = 0) -> Any:
         if depth >= DEEPEST:
             return _measure(value)
         members = sorted(value.items(), key=lambda member: str(member[0]))[:MOST_MEMBERS]
-        return {one_line(key, 100): redacted(str(key), member, depth + 1) for key, member in members}
+        return {one_line(key, 100): redact(str(key), member, depth + 1) for key, member in members}
     if isinstance(value, list | tuple):
         if depth >= DEEPEST or len(value) > MOST_MEMBERS:
             return _measure(value)
-        return [redacted(name, member, depth + 1) for member in value]
+        return [redact(name, member, depth + 1) for member in value]
     return _plain(value)
 
 

@@ -61,7 +61,7 @@ class TokenAuthentication(BaseAuthentication):
         try:
             principal = tokens.principal_of(secret.strip())
         except tokens.TokenRefused as refusal:
-            raise refused(request, secret.strip(), str(refusal), refusal.code) from refusal
+            raise refuse_secret(request, secret.strip(), str(refusal), refusal.code) from refusal
         _note_foreign_tenant(request, principal)
         return principal, None
 
@@ -95,7 +95,9 @@ def _note_foreign_tenant(request: Request, principal: Principal) -> None:
         )
 
 
-def refused(request: Request, secret: str, detail: str, code: str, *, account: str = "") -> APIException:
+def refuse_secret(
+    request: Request, secret: str, detail: str, code: str, *, account: str = ""
+) -> APIException:
     """The answer to a secret that opens nothing: counted by address and by `account`, which is what it begins with if nothing else is
     said, and written to the audit trail.
 

@@ -63,7 +63,7 @@ def end(user: User, glass_id: UUID) -> bool:
         return glass is not None and _end_glass(glass, audit.actor_of(user), "ended")
 
 
-def broken_by(user: User) -> list[BreakGlass]:
+def list_open(user: User) -> list[BreakGlass]:
     """What the superuser may see through now. Glass whose time is over ends here, and nobody else's is touched."""
     if not (user.is_active and user.is_superuser):
         return []

@@ -45,7 +45,7 @@ class Attempt:
     refills: tuple[Bucket, ...] = ()
     gives_back: tuple[Bucket, ...] = ()
 
-    def succeeded(self) -> None:
+    def forgive(self) -> None:
         """The failures at what was opened are forgotten. Those of the address are not, or guessing at others would be free for who has an
         account; but this was none of them."""
         for bucket in self.refills:
@@ -124,7 +124,7 @@ DEVICE_COOKIE = "orchestrator_device"
 _SALT = "tenants.login_throttle.device"
 
 
-def known_device(request: HttpRequest, account: str) -> str:
+def find_device(request: HttpRequest, account: str) -> str:
     """The id under which the browser is known for this account; "" if it never signed in to it, too long ago, or with another password."""
     told = request.COOKIES.get(DEVICE_COOKIE, "")
     if not told or len(told) > 1_000:
@@ -178,7 +178,7 @@ class SigningInMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         if request.method == "POST" and request.path in SIGN_IN_PATHS:
-            return self._tried(request)
+            return self._sign_in(request)
         if request.method == "POST" and request.path in SIGN_OUT_PATHS and request.user.is_authenticated:
             leaving = audit.actor_of(request.user)
             response = self.get_response(request)
@@ -186,9 +186,9 @@ class SigningInMiddleware:
             return response
         return self.get_response(request)
 
-    def _tried(self, request: HttpRequest) -> HttpResponse:
+    def _sign_in(self, request: HttpRequest) -> HttpResponse:
         name, address = request.POST.get("username", "")[:254], address_of(request)
-        device = known_device(request, name)
+        device = find_device(request, name)
         said = sign_in_attempt(address, name, device)
         if not said.allowed:
             note_sign_in(
@@ -200,7 +200,7 @@ class SigningInMiddleware:
             return too_many(request, said.retry_after)
         response = self.get_response(request)
         if response.status_code == 302 and request.user.is_authenticated:
-            said.succeeded()
+            said.forgive()
             remember_device(response, request.user, device)
             note_sign_in("login.succeeded", audit.actor_of(request.user))
         else:

@@ -53,7 +53,7 @@ def principal_of(user: User, slug: str | None = None, own: Sequence[Membership] 
         raise _nothing_named(user, own)
     if user.is_superuser and (tenant := _any_tenant(slug)):
         glass = next(
-            (each for each in break_glass.broken_by(user) if each.opened_for in (None, tenant.pk)), None
+            (each for each in break_glass.list_open(user) if each.opened_for in (None, tenant.pk)), None
         )
         if glass is not None:
             return replace(_principal(user, tenant, Role.ADMIN), break_glass_id=glass.pk)

@@ -41,7 +41,7 @@ def create_budget(tenant_id: UUID, fields: Mapping[str, Any]) -> Budget:
     with tenant_scope(tenant_id):
         budget = Budget(tenant_id=tenant_id, **fields)
         budget.period_start = start_of(budget.period, clock.today())
-        budget.spent = counted_by(budget, since=budget.period_start)
+        budget.spent = sum_ledger(budget, since=budget.period_start)
         budget.overshoot = max(Decimal(0), budget.spent - budget.cap)
         budget.recount_at = clock.now() + RECOUNT_AFTER
         budget.save(force_insert=True)
@@ -97,7 +97,7 @@ def recount(tenant_id: UUID, budget_id: UUID) -> Budget:
             tenant_id, budget_id
         )  # Looked at after this: transactions that count in it now wait for us.
         roll(budget)
-        budget.spent = counted_by(budget, since=budget.period_start)
+        budget.spent = sum_ledger(budget, since=budget.period_start)
         kept = Reservation.objects.for_tenant(tenant_id).filter(budget_id=budget_id)
         budget.reserved = kept.aggregate(total=Sum("amount"))["total"] or Decimal(0)
         budget.overshoot = max(budget.overshoot, budget.spent + budget.reserved - budget.cap)
@@ -111,7 +111,7 @@ def to_recount() -> QuerySet[Any]:
     return Budget.objects.filter(recount_at__lte=Now(), deleted_at=None)
 
 
-def waited_for() -> QuerySet[Any]:
+def list_awaited_budgets() -> QuerySet[Any]:
     """Budgets for which work waits that may go on: there is room for it, their period is over, or they were removed."""
     room = Q(cap__gte=F("spent") + F("reserved") + F("wanted"), cap__gt=F("spent") + F("reserved"))
     day, month = TruncDate(Now(), tzinfo=UTC), TruncMonth(Now(), tzinfo=UTC, output_field=DateField())
@@ -170,7 +170,7 @@ def figures_of(group: Mapping[str, Any]) -> dict[str, Any]:
     return {**shown, "cost_usd": Decimal(shown["cost_usd"]).normalize() + 0}
 
 
-def counted_by(budget: Budget, *, since: date) -> Decimal:
+def sum_ledger(budget: Budget, *, since: date) -> Decimal:
     """What the ledger holds for a budget from a day on, in its unit."""
     rows = ledger_entries(budget.tenant_id, first=since)
     scope = {name: getattr(budget, name) for name in ("agent_role", "deliverable_id", "activity_id")}

@@ -27,10 +27,10 @@ def current() -> dict[str, Any]:
     While tracing is on, it names the open span as well.
     """
     request_id = _request.get()
-    return ({REQUEST: request_id} if request_id else {}) | tracing.told()
+    return ({REQUEST: request_id} if request_id else {}) | tracing.current_context()
 
 
-def written() -> str | None:
+def dump_current() -> str | None:
     """`current` as JSON, for the parameter of a statement; None when it is empty."""
     told = current()
     return orjson.dumps(told).decode() if told else None

@@ -191,7 +191,7 @@ def tenants_in_order() -> list[UUID]:
         return list(Tenant.objects.order_by("pk").values_list("pk", flat=True))
 
 
-def departed_tenants() -> set[UUID]:
+def list_departed_tenants() -> set[UUID]:
     """Tenants that were off-boarded: whatever is found of them may go."""
     with system_scope():
         return set(DepartedTenant.objects.values_list("pk", flat=True))
@@ -213,7 +213,7 @@ PASS_INTERVAL = timedelta(hours=1)
 GOING_ON = timedelta(seconds=1)
 
 
-def due_passes() -> QuerySet[RetentionPass]:
+def list_due_passes() -> QuerySet[RetentionPass]:
     """Kinds whose next pass is due, for the background task."""
     return RetentionPass.objects.filter(due_at__lte=Now())
 

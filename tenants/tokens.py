@@ -19,7 +19,7 @@ from django.db import connections, transaction
 from django.db.models import Q
 
 from tenants import audit, caches, clock
-from tenants.audit import redacted
+from tenants.audit import redact
 from tenants.context import APP, set_tenant, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Membership, Role, Tenant
@@ -214,7 +214,7 @@ def mint(
             "scopes": token.scopes,
             "expires_at": until,
         }
-        audit.record_action(who, "token.created", about=(KIND, token.pk), detail=redacted("", made))
+        audit.record_action(who, "token.created", about=(KIND, token.pk), detail=redact("", made))
     return token, secret
 
 
@@ -230,7 +230,7 @@ def revoke_by_admin(who: Principal, token_id: UUID) -> ApiToken:
             who,
             "token.revoked",
             about=(KIND, token.pk),
-            detail=redacted("", {"name": token.name, "prefix": token.prefix}),
+            detail=redact("", {"name": token.name, "prefix": token.prefix}),
         )
     return token
 

@@ -98,7 +98,11 @@ class Turns(Generic[Item]):
                 return None
             now = self._clock()
             for name, line in self._lines.items():
-                if line.waiting and line.running < self._bound(name, line, now) and line.not_before <= now:
+                if (
+                    line.waiting
+                    and line.running < self._most_at_once(name, line, now)
+                    and line.not_before <= now
+                ):
                     break
             else:
                 return None
@@ -121,7 +125,7 @@ class Turns(Generic[Item]):
             # What the first request of a credential took is its tenant's, too.
             owner = self._line(turn.tenant or turn.line)
             self._note(turn.tenant or turn.line)
-            owner.computed, owner.counted_at = self._computed(owner, now) + computed, now
+            owner.computed, owner.counted_at = self._computing_time(owner, now) + computed, now
             much = owner.waiting and self._is_heavy(owner, now)
             if much and self._is_beside(turn.tenant or turn.line, BESIDE_SECONDS, now):
                 owner.not_before = now + min(computed * PAUSE, LONGEST_PAUSE)
@@ -156,15 +160,15 @@ class Turns(Generic[Item]):
     def _modest_one_runs(self, mine: _Line[Item]) -> bool:
         return any(line.running and not line.waiting and line is not mine for line in self._lines.values())
 
-    def _bound(self, name: str, line: _Line[Item], now: float) -> int:
+    def _most_at_once(self, name: str, line: _Line[Item], now: float) -> int:
         if not self._is_beside(name, ALONE_SECONDS, now):
             return self._most
         return 1 if self._is_heavy(line, now) else max(self._most // 2, 1)
 
     def _is_heavy(self, line: _Line[Item], now: float) -> bool:
-        return self._computed(line, now) > MUCH * MEMORY_SECONDS
+        return self._computing_time(line, now) > MUCH * MEMORY_SECONDS
 
-    def _computed(self, line: _Line[Item], now: float) -> float:
+    def _computing_time(self, line: _Line[Item], now: float) -> float:
         return line.computed * math.exp((line.counted_at - now) / MEMORY_SECONDS)
 
     def _is_beside(self, name: str, seconds: float, now: float) -> bool:
@@ -198,7 +202,7 @@ _here = threading.local()
 
 
 @contextmanager
-def taken(turns: Turns[Item], turn: Turn[Item]) -> Iterator[None]:
+def hold_turn(turns: Turns[Item], turn: Turn[Item]) -> Iterator[None]:
     """This thread answers the request of that turn."""
     _here.turns, _here.turn = turns, turn
     turn.began_computing = time.thread_time()

@@ -198,7 +198,7 @@ class Engine:
             raw = client().rpop(queue_of(role))
             if raw is not None:
                 message = json.loads(raw)
-                tracing.arrived(message["headers"].get("traceparent"))
+                tracing.note_arrival(message["headers"].get("traceparent"))
                 arguments: dict[str, str] = json.loads(base64.b64decode(message["body"]))[1]
                 return arguments
         return None

@@ -33,12 +33,12 @@ class RecordingLink:
     def saw_session(self, session_id: str) -> None:
         self.sessions.append(session_id)
 
-    def spent(self, usage: Usage) -> str | None:
+    def count_usage(self, usage: Usage) -> str | None:
         self.told.append(usage)
         over = self.over_budget_at is not None and usage.output_tokens >= self.over_budget_at
         return "The budget is used up." if over else None
 
-    def progressed(self, progress: Mapping[str, Any]) -> None:
+    def note_progress(self, progress: Mapping[str, Any]) -> None:
         pass
 
     def log(self, kind: str, text: str) -> None:

@@ -67,11 +67,11 @@ class Linked:
     def saw_session(self, session_id: str) -> None:
         self.sessions.append(session_id)
 
-    def spent(self, usage: Usage) -> str | None:
+    def count_usage(self, usage: Usage) -> str | None:
         self.usages.append(usage)
         return self.stop_spending(usage)
 
-    def progressed(self, progress: dict[str, Any]) -> None:
+    def note_progress(self, progress: dict[str, Any]) -> None:
         self.progress |= progress
 
     def log(self, kind: str, text: str) -> None:

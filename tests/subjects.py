@@ -306,15 +306,15 @@ class BatchSubject(ModelSubject):
         request = a_request(chosen, **({"priority": 20, "deadline": later} | changes))
         parked = run_agent(request, link=link)
         assert isinstance(parked, Parked)
-        door = batches.door_of(chosen, parked.provider)
+        door = batches.client_for(chosen, parked.provider)
         sent = door.create([(request.run_id.hex, parked.body)])
         assert door.look(sent.id).ended
         (answer,) = door.answers(sent.id, max_bytes=1_000_000)
         assert answer.message is not None
-        if (completed := batches.completed_from(answer.message, chosen.options)) is not None:
+        if (completed := batches.read_completed(answer.message, chosen.options)) is not None:
             return replace(completed, usage=replace(completed.usage or Usage(), in_batch=False))
         begun = batches.usage_of(answer.message)
-        link.spent(begun)
+        link.count_usage(begun)
         result = run_agent(replace(request, begun=answer.message, at_once=True), link=_After(link, begun))
         assert isinstance(result, Completed)
         return replace(result, usage=_sum(begun, result.usage or Usage()))
@@ -327,8 +327,8 @@ class _After:
     link: RunLink
     begun: Usage
 
-    def spent(self, usage: Usage) -> str | None:
-        return self.link.spent(_sum(self.begun, usage)) if usage.output_tokens else None
+    def count_usage(self, usage: Usage) -> str | None:
+        return self.link.count_usage(_sum(self.begun, usage)) if usage.output_tokens else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.link, name)

@@ -111,7 +111,7 @@ AGENT, PERSON = "agent:", "human:"
 def _assignees() -> list[tuple[str, Any]]:
     """Everybody who may be given work: the roles of the registry, and the people who are asked when nobody is named."""
     people = [(f"{PERSON}{role}", role) for role in (DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, "editor")]
-    agents = [(f"{AGENT}{role}", role) for role in sorted(configuration.known_roles())]
+    agents = [(f"{AGENT}{role}", role) for role in sorted(configuration.list_roles())]
     return [("People", people), ("Agents", agents)]
 
 

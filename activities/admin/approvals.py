@@ -94,12 +94,13 @@ class ApprovalList(ChangeList):
 
 @admin.register(Approval)
 class ApprovalAdmin(ActionsAdmin, RecordAdmin):
-    list_display = ("created_at", "title", "tenant", "type", "state", "linked", "requested_by")
+    list_display = ("created_at", "title", "tenant", "type", "state", "activity_count", "requested_by")
     list_filter = (TenantFilter, "type")
     list_disable_select_all = False
     search_fields = ("type", "requested_by", "tenant__slug")
     fields = (
-        "id", "item", "tenant", "type", "state", "asked", "options", "decision", "votes_so_far", "activities", "requested_by", "created_at",
+        "id", "item", "tenant", "type", "state", "addressee", "options", "decision", "votes_so_far", "activities",
+        "requested_by", "created_at",
     )  # fmt: skip
     row_actions = (APPROVE, REJECT, WITHDRAW)
 
@@ -116,7 +117,7 @@ class ApprovalAdmin(ActionsAdmin, RecordAdmin):
         return badge(status, columns.APPROVAL.get(status, ""))
 
     @display(description="Activities")
-    def linked(self, approval: Approval) -> int:
+    def activity_count(self, approval: Approval) -> int:
         return len(_of(approval).links)
 
     @display(description="Item in the inbox")
@@ -124,7 +125,7 @@ class ApprovalAdmin(ActionsAdmin, RecordAdmin):
         return link_to(Activity, approval.pk, _of(approval).item.name)
 
     @display(description="Asked of")
-    def asked(self, approval: Approval) -> str:
+    def addressee(self, approval: Approval) -> str:
         question = _of(approval)
         due = f", due {question.item.due_at:%Y-%m-%d %H:%M} UTC" if question.item.due_at else ""
         several = f", {question.rules.quorum} must agree" if question.rules.is_voted_on else ""

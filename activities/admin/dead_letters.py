@@ -96,9 +96,9 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
         "tenant",
         "agent_role",
         "reason",
-        "said",
+        "error_text",
         "situation",
-        "alike",
+        "similar_count",
     )
     list_filter = (TenantFilter, "state", "reason", RoleFilter)
     list_select_related = ("activity",)
@@ -107,7 +107,7 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
     stands_for = {"activity_link": "activity_id"}
     fields = (
         "id", "activity_link", "tenant", "agent_role", "reason", "situation", "error", "attempts", "stalls", "cost_usd", "run_link",
-        "escalation_link", "fingerprint", "alike", "created_at", "handled_at", "closed_at", "closed_by",
+        "escalation_link", "fingerprint", "similar_count", "created_at", "handled_at", "closed_at", "closed_by",
     )  # fmt: skip
     row_actions = (REPLAY, REPLAY_ALIKE, DISMISS)
 
@@ -134,11 +134,11 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
     situation = badge_of("state", columns.DEAD_LETTER, "State")
 
     @display(description="Error")
-    def said(self, letter: DeadLetter) -> str:
+    def error_text(self, letter: DeadLetter) -> str:
         return str(letter.error.get("message") or letter.error.get("code") or NOTHING)[:200]
 
     @display(description="Open and alike")
-    def alike(self, letter: DeadLetter) -> SafeString:
+    def similar_count(self, letter: DeadLetter) -> SafeString:
         """How many are open that failed alike; the link shows them together."""
         chosen = {"fingerprint__exact": letter.fingerprint, "tenant": letter.tenant.slug}
         url = f"{reverse('admin:activities_deadletter_changelist')}?{urlencode(chosen)}"

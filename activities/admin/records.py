@@ -213,12 +213,12 @@ class WorkerProcessAdmin(RecordAdmin):
 
 @admin.register(Condition)
 class ConditionAdmin(RecordAdmin):
-    list_display = ("kind", "since", "facts", "concerned")
+    list_display = ("kind", "since", "facts", "tenant_count")
     list_filter = ("kind",)
-    fields = ("kind", "since", "facts", "over", "concerned")
+    fields = ("kind", "since", "facts", "over", "tenant_count")
 
     @display(description="Tenants that were told")
-    def concerned(self, condition: Condition) -> int:
+    def tenant_count(self, condition: Condition) -> int:
         return len(condition.tenants)
 
 

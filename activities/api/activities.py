@@ -45,11 +45,11 @@ from activities.submission import NewActivity, Submitted, submit
 from agents.command_line import transcripts
 from agents.contracts import LINE_KINDS
 from tenants.api.documentation import operation, posting
-from tenants.api.filters import SEARCH_LENGTH, FlagFilter, StrictFilterSet, refuse_unknown, whole_number
+from tenants.api.filters import SEARCH_LENGTH, FlagFilter, StrictFilterSet, parse_whole_number, refuse_unknown
 from tenants.api.pagination import LIMIT, Cursor, CursorPagination
 from tenants.api.problems import FieldError, InvalidRequest
 from tenants.api.serializers import ResponseSerializer
-from tenants.api.views import TenantView, VersionedResource, described
+from tenants.api.views import TenantView, VersionedResource, describe_lists
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -143,7 +143,7 @@ SHOWN = PolymorphicProxySerializer(
 )
 
 
-@described(many="List activities, newest first", one="One activity")
+@describe_lists(many="List activities, newest first", one="One activity")
 class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
     """One piece of work for an agent or a person."""
 
@@ -182,8 +182,8 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
         way has, nothing is created: the answer is 200 with that activity and `deduplicated: true`."""
         if isinstance(request.data, list):
             return self._create_many(request.data)
-        (item,) = self._validated([request.data], single=True)
-        (submitted,) = self._submitted([item])
+        (item,) = self._validate([request.data], single=True)
+        (submitted,) = self._submit([item])
         shown = self.show(Activity.objects.for_tenant(self.tenant_id).get(pk=submitted.id))
         if not submitted.created:
             return Response({**shown, "deduplicated": True})
@@ -192,14 +192,14 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
     def _create_many(self, bodies: Sequence[Any]) -> Response:
         if not 0 < len(bodies) <= MOST_AT_ONCE:
             raise InvalidRequest([("", f"must have 1 to {MOST_AT_ONCE} elements")])
-        submitted = self._submitted(self._validated(bodies))
+        submitted = self._submit(self._validate(bodies))
         results = [
             {"id": one.id, "created": one.created, "deduplicated": not one.created, "link": link_of(one.id)}
             for one in submitted
         ]
         return Response({"results": results}, status=201 if any(one.created for one in submitted) else 200)
 
-    def _validated(self, bodies: Sequence[Any], *, single: bool = False) -> Sequence[NewActivity]:
+    def _validate(self, bodies: Sequence[Any], *, single: bool = False) -> Sequence[NewActivity]:
         body = NewActivitySerializer(
             data=bodies[0] if single else bodies, many=not single, context={"tenant_id": self.tenant_id}
         )
@@ -228,7 +228,7 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
         if errors:
             raise InvalidRequest(errors)
 
-    def _submitted(self, items: Sequence[NewActivity]) -> Sequence[Submitted]:
+    def _submit(self, items: Sequence[NewActivity]) -> Sequence[Submitted]:
         return submit(items, actor=self.principal.actor)
 
     def show(self, found: Any, *, many: bool = False) -> Any:
@@ -389,8 +389,8 @@ class RunLogLines(ActivityPart):
         more, or every second or two, until `ended` is true and there is nothing new."""
         refuse_unknown(request, self)
         errors: list[FieldError] = []
-        after = whole_number(request.query_params.get(AFTER), AFTER, errors)
-        limit = whole_number(request.query_params.get(LIMIT), LIMIT, errors, least=1)
+        after = parse_whole_number(request.query_params.get(AFTER), AFTER, errors)
+        limit = parse_whole_number(request.query_params.get(LIMIT), LIMIT, errors, least=1)
         if errors:
             raise InvalidRequest(errors)
         with tenant_scope(self.tenant_id):
@@ -426,7 +426,7 @@ class ActivityTimeline(ViewSetMixin, ActivityPart):
         deadline may lie ahead."""
         self.activity(activity_id)
         refuse_unknown(request, self)
-        return paged(selectors.timeline(self.tenant_id, activity_id), request)
+        return page_response(selectors.timeline(self.tenant_id, activity_id), request)
 
 
 class ActivityWhy(ActivityPart):
@@ -470,7 +470,7 @@ def _range(moments: Sequence[Moment], cursor: Cursor | None, limit: int) -> tupl
     return max(0, place - 1 - limit), max(0, place - 1)
 
 
-def paged(moments: Sequence[Moment], request: Request) -> Response:
+def page_response(moments: Sequence[Moment], request: Request) -> Response:
     """The page that the request asks for."""
     pages = MomentPagination()
     page = pages.paginate_queryset(moments, request)

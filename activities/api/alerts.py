@@ -36,7 +36,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import Resource, VersionedResource, described
+from tenants.api.views import Resource, VersionedResource, describe_lists
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
 
@@ -91,7 +91,7 @@ class AlertFilter(StrictFilterSet):
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
 
-@described(many="Alerts, newest first", one="One alert")
+@describe_lists(many="Alerts, newest first", one="One alert")
 class AlertViewSet(DigestEtag, Resource):
     queryset = Alert.objects
     serializer_class = AlertSerializer
@@ -203,7 +203,7 @@ class NotificationChannelFilter(StrictFilterSet):
     enabled = FlagFilter()
 
 
-@described(many="The channels", one="One channel")
+@describe_lists(many="The channels", one="One channel")
 class NotificationChannelViewSet(VersionedResource):
     queryset = NotificationChannel.objects
     serializer_class = NotificationChannelSerializer

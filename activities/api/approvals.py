@@ -26,7 +26,7 @@ from tenants.api.etags import Versioned
 from tenants.api.filters import StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import OPTIONAL, OneOf, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import ListResource, described
+from tenants.api.views import ListResource, describe_lists
 from tenants.models import Role
 
 # What is sent to ask for an approval and to decide one.
@@ -55,13 +55,13 @@ class ApprovalFilter(StrictFilterSet):
     status = django_filters.ChoiceFilter(
         method="with_status", choices=[(status, status) for status in STATUSES]
     )
-    human_role = django_filters.CharFilter(method="asked_of")
+    human_role = django_filters.CharFilter(method="filter_by_role")
     activity = django_filters.UUIDFilter(method="about", help_text="Only approvals about this activity.")
 
     def with_status(self, rows: Any, name: str, value: str) -> Any:
         return rows.filter(Exists(_item(status__in=STATUSES[value])))
 
-    def asked_of(self, rows: Any, name: str, value: str) -> Any:
+    def filter_by_role(self, rows: Any, name: str, value: str) -> Any:
         return rows.filter(Exists(_item(human_role=value)))
 
     def about(self, rows: Any, name: str, value: UUID) -> Any:
@@ -165,7 +165,7 @@ class SettledApprovalSerializer(ApprovalItemSerializer):
         return [linked.activity for linked in question.links if linked.state == "skipped"]
 
 
-@described(many="Approvals, newest first")
+@describe_lists(many="Approvals, newest first")
 class ApprovalViewSet(Versioned, ListResource):
     """The same items are decided in the inbox, and at `/activities/{id}/approve/` and `/reject/`."""
 
@@ -219,7 +219,7 @@ class ApprovalViewSet(Versioned, ListResource):
         outcome is certain. A second, contrary or late decision is a 409 that names
         who decided what and when."""
         body = read(VerdictSerializer, request.data)
-        self._unchanged(pk)
+        self._lock_unchanged(pk)
         decide(self.tenant_id, pk, DECISIONS[body["decision"]], by=self.principal, body=body)
         return Response(SettledApprovalSerializer(self._question(pk)).data)
 
@@ -228,7 +228,7 @@ class ApprovalViewSet(Versioned, ListResource):
     def withdraw(self, request: Request, pk: UUID) -> Response:
         """For whoever asked, and for operators. What waits for it wakes and learns that nobody will decide."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
-        self._unchanged(pk)
+        self._lock_unchanged(pk)
         act_or_name_first(
             self.tenant_id,
             lambda: approvals.withdraw(self.tenant_id, pk, by=voter_of(self.principal), reason=reason),
@@ -241,7 +241,7 @@ class ApprovalViewSet(Versioned, ListResource):
             raise NotFound("approval", pk)
         return found[0]
 
-    def _unchanged(self, pk: UUID) -> None:
+    def _lock_unchanged(self, pk: UUID) -> None:
         """Lock it with all that its end may move, and hold `If-Match` against what it is then."""
         approvals.lock_concerned_by(self.tenant_id, [pk])
         self.check_if_match(self._question(pk).version)

@@ -39,7 +39,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import Resource, TenantView, TenantViewSet, described
+from tenants.api.views import Resource, TenantView, TenantViewSet, describe_lists
 from tenants.models import Role
 
 # What is sent to do one thing to many activities, and how the job is shown.
@@ -282,7 +282,7 @@ class BulkOfActivities(TenantView):
         activity at most once, and what is no longer in a state for it is skipped."""
         body = read(BulkSerializer, request.data)
         chosen = body["filter"]
-        found = self._found(chosen)
+        found = self._find(chosen)
         if body.get("dry_run"):
             return Response(self._preview(found))
         job = bulk_jobs.start(
@@ -296,7 +296,7 @@ class BulkOfActivities(TenantView):
         )
         return Response(BulkJobSerializer(job).data, status=202, headers={"Location": f"{JOBS}{job.pk}/"})
 
-    def _found(self, chosen: dict[str, Any]) -> QuerySet[Activity]:
+    def _find(self, chosen: dict[str, Any]) -> QuerySet[Activity]:
         """As the list finds them, by the same filters. A gate ends with what waits behind it, so it is never among them."""
         data = QueryDict(mutable=True)
         data.update(as_query(chosen))
@@ -320,7 +320,7 @@ class BulkOfActivities(TenantView):
         return {"dry_run": True, "count": found.count(), "sample": sample}
 
 
-@described(many="Bulk jobs, newest first", one="One bulk job with its progress")
+@describe_lists(many="Bulk jobs, newest first", one="One bulk job with its progress")
 class BulkJobViewSet(DigestEtag, Resource):
     queryset = BulkJob.objects
     serializer_class = BulkJobSerializer

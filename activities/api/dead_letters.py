@@ -37,7 +37,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
-from tenants.api.views import Resource, TenantView, described
+from tenants.api.views import Resource, TenantView, describe_lists
 from tenants.models import Role
 
 # What is sent to replay or to dismiss dead letters.
@@ -196,7 +196,7 @@ class ReplayedSerializer(DismissedSerializer):
     seconds = serializers.FloatField(help_text="Until the last of them starts.")
 
 
-@described(many="Work that failed for good, newest first", one="One dead letter")
+@describe_lists(many="Work that failed for good, newest first", one="One dead letter")
 class DeadLetterViewSet(DigestEtag, Resource):
     queryset = DeadLetter.objects
     serializer_class = DeadLetterSerializer
@@ -219,7 +219,7 @@ class DeadLetterViewSet(DigestEtag, Resource):
         body = read(ReplaySerializer, request.data)
         dry_run = body.get("dry_run", False)
         done = dead_letters.replay(
-            self.tenant_id, self._chosen(body), actor=self.principal.actor, per_second=body.get("per_second"), dry_run=dry_run
+            self.tenant_id, self._select(body), actor=self.principal.actor, per_second=body.get("per_second"), dry_run=dry_run
         )  # fmt: skip
         return Response({**asdict(done), "dry_run": dry_run})
 
@@ -230,7 +230,7 @@ class DeadLetterViewSet(DigestEtag, Resource):
         body = read(DismissalSerializer, request.data)
         dry_run = body.get("dry_run", False)
         done = dead_letters.dismiss(
-            self.tenant_id, self._chosen(body), actor=self.principal.actor, reason=body["reason"], dry_run=dry_run
+            self.tenant_id, self._select(body), actor=self.principal.actor, reason=body["reason"], dry_run=dry_run
         )  # fmt: skip
         return Response({**asdict(done), "dry_run": dry_run})
 
@@ -244,17 +244,17 @@ class DeadLetterViewSet(DigestEtag, Resource):
         self.refuse_changed(DeadLetterSerializer(self.get_object()).data)
         chosen = DeadLetter.objects.for_tenant(self.tenant_id).filter(pk=pk)
         if not dead_letters.replay(self.tenant_id, chosen, actor=self.principal.actor).count:
-            raise _dealt_with(self.get_object())
+            raise _already_closed(self.get_object())
         return Response(DeadLetterSerializer(self.get_object()).data)
 
-    def _chosen(self, body: Mapping[str, Any]) -> QuerySet[DeadLetter]:
+    def _select(self, body: Mapping[str, Any]) -> QuerySet[DeadLetter]:
         rows: QuerySet[DeadLetter] = DeadLetter.objects.for_tenant(self.tenant_id)
         if "ids" in body:
             return rows.filter(pk__in=body["ids"])
         return rows.filter(**conditions_of(body["filter"]))
 
 
-def _dealt_with(letter: DeadLetter) -> TransitionRefused:
+def _already_closed(letter: DeadLetter) -> TransitionRefused:
     who = f" by {letter.closed_by}" if letter.closed_by else ""
     now = letter.activity.status if letter.activity else "not failed any more"
     said = f"This failure is {letter.state}{who}; what failed is {now}."

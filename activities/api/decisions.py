@@ -164,7 +164,7 @@ class DecisionActions:
     get_object: Callable[[], Activity]
     show: Callable[..., Any]
 
-    def _unchanged(self, pk: UUID) -> UUID:
+    def _lock_unchanged(self, pk: UUID) -> UUID:
         """The id, after `If-Match` was found true of the activity, which is locked from then on."""
         if "If-Match" in self.request.headers:
             lock_all(self.tenant_id, {pk})
@@ -173,7 +173,7 @@ class DecisionActions:
 
     def _decide(self, decision: str, pk: UUID, kind: type[StrictSerializer]) -> Response:
         body = read(kind, self.request.data)
-        decided = decide(self.tenant_id, self._unchanged(pk), decision, by=self.principal, body=body)
+        decided = decide(self.tenant_id, self._lock_unchanged(pk), decision, by=self.principal, body=body)
         return Response(self.show(decided))
 
     @command("Approve what waits behind a gate", ApprovalSerializer, ActivitySerializer)
@@ -194,14 +194,16 @@ class DecisionActions:
     def start(self, request: Request, pk: UUID) -> Response:
         read(EmptySerializer, request.data)
         return Response(
-            self.show(human_work.take_up(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
+            self.show(
+                human_work.take_up(self.tenant_id, self._lock_unchanged(pk), actor=self.principal.actor)
+            )
         )
 
     @command("Complete a person's task", CompletionSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def complete(self, request: Request, pk: UUID) -> Response:
         body = read(CompletionSerializer, request.data)
-        self._unchanged(pk)
+        self._lock_unchanged(pk)
         self.get_object()  # An output is kept before the move, so whose it is must be certain before.
         completed = act_or_name_first(
             self.tenant_id,
@@ -220,7 +222,7 @@ class DecisionActions:
     def resolve(self, request: Request, pk: UUID) -> Response:
         """Takes the resolution's id, or that of the blocked activity, which wakes with the note."""
         note = read(ResolutionSerializer, request.data)["note"]
-        self._unchanged(pk)
+        self._lock_unchanged(pk)
         resolved = act_or_name_first(
             self.tenant_id,
             lambda: suspension.resolve_blocker(self.tenant_id, pk, actor=self.principal.actor, note=note),
@@ -232,7 +234,7 @@ class DecisionActions:
     def review(self, request: Request, pk: UUID) -> Response:
         """Takes the review's id, or that of the activity whose agent asked. Either answer wakes it, with the feedback."""
         body = read(ReviewSerializer, request.data)
-        item = suspension.open_review_of(self.tenant_id, self._unchanged(pk))
+        item = suspension.open_review_of(self.tenant_id, self._lock_unchanged(pk))
         answered = decide(
             self.tenant_id, item, "approve" if body["approved"] else "reject", by=self.principal,
             body={"notes": body.get("feedback", ""), "chosen_option": body.get("chosen_option")},

@@ -16,12 +16,12 @@ from tenants.api import event_stream
 from tenants.api.bodies import JSONRenderer
 from tenants.api.documentation import operation
 from tenants.api.event_stream import EventStreamRenderer
-from tenants.api.filters import LARGEST, refuse_unknown, whole_number
+from tenants.api.filters import LARGEST, parse_whole_number, refuse_unknown
 from tenants.api.pagination import LIMIT
 from tenants.api.problems import FieldError, InvalidRequest
 from tenants.api.views import TenantView
 from tenants.events import log
-from tenants.events.log import EventFilter, shown
+from tenants.events.log import EventFilter, render_event
 from tenants.events.stream import Subscriber
 from tenants.models.events import ANNOUNCED, KINDS
 
@@ -122,7 +122,7 @@ class Events(TenantView):
             {
                 "next": str(following) if page.more else None,
                 "previous": None,
-                "results": [shown(event) for event in page.events],
+                "results": [render_event(event) for event in page.events],
                 "cursor": page.cursor,
             }
         )
@@ -144,10 +144,10 @@ class Events(TenantView):
             name: _id(request.query_params.get(name), name, errors) for name in ("activity", "pipeline_run")
         }
         given = request.query_params.get(AFTER)
-        after = whole_number(given, AFTER, errors)
+        after = parse_whole_number(given, AFTER, errors)
         if given is None:
-            after = whole_number(request.headers.get(LAST_SEEN) or None, LAST_SEEN, errors)
-        limit = whole_number(request.query_params.get(LIMIT), LIMIT, errors, least=1)
+            after = parse_whole_number(request.headers.get(LAST_SEEN) or None, LAST_SEEN, errors)
+        limit = parse_whole_number(request.query_params.get(LIMIT), LIMIT, errors, least=1)
         if errors:
             raise InvalidRequest(errors)
         return EventFilter(frozenset(kinds), **ids), after, min(limit or USUAL_EVENTS, MOST_EVENTS)

@@ -95,7 +95,7 @@ class NewItemSerializer(StrictSerializer):
         if attrs["kind"] == ItemKind.TASK_NOTIFICATION and attrs.get("is_coalescable"):
             errors["is_coalescable"] = ["cannot be true for a task_notification: each is told by itself"]
         role = attrs.get("agent_role")
-        if role and role not in configuration.known_roles():
+        if role and role not in configuration.list_roles():
             errors["agent_role"] = [f"{role!r} is no role of the registry; GET /api/v1/agents/ lists them"]
         if errors:
             raise serializers.ValidationError(errors)
@@ -287,7 +287,7 @@ def _show_mailbox(mailbox: Mailbox, figures: dict[str, Any], now: datetime) -> d
     counts = {name: figures[name] for name in ("pending", "claimed", "failed")}
     return {
         "id": mailbox.pk, "key": mailbox.key, "agent_role": mailbox.agent_role, **counts,
-        "oldest_wait_seconds": producer.waited(figures["oldest_pending_at"], now), "created_at": mailbox.created_at,
+        "oldest_wait_seconds": producer.seconds_since(figures["oldest_pending_at"], now), "created_at": mailbox.created_at,
     }  # fmt: skip
 
 
@@ -365,7 +365,7 @@ class ItemPart(DigestEtag, MailboxPart):
             raise NotFound(f"item in the mailbox {key}", item_id)
         return found
 
-    def changed(self, key: str, item_id: UUID, verb: str, change: Callable[..., bool]) -> Response:
+    def change(self, key: str, item_id: UUID, verb: str, change: Callable[..., bool]) -> Response:
         """What became of it. Raises `ItemRefused` when it stands otherwise than the change needs."""
         before = self.item(key, item_id)
         self.refuse_changed(ItemSerializer(before).data)
@@ -388,7 +388,7 @@ class ItemRetry(ItemPart):
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
         """With all its attempts; its dead letter is closed."""
         read(EmptySerializer, request.data)
-        return self.changed(key, item_id, "retry", dead_letters.retry_item)
+        return self.change(key, item_id, "retry", dead_letters.retry_item)
 
 
 class ItemCancel(ItemPart):
@@ -396,7 +396,7 @@ class ItemCancel(ItemPart):
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
         """Nobody takes it any more; its dead letter is closed."""
         read(EmptySerializer, request.data)
-        return self.changed(key, item_id, "cancel", dead_letters.cancel_item)
+        return self.change(key, item_id, "cancel", dead_letters.cancel_item)
 
 
 class MailboxTake(MailboxPart):

@@ -82,14 +82,14 @@ class OperationActions:
     tenant_id: UUID
     principal: Any
     show: Callable[..., Any]
-    _unchanged: Callable[[UUID], UUID]
+    _lock_unchanged: Callable[[UUID], UUID]
 
     @command("Cancel an activity", ReasonSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: UUID) -> Response:
         """What waits never starts. An agent at work is told to stop at its next heartbeat, and its result is refused."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
-        self._refuse_gate(self._unchanged(pk))
+        self._refuse_gate(self._lock_unchanged(pk))
         return Response(
             self.show(cancellation.cancel(self.tenant_id, pk, actor=self.principal.actor, reason=reason))
         )
@@ -100,7 +100,9 @@ class OperationActions:
         """For the reason that it ran for last, with all its attempts. Its pipeline run goes on."""
         read(EmptySerializer, request.data)
         return Response(
-            self.show(cancellation.retry(self.tenant_id, self._unchanged(pk), actor=self.principal.actor))
+            self.show(
+                cancellation.retry(self.tenant_id, self._lock_unchanged(pk), actor=self.principal.actor)
+            )
         )
 
     @command("Hand an activity to somebody else", ReassignmentSerializer, ActivitySerializer, status=201)
@@ -109,7 +111,7 @@ class OperationActions:
         """Its heir is a new activity with the same input and place, which is the answer; whoever waits gets the successor's result."""
         body = read(ReassignmentSerializer, request.data)
         heir = reassignment.reassign(
-            self.tenant_id, self._unchanged(pk), actor=self.principal.actor, reason=body["reason"],
+            self.tenant_id, self._lock_unchanged(pk), actor=self.principal.actor, reason=body["reason"],
             agent_role=body.get("agent_role"), human_role=body.get("human_role"),
         )  # fmt: skip
         return Response(self.show(heir), status=201, headers={"Location": link_of(heir.pk)})
@@ -124,7 +126,7 @@ class OperationActions:
         """Its priority and its dates, while it waits; in force at once. 409 when it runs or is over."""
         wanted = read(ReschedulingSerializer, request.data)
         changed = rescheduling.reschedule(
-            self.tenant_id, self._unchanged(pk), wanted, actor=self.principal.actor
+            self.tenant_id, self._lock_unchanged(pk), wanted, actor=self.principal.actor
         )
         return Response(self.show(changed))
 

@@ -40,7 +40,7 @@ from agents.exceptions import (
     RoleNotFound,
 )
 from agents.payload import job_of
-from agents.response_parser import InvalidAnswer, completed_from, session_id_from, usage_from
+from agents.response_parser import InvalidAnswer, read_completed, session_id_from, usage_from
 from tenants import request_context, tracing, turns
 from tenants.api.documentation import operation, posting
 from tenants.api.idempotency import HEADER, key_of
@@ -58,7 +58,7 @@ from tenants.api.serializers import (
     read,
 )
 from tenants.api.views import Handler, TenantView, retry_conflicts
-from tenants.authentication import refuse_secret_in_address, refused
+from tenants.authentication import refuse_secret, refuse_secret_in_address
 from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ _HEADERS = (
 )
 
 
-def verified(request: Request, token: RunToken, body: bytes) -> bool:
+def verify_signature(request: Request, token: RunToken, body: bytes) -> bool:
     """Whether a signed report has come before. Raises `AuthenticationFailed` for one that must be signed and is not, or is so wrongly."""
     if not token.signed_as and not any(name in request.headers for name in _HEADERS):
         return False
@@ -156,7 +156,7 @@ class RunTokenAuthentication(BaseAuthentication):
         if token is None:
             logger.warning("Run token refused", extra={"action": "run_token_refused"})
             # Tokens of runs all begin alike, so each is counted by itself.
-            raise refused(
+            raise refuse_secret(
                 request,
                 text.strip(),
                 "This is not the token of a run.",
@@ -318,9 +318,9 @@ class RunView(TenantView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         turns.belongs_to(self.caller.token.tenant_id)
-        self.repeated = verified(request, self.caller.token, self.raw_body)
+        self.repeated = verify_signature(request, self.caller.token, self.raw_body)
 
-    def _handled(self, handler: Handler) -> Any:
+    def _handle(self, handler: Handler) -> Any:
         token = self.caller.token
         ids = {"tenant": str(token.tenant_id), "activity": str(token.activity_id), "run": str(token.run_id)}
         tracing.link(token.provenance)
@@ -360,7 +360,7 @@ class RunHeartbeat(RunView):
             raise InvalidRequest(errors)
         if self.repeated:
             # Somebody else may have sent it: it is no sign of life, and its figures are older than what is known.
-            reason = reports.unwanted(self.caller.token)
+            reason = reports.stop_reason(self.caller.token)
             return Response({"stop": reason is not None, "reason": reason})
         reason = reports.beat(
             self.caller.token, progress=body.get("progress"), usage=usage, session_id=session_id
@@ -412,7 +412,7 @@ class RunComplete(RunView):
     def post(self, request: Request, run_id: UUID) -> Response:
         """A repetition of the accepted result is answered with `duplicate: true`; any other result then is refused."""
         try:
-            result = completed_from(request.data)
+            result = read_completed(request.data)
         except InvalidAnswer as error:
             raise InvalidRequest(error.errors) from error
         if len(result.output.content_type) > LONGEST_CONTENT_TYPE:

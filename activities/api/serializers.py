@@ -35,7 +35,7 @@ _ACTIONS = {
 }
 
 
-def allowed_actions(activity: Activity) -> list[str]:
+def list_allowed_actions(activity: Activity) -> list[str]:
     """What may be asked for right now, as the last part of the address to post to."""
     kind, refused = activity.link_kind, set()
     if activity.assignee_type == "human":
@@ -151,7 +151,7 @@ class ActivitySerializer(ResponseSerializer):
         return {"code": found.code, "detail": found.detail, "holder": found.holder}
 
     def get_allowed_actions(self, activity: Activity) -> list[str]:
-        return allowed_actions(activity)
+        return list_allowed_actions(activity)
 
     def get_link(self, activity: Activity) -> str:
         return link_of(activity.pk)

@@ -38,7 +38,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import ListResource, TenantView, described
+from tenants.api.views import ListResource, TenantView, describe_lists
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -83,7 +83,7 @@ class NewSubagentSerializer(StrictSerializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         errors: dict[str, list[str]] = {}
         role = attrs["subagent_type"]
-        if role not in configuration.known_roles():
+        if role not in configuration.list_roles():
             errors["subagent_type"] = [f"{role!r} is no role of the registry; GET /api/v1/agents/ lists them"]
         if "existing_agent_id" in attrs and "existing_conversation_id" in attrs:
             errors["existing_conversation_id"] = ["cannot be given together with existing_agent_id"]
@@ -138,7 +138,7 @@ class SubagentFilter(StrictFilterSet):
     parent_mailbox = django_filters.CharFilter()
 
 
-@described(many="Subagents, newest first")
+@describe_lists(many="Subagents, newest first")
 class SubagentViewSet(DigestEtag, ListResource):
     queryset = Subagent.objects
     serializer_class = SubagentSerializer
@@ -157,7 +157,7 @@ class SubagentViewSet(DigestEtag, ListResource):
 
     @operation("One subagent", answer=SubagentSerializer, refusals=(404,))
     def retrieve(self, request: Request, pk: UUID) -> Response:
-        return self._shown(pk)
+        return self._render(pk)
 
     @posting(
         "Start a subagent", NewSubagentSerializer, answers={201: SubagentSerializer, 200: SubagentSerializer}
@@ -166,7 +166,7 @@ class SubagentViewSet(DigestEtag, ListResource):
         """Asked for again by the same `tool_call_id` of the same parent: 200 with the one that there is."""
         new = NewSubagent(**read(NewSubagentSerializer, request.data))
         started = subagents.start(self.tenant_id, new, actor=self.principal.actor)
-        return self._shown(started.subagent.pk, status=201 if started.created else 200)
+        return self._render(started.subagent.pk, status=201 if started.created else 200)
 
     @command("Cancel a subagent", ReasonSerializer, SubagentSerializer)
     @action(detail=True, methods=["post"])
@@ -175,9 +175,9 @@ class SubagentViewSet(DigestEtag, ListResource):
         reason = read(ReasonSerializer, request.data).get("reason", "")
         self.refuse_changed(SubagentSerializer(subagents.one(self.tenant_id, pk)).data)
         subagents.cancel(self.tenant_id, pk, actor=self.principal.actor, reason=reason)
-        return self._shown(pk)
+        return self._render(pk)
 
-    def _shown(self, pk: UUID, status: int = 200) -> Response:
+    def _render(self, pk: UUID, status: int = 200) -> Response:
         found = subagents.one(self.tenant_id, pk)
         headers = {"Location": f"/api/v1/subagents/{pk}/"} if status == 201 else {}
         return Response(SubagentSerializer(found).data, status=status, headers=headers)

@@ -59,7 +59,7 @@ class FilesField(serializers.ListField):
             try:
                 if not isinstance(path, str):
                     raise ValueError("must be text")
-                found.add(file_scopes.normalised(path))
+                found.add(file_scopes.normalise_path(path))
             except ValueError as error:
                 errors[index] = [str(error)]
         if errors:
@@ -149,7 +149,7 @@ def new_activity(
         deliverable_id=attrs.get("deliverable"),
         mailbox_id=mailbox_id,
         input=attrs.get("input") or None,
-        decision_rules=rules_of(attrs, asked_by=asked_by).stored() if asks else None,
+        decision_rules=rules_of(attrs, asked_by=asked_by).as_json() if asks else None,
     )
 
 
@@ -159,7 +159,7 @@ def _errors_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
         return {"human_role": ["cannot be given together with agent_role: one of them does the work"]}
     if not agent and not human:
         return {"agent_role": ["is required, unless human_role is given"]}
-    if agent and agent not in configuration.known_roles():
+    if agent and agent not in configuration.list_roles():
         return {"agent_role": [f"{agent!r} is no role of the registry; GET /api/v1/agents/ lists them"]}
     if human and attrs.get("requires_approval"):
         return {"requires_approval": ["is for an agent's work"]}

@@ -58,11 +58,11 @@ def perform(run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str 
     `arguments` are validated. Raises `RunSuperseded`, `QuotaExceeded`, `ToolRefused`, `KeyReused`.
     """
     with tenant_scope(run.tenant_id):
-        if (answer := answered_before(run, tool, arguments, key=key)) is not None:
+        if (answer := find_earlier_answer(run, tool, arguments, key=key)) is not None:
             return answer
         concrete = _with_work_of_scope(run, arguments) if arguments.get("scope") else arguments
         activity_tree.lock(run.tenant_id, _find_moved(run, tool, concrete))
-        if (answer := answered_before(run, tool, arguments, key=key)) is not None:
+        if (answer := find_earlier_answer(run, tool, arguments, key=key)) is not None:
             return answer  # The same call came twice at once; the lock showed us the first.
         asking = suspension.live(run)
         _refuse_too_many(run)
@@ -76,7 +76,7 @@ def perform(run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str 
     return Answer(body)
 
 
-def answered_before(
+def find_earlier_answer(
     run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str = ""
 ) -> Answer | None:
     """The answer to a call of this run that has come before. Raises `KeyReused`. In the caller's `tenant_scope`."""
@@ -193,7 +193,7 @@ _SCOPES = {
 _NOT_GRANTED = "Nobody has granted your role to hold it."
 
 
-def _granted(asking: Activity) -> Mapping[str, Any]:
+def _read_grants(asking: Activity) -> Mapping[str, Any]:
     """What people let the role hold beside its own work; nothing unless they have said so."""
     rows = AgentConfig.objects.for_tenant(asking.tenant_id).filter(agent_id=asking.agent_role)
     found: Mapping[str, Any] = rows.values_list("may_hold", flat=True).first() or {}
@@ -215,7 +215,7 @@ def _with_work_of_scope(run: RunToken, arguments: Mapping[str, Any]) -> dict[str
     """The arguments with what the scope comes to at this moment: work that has not ended and that the role may hold, oldest first."""
     asking = Activity.objects.for_tenant(run.tenant_id).get(pk=run.activity_id)
     rows = Activity.objects.for_tenant(run.tenant_id).filter(
-        _within(arguments["scope"]), _within(_granted(asking)), in_status(*LIVE)
+        _within(arguments["scope"]), _within(_read_grants(asking)), in_status(*LIVE)
     )
     most = settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL
     found = (
@@ -226,7 +226,7 @@ def _with_work_of_scope(run: RunToken, arguments: Mapping[str, Any]) -> dict[str
 
 def _not_granted(asking: Activity, scope: Mapping[str, Any]) -> list[dict[str, str]]:
     """The members of a scope that the role may not hold as a whole, whether they exist or not."""
-    granted = _granted(asking) if scope else {}
+    granted = _read_grants(asking) if scope else {}
     if granted.get("everything") is True:
         return []
     return [
@@ -240,7 +240,7 @@ def _not_granted(asking: Activity, scope: Mapping[str, Any]) -> list[dict[str, s
 def _askable(asking: Activity, wanted: Sequence[UUID]) -> dict[UUID, bool]:
     """Of what an agent names, what its question may be about; true for what is part of its own work. The others may exist or not."""
     own = activity_tree.own_work(asking.tenant_id, asking, wanted)
-    if (others := [one for one in wanted if one not in own]) and (granted := _granted(asking)):
+    if (others := [one for one in wanted if one not in own]) and (granted := _read_grants(asking)):
         rows = Activity.objects.for_tenant(asking.tenant_id).filter(_within(granted), pk__in=others)
         own |= dict.fromkeys(rows.values_list("pk", flat=True), False)
     return own
@@ -373,7 +373,7 @@ def _call_once(run: RunToken, tool: str, body: Any, key: str) -> Answer:
     refuse_hammering(run.run_id)
     arguments = arguments_of(tool, body)
     with tenant_scope(run.tenant_id):
-        answer = answered_before(run, tool, arguments, key=key)
+        answer = find_earlier_answer(run, tool, arguments, key=key)
     if answer is not None:
         return answer
     _refuse_unknown(run, arguments)

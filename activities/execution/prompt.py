@@ -76,7 +76,7 @@ class _Blocks:
         self.count += 1
         if len(text) > LONGEST_BLOCK:
             text = f"{text[:LONGEST_BLOCK]}\n[{len(text) - LONGEST_BLOCK} further characters left out]"
-        return prompt_blocks.wrapped(title, text, self.marker)
+        return prompt_blocks.wrap_block(title, text, self.marker)
 
 
 def as_json(value: Any) -> str:

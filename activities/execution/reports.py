@@ -118,7 +118,7 @@ def _beaten(token: RunToken, progress: Any, usage: Usage | None) -> Counted:
     return Counted(live=bool(_runs_of(token).filter(status=RunStatus.RUNNING).update(**changes)))
 
 
-def spent(token: RunToken, usage: Usage) -> str | None:
+def count_usage(token: RunToken, usage: Usage) -> str | None:
     """Note what a run in a worker has consumed so far; None, or why its agent shall stop."""
     with tenant_scope(token.tenant_id):
         counted = budgets.count_usage(token, usage)
@@ -137,7 +137,7 @@ def _stop_reason(token: RunToken, refusal: OutOfBudget | None) -> str | None:
     return str(refusal)
 
 
-def progressed(token: RunToken, progress: Mapping[str, Any]) -> None:
+def note_progress(token: RunToken, progress: Mapping[str, Any]) -> None:
     """Note how a run in a worker goes on, beside what was noted before. One that is over may still say what it has used."""
     with tenant_scope(token.tenant_id):
         run = _runs_of(token).select_for_update().only("id", "progress").first()
@@ -146,7 +146,7 @@ def progressed(token: RunToken, progress: Mapping[str, Any]) -> None:
             _runs_of(token).update(progress={**before, **progress})
 
 
-def unwanted(token: RunToken) -> str | None:
+def stop_reason(token: RunToken) -> str | None:
     """Why nobody wants the result of a run any more, or None. One that was put aside may still end its call in its own time."""
     with tenant_scope(token.tenant_id):
         run = _runs_of(token).first()
@@ -170,7 +170,7 @@ def complete(token: RunToken, result: Completed, *, actor: str) -> Receipt:
         with tenant_scope(token.tenant_id):
             activity = activity_tree.lock_with_parent(token.tenant_id, token.activity_id)
             needs_approval = activity is not None and activity.requires_approval
-            results.completed(token, result, needs_approval=needs_approval, actor=actor)
+            results.record_completed(token, result, needs_approval=needs_approval, actor=actor)
     except RunSuperseded as error:
         if results.note_late(token, result):
             return Receipt.PUT_ASIDE
@@ -187,7 +187,7 @@ def complete(token: RunToken, result: Completed, *, actor: str) -> Receipt:
 def fail(token: RunToken, fault: AgentError, *, actor: str) -> Receipt:
     """Record the failure. Raises `RunOver`."""
     try:
-        results.failed(token, fault, actor=actor)
+        results.record_failed(token, fault, actor=actor)
     except RunSuperseded as error:
         with tenant_scope(token.tenant_id):
             run = _runs_of(token).first()

@@ -58,7 +58,7 @@ def knowledge_of(tenant_id: UUID, agent_role: str, role: RoleSettings) -> Knowle
     """What the agent may know beside its task, in the caller's `tenant_scope`."""
     if not role.has_skills:
         return skills.NOTHING
-    return skills.known_to(tenant_id, agent_role, with_texts=is_local(role.adapter))
+    return skills.read_knowledge(tenant_id, agent_role, with_texts=is_local(role.adapter))
 
 
 def role_for(role: RoleSettings, options: Mapping[str, Any] | None) -> RoleSettings:
@@ -105,7 +105,7 @@ def fetch(activity: Any, wakes: Iterable[Mapping[str, Any]]) -> Material:
 def build(activity: Any, attempt: Attempt, material: Material) -> AgentRequest:
     """The request, with a token of its own. `activity` is a model or a claimed row."""
     token, wakes = attempt.token, attempt.wakes
-    known = attempt.knowledge.told(
+    known = attempt.knowledge.as_skills(
         f"{run_tokens.address_of(token.run_id)}skills/", as_files=is_local(attempt.role.adapter)
     )
     # A model is told these in its system text, the same for all runs of the role; twice would cost twice.

@@ -63,7 +63,7 @@ HOLD_MOST_SECONDS = 60.0
 EARLY_TICKS = 2
 
 
-def completed(
+def record_completed(
     run: RunToken,
     result: Completed,
     *,
@@ -96,10 +96,10 @@ class Answer(NamedTuple):
     context: Callable[[], AbstractContextManager[None]]
 
 
-def completed_together(
+def record_completed_together(
     answers: Sequence[Answer], *, actor: str = "worker", is_patient: bool = True
 ) -> set[UUID]:
-    """As `completed` for several runs of one tenant in one transaction; returns those whose output was accepted.
+    """As `record_completed` for several runs of one tenant in one transaction; returns those whose output was accepted.
 
     For work that needs no approval and for whose end nobody waits. `is_patient`: as in `tenant_scope`.
     """
@@ -127,16 +127,16 @@ def _result_of(run: RunToken, result: Completed) -> transitions.Result:
 def _follow(run: RunToken, result: Completed, moved: transitions.Moved) -> None:
     """What goes with an accepted result."""
     transitions.announce(moved)
-    sessions.used(run, moved, result.session_id)
+    sessions.note_used(run, moved, result.session_id)
     _give_back(moved)
     if moved.status == "awaiting_approval":
         approvals.open_gate(moved)
     elif moved.again:
         outbox.run_again(moved)
-    budgets.ended(run, moved, result.usage)
+    budgets.settle_ended_run(run, moved, result.usage)
 
 
-def failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transitions.Moved:
+def record_failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transitions.Moved:
     """Try again later when that may help and attempts are left; otherwise the activity has failed."""
     with tenant_scope(run.tenant_id):
         activity = suspension.live(run, with_parent=True)
@@ -149,9 +149,9 @@ def failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transi
             delay = policy.delay(activity.attempts)
             if error.retry_after is not None:
                 delay = max(delay, timedelta(seconds=error.retry_after))
-            return _again(run, error, delay, actor)
+            return _retry(run, error, delay, actor)
         reason = BurialReason.EXHAUSTED if error.retryable else BurialReason.PERMANENT
-        return _failed_for_good(run, as_dict(error), reason, actor)
+        return _fail_for_good(run, as_dict(error), reason, actor)
 
 
 def _wait(
@@ -161,7 +161,7 @@ def _wait(
     refusals = Refusals.after(activity, error)
     told = as_dict(error) | refusals.as_dict()
     if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_END_SECONDS):
-        return _failed_for_good(run, told, BurialReason.RATE_LIMITED, actor)
+        return _fail_for_good(run, told, BurialReason.RATE_LIMITED, actor)
     if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_ALERT_SECONDS):
         _tell_of_refusals(activity, refusals)
     delay = (
@@ -171,7 +171,7 @@ def _wait(
     if held is not None and delay <= held:
         # With them: it is in its place before the first of them may go.
         delay = max(timedelta(), delay - EARLY_TICKS * timedelta(seconds=settings.ORCHESTRATOR_TICK_SECONDS))
-    return _again(run, error, delay, actor, attempts=-1, told=told)
+    return _retry(run, error, delay, actor, attempts=-1, told=told)
 
 
 def _hold_back_others(activity: Activity, error: AgentError) -> timedelta | None:
@@ -247,7 +247,7 @@ def _tell_of_refusals(activity: Activity, refusals: Refusals) -> None:
     )
 
 
-def stalled(run: RunToken, *, heard: int | None = None, counts: bool = True) -> transitions.Moved:
+def record_stalled(run: RunToken, *, heard: int | None = None, counts: bool = True) -> transitions.Moved:
     """The worker of this run is lost. Another run takes over at once, unless this was one stall too many.
 
     `heard`: how many heartbeats its agent had sent when it was found silent; one more, and the run goes on. `counts`: not when the worker
@@ -262,14 +262,14 @@ def stalled(run: RunToken, *, heard: int | None = None, counts: bool = True) -> 
         if heard is not None and not _beats(run).filter(beats=heard).exists():
             raise RunSuperseded(run.run_id)
         if counts and activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
-            return _failed_for_good(run, error, BurialReason.STALLED, "recovery")
+            return _fail_for_good(run, error, BurialReason.STALLED, "recovery")
         moved = transitions.requeue(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="stalled",
             error=error, cause="stall", attempts=-1, stalls=int(counts), actor="recovery",
         )  # fmt: skip
         _give_back(moved)
         outbox.run_again(moved)
-        budgets.ended(run, moved)
+        budgets.settle_ended_run(run, moved)
     return moved
 
 
@@ -287,11 +287,11 @@ def out_of_budget(run: RunToken, refusal: OutOfBudget) -> None:
         outbox.run_again(moved, later=True)
         if moved.accepted_at is not None:
             _give_back(moved)
-        budgets.ended(run, moved)
+        budgets.settle_ended_run(run, moved)
         budgets.note_wait(moved, refusal)
 
 
-def accepted(run: RunToken) -> None:
+def record_accepted(run: RunToken) -> None:
     """The agent took the work and will call back; no worker waits for it any more. Twice is as once. Raises `RunSuperseded`."""
     with tenant_scope(run.tenant_id):
         moved = ActivityRun.objects.for_tenant(run.tenant_id).filter(
@@ -347,7 +347,7 @@ def as_dict(error: AgentError) -> dict[str, Any]:
     return shown | ({"held_by": error.held_by} if error.held_by else {})
 
 
-def _again(
+def _retry(
     run: RunToken,
     error: AgentError,
     delay: timedelta,
@@ -361,7 +361,7 @@ def _again(
     )  # fmt: skip
     outbox.run_again(moved, later=True)
     _give_back(moved)
-    budgets.ended(run, moved)
+    budgets.settle_ended_run(run, moved)
     return moved
 
 
@@ -374,11 +374,11 @@ def _begin_anew(run: RunToken, error: AgentError, actor: str) -> transitions.Mov
     sessions.disown(run, moved)
     _give_back(moved)
     outbox.run_again(moved)
-    budgets.ended(run, moved)
+    budgets.settle_ended_run(run, moved)
     return moved
 
 
-def _failed_for_good(
+def _fail_for_good(
     run: RunToken, error: Mapping[str, Any], reason: BurialReason, actor: str
 ) -> transitions.Moved:
     moved = transitions.apply(
@@ -397,7 +397,7 @@ def _failed_for_good(
         relay.after_commit(Exchange(releases=[Release(run.activity_id, ended.grant)]))
     dead_letter_records.record_dead_letter(moved, reason=reason, run_id=run.run_id, error=error)
     if ended:
-        budgets.ended(run, ended)
+        budgets.settle_ended_run(run, ended)
     return moved
 
 
@@ -408,7 +408,7 @@ def note_late(run: RunToken, result: Completed) -> bool:
         runs = ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id, fence=run.fence)
         aside = runs.exclude(ended_by_tool="").select_related("activity").first()
         if aside is not None:
-            sessions.used(run, aside.activity, result.session_id)
+            sessions.note_used(run, aside.activity, result.session_id)
         if result.usage is not None:
             budgets.count_usage(run, result.usage)
     return aside is not None

@@ -33,16 +33,16 @@ class LinkOfRun:
 
     def stop_reason(self) -> str | None:
         """Why the agent shall stop. One that put its work aside may still end its call in its own time."""
-        return reports.unwanted(self.run)
+        return reports.stop_reason(self.run)
 
     def saw_session(self, session_id: str) -> None:
         sessions.saw(self.run, session_id)
 
-    def spent(self, usage: Usage) -> str | None:
-        return reports.spent(self.run, usage)
+    def count_usage(self, usage: Usage) -> str | None:
+        return reports.count_usage(self.run, usage)
 
-    def progressed(self, progress: Mapping[str, Any]) -> None:
-        reports.progressed(self.run, progress)
+    def note_progress(self, progress: Mapping[str, Any]) -> None:
+        reports.note_progress(self.run, progress)
 
     def log(self, kind: str, text: str) -> None:
         run_logs.here().add(self.run, kind, text)

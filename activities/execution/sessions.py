@@ -16,7 +16,7 @@ from agents.models import EndReason
 from tenants.context import tenant_scope
 
 
-def continued(claimed: Any) -> str:
+def resume(claimed: Any) -> str:
     """The conversation that a claimed run continues, or "". One whose agent is told to be something else by now ends here."""
     if claimed.session is None:
         return ""
@@ -41,7 +41,7 @@ def saw(run: RunToken, session_id: str | None) -> None:
             _begin(run, about.get(pk=run.activity_id), session_id)
 
 
-def used(run: RunToken, activity: Any, session_id: str | None) -> None:
+def note_used(run: RunToken, activity: Any, session_id: str | None) -> None:
     """The agent has worked in this conversation. `activity` is a model or a `transitions.Moved`."""
     if not session_id:
         return

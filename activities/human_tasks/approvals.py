@@ -477,7 +477,7 @@ def open_approval(
         pipeline_run_id=about.pipeline_run_id if about else None,
         period_id=about.period_id if about else None,
         metadata={"approval_type": new.type},
-        decision_rules=rules.stored(),
+        decision_rules=rules.as_json(),
     )
     submit([item], actor=actor)
     Approval.objects.create(
@@ -532,16 +532,16 @@ def link(
 
 def lock_concerned(tenant_id: UUID, asked: Activity) -> dict[UUID, Activity]:
     """Lock an activity with everything that its end may move: what it waits for or answers, and what an approval may wake."""
-    return activity_tree.lock(tenant_id, _concerned(tenant_id, [asked]))
+    return activity_tree.lock(tenant_id, _ids_concerned(tenant_id, [asked]))
 
 
 def lock_concerned_by(tenant_id: UUID, ids: Iterable[UUID]) -> None:
     """`lock_concerned` for many at once, all in one order."""
     asked = Activity.objects.for_tenant(tenant_id).filter(pk__in=set(ids))
-    activity_tree.lock(tenant_id, _concerned(tenant_id, list(asked)))
+    activity_tree.lock(tenant_id, _ids_concerned(tenant_id, list(asked)))
 
 
-def _concerned(tenant_id: UUID, asked: Sequence[Activity]) -> set[UUID | None]:
+def _ids_concerned(tenant_id: UUID, asked: Sequence[Activity]) -> set[UUID | None]:
     rows = Activity.objects.for_tenant(tenant_id)
     ids: set[UUID | None] = set()
     ids.update(known for activity in asked for known in (activity.pk, activity.parent_id))

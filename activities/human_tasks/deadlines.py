@@ -52,9 +52,9 @@ def pass_due(now: datetime | None = None) -> int:
     """
     now = now or clock.now()
     passed, stuck, until = 0, set(), time.monotonic() + TURN_SECONDS
-    for due in _due(now):
+    for due in _list_due(now):
         if due.activity_id not in stuck:
-            done = _passed(due, now)
+            done = _try_pass(due, now)
             passed += done
             stuck |= set() if done else {due.activity_id}
         if time.monotonic() > until:
@@ -62,7 +62,7 @@ def pass_due(now: datetime | None = None) -> int:
     return passed
 
 
-def _due(now: datetime) -> Iterator[_Due]:
+def _list_due(now: datetime) -> Iterator[_Due]:
     """Page by page and never back, so that a row which does not pass is not seen twice in a turn."""
     last: _Due | None = None
     while True:
@@ -77,7 +77,7 @@ def _due(now: datetime) -> Iterator[_Due]:
         last = page[-1]
 
 
-def _passed(due: _Due, now: datetime) -> bool:
+def _try_pass(due: _Due, now: datetime) -> bool:
     try:
         _pass(due, now)
     except Exception as error:

@@ -65,7 +65,7 @@ def take(
     Raises `NotFound`, `OtherConsumer`.
     """
     with tenant_scope(tenant_id):
-        first = _due(_for_takers(tenant_id, key), now()).first()
+        first = _list_due(_for_takers(tenant_id, key), now()).first()
     if (
         first is not None
         and first.is_coalescable
@@ -78,7 +78,7 @@ def take(
 
 def _take_batch(mailbox: Mailbox, wish: Wish, now: datetime) -> Taken | None:
     give_back_expired(mailbox, now)
-    due = list(_due(mailbox, now)[:WAITING_ROOM])
+    due = list(_list_due(mailbox, now)[:WAITING_ROOM])
     if not due:
         return None
     first = due[0]
@@ -88,7 +88,7 @@ def _take_batch(mailbox: Mailbox, wish: Wish, now: datetime) -> Taken | None:
     ids = [item.pk for item in chosen]
     items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(pk__in=ids)
     items.update(state=ItemState.CLAIMED, batch_id=batch.pk, claimed_at=now, attempts=F("attempts") + 1)
-    return Taken(batch, list(items.order_by("pk")), _due(mailbox, now).count())
+    return Taken(batch, list(items.order_by("pk")), _list_due(mailbox, now).count())
 
 
 def _begin_batch(mailbox: Mailbox, wish: Wish, now: datetime, size: int) -> MailboxBatch:
@@ -101,7 +101,7 @@ def _begin_batch(mailbox: Mailbox, wish: Wish, now: datetime, size: int) -> Mail
     return batch
 
 
-def _due(mailbox: Mailbox, now: datetime) -> QuerySet[Any]:
+def _list_due(mailbox: Mailbox, now: datetime) -> QuerySet[Any]:
     """The most urgent first, then the oldest."""
     rows: QuerySet[Any] = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(
         mailbox_id=mailbox.pk, state=ItemState.PENDING
@@ -130,7 +130,7 @@ LEASE_OVER = {"code": "lease_expired", "message": "The consumer did not come bac
 
 def complete_batch(tenant_id: UUID, key: str, batch_id: UUID, *, result: Any, now: datetime) -> MailboxBatch:
     """Its items are done. In the caller's `tenant_scope`. Raises `LeaseLost`, `NotFound`."""
-    batch = _locked_batch(tenant_id, key, batch_id)
+    batch = _lock_batch(tenant_id, key, batch_id)
     if batch.state == BatchState.COMPLETED:
         return batch
     _require_open(batch)
@@ -142,7 +142,7 @@ def fail_batch(
     tenant_id: UUID, key: str, batch_id: UUID, *, error: Mapping[str, Any], retryable: bool, now: datetime
 ) -> MailboxBatch:
     """Its items are tried again later, those with attempts left, if that may help. Raises `LeaseLost`, `NotFound`."""
-    batch = _locked_batch(tenant_id, key, batch_id)
+    batch = _lock_batch(tenant_id, key, batch_id)
     if batch.state == BatchState.FAILED:
         return batch
     _require_open(batch)
@@ -155,7 +155,7 @@ def extend_batch(
     tenant_id: UUID, key: str, batch_id: UUID, *, lease: timedelta, now: datetime
 ) -> MailboxBatch:
     """The consumer is still at it. Raises `LeaseLost`, `NotFound`."""
-    batch = _locked_batch(tenant_id, key, batch_id)
+    batch = _lock_batch(tenant_id, key, batch_id)
     _require_open(batch)
     batch.leased_until = max(batch.leased_until, now + lease)
     batch.save(update_fields=["leased_until"])
@@ -191,7 +191,7 @@ def _is_ended_by_outage(batch: MailboxBatch) -> bool:
     return LeaderLease.objects.using(SYSTEM).filter(away).exists()
 
 
-def expired() -> QuerySet[MailboxBatch]:
+def list_expired() -> QuerySet[MailboxBatch]:
     """Batches whose lease is over, of all tenants."""
     rows: QuerySet[MailboxBatch] = MailboxBatch.objects.filter(state=BatchState.OPEN, leased_until__lte=Now())
     return rows
@@ -200,7 +200,7 @@ def expired() -> QuerySet[MailboxBatch]:
 def give_back_all(most: int = 500) -> int:
     """Give back what dead consumers had, though nobody takes; how many batches that were."""
     with system_scope():
-        found = list(expired().order_by("leased_until").values_list("tenant_id", "mailbox_id")[:most])
+        found = list(list_expired().order_by("leased_until").values_list("tenant_id", "mailbox_id")[:most])
     count = 0
     for tenant_id, mailbox_id in dict.fromkeys(found):
         with tenant_scope(tenant_id):
@@ -239,7 +239,7 @@ def _try_again_or_fail(
     logger.warning("An item of a mailbox has failed for good", extra=facts)
 
 
-def _locked_batch(tenant_id: UUID, key: str, batch_id: UUID) -> MailboxBatch:
+def _lock_batch(tenant_id: UUID, key: str, batch_id: UUID) -> MailboxBatch:
     """The batch, behind the lock of its mailbox, which everybody takes first."""
     mailbox = Mailbox.objects.for_tenant(tenant_id).filter(key=key).select_for_update().first()
     batches = MailboxBatch.objects.for_tenant(tenant_id).filter(pk=batch_id)

@@ -370,7 +370,7 @@ def consumers_of(tenant_id: UUID, mailbox: Mailbox) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (row["since"], row["consumer"]))
 
 
-def waited(since: datetime | None, now: datetime) -> float | None:
+def seconds_since(since: datetime | None, now: datetime) -> float | None:
     """Seconds since then."""
     return None if since is None else round(max(0.0, (now - since).total_seconds()), 3)
 
@@ -406,7 +406,7 @@ def tell_decision(ended: Any) -> None:
     """`ended` is a `transitions.Moved`; only what people were asked is news."""
     if ended.link_kind not in _QUESTIONS or ended.status not in _ANSWERS:
         return
-    concerned = _concerned(ended)
+    concerned = _activities_concerned(ended)
     found = Mailbox.objects.for_tenant(ended.tenant_id).filter(pk__in={box for _, box in concerned})
     for mailbox in found.order_by("pk"):
         if mailbox.agent_role and (ended.link_kind != LinkKind.GATE or ended.status != Status.APPROVED):
@@ -415,7 +415,7 @@ def tell_decision(ended: Any) -> None:
         post(ended.tenant_id, mailbox.key, _result(ended, about), actor="engine", bounded=False)
 
 
-def _concerned(ended: Any) -> list[tuple[UUID | None, UUID]]:
+def _activities_concerned(ended: Any) -> list[tuple[UUID | None, UUID]]:
     """The activities that the decision is about, each with its mailbox."""
     own = [(ended.parent_id, ended.mailbox_id)] if ended.mailbox_id else []
     if ended.link_kind != LinkKind.APPROVAL:

@@ -58,7 +58,7 @@ class Noticed:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def idle_workers() -> list[Noticed]:
+def find_idle_workers() -> list[Noticed]:
     """Raises `redis.RedisError`, `scripts.Closed`."""
     return [
         Noticed(
@@ -70,7 +70,7 @@ def idle_workers() -> list[Noticed]:
             tenants=lambda found=idle: found.tenants,  # type: ignore[misc]  # bound now, since the loop goes on
             facts={"role": idle.role, "oldest_seconds": round(idle.oldest_seconds)},
         )
-        for idle in queue_stats.idle_roles()
+        for idle in queue_stats.list_idle_roles()
     ]
 
 
@@ -146,7 +146,7 @@ def failing_providers() -> QuerySet[Condition]:
     return Condition.objects.filter(kind=AlertKind.BREAKER_OPEN)
 
 
-def broken_invariants() -> list[Noticed]:
+def find_broken_invariants() -> list[Noticed]:
     """As the last check has found them. Raises `redis.RedisError`."""
     known = invariants.last_known()
     if known is None:
@@ -187,11 +187,11 @@ def failing_jobs() -> list[Noticed]:
 
 #: Whose answers are which kind of alert.
 QUESTIONS: Mapping[AlertKind, Callable[[], list[Noticed]]] = {
-    AlertKind.IDLE_WORKER: idle_workers,
+    AlertKind.IDLE_WORKER: find_idle_workers,
     AlertKind.QUEUE_OLD: old_queues,
     AlertKind.BREAKER_OPEN: open_breakers,
     AlertKind.FAILURES_IN_A_ROW: failures_in_a_row,
-    AlertKind.INVARIANT_BROKEN: broken_invariants,
+    AlertKind.INVARIANT_BROKEN: find_broken_invariants,
     AlertKind.UPKEEP_FAILING: failing_jobs,
 }
 

@@ -74,12 +74,12 @@ class LivenessWatch:
     seen: dict[UUID, tuple[int, float]] = field(default_factory=dict)
     gone: set[UUID] = field(default_factory=set)
 
-    def lost(self) -> list[WorkerProcess]:
+    def find_lost(self) -> list[WorkerProcess]:
         """Compare all live workers with what was seen before. The first look only takes note."""
         with system_scope():
             workers = list(WorkerProcess.objects.filter(ended_at=None))
         now = self.time.look()
-        self.seen = {worker.pk: self._noted(worker, now) for worker in workers}
+        self.seen = {worker.pk: self._note(worker, now) for worker in workers}
         # Seen gone twice, a tick apart: an agent that the dead process was talking to gets a moment to notice.
         gone = {worker.pk for worker in workers if leases.is_gone(worker)}
         surely, self.gone = gone & self.gone, gone
@@ -90,7 +90,7 @@ class LivenessWatch:
         }
         return [worker for worker in workers if worker.pk in surely | silent]
 
-    def _noted(self, worker: WorkerProcess, now: float) -> tuple[int, float]:
+    def _note(self, worker: WorkerProcess, now: float) -> tuple[int, float]:
         counter, since = self.seen.get(worker.pk, (None, now))
         return (worker.counter, now if counter != worker.counter else since)
 
@@ -130,7 +130,7 @@ def reclaim_silent_runs(watch: HeartbeatWatch, *, confirm: Callable[[], None] = 
     silent = watch.silent()
     if silent:
         confirm()
-    return _each(silent, lambda run: results.stalled(_token(run), heard=run.beats))
+    return _each(silent, lambda run: results.record_stalled(_token(run), heard=run.beats))
 
 
 def forget_ended_workers() -> int:
@@ -172,7 +172,7 @@ def reclaim_runs_of_ended_workers() -> int:
         )
         was_away = Exists(own.filter(outage_at__gte=F("beat_at")))
         runs = list(found.annotate(was_away=was_away).order_by("pk")[:PAGE])
-    return _each(runs, lambda run: results.stalled(_token(run), counts=not run.was_away))
+    return _each(runs, lambda run: results.record_stalled(_token(run), counts=not run.was_away))
 
 
 def end_overdue_runs() -> int:
@@ -188,7 +188,10 @@ def end_overdue_runs() -> int:
     with system_scope():
         runs = list(ActivityRun.objects.filter(accepted | hanging, status="running").order_by("pk")[:PAGE])
     return _each(
-        runs, lambda run: results.failed(_token(run), results.overdue(run.timeout_seconds), actor="recovery")
+        runs,
+        lambda run: results.record_failed(
+            _token(run), results.overdue(run.timeout_seconds), actor="recovery"
+        ),
     )
 
 
@@ -206,7 +209,7 @@ def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[in
             pending = pending.filter(pk__gt=after)
         wakes = list(pending.order_by("pk").values_list("pk", "activity_id")[:limit])
         activities = _claimable(activity_id for _, activity_id in wakes)
-    forgotten = _unknown_to_admission(activities)
+    forgotten = _find_unknown_to_admission(activities)
     if forgotten:
         with system_scope():
             offers = [Offer.of(activity) for activity in _claimable(forgotten)]
@@ -214,7 +217,7 @@ def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[in
     return len(activities), wakes[-1][0] if len(wakes) == limit else None
 
 
-def _unknown_to_admission(activities: Sequence[Activity]) -> Collection[UUID]:
+def _find_unknown_to_admission(activities: Sequence[Activity]) -> Collection[UUID]:
     """All of them while admission does not answer: the relay keeps offers until it does."""
     if not activities:
         return ()

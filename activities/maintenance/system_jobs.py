@@ -74,7 +74,7 @@ class SystemJob:
 
 
 def _find_lost_workers(term: Term) -> int:
-    lost = sum(recovery.declare_lost(worker, confirm=term.confirm) for worker in term.watch.lost())
+    lost = sum(recovery.declare_lost(worker, confirm=term.confirm) for worker in term.watch.find_lost())
     return lost + recovery.reclaim_runs_of_ended_workers()
 
 

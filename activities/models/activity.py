@@ -26,13 +26,13 @@ class GroupScope(models.TextChoices):
     TENANT = "tenant"
 
 
-def _indexed(statuses: Iterable[str]) -> list[str]:
+def _indexed_names(statuses: Iterable[str]) -> list[str]:
     return sorted({states.INDEXED[status] for status in statuses})
 
 
 def in_status(*statuses: str) -> models.Q:
     """Activities in one of these statuses, in the words by which their indexes are found."""
-    return models.Q(status__in=sorted(statuses), indexed_status__in=_indexed(statuses))
+    return models.Q(status__in=sorted(statuses), indexed_status__in=_indexed_names(statuses))
 
 
 class Activity(TenantOwned):
@@ -175,7 +175,7 @@ class Activity(TenantOwned):
             models.UniqueConstraint(fields=("tenant", "id"), name="activity_of_tenant"),
             models.UniqueConstraint(
                 fields=("tenant", "dedup_key"),
-                condition=models.Q(dedup_key__isnull=False, indexed_status__in=_indexed(states.LIVE)),
+                condition=models.Q(dedup_key__isnull=False, indexed_status__in=_indexed_names(states.LIVE)),
                 name="activity_once_while_live",
             ),
             # One activity per step, branch and round: progression may be repeated and still starts a step once. What is linked to it in
@@ -232,7 +232,9 @@ class Activity(TenantOwned):
             ),
             models.Index(
                 fields=("expires_at",),
-                condition=models.Q(expires_at__isnull=False, indexed_status__in=_indexed(states.EXPIRING)),
+                condition=models.Q(
+                    expires_at__isnull=False, indexed_status__in=_indexed_names(states.EXPIRING)
+                ),
                 name="activities_that_expire",
             ),
             models.Index(

@@ -30,7 +30,7 @@ from agents.exceptions import AgentError, ConfigurationError, OutboundRefused
 from agents.outbound import OutboundResponse, urls
 from agents.outbound.client import retry_after_seconds
 from agents.redaction import excerpt
-from agents.webhook_signing import signed_headers
+from agents.webhook_signing import sign
 
 
 def send_mail(message: Message, target: Target) -> None:
@@ -283,7 +283,7 @@ EVENT = "alert.raised"
 def send_to_webhook(message: Message, target: Target) -> None:
     """Post it once. Raises a `DeliveryProblem`. May be repeated."""
     body = orjson.dumps(webhook_payload(message))
-    headers = signed_headers(message_id=str(message.delivery_id), body=body, secrets=target.secrets)
+    headers = sign(message_id=str(message.delivery_id), body=body, secrets=target.secrets)
     post(target, body, headers)
 
 

@@ -116,7 +116,7 @@ def figures_of(tenant_id: UUID, period: Period, roles: Sequence[str], *, now: da
         "period": period.in_words,
         "timezone": period.zone.key,
         "people": _people(tenant_id, period, roles, now),
-        "done": _done(tenant_id, period),
+        "done": _count_done(tenant_id, period),
         "failures": _failures(tenant_id, period),
         "spend": _spend(tenant_id, period),
     }
@@ -152,7 +152,7 @@ def _people(tenant_id: UUID, period: Period, roles: Sequence[str], now: datetime
     return {**counts, "items": items, "more": counts["count"] - len(items)}
 
 
-def _done(tenant_id: UUID, period: Period) -> dict[str, Any]:
+def _count_done(tenant_id: UUID, period: Period) -> dict[str, Any]:
     ended = Activity.objects.for_tenant(tenant_id).filter(
         in_status(*GOOD_ENDS), finished_at__gte=period.begins, finished_at__lt=period.ends
     )

@@ -28,7 +28,7 @@ from agents import credentials, outbound, webhook_signing
 from agents.exceptions import AgentError, ConfigurationError
 from agents.outbound.client import retry_after_seconds
 from agents.redaction import excerpt
-from agents.webhook_signing import signed_headers
+from agents.webhook_signing import sign
 from tenants import clock
 from tenants.context import SYSTEM, tenant_scope
 from tenants.events.log import body_of
@@ -164,7 +164,7 @@ def deliver_waiting(*, troubled: bool, limit: int = 500) -> int:
     return carry_out(
         f"webhooks {troubled}",
         due=lambda: [row.id for row in _IN_TURN.run(_bounds() | {"troubled": troubled}, using=SYSTEM)],
-        claim=claimed,
+        claim=claim_delivery,
         attempt=_attempt_delivery,
         note=note_outcome,
         one_each=True,
@@ -182,7 +182,7 @@ def _bounds() -> dict[str, int]:
     }
 
 
-def claimed(endpoint_id: UUID) -> Claim | None:
+def claim_delivery(endpoint_id: UUID) -> Claim | None:
     """The delivery of this webhook that has waited longest, now this process's to send."""
     given = {
         **_bounds(),
@@ -252,7 +252,7 @@ def post(url: str, content: Mapping[str, Any], *, message_id: str, secrets: Sequ
         "User-Agent": "orchestrator-webhooks/1",
         # The receiver may close a reused connection at any moment, which would cost an attempt.
         "Connection": "close",
-        **signed_headers(message_id=message_id, body=body, secrets=secrets),
+        **sign(message_id=message_id, body=body, secrets=secrets),
     }
     began = time.monotonic()
     try:

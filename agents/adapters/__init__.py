@@ -70,10 +70,10 @@ class Unlinked:
     def saw_session(self, session_id: str) -> None:
         pass
 
-    def spent(self, usage: Usage) -> str | None:
+    def count_usage(self, usage: Usage) -> str | None:
         return None
 
-    def progressed(self, progress: Mapping[str, Any]) -> None:
+    def note_progress(self, progress: Mapping[str, Any]) -> None:
         pass
 
     def log(self, kind: str, text: str) -> None:

@@ -82,7 +82,7 @@ class A2AAdapter:
         """Have the agent do the task. Raises the `AgentError` that its failure stands for."""
         if not request.settings.endpoint:
             raise ConfigurationError(f"The role {request.agent_role} has no endpoint.")
-        return _Conversation(request, request.settings.endpoint, link).held()
+        return _Conversation(request, request.settings.endpoint, link).hold()
 
 
 class _Conversation:
@@ -99,7 +99,7 @@ class _Conversation:
         self.logged: set[str] = set()  # messages that are in the log already
         self.answers = ""  # the question that this run answers
 
-    def held(self) -> Completed:
+    def hold(self) -> Completed:
         most = settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES * STREAM_FACTOR
         try:
             with (
@@ -113,7 +113,7 @@ class _Conversation:
             if self.work.is_open and not _may_be_found_again(error):
                 self._give_up()
                 with suppress(InvalidAnswer):
-                    self._counted()
+                    self._count_usage()
             raise
         return self._outcome()
 
@@ -146,7 +146,7 @@ class _Conversation:
         if not self.session.task or self.session.message[:DIGITS] != self.digest[:DIGITS]:
             return None
         try:
-            return await _looked_up(client, self.session.task)
+            return await _look_up(client, self.session.task)
         except TaskNotFoundError as error:
             raise SessionInvalid("The agent does not know the task that it was asked to continue.") from error
 
@@ -194,7 +194,7 @@ class _Conversation:
             await asyncio.sleep(seconds)
             seconds = min(seconds * 1.5, LOOK_SECONDS)
             try:
-                self._take(StreamResponse(task=await _looked_up(client, self.work.task)))
+                self._take(StreamResponse(task=await _look_up(client, self.work.task)))
                 lost = 0
             except TaskNotFoundError as error:
                 raise RetryableAgentError("The agent has lost the task.", code="agent_failed") from error
@@ -220,7 +220,7 @@ class _Conversation:
     def _give_up(self) -> None:
         """Tell the agent that nobody waits for its task any more. That it cannot be told changes nothing."""
 
-        async def told() -> None:
+        async def cancel() -> None:
             async with async_client_for_agent(self.endpoint, self.credential) as http:
                 await _cancel(await self._meet(http), self.work.task)
 
@@ -229,11 +229,11 @@ class _Conversation:
             outbound.call_budget(CANCEL_SECONDS, 64 * 1024),
             _plain_errors(self.request, self.endpoint),
         ):
-            asyncio.run(told())
+            asyncio.run(cancel())
 
     def _outcome(self) -> Completed:
         self.live.end()
-        usage = self._counted()
+        usage = self._count_usage()
         state, text = self.work.status.state, _text_of(self.work.status.message.parts)
         if self.work.answer is not None or state == _DONE:
             return Completed(self.work.output(), usage, self._session_now())
@@ -251,14 +251,14 @@ class _Conversation:
                 raise PermanentAgentError(f"The agent rejected the task{why}")
         raise InvalidAnswer(("task.status.state", f"{state} is not known"))
 
-    def _counted(self) -> Usage | None:
+    def _count_usage(self) -> Usage | None:
         """What the agent has used for this message, which counts whatever became of the task. Raises `InvalidAnswer`."""
         faults: list[tuple[str, str]] = []
         usage = usage_from(self.work.usage, faults)
         if faults:
             raise InvalidAnswer(*faults)
         if usage is not None:
-            self.link.spent(usage)
+            self.link.count_usage(usage)
         return usage
 
     def _ask(self, question: str) -> None:
@@ -283,7 +283,7 @@ class _Conversation:
 
     def _session_now(self) -> str | None:
         message = self.digest if self.work.task else ""
-        return _Session(self.work.context, self.work.task, message, self.answers).written()
+        return _Session(self.work.context, self.work.task, message, self.answers).dump()
 
     def _tell_session(self) -> None:
         """At once, so that an attempt after a crash finds the task."""
@@ -313,7 +313,7 @@ class _Session:
         named = {each.name: told.get(each.name) for each in fields(cls)}
         return cls(**{name: value for name, value in named.items() if isinstance(value, str)})
 
-    def written(self) -> str | None:
+    def dump(self) -> str | None:
         """As text, without the task where that would be too long; None when there is nothing to be known."""
         if not self.context and not self.task:
             return None
@@ -462,7 +462,7 @@ def _may_be_found_again(error: AgentError) -> bool:
     return error.retryable and error.error_code != "agent_timeout"
 
 
-async def _looked_up(client: Client, task: str) -> Task:
+async def _look_up(client: Client, task: str) -> Task:
     return await client.get_task(GetTaskRequest(id=task, history_length=0))
 
 

@@ -16,7 +16,7 @@ import orjson
 from agents import outbound
 from agents.adapters import dialogue
 from agents.adapters.dialogue import ModelAnswer, ModelOptions, ToolRequest
-from agents.adapters.message_batches import ENDS, said_of
+from agents.adapters.message_batches import ENDS, answer_from
 from agents.adapters.provider_errors import error_of_break, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
 from agents.governor.calling import ProviderFeedback
@@ -49,11 +49,11 @@ class _Messages:
 
     def say(self, told: ProviderFeedback, heard: Callable[[str], None]) -> ModelAnswer:
         if self._begun is not None:
-            said = self._said_before(told)
+            said = self._repeat_batch_answer(told)
             heard(said.text)
             return said
         with plain_errors(anthropic, request=self._request, provider=self._provider, told=told):
-            message = self._streamed(told, heard) if self._options.stream else self._whole(told)
+            message = self._stream(told, heard) if self._options.stream else self._send(told)
             if message.stop_reason is None:
                 raise error_of_break(self._provider)
             said = _read_message(message)
@@ -67,10 +67,10 @@ class _Messages:
         )
         return said
 
-    def _said_before(self, told: ProviderFeedback) -> ModelAnswer:
+    def _repeat_batch_answer(self, told: ProviderFeedback) -> ModelAnswer:
         """What the model has answered in a batch, as the first of this conversation. It was counted with its batch."""
         begun, self._begun = self._begun or {}, None
-        said = said_of(begun)
+        said = answer_from(begun)
         blocks = [block for block in begun["content"] if block["type"] != "text" or block["text"].strip()]
         self._messages.append({"role": "assistant", "content": blocks})
         told.input_tokens = told.output_tokens = 0
@@ -94,14 +94,14 @@ class _Messages:
     def characters(self) -> int:
         return len(self._system) + len(str(self._messages)) + (len(str(_TOOLS)) if self._options.tools else 0)
 
-    def _streamed(self, told: ProviderFeedback, heard: Callable[[str], None]) -> Any:
+    def _stream(self, told: ProviderFeedback, heard: Callable[[str], None]) -> Any:
         with self._client.messages.stream(**self._body()) as stream:
             told.headers = dict(stream.response.headers)
             for piece in stream.text_stream:
                 heard(piece)
             return stream.get_final_message()
 
-    def _whole(self, told: ProviderFeedback) -> Any:
+    def _send(self, told: ProviderFeedback) -> Any:
         raw = self._client.messages.with_raw_response.create(**self._body())
         told.headers = dict(raw.headers)
         return raw.parse()

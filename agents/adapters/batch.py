@@ -33,7 +33,7 @@ class BatchAdapter:
         if not model:
             raise ConfigurationError(f"The role {request.agent_role} has no model.")
         leave_at = _leave_at(request)
-        if request.at_once or request.priority < _batched_from(request) or leave_at <= clock.now():
+        if request.at_once or request.priority < _batch_priority(request) or leave_at <= clock.now():
             return _at_once(request, link)
         messages = [{"role": "user", "content": request.prompt}]
         body = body_of(request, options, system=dialogue.system_of(request, options), messages=messages)
@@ -45,7 +45,7 @@ def _leave_at(request: AgentRequest) -> datetime:
     return wanted_by - timedelta(seconds=settings.ORCHESTRATOR_BATCH_MARGIN_SECONDS)
 
 
-def _batched_from(request: AgentRequest) -> int:
+def _batch_priority(request: AgentRequest) -> int:
     told: Any = request.settings.options.get("batch_priority", settings.ORCHESTRATOR_BATCH_PRIORITY)
     if isinstance(told, bool) or not isinstance(told, int) or not 1 <= told <= LOWEST:
         raise ConfigurationError(f"The option batch_priority must be a whole number from 1 to {LOWEST}.")

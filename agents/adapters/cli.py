@@ -54,8 +54,8 @@ class CliAdapter:
         invocation.program_of(chosen)
         with (
             _user_of(request, chosen) as user,
-            workspaces.kept(request.run_id, user) as trace,
-            workspaces.checked_out(request, chosen, trace) as tree,
+            workspaces.keep_workspace(request.run_id, user) as trace,
+            workspaces.check_out(request, chosen, trace) as tree,
         ):
             command = invocation.command_of(
                 request, chosen, files=trace.files, work=tree.path if tree else trace.work,
@@ -96,7 +96,7 @@ class _Call:
         transcript = transcripts.begin(
             self.request.tenant_id, self.request.run_id, secrets=redaction.secrets_of(self.request)
         )
-        reader = output.reader_of(self.chosen.output, self.link, on_stop=self._told_to_stop)
+        reader = output.reader_of(self.chosen.output, self.link, on_stop=self._request_stop)
         live = output.LiveLines(self.link, "note")
         most = self.request.max_turns
 
@@ -112,26 +112,26 @@ class _Call:
             self.tail = (self.tail + chunk)[-TAIL_BYTES:]
 
         try:
-            ended = processes.run(command, Watch(hear, hear_error, self._stop_reason, self._sampled))
+            ended = processes.run(command, Watch(hear, hear_error, self._stop_reason, self._note_resources))
         finally:
             transcript.close()
             live.close()
         self._report(ended.resources)
         return self._result(ended, reader.close())
 
-    def _told_to_stop(self, reason: str) -> None:
+    def _request_stop(self, reason: str) -> None:
         self.stop = reason
 
     def _stop_reason(self) -> str | None:
         return self.stop or self.link.stop_reason()
 
-    def _sampled(self, resources: Resources) -> None:
+    def _note_resources(self, resources: Resources) -> None:
         if (now := time.monotonic()) - self.reported >= REPORT_SECONDS:
             self.reported = now
             self._report(resources)
 
     def _report(self, resources: Resources) -> None:
-        self.link.progressed({"resources": resources.as_dict()})
+        self.link.note_progress({"resources": resources.as_dict()})
 
     def _result(self, ended: Ended, said: AgentOutput) -> Completed:
         if ended.stopped == processes.OVERDUE:

@@ -34,7 +34,7 @@ from agents.exceptions import (
     RetryableAgentError,
 )
 from agents.governor import Call
-from agents.governor.calling import PATIENCE_SECONDS, ProviderFeedback, governed
+from agents.governor.calling import PATIENCE_SECONDS, ProviderFeedback, govern_call
 from agents.governor.providers import Provider, payable_provider_of
 from agents.response_parser import InvalidAnswer
 from tenants import wire_json
@@ -156,7 +156,7 @@ def system_of(request: AgentRequest, options: ModelOptions) -> str:
     names = [" ".join(file.name.split()) for file in request.skills.context]
     marker = prompt_blocks.marker_for([*parts, *names, *(file.content for file in request.skills.context)])
     parts += [
-        f"## {name}\n\n{prompt_blocks.wrapped('context file', file.content, marker)}"
+        f"## {name}\n\n{prompt_blocks.wrap_block('context file', file.content, marker)}"
         for name, file in zip(names, request.skills.context, strict=True)
     ]
     if request.skills.context:
@@ -172,8 +172,8 @@ def hold(speaking: Speaking, *, request: AgentRequest, link: RunLink) -> Complet
     if not request.settings.model:
         raise ConfigurationError(f"The role {request.agent_role} has no model.")
     dialect = speaking(request, provider, options)
-    with kept(request) as record:
-        return _Dialogue(dialect, request, link, provider, options, record).held()
+    with keep_record(request) as record:
+        return _Dialogue(dialect, request, link, provider, options, record).hold()
 
 
 def output_of(said: ModelAnswer, options: ModelOptions) -> Output:
@@ -209,11 +209,11 @@ class _Dialogue:
         self.usage = Usage(model=request.settings.model)
         self.asked_again = False
 
-    def held(self) -> Completed:
+    def hold(self) -> Completed:
         most = min(self.options.rounds, self.request.max_turns or self.options.rounds)
         for number in range(1, most + 1):
-            said = self._said(number)
-            self.record.said(said)
+            said = self._ask_model(number)
+            self.record.add_model_answer(said)
             if said.asked:
                 if self._tools_end_the_run(said.asked):
                     return Completed(Output(), self.usage)
@@ -223,13 +223,13 @@ class _Dialogue:
             raise PermanentAgentError(f"The model was not done after {most} turns.", code="max_turns")
         raise PermanentAgentError(f"The model was not done after {most} rounds.", code="too_many_rounds")
 
-    def _said(self, number: int) -> ModelAnswer:
+    def _ask_model(self, number: int) -> ModelAnswer:
         """One round. Later ones are patient, and try again what was held back: all that was said would be lost."""
         patience = PATIENCE_SECONDS if number == 1 else LATER_PATIENCE_SECONDS
         give_up_at = time.monotonic() + patience
         for attempt in count(1):  # pragma: no branch - it ends with an answer or an error
             try:
-                said = self._called(
+                said = self._call_model(
                     f"{self.request.run_id}:{number}:{attempt}", min(patience, self._seconds_left())
                 )
             except AgentRateLimited as error:
@@ -242,25 +242,25 @@ class _Dialogue:
                 return said
         raise AssertionError("unreachable")  # pragma: no cover
 
-    def _called(self, call_id: str, patience: float) -> ModelAnswer:
+    def _call_model(self, call_id: str, patience: float) -> ModelAnswer:
         expected = self.dialect.characters() // CHARACTERS_PER_TOKEN + 1
         seconds = self._seconds_left()
         call = Call(
             call_id, seconds, expected, self.options.max_tokens, urgent=self.request.priority <= URGENT
         )
         most = settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES * STREAM_FACTOR
-        with governed(
+        with govern_call(
             self.provider, call, stop_reason=self.link.stop_reason, patience_seconds=patience
         ) as told:
             with outbound.call_budget(
                 self._seconds_left(), most, lambda: self.link.stop_reason() is not None
             ):
-                said = self._heard(told)
+                said = self._receive_answer(told)
             if said.input_tokens or said.output_tokens:
                 told.input_tokens, told.output_tokens = said.limited_input, said.output_tokens
         return said
 
-    def _heard(self, told: ProviderFeedback) -> ModelAnswer:
+    def _receive_answer(self, told: ProviderFeedback) -> ModelAnswer:
         """What the model says, which people read while it is said."""
         live = LiveText(self.link)
         try:
@@ -285,7 +285,7 @@ class _Dialogue:
             self.usage.output_tokens + said.output_tokens,
             model=said.model or self.usage.model,
         )
-        if reason := self.link.spent(self.usage):
+        if reason := self.link.count_usage(self.usage):
             raise AgentError(f"The run was stopped: {reason}", code="run_cancelled")
 
     def _tools_end_the_run(self, asked: Sequence[ToolRequest]) -> bool:
@@ -295,10 +295,10 @@ class _Dialogue:
             answer = self._tool(each)
             self.link.log("tool_result", f"{each.name}: {_as_json(answer.body)}")
             if answer.stop:
-                self.record.answered(each, answer)
+                self.record.add_tool_answer(each, answer)
                 return True
             results.append((each, answer))
-            self.record.answered(each, answer)
+            self.record.add_tool_answer(each, answer)
         self.dialect.answer(results)
         return False
 
@@ -318,7 +318,7 @@ class _Dialogue:
                     (error.path, f"is not the JSON that was asked for: {error.message}")
                 ) from error
             self.asked_again = True
-            self.record.told(AGAIN.format(fault=error.message))
+            self.record.add_user_text(AGAIN.format(fault=error.message))
             self.link.log("note", f"Asked again: the answer was not one JSON value ({error.message}).")
             self.dialect.tell(AGAIN.format(fault=error.message))
             return None
@@ -385,17 +385,17 @@ class Record:
     def __init__(self, transcript: Transcript | None) -> None:
         self._transcript = transcript
 
-    def told(self, text: str) -> None:
+    def add_user_text(self, text: str) -> None:
         self._write({"role": "user", "content": text})
 
-    def said(self, said: Any) -> None:
+    def add_model_answer(self, said: Any) -> None:
         asked = [{"id": each.id, "name": each.name, "arguments": each.arguments} for each in said.asked]
         usage = {"input_tokens": said.input_tokens, "output_tokens": said.output_tokens, "model": said.model}
         self._write(
             {"role": "assistant", "content": said.text, "tools": asked, "ended": said.ended, "usage": usage}
         )
 
-    def answered(self, asked: Any, answer: Any) -> None:
+    def add_tool_answer(self, asked: Any, answer: Any) -> None:
         told = {"tool": asked.name, "id": asked.id, "refused": answer.refused, "content": answer.body}
         self._write({"role": "tool", **told})
 
@@ -405,7 +405,7 @@ class Record:
 
 
 @contextmanager
-def kept(request: AgentRequest) -> Iterator[Record]:
+def keep_record(request: AgentRequest) -> Iterator[Record]:
     """Begins with what the model is told."""
     try:
         transcript = transcripts.begin(
@@ -418,7 +418,7 @@ def kept(request: AgentRequest) -> Iterator[Record]:
         return
     record = Record(transcript)
     try:
-        record.told(request.prompt)
+        record.add_user_text(request.prompt)
         yield record
     finally:
         transcript.close()

@@ -23,7 +23,7 @@ from agents.exceptions import (
     SessionInvalid,
 )
 from agents.outbound import client
-from agents.response_parser import InvalidAnswer, completed_from, session_of_acceptance
+from agents.response_parser import InvalidAnswer, read_completed, session_of_acceptance
 from tenants import tracing, wire_json
 
 _RETRYABLE_STATUSES = frozenset({408, 425})  # and all from 500
@@ -55,7 +55,7 @@ class HttpAdapter:
         """Call the endpoint once. Raises the `AgentError` that the answer stands for."""
         if not request.settings.endpoint:
             raise ConfigurationError(f"The role {request.agent_role} has no endpoint.")
-        body = payload.encoded(request)
+        body = payload.encode_job(request)
         response = outbound.send(
             "POST",
             request.settings.endpoint,
@@ -86,7 +86,7 @@ def _headers(request: AgentRequest, body: bytes) -> dict[str, str]:
         }
     )
     if request.settings.signing_secrets:
-        headers |= webhook_signing.signed_headers(
+        headers |= webhook_signing.sign(
             message_id=str(request.run_id), body=body, secrets=request.settings.signing_secrets
         )
     return headers
@@ -129,7 +129,7 @@ def _read_result(response: outbound.OutboundResponse) -> AgentResult:
         answer = wire_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
     except wire_json.StrictJSONError as error:
         raise InvalidAnswer((error.path, error.message)) from error
-    return completed_from(answer)
+    return read_completed(answer)
 
 
 def _error_of(response: outbound.OutboundResponse, request: AgentRequest) -> AgentError:

@@ -17,7 +17,7 @@ from django.conf import settings
 
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output, RunLink
 from agents.exceptions import ConfigurationError
-from agents.response_parser import InvalidAnswer, completed_from
+from agents.response_parser import InvalidAnswer, read_completed
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ENDPOINT = re.compile(rf"({_NAME}(?:\.{_NAME})*):([A-Za-z][A-Za-z0-9_]*)")
@@ -53,7 +53,7 @@ def _read_result(answer: Any) -> Completed:
         # Data may have a key "output" too; only a dictionary that has nothing else of its own is a whole
         # answer.
         if isinstance(answer.get("output"), Mapping) and answer.keys() <= _ANSWER_KEYS:
-            return completed_from(answer)
+            return read_completed(answer)
         return Completed(Output(data=dict(answer)))
     raise InvalidAnswer(("", f"a function must not return a {type(answer).__name__}"))
 

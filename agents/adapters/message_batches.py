@@ -20,11 +20,11 @@ import orjson
 from agents import outbound
 from agents.adapters import dialogue
 from agents.adapters.dialogue import ModelAnswer, ModelOptions, ToolRequest
-from agents.adapters.provider_errors import invalid, refused
+from agents.adapters.provider_errors import error_of_refusal, invalid
 from agents.contracts import Completed, Usage
 from agents.exceptions import AgentError, RetryableAgentError
 from agents.governor import Call, Governor
-from agents.governor.calling import ProviderFeedback, governed
+from agents.governor.calling import ProviderFeedback, govern_call
 from agents.governor.limits import Profile
 from agents.governor.providers import Provider
 from tenants import wire_json
@@ -78,20 +78,20 @@ class MessageBatches:
     def create(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> Batch:
         """Send a batch. Each request has an id of its own, of at most 64 letters, digits, hyphens and underscores."""
         listed = [{"custom_id": name, "params": dict(body)} for name, body in requests]
-        return self._batch(self._called("POST", "", orjson.dumps({"requests": listed})))
+        return self._batch(self._call("POST", "", orjson.dumps({"requests": listed})))
 
     def look(self, batch_id: str) -> Batch:
-        return self._batch(self._called("GET", f"/{batch_id}"))
+        return self._batch(self._call("GET", f"/{batch_id}"))
 
     def cancel(self, batch_id: str) -> None:
         """Ask the provider to answer no more of it. What it has begun may still be answered."""
-        self._called("POST", f"/{batch_id}/cancel", b"{}")
+        self._call("POST", f"/{batch_id}/cancel", b"{}")
 
-    def listed(self, *, since: datetime) -> Iterator[Batch]:
+    def list_created(self, *, since: datetime) -> Iterator[Batch]:
         """What was created since then, newest first."""
         after = ""
         for _ in range(MOST_PAGES):
-            page = self._called("GET", f"?limit={PAGE}{after}")
+            page = self._call("GET", f"?limit={PAGE}{after}")
             for told in page.get("data") or ():
                 batch = self._batch(told)
                 if batch.created_at < since:
@@ -114,8 +114,8 @@ class MessageBatches:
     def _url(self) -> str:
         return f"{self.provider.base_url.rstrip('/')}/v1/messages/batches"
 
-    def _called(self, method: str, path: str, body: bytes | None = None) -> Any:
-        with self._governed(CALL_SECONDS) as told:
+    def _call(self, method: str, path: str, body: bytes | None = None) -> Any:
+        with self._govern(CALL_SECONDS) as told:
             response = outbound.send(
                 method, f"{self._url}{path}", headers=self._headers, body=body, deadline_seconds=CALL_SECONDS, max_bytes=ANSWER_BYTES,
             )  # fmt: skip
@@ -125,7 +125,7 @@ class MessageBatches:
     def _fetch(self, url: str, kept: IO[bytes], max_bytes: int) -> None:
         client = outbound.client_for_vendor({**self._headers, "Accept": "application/binary"})
         with (
-            self._governed(RESULTS_SECONDS) as told,
+            self._govern(RESULTS_SECONDS) as told,
             outbound.call_budget(RESULTS_SECONDS, max_bytes),
             outbound.plain_errors(url, RESULTS_SECONDS),
             client.stream("GET", url) as response,
@@ -148,10 +148,10 @@ class MessageBatches:
         }
 
     @contextmanager
-    def _governed(self, seconds: float) -> Iterator[ProviderFeedback]:
+    def _govern(self, seconds: float) -> Iterator[ProviderFeedback]:
         governor = Governor(f"{self.provider.key}|batches", Profile())
         call = Call(f"batches:{uuid4()}", seconds, 0, 0, urgent=False)
-        with governed(self.provider, call, governor=governor) as told:
+        with govern_call(self.provider, call, governor=governor) as told:
             told.input_tokens = told.output_tokens = 0
             yield told
 
@@ -166,7 +166,7 @@ class MessageBatches:
             inner = answer.get("error") if isinstance(answer, dict) else None
             text = inner.get("message") if isinstance(inner, dict) else body.decode("utf-8", "replace")
             # Below 400 it is neither an answer nor a refusal.
-            raise refused(status if status >= 400 else 500, text, answer, headers, self.provider)
+            raise error_of_refusal(status if status >= 400 else 500, text, answer, headers, self.provider)
         if not isinstance(answer, dict):
             raise invalid(self.provider, "no JSON object")
         return answer
@@ -189,19 +189,19 @@ class MessageBatches:
             name, result = str(told["custom_id"]), told["result"]
             kind = str(result["type"])
             if kind == "succeeded":
-                said_of(result["message"])
+                answer_from(result["message"])
                 return Answer(name, result["message"], None)
             if kind in _WORDS:
                 words, code = _WORDS[kind]
                 return Answer(name, None, RetryableAgentError(words, code=code))
             failure = result["error"]
             inner = failure.get("error") or failure
-            return Answer(name, None, refused(0, inner.get("message"), failure, {}, self.provider))
+            return Answer(name, None, error_of_refusal(0, inner.get("message"), failure, {}, self.provider))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise invalid(self.provider, error) from error
 
 
-def said_of(message: Mapping[str, Any]) -> ModelAnswer:
+def answer_from(message: Mapping[str, Any]) -> ModelAnswer:
     """A whole message as it stands in a batch's results. Raises `LookupError`, `TypeError` or `AttributeError` for what is none."""
     usage, blocks = message["usage"], message["content"]
     written, read = usage.get("cache_creation_input_tokens") or 0, usage.get("cache_read_input_tokens") or 0
@@ -214,12 +214,12 @@ def said_of(message: Mapping[str, Any]) -> ModelAnswer:
     )  # fmt: skip
 
 
-def completed_from(message: Mapping[str, Any], options: Mapping[str, Any]) -> Completed | None:
+def read_completed(message: Mapping[str, Any], options: Mapping[str, Any]) -> Completed | None:
     """The result of a message, or None when the conversation has to go on: it calls tools, or is not the JSON that was asked for.
 
     `options` are the role's. Raises the `AgentError` of an answer that is no result.
     """
-    said = said_of(message)
+    said = answer_from(message)
     if said.asked:
         return None
     try:
@@ -229,7 +229,7 @@ def completed_from(message: Mapping[str, Any], options: Mapping[str, Any]) -> Co
 
 
 def usage_of(message: Mapping[str, Any]) -> Usage:
-    said = said_of(message)
+    said = answer_from(message)
     return Usage(said.input_tokens, said.output_tokens, model=said.model, in_batch=True)
 
 

@@ -88,7 +88,7 @@ class _Chat:
                 gathered.add(piece)
             if gathered.finish is None:
                 raise error_of_break(self._provider)
-            said = self._said(gathered)
+            said = self._build_answer(gathered)
         self._messages.append(_plain(gathered))
         return said
 
@@ -130,7 +130,7 @@ class _Chat:
             body["response_format"] = {"type": "json_object"}
         return body
 
-    def _said(self, gathered: _Gathered) -> ModelAnswer:
+    def _build_answer(self, gathered: _Gathered) -> ModelAnswer:
         given, produced = self._tokens(gathered)
         asked = [_read_tool_request(call) for _, call in sorted(gathered.calls.items())]
         if any(not each.id or not each.name for each in asked):

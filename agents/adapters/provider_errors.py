@@ -49,7 +49,7 @@ def plain_errors(
     except library.APIStatusError as error:
         told.headers = dict(error.response.headers)
         secrets = redaction.secrets_of(request)
-        raise refused(
+        raise error_of_refusal(
             error.status_code, error.message, error.body, told.headers, provider, secrets=secrets
         ) from error
     except library.APIConnectionError as error:
@@ -58,7 +58,9 @@ def plain_errors(
         raise invalid(provider, error) from error
     except library.APIError as error:
         secrets = redaction.secrets_of(request)
-        raise refused(200, error.message, error.body, told.headers, provider, secrets=secrets) from error
+        raise error_of_refusal(
+            200, error.message, error.body, told.headers, provider, secrets=secrets
+        ) from error
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         # The libraries trust what they are sent; what is not as they expect fails anywhere in them.
         raise invalid(provider, error) from error
@@ -76,7 +78,7 @@ def error_of_break(provider: Provider) -> RetryableAgentError:
     )
 
 
-def refused(
+def error_of_refusal(
     status: int,
     text: object,
     body: Any,

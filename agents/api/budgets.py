@@ -31,7 +31,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
-from tenants.api.views import VersionedResource, described
+from tenants.api.views import VersionedResource, describe_lists
 from tenants.models import Budget, BudgetPeriod, BudgetUnit, Role
 
 ADDRESS = "/api/v1/budgets/"
@@ -74,25 +74,25 @@ class BudgetSerializer(ResponseSerializer):
         return super().to_representation(instance)
 
     def get_cap(self, budget: Budget) -> Decimal:
-        return shown(budget.cap)
+        return plain_amount(budget.cap)
 
     def get_warning_share(self, budget: Budget) -> Decimal:
-        return shown(budget.warning_share)
+        return plain_amount(budget.warning_share)
 
     def get_estimate(self, budget: Budget) -> Decimal | None:
-        return None if budget.estimate is None else shown(budget.estimate)
+        return None if budget.estimate is None else plain_amount(budget.estimate)
 
     def get_spent(self, budget: Budget) -> Decimal:
-        return shown(budget.spent)
+        return plain_amount(budget.spent)
 
     def get_reserved(self, budget: Budget) -> Decimal:
-        return shown(budget.reserved)
+        return plain_amount(budget.reserved)
 
     def get_remaining(self, budget: Budget) -> Decimal:
-        return shown(max(Decimal(0), budget.cap - budget.spent - budget.reserved))
+        return plain_amount(max(Decimal(0), budget.cap - budget.spent - budget.reserved))
 
     def get_overshoot(self, budget: Budget) -> Decimal:
-        return shown(budget.overshoot)
+        return plain_amount(budget.overshoot)
 
     def get_period_start(self, budget: Budget) -> str | None:
         return None if budget.period == BudgetPeriod.TOTAL else budget.period_start.isoformat()
@@ -104,7 +104,7 @@ class BudgetSerializer(ResponseSerializer):
         return f"{ADDRESS}{budget.pk}/"
 
 
-def shown(amount: Decimal) -> Decimal:
+def plain_amount(amount: Decimal) -> Decimal:
     """Without the zeros behind its last place: 0.3 and not 0.300000000000. The renderer writes it without an exponent."""
     return Decimal(amount).normalize() + 0
 
@@ -136,7 +136,7 @@ class BudgetFilter(StrictFilterSet):
     period = django_filters.ChoiceFilter(choices=BudgetPeriod.choices)
 
 
-@described(many="The budgets", one="One budget")
+@describe_lists(many="The budgets", one="One budget")
 class BudgetViewSet(VersionedResource):
     queryset = Budget.objects
     serializer_class = BudgetSerializer
@@ -163,11 +163,11 @@ class BudgetViewSet(VersionedResource):
     def update(self, request: Request, pk: UUID) -> Response:
         """Name, cap, warning share and estimate. What it counts stays as it is: for that, make another budget. Work that waits for it
         goes on by itself when there is room."""
-        self._locked(pk)
+        self._lock(pk)
         fields = _fields(read(BudgetBodySerializer, request.data))
         given: Any = request.data
         self._refuse_other_scope(
-            self._found(pk), {_COLUMNS.get(name, name): fields[_COLUMNS.get(name, name)] for name in given}
+            self._find(pk), {_COLUMNS.get(name, name): fields[_COLUMNS.get(name, name)] for name in given}
         )
         changes = {name: value for name, value in fields.items() if name not in money.SCOPE}
         return Response(self.show(money.change_budget(self.tenant_id, pk, changes)))
@@ -175,17 +175,17 @@ class BudgetViewSet(VersionedResource):
     @removal("Remove a budget")
     def destroy(self, request: Request, pk: UUID) -> Response:
         """What waits for it goes on. The ledger keeps what was spent."""
-        self._locked(pk)
+        self._lock(pk)
         money.delete_budget(self.tenant_id, pk)
         return Response(status=204)
 
-    def _found(self, pk: UUID) -> Budget:
+    def _find(self, pk: UUID) -> Budget:
         budget: Budget | None = self.get_queryset().filter(pk=pk).first()
         if budget is None:
             raise NotFound
         return budget
 
-    def _locked(self, pk: UUID) -> None:
+    def _lock(self, pk: UUID) -> None:
         self.check_if_match(money.lock_budget(self.tenant_id, pk).version)
 
     def _refuse_other_scope(self, budget: Budget, given: dict[str, Any]) -> None:

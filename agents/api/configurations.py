@@ -296,13 +296,13 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
                 agent_id__in=[agent.role for agent in page]
             )
             own = {config.agent_id: config for config in rows}
-            return self.get_paginated_response([self._shown(agent, own.get(agent.role)) for agent in page])
+            return self.get_paginated_response([self._render(agent, own.get(agent.role)) for agent in page])
 
     @operation("The settings in force for one role", answer=AgentConfigSerializer, refusals=(404,))
     def retrieve(self, request: Request, role: str) -> Response:
         with tenant_scope(self.tenant_id):
             agent = self._agent(role)
-            return Response(self._shown(agent, self._own(role).first()))
+            return Response(self._render(agent, self._own(role).first()))
 
     @change(
         "Replace the tenant's own settings of a role",
@@ -319,10 +319,10 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         with tenant_scope(self.tenant_id):
             config = self._own(role).select_for_update().first()
             self.check_if_match(config.version if config else 0)
-            config = self._replaced(
+            config = self._replace(
                 config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0), body
             )
-            shown = self._shown(agent, config)
+            shown = self._render(agent, config)
         configuration.forget()
         return Response(shown)
 
@@ -330,17 +330,17 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
     def _limits(self) -> Tenant:
         return configuration.tenant_with_plan(self.tenant_id)
 
-    def _replaced(self, config: AgentConfig, body: Mapping[str, Any]) -> AgentConfig:
+    def _replace(self, config: AgentConfig, body: Mapping[str, Any]) -> AgentConfig:
         empty = AgentConfig()
         for name in PLAIN:
             setattr(config, name, body.get(name, getattr(empty, name)))
         config.enabled = body.get("enabled", True)
-        config.auth_sealed = self._sealed(config, body.get("auth"))
+        config.auth_sealed = self._seal_auth(config, body.get("auth"))
         config.version += 1
         config.save(force_insert=config.version == 1)
         return config
 
-    def _sealed(self, config: AgentConfig, auth: Mapping[str, Any] | None) -> str:
+    def _seal_auth(self, config: AgentConfig, auth: Mapping[str, Any] | None) -> str:
         if auth is None:
             return ""
         context = credentials.config_context(self.tenant_id, config.agent_id)
@@ -364,7 +364,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         rows: QuerySet[Any] = AgentConfig.objects.for_tenant(self.tenant_id).filter(agent_id=role)
         return rows
 
-    def _shown(self, agent: Agent, config: AgentConfig | None) -> dict[str, Any]:
+    def _render(self, agent: Agent, config: AgentConfig | None) -> dict[str, Any]:
         """In the caller's `tenant_scope`."""
         own = config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0)
         kind, platform = _type_of(own), scheduler_settings.current()

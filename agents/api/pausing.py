@@ -46,14 +46,14 @@ class Pausable:
     @command("Start nothing new of it", NothingSerializer, SwitchedSerializer)
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, **address: Any) -> Response:
-        return self._switched(request, paused=True, **address)
+        return self._switch(request, paused=True, **address)
 
     @command("Go on with it", NothingSerializer, SwitchedSerializer)
     @action(detail=True, methods=["post"])
     def resume(self, request: Request, **address: Any) -> Response:
-        return self._switched(request, paused=False, **address)
+        return self._switch(request, paused=False, **address)
 
-    def _switched(self, request: Request, *, paused: bool, **address: Any) -> Response:
+    def _switch(self, request: Request, *, paused: bool, **address: Any) -> Response:
         read(NothingSerializer, request.data)
         return Response({**self.switch(paused=paused, **address), "paused": paused})
 

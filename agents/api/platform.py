@@ -115,7 +115,7 @@ class SchedulerSettingsView(Versioned, TenantView):
 def _show_provider(row: PlatformConfig) -> dict[str, Any]:
     found = scheduler_settings.settings_of(row.value)
     return {
-        **scheduler_settings.nested(found),
+        **scheduler_settings.as_tree(found),
         "own": [key.path for key in scheduler_settings.KEYS if key.attribute in found.explicit],
         "in_force": configuration.in_force(found),
         "version": row.version,

@@ -55,7 +55,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView, TenantViewSet, VersionedResource, described
+from tenants.api.views import TenantView, TenantViewSet, VersionedResource, describe_lists
 from tenants.exceptions import TenantError
 from tenants.models import Role
 
@@ -239,7 +239,7 @@ PRODUCTION = AgentVersionDeployment.Environment.PRODUCTION
 KEEP: Any = object()  # of credentials: leave what is stored
 
 
-@described(many="The roles that there are")
+@describe_lists(many="The roles that there are")
 class AgentViewSet(VersionedResource):
     """Read by everybody, changed by platform admins: the registry belongs to no tenant."""
 
@@ -266,7 +266,7 @@ class AgentViewSet(VersionedResource):
 
     @operation("One role", answer=AgentSerializer, refusals=(404,))
     def retrieve(self, request: Request, role: str) -> Response:
-        return self._shown(role)
+        return self._render(role)
 
     @creation("Add a role to the registry", NewAgentSerializer, PlatformAgentSerializer)
     def create(self, request: Request) -> Response:
@@ -276,7 +276,7 @@ class AgentViewSet(VersionedResource):
         if Agent.objects.filter(role=agent.role).exists():
             raise AlreadyExists("agent", agent.role, "PUT or PATCH changes it")
         self._write(agent, {**defaults(), **body}, body.get("auth"))
-        return self.answer_created(agent, self._shown(agent.role).data)
+        return self.answer_created(agent, self._render(agent.role).data)
 
     @change("Replace a role", AgentBodySerializer, PlatformAgentSerializer)
     def update(self, request: Request, role: str) -> Response:
@@ -284,7 +284,7 @@ class AgentViewSet(VersionedResource):
         agent = self.lock_row()
         body = read(AgentBodySerializer, request.data)
         self._write(agent, {**defaults(), **body}, body.get("auth"))
-        return self._shown(role)
+        return self._render(role)
 
     @change("Change a role", AgentChangeSerializer, PlatformAgentSerializer)
     def partial_update(self, request: Request, role: str) -> Response:
@@ -297,7 +297,7 @@ class AgentViewSet(VersionedResource):
         present = {name: getattr(agent, name) for name in PLAIN}
         kept = body.get("auth") if "auth" in request.data else KEEP
         self._write(agent, {**present, **standard, **body}, kept)
-        return self._shown(role)
+        return self._render(role)
 
     @removal("Remove a role", refusals=(404, 409))
     def destroy(self, request: Request, role: str) -> Response:
@@ -324,7 +324,7 @@ class AgentViewSet(VersionedResource):
         read(NothingSerializer, request.data)
         self.lock_row()
         health.ask(role)
-        answer = self._shown(role)
+        answer = self._render(role)
         answer.status_code = 202
         return answer
 
@@ -337,7 +337,7 @@ class AgentViewSet(VersionedResource):
             addresses["endpoint"] = members["endpoint"]
         refuse_unusable(members["adapter"], addresses)
         if auth is not KEEP:
-            agent.auth_sealed = sealed(agent, auth)
+            agent.auth_sealed = seal_auth(agent, auth)
         is_new, moved = agent.revision == 0, bool(addresses)
         for name in PLAIN:
             setattr(agent, name, members[name])
@@ -349,7 +349,7 @@ class AgentViewSet(VersionedResource):
         )
         configuration.forget()
 
-    def _shown(self, role: str) -> Response:
+    def _render(self, role: str) -> Response:
         # Not `get_object`: that would hold an If-Match against the state that was just made.
         agent = AgentViewSet.get_queryset(self).filter(role=role).first()
         if agent is None:
@@ -364,7 +364,7 @@ class AgentViewSet(VersionedResource):
 # Credentials of an agent as they are sent, made ready to be stored.
 
 
-def sealed(agent: Agent, auth: Mapping[str, Any] | None) -> str:
+def seal_auth(agent: Agent, auth: Mapping[str, Any] | None) -> str:
     """What to store of credentials as they were sent. Raises `InvalidRequest` when there are none to keep."""
     if auth is None:
         return ""
@@ -500,14 +500,14 @@ class DeploymentViewSet(Versioned, TenantViewSet):
         body = read(NewDeploymentSerializer, request.data)
         refuse_unusable(agent.adapter, {"endpoint": body.get("endpoint")})
         made = deployments.deploy(agent_role, **body, actor=self.principal.actor)
-        return self._shown(made, status=201)
+        return self._render(made, status=201)
 
     @command("Bring a version into production", NothingSerializer, PlatformDeploymentSerializer)
     def promote(self, request: Request, agent_role: str, pk: UUID) -> Response:
         """The version there becomes history. Of two who promote at once one gets 409 and nothing of theirs is done."""
         read(NothingSerializer, request.data)
         self._agent(agent_role)
-        return self._shown(deployments.promote(agent_role, pk, actor=self.principal.actor))
+        return self._render(deployments.promote(agent_role, pk, actor=self.principal.actor))
 
     @command(
         "Bring back the version that was in production before",
@@ -518,7 +518,7 @@ class DeploymentViewSet(Versioned, TenantViewSet):
         """Again, and the one before that comes back. 409 when there was none."""
         read(NothingSerializer, request.data)
         self._agent(agent_role)
-        return self._shown(deployments.roll_back(agent_role, actor=self.principal.actor))
+        return self._render(deployments.roll_back(agent_role, actor=self.principal.actor))
 
     def _agent(self, role: str) -> Agent:
         agent = Agent.objects.filter(role=role).first()
@@ -527,7 +527,7 @@ class DeploymentViewSet(Versioned, TenantViewSet):
         self.check_if_match(agent.revision)
         return agent
 
-    def _shown(self, made: AgentVersionDeployment, status: int = 200) -> Response:
+    def _render(self, made: AgentVersionDeployment, status: int = 200) -> Response:
         configuration.forget()
         revision = Agent.objects.values_list("revision", flat=True).get(role=made.agent_id)
         shown = PlatformDeploymentSerializer(made).data

@@ -17,7 +17,7 @@ from agents.models import LONGEST_CONTENT, LONGEST_DESCRIPTION, Skill, SkillKind
 from tenants.api.documentation import change, creation, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.serializers import OPTIONAL, Flag, OneOf, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import VersionedResource, described
+from tenants.api.views import VersionedResource, describe_lists
 from tenants.models import Role
 
 SKILLS = "/api/v1/skills/"
@@ -66,7 +66,7 @@ class AgentRole(Text):
 
     def to_internal_value(self, data: Any) -> str:
         role = super().to_internal_value(data)
-        if role not in configuration.known_roles():
+        if role not in configuration.list_roles():
             self.fail("unknown", role=role[:63])
         return role
 
@@ -109,7 +109,7 @@ class SkillFilter(StrictFilterSet):
         return rows.filter(Q(roles=[]) | Q(roles__contains=[value]))
 
 
-@described(many="The skills, without their texts", one="One skill")
+@describe_lists(many="The skills, without their texts", one="One skill")
 class SkillViewSet(VersionedResource):
     queryset = Skill.objects
     serializer_class = SkillSerializer

@@ -157,7 +157,7 @@ def _write_file(path: Path, content: bytes) -> Path:
 
 def _job(request: AgentRequest) -> bytes:
     """As HTTP agents get it, but for the token, which stands in the environment alone."""
-    told = orjson.loads(payload.encoded(request))
+    told = orjson.loads(payload.encode_job(request))
     told["callback"].pop("token")
     return orjson.dumps(told)
 

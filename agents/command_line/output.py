@@ -19,7 +19,7 @@ import orjson
 from django.conf import settings
 
 from agents.contracts import Completed, Output, RunLink, Usage
-from agents.response_parser import InvalidAnswer, completed_from, session_id_from, usage_from
+from agents.response_parser import InvalidAnswer, read_completed, session_id_from, usage_from
 from tenants import wire_json
 
 LONGEST_LIVE_LINE = 16_384  # shown before it has ended
@@ -119,7 +119,7 @@ class Whole:
     def _object(self) -> AgentOutput:
         answer = wire_json.loads(bytes(self.kept), max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
         if not isinstance(answer, list) and (not isinstance(answer, Mapping) or "type" not in answer):
-            return AgentOutput(completed_from(answer))
+            return AgentOutput(read_completed(answer))
         events = Events(self.link, lambda reason: None)
         for event in answer if isinstance(answer, list) else [answer]:
             events.hear(event)
@@ -163,7 +163,7 @@ class Events:
             self._line(bytes(self.rest))
             self.rest.clear()
         if self.said.result is None and self.said.error is None and self.last_text is not None:
-            self.said.result = self._completed(Output(content=self.last_text))
+            self.said.result = self._build_result(Output(content=self.last_text))
         return self.said
 
     def _line(self, line: bytes) -> None:
@@ -226,7 +226,7 @@ class Events:
         if found is None or found in (self.usage, Usage()):
             return
         self.usage = found
-        if reason := self.link.spent(found):
+        if reason := self.link.count_usage(found):
             self.on_stop(reason)
 
     def _hear_result(self, event: Mapping[str, Any]) -> None:
@@ -235,13 +235,13 @@ class Events:
             self.said = AgentOutput(error=_text(text) or kind or "no reason given", kind=kind or "error")
             return
         if isinstance(event.get("output"), Mapping):
-            self.said = AgentOutput(self._completed(completed_from({"output": event["output"]}).output))
+            self.said = AgentOutput(self._build_result(read_completed({"output": event["output"]}).output))
             return
         data = event.get("structured_output", text if isinstance(text, dict | list) else None)
         content = text if isinstance(text, str) else self.last_text if data is None else None
-        self.said = AgentOutput(self._completed(Output(content=content, data=data)))
+        self.said = AgentOutput(self._build_result(Output(content=content, data=data)))
 
-    def _completed(self, output: Output) -> Completed:
+    def _build_result(self, output: Output) -> Completed:
         return Completed(output, self.usage if self.usage != Usage() else None, self.session)
 
 
@@ -263,10 +263,10 @@ def live_lines(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     elif name == "tool_use":
         yield (
             "tool_call",
-            f"{event.get('tool_name') or event.get('name')} {_shown(event.get('parameters') or event.get('input'))}",
+            f"{event.get('tool_name') or event.get('name')} {_shorten(event.get('parameters') or event.get('input'))}",
         )
     elif name == "tool_result":
-        yield "tool_result", _shown(event.get("output") or event.get("content"))
+        yield "tool_result", _shorten(event.get("output") or event.get("content"))
     elif name == "message" and event.get("role") == "assistant" and isinstance(event.get("content"), str):
         yield "text", event["content"]
 
@@ -278,9 +278,9 @@ def _of_block(block: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         case "thinking" if isinstance(block.get("thinking"), str) and block["thinking"].strip():
             yield "note", block["thinking"]
         case "tool_use":
-            yield "tool_call", f"{block.get('name')} {_shown(block.get('input'))}"
+            yield "tool_call", f"{block.get('name')} {_shorten(block.get('input'))}"
         case "tool_result":
-            yield "tool_result", _shown(block.get("content"))
+            yield "tool_result", _shorten(block.get("content"))
 
 
 def _of_item(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -293,19 +293,19 @@ def _of_item(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "tool_call", f"$ {item.get('command')}"
             yield (
                 "tool_result",
-                f"{_shown(item.get('aggregated_output'))}\nexit code {item.get('exit_code')}".lstrip("\n"),
+                f"{_shorten(item.get('aggregated_output'))}\nexit code {item.get('exit_code')}".lstrip("\n"),
             )
         case "mcp_tool_call":
-            yield "tool_call", f"{item.get('server')}.{item.get('tool')} {_shown(item.get('arguments'))}"
-            yield "tool_result", _shown(item.get("result") or item.get("error"))
+            yield "tool_call", f"{item.get('server')}.{item.get('tool')} {_shorten(item.get('arguments'))}"
+            yield "tool_result", _shorten(item.get("result") or item.get("error"))
         case "file_change" | "web_search" | "todo_list" as kind:
             yield (
                 "note",
-                f"{kind.replace('_', ' ')}: {_shown({key: item[key] for key in item if key not in ('id', 'type')})}",
+                f"{kind.replace('_', ' ')}: {_shorten({key: item[key] for key in item if key not in ('id', 'type')})}",
             )
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     """Text as it is, a list of texts joined, and anything else as JSON."""
     if (
         isinstance(value, list)

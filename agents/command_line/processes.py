@@ -72,7 +72,7 @@ class Watch:
 def run(command: Command, watch: Watch) -> Ended:
     """Start it, and return when it has ended. Must stay in the thread that called: the agent's life is tied to it."""
     process = subprocess.Popen(
-        _launched(command), cwd=command.folder, env=dict(command.environment), start_new_session=True,
+        _launch_command(command), cwd=command.folder, env=dict(command.environment), start_new_session=True,
         stdin=subprocess.PIPE if command.prompt else subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
     )  # fmt: skip
     going = _Going(process, command, watch, Meter(process.pid))
@@ -82,7 +82,7 @@ def run(command: Command, watch: Watch) -> Ended:
         going.clear_away()
 
 
-def _launched(command: Command) -> list[str]:
+def _launch_command(command: Command) -> list[str]:
     limits = command.limits
     numbers = (os.getpid(), limits.memory_mb or 0, limits.cpu_seconds or 0, limits.nice)
     user = command.user
@@ -130,7 +130,7 @@ class _Going:
                 for key, _ in selector.select(LOOK_SECONDS):
                     self._transfer(selector, key)
                 self._look()
-        return self._reaped()
+        return self._reap()
 
     def _register(self, selector: selectors.BaseSelector) -> None:
         out, error, into = self.process.stdout, self.process.stderr, self.process.stdin
@@ -202,7 +202,7 @@ class _Going:
         """Without reaping it: as long as its number is taken, a signal to its group can hit nobody else."""
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
-    def _reaped(self) -> Ended:
+    def _reap(self) -> Ended:
         _, status, used = os.wait4(self.process.pid, 0)
         self.process.returncode = os.waitstatus_to_exitcode(status)
         self.resources = self.meter.complete(used)
@@ -223,7 +223,7 @@ class _Going:
         """End what still runs: the group, and what has left the group but not the tree."""
         if self.process.returncode is None:
             self._kill_the_rest()
-            self._reaped()
+            self._reap()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()

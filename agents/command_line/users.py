@@ -75,7 +75,7 @@ def own(home: Path) -> Iterator[OwnUser]:
         uid, held = _choose_user(folder, choice)
         try:
             gid = _group_of(home)
-            using, is_alone = _used(home)
+            using, is_alone = _read_usage(home)
             _open_home(home, uid if is_alone else -1, gid)
         except BaseException:
             os.close(held)
@@ -186,7 +186,7 @@ def _group_of(home: Path) -> int:
     raise ConfigurationError("All groups of ORCHESTRATOR_CLI_USERS are taken by homes.", code="no_user_left")
 
 
-def _used(home: Path) -> tuple[int, bool]:
+def _read_usage(home: Path) -> tuple[int, bool]:
     """A lock that says that a run uses this home, and whether no other one does. To be called under the lock of the choice."""
     descriptor = os.open(home.with_name(f".{home.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -69,7 +69,7 @@ class Trace:
 
 
 @contextmanager
-def kept(run_id: UUID, user: OwnUser | None = None) -> Iterator[Trace]:
+def keep_workspace(run_id: UUID, user: OwnUser | None = None) -> Iterator[Trace]:
     """The run's folder, which exists inside the block and is gone after it. Raises `InputUnavailable` when it cannot be made."""
     try:
         trace = _make_trace(_home() / str(run_id), user)
@@ -217,13 +217,13 @@ class Worktree:
 
 
 @contextmanager
-def checked_out(request: AgentRequest, chosen: Options, trace: Trace) -> Iterator[Worktree | None]:
+def check_out(request: AgentRequest, chosen: Options, trace: Trace) -> Iterator[Worktree | None]:
     """The run's own working copy, if its agent works on a repository. Raises `ConfigurationError`, `RepositoryBusy`, `InputUnavailable`."""
     repository = repository_of(chosen, request.params)
     if repository is None:
         yield None
         return
-    with _held(repository, shared=not chosen.exclusive):
+    with _hold_lock(repository, shared=not chosen.exclusive):
         path, user = trace.folder / "tree", trace.user
         if user is not None:
             trace.user = user = user.beside(repository)
@@ -231,7 +231,7 @@ def checked_out(request: AgentRequest, chosen: Options, trace: Trace) -> Iterato
             users.give(path, user)
         trace.note({"repository": str(repository), "worktree": str(path)})
         try:
-            yield _added(repository, path, f"orchestrator/{request.activity_id}", chosen.base, user)
+            yield _add_worktree(repository, path, f"orchestrator/{request.activity_id}", chosen.base, user)
         finally:
             remove(repository, path, user)
 
@@ -273,7 +273,7 @@ def remove(repository: Path, path: Path, user: OwnUser | None = None) -> None:
         _git(repository, "worktree", "prune", "--expire", "now")
 
 
-def _added(repository: Path, path: Path, branch: str, base: str, user: OwnUser | None) -> Worktree:
+def _add_worktree(repository: Path, path: Path, branch: str, base: str, user: OwnUser | None) -> Worktree:
     _git = partial(_git_as, user)
     known = _git(repository, "branch", "--list", branch)
     # One that was removed without git's knowledge would keep the branch from being checked out.
@@ -289,7 +289,7 @@ def _added(repository: Path, path: Path, branch: str, base: str, user: OwnUser |
 
 
 @contextmanager
-def _held(repository: Path, *, shared: bool) -> Iterator[None]:
+def _hold_lock(repository: Path, *, shared: bool) -> Iterator[None]:
     """The kernel gives the lock back however this process ends."""
     folder = Path(settings.ORCHESTRATOR_HOME) / "agents" / "repositories"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from agents.exceptions import AgentError, AgentRateLimited, RetryableAgentError
 from agents.governor import Answer, Call, Governor, Outcome, Reason, providers
-from agents.governor.limits import Learned, learned_from
+from agents.governor.limits import Learned, read_limits
 from agents.governor.providers import Provider
 from tenants.exceptions import LimiterUnavailable
 
@@ -40,7 +40,7 @@ class ProviderFeedback:
 
 
 @contextmanager
-def governed(
+def govern_call(
     provider: Provider,
     call: Call,
     *,
@@ -74,12 +74,12 @@ def _begin(
             answer = governor.ask(call)
         except LimiterUnavailable as error:
             words = "cannot be called while Redis does not answer"
-            raise _held(provider, UNKNOWN, words, UNKNOWN_SECONDS, timed=False) from error
+            raise _rate_limited(provider, UNKNOWN, words, UNKNOWN_SECONDS, timed=False) from error
         if answer.granted:
             return
         now = time.monotonic()
         if now + answer.wait_seconds > ends_at:
-            raise _held_back(provider, answer)
+            raise _explain_refusal(provider, answer)
         if now >= next_look:
             next_look = now + STOP_SECONDS
             if reason := stop_reason():
@@ -89,20 +89,22 @@ def _begin(
         time.sleep(min(STOP_SECONDS, answer.wait_seconds + spread))
 
 
-def _held_back(provider: Provider, answer: Answer) -> AgentRateLimited:
+def _explain_refusal(provider: Provider, answer: Answer) -> AgentRateLimited:
     wait = HELD_SECONDS if answer.reason is Reason.SLOTS else answer.wait_seconds
     if answer.reason is Reason.BREAKER:
-        return _held(provider, BREAKER_OPEN, "failed too often in a row and is left alone", wait)
+        return _rate_limited(provider, BREAKER_OPEN, "failed too often in a row and is left alone", wait)
     words = {
         Reason.SLOTS: "is called by as many as it bears at once",
         Reason.RETRY_AFTER: "asked to be left alone",
     }
     limit = f"has no room for now ({answer.reason.value.replace('_', ' ')})"
     timed = answer.reason is not Reason.SLOTS
-    return _held(provider, PROVIDER_LIMIT, words.get(answer.reason, limit), wait, timed=timed)
+    return _rate_limited(provider, PROVIDER_LIMIT, words.get(answer.reason, limit), wait, timed=timed)
 
 
-def _held(provider: Provider, code: str, why: str, seconds: float, *, timed: bool = True) -> AgentRateLimited:
+def _rate_limited(
+    provider: Provider, code: str, why: str, seconds: float, *, timed: bool = True
+) -> AgentRateLimited:
     # A little later than told, each a little differently: what was held back together does not come back together.
     later = seconds + random.uniform(0.0, min(1.0, 0.1 * seconds + 0.05))  # noqa: S311  # no secret
     error = AgentRateLimited(f"{provider.name} {why}.", code=code, retry_after=later)
@@ -122,7 +124,7 @@ def _outcome_of(error: AgentError, call: Call) -> Outcome:
 
 
 def _tell(governor: Governor, call: Call, outcome: Outcome, told: ProviderFeedback) -> None:
-    learned = learned_from(told.headers) if told.headers else Learned()
+    learned = read_limits(told.headers) if told.headers else Learned()
     try:
         governor.tell(
             call, outcome, input_tokens=told.input_tokens, output_tokens=told.output_tokens, learned=learned

@@ -17,6 +17,6 @@ def of(provider: str) -> list[str]:
     return [base, f"{base}:calls", f"{base}:reserved", *(f"{base}:used:{name}" for name in DIMENSIONS)]
 
 
-def known() -> str:
+def known_providers() -> str:
     """A hash of the providers that have been called."""
     return f"{settings.ORCHESTRATOR_REDIS_PREFIX}providers"

@@ -107,7 +107,7 @@ class Learned:
     limits: Mapping[str, int] = field(default_factory=dict)
 
 
-def learned_from(headers: Mapping[str, str], *, now: datetime | None = None) -> Learned:
+def read_limits(headers: Mapping[str, str], *, now: datetime | None = None) -> Learned:
     """Read the headers of an answer; their names in any case. Its moments are measured by its own `Date`, or else our clock."""
     given = {name.lower(): value.strip() for name, value in headers.items()}
     moment = now or _date(given.get("date", "")) or datetime.now(UTC)

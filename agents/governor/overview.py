@@ -43,7 +43,7 @@ class ProviderRow:
 def of_platform() -> list[ProviderRow]:
     """All that were called within two days, with all their figures."""
     try:
-        rows = providers.known_providers()
+        rows = providers.list_known_providers()
     except redis.RedisError:
         return []
     return [_show_provider(row.adapter, row.place, (), _look(row.key, row.profile), own=True) for row in rows]
@@ -92,7 +92,7 @@ def failing() -> list[providers.KnownProvider]:
     """Those whose breaker is not closed. Raises `redis.RedisError`, `LimiterUnavailable`."""
     return [
         row
-        for row in providers.known_providers()
+        for row in providers.list_known_providers()
         if Governor(row.key, row.profile).look().breaker != "closed"
     ]
 

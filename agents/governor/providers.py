@@ -214,19 +214,19 @@ def note_call(provider: Provider) -> None:
         "called_at": time.time(),
     }
     try:
-        connections.client().hset(keys.known(), provider.key, orjson.dumps(row))
+        connections.client().hset(keys.known_providers(), provider.key, orjson.dumps(row))
     except redis.RedisError:
         logger.info("Provider not noted", extra={"action": "provider_not_noted"})
 
 
-def known_providers() -> list[KnownProvider]:
+def list_known_providers() -> list[KnownProvider]:
     """Those called within two days, by place. Raises `redis.RedisError`."""
     client = connections.client()
-    found: Any = client.hgetall(keys.known())
+    found: Any = client.hgetall(keys.known_providers())
     rows = {key.decode(): orjson.loads(row) for key, row in found.items()}
     old = [key for key, row in rows.items() if row["called_at"] < time.time() - KEPT_SECONDS]
     if old:
-        client.hdel(keys.known(), *old)
+        client.hdel(keys.known_providers(), *old)
     kept = [
         KnownProvider(
             key,

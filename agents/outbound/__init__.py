@@ -6,7 +6,7 @@ from agents.outbound.client import (
     check_url,
     client_for_vendor,
     close_connections,
-    guarded_transport,
+    get_guarded_transport,
     plain_errors,
     send,
 )
@@ -22,7 +22,7 @@ __all__ = [
     "check_url",
     "client_for_vendor",
     "close_connections",
-    "guarded_transport",
+    "get_guarded_transport",
     "plain_errors",
     "read_url",
     "send",

@@ -58,7 +58,7 @@ class Gate:
             self._changed.notify_all()
 
     @contextmanager
-    def passed(self, call: Patience, *, over_all: bool = True) -> Iterator[Held | None]:
+    def pass_through(self, call: Patience, *, over_all: bool = True) -> Iterator[Held | None]:
         """A place for the call, until the end of the block; with `over_all` also among those of all processes, which is to be kept.
 
         Raises `CallsAtLimit`, or that the run was cancelled.
@@ -219,7 +219,7 @@ def call_budget(
     Raises `CallsAtLimit` when its turn never came.
     """
     budget = Budget(seconds, max_bytes, cancelled)
-    with shared.passed(budget, over_all=counts_over_all) as budget.place:
+    with shared.pass_through(budget, over_all=counts_over_all) as budget.place:
         token = _current.set(budget)
         try:
             yield budget

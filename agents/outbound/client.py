@@ -68,7 +68,7 @@ def check_url(url: str, *, purpose: str = policy.AGENTS) -> None:
     if rules.exempts(target.host, target.port):
         return
     try:
-        transport.permitted_addresses(rules, target.host, target.port, seconds=CHECK_SECONDS)
+        transport.resolve_permitted(rules, target.host, target.port, seconds=CHECK_SECONDS)
     except RetryableAgentError as error:
         raise OutboundRefused(str(error)) from error
 
@@ -108,17 +108,17 @@ def send(
         budget.call_budget(
             deadline_seconds, max_bytes, cancelled, counts_over_all=purpose == policy.AGENTS
         ) as call,
-        _known_if_sent(call),
+        _note_if_sent(call),
         plain_errors(url, deadline_seconds),
     ):
-        response = guarded_transport(purpose).handle_request(request)
+        response = get_guarded_transport(purpose).handle_request(request)
         try:
             return _answer(response, call, max_bytes)
         finally:
             response.close()
 
 
-def guarded_transport(purpose: str = policy.AGENTS) -> transport.GuardedTransport:
+def get_guarded_transport(purpose: str = policy.AGENTS) -> transport.GuardedTransport:
     """The process's shared transport for a purpose, for libraries with clients of their own. Use it in a `call_budget`."""
     rules = policy.current(purpose)
     if (found := _shared.get(rules)) is not None:
@@ -168,7 +168,7 @@ def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def _known_if_sent(call: budget.Budget) -> Iterator[None]:
+def _note_if_sent(call: budget.Budget) -> Iterator[None]:
     try:
         yield
     except AgentError as error:
@@ -196,13 +196,13 @@ def _answer(response: httpx2.Response, call: budget.Budget, max_bytes: int) -> O
             raise PermanentAgentError(
                 "The answer is compressed, which was not asked for.", code="answer_encoded"
             )
-        return OutboundResponse(response.status_code, headers, _whole_body(response, max_bytes))
+        return OutboundResponse(response.status_code, headers, _read_body(response, max_bytes))
     call.shorten(EXCERPT_SECONDS)
     body, truncated = _beginning(response)
     return OutboundResponse(response.status_code, headers, b"" if encoded else body, truncated or encoded)
 
 
-def _whole_body(response: httpx2.Response, max_bytes: int) -> bytes:
+def _read_body(response: httpx2.Response, max_bytes: int) -> bytes:
     declared = response.headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 15 or int(declared) > max_bytes):
         raise budget.too_large()
@@ -258,7 +258,7 @@ def send_for_library(request: httpx2.Request, credential: Mapping[str, str]) -> 
         stream=request.stream,
         extensions=request.extensions,
     )
-    response = guarded_transport().handle_request(passed)
+    response = get_guarded_transport().handle_request(passed)
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         response.close()
         raise PermanentAgentError("The answer is compressed, which was not asked for.", code="answer_encoded")

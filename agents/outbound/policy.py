@@ -169,7 +169,7 @@ def refusal(address: Address, *, exempt: bool = False, denied: Iterable[Network]
 
     The operators' word outweighs the rules and the deny-list, but never opens a metadata service.
     """
-    address = unmapped(address)
+    address = unmap(address)
     if address in METADATA_ADDRESSES:
         return f"{address} is a metadata service"
     if exempt:
@@ -183,13 +183,13 @@ def refusal(address: Address, *, exempt: bool = False, denied: Iterable[Network]
 
 def is_public(address: Address) -> bool:
     """Whether the address is global unicast and in no special range."""
-    address = unmapped(address)
+    address = unmap(address)
     if isinstance(address, IPv4Address):
         return address.is_global and not any(address in network for network in _SPECIAL_4)
     return address in _GLOBAL_UNICAST_6 and not any(address in network for network in _SPECIAL_6)
 
 
-def unmapped(address: Address) -> Address:
+def unmap(address: Address) -> Address:
     """The IPv4 address inside `::ffff:a.b.c.d`, which the kernel would connect to, or the address itself."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped

@@ -91,9 +91,9 @@ class GuardedBackend(httpcore2.NetworkBackend):
         """Connect to the first judged address that answers. The budget replaces `timeout`."""
         seconds = budget.current().wait()
         problem: Exception | None = None
-        for address in permitted_addresses(self._policy, host, port, seconds=seconds):
+        for address in resolve_permitted(self._policy, host, port, seconds=seconds):
             try:
-                return GuardedStream(_connected(address, port))
+                return GuardedStream(_connect(address, port))
             except OSError as error:
                 problem = error
         budget.current().wait()  # raises if it was the deadline that ended the attempts
@@ -109,7 +109,7 @@ class GuardedBackend(httpcore2.NetworkBackend):
         raise OutboundRefused("Sockets of this machine may not be called.")
 
 
-def _connected(address: Address, port: int) -> socket.socket:
+def _connect(address: Address, port: int) -> socket.socket:
     opened = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
     try:
         opened.settimeout(min(CONNECT_SECONDS, budget.current().wait()))
@@ -197,7 +197,7 @@ def _is_readable(connection: socket.socket) -> bool:
 _Answer = list[Address] | Exception
 
 
-def permitted_addresses(policy: Policy, host: str, port: int, *, seconds: float) -> list[Address]:
+def resolve_permitted(policy: Policy, host: str, port: int, *, seconds: float) -> list[Address]:
     """Resolve once and judge every address found. A name with one bad address is refused whole.
 
     Raises `OutboundRefused`, or `RetryableAgentError` when the name service knows no address or does not

@@ -132,7 +132,7 @@ def preview(tenant_id: UUID, query: str) -> Preview:
             count=len(ids) if len(ids) <= MOST else rows.count(),
             seen=_digest(ids),
             sample=list(sample.order_by("-created_at", "-pk")[:SAMPLE]),
-            roles=sorted(configuration.known_roles()),
+            roles=sorted(configuration.list_roles()),
             actions={str(action): words for action, words in WORDS.items()},
             bands=BANDS,
         )

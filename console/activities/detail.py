@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString
 
 from activities import run_logs, selectors, wait_reasons
 from activities.api.run_callbacks import job_again
-from activities.api.serializers import allowed_actions
+from activities.api.serializers import list_allowed_actions
 from activities.exceptions import OutputUnavailable
 from activities.models import Activity, ActivityRun, WorkerProcess
 from activities.models.activity import AssigneeType
@@ -74,7 +74,7 @@ def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResp
         "watched": found.watched,
         "log": tail_of(visit.tenant_id, found.watched.run) if "log" in parts and found.watched else None,
         "activity": found.activity,
-        "roles": sorted(configuration.known_roles()) if "reassign" in found.actions else (),
+        "roles": sorted(configuration.list_roles()) if "reassign" in found.actions else (),
     }
     return render_page(request, visit, "console/activities/one.html", context)
 
@@ -384,7 +384,7 @@ def _watched(run: ActivityRun | None, activity: Activity) -> Watched | None:
 def _actions(who: Principal, activity: Activity) -> list[str]:
     if not who.role.includes(Role.OPERATOR):
         return []
-    found = [name for name in allowed_actions(activity) if name in OPERATIONS]
+    found = [name for name in list_allowed_actions(activity) if name in OPERATIONS]
     waits = activity.status == Status.CREATED and activity.assignee_type == AssigneeType.AGENT
     return [*found, "run-now"] if waits else found
 

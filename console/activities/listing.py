@@ -253,7 +253,7 @@ class NewActivityForm(ApiForm):
 
     def __init__(self, data: Any = None) -> None:
         super().__init__(data)
-        roles = [(f"agent:{role}", role) for role in sorted(configuration.known_roles())]
+        roles = [(f"agent:{role}", role) for role in sorted(configuration.list_roles())]
         self.fields["who"].choices = [("Agents", roles), ("People", [(PERSON, "A person")])]  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from activities.api.decisions import voter_of
-from activities.api.serializers import allowed_actions
+from activities.api.serializers import list_allowed_actions
 from activities.decision_rules import DecisionRules
 from activities.human_tasks import approvals
 from activities.states import LinkKind
@@ -75,7 +75,7 @@ class Offer:
 def offered(principal: Principal, item: Any, *, approval: Any | None, voted: bool) -> Offer:
     """For an item with its parent. `approval` is its row of Approval, if it is one; `voted` whether this person has voted about it."""
     kind = kind_of(item.link_kind, is_approval_gate=item.is_approval_gate)
-    allowed = set(allowed_actions(item))
+    allowed = set(list_allowed_actions(item))
     if not allowed:
         return Offer()
     if not principal.role.includes(Role.REVIEWER):
@@ -150,7 +150,7 @@ def _may_withdraw(principal: Principal, approval: Any) -> bool:
 
 def _about_a_failure(principal: Principal, item: Any) -> Offer:
     """The failed work is the item's parent. Trying it again and cancelling it is for operators."""
-    possible = set(allowed_actions(item.parent)) if item.parent else set()
+    possible = set(list_allowed_actions(item.parent)) if item.parent else set()
     actions = [action for action in (RETRY, CANCEL) if action.name in possible]
     if not principal.role.includes(Role.OPERATOR):
         why_not = "Trying again and cancelling are for operators." if actions else ""

@@ -63,7 +63,7 @@ def place_of(item: Any, subject: Any | None) -> Place | None:
         return None
     runs = PipelineRun.objects.for_tenant(item.tenant_id).select_related("version__pipeline")
     run = runs.defer("input", "version__definition").filter(pk=about.pipeline_run_id).first()
-    plan = versions.compiled(run.version_id) if run else None
+    plan = versions.compile_version(run.version_id) if run else None
     if run is None or plan is None or about.step not in plan.graph.dependencies:
         return None
     return Place(

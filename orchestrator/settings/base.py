@@ -151,7 +151,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "tenants.admin_scope.broken_glass",
+                "tenants.admin_scope.add_break_glass",
             ]
         },
     }

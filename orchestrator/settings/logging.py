@@ -66,7 +66,7 @@ def add_ids(logger: Any, method: str, line: Line) -> Line:
     if request is not None:
         line |= {"method": getattr(request, "method", None), "path": getattr(request, "path", None)}
         line.setdefault("request_id", getattr(request, "request_id", None))
-    if traceparent := tracing.told().get("traceparent"):
+    if traceparent := tracing.current_context().get("traceparent"):
         line["trace_id"] = traceparent.split("-")[1]
     if "tenant" not in line and (tenant_id := current_tenant()) is not None:
         line["tenant"] = str(tenant_id)

@@ -91,7 +91,7 @@ def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> Preview:
 
 
 def _read_kept_file(request: HttpRequest, dataset: Dataset) -> tuple[bytes, str]:
-    found = kept(_owner(request, dataset), request.POST.get("kept", ""))
+    found = read_kept(_owner(request, dataset), request.POST.get("kept", ""))
     if found is None:
         raise _Refused("The file is no longer there. Choose it again.")
     return found
@@ -245,9 +245,9 @@ class DatasetAdmin(PlatformAdmin):
         if found is None or found.source not in (Source.DB, Source.CACHE):
             return HttpResponseRedirect(reverse("admin:pipelines_dataset_changelist"))
         context = {**self.admin_site.each_context(request), "opts": self.opts}
-        return page(request, found, context, done=self._uploaded)
+        return page(request, found, context, done=self._answer_upload)
 
-    def _uploaded(self, request: HttpRequest, dataset: Dataset, message: str) -> HttpResponse:
+    def _answer_upload(self, request: HttpRequest, dataset: Dataset, message: str) -> HttpResponse:
         self.log_change(request, dataset, message)
         messages.success(request, message)
         return HttpResponseRedirect(page_of(Dataset, dataset.pk))
@@ -255,11 +255,11 @@ class DatasetAdmin(PlatformAdmin):
 
 @admin.register(DatasetRow)
 class DatasetRowAdmin(RecordAdmin):
-    list_display = ("key", "dataset_name", "tenant", "shown")
+    list_display = ("key", "dataset_name", "tenant", "row_json")
     list_filter = (TenantFilter,)
     list_select_related = ("dataset",)
     search_fields = ("=key", "dataset__name", "tenant__slug")
-    fields = ("dataset", "tenant", "key", "shown")
+    fields = ("dataset", "tenant", "key", "row_json")
     ordering = ("pk",)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
@@ -270,7 +270,7 @@ class DatasetRowAdmin(RecordAdmin):
         return row.dataset.name
 
     @display(description="Row")
-    def shown(self, row: DatasetRow) -> SafeString:
+    def row_json(self, row: DatasetRow) -> SafeString:
         return format_html('<pre class="orc-output">{}</pre>', as_json(row.data))
 
 
@@ -287,7 +287,7 @@ def keep(owner: str, name: str, raw: bytes) -> str:
     return handle
 
 
-def kept(owner: str, handle: str) -> tuple[bytes, str] | None:
+def read_kept(owner: str, handle: str) -> tuple[bytes, str] | None:
     """The file and its name, or None when its time is over or it is somebody else's."""
     found: Any = client().get(keys.file_of(owner, handle[:50]))
     if found is None:

@@ -54,7 +54,7 @@ class DeliverableForm(forms.ModelForm):
         values: dict[str, Any] = super().clean() or self.cleaned_data
         tenant = self.instance.tenant if self.instance.tenant_id else values.get("tenant")
         if tenant is not None and "pipelines" in values:
-            for key in sorted(deliverables.unknown_pipelines(tenant.pk, values["pipelines"])):
+            for key in sorted(deliverables.find_unknown_pipelines(tenant.pk, values["pipelines"])):
                 self.add_error("pipelines", f"There is no pipeline {key!r} of this tenant.")
         return values
 
@@ -181,9 +181,9 @@ class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
     list_select_related = ("deliverable",)
     search_fields = ("deliverable__key", "deliverable__name", "tenant__slug")
     ordering = ("-starts_on", "-pk")
-    stands_for = {"shown_errors": "plan_faults", "risk": "at_risk_reason"}
+    stands_for = {"errors_of_plan": "plan_faults", "risk": "at_risk_reason"}
     fields = (
-        "deliverable_link", "tenant", "starts_on", "ends_on", "state", "progress", "risk", "planner_link", "shown_errors",
+        "deliverable_link", "tenant", "starts_on", "ends_on", "state", "progress", "risk", "planner_link", "errors_of_plan",
         "plan_text", "created_at", "ended_at", "id",
     )  # fmt: skip
     inlines = (RunInline,)
@@ -221,7 +221,7 @@ class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
         )
 
     @display(description="What was wrong with the last plan")
-    def shown_errors(self, period: DeliverablePeriod) -> SafeString:
+    def errors_of_plan(self, period: DeliverablePeriod) -> SafeString:
         errors = ((error["path"], error["message"]) for error in period.plan_faults)
         return format_html('<ul class="orc-faults">{}</ul>', format_html_join("", "<li>{} {}</li>", errors))
 

@@ -99,17 +99,17 @@ class JobInline(JobColumns, ShownInline):
     """The jobs in the order of the expansion."""
 
     model = ScheduleJob
-    fields = ("ordinal", "batch", "due_at", "state_label", "work", "shown_params", "told_error")
+    fields = ("ordinal", "batch", "due_at", "state_label", "work", "params_json", "error_text")
     ordering = ("ordinal",)
     per_page = 50
     verbose_name_plural = "Jobs"
 
     @display(description="Params")
-    def shown_params(self, job: ScheduleJob) -> SafeString:
+    def params_json(self, job: ScheduleJob) -> SafeString:
         return format_html("<code>{}</code>", as_json(job.params))
 
     @display(description="Error")
-    def told_error(self, job: ScheduleJob) -> str:
+    def error_text(self, job: ScheduleJob) -> str:
         return str(job.error.get("message", job.error)) if isinstance(job.error, dict) else ""
 
 

@@ -116,7 +116,7 @@ class PipelineForm(forms.ModelForm):
             "check": reverse("admin:pipelines_pipeline_check"),
             "tenant": "" if self.instance._state.adding else str(self.instance.tenant_id),
             "pipeline": str(self.instance.pk) if newest else "",
-            "roles": sorted(configuration.known_roles()),
+            "roles": sorted(configuration.list_roles()),
         }
 
     def clean(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class PipelineForm(forms.ModelForm):
             templates = {
                 template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)
             }
-            self.parsed = versions.checked(tenant_id, self.data_of_definition, templates)
+            self.parsed = versions.check_definition(tenant_id, self.data_of_definition, templates)
             taken = (
                 Pipeline.objects.for_tenant(tenant_id)
                 .filter(key=self.parsed.key)
@@ -242,7 +242,7 @@ class PipelineAdmin(ActionsAdmin):
     @display(description="Picture")
     def picture(self, pipeline: Pipeline) -> SafeString:
         newest = pipeline.versions.order_by("-number").first()
-        return drawn(newest.pk, title=pipeline.name) if newest else NOTHING
+        return draw_version(newest.pk, title=pipeline.name) if newest else NOTHING
 
     def get_urls(self) -> list[Any]:
         checked = self.admin_site.admin_view(self.check_view)
@@ -358,7 +358,7 @@ class PipelineVersionAdmin(ActionsAdmin, RecordAdmin):
 
     @display(description="Picture")
     def picture(self, version: PipelineVersion) -> SafeString:
-        return drawn(version.pk, title=f"{version.pipeline.name}, {version}")
+        return draw_version(version.pk, title=f"{version.pipeline.name}, {version}")
 
     @display(description="Definition")
     def text(self, version: PipelineVersion) -> SafeString:
@@ -432,7 +432,7 @@ def _check(
 ) -> None:
     templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
     answer["templates"] = sorted(templates)
-    definition = versions.checked(tenant_id, data, templates)
+    definition = versions.check_definition(tenant_id, data, templates)
     own = Pipeline.objects.for_tenant(tenant_id)
     present = own.filter(pk=pipeline_id).first() if pipeline_id else None
     if present is not None and present.key != definition.key:
@@ -442,7 +442,7 @@ def _check(
         answer["faults"] = [
             {"path": "key", "message": f"there is another pipeline {definition.key!r} already"}
         ]
-    answer["svg"] = framed(definition, title=definition.name)
+    answer["svg"] = draw_framed(definition, title=definition.name)
 
 
 # Starting a run by hand, with the parameters that somebody typed.
@@ -555,7 +555,7 @@ class TemplateForm(forms.ModelForm):
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
         role = values.get("agent_role")
-        if role and role not in configuration.known_roles():
+        if role and role not in configuration.list_roles():
             self.add_error("agent_role", f"There is no agent with the role {role!r}.")
         if role and values.get("human_role"):
             self.add_error("human_role", "An agent or a person does it, not both.")
@@ -580,19 +580,19 @@ _THEME = (
 )
 
 
-def drawn(version_id: UUID, steps: QuerySet[StepRun] | None = None, *, title: str) -> SafeString:
+def draw_version(version_id: UUID, steps: QuerySet[StepRun] | None = None, *, title: str) -> SafeString:
     """The picture of a version; with the steps of a run as wholes, of that run."""
     try:
-        definition = versions.compiled(version_id).definition
+        definition = versions.compile_version(version_id).definition
     except DefinitionError as error:
         return format_html("This version cannot be read by the present program: {}", str(error))
     if steps is None:
-        return framed(definition, title=title)
+        return draw_framed(definition, title=title)
     rows = list(steps)
-    return framed(definition, _states(rows), _counts(rows), title=title)
+    return draw_framed(definition, _states(rows), _counts(rows), title=title)
 
 
-def framed(
+def draw_framed(
     definition: PipelineDefinition,
     states: Mapping[str, StepPicture] | None = None,
     counts: Counts | None = None,

@@ -13,7 +13,7 @@ from unfold.enums import ActionVariant
 
 from activities.models import Activity
 from pipelines import cancellation
-from pipelines.admin.pipeline import drawn
+from pipelines.admin.pipeline import draw_version
 from pipelines.exceptions import PipelineError
 from pipelines.models import DeliverablePeriod, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.run import RunState
@@ -94,7 +94,9 @@ class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
 
     @display(description="Steps")
     def picture(self, run: PipelineRun) -> SafeString:
-        return drawn(run.version_id, run.steps.filter(branch=0), title=f"{self.title(run)}, {run.status}")
+        return draw_version(
+            run.version_id, run.steps.filter(branch=0), title=f"{self.title(run)}, {run.status}"
+        )
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         found = self.get_object(request, object_id)

@@ -136,7 +136,7 @@ class ScheduleForm(forms.ModelForm):
             self.initial.setdefault("timezone", scheduler_settings.current().timezone)
         else:
             self._fill(schedule)
-        roles = sorted({*configuration.known_roles(), *filter(None, [schedule.agent_role])})
+        roles = sorted({*configuration.list_roles(), *filter(None, [schedule.agent_role])})
         self._field("agent_role").choices = [("", "---------"), *((role, role) for role in roles)]
         self._field("timezone").choices = [(name, name) for name in sorted(zone_names())]
         for name in ("timeout_seconds", "jitter_seconds", "priority"):
@@ -172,7 +172,7 @@ class ScheduleForm(forms.ModelForm):
         return found
 
     @property
-    def whole(self) -> dict[str, Any]:
+    def all_members(self) -> dict[str, Any]:
         """The members with null for those that are empty, so that a change empties them as well."""
         return {**dict.fromkeys(editing.MEMBERS), **self.members}
 
@@ -404,7 +404,11 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
         assert tenant is not None, "a form without a tenant is not valid"  # noqa: S101
         if change:
             editing.change(
-                tenant.pk, obj.pk, form.whole, actor=actor, expected_version=form.cleaned_data.get("expected")
+                tenant.pk,
+                obj.pk,
+                form.all_members,
+                actor=actor,
+                expected_version=form.cleaned_data.get("expected"),
             )
         else:
             obj.pk = editing.create(tenant.pk, form.members, actor=actor).pk

@@ -27,7 +27,7 @@ from tenants.api.etags import Versioned
 from tenants.api.filters import refuse_unknown
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import OPTIONAL, Member, OneOf, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import TenantViewSet, VersionedResource, described
+from tenants.api.views import TenantViewSet, VersionedResource, describe_lists
 from tenants.models import Role
 
 # Bodies that hold rows may be larger than others.
@@ -165,7 +165,7 @@ class FilledSerializer(ResponseSerializer):
     version = serializers.IntegerField(help_text="Of the dataset; the ETag.")
 
 
-@described(many="The datasets", one="One dataset")
+@describe_lists(many="The datasets", one="One dataset")
 class DatasetViewSet(LargeBodies, VersionedResource):
     queryset = Dataset.objects
     serializer_class = DatasetSerializer
@@ -208,7 +208,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
         ]
         if errors:
             raise InvalidRequest(errors)
-        return self._changed(dataset, body)
+        return self._change(dataset, body)
 
     @change(
         "Change some members of a dataset", DatasetPatchSerializer, DatasetSerializer, refusals=(404, 409)
@@ -216,7 +216,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
     def partial_update(self, request: Request, name: str) -> Response:
         """`fields`, if given, are all fields that there will be."""
         dataset = self.get_object()
-        return self._changed(dataset, read(DatasetPatchSerializer, request.data))
+        return self._change(dataset, read(DatasetPatchSerializer, request.data))
 
     @removal(
         "Delete a dataset with its rows",
@@ -227,7 +227,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
         datasets.delete(self.tenant_id, self.get_object().pk)
         return Response(status=204)
 
-    def _changed(self, dataset: Dataset, body: dict[str, Any]) -> Response:
+    def _change(self, dataset: Dataset, body: dict[str, Any]) -> Response:
         changed = datasets.change(self.tenant_id, dataset.pk, **body, location_error=self.location_error)
         return Response(self.show(changed))
 

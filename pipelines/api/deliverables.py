@@ -38,7 +38,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import Resource, TenantView, VersionedResource, described
+from tenants.api.views import Resource, TenantView, VersionedResource, describe_lists
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -148,7 +148,7 @@ def show_period(tenant_id: UUID, period_id: UUID) -> Any:
     return PeriodDetailSerializer((period, runs)).data
 
 
-@described(many="Periods, newest first")
+@describe_lists(many="Periods, newest first")
 class PeriodViewSet(DigestEtag, Resource):
     queryset = DeliverablePeriod.objects.defer("plan")
     serializer_class = PeriodSerializer
@@ -265,7 +265,7 @@ class DeliverableBodySerializer(StrictSerializer):
     )
 
     def validate_pipelines(self, keys: list[str]) -> list[str]:
-        unknown = deliverables.unknown_pipelines(self.context["tenant_id"], keys)
+        unknown = deliverables.find_unknown_pipelines(self.context["tenant_id"], keys)
         errors = {
             place: [f"there is no pipeline {key!r}"] if key in unknown else ["is named twice"]
             for place, key in enumerate(keys)
@@ -280,7 +280,7 @@ class NewDeliverableSerializer(DeliverableBodySerializer, KeyedSerializer):
     pass
 
 
-@described(many="The deliverables", one="One deliverable")
+@describe_lists(many="The deliverables", one="One deliverable")
 class DeliverableViewSet(VersionedResource):
     queryset = Deliverable.objects
     serializer_class = DeliverableSerializer

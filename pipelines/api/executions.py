@@ -208,7 +208,7 @@ class ExecutionJobs(SchedulePart):
         execution_of(self.tenant_id, schedule_id, execution_id)
         rows = self.get_queryset().filter(execution_id=execution_id).select_related("execution")
         page = self.paginate_queryset(self.filter_queryset(rows)) or []
-        begun = executions.begun(self.tenant_id, page)
+        begun = executions.list_begun(self.tenant_id, page)
         return self.get_paginated_response(
             ScheduleJobSerializer(page, many=True, context={"begun": begun}).data
         )

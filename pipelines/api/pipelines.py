@@ -39,7 +39,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import Resource, VersionedResource, described
+from tenants.api.views import Resource, VersionedResource, describe_lists
 from tenants.models import PauseKind, Role
 from tenants.plain_names import LONGEST_NAME, error_of_name
 
@@ -133,7 +133,7 @@ class NewRunSerializer(StrictSerializer):
         return {**attrs, "priority": priority_of(attrs.get("priority"))}
 
 
-@described(many="The pipelines")
+@describe_lists(many="The pipelines")
 class PipelineViewSet(Pausable, VersionedResource):
     queryset = Pipeline.objects
     serializer_class = PipelineSerializer
@@ -156,7 +156,7 @@ class PipelineViewSet(Pausable, VersionedResource):
 
     @operation("One pipeline with its newest definition", answer=PipelineDetailSerializer, refusals=(404,))
     def retrieve(self, request: Request, key: str) -> Response:
-        return Response(self._shown(key))
+        return Response(self._render(key))
 
     @creation("Make a pipeline", OpenApiTypes.OBJECT, PipelineDetailSerializer)
     def create(self, request: Request) -> Response:
@@ -166,7 +166,7 @@ class PipelineViewSet(Pausable, VersionedResource):
         key = version.pipeline.key
         if version.number != 1:
             raise AlreadyExists("pipeline", key, "PUT makes a new version of it")
-        return Response(self._shown(key), status=201, headers={"Location": f"{PIPELINES}{key}/"})
+        return Response(self._render(key), status=201, headers={"Location": f"{PIPELINES}{key}/"})
 
     @change(
         "Save a new version of a pipeline",
@@ -182,7 +182,7 @@ class PipelineViewSet(Pausable, VersionedResource):
         present = self.get_queryset().filter(key=key).first()
         self.check_if_match(present.latest if present else None)
         version = versions.save(self.tenant_id, body, actor=self.principal.actor)
-        return Response(self._shown(key), status=200 if version.number > 1 else 201)
+        return Response(self._render(key), status=200 if version.number > 1 else 201)
 
     @creation("Start a run of the newest version", NewRunSerializer, PipelineRunSerializer, refusals=(404,))
     @action(detail=True, methods=["post"])
@@ -213,7 +213,7 @@ class PipelineViewSet(Pausable, VersionedResource):
     def get_queryset(self) -> QuerySet[Any]:
         return pausing.with_pauses(super().get_queryset(), PauseKind.PIPELINE)
 
-    def _shown(self, key: str) -> Any:
+    def _render(self, key: str) -> Any:
         # Not `get_object`: that would hold an If-Match against the version that was just made.
         rows = pausing.with_pauses(Pipeline.objects.for_tenant(self.tenant_id), PauseKind.PIPELINE)
         pipeline = rows.filter(key=key).first()
@@ -271,7 +271,7 @@ class TemplateBodySerializer(StrictSerializer):
         errors: dict[str, list[str]] = {}
         if agent and human:
             errors["human_role"] = ["cannot be given together with agent_role"]
-        if agent and agent not in configuration.known_roles():
+        if agent and agent not in configuration.list_roles():
             errors["agent_role"] = [f"{agent!r} is no role of the registry; GET /api/v1/agents/ lists them"]
         if attrs.get("is_approval_gate") and (agent or attrs.get("requires_approval")):
             errors["is_approval_gate"] = ["is for a person's work"]
@@ -297,7 +297,7 @@ class NewTemplateSerializer(TemplateBodySerializer, KeyedSerializer):
     pass
 
 
-@described(many="The templates", one="One template")
+@describe_lists(many="The templates", one="One template")
 class TemplateViewSet(DigestEtag, Resource):
     queryset = ActivityTemplate.objects
     serializer_class = TemplateSerializer

@@ -332,7 +332,7 @@ class RunPicture(TenantView):
             )
             for step in steps
         }
-        definition = versions.compiled(run.version_id).definition
+        definition = versions.compile_version(run.version_id).definition
         drawn = diagram.draw(definition, states, title=f"{definition.name}: {run.status}")
         # Nothing in it may load or run anything, even when it is opened on its own.
         policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}

@@ -43,7 +43,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView, VersionedResource, described
+from tenants.api.views import TenantView, VersionedResource, describe_lists
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
 
@@ -206,7 +206,7 @@ class ScheduleFilter(StrictFilterSet):
     repeat = django_filters.ChoiceFilter(choices=Repeat.choices)
 
 
-@described(many="The schedules", one="One schedule")
+@describe_lists(many="The schedules", one="One schedule")
 class ScheduleViewSet(Pausable, VersionedResource):
     queryset = Schedule.objects
     serializer_class = ScheduleSerializer
@@ -235,14 +235,14 @@ class ScheduleViewSet(Pausable, VersionedResource):
     @change("Replace a schedule", ScheduleBodySerializer, ScheduleSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out has its default; an `enabled` that is left out stays. Executions under way go on as they are."""
-        return self._changed(pk, request.data, whole=True)
+        return self._change(pk, request.data, whole=True)
 
     @change(
         "Change a schedule", ScheduleBodySerializer(partial=True), ScheduleSerializer, refusals=(404, 409)
     )
     def partial_update(self, request: Request, pk: UUID) -> Response:
         """What is left out stays, unless what is given takes its place, as an interval does a cron's. Null is the default."""
-        return self._changed(pk, request.data)
+        return self._change(pk, request.data)
 
     @removal("Delete a schedule", refusals=(404, 412))
     def destroy(self, request: Request, pk: UUID) -> Response:
@@ -266,7 +266,7 @@ class ScheduleViewSet(Pausable, VersionedResource):
         found = self.get_object()
         return {**self.switch_part(PauseKind.SCHEDULE, pk, found.name, paused=paused), "id": pk}
 
-    def _changed(self, pk: UUID, members: Any, *, whole: bool = False) -> Response:
+    def _change(self, pk: UUID, members: Any, *, whole: bool = False) -> Response:
         found = self.get_object()
         changed = editing.change(self.tenant_id, pk, members, actor=self.principal.actor, whole=whole)
         return Response({**ScheduleSerializer(changed).data, "paused": found.paused})

@@ -104,9 +104,9 @@ class UsageReport(TenantView):
         """Sums of the ledger. Usage counts on the day on which it was reported."""
         refuse_unknown(request, self)
         wanted = _Wanted(request)
-        rows = wanted.narrowed(money.ledger_entries(self.tenant_id, first=wanted.first, last=wanted.last))
+        rows = wanted.narrow(money.ledger_entries(self.tenant_id, first=wanted.first, last=wanted.last))
         total = money.figures_of(rows.aggregate(**money.FIGURES))
-        groups = wanted.grouped(rows) if wanted.group_by else []
+        groups = wanted.group(rows) if wanted.group_by else []
         return Response(
             {
                 "group_by": wanted.group_by,
@@ -131,13 +131,13 @@ class _Wanted:
         if self._errors:
             raise InvalidRequest(self._errors)
 
-    def narrowed(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+    def narrow(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         if "pipeline" in self.group_by or "pipeline" in self.conditions:
             runs = PipelineRun.objects.filter(pk=OuterRef("pipeline_run_id"))
             rows = rows.annotate(pipeline=Subquery(runs.values("version__pipeline__key")[:1]))
         return rows.filter(**self.conditions)
 
-    def grouped(self, rows: QuerySet[Any]) -> Sequence[dict[str, Any]]:
+    def group(self, rows: QuerySet[Any]) -> Sequence[dict[str, Any]]:
         renamed = {name: F(DIMENSIONS[name]) for name in self.group_by if DIMENSIONS[name] != name}
         plain = [name for name in self.group_by if name not in renamed]
         groups = rows.values(*plain, **renamed).annotate(**money.FIGURES)

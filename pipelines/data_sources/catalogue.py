@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any
 
 from pipelines.data_sources.shapes import Scalar, Source
-from pipelines.definition.errors import DefinitionError, Errors, at, shown
+from pipelines.definition.errors import DefinitionError, Errors, at, quote_value
 from pipelines.definition.reading import text_error
 
 FIELD_NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_]{0,62}")  # two _ are how Django follows relations
@@ -143,18 +143,18 @@ def read_table(name: Any, fields: Any, *, path: str = "", key: str = "id") -> Ta
     """
     errors = Errors()
     if not isinstance(name, str) or not TABLE_NAME.fullmatch(name):
-        errors.add(at(path, "name"), f"{shown(name)} is no name of a table: {ABOUT_TABLES}")
+        errors.add(at(path, "name"), f"{quote_value(name)} is no name of a table: {ABOUT_TABLES}")
     place = at(path, "fields")
     if not isinstance(fields, Mapping):
-        errors.add(place, f"must be an object, not {shown(fields)}")
+        errors.add(place, f"must be an object, not {quote_value(fields)}")
         raise TableError(errors.found)
     if not 0 < len(fields) <= MOST_FIELDS:
         errors.add(place, f"must have 1 to {MOST_FIELDS} fields")
     for field, kind in fields.items():
         if not isinstance(field, str) or not FIELD_NAME.fullmatch(field):
-            errors.add(place, f"{shown(field)} is no name of a field: {ABOUT_FIELDS}")
+            errors.add(place, f"{quote_value(field)} is no name of a field: {ABOUT_FIELDS}")
         elif kind not in list(FieldType):
-            errors.add(at(place, field), f"must be one of {', '.join(FieldType)}, not {shown(kind)}")
+            errors.add(at(place, field), f"must be one of {', '.join(FieldType)}, not {quote_value(kind)}")
     if errors.found:
         raise TableError(errors.found)
     return Table({field: FieldType(kind) for field, kind in fields.items()}, key)
@@ -178,7 +178,7 @@ def read_row(row: Mapping[str, Any], table: Table, *, as_text: bool = False) -> 
     table's key.
     """
     errors: dict[str, str] = {
-        shown(name): "is no field of this table" for name in row if name not in table.fields
+        quote_value(name): "is no field of this table" for name in row if name not in table.fields
     }
     found: dict[str, Typed] = {}
     for name, kind in table.fields.items():

@@ -73,7 +73,7 @@ class Estimate:
     last_offset: timedelta
 
 
-def agreed(options: Iterable[Options], defaults: Pacing) -> tuple[Expand, Pacing]:
+def agree(options: Iterable[Options], defaults: Pacing) -> tuple[Expand, Pacing]:
     """What several data sources say together; where none says anything, the default. Raises `ExpansionError`."""
     given = list(options)
     expand = _agree_on("expand", [option.expand for option in given])

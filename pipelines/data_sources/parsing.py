@@ -26,7 +26,7 @@ from pipelines.data_sources.shapes import (
     Scalar,
     Source,
 )
-from pipelines.definition.errors import shown
+from pipelines.definition.errors import quote_value
 
 LONGEST = 4_000  # characters
 MOST_FIELDS = 20
@@ -89,7 +89,7 @@ class _Parser:
             return None
         (_, source), (table_at, table), (filter_at, filter_), (field_at, fields) = parts
         if source not in list(Source):
-            self.error(0, f"unknown source {shown(source)}: must be one of {', '.join(Source)}")
+            self.error(0, f"unknown source {quote_value(source)}: must be one of {', '.join(Source)}")
         self._name(table_at, table, TABLE_NAME, "table")
         key = self._key(filter_at, filter_)
         named = [(field_at + offset, name) for offset, name in _with_positions(fields, ",")]
@@ -103,11 +103,11 @@ class _Parser:
             table=table,
             filter=Filter(key, tuple(self.conditions)),
             fields=tuple(name for _, name in named),
-            options=self._gathered(),
+            options=self._build_options(),
             positions=(table_at, filter_at, *(position for position, _ in named)),
         )
 
-    def _gathered(self) -> Options:
+    def _build_options(self) -> Options:
         expand, gate = self.choices.get("expand"), self.choices.get("batch_gate")
         return Options(
             batch_size=self.numbers.get("batchSize"),
@@ -120,7 +120,7 @@ class _Parser:
     def _name(self, position: int, name: str, pattern: re.Pattern[str], what: str) -> None:
         if not pattern.fullmatch(name):
             allowed = ABOUT_TABLES if pattern is TABLE_NAME else ABOUT_FIELDS
-            self.error(position, f"{shown(name)} is no name of a {what}: {allowed}")
+            self.error(position, f"{quote_value(name)} is no name of a {what}: {allowed}")
 
     def _fields(self, named: list[tuple[int, str]]) -> None:
         for position, name in named[: MOST_FIELDS + 1]:
@@ -153,11 +153,11 @@ class _Parser:
                 return ""
             if letter != "%" and letter not in PLAIN and not letter.isalnum():
                 encoded = "".join(f"%{byte:02X}" for byte in letter.encode())
-                self.error(position + offset, f"{shown(letter)} must be written {encoded}")
+                self.error(position + offset, f"{quote_value(letter)} must be written {encoded}")
                 return ""
-        return self._decoded(position, text)
+        return self._decode(position, text)
 
-    def _decoded(self, position: int, text: str) -> str:
+    def _decode(self, position: int, text: str) -> str:
         try:
             value = unquote_to_bytes(text).decode()
         except UnicodeDecodeError:
@@ -225,7 +225,7 @@ class _Parser:
             if self.text.startswith("{", position):
                 found, stop = read_conditions(self.text, position)
             else:
-                found = self._encoded_filter(position, stop)
+                found = self._read_encoded_filter(position, stop)
         except JsonError as error:
             self.error(position if error.position is None else error.position, f"the JSON filter: {error}")
         for condition in found:
@@ -233,7 +233,7 @@ class _Parser:
             self._condition(replace(condition, position=position))
         return stop
 
-    def _encoded_filter(self, position: int, stop: int) -> list[Condition]:
+    def _read_encoded_filter(self, position: int, stop: int) -> list[Condition]:
         before = len(self.errors)
         text = self._value(position, self.text[position:stop])
         if len(self.errors) > before:
@@ -308,20 +308,20 @@ def _conditions(pairs: _Pairs) -> list[Condition]:
 
 def _operators(field: str, pairs: _Pairs) -> list[Condition]:
     if not pairs:
-        raise JsonError(f"{shown(field)} must have an operator")
+        raise JsonError(f"{quote_value(field)} must have an operator")
     return [_condition(field, name, operand) for name, operand in _unique(pairs)]
 
 
 def _condition(field: str, name: str, operand: Any) -> Condition:
     if name not in list(Operator):
-        raise JsonError(f"unknown operator {shown(name)}: must be one of {', '.join(Operator)}")
+        raise JsonError(f"unknown operator {quote_value(name)}: must be one of {', '.join(Operator)}")
     operator = Operator(name)
     if operator in LISTS:
         return Condition(field, operator, _members(name, operand))
     if operator is Operator.EXISTS and not isinstance(operand, bool):
-        raise JsonError(f"{name} must be true or false, not {shown(operand)}")
+        raise JsonError(f"{name} must be true or false, not {quote_value(operand)}")
     if operator in ORDERED and (operand is None or isinstance(operand, bool)):
-        raise JsonError(f"{name} needs a value that has an order, not {shown(operand)}")
+        raise JsonError(f"{name} needs a value that has an order, not {quote_value(operand)}")
     return Condition(field, operator, _scalar(name, operand))
 
 
@@ -336,9 +336,9 @@ def _members(name: str, operand: Any) -> tuple[Scalar, ...]:
 def _scalar(name: str, value: Any) -> Scalar:
     if isinstance(value, list):  # objects are lists of pairs here
         kind = "an object" if isinstance(value, _Pairs) else "a list; for several values use $in"
-        raise JsonError(f"{shown(name)} cannot be compared with {kind}")
+        raise JsonError(f"{quote_value(name)} cannot be compared with {kind}")
     if isinstance(value, str) and any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in value):
-        raise JsonError(f"{shown(name)} is compared with text that holds a control character")
+        raise JsonError(f"{quote_value(name)} is compared with text that holds a control character")
     scalar: Scalar = value
     return scalar
 
@@ -347,12 +347,12 @@ def _unique(pairs: _Pairs) -> _Pairs:
     seen: set[str] = set()
     for key, _ in pairs:
         if key in seen:
-            raise JsonError(f"{shown(key)} is given twice")
+            raise JsonError(f"{quote_value(key)} is given twice")
         seen.add(key)
     return pairs
 
 
-def _whole(text: str) -> int:
+def _parse_whole(text: str) -> int:
     value = int(text)  # cheap: the parser of data sources bounds the length of the whole
     if not -WHOLE <= value < WHOLE:
         raise JsonError(f"the number {text[:20]} is beyond 64 bits")
@@ -370,4 +370,6 @@ def _refuse(text: str) -> None:
     raise JsonError(f"{text} is not JSON")
 
 
-_DECODER = JSONDecoder(object_pairs_hook=_Pairs, parse_int=_whole, parse_float=_real, parse_constant=_refuse)
+_DECODER = JSONDecoder(
+    object_pairs_hook=_Pairs, parse_int=_parse_whole, parse_float=_real, parse_constant=_refuse
+)

@@ -84,9 +84,9 @@ def _resolve(source: DataSource, catalogue: Catalogue) -> tuple[Query | None, li
     tables = catalogue.get(source.source, {})
     table = tables.get(source.table)
     if table is None:
-        return None, [InputError(table_at, _unknown("table", source.table, tables))]
+        return None, [InputError(table_at, _explain_unknown("table", source.table, tables))]
     errors = [
-        InputError(position, _unknown("field", name, table.fields))
+        InputError(position, _explain_unknown("field", name, table.fields))
         for position, name in zip(field_positions, source.fields, strict=True)
         if name not in table.fields
     ]
@@ -104,9 +104,9 @@ def _resolve(source: DataSource, catalogue: Catalogue) -> tuple[Query | None, li
     return Query(source.source, source.table, table, source.fields, found, source.options), errors
 
 
-def _unknown(what: str, name: str, known: Mapping[str, object]) -> str:
+def _explain_unknown(what: str, name: str, known: Mapping[str, object]) -> str:
     collected = Errors()
-    collected.unknown("", what, name, known.keys())
+    collected.add_unknown("", what, name, known.keys())
     return collected.found[0].message
 
 
@@ -115,7 +115,7 @@ def _comparison(
 ) -> Comparison | None:
     kind = fields.get(condition.field)
     if kind is None:
-        errors.append(InputError(condition.position, _unknown("field", condition.field, fields)))
+        errors.append(InputError(condition.position, _explain_unknown("field", condition.field, fields)))
         return None
     try:
         return _convert_condition(condition, kind)

@@ -23,7 +23,7 @@ from pipelines.models import Dataset, DatasetRow, Schedule
 from pipelines.tables import fetched
 from tenants.context import tenant_scope
 
-from .rows import BATCH, locked, put, raise_version, rows_of
+from .rows import BATCH, lock_dataset, put, raise_version, rows_of
 from .validation import Given, fitting
 
 NAMED = 10  # schedules that a refusal names
@@ -84,7 +84,7 @@ def change(
     Rows must fit the new fields. What they hold in a field that is no longer there is dropped with it.
     """
     with tenant_scope(tenant_id):
-        dataset = locked(tenant_id, dataset_id)
+        dataset = lock_dataset(tenant_id, dataset_id)
         wanted = Declaration(
             name=dataset.name,
             source=dataset.source,
@@ -97,7 +97,7 @@ def change(
         if table != before and rows is None:
             _refit(dataset, before, table)
         elif table != before:
-            _empty(dataset)
+            _empty_rows(dataset)
         raise_version(dataset, fields=_plain(table), location=wanted.location, description=wanted.description)
         if rows is not None:
             put(dataset, rows, replace=True)
@@ -107,12 +107,12 @@ def change(
 def delete(tenant_id: UUID, dataset_id: UUID) -> None:
     """With all its rows. Raises `NotFound`, and `DatasetInUse` naming the schedules that read it."""
     with tenant_scope(tenant_id):
-        dataset = locked(tenant_id, dataset_id)
+        dataset = lock_dataset(tenant_id, dataset_id)
         if reading := schedules_reading(dataset):
             more = f" and {len(reading) - NAMED} more" if len(reading) > NAMED else ""
             named = ", ".join(reading[:NAMED])
             raise DatasetInUse(f"The dataset {dataset.name!r} is read by the schedules {named}{more}.")
-        _empty(dataset)
+        _empty_rows(dataset)
         dataset.delete()
 
 
@@ -161,7 +161,7 @@ def _check_declaration(wanted: Declaration) -> Table:
 def _refit(dataset: Dataset, before: Table, after: Table) -> None:
     """Bring the rows to the new fields, or refuse with every row that does not fit."""
     if dataset.source != Source.DB:
-        _empty(dataset)
+        _empty_rows(dataset)
         return
     stored = list(rows_of(dataset).order_by("id"))
     if stored and before.fields.get(before.key) != after.fields.get(after.key):
@@ -177,7 +177,7 @@ def _refit(dataset: Dataset, before: Table, after: Table) -> None:
     DatasetRow.objects.bulk_update(different, ("data",), batch_size=BATCH)
 
 
-def _empty(dataset: Dataset) -> None:
+def _empty_rows(dataset: Dataset) -> None:
     if dataset.source == Source.CACHE:
         fetched.drop_rows(dataset.tenant_id, dataset.name)
     rows_of(dataset).delete()

@@ -51,7 +51,7 @@ def fill(
     Raises `RowsInvalid`, `TooManyRows`, `DatasetFull`, `NotFound` and, where rows are not kept here, `RowsElsewhere`.
     """
     with tenant_scope(tenant_id):
-        dataset = locked(tenant_id, dataset_id)
+        dataset = lock_dataset(tenant_id, dataset_id)
         done = put(dataset, given, replace=replace, dry_run=dry_run)
         if done.changed and not dry_run:
             raise_version(dataset)
@@ -78,7 +78,7 @@ def put(dataset: Dataset, given: Given, *, replace: bool = False, dry_run: bool 
 def remove(tenant_id: UUID, dataset_id: UUID, key: str) -> None:
     """Raises `NotFound` when there is no such row, and `RowsElsewhere`."""
     with tenant_scope(tenant_id):
-        dataset = locked(tenant_id, dataset_id)
+        dataset = lock_dataset(tenant_id, dataset_id)
         refuse_elsewhere(dataset)
         place = place_of(dataset)
         if key not in place.among([key]):
@@ -92,7 +92,7 @@ def number_of_rows(dataset: Dataset) -> int | None:
     return place_of(dataset).number() if dataset.source in (Source.DB, Source.CACHE) else None
 
 
-def locked(tenant_id: UUID, dataset_id: UUID) -> Dataset:
+def lock_dataset(tenant_id: UUID, dataset_id: UUID) -> Dataset:
     found: Dataset | None = (
         Dataset.objects.for_tenant(tenant_id).select_for_update().filter(pk=dataset_id).first()
     )
@@ -216,24 +216,24 @@ class _Cached(DatasetAddress):
     """Rows in Redis, all of them one value."""
 
     def number(self) -> int:
-        return len(self._kept())
+        return len(self._read_kept())
 
     def all_keys(self) -> list[str]:
-        return list(self._kept())
+        return list(self._read_kept())
 
     def among(self, keys: Iterable[str]) -> dict[str, Row]:
-        kept = self._kept()
+        kept = self._read_kept()
         return {key: kept[key] for key in keys if key in kept}
 
     def write(self, fresh: Mapping[str, Row], gone: Sequence[str]) -> None:
         """If the transaction fails behind this, Redis has rows that nobody was promised, until they expire."""
-        left = self._kept()
+        left = self._read_kept()
         for key in gone:
             left.pop(key, None)
         left.update(fresh)
         fetched.keep_rows(self.dataset.tenant_id, self.dataset.name, list(left.values()))
 
-    def _kept(self) -> dict[str, Row]:
+    def _read_kept(self) -> dict[str, Row]:
         rows = fetched.read_cached_rows(self.dataset.tenant_id, self.dataset.name) or []
         return {key_of(row, self.table) if self.table.has_key else str(n): row for n, row in enumerate(rows)}
 

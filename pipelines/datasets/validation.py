@@ -14,7 +14,7 @@ from typing import Any
 from django.conf import settings
 
 from pipelines.data_sources import RowError, Table, read_row
-from pipelines.definition.errors import DefinitionError, InputError, at, shown
+from pipelines.definition.errors import DefinitionError, InputError, at, quote_value
 from pipelines.definition.reading import number
 from pipelines.exceptions import PipelineError, TooManyRows
 from pipelines.tables import BadTable, csv_lines, plain
@@ -93,7 +93,7 @@ def _read(
     raw: Any, table: Table, path: str, line: str, *, as_text: bool
 ) -> tuple[Row | None, list[InputError]]:
     if not isinstance(raw, Mapping):
-        return None, [InputError(path, f"must be an object, not {shown(raw)}")]
+        return None, [InputError(path, f"must be an object, not {quote_value(raw)}")]
     try:
         row = read_row(raw, table, as_text=as_text)
     except RowError as error:
@@ -120,7 +120,7 @@ def _of_key(row: Row, table: Table, place: int, places: dict[str, int], line: st
 def _refuse_header(row: Mapping[str, Any], table: Table) -> None:
     """What is wrong with the header would be wrong with every row."""
     errors = [
-        InputError(ROWS, f"{shown(name)} is no field of this table (line 1)")
+        InputError(ROWS, f"{quote_value(name)} is no field of this table (line 1)")
         for name in row
         if name not in table.fields
     ]

@@ -67,14 +67,14 @@ class Errors:
     def add(self, path: str, message: str) -> None:
         self.found.append(InputError(path, message))
 
-    def unknown(self, path: str, what: str, word: str, known: Collection[str]) -> None:
+    def add_unknown(self, path: str, what: str, word: str, known: Collection[str]) -> None:
         """Adds "unknown <what>", with the nearest known word if there is one."""
         guess: list[str] = []
         if len(word) <= LONGEST_GUESS and len(known) <= self._comparisons_left:
             self._comparisons_left -= len(known)
             guess = get_close_matches(word, known, n=1, cutoff=0.7)
         hint = f", did you mean {guess[0]}?" if guess else ""
-        self.add(path, f"unknown {what} {shown(word)}{hint}")
+        self.add(path, f"unknown {what} {quote_value(word)}{hint}")
 
     def raise_if_any(self) -> None:
         if self.found:
@@ -90,7 +90,7 @@ def at(path: str, part: str | int) -> str:
     return f"{path}[{dumps(part)}]"
 
 
-def shown(value: object) -> str:
+def quote_value(value: object) -> str:
     """A value as a message may name it: text quoted, short and printable whatever it holds; else its kind."""
     if isinstance(value, str):
         return dumps(value if len(value) <= LONGEST_GUESS else f"{value[:LONGEST_GUESS]}...")

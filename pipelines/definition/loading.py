@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from yaml import CSafeLoader
 
-from pipelines.definition.errors import DefinitionError, Errors, InputError, at, shown
+from pipelines.definition.errors import DefinitionError, Errors, InputError, at, quote_value
 from pipelines.definition.reading import text_error
 
 MAX_BYTES = 256 * 1024
@@ -87,7 +87,7 @@ class _Growth:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if not isinstance(key, str):
-                self.errors.add(path, f"a key must be text, not {shown(key)}")
+                self.errors.add(path, f"a key must be text, not {quote_value(key)}")
             elif key == "<<":
                 self.errors.add(
                     path, "merge keys (<<) are not supported; an alias can stand for a whole value"
@@ -112,7 +112,7 @@ def _yaml_tree(text: str) -> Any:
             raise RecursionError
         tag = getattr(event, "tag", None)
         if tag is not None:
-            raise ValueError(f"the tag {shown(tag)} is not supported")
+            raise ValueError(f"the tag {quote_value(tag)} is not supported")
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipelines.definition.errors import Errors, at, shown
+from pipelines.definition.errors import Errors, at, quote_value
 from pipelines.definition.reading import JsonCopier, Reader, error_of_amount, error_of_text, number
 from pipelines.definition.shapes import (
     EscalationDefinition,
@@ -82,7 +82,7 @@ def _read(reader: Reader, world: World) -> PipelineDefinition:
         description=description or "",
         params=params,
         subject=subject,
-        steps=_connected(drafts, reader.errors),
+        steps=_connect(drafts, reader.errors),
     )
 
 
@@ -94,7 +94,7 @@ def _subject(reader: Reader) -> str:
     return template or ""
 
 
-def _connected(drafts: list[Draft], errors: Errors) -> tuple[StepDefinition, ...]:
+def _connect(drafts: list[Draft], errors: Errors) -> tuple[StepDefinition, ...]:
     """The steps with their dependencies, which are checked on the way."""
     _refuse_second_use_of_ids(drafts, errors)
     ids = dict.fromkeys(draft.step.id for draft in drafts if draft.step.id)
@@ -102,7 +102,9 @@ def _connected(drafts: list[Draft], errors: Errors) -> tuple[StepDefinition, ...
     for draft in drafts:
         previous = steps[-1] if steps else None
         said = draft.depends_on is not None
-        depends_on = _name_dependencies(draft, ids, errors) if said else _implied(draft.step, previous)
+        depends_on = (
+            _name_dependencies(draft, ids, errors) if said else _implied_dependencies(draft.step, previous)
+        )
         steps.append(replace(draft.step, depends_on=depends_on))
     if sum(len(step.depends_on) for step in steps) > MAX_DEPENDENCIES:
         errors.add("steps", f"must have at most {MAX_DEPENDENCIES:,} dependencies together")
@@ -116,11 +118,12 @@ def _refuse_second_use_of_ids(drafts: list[Draft], errors: Errors) -> None:
     for draft in drafts:
         if draft.step.id and first.setdefault(draft.step.id, draft.path) != draft.path:
             errors.add(
-                f"{draft.path}.id", f"{shown(draft.step.id)} is already the id of {first[draft.step.id]}"
+                f"{draft.path}.id",
+                f"{quote_value(draft.step.id)} is already the id of {first[draft.step.id]}",
             )
 
 
-def _implied(step: StepDefinition, previous: StepDefinition | None) -> tuple[str, ...]:
+def _implied_dependencies(step: StepDefinition, previous: StepDefinition | None) -> tuple[str, ...]:
     if previous is None:
         return ()
     return previous.depends_on if step.parallel else (previous.id,)
@@ -132,9 +135,9 @@ def _name_dependencies(draft: Draft, ids: Collection[str], errors: Errors) -> tu
         if dependency == draft.step.id:
             errors.add(path, "a step cannot depend on itself")
         elif dependency not in ids:
-            errors.unknown(path, "step", dependency, ids)
+            errors.add_unknown(path, "step", dependency, ids)
         elif dependency in found:
-            errors.add(path, f"{shown(dependency)} is named twice")
+            errors.add(path, f"{quote_value(dependency)} is named twice")
         else:
             found[dependency] = None
     return tuple(found)
@@ -186,8 +189,8 @@ def read_step(reader: Reader, world: World) -> Draft:
         id=reader.identifier("id") or "",
         name=reader.name("name"),
         description=reader.text("description", limit=20_000, blank=True) or "",
-        template=reader.known("template", "template", world.templates),
-        agent_role=reader.known("agent_role", "role", world.roles),
+        template=reader.read_known("template", "template", world.templates),
+        agent_role=reader.read_known("agent_role", "role", world.roles),
         is_approval_gate=reader.flag("is_approval_gate"),
         requires_approval=reader.flag("requires_approval"),
         parallel=reader.flag("parallel"),
@@ -356,7 +359,7 @@ def _check_times(
 
 def _human_role(reader: Reader, known_roles: Collection[str] | None) -> str | None:
     if known_roles is not None:
-        return reader.known("human_role", "role", known_roles)
+        return reader.read_known("human_role", "role", known_roles)
     return reader.name("human_role", limit=63)
 
 

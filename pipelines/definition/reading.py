@@ -14,7 +14,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from pipelines.definition.errors import Errors, at, shown
+from pipelines.definition.errors import Errors, at, quote_value
 from tenants.plain_names import LONGEST_NAME, error_of_name
 
 # PostgreSQL's jsonb refuses NUL and lone surrogates, and writes 1e22 as a whole number. So text is checked, and
@@ -38,9 +38,9 @@ def text_error(text: str) -> str | None:
 def error_of_key(key: Any) -> str | None:
     """What is wrong with a key of an object, or None."""
     if not isinstance(key, str):
-        return f"a key must be text, not {shown(key)}"
+        return f"a key must be text, not {quote_value(key)}"
     error = text_error(key)
-    return f"a key {shown(key)} {error}" if error else None
+    return f"a key {quote_value(key)} {error}" if error else None
 
 
 def number(value: Any) -> float | None:
@@ -102,7 +102,7 @@ class JsonCopier:
             return value
         found = number(value)
         if found is None:
-            kind = "a number that JSON cannot hold" if isinstance(value, int | float) else shown(value)
+            kind = "a number that JSON cannot hold" if isinstance(value, int | float) else quote_value(value)
             self.errors.add(path, f"must be a JSON value, not {kind}")
         return found
 
@@ -124,7 +124,7 @@ class Reader:
         self.is_object = isinstance(data, Mapping)
         self._data: Mapping[Any, Any] = data if isinstance(data, Mapping) else {}
         if not self.is_object:
-            self.errors.add(path, f"must be an object, not {shown(data)}")
+            self.errors.add(path, f"must be an object, not {quote_value(data)}")
 
     def value(self, key: str) -> Any:
         self._asked.add(key)
@@ -175,17 +175,17 @@ class Reader:
             self.error(key, ABOUT_IDENTIFIERS)
         return value
 
-    def known(self, key: str, what: str, known: Collection[str]) -> str | None:
+    def read_known(self, key: str, what: str, known: Collection[str]) -> str | None:
         """The name of something that exists."""
         value = self.text(key)
         if value is not None and value not in known:
-            self.errors.unknown(at(self.path, key), what, value, known)
+            self.errors.add_unknown(at(self.path, key), what, value, known)
         return value
 
     def flag(self, key: str) -> bool:
         value = self.value(key)
         if value is not None and not isinstance(value, bool):
-            self.error(key, f"must be true or false, not {shown(value)}")
+            self.error(key, f"must be true or false, not {quote_value(value)}")
         return value is True
 
     def amount(self, key: str, *, low: float, high: float, above: bool = False) -> float | None:
@@ -222,7 +222,7 @@ class Reader:
         if value is None:
             return None
         if not isinstance(value, list | tuple):
-            self.error(key, f"must be a list, not {shown(value)}")
+            self.error(key, f"must be a list, not {quote_value(value)}")
         elif len(value) > limit:
             self.error(key, f"must have at most {limit:,} members")
         else:
@@ -235,7 +235,7 @@ class Reader:
         if value is None:
             return {}
         if not isinstance(value, Mapping):
-            self.error(key, f"must be an object, not {shown(value)}")
+            self.error(key, f"must be an object, not {quote_value(value)}")
             return {}
         copied: dict[str, Any] = self.copier.copy(value, at(self.path, key)) or {}
         return copied
@@ -247,13 +247,13 @@ class Reader:
             if error:
                 self.errors.add(self.path, error)
             elif key not in self._asked:
-                self.errors.unknown(at(self.path, key), "key", key, self._asked)
+                self.errors.add_unknown(at(self.path, key), "key", key, self._asked)
 
 
 def error_of_text(value: Any, *, limit: int, blank: bool = False) -> str | None:
     """What is wrong with a value that should be text, or None."""
     if not isinstance(value, str):
-        return f"must be text, not {shown(value)}"
+        return f"must be text, not {quote_value(value)}"
     if len(value) > limit:
         return f"must have at most {limit:,} characters"
     if not blank and not value.strip():
@@ -265,7 +265,7 @@ def error_of_amount(value: Any, *, low: float, high: float, above: bool = False)
     """What is wrong with a value that should be a number from `low` (or just above it) to `high`, or None."""
     found = number(value)
     if found is None:
-        return f"must be a number, not {shown(value)}"
+        return f"must be a number, not {quote_value(value)}"
     if not low <= found <= high or (above and found == low):
         return f"must be {'above' if above else 'at least'} {low:,} and at most {high:,}"
     return None

@@ -48,9 +48,9 @@ class Translated:
 
     def as_written(self, errors: Iterable[InputError]) -> list[InputError]:
         """The same errors at the paths that the caller wrote, after those of the translation itself."""
-        return [*self.errors, *map(self._restored, errors)]
+        return [*self.errors, *map(self._restore, errors)]
 
-    def _restored(self, error: InputError) -> InputError:
+    def _restore(self, error: InputError) -> InputError:
         head = error.path
         while head and head not in self._written:
             head = head[: max(head.rfind("."), head.rfind("["), 0)]
@@ -115,7 +115,7 @@ def _seconds(milliseconds: Any) -> Any:
     return milliseconds / 1000 if _is_number(milliseconds) else milliseconds
 
 
-def _whole_seconds(milliseconds: Any) -> Any:
+def _round_up_to_seconds(milliseconds: Any) -> Any:
     """Rounded up: less time than was asked for would be wrong."""
     return -(-milliseconds // 1000) if _is_number(milliseconds) else milliseconds
 
@@ -165,7 +165,7 @@ SCHEDULE = Kind(
         "agentId": Synonym("agent_role"),
         "pipelineId": Synonym("pipeline"),
         "retryConfig": Synonym("retry"),
-        "timeout": Synonym("timeout_seconds", _whole_seconds, "as timeout_seconds, from milliseconds"),
+        "timeout": Synonym("timeout_seconds", _round_up_to_seconds, "as timeout_seconds, from milliseconds"),
         "priority": Synonym("priority", _unless_zero),
     },
     objects={"retry": RETRY},

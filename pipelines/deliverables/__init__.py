@@ -39,13 +39,13 @@ __all__ = (
     "change",
     "create",
     "delete",
+    "find_unknown_pipelines",
     "follow_planner",
     "heed_dead_letter",
     "planner_changed",
     "start_new_periods",
     "start_period",
     "take_up",
-    "unknown_pipelines",
 )
 
 
@@ -82,7 +82,7 @@ def _tell_periods(deliverable: Deliverable) -> None:
         deliverable_id=deliverable.pk, status__in=(PeriodState.PLANNING, PeriodState.ACTIVE)
     )
     for period_id in list(periods.order_by("pk").values_list("pk", flat=True)):
-        period = period_counts.locked(deliverable.tenant_id).get(pk=period_id)
+        period = period_counts.lock_periods(deliverable.tenant_id).get(pk=period_id)
         if period.target != deliverable.target and period.ended_at is None:
             periods.filter(pk=period_id).update(target=deliverable.target)
             period_counts.recount(deliverable.tenant_id, period_id)
@@ -98,7 +98,7 @@ def delete(tenant_id: UUID, deliverable_id: UUID) -> None:
         found.delete()
 
 
-def unknown_pipelines(tenant_id: UUID, keys: Iterable[str]) -> set[str]:
+def find_unknown_pipelines(tenant_id: UUID, keys: Iterable[str]) -> set[str]:
     """Which of these are keys of no pipeline of the tenant. In the caller's scope."""
     wanted = set(keys)
     known = Pipeline.objects.for_tenant(tenant_id).filter(key__in=wanted).values_list("key", flat=True)

@@ -60,7 +60,7 @@ def run_missed() -> int:
     """The job of every tenant that has something due; how many periods begin."""
     begun = 0
     with system_scope():
-        tenants = list(missed().values_list("tenant_id", flat=True).distinct())
+        tenants = list(list_missed().values_list("tenant_id", flat=True).distinct())
     for tenant_id in tenants:
         try:
             begun += run(tenant_id)
@@ -72,7 +72,7 @@ def run_missed() -> int:
     return begun
 
 
-def missed() -> QuerySet[Deliverable]:
+def list_missed() -> QuerySet[Deliverable]:
     """Deliverables whose month has begun without them, over all tenants."""
     return Deliverable.objects.filter(
         status=DeliverableState.ACTIVE,

@@ -46,7 +46,7 @@ def follow_planner(activity: Any) -> None:
     period_id = period_of(activity)
     if period_id is None:
         return
-    period = period_counts.locked(activity.tenant_id).filter(pk=period_id).first()
+    period = period_counts.lock_periods(activity.tenant_id).filter(pk=period_id).first()
     if period is None or period.status != PeriodState.PLANNING or period.planner_activity_id != activity.id:
         return
     if activity.status in _GOOD:
@@ -61,7 +61,7 @@ def planner_changed(activity: Any) -> None:
     period_id = period_of(activity)
     if period_id is None:
         return
-    period = period_counts.locked(activity.tenant_id).filter(pk=period_id).first()
+    period = period_counts.lock_periods(activity.tenant_id).filter(pk=period_id).first()
     if period is not None and period.planner_activity_id == activity.id:
         period_counts.recount(period.tenant_id, period.pk)
 
@@ -106,7 +106,7 @@ def _without_plan(tenant_id: UUID, period_id: UUID, actor: str) -> DeliverablePe
         raise NotFound("period", period_id)
     # The planner first: a transaction that moves it holds it when it locks the period.
     _retire_planner(tenant_id, known.planner_activity_id, actor)
-    period = period_counts.locked(tenant_id).get(pk=period_id)
+    period = period_counts.lock_periods(tenant_id).get(pk=period_id)
     if period.status != PeriodState.PLANNING:
         raise PeriodNotPlanning(f"The period is {period.status}; plans are for periods that have none.")
     if period.planner_activity_id != known.planner_activity_id:

@@ -149,7 +149,7 @@ def _check_item(
 ) -> None:
     offer = offered.get(item["pipeline"])
     if offer is None:
-        errors.unknown(at(path, "pipeline"), "pipeline", item["pipeline"], offered)
+        errors.add_unknown(at(path, "pipeline"), "pipeline", item["pipeline"], offered)
     else:
         for place, message in _errors_of_form(
             item.get("params", {}), schema_of(offer.params), f"{path}.params"

@@ -15,11 +15,11 @@ from pipelines.expressions import functions, syntax
 from pipelines.expressions.functions import (
     Budget,
     Mistake,
+    are_ordered,
     equal,
     is_number,
     kind_of,
     member,
-    ordered,
 )
 from pipelines.expressions.syntax import ExpressionError
 
@@ -126,18 +126,18 @@ class _Evaluation:
             case "not in":
                 return not functions.contains(self.budget, right, left)
             case operator:
-                return ordered(operator, left, right, self.budget)
+                return are_ordered(operator, left, right, self.budget)
 
     def arithmetic(self, node: syntax.Arithmetic) -> Any:
         value = self.value(node.first)
         for operator, other in node.others:
-            value = functions.calculated(self.budget, operator, value, self.value(other))
+            value = functions.calculate(self.budget, operator, value, self.value(other))
         return value
 
     def call(self, node: syntax.Call) -> Any:
         function = functions.FUNCTIONS.get(node.function)
         if function is None:
-            raise Mistake(functions.unknown(node.function))
+            raise Mistake(functions.explain_unknown(node.function))
         if len(node.arguments) not in function.arguments:
             raise Mistake(function.misuse(node.function))
         return function.call(self.budget, *(self.value(argument) for argument in node.arguments))
@@ -225,7 +225,7 @@ def _check_node(
 def _error_of_step(step: str, steps: Collection[str] | None, upstream: Collection[str] | None) -> str | None:
     if steps is not None and step not in steps:
         errors = Errors()
-        errors.unknown("", "step", step, steps)
+        errors.add_unknown("", "step", step, steps)
         return errors.found[0].message
     if upstream is not None and step not in upstream:
         return f"the step {step} does not come before this one: add it to depends_on"
@@ -235,7 +235,7 @@ def _error_of_step(step: str, steps: Collection[str] | None, upstream: Collectio
 def _error_of_call(node: syntax.Call) -> str | None:
     function = functions.FUNCTIONS.get(node.function)
     if function is None:
-        return functions.unknown(node.function)
+        return functions.explain_unknown(node.function)
     return None if len(node.arguments) in function.arguments else function.misuse(node.function)
 
 

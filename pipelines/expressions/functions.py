@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Any, TypeGuard
 
-from pipelines.definition.errors import Errors, shown
+from pipelines.definition.errors import Errors, quote_value
 from pipelines.definition.reading import number
 
 MOST_STEPS = 12_000  # of one evaluation: enough to look through a list of 10,000, and done within 20 ms
@@ -94,7 +94,7 @@ def equal(left: Any, right: Any, budget: Budget, depth: int = 0) -> bool:
     return bool(left == right)
 
 
-def ordered(operator: str, left: Any, right: Any, budget: Budget) -> bool:
+def are_ordered(operator: str, left: Any, right: Any, budget: Budget) -> bool:
     """Whether two numbers, or two texts by their code points, have this order. Raises `Mistake`."""
     if isinstance(left, str) and isinstance(right, str):
         budget.spend_on(left)
@@ -123,14 +123,14 @@ class Function:
         return f"{name} takes {takes} argument{'s' if high > 1 else ''}"
 
 
-def unknown(name: str) -> str:
+def explain_unknown(name: str) -> str:
     """What to say about a function that does not exist."""
     errors = Errors()
-    errors.unknown("", "function", name, FUNCTIONS.keys())
+    errors.add_unknown("", "function", name, FUNCTIONS.keys())
     return errors.found[0].message
 
 
-def calculated(budget: Budget, operator: str, left: Any, right: Any) -> Any:
+def calculate(budget: Budget, operator: str, left: Any, right: Any) -> Any:
     """One operator applied to two values. Raises `Mistake`."""
     if is_number(left) and is_number(right):
         return _number(operator, left, right)
@@ -211,7 +211,7 @@ def _outermost(operator: str) -> Callable[..., Any]:
         best = members[0] if members else None
         for member in members:  # the first one too, as it has to be of a kind that has an order
             budget.spend(1)
-            if ordered(operator, member, best, budget):
+            if are_ordered(operator, member, best, budget):
                 best = member
         return best
 
@@ -262,7 +262,7 @@ def _read(text: str, kind: Callable[[str], float]) -> float | None:
 
 
 def _describe_value(value: Any) -> str:
-    return shown(value) if isinstance(value, str) else kind_of(value)
+    return quote_value(value) if isinstance(value, str) else kind_of(value)
 
 
 def _string(_: Budget, value: Any) -> str:

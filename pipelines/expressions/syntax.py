@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from pipelines.definition.errors import shown
+from pipelines.definition.errors import quote_value
 from pipelines.definition.reading import number, text_error
 
 LONGEST = 2_000  # characters
@@ -167,9 +167,11 @@ def _translate_error(error: UnexpectedInput, text: str) -> ExpressionError:
             return ExpressionError(
                 position, "this text has no end, or holds a backslash that escapes nothing"
             )
-        return ExpressionError(position, f"{shown(text[position])} has no meaning here")
+        return ExpressionError(position, f"{quote_value(text[position])} has no meaning here")
     if isinstance(error, UnexpectedToken) and error.token.type != "$END":
-        return ExpressionError(error.token.start_pos or 0, f"did not expect {shown(str(error.token))} here")
+        return ExpressionError(
+            error.token.start_pos or 0, f"did not expect {quote_value(str(error.token))} here"
+        )
     return ExpressionError(len(text), "the expression ends too early")
 
 
@@ -198,14 +200,14 @@ class _Builder(Transformer[Token, Node]):
             raise ExpressionError(_place(children), "steps needs the id of a step, as in steps.research.data")
         if name not in ROOTS:
             known = "params, steps.<id> or item; text needs quotes"
-            raise ExpressionError(_place(children), f"unknown name {shown(name)}: use {known}")
+            raise ExpressionError(_place(children), f"unknown name {quote_value(name)}: use {known}")
         return Root(_place(children), 1, name)
 
     def step(self, children: list[Token]) -> Node:
         step, part = str(children[0]).removeprefix("steps."), str(children[1])
         if part not in STEP_PARTS:
             raise ExpressionError(
-                _place(children), f"a step has {', '.join(STEP_PARTS)}, but no {shown(part)}"
+                _place(children), f"a step has {', '.join(STEP_PARTS)}, but no {quote_value(part)}"
             )
         return StepPart(_place(children), 1, step, part)
 

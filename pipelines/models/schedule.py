@@ -138,9 +138,9 @@ class Schedule(TenantOwned):
         up_to = self.catch_up.get("up_to") if isinstance(self.catch_up, dict) else None
         return CatchUp(up_to if isinstance(up_to, int) and up_to > 0 else 0)
 
-    def jittered(self, nominal: datetime) -> datetime:
+    def jitter(self, nominal: datetime) -> datetime:
         """When a nominal time comes: every process computes the same."""
-        return timing.jittered(nominal, self.jitter_seconds, str(self.pk))
+        return timing.jitter(nominal, self.jitter_seconds, str(self.pk))
 
     def next_time(self, *, after: datetime) -> datetime | None:
         """When the first nominal time later than `after` comes, or None when nothing follows.
@@ -148,7 +148,7 @@ class Schedule(TenantOwned):
         Times come in the order of their names: one whose jitter is shorter than that of the one before waits for it.
         """
         nominal = next(timing.times(self.timing(), after=after, limit=1), None)
-        return None if nominal is None else self.jittered(nominal)
+        return None if nominal is None else self.jitter(nominal)
 
 
 # One nominal time of a schedule, and what became of it.

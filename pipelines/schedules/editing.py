@@ -24,7 +24,7 @@ from agents.exceptions import RoleNotFound
 from pipelines import data_sources, submission, tables, timing
 from pipelines.data_sources import DataSourceError, ExpansionError, Pacing, Params, ParamsError
 from pipelines.definition import DefinitionError, synonyms
-from pipelines.definition.errors import Errors, InputError, at, shown
+from pipelines.definition.errors import Errors, InputError, at, quote_value
 from pipelines.definition.reading import JsonCopier, Reader
 from pipelines.definition.synonyms import Translated
 from pipelines.exceptions import AlreadyExists, NotFound, ScheduleChanged
@@ -199,7 +199,7 @@ def _one_of(reader: Reader, key: str, options: list[str] | tuple[str, ...]) -> s
     given = reader.value(key)
     if given is None or (isinstance(given, str) and given in options):
         return given
-    reader.error(key, f"must be one of {', '.join(options)}, not {shown(given)}")
+    reader.error(key, f"must be one of {', '.join(options)}, not {quote_value(given)}")
     return None
 
 
@@ -237,14 +237,14 @@ def _refuse(about: Reader, key: str, kind: str) -> None:
 def _usable_role(tenant_id: UUID, about: Reader, role: str | None) -> str | None:
     if role is None:
         return None
-    if role not in configuration.known_roles():
-        about.errors.unknown("agent_role", "agent role", role, configuration.known_roles())
+    if role not in configuration.list_roles():
+        about.errors.add_unknown("agent_role", "agent role", role, configuration.list_roles())
         return None
     try:
         if not configuration.settings_for(tenant_id, role).enabled:
-            about.error("agent_role", f"the agent {shown(role)} is switched off for this tenant")
+            about.error("agent_role", f"the agent {quote_value(role)} is switched off for this tenant")
     except RoleNotFound:  # gone since the registry was asked
-        about.errors.unknown("agent_role", "agent role", role, ())
+        about.errors.add_unknown("agent_role", "agent role", role, ())
         return None
     return role
 
@@ -255,9 +255,9 @@ def _usable_pipeline(tenant_id: UUID, about: Reader, key: str | None) -> Pipelin
     own = Pipeline.objects.for_tenant(tenant_id)
     found: Pipeline | None = own.filter(key=key).first()
     if found is None:
-        about.errors.unknown("pipeline", "pipeline", key, list(own.values_list("key", flat=True)[:200]))
+        about.errors.add_unknown("pipeline", "pipeline", key, list(own.values_list("key", flat=True)[:200]))
     elif not found.enabled:
-        about.error("pipeline", f"the pipeline {shown(key)} is switched off")
+        about.error("pipeline", f"the pipeline {quote_value(key)} is switched off")
     return found
 
 
@@ -306,7 +306,7 @@ def _of_sources(tenant_id: UUID, read: Params) -> list[InputError]:
         except DataSourceError as error:
             found += [InputError(at(PARAMS, name), str(problem)) for problem in error.errors]
     try:
-        data_sources.agreed([source.options for source in read.sources.values()], Pacing())
+        data_sources.agree([source.options for source in read.sources.values()], Pacing())
     except ExpansionError as error:
         found.append(InputError(PARAMS, str(error)))
     return found
@@ -327,7 +327,7 @@ def _path(parts: tuple[str | int, ...]) -> str:
 
 # The members of a schedule as people write them: by the API, in the admin's form and in files.
 #
-# A row holds the same in columns. `members_of` leads from the row to the members, `merged` lays a partial change over them.
+# A row holds the same in columns. `members_of` leads from the row to the members, `merge_members` lays a partial change over them.
 
 
 TARGET = ("target_type", "agent_role", "pipeline")
@@ -361,7 +361,7 @@ def catch_up_of(schedule: Schedule) -> str | dict[str, int]:
     return schedule.catch_up_policy().value
 
 
-def merged(present: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def merge_members(present: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """The members after a partial change. What the change does not name stays, unless what it names takes its place."""
     replaced = {
         other for name, others in _INSTEAD.items() if change.get(name) is not None for other in others
@@ -413,7 +413,7 @@ def change(
         spelled = synonyms.translate(members, synonyms.SCHEDULE)
         if isinstance(spelled.data, Mapping):
             unsaid = {name: None for name in MEMBERS if name != "enabled"} if whole else {}
-            wanted = merged(members_of(schedule), {**unsaid, **spelled.data})
+            wanted = merge_members(members_of(schedule), {**unsaid, **spelled.data})
             spelled = replace(spelled, data=wanted)
         checked = check_translated(tenant_id, spelled)
         checked.raise_if_any()

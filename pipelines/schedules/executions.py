@@ -71,12 +71,12 @@ def active(schedule: Schedule) -> QuerySet[ScheduleExecution]:
     return _of(schedule).filter(status=ExecutionStatus.RUNNING)
 
 
-def queued(schedule: Schedule) -> bool:
+def is_queued(schedule: Schedule) -> bool:
     """Whether one waits for the active one already."""
     return _of(schedule).filter(status=ExecutionStatus.QUEUED).exists()
 
 
-def begun(tenant_id: UUID, found: Sequence[ScheduleJob]) -> set[UUID]:
+def list_begun(tenant_id: UUID, found: Sequence[ScheduleJob]) -> set[UUID]:
     """Which of these jobs somebody has begun to work on. In the caller's `tenant_scope`."""
     working = Activity.objects.for_tenant(tenant_id).filter(
         pk__in=[job.activity_id for job in found if job.activity_id], started_at__isnull=False
@@ -95,7 +95,9 @@ def _of(schedule: Schedule) -> QuerySet[ScheduleExecution]:
     return rows.filter(schedule_id=schedule.pk)
 
 
-def locked(tenant_id: UUID, execution_id: UUID, *, skip_locked: bool = False) -> ScheduleExecution | None:
+def lock_execution(
+    tenant_id: UUID, execution_id: UUID, *, skip_locked: bool = False
+) -> ScheduleExecution | None:
     """The execution under its lock, which comes after its schedule's and before its jobs'."""
     rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk=execution_id)
     found: ScheduleExecution | None = rows.select_for_update(of=("self",), skip_locked=skip_locked).first()
@@ -110,7 +112,7 @@ def cancel(tenant_id: UUID, execution_id: UUID, *, actor: str, reason: str = "")
     """
     is_outermost = current_tenant() is None
     with tenant_scope(tenant_id):
-        execution = locked(tenant_id, execution_id)
+        execution = lock_execution(tenant_id, execution_id)
         if execution is None:
             raise NotFound("execution", execution_id)
         if execution.status in jobs.ENDED:

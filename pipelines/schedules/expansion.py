@@ -89,7 +89,7 @@ class Plan:
 
     def jobs(self) -> Iterator[Planned]:
         """Every job in order, as it is read. Raises `ExpansionError` when a source cannot be read to its end."""
-        return (self.placed(ordinal, params) for ordinal, params in enumerate(self.inputs()))
+        return (self.place(ordinal, params) for ordinal, params in enumerate(self.inputs()))
 
     def inputs(self) -> Iterator[dict[str, Any]]:
         """The parameters of each job in order, as JSON has them. Raises `ExpansionError` as `jobs` does."""
@@ -101,7 +101,7 @@ class Plan:
         except (data_sources.ExpansionError, PipelineError) as error:
             raise ExpansionError([{"path": "params", "message": str(error)}]) from error
 
-    def placed(self, ordinal: int, params: dict[str, Any]) -> Planned:
+    def place(self, ordinal: int, params: dict[str, Any]) -> Planned:
         """These parameters as the job with this number: its batch, and when that starts."""
         batch = ordinal // self.pacing.batch_size
         return Planned(
@@ -140,7 +140,7 @@ def plan(tenant_id: UUID, definition: Mapping[str, Any], *, asked_at: datetime) 
     params = _read(definition.get("params") or {})
     sources = _values(tenant_id, params.sources) if params.sources else {}
     try:
-        expand, pacing = data_sources.agreed(
+        expand, pacing = data_sources.agree(
             [source.options for source in params.sources.values()], _default_pacing()
         )
     except data_sources.ExpansionError as error:
@@ -299,7 +299,7 @@ def submit_each(pairs: Sequence[tuple[ScheduleExecution, ScheduleJob]]) -> None:
     """The jobs of many executions of one tenant in one statement; each of them is one that `takes` allows. As `start`."""
     items = [_activity(execution, job) for execution, job in pairs]
     tenant_id = pairs[0][0].tenant_id
-    room = backlog.admitted(tenant_id, [newcomers([item]) for item in items])
+    room = backlog.count_admitted(tenant_id, [newcomers([item]) for item in items])
     made = submit(items[:room], actor=ACTOR, bounded=False) if room else []
     for (_, job), submitted in zip(pairs[:room], made, strict=True):
         job.activity_id, job.state, job.error = submitted.id, JobState.ENQUEUED, None
@@ -308,7 +308,9 @@ def submit_each(pairs: Sequence[tuple[ScheduleExecution, ScheduleJob]]) -> None:
 
 def _put_off(tenant_id: UUID, jobs: Iterable[ScheduleJob], role: str | None) -> None:
     message = (
-        backlog.full(tenant_id, role) if role else "As much work of its pipeline is waiting as may wait."
+        backlog.explain_full(tenant_id, role)
+        if role
+        else "As much work of its pipeline is waiting as may wait."
     )
     for job in jobs:
         job.state, job.error = JobState.WAITING, {"code": backlog.BacklogFull.code, "message": message}

@@ -52,7 +52,7 @@ MARGIN = timedelta(
 BACK_OFF = timedelta(minutes=5)  # before a schedule that cannot be fired is looked at again
 
 
-def due(now: datetime | None = None) -> QuerySet[Schedule]:
+def list_due(now: datetime | None = None) -> QuerySet[Schedule]:
     """Schedules whose next time has come, over all tenants; none while scheduling is switched off."""
     off = PlatformConfig.objects.filter(key=scheduler_settings.KEY, value__enabled=False)
     rows: QuerySet[Schedule] = Schedule.objects.filter(
@@ -81,7 +81,7 @@ def fire_due(now: datetime | None = None, *, within: float = TURN_SECONDS) -> li
 
 def _page(now: datetime | None) -> list[tuple[UUID, UUID]]:
     with system_scope():
-        return list(due(now).order_by("next_run_at", "pk").values_list("tenant_id", "pk")[:PAGE])
+        return list(list_due(now).order_by("next_run_at", "pk").values_list("tenant_id", "pk")[:PAGE])
 
 
 def _portions(page: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, list[UUID]]]:
@@ -141,7 +141,7 @@ def _fire_locked(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> 
         active = pausing.with_pauses(rows, PauseKind.SCHEDULE).filter(paused=False)
         # Skipping what is locked, so that schedulers wait neither for each other nor for a person who edits a schedule.
         locked = active.select_related("pipeline").select_for_update(of=("self",), skip_locked=True)
-        looks = [due_times(schedule, now, earliest) for schedule in locked]
+        looks = [find_due_times(schedule, now, earliest) for schedule in locked]
         return record(tenant_id, looks, now) if looks else []
 
 
@@ -165,13 +165,13 @@ class Look:
         return self.schedule.pk
 
 
-def due_times(schedule: Schedule, now: datetime, earliest: datetime) -> Look:
+def find_due_times(schedule: Schedule, now: datetime, earliest: datetime) -> Look:
     """`earliest` is when a time may have come at the earliest to be on time."""
     plan = schedule.timing()
     since = schedule.looked_until or _beginning(schedule)
     until = _come(schedule, plan, since, now)
     grace = _on_time(schedule, plan, since, until, earliest)
-    passed = timing.missed(plan, last=since, now=until, catch_up=schedule.catch_up_policy(), grace=grace)
+    passed = timing.find_missed(plan, last=since, now=until, catch_up=schedule.catch_up_policy(), grace=grace)
     return Look(schedule, plan, until, passed)
 
 
@@ -188,7 +188,7 @@ def _come(schedule: Schedule, plan: Timing, since: datetime, now: datetime) -> d
         return now
     earliest = max(since, now - timedelta(seconds=schedule.jitter_seconds))
     for nominal in timing.times(plan, after=earliest, until=now):
-        if schedule.jittered(nominal) > now:
+        if schedule.jitter(nominal) > now:
             return nominal - INSTANT
     return now
 
@@ -199,7 +199,7 @@ def _on_time(
     """How far back from `until` the first time lies that came at `earliest` or later."""
     after = max(since, earliest - timedelta(seconds=schedule.jitter_seconds) - INSTANT)
     for nominal in timing.times(plan, after=after, until=until):
-        if schedule.jittered(nominal) >= earliest:
+        if schedule.jitter(nominal) >= earliest:
             return until - nominal + INSTANT
     return timedelta()
 
@@ -214,9 +214,9 @@ def record(tenant_id: UUID, looks: Sequence[Look], now: datetime) -> list[UUID]:
     begin: list[ScheduleExecution] = []
     fired: set[UUID] = set()
     for look in looks:
-        firings += missed_times(look)
+        firings += record_missed(look)
         times = [nominal for nominal in look.missed.to_fire if (look.key, nominal) not in known]
-        for nominal, state, reason in judged(look.schedule, times, under_way.get(look.key, [])):
+        for nominal, state, reason in judge_times(look.schedule, times, under_way.get(look.key, [])):
             firings.append(record_of(look, nominal, state, reason))
             if state != FiringState.SKIPPED:
                 status = ExecutionStatus.QUEUED if state == FiringState.QUEUED else ExecutionStatus.RUNNING
@@ -248,13 +248,15 @@ LISTED = 1_000  # times skipped in one row that get a record each; more of them 
 MISSED = "The time had passed, and the schedule does not catch up on it."
 
 
-def missed_times(look: Look) -> list[Firing]:
+def record_missed(look: Look) -> list[Firing]:
     """A record for each missed time; one record for a long row of them, as after a month without power."""
     count = look.missed.skipped_count
     if count <= LISTED:
-        return [record_of(look, nominal, FiringState.SKIPPED, MISSED) for nominal in look.missed.skipped()]
+        return [
+            record_of(look, nominal, FiringState.SKIPPED, MISSED) for nominal in look.missed.list_skipped()
+        ]
     to_fire = look.missed.to_fire
-    row = record_of(look, next(look.missed.skipped()), FiringState.SKIPPED, MISSED)
+    row = record_of(look, next(look.missed.list_skipped()), FiringState.SKIPPED, MISSED)
     row.last_at, row.count = _latest(look.timing, to_fire[0] - INSTANT if to_fire else look.until), count
     return [row]
 
@@ -296,7 +298,7 @@ def statuses_under_way(tenant_id: UUID, looks: Sequence[Look]) -> dict[UUID, lis
     return found
 
 
-def judged(
+def judge_times(
     schedule: Schedule, times: Sequence[datetime], under_way: Sequence[str]
 ) -> Iterator[tuple[datetime, FiringState, str]]:
     """What overlapping allows for each of the times that came since the last look, in order."""

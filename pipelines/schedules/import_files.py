@@ -23,7 +23,7 @@ from agents.models import Agent
 from pipelines import datasets, versions
 from pipelines.data_sources import Source
 from pipelines.definition import DefinitionError, synonyms
-from pipelines.definition.errors import InputError, at, shown
+from pipelines.definition.errors import InputError, at, quote_value
 from pipelines.exceptions import PipelineError
 from pipelines.models import ActivityTemplate, Dataset, PipelineVersion, Schedule
 from tenants.context import tenant_scope
@@ -49,10 +49,10 @@ def check(data: Mapping[str, Any]) -> None:
     for part in PARTS:
         items = data.get(part, [])
         if not isinstance(items, list):
-            errors.append(InputError(part, f"must be a list, not {shown(items)}"))
+            errors.append(InputError(part, f"must be a list, not {quote_value(items)}"))
             continue
         errors += [
-            InputError(at(part, index), f"must be an object, not {shown(item)}")
+            InputError(at(part, index), f"must be an object, not {quote_value(item)}")
             for index, item in enumerate(items)
             if not isinstance(item, Mapping)
         ]
@@ -135,7 +135,7 @@ def _rows(rows: Any, folder: Path) -> datasets.Given | None:
 
 def _load_pipeline(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
     templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
-    wanted = versions.checked(tenant_id, dict(item), templates)
+    wanted = versions.check_definition(tenant_id, dict(item), templates)
     own = PipelineVersion.objects.for_tenant(tenant_id).filter(pipeline__key=wanted.key).order_by("-number")
     if own.values_list("digest", flat=True).first() == wanted.digest():
         return f"pipeline {wanted.key}: as it was"

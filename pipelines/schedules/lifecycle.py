@@ -126,7 +126,7 @@ def _only_job(execution: ScheduleExecution) -> Planned | None:
 def _take_up(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
     """The execution when it is ours to expand. One without data sources is a single job, which is recorded right here."""
     with tenant_scope(tenant_id):
-        execution = executions.locked(tenant_id, execution_id, skip_locked=True)
+        execution = executions.lock_execution(tenant_id, execution_id, skip_locked=True)
         if execution is None or not _is_to_be_expanded(execution):
             return None
         if execution.touched_at is not None:
@@ -170,14 +170,14 @@ def _go_through(execution: ScheduleExecution) -> ScheduleExecution | None:
     planned = _following(plan, recorded, known)
     while page := list(islice(planned, PAGE)):
         with tenant_scope(tenant_id):
-            locked = executions.locked(tenant_id, execution_id)
+            locked = executions.lock_execution(tenant_id, execution_id)
             if locked is None or not _is_ours(locked, recorded):
                 return None
             _record(locked, page, recorded=recorded, waits_for_batches=plan.waits_for_batches)
             locked.save(update_fields=["jobs_created", "jobs_enqueued", "jobs_failed", "touched_at"])
         recorded += len(page)
     with tenant_scope(tenant_id):
-        locked = executions.locked(tenant_id, execution_id)
+        locked = executions.lock_execution(tenant_id, execution_id)
         if locked is None or not _is_ours(locked, recorded):
             return None
         _expand_plan(locked, plan)
@@ -197,7 +197,7 @@ def _following(plan: Plan, recorded: int, known: Counter[bytes]) -> Iterator[Pla
         if known and known[digest := _digest(params)] > 0:
             known[digest] -= 1
             continue
-        yield plan.placed(recorded, params)
+        yield plan.place(recorded, params)
         recorded += 1
 
 
@@ -264,7 +264,7 @@ def _expand_plan(execution: ScheduleExecution, plan: Plan) -> None:
 def _give_up(tenant_id: UUID, execution_id: UUID, errors: Iterable[Mapping[str, Any]]) -> None:
     """Nothing more is recorded. What is at work goes on, and the execution ends with it."""
     with tenant_scope(tenant_id):
-        execution = executions.locked(tenant_id, execution_id)
+        execution = executions.lock_execution(tenant_id, execution_id)
         if execution is None or execution.expanded_at is not None:
             return
         noted = [*execution.errors, *(as_error(dict(error)) for error in errors)]
@@ -328,7 +328,7 @@ def _lock_with_schedule(tenant_id: UUID, execution_id: UUID) -> ScheduleExecutio
     schedule_id = rows.values_list("schedule_id", flat=True).first()
     if schedule_id is not None:
         list(Schedule.objects.for_tenant(tenant_id).filter(pk=schedule_id).select_for_update(of=("self",)))
-    return executions.locked(tenant_id, execution_id)
+    return executions.lock_execution(tenant_id, execution_id)
 
 
 def _first_open(execution: ScheduleExecution) -> ScheduleJob | None:

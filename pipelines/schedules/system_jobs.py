@@ -63,24 +63,24 @@ def tend() -> int:
 
 
 def expand() -> int:
-    return _expand(_list_keys(unexpanded()))
+    return _expand(_list_keys(list_unexpanded()))
 
 
 def settle() -> int:
-    return _each(_list_keys(unsettled()), _settle)
+    return _each(_list_keys(list_unsettled()), _settle)
 
 
 def close() -> int:
-    return _each(_list_keys(uncancelled()), executions.close_jobs)
+    return _each(_list_keys(list_uncancelled()), executions.close_jobs)
 
 
-def unexpanded() -> QuerySet[ScheduleExecution]:
+def list_unexpanded() -> QuerySet[ScheduleExecution]:
     """Executions that nobody has begun to expand, or whose expansion was cut off."""
     forgotten = Q(touched_at__isnull=True) | Q(touched_at__lt=Now() - lifecycle.PATIENCE)
-    return _unfinished().filter(forgotten, status=ExecutionStatus.RUNNING, expanded_at__isnull=True)
+    return _list_unfinished().filter(forgotten, status=ExecutionStatus.RUNNING, expanded_at__isnull=True)
 
 
-def unsettled() -> QuerySet[ScheduleExecution]:
+def list_unsettled() -> QuerySet[ScheduleExecution]:
     """Executions that end, start a batch, or begin: none of their jobs is at work, some wait for room, a batch waits for one that has
     begun, or nothing of their schedule is at work.
     """
@@ -93,7 +93,7 @@ def unsettled() -> QuerySet[ScheduleExecution]:
     idle = Q(expanded_at__isnull=False) & ~Q(status=ExecutionStatus.QUEUED)
     idle &= ~Q(first=JobState.ENQUEUED) | put_off | Q(Exists(_waiting_for_a_batch_that_has_begun()))
     return (
-        _unfinished()
+        _list_unfinished()
         .annotate(first=first)
         .filter(idle | (Q(status=ExecutionStatus.QUEUED) & ~Exists(before)))
     )
@@ -110,13 +110,13 @@ def _waiting_for_a_batch_that_has_begun() -> QuerySet[ScheduleJob]:
     return waiting.filter(Exists(begun), execution__metadata__batch_gate=BatchGate.START)
 
 
-def uncancelled() -> QuerySet[ScheduleExecution]:
+def list_uncancelled() -> QuerySet[ScheduleExecution]:
     """Cancelled executions with jobs at work."""
     jobs = ScheduleJob.objects.filter(execution_id=OuterRef("pk"), state__in=OPEN)
-    return _unfinished().filter(Exists(jobs), status=ExecutionStatus.CANCELLED)
+    return _list_unfinished().filter(Exists(jobs), status=ExecutionStatus.CANCELLED)
 
 
-def _unfinished() -> QuerySet[ScheduleExecution]:
+def _list_unfinished() -> QuerySet[ScheduleExecution]:
     """By the index of those that have not finished."""
     rows: QuerySet[ScheduleExecution] = ScheduleExecution.objects.filter(finished_at__isnull=True)
     return rows
@@ -190,6 +190,6 @@ def _status_beside_others(schedule: Schedule) -> ExecutionStatus:
     under_way = executions.active(schedule).values_list("pk", flat=True).first()
     if schedule.overlap == Overlap.ALLOW or under_way is None:
         return ExecutionStatus.RUNNING
-    if schedule.overlap == Overlap.QUEUE_ONE and not executions.queued(schedule):
+    if schedule.overlap == Overlap.QUEUE_ONE and not executions.is_queued(schedule):
         return ExecutionStatus.QUEUED
     raise ExecutionUnderWay(f"Execution {under_way} has not ended. Cancel it, or wait for it.")

@@ -61,13 +61,13 @@ class Values:
         if self.query.source is Source.DB:
             return relations.rows(self.tenant_id, self.query)
         return (
-            iter(self._answered)
+            iter(self._fetched_rows)
             if self.query.source is Source.API
             else fetched.rows(self.tenant_id, self.query)
         )
 
     @cached_property
-    def _answered(self) -> list[Row]:
+    def _fetched_rows(self) -> list[Row]:
         return list(fetched.rows(self.tenant_id, self.query))
 
 

@@ -1,8 +1,8 @@
 """When a schedule fires: one rule, from which the preview, the API and the firing take their times.
 
 Pure. `read` turns the keys of a schedule into a `Timing` or names every error; `times` yields the nominal
-times of a timing in order, always the same ones; `missed` says which of those that nobody fired are still to
-be fired; `jittered` moves a nominal time by an amount that everybody computes alike.
+times of a timing in order, always the same ones; `find_missed` says which of those that nobody fired are still to
+be fired; `jitter` moves a nominal time by an amount that everybody computes alike.
 
 **Cron.** Five fields by the rules of crontab(5): lists, ranges, steps, names, 7 as a second Sunday, and @hourly to
 @yearly. When neither day field begins with a star, a day matches if either of them does, otherwise if both do.
@@ -28,7 +28,7 @@ Without a `start_at` they count from the beginning of 1970 in UTC. They are mult
 from pipelines.timing.nominal import times
 from pipelines.timing.parsing import in_words
 
-from .nominal import DEFAULT_TIMEZONE, CatchUp, DstFold, DstGap, Missed, Repeat, Timing, jittered, missed
+from .nominal import DEFAULT_TIMEZONE, CatchUp, DstFold, DstGap, Missed, Repeat, Timing, find_missed, jitter
 from .parsing import TimingError, errors, read
 
 __all__ = (
@@ -41,9 +41,9 @@ __all__ = (
     "Timing",
     "TimingError",
     "errors",
+    "find_missed",
     "in_words",
-    "jittered",
-    "missed",
+    "jitter",
     "read",
     "times",
 )

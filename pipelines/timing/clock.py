@@ -41,7 +41,7 @@ class Stretch:
         return (wall - self.offset).replace(tzinfo=UTC)
 
     @property
-    def left_out(self) -> tuple[datetime, datetime]:
+    def skipped_walls(self) -> tuple[datetime, datetime]:
         """The wall times that no clock showed at the start: from the first on, before the second."""
         start = self.start.replace(tzinfo=None)
         return start + self.offset_before, start + self.offset

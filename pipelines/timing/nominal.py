@@ -11,7 +11,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, Self
 
-from pipelines.definition.errors import shown
+from pipelines.definition.errors import quote_value
 from pipelines.timing.clock import Stretch, stretches
 from pipelines.timing.cron import Cron, cron_of
 
@@ -21,7 +21,7 @@ from pipelines.timing.cron import Cron, cron_of
 PARTS = 2**64
 
 
-def jittered(nominal: datetime, seconds: float, key: str) -> datetime:
+def jitter(nominal: datetime, seconds: float, key: str) -> datetime:
     """The nominal time, or up to `seconds` later.
 
     Depends on nothing but the three arguments: two schedulers that know the key of a schedule, such as its id, agree on
@@ -60,7 +60,7 @@ class CatchUp:
             up_to = value["up_to"]
             if isinstance(up_to, int) and not isinstance(up_to, bool) and 1 <= up_to <= MOST:
                 return cls(up_to)
-            raise CatchUpError(f"up_to must be a whole number from 1 to {MOST:,}, not {shown(up_to)}")
+            raise CatchUpError(f"up_to must be a whole number from 1 to {MOST:,}, not {quote_value(up_to)}")
         raise CatchUpError('must be one of none, latest, {"up_to": n}')
 
     @property
@@ -79,13 +79,13 @@ class Missed:
     _last: datetime
     _now: datetime
 
-    def skipped(self) -> Iterator[datetime]:
+    def list_skipped(self) -> Iterator[datetime]:
         """All that became due before the first one to fire, in order. A stream: an outage may be long."""
         found = times(self._timing, after=self._last, until=self.to_fire[0] if self.to_fire else self._now)
         return (moment for _, moment in zip(range(self.skipped_count), found, strict=False))
 
 
-def missed(
+def find_missed(
     timing: Timing, *, last: datetime, now: datetime, catch_up: CatchUp, grace: timedelta = NO_TIME
 ) -> Missed:
     """What to do about everything that became due after `last` (the latest time already dealt with) until `now`.
@@ -247,7 +247,7 @@ def _is_shifted_to_the_start(timing: Timing, cron: Cron, stretch: Stretch, start
     """Whether times that clocks left out fire at the moment of the change, and nothing else fires then anyway."""
     if timing.dst_gap is DstGap.SKIP or cron.holds_every_hour:
         return False
-    left_out = any(cron.walls(*stretch.left_out))
+    left_out = any(cron.walls(*stretch.skipped_walls))
     return left_out and not any(cron.walls(start, start + ONE_MINUTE))
 
 

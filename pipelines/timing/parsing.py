@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from cron_descriptor import DescriptionTypeEnum, ExpressionDescriptor, Options
 
-from pipelines.definition.errors import DefinitionError, Errors, InputError, at, shown
+from pipelines.definition.errors import DefinitionError, Errors, InputError, at, quote_value
 from pipelines.definition.reading import JsonCopier, Reader
 from pipelines.timing.clock import zone_names
 from pipelines.timing.cron import LONGEST, Cron, CronError, cron_of
@@ -93,7 +93,7 @@ def _cron(reader: Reader) -> str | None:
 def _timezone(reader: Reader) -> str | None:
     name = reader.text("timezone", limit=LONGEST_ZONE)
     if name is not None and name not in zone_names():
-        reader.errors.unknown(at(reader.path, "timezone"), "time zone", name, zone_names())
+        reader.errors.add_unknown(at(reader.path, "timezone"), "time zone", name, zone_names())
         return None
     return name
 
@@ -122,7 +122,7 @@ def _moment_of(value: Any) -> tuple[str | None, datetime | None]:
             return "must say its offset from UTC, as in 2026-05-01T09:30:00Z", None
         moment = moment.astimezone(UTC)
     except (TypeError, ValueError, OverflowError):
-        return f"must be a time such as 2026-05-01T09:30:00Z, not {shown(value)}", None
+        return f"must be a time such as 2026-05-01T09:30:00Z, not {quote_value(value)}", None
     if not EARLIEST <= moment <= LATEST:
         return f"must be within the years {EARLIEST.year} to {LATEST.year}", None
     return None, moment

@@ -59,12 +59,12 @@ class AuditEntryAdmin(RecordAdmin):
 class BreakGlassAdmin(RecordAdmin):
     """Whose, why and until when. For superusers: it belongs to the platform."""
 
-    list_display = ("opened_at", "user", "seen", "reason", "expires_at", "ended_at")
+    list_display = ("opened_at", "user", "visible_tenants", "reason", "expires_at", "ended_at")
     search_fields = ("slug", "reason", "user__username")
-    fields = ("id", "user", "seen", "reason", "opened_at", "expires_at", "ended_at")
+    fields = ("id", "user", "visible_tenants", "reason", "opened_at", "expires_at", "ended_at")
 
     @display(description="Tenant")
-    def seen(self, glass: BreakGlass) -> str:
+    def visible_tenants(self, glass: BreakGlass) -> str:
         return glass.slug or "all tenants"
 
 

@@ -26,7 +26,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 
 from tenants import admin_scope, audit
 from tenants.admin_scope import BySight, PlatformOnly, tenant_of
-from tenants.audit import one_line, redacted
+from tenants.audit import one_line, redact
 from tenants.models import Tenant
 
 # Everything that is changed in the admin goes to the audit trail, where Django's own admin writes its history: once per row, in the same
@@ -80,8 +80,8 @@ def _changes_of(form: Any) -> Mapping[str, Any]:
     cleaned = getattr(form, "cleaned_data", {})
     return {
         one_line(name, 100): [
-            redacted(name, _plain(form.initial.get(name))),
-            redacted(name, _plain(cleaned.get(name))),
+            redact(name, _plain(form.initial.get(name))),
+            redact(name, _plain(cleaned.get(name))),
         ]
         for name in form.changed_data
     }

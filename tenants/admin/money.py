@@ -18,11 +18,11 @@ def _figure(name: str) -> Any:
     """A column with an amount as people write it: without the zeros behind its last digit."""
 
     @display(description=name.capitalize(), ordering=name)
-    def shown(admin: Any, row: Any) -> str:
+    def show_amount(admin: Any, row: Any) -> str:
         amount = getattr(row, name)
         return "-" if amount is None else f"{amount.normalize():,f}"
 
-    return shown
+    return show_amount
 
 
 @admin.register(Budget)

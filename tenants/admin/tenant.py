@@ -22,7 +22,7 @@ from unfold.widgets import (
 
 from tenants import admin_scope, clock, tokens
 from tenants.admin.bases import KeptAdmin, RecordAdmin, TenantFilter
-from tenants.admin_scope import found, is_superuser, may_write
+from tenants.admin_scope import find_row, is_superuser, may_write
 from tenants.bounds import check_bounds
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Pause, Plan, Role, Tenant
@@ -137,7 +137,7 @@ class TenantAdmin(KeptAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Superusers see and change which tenants there are; members see theirs."""
-        seen, obj = admin_scope.of_request(request), found(Tenant, obj)
+        seen, obj = admin_scope.of_request(request), find_row(Tenant, obj)
         return is_superuser(request) or (seen.may_read(obj.pk) if obj else bool(seen.reads))
 
     def get_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request, clone_request
 
 from tenants import audit
-from tenants.audit import one_line, redacted
+from tenants.audit import one_line, redact
 from tenants.context import tenant_scope
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Bucket
@@ -53,7 +53,7 @@ def note(view: Any, seen: Mapping[str, Any] | None, response: Any) -> None:
     if seen is None:
         body = sent if isinstance(sent, Mapping) else {}
         changed = audit.changes_between(None, body) if isinstance(data, Mapping) and "id" in data else {}
-        detail |= {} if changed else {"sent": redacted("", sent) if body else _count_sent(sent)}
+        detail |= {} if changed else {"sent": redact("", sent) if body else _count_sent(sent)}
     else:
         changed = audit.changes_between(
             seen, None if view.request.method == "DELETE" else _after(view, seen, data)

@@ -17,7 +17,7 @@ from tenants import channels
 from tenants.api.documentation import change, command, creation, removal
 from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import OPTIONAL, Member, Moment, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import VersionedResource, described
+from tenants.api.views import VersionedResource, describe_lists
 from tenants.channels import STANDING
 from tenants.exceptions import AlreadyExists
 from tenants.models import Channel, ChannelStatus, Role
@@ -61,7 +61,7 @@ class ChannelFilter(StrictFilterSet):
     status = django_filters.ChoiceFilter(field_name="standing", choices=ChannelStatus.choices)
 
 
-@described(many="The channels", one="One channel")
+@describe_lists(many="The channels", one="One channel")
 class ChannelViewSet(VersionedResource):
     queryset = Channel.objects
     serializer_class = ChannelSerializer
@@ -84,7 +84,7 @@ class ChannelViewSet(VersionedResource):
         body = read(ChannelBodySerializer, request.data)
         self._refuse_taken(body)
         channel = Channel.objects.create(tenant_id=self.tenant_id, **body)
-        return self.answer_created(channel, self._shown(channel.pk).data)
+        return self.answer_created(channel, self._render(channel.pk).data)
 
     @change("Change a channel", ChannelBodySerializer, ChannelSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:
@@ -94,7 +94,7 @@ class ChannelViewSet(VersionedResource):
         self._refuse_taken(body, but=channel)
         own = Channel.objects.for_tenant(self.tenant_id).filter(pk=pk)
         own.update(**{"expires_at": None, "details": {}, **body}, version=channel.version + 1)
-        return self._shown(pk)
+        return self._render(pk)
 
     @removal("Remove a channel")
     def destroy(self, request: Request, pk: UUID) -> Response:
@@ -108,7 +108,7 @@ class ChannelViewSet(VersionedResource):
         read(NothingSerializer, request.data)
         self.lock_row()
         channels.expire(self.tenant_id, pk)
-        return self._shown(pk)
+        return self._render(pk)
 
     @command("Say that a channel opens what it should again", ReactivationSerializer, ChannelSerializer)
     @action(detail=True, methods=["post"])
@@ -117,7 +117,7 @@ class ChannelViewSet(VersionedResource):
         body = read(ReactivationSerializer, request.data)
         self.lock_row()
         channels.reactivate(self.tenant_id, pk, expires_at=body.get("expires_at"))
-        return self._shown(pk)
+        return self._render(pk)
 
     @command("Switch a channel off", NothingSerializer, ChannelSerializer)
     @action(detail=True, methods=["post"])
@@ -125,14 +125,14 @@ class ChannelViewSet(VersionedResource):
         read(NothingSerializer, request.data)
         self.lock_row()
         channels.disable(self.tenant_id, pk)
-        return self._shown(pk)
+        return self._render(pk)
 
     def _refuse_taken(self, body: dict[str, Any], but: Channel | None = None) -> None:
         named = Channel.objects.for_tenant(self.tenant_id).filter(kind=body["kind"], name=body["name"])
         if (named.exclude(pk=but.pk) if but else named).exists():
             raise AlreadyExists(f"{body['kind']} channel", body["name"])
 
-    def _shown(self, pk: UUID) -> Response:
+    def _render(self, pk: UUID) -> Response:
         own = Channel.objects.for_tenant(self.tenant_id).annotate(standing=STANDING)
         channel = own.filter(pk=pk).first()
         if channel is None:

@@ -175,17 +175,17 @@ def deprecated(
 
     def decorate(handler: Decorated) -> Decorated:
         @wraps(handler)
-        def told(view: Any, *args: Any, **kwargs: Any) -> Any:
+        def with_headers(view: Any, *args: Any, **kwargs: Any) -> Any:
             view.headers.update(headers)
             return handler(view, *args, **kwargs)
 
         def mark() -> None:
-            if hasattr(handler, "kwargs"):  # where `extend_schema` keeps what it was told
-                vars(told)["kwargs"] = handler.kwargs
-            extend_schema(deprecated=True)(told)
+            if hasattr(handler, "kwargs"):  # where `extend_schema` keeps its arguments
+                vars(with_headers)["kwargs"] = handler.kwargs
+            extend_schema(deprecated=True)(with_headers)
 
         when_asked(mark)
-        return told  # type: ignore[return-value]
+        return with_headers  # type: ignore[return-value]
 
     return decorate
 

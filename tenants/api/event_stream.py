@@ -100,10 +100,10 @@ def _carry_stream(environ: Mapping[str, Any], stream: Stream, begun: bytes) -> G
     stream.socket, ours = socket.socketpair()
     with ours:
         hub.here().adopt(stream)
-        yield from _passed_on(ours)
+        yield from _pass_on(ours)
 
 
-def _passed_on(ours: socket.socket) -> Iterator[bytes]:
+def _pass_on(ours: socket.socket) -> Iterator[bytes]:
     # Such a server learns that its client has gone by writing to it, and from nothing else.
     ours.settimeout(FEEL_SECONDS)
     while True:

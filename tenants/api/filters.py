@@ -103,13 +103,15 @@ def refuse_unknown(
     single |= {LIMIT, CURSOR, FORMAT, *(getattr(view, "query_parameters", None) or ())}
     if getattr(view, "search_fields", None):
         single.add(SEARCH)
-    if pagination.offered_by(view):
+    if pagination.orderings_of(view):
         single.add(pagination.PARAMETER)
     if found := list(_errors(request, single, repeatable)):
         raise InvalidRequest(found)
 
 
-def whole_number(text: str | None, name: str, errors: list[FieldError], *, least: int = 0) -> int | None:
+def parse_whole_number(
+    text: str | None, name: str, errors: list[FieldError], *, least: int = 0
+) -> int | None:
     """A parameter that is a number from `least`; what is none is added to `errors`."""
     if text is None:
         return None

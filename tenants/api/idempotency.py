@@ -80,7 +80,7 @@ def once(
     _refuse_concurrent(principal.tenant_id, digest)
     earlier = IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest).first()
     if earlier is not None:
-        return _again(earlier, asked)
+        return _repeat_answer(earlier, asked)
     response = answer()
     if response.status_code < 400 and not response.streaming:
         _store(principal, digest, asked, response, keep)
@@ -103,7 +103,7 @@ def over_several(
     digest, asked = _digest_of_key(request, principal, key_of(text)), _digest_of_request(request)
     earlier = _mark(principal, digest, asked)
     if earlier is not None:
-        return _again(earlier, asked)
+        return _repeat_answer(earlier, asked)
     response = None
     try:
         response = answer()
@@ -185,7 +185,7 @@ def _refuse_other(earlier: IdempotentRequest, asked: str) -> None:
         raise KeyReused("This Idempotency-Key was used for a different request. Use a new key.")
 
 
-def _again(earlier: IdempotentRequest, asked: str) -> HttpResponse:
+def _repeat_answer(earlier: IdempotentRequest, asked: str) -> HttpResponse:
     _refuse_other(earlier, asked)
     return HttpResponse(
         bytes(earlier.body), status=earlier.status_code, headers={**earlier.headers, REPLAYED: "true"}

@@ -247,7 +247,7 @@ def ordering_of(request: Request, view: Any) -> tuple[str, ...]:
     asked = request.query_params.get(PARAMETER)
     if asked is None:
         return default
-    offered = offered_by(view)
+    offered = orderings_of(view)
     chosen: list[str] = []
     for part in asked.split(","):
         name = part.strip().removeprefix("-")
@@ -257,7 +257,7 @@ def ordering_of(request: Request, view: Any) -> tuple[str, ...]:
     return with_tie_breaker(chosen, default[-1])
 
 
-def offered_by(view: Any) -> dict[str, str]:
+def orderings_of(view: Any) -> dict[str, str]:
     """Public names and the model fields behind them."""
     fields = getattr(view, "ordering_fields", None) or ()
     return dict(fields) if isinstance(fields, Mapping) else {name: name for name in fields}

@@ -74,7 +74,7 @@ class StrictFilterScheme(DjangoFilterExtension):
                     SEARCH, "Words that must all occur.", {"type": "string", "maxLength": SEARCH_LENGTH}
                 )
             )
-        if offered := sorted(pagination.offered_by(view)):
+        if offered := sorted(pagination.orderings_of(view)):
             about = f"One or more of {', '.join(offered)}, separated by commas; a leading - is descending."
             found.append(_parameter(pagination.PARAMETER, about, {"type": "string"}))
         return found

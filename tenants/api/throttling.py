@@ -124,7 +124,9 @@ def headers_of(found: Mapping[str, tuple[Bucket, Decision]]) -> dict[str, str]:
     """As draft-ietf-httpapi-ratelimit-headers has it: q units in w seconds, r of them left, full in t."""
     return {
         "RateLimit-Policy": ", ".join(_policy(name, bucket) for name, (bucket, _) in found.items()),
-        "RateLimit": ", ".join(_left(name, bucket, decision) for name, (bucket, decision) in found.items()),
+        "RateLimit": ", ".join(
+            _format_remaining(name, bucket, decision) for name, (bucket, decision) in found.items()
+        ),
     }
 
 
@@ -132,6 +134,6 @@ def _policy(name: str, bucket: Bucket) -> str:
     return f'"{name}";q={math.floor(bucket.burst)};w={math.ceil(bucket.burst / bucket.rate)}'
 
 
-def _left(name: str, bucket: Bucket, decision: Decision) -> str:
+def _format_remaining(name: str, bucket: Bucket, decision: Decision) -> str:
     full_in = math.ceil((bucket.burst - decision.remaining) / bucket.rate)
     return f'"{name}";r={max(0, math.floor(decision.remaining))};t={full_in}'

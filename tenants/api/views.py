@@ -104,7 +104,7 @@ class TenantView(GenericAPIView):
         began = time.thread_time()
         try:
             self.initial(self.request, *args, **kwargs)
-            self.response = self._handled(self._handler())
+            self.response = self._handle(self._handler())
         except Exception as error:  # noqa: BLE001 - becomes a problem; what is unknown is logged
             refused = self.handle_exception(error)
             self.response = self.finalize_response(self.request, refused, *args, **kwargs)
@@ -123,13 +123,13 @@ class TenantView(GenericAPIView):
         )
         return handler
 
-    def _handled(self, handler: Handler) -> Any:
+    def _handle(self, handler: Handler) -> Any:
         if caller_of(self.request) is None:
             return self._answer(handler)
         with structlog.contextvars.bound_contextvars(tenant=str(self.tenant_id)):
-            return self._handled_for_caller(handler)
+            return self._handle_for_caller(handler)
 
-    def _handled_for_caller(self, handler: Handler) -> Any:
+    def _handle_for_caller(self, handler: Handler) -> Any:
         if not self.in_one_transaction:
             return idempotency.over_several(
                 self.request,
@@ -256,7 +256,7 @@ class VersionedResource(Versioned, Resource):
         return rows.for_tenant(self.tenant_id)
 
 
-def described(*, many: str, one: str = "") -> Callable[[View], View]:
+def describe_lists(*, many: str, one: str = "") -> Callable[[View], View]:
     """Put the list into the schema with this summary, and with `one` the page of a row."""
 
     def decorate(view: View) -> View:

@@ -72,7 +72,7 @@ class Ear:
 
     def __init__(self) -> None:
         self._client: redis.Redis | None = None
-        self._heard: Any = None
+        self._subscription: Any = None
         self._channels: dict[str, UUID] = {}
         self._tried = -1e9
 
@@ -80,33 +80,35 @@ class Ear:
         """Listen to these and to nobody else; what becomes readable when there is something, None while there is no connection."""
         wanted = {keys.announcements(tenant_id): tenant_id for tenant_id in tenants}
         try:
-            if self._heard is None:
+            if self._subscription is None:
                 if not wanted or time.monotonic() - self._tried < RETRY_SECONDS:
                     return None
                 self._open()
             if new := wanted.keys() - self._channels.keys():
-                self._heard.subscribe(*new)
+                self._subscription.subscribe(*new)
             if gone := self._channels.keys() - wanted.keys():
-                self._heard.unsubscribe(*gone)
+                self._subscription.unsubscribe(*gone)
             self._channels = wanted
-            connected: socket = self._heard.connection._sock
+            connected: socket = self._subscription.connection._sock
             return connected
         except (redis.RedisError, OSError, AttributeError) as error:
-            self._lost(error)
+            self._lose(error)
             return None
 
-    def heard(self) -> Iterator[Announcement]:
+    def receive(self) -> Iterator[Announcement]:
         """What has been announced since the last time. Does not wait."""
-        while self._heard is not None and self._channels:
+        while self._subscription is not None and self._channels:
             try:
-                message = self._heard.get_message(ignore_subscribe_messages=True, timeout=0)
-                if self._heard.health_check_response_counter > UNPROVEN:
+                message = self._subscription.get_message(ignore_subscribe_messages=True, timeout=0)
+                if self._subscription.health_check_response_counter > UNPROVEN:
                     raise redis.ConnectionError("the server is silent")
             except (redis.RedisError, OSError) as error:
-                self._lost(error)
+                self._lose(error)
                 return
             if message is None:
-                if self._heard.connection is None or not self._heard.connection.can_read(timeout=0):
+                if self._subscription.connection is None or not self._subscription.connection.can_read(
+                    timeout=0
+                ):
                     return
                 continue  # it was the answer to a subscription
             tenant_id = self._channels.get(message["channel"].decode())
@@ -115,7 +117,13 @@ class Ear:
                 yield Announcement(tenant_id, told["kind"], UUID(told["activity"]), told["data"])
 
     def close(self) -> None:
-        heard, client, self._heard, self._client, self._channels = self._heard, self._client, None, None, {}
+        heard, client, self._subscription, self._client, self._channels = (
+            self._subscription,
+            self._client,
+            None,
+            None,
+            {},
+        )
         if heard is not None:
             heard.close()
         if client is not None:
@@ -127,12 +135,12 @@ class Ear:
             settings.REDIS_URL, protocol=2, driver_info=None, socket_timeout=PATIENCE_SECONDS, socket_connect_timeout=PATIENCE_SECONDS,
             health_check_interval=PROOF_SECONDS, retry=Retry(NoBackoff(), 0),
         )  # fmt: skip
-        self._heard = self._client.pubsub()
+        self._subscription = self._client.pubsub()
 
-    def _lost(self, error: Exception) -> None:
+    def _lose(self, error: Exception) -> None:
         try:
             self.close()
         except (redis.RedisError, OSError):
-            self._heard = self._client = None
+            self._subscription = self._client = None
         facts = {"action": "announcements_lost", "reason": type(error).__name__}
         logger.warning("Nothing is announced to followers while Redis is away", extra=facts)

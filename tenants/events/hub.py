@@ -89,17 +89,17 @@ class Hub:
         }
         due = dict.fromkeys(checks, 0.0)
         while self._goes_on(selector):
-            ringing = _listened(selector, bell)
+            ringing = _watch_socket(selector, bell)
             hearing = _listening(selector, hearing, ear.listen(self._open))
             self._hear(selector, bell)
-            _tried(self._note, ear)
+            _attempt(self._note, ear)
             now = time.monotonic()
             for check, seconds in checks.items():
                 if now >= due[check]:
                     due[check] = now + seconds
-                    _tried(check)
+                    _attempt(check)
             for tenant_id in [tenant for tenant, at in self._due.items() if at <= now]:
-                _tried(self._carry, tenant_id)
+                _attempt(self._carry, tenant_id)
             if ringing is not None and not bell.rings:
                 selector.unregister(ringing)  # before another connection gets the same number
             self._tell(now)
@@ -134,7 +134,7 @@ class Hub:
                 key.fileobj.recv(4096)
             elif isinstance(key.data, Stream) and mask & selectors.EVENT_READ and not key.data.is_open():
                 self._close(selector, key.data)
-        for tenant_id in bell.heard() & self._open.keys():
+        for tenant_id in bell.receive() & self._open.keys():
             self._due[tenant_id] = 0.0
 
     def _look(self) -> None:
@@ -151,7 +151,7 @@ class Hub:
             self._due[tenant_id] = time.monotonic() + AGAIN_SECONDS
 
     def _note(self, ear: Ear) -> None:
-        for announcement in ear.heard():
+        for announcement in ear.receive():
             self._announced[announcement.tenant_id][announcement.subject] = announcement
 
     def _tell(self, now: float) -> None:
@@ -219,7 +219,7 @@ class Hub:
         return [stream for streams in self._open.values() for stream in streams]
 
 
-def _listened(selector: selectors.BaseSelector, bell: Listener) -> int | None:
+def _watch_socket(selector: selectors.BaseSelector, bell: Listener) -> int | None:
     """The socket of the bell, looked after by the selector; None while it does not ring."""
     ringing = bell.socket()
     if ringing is not None and ringing not in selector.get_map():
@@ -239,7 +239,7 @@ def _listening(
     return now
 
 
-def _tried(action: Callable[..., Any], *arguments: Any) -> None:
+def _attempt(action: Callable[..., Any], *arguments: Any) -> None:
     try:
         close_old_connections()
         action(*arguments)
@@ -352,24 +352,24 @@ class Listener:
         if self._connection is None and self._clock() - self._tried >= RETRY_SECONDS:
             self._tried = self._clock()
             try:
-                self._connection = self._opened()
+                self._connection = self._open()
                 self._heard = self._clock()
             except (psycopg.Error, DatabaseError) as error:
-                self._lost(error)
+                self._lose(error)
         return None if self._connection is None else self._connection.fileno()
 
     @property
     def rings(self) -> bool:
         return self._connection is not None
 
-    def heard(self) -> set[UUID]:
+    def receive(self) -> set[UUID]:
         """The tenants that it rang for since the last time. Does not wait."""
         if self._connection is None:
             return set()
         try:
             told = list(self._connection.notifies(timeout=0))
         except psycopg.Error as error:
-            self._lost(error)
+            self._lose(error)
             return set()
         if told:
             self._heard = self._clock()
@@ -380,7 +380,7 @@ class Listener:
         if self._connection is None:
             return
         if self._clock() - self._heard > SILENT_SECONDS:
-            self._lost(TimeoutError())
+            self._lose(TimeoutError())
             return
         with connections[SYSTEM].cursor() as cursor:
             cursor.execute("SELECT pg_notify(%s, '')", [self._own])
@@ -390,7 +390,7 @@ class Listener:
             self._connection.close()
             self._connection = None
 
-    def _opened(self) -> psycopg.Connection[Any]:
+    def _open(self) -> psycopg.Connection[Any]:
         """Made as the connections for statements are, so that it is neither tried nor waited for while PostgreSQL is silent."""
         alias = connections[SYSTEM]
         connection = alias.get_new_connection({**alias.get_connection_params(), "autocommit": True})
@@ -402,7 +402,7 @@ class Listener:
             raise
         return connection
 
-    def _lost(self, error: Exception) -> None:
+    def _lose(self, error: Exception) -> None:
         self.close()
         facts = {"action": "event_bell_lost", "reason": type(error).__name__}
         logger.warning("The bell of events does not ring; logs are looked at once a second", extra=facts)

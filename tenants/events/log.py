@@ -143,7 +143,7 @@ def lock(tenant_id: UUID) -> EventLog:
 # An event as programs get it: in a page, in a stream, and in a webhook's body.
 
 
-def shown(event: Event) -> dict[str, Any]:
+def render_event(event: Event) -> dict[str, Any]:
     """For pages and streams. `id` is where to go on."""
     return {
         "id": event.number,
@@ -200,7 +200,7 @@ def number_all(within: float = 0.5) -> int:
     """Number what webhooks wait for, of all tenants, for about so many seconds; returns how many fresh rows. Any number of processes may
     do it."""
     ends, numbered = time.monotonic() + within, 0
-    for tenant_id in _asked(_CONCERNED, TENANTS_AT_ONCE):
+    for tenant_id in _select_values(_CONCERNED, TENANTS_AT_ONCE):
         while (found := number(tenant_id)) and time.monotonic() < ends:
             numbered += found
             if found < BATCH:
@@ -234,11 +234,11 @@ def _shorten_unread(before: datetime) -> int:
     """Drop what nobody has read in time, and number the rest of a log that is long, so that no reader waits for it; returns how many
     fresh rows were dropped."""
     dropped = 0
-    for tenant_id in _asked(_WITH_UNREAD):
+    for tenant_id in _select_values(_WITH_UNREAD):
         # The oldest alone says whether the others are worth a look.
         while _drop_unread(tenant_id, before, 1):
             dropped += 1 + _drop_unread(tenant_id, before, PURGE_BATCH)
-        while _asked(_IS_LONG, tenant_id, UNREAD) == [True]:
+        while _select_values(_IS_LONG, tenant_id, UNREAD) == [True]:
             number(tenant_id, limit=PURGE_BATCH)
     return dropped
 
@@ -250,7 +250,7 @@ def _drop_unread(tenant_id: UUID, before: datetime, limit: int) -> int:
         return int(_DROP_UNREAD.run(given, using=SYSTEM)[0].dropped)
 
 
-def _asked(question: str, *parameters: UUID | int) -> list[Any]:
+def _select_values(question: str, *parameters: UUID | int) -> list[Any]:
     with connections[SYSTEM].cursor() as cursor:
         cursor.execute(question, parameters)
         return [answer for (answer,) in cursor.fetchall()]

@@ -23,7 +23,7 @@ from django.db.models import Q
 
 from tenants import clock
 from tenants.context import system_scope
-from tenants.events.log import EventFilter, shown
+from tenants.events.log import EventFilter, render_event
 from tenants.models import ApiToken, Membership, Tenant
 from tenants.models.audit import BreakGlass
 from tenants.models.events import Event
@@ -105,7 +105,11 @@ class Stream:
 
 def frame(event: Event) -> bytes:
     """The event as text/event-stream."""
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (event.number, event.kind.encode(), dumps(shown(event)))
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (
+        event.number,
+        event.kind.encode(),
+        dumps(render_event(event)),
+    )
 
 
 def opening(position: int) -> bytes:
@@ -172,7 +176,7 @@ def _of_people(bearers: Collection[Subscriber]) -> set[Subscriber]:
     tenants = _active_tenants(b.principal.tenant_id for b in bearers)
     rows = Membership.objects.filter(user_id__in=people).values_list("user_id", "tenant_id", "role")
     roles = {(user, tenant): role for user, tenant, role in rows}
-    broken = _broken_glass(b.principal.break_glass_id for b in bearers)
+    broken = _find_open_glass(b.principal.break_glass_id for b in bearers)
 
     def is_welcome(bearer: Subscriber) -> bool:
         who = bearer.principal
@@ -189,7 +193,7 @@ def _of_people(bearers: Collection[Subscriber]) -> set[Subscriber]:
     return {bearer for bearer in bearers if is_welcome(bearer)}
 
 
-def _broken_glass(ids: Iterable[UUID | None]) -> set[UUID]:
+def _find_open_glass(ids: Iterable[UUID | None]) -> set[UUID]:
     """What a superuser who is no member sees through ends with its hour, or before."""
     asked = {glass for glass in ids if glass is not None}
     if not asked:

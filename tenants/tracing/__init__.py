@@ -44,7 +44,7 @@ class Spans(Protocol):
 
     def attempt(self, name: str, kind: str, links: Sequence[Cause], work: Callable[[], T]) -> T: ...
 
-    def told(self) -> dict[str, Any]: ...
+    def current_context(self) -> dict[str, Any]: ...
 
     def note(self, name: str, attributes: Mapping[str, Any]) -> None: ...
 
@@ -100,7 +100,7 @@ def span(
 
 def part(name: str, kind: str = INTERNAL, **attributes: Any) -> AbstractContextManager[None]:
     """A span within the one that is open; nothing where none is, so that upkeep of the system makes no traces."""
-    if _spans is None or not _spans.told():
+    if _spans is None or not _spans.current_context():
         return NOTHING
     return _spans.open(name, kind, attributes, (), (), None)
 
@@ -119,20 +119,20 @@ def background_task(name: str, work: Callable[P, T]) -> Callable[P, T]:
     """The work of a message that says that there is something to do: an attempt that is linked with who sent the message."""
 
     @wraps(work)
-    def attempted(*args: P.args, **kwargs: P.kwargs) -> T:
+    def attempt_traced(*args: P.args, **kwargs: P.kwargs) -> T:
         return attempt(f"errand {name}", partial(work, *args, **kwargs), kind=CONSUMER, links=arrival())
 
-    return attempted
+    return attempt_traced
 
 
-def told() -> dict[str, Any]:
+def current_context() -> dict[str, Any]:
     """What to keep of the open span with work that it sets going; empty when there is none."""
-    return {} if _spans is None else _spans.told()
+    return {} if _spans is None else _spans.current_context()
 
 
 def outgoing() -> dict[str, str]:
     """Headers for a call or message to somebody who may continue the trace."""
-    traceparent = told().get("traceparent")
+    traceparent = current_context().get("traceparent")
     return {"traceparent": traceparent} if traceparent else {}
 
 
@@ -154,7 +154,7 @@ def fail(what: str) -> None:
         _spans.fail(what)
 
 
-def arrived(traceparent: object) -> None:
+def note_arrival(traceparent: object) -> None:
     """The message that is worked on now came with this header, or with none."""
     if _spans is not None:
         _arrived.set(traceparent if isinstance(traceparent, str) else "")

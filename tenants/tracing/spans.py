@@ -82,7 +82,7 @@ class OpenTelemetrySpans:
             self._holding.let_go(trace_id, kept=done)
             context.detach(outside)
 
-    def told(self) -> dict[str, Any]:
+    def current_context(self) -> dict[str, Any]:
         here = trace.get_current_span().get_span_context()
         if not here.is_valid:
             return {}

@@ -61,7 +61,7 @@ def _headings(path: Path) -> set[str]:
 def test_the_lifecycle_is_that_of_the_state_table() -> None:
     before = _text("docs/lifecycle.md")
 
-    assert before == draw_lifecycle.renewed(before), "run: manage.py draw_lifecycle"
+    assert before == draw_lifecycle.renew_sections(before), "run: manage.py draw_lifecycle"
     assert set(re.findall(r"<!-- generated: (\w+) -->", before)) == set(draw_lifecycle.SECTIONS)
 
 

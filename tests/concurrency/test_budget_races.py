@@ -68,7 +68,7 @@ def test_reports_and_ends_and_starts_at_once_leave_the_figures_true(engine: Engi
 
     deeds: list[Any] = [partial(reports.beat, run, progress=None, usage=dollars("0.20")) for run in runs]
     deeds += [partial(reports.complete, run, finished("0.25"), actor="test") for run in runs[:4]]
-    deeds += [partial(results.stalled, run) for run in runs[3:6]]
+    deeds += [partial(results.record_stalled, run) for run in runs[3:6]]
     deeds += [engine.deliver, partial(money.change_budget, acme.pk, budget.pk, {"cap": Decimal("2.50")})]
     outcomes = at_once(*deeds)
 

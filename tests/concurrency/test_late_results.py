@@ -60,7 +60,7 @@ def test_a_result_that_waits_for_whoever_ends_its_run_is_refused(
             if what == "it was cancelled":
                 cancellation.cancel(acme.pk, activity_id, actor="Ann")
             else:
-                results.stalled(first)
+                results.record_stalled(first)
                 with connections[APP].cursor() as cursor:  # the next claim, in the same moment
                     cursor.execute(
                         "UPDATE activities_activity SET status = 'assigned', fence = fence + 1 WHERE id = %s",
@@ -76,7 +76,7 @@ def test_a_result_that_waits_for_whoever_ends_its_run_is_refused(
     def reports() -> BaseException | None:
         assert moved.wait(20)
         try:
-            results.completed(first, LATE, needs_approval=False)
+            results.record_completed(first, LATE, needs_approval=False)
         except RunSuperseded as refusal:
             return refusal
         finally:
@@ -105,7 +105,7 @@ def test_a_run_that_is_over_is_not_handed_back(engine: Engine, acme: Tenant, wha
     if what == "it was cancelled":
         cancellation.cancel(acme.pk, activity_id, actor="Ann")
     else:
-        results.stalled(first)
+        results.record_stalled(first)
         engine.drain()
     before = engine.get(acme, activity_id)
 
@@ -122,7 +122,7 @@ def test_a_run_that_is_over_is_not_handed_back(engine: Engine, acme: Tenant, wha
 def test_the_end_of_a_run_leaves_earlier_runs_as_they_ended(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     engine.drain()
-    results.stalled(token_of(acme, activity_id))
+    results.record_stalled(token_of(acme, activity_id))
     engine.drain()
 
     cancellation.cancel(acme.pk, activity_id, actor="Ann")
@@ -148,7 +148,7 @@ def test_a_grant_is_good_for_one_claim_though_the_work_waits_again(engine: Engin
     engine.drain()
     first = token_of(acme, activity_id)
     used = engine.runs(acme, activity_id)[0].grant
-    results.stalled(first)
+    results.record_stalled(first)
 
     assert claimed(engine, acme, activity_id, used) is None
     assert claimed(engine, acme, activity_id, "another") is not None

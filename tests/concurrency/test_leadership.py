@@ -481,7 +481,7 @@ def thawed(engine: Engine, tenant: Tenant) -> Term:
 
 def test_a_thawed_leader_declares_no_worker_lost(engine: Engine, thawed: Term) -> None:
     thawed.watch.time.clock = looking()
-    while not thawed.watch.lost():
+    while not thawed.watch.find_lost():
         pass
 
     with pytest.raises(LeadLost):

@@ -99,9 +99,11 @@ def test_a_callback_and_its_repetition_and_a_timeout_at_once_have_one_effect(
         engine.drain()
         (run,) = engine.runs(acme, activity_id)
         token = RunToken(acme.pk, activity_id, run.pk, run.fence)
-        complete = partial(results.completed, token, Completed(Output(content="x")), needs_approval=False)
+        complete = partial(
+            results.record_completed, token, Completed(Output(content="x")), needs_approval=False
+        )
 
-        outcomes = at_once(complete, complete, partial(results.failed, token, results.overdue(1)))
+        outcomes = at_once(complete, complete, partial(results.record_failed, token, results.overdue(1)))
 
         assert sum(isinstance(outcome, RunSuperseded) for outcome in outcomes) == 2
         assert engine.status(acme, activity_id) in ("done", "failed")

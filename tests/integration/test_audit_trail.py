@@ -266,8 +266,8 @@ def test_secrets_and_texts_are_named_but_not_kept() -> None:
         "api_key": [None, "[secret]"],
         "url": [None, "[secret]"],
     }
-    assert audit.redacted("place", "https://hooks.example.com/T0/secret") == "[address]"
-    assert audit.redacted("cancel_reason", "Never mind") == "[10 characters]"
-    assert audit.redacted("steps", [{"id": "a", "prompt": "Do it", "nested": {"password": "p"}}]) == [
+    assert audit.redact("place", "https://hooks.example.com/T0/secret") == "[address]"
+    assert audit.redact("cancel_reason", "Never mind") == "[10 characters]"
+    assert audit.redact("steps", [{"id": "a", "prompt": "Do it", "nested": {"password": "p"}}]) == [
         {"id": "a", "prompt": "[5 characters]", "nested": {"password": "[secret]"}}
     ]

@@ -28,7 +28,7 @@ from activities.submission import NewActivity, submit
 from agents import configuration
 from agents.contracts import AgentRequest, Completed, Output
 from agents.models import Agent
-from agents.routing import SYSTEM_QUEUES, consumed, follows, notification_queue, queue_of
+from agents.routing import SYSTEM_QUEUES, follows, notification_queue, queue_of, select_queues
 from tenants.context import APP, POOL, SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
@@ -298,7 +298,7 @@ def test_every_kind_of_channel_has_an_errand_on_its_own_queue() -> None:
     ],
 )
 def test_a_worker_takes_from_the_queues_that_it_was_asked_for(asked: list[str], taken: list[str]) -> None:
-    assert consumed(asked, {"seo", "qa"}) == taken
+    assert select_queues(asked, {"seo", "qa"}) == taken
 
 
 def test_there_are_the_queues_that_others_rely_on() -> None:

@@ -106,7 +106,9 @@ def test_an_agent_in_a_worker_is_told_by_its_link(
 
     class Inside:
         def run(self, request: AgentRequest, *, link: RunLink) -> Any:
-            told.extend([link.spent(dollars("0.90")), link.spent(dollars("1.10")), link.stop_reason()])
+            told.extend(
+                [link.count_usage(dollars("0.90")), link.count_usage(dollars("1.10")), link.stop_reason()]
+            )
             return finished("1.10")
 
     monkeypatch.setattr(adapters, "get", lambda name: Inside())
@@ -231,8 +233,8 @@ def test_people_are_warned_once_for_each_cap_even_by_reports_at_once(engine: Eng
 
 
 ENDS: dict[str, Any] = {
-    "failed": lambda run: results.failed(run, RetryableAgentError("no")),
-    "stalled": results.stalled,
+    "failed": lambda run: results.record_failed(run, RetryableAgentError("no")),
+    "stalled": results.record_stalled,
     "cancelled": lambda run: cancellation.cancel(run.tenant_id, run.activity_id, actor="test"),
     "put aside": lambda run: agent_tools.receive_call(
         run, "report_blocker", {"type": "api_outage", "message": "away"}, key="1"
@@ -256,7 +258,7 @@ def test_whatever_ends_a_run_gives_back_what_was_kept_for_it(engine: Engine, acm
 def test_what_a_run_says_after_it_was_superseded_is_counted(engine: Engine, acme: Tenant) -> None:
     budget = capped(acme, "10")
     first = accepted(engine, acme)
-    results.stalled(first)
+    results.record_stalled(first)
     engine.drain()
     second = token_of(acme, first.activity_id)
     assert second.fence > first.fence
@@ -314,9 +316,9 @@ def test_a_reservation_that_outlived_its_run_is_found(engine: Engine, acme: Tena
     assert broken_invariants() == ["I41"]
     assert "reservations" in background_tasks.Reminder().remind()
 
-    assert activity_budgets.free_leftovers() == 1
+    assert activity_budgets.release_leftovers() == 1
 
-    assert (standing(budget), broken_invariants(), activity_budgets.free_leftovers()) == (
+    assert (standing(budget), broken_invariants(), activity_budgets.release_leftovers()) == (
         ("0.00", "0.00"),
         [],
         0,

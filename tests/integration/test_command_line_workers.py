@@ -288,7 +288,7 @@ def test_nothing_of_an_agent_survives_its_worker_and_the_next_run_continues_its_
 
 def _taken_over(engine: Engine, tenant: Tenant, activity_id: UUID) -> bool:
     watch = recovery.LivenessWatch()
-    for lost in [watch.lost(), watch.lost()][-1]:
+    for lost in [watch.find_lost(), watch.find_lost()][-1]:
         recovery.declare_lost(lost)
     recovery.reclaim_runs_of_ended_workers()
     return engine.runs(tenant, activity_id)[0].status == "stalled"

@@ -18,7 +18,7 @@ from pipelines.data_sources import (
     DataSourceError,
     Dimension,
     Pacing,
-    agreed,
+    agree,
     estimate,
     inputs,
     looks_like,
@@ -76,7 +76,7 @@ def test_each_example_does_what_the_page_says(seeded: Tenant, row: list[str]) ->
     text, jobs, batches, apart, *first = row
     source = parse(text.strip("`"))
     values = tables.values_of(seeded.pk, resolve(source, tables.catalogue_of(seeded.pk)))
-    expand, pacing = agreed([source.options], Pacing())
+    expand, pacing = agree([source.options], Pacing())
     dimensions = [Dimension("value", values, values.count)]
 
     counted = estimate(dimensions, expand, pacing)

@@ -78,7 +78,7 @@ def test_the_third_stall_is_a_dead_letter(engine: Engine, acme: Tenant) -> None:
     for _ in range(3):
         engine.drain()
         run = engine.runs(acme, activity_id)[-1]
-        results.stalled(RunToken(acme.pk, activity_id, run.pk, run.fence))
+        results.record_stalled(RunToken(acme.pk, activity_id, run.pk, run.fence))
 
     dead_letters_escalation.handle_waiting()
 
@@ -125,14 +125,14 @@ def test_people_are_told_of_a_failure_once(engine: Engine, acme: Tenant) -> None
 def test_the_queues_message_does_the_same(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = failed(engine, acme)
     with system_scope():
-        assert dead_letters_escalation.unhandled().exists()
+        assert dead_letters_escalation.list_unhandled().exists()
 
     carry_out("deadletters.handle")
     carry_out("deadletters.handle")
 
     assert len(escalations_of(acme, activity_id)) == 1
     with system_scope():
-        assert not dead_letters_escalation.unhandled().exists()
+        assert not dead_letters_escalation.list_unhandled().exists()
 
 
 def test_who_dies_half_way_has_done_nothing_and_holds_up_no_other(

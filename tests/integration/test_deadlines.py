@@ -69,7 +69,7 @@ def alerts(tenant: Tenant) -> list[tuple[str, Any]]:
 def a_task(tenant: Tenant, **rules: Any) -> UUID:
     with tenant_scope(tenant.pk):
         task = NewActivity(
-            name="Read it", human_role="editor", decision_rules=DecisionRules(**rules).stored()
+            name="Read it", human_role="editor", decision_rules=DecisionRules(**rules).as_json()
         )
         return submit([task], actor="test")[0].id
 
@@ -224,7 +224,7 @@ def test_a_gate_that_nobody_decides_moves_the_work_behind_it(
     engine: Engine, acme: Tenant, outcome: str
 ) -> None:
     engine.agent.behaviour = type(engine.agent)().behaviour
-    rules = DecisionRules(due_seconds=60, on_timeout=outcome).stored()
+    rules = DecisionRules(due_seconds=60, on_timeout=outcome).as_json()
     (activity_id,) = engine.submit(acme, requires_approval=True, decision_rules=rules)
     engine.drain()
     (gate,) = children(acme, activity_id, "gate")

@@ -217,13 +217,13 @@ def test_an_accepted_run_holds_no_worker_and_is_finished_by_its_callback(
     engine.drain()
     (run,) = engine.runs(acme, activity_id)
     token = RunToken(acme.pk, activity_id, run.pk, run.fence)
-    results.completed(token, Completed(Output(content="later")), needs_approval=False, actor="run")
+    results.record_completed(token, Completed(Output(content="later")), needs_approval=False, actor="run")
 
     assert run.accepted_at is not None
     assert run.worker_id is None
     assert engine.status(acme, activity_id) == "done"
     with pytest.raises(RunSuperseded):
-        results.completed(token, Completed(Output(content="again")), needs_approval=False)
+        results.record_completed(token, Completed(Output(content="again")), needs_approval=False)
 
 
 def test_the_same_dedup_key_gives_the_live_activity_and_creates_nothing(

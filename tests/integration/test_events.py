@@ -370,7 +370,7 @@ def test_the_bell_rings_once_for_a_burst_and_only_where_somebody_listens(
     happens(tenant)
 
     assert [told.payload for told in first] == [str(tenant.pk)]
-    eventually(lambda: bell.heard() == {tenant.pk})
+    eventually(lambda: bell.receive() == {tenant.pk})
     bell.close()
 
 
@@ -388,7 +388,7 @@ def test_a_bell_whose_connection_goes_silent_takes_a_new_one_and_rings_again(
         happens(tenant)
         bell.prove()
         now[0] += SILENT_SECONDS + 0.1
-        assert bell.heard() == set()
+        assert bell.receive() == set()
 
         bell.prove()
 
@@ -396,7 +396,7 @@ def test_a_bell_whose_connection_goes_silent_takes_a_new_one_and_rings_again(
         assert bell.socket() is not None
         log.number(tenant.pk)
         happens(tenant)
-        eventually(lambda: bell.heard() == {tenant.pk})
+        eventually(lambda: bell.receive() == {tenant.pk})
         bell.close()
 
 
@@ -408,7 +408,7 @@ def test_a_bell_that_nobody_rings_hears_itself_and_stays(database: None) -> None
         bell.prove()
         heard = bell._heard
         now[0] += PROOF_SECONDS
-        eventually(lambda before=heard: bell.heard() == set() and bell._heard > before)  # type: ignore[misc]
+        eventually(lambda before=heard: bell.receive() == set() and bell._heard > before)  # type: ignore[misc]
 
     assert bell.socket() == kept
     bell.close()

@@ -36,7 +36,7 @@ def on(*files: str, **more: Any) -> Offer:
 def may_meet(one: str, other: str) -> bool:
     text = (scripts.FOLDER / "files.lua").read_text(encoding="utf-8")
     call = f"{text}\nreturn files_may_meet(ARGV[1], ARGV[2]) and 1 or 0"
-    pair = file_scopes.normalised(one), file_scopes.normalised(other)
+    pair = file_scopes.normalise_path(one), file_scopes.normalise_path(other)
     there, back = (client().eval(call, 0, *each) for each in (pair, pair[::-1]))
     assert there == back
     return bool(there)
@@ -66,7 +66,7 @@ def test_two_patterns_overlap_when_a_common_path_may_match_both(
 def matches(pattern: str, path: str) -> bool:
     """The plain meaning: `*` and `?` stay within a part, `**` is any number of parts, and a plain path is also a folder."""
     pieces = []
-    for part in file_scopes.normalised(pattern).split("/"):
+    for part in file_scopes.normalise_path(pattern).split("/"):
         if part == "**":
             pieces.append("(?:[^/]+/)*")
         else:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from agents.governor import Answer, Call, Governor, Outcome, Reason, keys
-from agents.governor.limits import Learned, Profile, learned_from
+from agents.governor.limits import Learned, Profile, read_limits
 from tenants import redis
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -254,7 +254,7 @@ def test_refusals_that_do_not_say_until_when_are_kept_away_from_for_longer_each_
 
 
 def test_moments_in_headers_are_measured_by_the_providers_own_clock():
-    said = learned_from(
+    said = read_limits(
         {
             "Date": "Fri, 01 May 2026 12:00:00 GMT",
             "anthropic-ratelimit-requests-limit": "10",
@@ -268,7 +268,7 @@ def test_moments_in_headers_are_measured_by_the_providers_own_clock():
 
 
 def test_plain_headers_tell_of_requests():
-    said = learned_from({"RateLimit-Limit": "10", "RateLimit-Remaining": "7", "RateLimit-Reset": "30"})
+    said = read_limits({"RateLimit-Limit": "10", "RateLimit-Remaining": "7", "RateLimit-Reset": "30"})
 
     assert said == Learned({"requests": 7}, {"requests": 30.0}, None, {"requests": 10})
 
@@ -277,7 +277,7 @@ def test_headers_of_both_families_are_read_and_nonsense_says_nothing():
     from datetime import UTC, datetime
 
     now = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
-    anthropic = learned_from(
+    anthropic = read_limits(
         {
             "Anthropic-RateLimit-Requests-Remaining": "7",
             "anthropic-ratelimit-requests-reset": "2026-05-01T12:00:30Z",
@@ -287,7 +287,7 @@ def test_headers_of_both_families_are_read_and_nonsense_says_nothing():
         },
         now=now,
     )
-    openai = learned_from(
+    openai = read_limits(
         {
             "x-ratelimit-remaining-requests": "3",
             "x-ratelimit-reset-requests": "1m30.5s",
@@ -296,7 +296,7 @@ def test_headers_of_both_families_are_read_and_nonsense_says_nothing():
         },
         now=now,
     )
-    nonsense = learned_from(
+    nonsense = read_limits(
         {
             "anthropic-ratelimit-requests-remaining": "-1",
             "x-ratelimit-remaining-tokens": "9" * 40,

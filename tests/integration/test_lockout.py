@@ -85,12 +85,12 @@ def test_a_known_browser_has_few_guesses_of_its_own_and_is_known_to_one_account_
     assert statuses == [200] * 5 + [429]
     request = HttpRequest()
     request.COOKIES["orchestrator_device"] = known.cookies["orchestrator_device"].value
-    assert login_throttle.known_device(request, "ann")
+    assert login_throttle.find_device(request, "ann")
     User.objects.create(username="bob", password=ann.password)
-    assert not login_throttle.known_device(request, "bob")
+    assert not login_throttle.find_device(request, "bob")
     ann.set_password("another long password")
     ann.save()
-    assert not login_throttle.known_device(request, "ann")
+    assert not login_throttle.find_device(request, "ann")
 
 
 def test_a_browser_that_signed_in_too_long_ago_is_a_stranger(ann: User, settings: Any) -> None:
@@ -98,11 +98,11 @@ def test_a_browser_that_signed_in_too_long_ago_is_a_stranger(ann: User, settings
     known.post("/login/", {"username": "ann", "password": PASSWORD})
     request = HttpRequest()
     request.COOKIES["orchestrator_device"] = known.cookies["orchestrator_device"].value
-    assert login_throttle.known_device(request, "ann")
+    assert login_throttle.find_device(request, "ann")
 
     settings.ORCHESTRATOR_LOGIN_DEVICE_SECONDS = -1  # whatever its age is, it is older
 
-    assert not login_throttle.known_device(request, "ann")
+    assert not login_throttle.find_device(request, "ann")
 
 
 def test_all_addresses_of_a_network_of_ipv6_are_one(ann: User) -> None:

@@ -198,7 +198,7 @@ def test_a_killed_run_loses_no_item(engine: Engine, acme: Tenant, api: Callable[
         assert (claimed["status"], claimed["run"]) == ("claimed", str(request.run_id))
         run = RunToken(request.tenant_id, request.activity_id, request.run_id, 1)
         engine.agent.behaviour = lambda request: Completed(Output(content="ok"))
-        results.stalled(run)
+        results.record_stalled(run)
         assert (item()["status"], item()["run"]) == ("pending", None)
         return Completed(Output(content="too late"))
 

@@ -125,7 +125,7 @@ def test_items_whose_consumers_died_too_often_are_given_up_though_nobody_takes_a
     say(client, max_attempts=1)
     lose(client, tenant)
     with system_scope():
-        assert consumer.expired().exists()  # what the system's job is hinted at by
+        assert consumer.list_expired().exists()  # what the system's job is hinted at by
 
     assert consumer.give_back_all() == 1
 

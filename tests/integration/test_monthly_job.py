@@ -320,7 +320,7 @@ def test_beat_is_given_some_time_before_a_month_counts_as_missed(
 
     def is_missed() -> bool:
         with system_scope():
-            return monthly_job.missed().exists()
+            return monthly_job.list_missed().exists()
 
     make_due(tenant, since=today - timedelta(days=8))
     assert not is_missed()
@@ -361,7 +361,7 @@ def test_what_was_missed_is_found_by_its_index(
         Deliverable.objects.bulk_create(
             Deliverable(tenant_id=tenant.pk, key=f"later-{number}", name="Later") for number in range(3_000)
         )
-    sql, values = monthly_job.missed().query.sql_with_params()
+    sql, values = monthly_job.list_missed().query.sql_with_params()
 
     with connections["owner"].cursor() as cursor:
         cursor.execute("ANALYZE pipelines_deliverable")

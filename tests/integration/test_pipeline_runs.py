@@ -312,7 +312,7 @@ def test_of_steps_that_shall_start_those_that_wait_do_in_their_own_round_and_onc
         StepRun.objects.filter(run_id=run_id, step="skipped").update(status="skipped")
         StepRun.objects.filter(run_id=run_id, step="again").update(round=3)
         run = PipelineRun.objects.get(pk=run_id)
-        plan = versions.compiled(run.version_id)
+        plan = versions.compile_version(run.version_id)
         for _ in range(2):
             starting.start(run, plan, ["skipped", "again", "first"], {})
         active = StepRun.objects.filter(run_id=run_id, status="active").exclude(step="a")

@@ -113,12 +113,12 @@ def test_switching_off_what_is_needed_is_done_with_a_warning(
 def test_what_leads_nowhere_is_found(tenant: Tenant, flow: Pipeline) -> None:
     schedule(tenant, "Lost", agent_role="nobody")
     schedule(tenant, "Of the flow", agent_role=None, target_type="pipeline", pipeline=flow)
-    assert [str(found) for found in registry.broken_references()] == [
+    assert [str(found) for found in registry.list_broken_references()] == [
         "schedule Lost (acme): there is no agent 'nobody'"
     ]
 
     Agent.objects.filter(role="scribe").update(enabled=False)
-    assert {str(found) for found in registry.broken_references()} == {
+    assert {str(found) for found in registry.list_broken_references()} == {
         "schedule Lost (acme): there is no agent 'nobody'",
         "pipeline flow (acme): steps[1].agent_role: the agent 'scribe' is switched off",
     }
@@ -126,7 +126,7 @@ def test_what_leads_nowhere_is_found(tenant: Tenant, flow: Pipeline) -> None:
     with tenant_scope(tenant.pk):
         Pipeline.objects.filter(pk=flow.pk).update(enabled=False)
     assert "schedule Of the flow (acme): its pipeline 'flow' is switched off" in map(
-        str, registry.broken_references()
+        str, registry.list_broken_references()
     )
 
 

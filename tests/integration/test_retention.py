@@ -188,7 +188,7 @@ def test_each_tenant_has_what_it_wants(
     with system_scope():
         assert RetentionPass.objects.get(pk="activities").rows == 1
         assert [(row.tenant_id, row.deleted) for row in RetentionTally.objects.all()] == [(acme.pk, 1)]
-    assert not tenant_retention.due_passes().using(SYSTEM).exists(), (
+    assert not tenant_retention.list_due_passes().using(SYSTEM).exists(), (
         "everything is done until the next interval"
     )
 

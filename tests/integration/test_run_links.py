@@ -164,7 +164,7 @@ def test_a_run_that_is_cancelled_is_told_why_and_its_tools_do_nothing(
         heard.append(link.stop_reason())
         cancellation.cancel(tenant.pk, request.activity_id, actor="test", reason="Not needed.")
         heard.append(link.stop_reason())
-        heard.append(link.spent(Usage(input_tokens=1)))
+        heard.append(link.count_usage(Usage(input_tokens=1)))
         heard.append(link.call_tool(ToolCall("report_blocker", CALLS["report_blocker"], "call-1")))
         return done()
 
@@ -182,7 +182,7 @@ def test_the_conversation_and_what_was_spent_are_on_record_before_the_run_ends(
 
     def work(request: AgentRequest, link: RunLink) -> AgentResult:
         link.saw_session("s-1")
-        assert link.spent(Usage(10, 20, Decimal("0.25"), "small")) is None
+        assert link.count_usage(Usage(10, 20, Decimal("0.25"), "small")) is None
         with tenant_scope(tenant.pk):
             run = ActivityRun.objects.for_tenant(tenant.pk).get(pk=request.run_id)
         seen.append((run.session_id, run.usage))

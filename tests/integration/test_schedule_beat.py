@@ -301,7 +301,12 @@ def test_what_waits_is_found_by_its_index(tenant: Tenant) -> None:
 
     found = {
         waiting.__name__: _plan(waiting())
-        for waiting in (firing.due, system_jobs.unexpanded, system_jobs.unsettled, system_jobs.uncancelled)
+        for waiting in (
+            firing.list_due,
+            system_jobs.list_unexpanded,
+            system_jobs.list_unsettled,
+            system_jobs.list_uncancelled,
+        )
     }
 
     for name, plan in found.items():

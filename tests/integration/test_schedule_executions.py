@@ -428,7 +428,7 @@ def test_with_the_start_gate_a_batch_begins_no_sooner_than_the_delay_after_the_o
     fire(schedule, FIRST)
     system_jobs.settle()
     assert [job.state for job in jobs(tenant)] == ["enqueued"] * 2 + ["waiting"] * 3
-    assert not system_jobs.unsettled().exists(), "nobody looks again before something has begun"
+    assert not system_jobs.list_unsettled().exists(), "nobody looks again before something has begun"
 
     engine.deliver()
     system_jobs.settle()

@@ -153,7 +153,7 @@ def test_what_passes_while_scheduling_is_switched_off_is_missed_as_in_an_outage(
 
     off = fire(schedule, NOON + HOUR)
     with system_scope():
-        waiting = firing.due(NOON + HOUR).exists()
+        waiting = firing.list_due(NOON + HOUR).exists()
     begun = firing.fire_due(NOON + HOUR)
     configure(enabled=True)
     fire(schedule, NOON + 3 * HOUR + SOON)

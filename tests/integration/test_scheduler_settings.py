@@ -71,7 +71,7 @@ def faults(given: Any) -> dict[str, str]:
 
 
 def test_the_defaults_are_those_of_the_specification_and_both_spellings_mean_them() -> None:
-    assert scheduler_settings.nested(SchedulerSettings()) == OURS
+    assert scheduler_settings.as_tree(SchedulerSettings()) == OURS
     assert scheduler_settings.read(SPECIFIED) == scheduler_settings.read(OURS) == OURS
     assert len(KEYS) == 15
     defaults, said = SchedulerSettings(), scheduler_settings.settings_of(OURS)

@@ -265,14 +265,14 @@ def test_a_secret_that_is_replaced_during_the_rotation_stays_replaced(
 ) -> None:
     keep_three(api, tenant)
     ring()
-    reseal = credentials.resealed
+    reseal = credentials.reseal
 
     def meanwhile(text: str, *, context: str) -> str:
         if context.startswith("agent_config"):
             api().put(CONFIG, {"auth": {"type": "bearer", "token": "newer"}}, format="json")
         return reseal(text, context=context)
 
-    monkeypatch.setattr(credentials, "resealed", meanwhile)
+    monkeypatch.setattr(credentials, "reseal", meanwhile)
     rotated()
 
     configuration.forget()

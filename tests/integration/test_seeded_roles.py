@@ -9,7 +9,7 @@ from celery import current_app
 
 from activities.admission import limits
 from agents.models import Agent, AgentConfig
-from agents.routing import SYSTEM_QUEUES, canonical, consumed, queue_of, roles_of, route
+from agents.routing import SYSTEM_QUEUES, canonical, queue_of, roles_of, route, select_queues
 from orchestrator import celery
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -61,7 +61,7 @@ def test_a_role_has_its_name_its_queue_and_its_limit_per_tenant(
     assert (agent.name, agent.tenant_concurrency, agent.enabled, agent.paused) == (name, limit, True, False)
     assert route("activities.run", (), {"role": role}, {}) == {"queue": queue}
     assert (queue_of(role), roles_of([queue])) == (queue, [role])
-    assert queue in consumed([], Agent.objects.values_list("role", flat=True))
+    assert queue in select_queues([], Agent.objects.values_list("role", flat=True))
     assert limits.current()["caps"][f"pair:*:{role}"] == limit
 
 

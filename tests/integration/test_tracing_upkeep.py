@@ -62,7 +62,7 @@ def test_an_errand_is_a_trace_of_its_own_that_is_linked_with_the_hint(
     (activity,) = failed(engine, tenant)
     tracing.attempt("keeper hints", Reminder().remind)
     hint = json.loads(client().lindex(DEAD_LETTERS, 0))  # type: ignore[arg-type]
-    tracing.arrived(hint["headers"]["traceparent"])
+    tracing.note_arrival(hint["headers"]["traceparent"])
 
     carry_out("deadletters.handle")
     carry_out("deadletters.handle")

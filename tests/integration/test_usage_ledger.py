@@ -61,7 +61,7 @@ def test_the_ledger_adds_up_to_what_runs_have_reported_to_the_last_digit(
         run = accepted(engine, acme)
         for usage in said[:ends_after]:
             told(run, usage)
-        results.stalled(run)  # the rest comes late
+        results.record_stalled(run)  # the rest comes late
         for usage in said[ends_after:]:
             told(run, usage)
         engine.drain()
@@ -143,8 +143,8 @@ def test_nonsense_of_an_adapter_spoils_no_sum(engine: Engine, acme: Tenant) -> N
     run = accepted(engine, acme)
 
     for nonsense in (Decimal("NaN"), Decimal("Infinity"), Decimal(-1)):
-        assert reports.spent(run, Usage(-5, 10**30, nonsense, "x" * 999 + "\x00")) is None
-    assert reports.spent(run, Usage(1, 0, Decimal("1e30"))) is None
+        assert reports.count_usage(run, Usage(-5, 10**30, nonsense, "x" * 999 + "\x00")) is None
+    assert reports.count_usage(run, Usage(1, 0, Decimal("1e30"))) is None
 
     assert entered(acme) == 1_000_000
     with tenant_scope(acme.pk):

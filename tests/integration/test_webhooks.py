@@ -21,7 +21,7 @@ from activities.alerts import raise_alert
 from activities.models import Alert
 from activities.models.alert import AlertKind
 from activities.notifications import webhooks
-from activities.notifications.webhooks import claimed, deliver, deliver_waiting
+from activities.notifications.webhooks import claim_delivery, deliver, deliver_waiting
 from tenants import redis
 from tenants.context import SYSTEM, tenant_scope
 from tenants.events import log
@@ -232,7 +232,7 @@ def test_a_deliverer_that_dies_is_followed_by_another_with_the_same_id(
 ) -> None:
     endpoint, _ = webhook(tenant, receiver.url)
     happens(tenant)
-    dead = claimed(endpoint.pk)
+    dead = claim_delivery(endpoint.pk)
     assert send_all() == 0, "somebody has it"
     with tenant_scope(tenant.pk):
         WebhookDelivery.objects.update(next_attempt_at=timezone.now())
@@ -251,10 +251,10 @@ def test_a_late_word_of_a_superseded_deliverer_changes_nothing(
 ) -> None:
     endpoint, _ = webhook(tenant, receiver.url)
     happens(tenant)
-    dead = claimed(endpoint.pk)
+    dead = claim_delivery(endpoint.pk)
     with tenant_scope(tenant.pk):
         WebhookDelivery.objects.update(next_attempt_at=timezone.now())
-    claimed(endpoint.pk)
+    claim_delivery(endpoint.pk)
 
     webhooks.note_outcome(dead, webhooks.Outcome(False, 500, 1, "late"))
 
@@ -353,7 +353,7 @@ def test_receivers_that_hang_leave_the_turns_of_their_tenant_to_its_others(
     hanging = [webhook(tenant, f"{receiver.url}/{number}")[0] for number in range(2)]
     happens(tenant, 2)
     for endpoint in hanging:
-        assert claimed(endpoint.pk) is not None
+        assert claim_delivery(endpoint.pk) is not None
     webhook(tenant, f"{receiver.url}/quick")
     happens(tenant)
 
@@ -364,7 +364,7 @@ def test_receivers_that_hang_leave_the_turns_of_their_tenant_to_its_others(
 
 def claims_of(*endpoints: WebhookEndpoint) -> int:
     """How many of six claims in turn get something to send, whatever the list of those whose turn it is said a moment ago."""
-    return sum(claimed(endpoint.pk) is not None for _ in range(6) for endpoint in endpoints)
+    return sum(claim_delivery(endpoint.pk) is not None for _ in range(6) for endpoint in endpoints)
 
 
 def test_a_claim_counts_for_itself_what_is_under_way(
@@ -396,7 +396,7 @@ def test_a_receiver_that_hangs_gets_no_second_call_meanwhile(
     settings.ORCHESTRATOR_WEBHOOK_LANE = 4
     endpoint, _ = webhook(tenant, receiver.url)
     happens(tenant, 6)
-    assert claimed(endpoint.pk) is not None
+    assert claim_delivery(endpoint.pk) is not None
     lease = settings.ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS + webhooks.LEASE_SECONDS
     with tenant_scope(tenant.pk):
         hangs_since = timezone.now() - timedelta(seconds=webhooks.HANGING_SECONDS + 1)
@@ -421,15 +421,15 @@ def test_a_webhook_that_pauses_or_is_being_claimed_is_not_claimed(
 
     make_due(tenant)
     with transaction.atomic(using=SYSTEM):
-        assert claimed(other.pk) is not None  # still held: the transaction of the claim is this one
+        assert claim_delivery(other.pk) is not None  # still held: the transaction of the claim is this one
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(claimed_elsewhere, endpoint.pk).result() is None, "its tenant's turn is taken"
-    assert claimed(endpoint.pk) is not None
+    assert claim_delivery(endpoint.pk) is not None
 
 
 def claimed_elsewhere(endpoint_id: Any) -> Any:
     try:
-        return claimed(endpoint_id)
+        return claim_delivery(endpoint_id)
     finally:
         connections.close_all()
 
@@ -445,7 +445,7 @@ def test_a_deliverer_that_stands_still_keeps_nobody_from_webhooks_in_trouble(
         happens(owner)
         with tenant_scope(owner.pk):
             WebhookEndpoint.objects.update(failures=1)
-    assert claimed(stood_still.pk) is not None
+    assert claim_delivery(stood_still.pk) is not None
 
     assert deliver_waiting(troubled=True) == 0, "as many calls are under way as may be"
     with tenant_scope(tenant.pk):

@@ -179,7 +179,7 @@ class World:
         return reports.fail(token, FAULTS[kind](), actor="test")  # type: ignore[arg-type]
 
     def lose(self, token: RunToken) -> None:
-        results.stalled(token)
+        results.record_stalled(token)
 
     def call(self, token: RunToken, tool: str, arguments: dict[str, Any]) -> agent_tools.Answer:
         return agent_tools.perform(token, tool, arguments)
@@ -356,7 +356,7 @@ def decision_rules(rules: Rules | None) -> DecisionRules | None:
 
 def stored_rules(rules: Rules | None) -> Any:
     found = decision_rules(rules)
-    return found.stored() if found else None
+    return found.as_json() if found else None
 
 
 def voter(name: str) -> Voter:

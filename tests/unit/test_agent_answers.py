@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agents.contracts import Completed, Output, Usage
 from agents.outbound import client
 from agents.redaction import excerpt
-from agents.response_parser import InvalidAnswer, completed_from
+from agents.response_parser import InvalidAnswer, read_completed
 
 
 def test_a_whole_answer_is_read() -> None:
@@ -24,7 +24,7 @@ def test_a_whole_answer_is_read() -> None:
         "session_id": "s-1",
     }
 
-    assert completed_from(answer) == Completed(
+    assert read_completed(answer) == Completed(
         Output("# Title", {"a": [1]}, "text/html; charset=utf-8"), Usage(5, 7, Decimal("0.1"), "small"), "s-1"
     )
 
@@ -33,14 +33,14 @@ def test_a_whole_answer_is_read() -> None:
     "nothing", [{}, {"content": None, "data": None, "content_type": None}, MappingProxyType({})]
 )
 def test_everything_but_the_output_object_is_optional(nothing: Any) -> None:
-    assert completed_from({"output": nothing}) == Completed(Output())
-    assert completed_from({"output": nothing, "usage": {}}) == Completed(Output(), Usage())
+    assert read_completed({"output": nothing}) == Completed(Output())
+    assert read_completed({"output": nothing, "usage": {}}) == Completed(Output(), Usage())
 
 
 def test_unknown_keys_are_tolerated_everywhere() -> None:
     answer = {"output": {"content": "a", "tone": 1}, "usage": {"seconds": 2}, "trace": []}
 
-    assert completed_from(answer) == Completed(Output("a"), Usage())
+    assert read_completed(answer) == Completed(Output("a"), Usage())
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_unknown_keys_are_tolerated_everywhere() -> None:
 )
 def test_a_fault_is_named_by_its_path(answer: Any, path: str) -> None:
     with pytest.raises(InvalidAnswer) as caught:
-        completed_from(answer)
+        read_completed(answer)
 
     assert [fault[0] for fault in caught.value.errors] == [path]
     assert caught.value.error_code == "invalid_agent_answer"
@@ -84,7 +84,7 @@ def test_a_fault_is_named_by_its_path(answer: Any, path: str) -> None:
 
 def test_all_faults_are_named_at_once() -> None:
     with pytest.raises(InvalidAnswer) as caught:
-        completed_from(
+        read_completed(
             {"output": {"content": 1, "content_type": 1}, "usage": {"cost_usd": "x"}, "session_id": 1}
         )
 
@@ -94,7 +94,7 @@ def test_all_faults_are_named_at_once() -> None:
 
 @pytest.mark.parametrize(("sent", "exact"), [(1, "1"), (0.3, "0.3"), ("0.000001", "0.000001"), (0, "0")])
 def test_a_cost_keeps_the_digits_that_were_written(sent: Any, exact: str) -> None:
-    usage = completed_from({"output": {}, "usage": {"cost_usd": sent}}).usage
+    usage = read_completed({"output": {}, "usage": {"cost_usd": sent}}).usage
 
     assert usage is not None
     assert usage.cost_usd == Decimal(exact)

@@ -19,7 +19,7 @@ from pipelines.data_sources import (
     ExpansionError,
     Options,
     Pacing,
-    agreed,
+    agree,
     batches,
     estimate,
     inputs,
@@ -46,7 +46,7 @@ class Rows:
 def test_a_hundred_rows_make_a_hundred_jobs_in_ten_batches_a_second_apart() -> None:
     source = parse("db:ticker:all:id?enabled=true&batchSize=10&staggerDelay=1000")
     tickers = [Dimension("tickerId", Rows(100), 100)]
-    expand, pacing = agreed([source.options], Pacing())
+    expand, pacing = agree([source.options], Pacing())
 
     found = list(batches(inputs({"refreshEntityGraph": True}, tickers, expand), pacing))
 
@@ -64,7 +64,7 @@ def test_a_hundred_rows_make_a_hundred_jobs_in_ten_batches_a_second_apart() -> N
 
 
 def test_fifty_contexts_in_batches_of_five() -> None:
-    expand, pacing = agreed(
+    expand, pacing = agree(
         [parse("db:ticker:all:id?enabled=true&batchSize=5&staggerDelay=2000").options], Pacing()
     )
 
@@ -170,14 +170,14 @@ def test_more_jobs_than_allowed_are_refused_before_and_while_reading() -> None:
 )
 def test_data_sources_that_contradict_each_other_are_refused(options: list[Options]) -> None:
     with pytest.raises(ExpansionError, match="contradict each other"):
-        agreed(options, Pacing())
+        agree(options, Pacing())
 
 
 def test_one_source_may_speak_for_all_and_a_delay_of_nothing_is_said() -> None:
-    said = agreed([Options(stagger_ms=0), Options(expand=Expand.ZIP), Options(batch_size=3)], Pacing(7, 900))
+    said = agree([Options(stagger_ms=0), Options(expand=Expand.ZIP), Options(batch_size=3)], Pacing(7, 900))
 
     assert said == (Expand.ZIP, Pacing(3, 0, BatchGate.DELAY))
-    assert agreed([], Pacing(7, 900, BatchGate.COMPLETION)) == (
+    assert agree([], Pacing(7, 900, BatchGate.COMPLETION)) == (
         Expand.PRODUCT,
         Pacing(7, 900, BatchGate.COMPLETION),
     )

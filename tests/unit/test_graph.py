@@ -145,12 +145,12 @@ def test_steps_are_alike_only_if_what_surrounds_them_is_alike() -> None:
     graph = graph_of(step("root"), *items, step("join", "b", "comes_later"), step("end", "leads_elsewhere"))
     twins = graph_of(step("root"), step("a", "root"), step("b", "root"), step("join", "a", "b"))
 
-    numbers = twins.alike(dict.fromkeys(twins.dependencies, "worker"))
+    numbers = twins.number_alike(dict.fromkeys(twins.dependencies, "worker"))
 
     assert numbers["a"] == numbers["b"]
     assert len(set(numbers.values())) == 3
-    assert len(set(twins.alike({"root": 1, "a": 1, "b": 2, "join": 1}).values())) == 4
-    assert len(set(graph.alike(dict.fromkeys(graph.dependencies, "worker")).values())) == 7
+    assert len(set(twins.number_alike({"root": 1, "a": 1, "b": 2, "join": 1}).values())) == 4
+    assert len(set(graph.number_alike(dict.fromkeys(graph.dependencies, "worker")).values())) == 7
 
 
 # ---- Cycles
@@ -208,7 +208,7 @@ def test_any_states_lead_to_what_the_rules_say(data: st.DataObject) -> None:
 
     assert graph.advance(states) == expected_advance(definition, states)
     steps = {each.id: each for each in definition.steps}
-    assert graph.ready(states) == [
+    assert graph.list_ready(states) == [
         each.id
         for each in definition.steps
         if states.get(each.id, "pending") == "pending" and expected_of(each, steps, states) == "start"

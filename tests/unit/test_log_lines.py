@@ -79,7 +79,7 @@ def test_work_names_the_request_that_it_goes_back_to_and_a_callback_both(json_li
     assert (in_callback["request_id"], in_callback["caused_by"], in_callback["run"]) == ("r-2", "r-1", "u-1")
     assert follows == {"request": "r-1"}
     assert not {"request_id", "caused_by", "activity", "run"} & set(afterwards)
-    assert request_context.written() is None
+    assert request_context.dump_current() is None
 
 
 def test_neither_secrets_nor_prompts_are_in_a_line_whatever_they_are_called(lines: io.StringIO) -> None:

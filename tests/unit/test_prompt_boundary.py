@@ -165,7 +165,7 @@ def test_a_marker_for_given_texts_is_in_none_of_them_and_always_the_same(texts: 
 
 def test_a_marker_that_stands_in_a_text_is_not_used(monkeypatch: Any) -> None:
     derived = iter(["a" * 16, "b" * 16])
-    monkeypatch.setattr(prompt_blocks, "_derived", lambda told, number: next(derived))
+    monkeypatch.setattr(prompt_blocks, "_derive_marker", lambda told, number: next(derived))
 
     assert prompt_blocks.marker_for(["x" + "a" * 16]) == "b" * 16
 

@@ -189,18 +189,18 @@ def test_every_status_is_documented_by_how_it_is_left() -> None:
 
 def test_a_section_that_nobody_writes_is_refused() -> None:
     with pytest.raises(KeyError):
-        draw_lifecycle.renewed("<!-- generated: weather -->\nold\n<!-- end of weather -->")
+        draw_lifecycle.renew_sections("<!-- generated: weather -->\nold\n<!-- end of weather -->")
 
 
 def test_renewing_changes_what_is_between_the_markers_alone_and_settles_at_once() -> None:
     document = "before\n<!-- generated: verbs -->\nyesterday\n<!-- end of verbs -->\nafter"
 
-    renewed = draw_lifecycle.renewed(document)
+    renewed = draw_lifecycle.renew_sections(document)
 
     assert renewed.startswith("before\n")
     assert renewed.endswith("\nafter")
     assert "yesterday" not in renewed
-    assert draw_lifecycle.renewed(renewed) == renewed
+    assert draw_lifecycle.renew_sections(renewed) == renewed
 
 
 def test_every_status_says_what_people_are_told_of_it() -> None:

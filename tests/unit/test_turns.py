@@ -196,7 +196,7 @@ def test_a_request_of_a_long_line_lets_those_of_short_ones_go_first_but_not_for_
     waited = threading.Event()
 
     def answer() -> None:
-        with turns.taken(process.turns, noisy):
+        with turns.hold_turn(process.turns, noisy):
             turns.give_way()
             waited.set()
 

@@ -21,9 +21,7 @@ BODY = '{"output": {"content": "Grüße"}}'.encode()
 def signed(
     *secrets: str, message_id: str = "run-1", body: bytes = BODY, now: float | None = None
 ) -> dict[str, str]:
-    return webhook_signing.signed_headers(
-        message_id=message_id, body=body, secrets=secrets or (SECRET,), now=now
-    )
+    return webhook_signing.sign(message_id=message_id, body=body, secrets=secrets or (SECRET,), now=now)
 
 
 def verified(headers: dict[str, Any], *secrets: str, body: bytes = BODY, now: float | None = None) -> bool:

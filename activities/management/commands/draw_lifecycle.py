@@ -30,7 +30,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, check: bool, **options: Any) -> None:
         path = Path(settings.BASE_DIR) / "docs" / "lifecycle.md"
         before = path.read_text(encoding="utf-8")
-        after = renewed(before)
+        after = renew_sections(before)
         if before == after:
             self.stdout.write(f"{path} is up to date.")
         elif check:
@@ -112,7 +112,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
 }
 
 
-def renewed(document: str) -> str:
+def renew_sections(document: str) -> str:
     """The document with every marked section written again. Raises `KeyError` for a section that nobody writes."""
     return _SECTION.sub(
         lambda found: f"{found['begin']}{SECTIONS[found['name']]()}\n{found['end']}", document

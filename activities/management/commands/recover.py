@@ -45,7 +45,7 @@ class Command(BaseCommand):
         )
         self._part("expired activities cancelled", lambda: _until_none_is_left(recovery.expire_stale))
         self._part(
-            "reservations of ended runs given back", lambda: _until_none_is_left(budgets.free_leftovers)
+            "reservations of ended runs given back", lambda: _until_none_is_left(budgets.release_leftovers)
         )
         self._part("activities released that budgets have room for", budgets.release_where_room)
         self._part("delays ended that were over", lambda: _until_none_is_left(outbox.promote))
@@ -84,9 +84,9 @@ class Command(BaseCommand):
 def _declare_lost(*, watch: bool) -> int:
     """The first look only takes note. A tick later it shows which processes of this machine are gone; others take longer."""
     watcher = recovery.LivenessWatch()
-    watcher.lost()
+    watcher.find_lost()
     time.sleep(settings.ORCHESTRATOR_LOST_AFTER_SECONDS if watch else settings.ORCHESTRATOR_TICK_SECONDS)
-    return sum(recovery.declare_lost(worker) for worker in watcher.lost())
+    return sum(recovery.declare_lost(worker) for worker in watcher.find_lost())
 
 
 def _until_none_is_left(step: Callable[[], int]) -> int:

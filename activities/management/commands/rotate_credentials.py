@@ -32,7 +32,7 @@ class Command(BaseCommand):
         self.stdout.write(f"The newest key is {credentials.newest_key()!r}.")
         if not options["dry_run"]:
             audit.record_command("rotate_credentials", detail={"key": credentials.newest_key()})
-        unopened = [line for place in PLACES for line in self._rotated(place, options["dry_run"])]
+        unopened = [line for place in PLACES for line in self._rotate(place, options["dry_run"])]
         if unopened:
             listed = "\n".join(f"  {line}" for line in unopened)
             raise CommandError(f"These could not be opened; set them anew before you remove a key:\n{listed}")
@@ -40,7 +40,7 @@ class Command(BaseCommand):
             "Nothing was changed." if options["dry_run"] else "Everything is sealed with the newest key."
         )
 
-    def _rotated(self, place: Place, dry_run: bool) -> list[str]:
+    def _rotate(self, place: Place, dry_run: bool) -> list[str]:
         progress = Progress(place.name)
         for progress in rotate(place, dry_run=dry_run):
             if progress.total and progress.total % PAGE == 0:
@@ -148,7 +148,7 @@ def _reseal(place: Place, row: Any, progress: Progress, *, dry_run: bool) -> Non
             credentials.unseal(sealed, context=place.context(row))
             progress.current += 1
             return
-        anew = credentials.resealed(sealed, context=place.context(row))
+        anew = credentials.reseal(sealed, context=place.context(row))
     except ConfigurationError:
         progress.unopened.append(str(row.pk))
         return

@@ -80,7 +80,7 @@ class Command(BaseCommand):
         ):
             self.stdout.write(f"{name:10} {value}")
         self.stdout.write("")
-        rows = [_shown(deployment) for deployment in deployments.history(role)]
+        rows = [_row_of(deployment) for deployment in deployments.history(role)]
         self._table(("VERSION", "ENVIRONMENT", "DEPLOYED", "BY", "REPLACED", "ENDPOINT"), rows)
 
     def _deploy(self, role: str, version: str, environment: str, endpoint: str, **options: Any) -> None:
@@ -119,7 +119,7 @@ class Command(BaseCommand):
         rows = [(agent.role, _describe_health(agent), agent.health_detail or "-") for agent in looked_at]
         if not options["references"]:
             self._table(("ROLE", "HEALTH", "DETAIL"), rows)
-        broken = registry.broken_references()
+        broken = registry.list_broken_references()
         for error in broken:
             self.stdout.write(f"broken: {error}")
         if not broken:
@@ -159,7 +159,7 @@ def _describe_health(agent: Agent) -> str:
     return agent.health if not agent.health_failures else f"{agent.health} ({agent.health_failures} failed)"
 
 
-def _shown(deployment: AgentVersionDeployment) -> tuple[str, ...]:
+def _row_of(deployment: AgentVersionDeployment) -> tuple[str, ...]:
     replaced = (
         "-"
         if deployment.replaced_at is None

@@ -48,6 +48,6 @@ class Command(BaseCommand):
     def _show(self) -> None:
         row = scheduler_settings.row()
         in_force = scheduler_settings.settings_of(row.value)
-        self.stdout.write(json.dumps(scheduler_settings.nested(in_force), indent=2))
+        self.stdout.write(json.dumps(scheduler_settings.as_tree(in_force), indent=2))
         by = f", changed by {row.updated_by} at {row.updated_at:%Y-%m-%d %H:%M:%SZ}" if row.version else ""
         self.stderr.write(f"version {row.version}{by}")

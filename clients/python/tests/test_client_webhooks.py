@@ -21,7 +21,7 @@ BODY = b'{"type": "activity.settled", "data": {"id": "a"}}'
 
 
 def signed(body: bytes = BODY, *secrets: str, now: float = NOW) -> dict[str, str]:
-    return webhook_signing.signed_headers(message_id="m-1", body=body, secrets=secrets or (SECRET,), now=now)
+    return webhook_signing.sign(message_id="m-1", body=body, secrets=secrets or (SECRET,), now=now)
 
 
 def test_what_the_server_signs_is_accepted() -> None:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from activities.models import Activity, Wake
-from activities.schemas import stored
+from activities.schemas import to_stored
 from agents import configuration
 from agents.models import Agent
 from tenants.context import tenant_scope
@@ -105,7 +105,7 @@ def test_a_priority_may_be_given_on_the_scale_that_the_caller_names(api, tenant,
 
 @pytest.mark.parametrize(("scale", "values"), [("ade", range(10)), ("ticket", range(1, 11))])
 def test_a_scale_keeps_the_order_of_its_values(scale, values):
-    converted = [stored(value, scale) for value in values]
+    converted = [to_stored(value, scale) for value in values]
 
     assert converted == sorted(set(converted))
 

@@ -176,5 +176,5 @@ def test_without_a_link_everything_goes_on_and_there_are_no_tools() -> None:
     UNLINKED.saw_session("s-1")
 
     assert UNLINKED.stop_reason() is None
-    assert UNLINKED.spent(Usage()) is None
+    assert UNLINKED.count_usage(Usage()) is None
     assert UNLINKED.call_tool(ToolCall("report_blocker", {}, "1")).refused

@@ -18,7 +18,7 @@ from agents import governor
 from agents.contracts import AdapterSettings, Completed
 from agents.exceptions import AgentError, AgentRateLimited, RetryableAgentError
 from agents.governor import Call, Outcome, providers
-from agents.governor.calling import governed
+from agents.governor.calling import govern_call
 from agents.governor.providers import Provider, profile_of, provider_of
 from agents.models import Agent
 from agents.runner import run_agent
@@ -94,7 +94,7 @@ def test_it_is_known_when_there_is_room_but_for_calls_that_may_end_at_any_time(
     guard = Refusing(provider.governor.provider, provider.governor.profile)
     with (
         pytest.raises(AgentRateLimited) as caught,
-        governed(provider, Call("one", 60.0), patience_seconds=no_patience, governor=guard),
+        govern_call(provider, Call("one", 60.0), patience_seconds=no_patience, governor=guard),
     ):
         raise AssertionError("it was called")
 
@@ -334,7 +334,7 @@ def test_why_names_the_provider_that_holds_work_back_and_no_attempt_is_used(
 def test_providers_that_were_called_are_known_without_their_credentials(model: ModelSubject) -> None:
     model.run(Says())
 
-    (found,) = providers.known_providers()
+    (found,) = providers.list_known_providers()
 
     assert (found.adapter, found.place, found.key) == (
         model.name,

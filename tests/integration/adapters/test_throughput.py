@@ -40,7 +40,7 @@ def _calls(governed: Any, name: str, provider: FakeProvider) -> int:
     made = 0
     while made < 3:
         try:
-            with calling.governed(governed, Call(f"{name}-{made}", 30.0), patience_seconds=20.0):
+            with calling.govern_call(governed, Call(f"{name}-{made}", 30.0), patience_seconds=20.0):
                 throttling.Client(provider).send()
             made += 1
         except AgentRateLimited:

@@ -595,7 +595,7 @@ def test_no_run_begins_while_a_question_is_open_however_the_one_before_has_ended
     if again == "fails":
         agent.post("fail", FAULT)
     elif again == "is lost":
-        results.stalled(token_of(patient, activity_id))
+        results.record_stalled(token_of(patient, activity_id))
     else:
         earlier = asked(patient, [activity_id])
         approvals.approve(patient.pk, earlier, actor="Ann")

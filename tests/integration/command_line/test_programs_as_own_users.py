@@ -194,7 +194,7 @@ def test_what_a_dead_worker_left_running_is_ended_by_its_user(home: Path) -> Non
 
     request = a_request({})
     with users.own(invocation.home_of(request)) as user:
-        entered = workspaces.kept(request.run_id, user)
+        entered = workspaces.keep_workspace(request.run_id, user)
         trace = entered.__enter__()
         left = subprocess.Popen(["sleep", "300"], user=user.uid, group=user.gid, extra_groups=[], env={})
         assert workspaces.sweep() == 0

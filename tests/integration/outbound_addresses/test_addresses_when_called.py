@@ -81,7 +81,7 @@ def test_what_was_saved_all_the_same_is_refused_when_it_is_called(
 ) -> None:
     """As from a row that is older than a rule, or was written past it."""
     connected: list[Any] = []
-    monkeypatch.setattr(transport, "_connected", lambda *place: connected.append(place))
+    monkeypatch.setattr(transport, "_connect", lambda *place: connected.append(place))
 
     for url in hostile:
         with pytest.raises((AgentError, DeliveryProblem, SourceUnavailable)):
@@ -114,7 +114,7 @@ def test_a_name_is_not_asked_again_between_judging_and_connecting(
         connected.append((str(address), port))
         raise OSError("nobody there")
 
-    monkeypatch.setattr(transport, "_connected", connect)
+    monkeypatch.setattr(transport, "_connect", connect)
 
     for call in CALLS.values():
         names.asked.clear()

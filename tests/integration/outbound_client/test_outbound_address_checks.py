@@ -138,13 +138,13 @@ def test_nothing_goes_out_without_a_budget(serve: Serve) -> None:
     server = serve(answering(ok(b"1")))
 
     with pytest.raises(RuntimeError, match="call_budget"):
-        outbound.guarded_transport().handle_request(httpx2.Request("GET", server.url))
+        outbound.get_guarded_transport().handle_request(httpx2.Request("GET", server.url))
     assert server.connections == 0
 
 
 def test_a_library_with_its_own_client_is_guarded_by_the_transport(serve: Serve) -> None:
     server = serve(answering(ok(b"1")))
-    library = httpx2.Client(transport=outbound.guarded_transport(), trust_env=False)
+    library = httpx2.Client(transport=outbound.get_guarded_transport(), trust_env=False)
 
     with outbound.call_budget(20, 1_000):
         assert library.get(server.url).content == b"1"

@@ -283,7 +283,7 @@ def test_no_more_sockets_are_open_than_the_pool_may_have_idle_ones_included(serv
 
     for server in servers:
         call(server.url, HttpLimits(max_sockets=2))
-    assert len(outbound.guarded_transport()._pool.connections) == 2
+    assert len(outbound.get_guarded_transport()._pool.connections) == 2
 
     with ThreadPoolExecutor(5) as pool:
         doors.open.clear()
@@ -291,7 +291,7 @@ def test_no_more_sockets_are_open_than_the_pool_may_have_idle_ones_included(serv
         eventually(lambda: doors.now == 2)
         doors.open.set()
         assert [each.result().status for each in calls] == [200] * 5
-    assert len(outbound.guarded_transport()._pool.connections) <= 2
+    assert len(outbound.get_guarded_transport()._pool.connections) <= 2
 
 
 def test_lowering_the_limits_disturbs_no_call_that_is_under_way(serve: Serve) -> None:

@@ -109,7 +109,7 @@ def test_an_answer_that_came_twice_counts_once(
     (batch,) = batching.batches(tenant)
     batching.make_due(tenant)
 
-    at_once(*[lambda: provider_batches.poll(batch, provider_batches.door_of(batch))] * 3)
+    at_once(*[lambda: provider_batches.poll(batch, provider_batches.client_for(batch))] * 3)
 
     assert statuses(engine, tenant, found) == ["done"] * 3
     with tenant_scope(tenant.pk):

@@ -151,7 +151,7 @@ def test_after_redis_was_wiped_nothing_is_lost_and_caps_still_count_what_runs(
     while_held = exchange(Exchange())
     for run in live_runs():
         token = RunToken(acme.pk, run.activity_id, run.pk, run.fence)
-        results.completed(token, Completed(Output(content="x")), needs_approval=False, actor="run")
+        results.record_completed(token, Completed(Output(content="x")), needs_approval=False, actor="run")
     relay.flush()
     engine.agent.behaviour = lambda request: Completed(Output(content="x"))
     engine.drain()

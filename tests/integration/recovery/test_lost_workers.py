@@ -33,10 +33,10 @@ def test_a_worker_is_lost_when_its_counter_stands_still_by_our_own_clock(
     clock = iter([0.0, 10.0, 20.0, 29.9, 31.0, 41.0, 51.0, 60.9, 61.0])
     watch = LivenessWatch(WatchedTime(lambda: next(clock)))
 
-    found = [watch.lost() for _ in range(4)]
+    found = [watch.find_lost() for _ in range(4)]
     engine.lease.beat()
-    found += [watch.lost() for _ in range(4)]
-    lost = watch.lost()
+    found += [watch.find_lost() for _ in range(4)]
+    lost = watch.find_lost()
 
     assert found == [[]] * 8
     assert [worker.pk for worker in lost] == [engine.lease.worker_id]
@@ -46,7 +46,7 @@ def test_time_in_which_nobody_could_look_is_no_silence_of_a_worker(engine: Engin
     clock = iter([0.0, 600.0, 1200.0])
     watch = LivenessWatch(WatchedTime(lambda: next(clock)))
 
-    assert [watch.lost() for _ in range(3)] == [[]] * 3
+    assert [watch.find_lost() for _ in range(3)] == [[]] * 3
 
 
 def test_a_worker_that_beats_between_look_and_verdict_is_not_declared_lost(engine: Engine) -> None:
@@ -79,8 +79,8 @@ def test_a_process_that_is_gone_from_this_machine_is_lost_at_the_second_look(eng
         )
 
     watch = LivenessWatch()
-    assert watch.lost() == []
-    lost = watch.lost()
+    assert watch.find_lost() == []
+    lost = watch.find_lost()
 
     assert [worker.pk for worker in lost] == [gone.pk]
     assert elsewhere_gone.pk not in {worker.pk for worker in lost}
@@ -134,7 +134,7 @@ def test_a_late_result_of_a_lost_worker_is_refused(
     engine.drain()
 
     with pytest.raises(RunSuperseded):
-        results.completed(token, Completed(Output(content="late")), needs_approval=False)
+        results.record_completed(token, Completed(Output(content="late")), needs_approval=False)
 
     assert engine.get(acme, killed_run.activity_id).output_ref != killed_run.pk
 
@@ -148,10 +148,10 @@ def test_nothing_that_a_lost_worker_reports_counts_while_another_runs_the_work(
     engine.agent.behaviour = lambda request: Accepted()
     engine.drain()
     reports = (
-        lambda: results.completed(old, Completed(Output(content="late")), needs_approval=False),
-        lambda: results.failed(old, results.overdue(1)),
-        lambda: results.stalled(old),
-        lambda: results.accepted(old),
+        lambda: results.record_completed(old, Completed(Output(content="late")), needs_approval=False),
+        lambda: results.record_failed(old, results.overdue(1)),
+        lambda: results.record_stalled(old),
+        lambda: results.record_accepted(old),
     )
 
     for report in reports:

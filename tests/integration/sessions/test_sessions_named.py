@@ -126,7 +126,7 @@ def _post(callback: dict[str, str], verb: str, body: Any) -> None:
 def _taken_over(engine: Engine, tenant: Tenant, activity_id: UUID) -> bool:
     """Let recovery see that the process is gone; whether its run is given up for lost."""
     watch = recovery.LivenessWatch()
-    for worker in [watch.lost(), watch.lost()][-1]:
+    for worker in [watch.find_lost(), watch.find_lost()][-1]:
         recovery.declare_lost(worker)
     recovery.reclaim_runs_of_ended_workers()
     return engine.runs(tenant, activity_id)[0].status == "stalled"
@@ -187,7 +187,7 @@ def test_a_run_that_was_taken_over_names_nothing_any_more(engine: Engine, acme: 
     def lost_meanwhile(request: AgentRequest) -> AgentResult:
         if len(engine.agent.calls) > 1:
             return Completed(Output("done"), session_id="s-2")
-        elsewhere(lambda: results.stalled(RunToken(acme.pk, request.activity_id, request.run_id, 1)))
+        elsewhere(lambda: results.record_stalled(RunToken(acme.pk, request.activity_id, request.run_id, 1)))
         if how == "in a heartbeat":
             assert heartbeat(request, session_id="s-late").status_code == 409
         if how == "in a callback":

@@ -76,7 +76,7 @@ def test_files_are_removed_however_the_call_ends(home: Path, error: type[BaseExc
     request, knowledge = a_request(), Knowledge(skills=(a_skill(),))
 
     def call() -> None:
-        with skills.laid_out(request, knowledge) as told:
+        with skills.write_files(request, knowledge) as told:
             assert told.skills_dir is not None
             assert told.skills_dir.is_dir()
             raise error("no")
@@ -103,7 +103,7 @@ def a_skill(key: str = "tone") -> KnownSkill:
 def test_agents_elsewhere_get_no_files(home: Path, adapter: str) -> None:
     request = a_request(adapter)
 
-    with skills.laid_out(request, Knowledge(skills=(a_skill(),))) as told:
+    with skills.write_files(request, Knowledge(skills=(a_skill(),))) as told:
         assert told is request
 
     assert not (home / "runs").exists()
@@ -113,7 +113,7 @@ def test_agents_elsewhere_get_no_files(home: Path, adapter: str) -> None:
 def test_a_key_that_leads_elsewhere_is_never_made_a_folder(home: Path, key: str) -> None:
     request = a_request()
 
-    with pytest.raises(ValidationError), skills.laid_out(request, Knowledge(skills=(a_skill(key),))):
+    with pytest.raises(ValidationError), skills.write_files(request, Knowledge(skills=(a_skill(key),))):
         pass
 
     assert [path.name for path in home.rglob("*")] == ["runs"]
@@ -145,7 +145,7 @@ def test_what_an_agent_leaves_in_the_folder_goes_with_it_and_nothing_beyond(home
     kept.mkdir()
     (kept / "file").write_text("mine")
 
-    with skills.laid_out(a_request(), Knowledge(skills=(a_skill(),))) as told:
+    with skills.write_files(a_request(), Knowledge(skills=(a_skill(),))) as told:
         assert told.skills_dir is not None
         (told.skills_dir / "link").symlink_to(kept)
         (told.skills_dir / "deep" / "deeper").mkdir(parents=True)
@@ -158,7 +158,7 @@ def test_what_an_agent_leaves_in_the_folder_goes_with_it_and_nothing_beyond(home
 def test_folders_that_an_agent_has_protected_are_removed_as_well(home: Path) -> None:
     with (
         bound_by_permissions(home),
-        skills.laid_out(a_request(), Knowledge(skills=(a_skill(),))) as told,
+        skills.write_files(a_request(), Knowledge(skills=(a_skill(),))) as told,
     ):
         assert told.skills_dir is not None
         inner = told.skills_dir / "cache" / "inner"
@@ -196,7 +196,7 @@ def test_what_a_killed_worker_left_behind_is_removed_when_a_worker_starts(
     engine.agent.behaviour = lambda request: Accepted()
     live = run(engine, acme).run_id
     ended = run(engine, acme)
-    results.completed(
+    results.record_completed(
         RunToken(acme.pk, ended.activity_id, ended.run_id, 1), Completed(Output("x")), needs_approval=False
     )
     for name in (str(live), str(ended.run_id), str(uuid4()), "notes", str(uuid4()).upper()):
@@ -215,4 +215,4 @@ def test_what_a_killed_worker_left_behind_is_removed_when_a_worker_starts(
 def test_a_worker_starts_where_there_never_were_any_files(database: None) -> None:
     worker.remove_files_left_behind()
 
-    assert skills.left_behind() == set()
+    assert skills.list_leftover_runs() == set()

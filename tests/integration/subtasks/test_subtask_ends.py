@@ -95,7 +95,7 @@ def exhausted(engine: Engine, acme: Tenant, subtask: UUID) -> None:
 def lost_three_times(engine: Engine, acme: Tenant, subtask: UUID) -> None:
     for _ in range(3):
         run = engine.runs(acme, subtask)[-1]
-        results.stalled(RunToken(acme.pk, subtask, run.pk, run.fence))
+        results.record_stalled(RunToken(acme.pk, subtask, run.pk, run.fence))
         engine.drain()
 
 

@@ -130,7 +130,7 @@ def test_after_the_run_a_tool_does_nothing_and_tells_the_agent_to_stop(
         cancellation.cancel(acme.pk, activity_id, actor="test")
     else:
         (run,) = engine.runs(acme, activity_id)
-        results.stalled(RunToken(acme.pk, activity_id, run.pk, run.fence))
+        results.record_stalled(RunToken(acme.pk, activity_id, run.pk, run.fence))
         engine.drain()
     before = (count_of(acme), engine.status(acme, activity_id))
 
@@ -158,7 +158,7 @@ def test_the_token_of_a_run_that_was_superseded_moves_nothing_of_the_next_one(
 ) -> None:
     activity_id, old = at_work(engine, acme)
     (run,) = engine.runs(acme, activity_id)
-    results.stalled(RunToken(acme.pk, activity_id, run.pk, run.fence))
+    results.record_stalled(RunToken(acme.pk, activity_id, run.pk, run.fence))
     engine.drain()
 
     for tool, arguments in CALLS.items():
@@ -175,7 +175,7 @@ def test_a_run_that_is_superseded_between_the_look_and_the_lock_does_nothing_for
     activity_id, _ = at_work(engine, acme)
     (run,) = engine.runs(acme, activity_id)
     stale = RunToken(acme.pk, activity_id, run.pk, run.fence)
-    results.stalled(stale)
+    results.record_stalled(stale)
     engine.drain()
 
     with pytest.raises(RunSuperseded):

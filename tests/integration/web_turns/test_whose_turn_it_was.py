@@ -29,7 +29,7 @@ def a_turn() -> Iterator[Turn[str]]:
     process.wait(b"GET / HTTP/1.1\r\nAuthorization: Bearer x\r\n\r\n", "request")
     turn = process.take()
     assert turn is not None
-    with turns.taken(process, turn):
+    with turns.hold_turn(process, turn):
         yield turn
 
 

@@ -14,7 +14,7 @@ from pipelines.timing import (
     DstFold,
     Timing,
     errors,
-    jittered,
+    jitter,
     read,
     times,
 )
@@ -217,15 +217,15 @@ def test_a_search_ends_with_the_century() -> None:
 def test_jitter_is_the_same_for_everybody_and_spread_over_its_span() -> None:
     nominal = utc("2027-05-01T08:00:00")
 
-    moved = [(jittered(nominal, 60, f"schedule {number}") - nominal).total_seconds() for number in range(500)]
+    moved = [(jitter(nominal, 60, f"schedule {number}") - nominal).total_seconds() for number in range(500)]
 
-    assert jittered(nominal, 60, "schedule 7") - nominal == timedelta(seconds=moved[7])
-    assert jittered(nominal, 0, "schedule 7") == nominal
+    assert jitter(nominal, 60, "schedule 7") - nominal == timedelta(seconds=moved[7])
+    assert jitter(nominal, 0, "schedule 7") == nominal
     assert all(0 <= seconds < 60 for seconds in moved)
     assert 25 < sum(moved) / len(moved) < 35
     assert (
-        jittered(nominal, 60, "schedule 7") - nominal
-        != jittered(nominal + HOUR, 60, "schedule 7") - nominal - HOUR
+        jitter(nominal, 60, "schedule 7") - nominal
+        != jitter(nominal + HOUR, 60, "schedule 7") - nominal - HOUR
     )
 
 

@@ -13,8 +13,8 @@ from pipelines.timing import (
     Timing,
     TimingError,
     errors,
+    find_missed,
     in_words,
-    missed,
     read,
 )
 from pipelines.timing.nominal import CatchUpError
@@ -97,18 +97,20 @@ def test_defaults_are_new_york_shift_first_and_no_jitter() -> None:
 def test_after_six_hours_the_policy_decides_and_every_skipped_time_is_named(
     timing: Timing, policy: Any, fired: list[int]
 ) -> None:
-    found = missed(
+    found = find_missed(
         timing, last=utc("2027-05-01"), now=utc("2027-05-01T06:10:00"), catch_up=CatchUp.of(policy)
     )
 
     assert [moment.hour for moment in found.to_fire] == fired
-    assert [moment.hour for moment in found.skipped()] == [hour for hour in range(1, 7) if hour not in fired]
+    assert [moment.hour for moment in found.list_skipped()] == [
+        hour for hour in range(1, 7) if hour not in fired
+    ]
     assert found.skipped_count == 6 - len(fired)
 
 
 @pytest.mark.parametrize(("policy", "fired"), [("none", [6]), ("latest", [6]), ({"up_to": 3}, [4, 5, 6])])
 def test_what_is_due_right_now_is_not_missed(policy: Any, fired: list[int]) -> None:
-    found = missed(
+    found = find_missed(
         repeating("0 * * * *"),
         last=utc("2027-05-01"),
         now=utc("2027-05-01T06:00:20"),
@@ -121,13 +123,13 @@ def test_what_is_due_right_now_is_not_missed(policy: Any, fired: list[int]) -> N
 
 def test_a_year_of_missed_seconds_is_told_without_walking_through_it() -> None:
     began = process_time()
-    found = missed(
+    found = find_missed(
         every(1_000), last=utc("2026-01-01"), now=utc("2027-01-01"), catch_up=CatchUp.of({"up_to": 2})
     )
 
     assert found.to_fire == (utc("2026-12-31T23:59:59"), utc("2027-01-01"))
     assert found.skipped_count == 365 * 86_400 - 2
-    assert next(found.skipped()) == utc("2026-01-01T00:00:01")
+    assert next(found.list_skipped()) == utc("2026-01-01T00:00:01")
     assert process_time() - began < 0.5
 
 
