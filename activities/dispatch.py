@@ -29,8 +29,8 @@ from activities.exceptions import OutOfBudget, OutputUnavailable, RunSuperseded
 from activities.execution import request as execution_request
 from activities.execution import results
 from activities.execution import sessions as execution_sessions
+from activities.execution.agent_tools import LinkOfRun
 from activities.execution.request import Attempt, Material
-from activities.execution.run_links import LinkOfRun
 from activities.load_shedding import PROTECTION
 from activities.models import Activity, ActivityRun, Wake
 from activities.quick_work import Group, Held, QuickWork, most_together

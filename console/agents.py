@@ -20,8 +20,7 @@ from agents.governor import overview
 from agents.governor.overview import ProviderRow
 from agents.models import CALLED_BY_URL, Agent, AgentConfig, AgentVersionDeployment
 from console import internal_api
-from console.inbox.items import Refused
-from console.page import NOT_OFFERED, PageContext, done, id_or_404, page, refusal_of, render_page
+from console.page import NOT_OFFERED, PageContext, Refused, done, id_or_404, page, refusal_of, render_page
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at

@@ -17,9 +17,8 @@ from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState
 from activities.states import LIVE, Status
 from console import internal_api
-from console.inbox.items import Refused
 from console.labels import in_words
-from console.page import NOT_OFFERED, PageContext, done, id_or_404, page, refusal_of, render_page
+from console.page import NOT_OFFERED, PageContext, Refused, done, id_or_404, page, refusal_of, render_page
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role

@@ -1,6 +1,7 @@
 """The overview: one sentence on how things are, with its reasons, and the figures behind it.
 
-For a tenant's member it shows the tenant's work; for the platform's superusers everybody's, or one tenant's that they name.
+For a tenant's member it shows the tenant's work; for the platform's superusers everybody's, or one tenant's that they name. Another page
+shows all tenants of a person beside each other.
 """
 
 from __future__ import annotations
@@ -10,37 +11,54 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from django.contrib.auth.decorators import login_required
 from django.db import DatabaseError
-from django.db.models import Count, Q
+from django.db.models import Count, Min, Q, QuerySet, Sum
 from django.db.models.functions import TruncHour
-from django.http import HttpRequest
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+)
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
 
 from activities import wait_reasons
-from activities.models import ActivityRun
+from activities.models import Activity, ActivityRun
+from activities.models.activity import in_status
 from activities.queue_stats import PeopleStats, QueueStats, RoleStats, stats_of_queues
-from activities.states import RunStatus
+from activities.selectors import OPEN_FOR_PEOPLE
+from activities.states import RunStatus, Status
 from activities.wait_reasons import BUDGET, PAUSED, HeldPart, Hold
 from agents.governor import overview as governor
 from agents.governor.overview import ProviderRow
 from console import health
 from console.agents import ENDED
+from console.content_security import contained_with_scripts
+from console.error_pages import show_outages
 from console.health import Check
 from console.labels import HELD_BY, in_words
+from console.page import acting, choose, remember_tenant
 from console.usage import BudgetLine, budgets_of
 from pipelines.models import Schedule
-from tenants import admin_scope, clock, money
-from tenants.admin_scope import Sight
-from tenants.context import system_scope, tenant_scope
+from tenants import clock, money
+from tenants.admin_scope import Sight, of_request
+from tenants.context import admin_scope, system_scope, tenant_scope
 from tenants.identifiers import first_id_at
+from tenants.models import BudgetWait, Tenant, UsageEntry
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
 
 PATIENCE_SECONDS = 1.0  # a person waits for this page
 SPOOL_SECONDS = 60.0  # outputs are copied within a second or two; older ones mean that MongoDB is away
 NO_WORKER = "no worker"
 SERVED = ("served", "")
 NAMED = 5  # roles in one reason
+REFRESH_SECONDS = 20  # for browsers without scripts
 WORDS = {
     "approval": "approvals",
     "review": "reviews",
@@ -48,6 +66,46 @@ WORDS = {
     "escalation": "escalations",
     "task": "tasks",
 }
+
+
+@contained_with_scripts
+@never_cache
+@require_safe
+@show_outages
+@login_required(login_url="console:login")
+def home(request: HttpRequest) -> HttpResponse:
+    """How things are: for the tenant chosen with ?tenant=, the person's only one, or for superusers all of them."""
+    user: User = request.user  # type: ignore[assignment]  # a login is required
+    # Superusers begin with everything, others with the first of their tenants.
+    who, own = acting(request, first=not user.is_superuser)
+    may_look = who is not None or user.is_superuser
+    context = {
+        "page": overview(who.tenant_id if who else None) if may_look else None,
+        "acting": who,
+        "tenants": own,
+        "refresh_seconds": REFRESH_SECONDS,
+        "here": "home",
+        "pulse": pulse_of(who.tenant_id) if who else None,
+    }
+    answer = render(request, "console/overview.html", context)
+    remember_tenant(request, answer, who, own)
+    return answer
+
+
+@contained_with_scripts
+@never_cache
+@require_safe
+@show_outages
+@login_required(login_url="console:login")
+def tenants(request: HttpRequest) -> HttpResponse:
+    """All tenants of a person beside each other. A superuser without any, or with ?others=yes, chooses for whom to look."""
+    _, own = acting(request, first=False)
+    if request.user.is_superuser and (not own or request.GET.get("others")):
+        return choose(request, "")
+    if len(own) < 2 and not request.user.is_superuser:
+        return redirect("console:home")
+    context = {"overview": tenants_overview(own), "tenants": own, "here": "tenants"}
+    return render(request, "console/tenants.html", context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +408,7 @@ class Board:
 
 def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """The theme's DASHBOARD_CALLBACK."""
-    return {**context, "title": "Dashboard", "board": board(admin_scope.of_request(request))}
+    return {**context, "title": "Dashboard", "board": board(of_request(request))}
 
 
 def board(seen: Sight) -> Board:
@@ -368,3 +426,109 @@ def board(seen: Sight) -> Board:
 def _coming() -> list[Schedule]:
     enabled = Schedule.objects.filter(enabled=True, next_run_at__isnull=False)
     return list(enabled.select_related("tenant").order_by("next_run_at", "pk")[:COMING])
+
+
+# All tenants of a person beside each other: what waits for people, what failed, what runs, and what it costs this month.
+#
+# Read with the role of the admin, which sees the rows of the tenants that it was given and no others: one statement per figure, however
+# many tenants there are.
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """One tenant."""
+
+    tenant: Tenant
+    asked: int
+    oldest: str
+    failed: int
+    blocked: int
+    held: int  # that waits for a budget
+    running: int
+    spent: Decimal  # dollars in this month, of UTC
+    share: float  # of the tenant with the most
+
+    @property
+    def needs(self) -> int:
+        """How much goes on only when a person does something."""
+        return self.asked + self.failed + self.blocked + self.held
+
+    @property
+    def state(self) -> str:
+        """In one word how it stands."""
+        if self.tenant.paused:
+            return "paused"
+        return "failures" if self.failed else "needs somebody" if self.needs else "all is well"
+
+
+@dataclass(frozen=True, slots=True)
+class TenantsOverview:
+    """Those that need somebody first."""
+
+    rows: Sequence[TenantRow]
+
+    @property
+    def total(self) -> TenantRow | None:
+        """The sum of all, under the tenant that comes first."""
+        if not self.rows:
+            return None
+        figures = ("asked", "failed", "blocked", "held", "running")
+        sums: dict[str, Any] = {name: sum(getattr(row, name) for row in self.rows) for name in figures}
+        spent = sum((row.spent for row in self.rows), Decimal(0))
+        return TenantRow(self.rows[0].tenant, oldest="", spent=spent, share=1.0, **sums)
+
+    @property
+    def sentence(self) -> str:
+        waiting = sum(1 for row in self.rows if row.needs)
+        if not waiting:
+            return "All is well in all of them."
+        return f"{waiting} of {len(self.rows)} {'needs' if waiting == 1 else 'need'} somebody."
+
+
+def tenants_overview(own: Sequence[Tenant]) -> TenantsOverview:
+    """For the tenants that a person is a member of. Not inside a transaction of a tenant."""
+    ids = frozenset(tenant.pk for tenant in own)
+    if not ids:
+        return TenantsOverview(())
+    now = clock.now()
+    with admin_scope(reads=ids, writes=(), platform=False):
+        works = Activity.objects.filter(tenant_id__in=ids)
+        asked = _by_tenant(works.filter(OPEN_FOR_PEOPLE), count=Count("pk"), oldest=Min("created_at"))
+        standing = _standing(works)
+        entries = UsageEntry.objects.filter(tenant_id__in=ids, day__gte=now.date().replace(day=1))
+        spent = {
+            key: row["dollars"] or Decimal(0)
+            for key, row in _by_tenant(entries, dollars=Sum("dollars")).items()
+        }
+        waits = _by_tenant(BudgetWait.objects.filter(tenant_id__in=ids), count=Count("pk"))
+    most = max((*spent.values(), Decimal(0)))
+    rows = [
+        TenantRow(
+            tenant=tenant,
+            asked=asked.get(tenant.pk, {}).get("count", 0),
+            oldest=_describe_age(asked.get(tenant.pk, {}).get("oldest"), now),
+            failed=standing.get((tenant.pk, Status.NEEDS_REVIEW), 0),
+            blocked=standing.get((tenant.pk, Status.BLOCKED), 0),
+            held=waits.get(tenant.pk, {}).get("count", 0),
+            running=standing.get((tenant.pk, Status.IN_PROGRESS), 0),
+            spent=spent.get(tenant.pk, Decimal(0)),
+            share=float(spent.get(tenant.pk, Decimal(0)) / most) if most else 0.0,
+        )
+        for tenant in own
+    ]
+    return TenantsOverview(sorted(rows, key=lambda row: (-row.failed, -row.needs, row.tenant.slug)))
+
+
+def _by_tenant(rows: QuerySet[Any], **figures: Any) -> Mapping[UUID, Mapping[str, Any]]:
+    return {row["tenant_id"]: row for row in rows.order_by().values("tenant_id").annotate(**figures)}
+
+
+def _standing(works: QuerySet[Any]) -> dict[tuple[UUID, str], int]:
+    """How many agents' activities stand so, by tenant and status."""
+    states = (Status.NEEDS_REVIEW, Status.BLOCKED, Status.IN_PROGRESS)
+    rows = works.filter(in_status(*states), assignee_type="agent").order_by().values("tenant_id", "status")
+    return {(row["tenant_id"], row["status"]): row["count"] for row in rows.annotate(count=Count("pk"))}
+
+
+def _describe_age(since: datetime | None, now: datetime) -> str:
+    return in_words((now - since).total_seconds()) if since else ""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import wraps
@@ -17,27 +18,41 @@ from uuid import UUID
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
+from django.db import OperationalError
 from django.db.models import Count, Q, QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBadRequest,
+    HttpResponseBase,
+    HttpResponseRedirect,
+)
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_GET, require_http_methods
 
 from activities.models import Activity
 from activities.selectors import OPEN_FOR_PEOPLE
 from console.content_security import contained_with_scripts
 from console.error_pages import show_outages
-from console.inbox.items import Refused
-from tenants import break_glass, members, turns
+from tenants import break_glass, members, outages, turns
+from tenants.api import event_stream
 from tenants.context import system_scope
+from tenants.events.connection_limits import TooManyStreams
+from tenants.events.log import EventFilter
+from tenants.events.stream import Subscriber
 from tenants.members import MembershipRefused
 from tenants.models import Role, Tenant
 from tenants.models.audit import BreakGlass
 from tenants.principals import Principal
 
 from .internal_api import Reply
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import User
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -334,3 +349,69 @@ def refusal_of(reply: Reply) -> Refused:
 def refuse_unsure(request: HttpRequest) -> Refused | None:
     """For what cannot be undone: the person has said so, or this is why nothing is done."""
     return None if request.POST.get("sure") == "yes" else Refused(NOT_SURE, status=400, field="sure")
+
+
+# Why an answer was not taken. Nothing is done then.
+
+
+BUSY = "Many answers met at the same moment, and this one was given up. Nothing was done; try again."
+
+
+class Refused(Exception):
+    """Nothing was done, and why. `status` is the HTTP status of the page that says so, `field` what of the form is that is wrong."""
+
+    def __init__(self, reason: str, *, status: int = 409, field: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.status, self.field = reason, status, field
+
+
+@contextmanager
+def refused_when_busy() -> Iterator[None]:
+    """The database gives up a transaction that others stand in the way of. Anyone who sent it may simply try again."""
+    try:
+        yield
+    except OperationalError as error:
+        if outages.is_contention(error):
+            raise Refused(BUSY, status=503) from error
+        raise
+
+
+# What happens in a tenant, for pages that keep themselves up to date: the stream of the API, for who signed in.
+
+
+LAST_SEEN = "Last-Event-ID"
+LONGEST_NUMBER = 18  # digits, below what a number in the log can have
+
+
+@require_GET
+def stream(request: HttpRequest) -> HttpResponseBase:
+    """Server-sent events of the tenant named with ?tenant=, or of one activity or pipeline run of it.
+
+    Goes on after `Last-Event-ID`, or after ?after= where a page opens the stream again. It ends with the session, the membership, or with a
+    change of the role. Who did not sign in is told so in a way that a browser does not follow to the login page.
+    """
+    if not request.user.is_authenticated:
+        return HttpResponse(status=401)
+    who, _ = acting(request, first=False)
+    if who is None:
+        return HttpResponseBadRequest("Name a tenant.")
+    try:
+        wanted = EventFilter(activity=_id(request, "activity"), pipeline_run=_id(request, "pipeline_run"))
+        after = _number(request.headers.get(LAST_SEEN) or request.GET.get("after", ""))
+    except ValueError:
+        return HttpResponseBadRequest("That is no id.")
+    try:
+        return event_stream.follow(request.META, Subscriber(who, request.session.session_key), wanted, after)
+    except TooManyStreams as refusal:
+        return HttpResponse(str(refusal), status=429, headers={"Retry-After": str(refusal.retry_after)})
+
+
+def _id(request: HttpRequest, name: str) -> UUID | None:
+    given = request.GET.get(name)
+    return UUID(given) if given else None
+
+
+def _number(text: str) -> int | None:
+    if text and not (text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER):
+        raise ValueError(text)
+    return int(text) if text else None

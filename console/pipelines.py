@@ -19,7 +19,6 @@ from django.utils.safestring import SafeString, mark_safe
 
 from activities.states import BANDS
 from agents.models import Agent
-from console.inbox.items import Refused
 from console.internal_api import ApiForm, JsonField, Reply, call_api
 from console.page import (
     ACTING,
@@ -27,6 +26,7 @@ from console.page import (
     NOT_OFFERED,
     PAGE_WIDTH,
     PageContext,
+    Refused,
     done,
     page,
     refusal_of,

@@ -20,9 +20,8 @@ from agents.governor.overview import ProviderRow
 from agents.governor.providers import PROVIDERS, Provider, name_of
 from agents.models import Agent, AgentConfig
 from console import internal_api
-from console.inbox.items import Refused
 from console.labels import HELD_BY, in_words
-from console.page import NOT_OFFERED, PageContext, done, page, refusal_of, render_page
+from console.page import NOT_OFFERED, PageContext, Refused, done, page, refusal_of, render_page
 from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role, Tenant

@@ -29,13 +29,13 @@ from activities.states import RUNNING
 from console.activities import chart
 from console.activities.chart import ChartRow
 from console.activities.detail import Entry, entry_of
-from console.inbox.items import Refused
 from console.internal_api import call_api
 from console.labels import tone_of
 from console.page import (
     PAGE_WIDTH,
     Cursor,
     PageContext,
+    Refused,
     done,
     id_or_404,
     page,
@@ -47,7 +47,7 @@ from pipelines import diagram, selectors, versions
 from pipelines.definition import DefinitionError
 from pipelines.diagram import Counts, StepPicture
 from pipelines.models import Pipeline, PipelineRun, StepRun
-from pipelines.models.run import RunState, StepReason, StepState
+from pipelines.models.pipeline import RunState, StepReason, StepState
 from pipelines.selectors import BranchRow, StepRow
 from pipelines.subjects import subject_of
 from tenants import clock

@@ -13,8 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from console.inbox.items import Refused
-from console.page import NOT_OFFERED, PageContext, done, id_or_404, page, render_page
+from console.page import NOT_OFFERED, PageContext, Refused, done, id_or_404, page, render_page
 from tenants import saved_views
 from tenants.context import tenant_scope
 from tenants.models import Role

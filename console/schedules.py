@@ -19,9 +19,18 @@ from django.urls import reverse
 
 from agents import configuration
 from console import internal_api
-from console.inbox.items import Refused
 from console.internal_api import ApiForm, JsonField, Reply
-from console.page import ACTING, LOOKING, NOT_OFFERED, PageContext, done, page, refusal_of, render_page
+from console.page import (
+    ACTING,
+    LOOKING,
+    NOT_OFFERED,
+    PageContext,
+    Refused,
+    done,
+    page,
+    refusal_of,
+    render_page,
+)
 from pipelines import timing
 from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
 from pipelines.models.schedule import DEFAULT_TIMEZONE, FiringState, Overlap, Repeat

@@ -17,13 +17,13 @@ from django.urls import reverse
 
 from activities.models.alert import AlertKind, ChannelKind, Digest, Weekday
 from console import internal_api
-from console.inbox.items import Refused
 from console.internal_api import ApiForm, JsonField, Reply, WordsField
 from console.page import (
     ACTING,
     LOOKING,
     NOT_OFFERED,
     PageContext,
+    Refused,
     done,
     id_or_404,
     page,

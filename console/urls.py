@@ -9,6 +9,7 @@ from console import (
     agents,
     audit,
     dead_letters,
+    overview,
     pipelines,
     queues,
     runs,
@@ -16,22 +17,23 @@ from console import (
     second_factor,
     settings,
     usage,
-    views,
     workers,
 )
 from console.activities import bulk, detail, listing
 from console.content_security import contained_with_scripts
 from console.inbox import slack
+from console.inbox import views as inbox
 from console.inbox.undo import undo
+from console.page import stream
 from console.saved_views import every as saved_views
 
 from .navigation import Signpost
 
 app_name = "console"
 urlpatterns = [
-    path("", views.home, name="home"),
-    path("tenants/", views.tenants, name="tenants"),
-    path("live/", views.stream, name="stream"),
+    path("", overview.home, name="home"),
+    path("tenants/", overview.tenants, name="tenants"),
+    path("live/", stream, name="stream"),
     path("views/", saved_views, name="saved_views"),
     path("activities/", listing.listed, name="activities"),
     path("activities/new/", listing.new, name="activity_new"),
@@ -49,13 +51,13 @@ urlpatterns = [
     path("runs/", runs.listed, name="runs"),
     path("runs/<uuid:run_id>/", runs.one, name="run"),
     path("runs/<uuid:run_id>/replay/", runs.replayed, name="run_replay"),
-    path("inbox/", views.inbox_list, name="inbox"),
-    path("inbox/approve/", views.inbox_approve, name="inbox_approve"),
+    path("inbox/", inbox.list_items, name="inbox"),
+    path("inbox/approve/", inbox.approve, name="inbox_approve"),
     path("inbox/undo/", undo, name="inbox_undo"),
     path("slack/", slack.decide, name="slack"),
-    path("inbox/gone/", views.inbox_gone, name="inbox_gone"),
-    path("inbox/back/", views.inbox_back, name="inbox_back"),
-    path("inbox/<uuid:item_id>/", views.inbox_item, name="inbox_item"),
+    path("inbox/gone/", inbox.show_gone, name="inbox_gone"),
+    path("inbox/back/", inbox.bring_back, name="inbox_back"),
+    path("inbox/<uuid:item_id>/", inbox.show_item, name="inbox_item"),
     path("queues/", queues.every, name="queues"),
     path("queues/<slug:role>/", queues.one, name="queue"),
     path("workers/", workers.every, name="workers"),

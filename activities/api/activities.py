@@ -22,8 +22,7 @@ from rest_framework.utils.urls import replace_query_param
 from rest_framework.viewsets import ViewSetMixin
 
 from activities import outputs, run_logs, selectors, wait_reasons
-from activities.api.decisions import DecisionActions
-from activities.api.operations import OperationActions
+from activities.api.operations import ActivityActions
 from activities.api.serializers import (
     ActivitySerializer,
     MomentSerializer,
@@ -144,7 +143,7 @@ SHOWN = PolymorphicProxySerializer(
 
 
 @describe_lists(many="List activities, newest first", one="One activity")
-class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
+class ActivityViewSet(ActivityActions, VersionedResource):
     """One piece of work for an agent or a person."""
 
     queryset = Activity.objects.defer("input", "retry")
@@ -156,8 +155,7 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
     scope = "activities"
     required_role: ClassVar[dict[str, Role]] = {
         "create": Role.OPERATOR,
-        **DecisionActions.required_role,
-        **OperationActions.required_role,
+        **ActivityActions.required_role,
     }
 
     @posting(

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.alerts import acknowledge, try_channel
-from activities.api.decisions import EmptySerializer
+from activities.api.operations import EmptySerializer
 from activities.exceptions import ActivityError, AlreadyExists
 from activities.models import Alert, AlertDelivery, NotificationChannel
 from activities.models.alert import AlertKind, ChannelKind, Digest, Severity, Weekday

@@ -16,7 +16,7 @@ from rest_framework.response import Response
 
 from activities import bulk_jobs
 from activities.api.activities import ActivityFilter
-from activities.api.decisions import EmptySerializer
+from activities.api.operations import EmptySerializer
 from activities.api.serializers import link_of
 from activities.models import Activity, BulkItem, BulkJob
 from activities.models.activity import AssigneeType

@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from activities import dead_letters
-from activities.api.decisions import EmptySerializer
+from activities.api.operations import EmptySerializer
 from activities.api.serializers import link_of
 from activities.exceptions import TransitionRefused
 from activities.models import DeadLetter

@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from activities import dead_letters
-from activities.api.decisions import EmptySerializer
+from activities.api.operations import EmptySerializer
 from activities.exceptions import ItemRefused, NotFound
 from activities.mailboxes import consumer, producer
 from activities.mailboxes.consumer import Wish

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
-from activities.api.decisions import EmptySerializer
+from activities.api.operations import EmptySerializer
 from activities.exceptions import ActivityError
 from activities.notifications import webhooks
 from agents import outbound

@@ -29,11 +29,10 @@ from agents.exceptions import AgentError
 from console.activities import chart
 from console.activities.chart import Segment, segments
 from console.inbox.detail import Reader, Source, Text
-from console.inbox.items import Refused
 from console.inbox.listing import parts_wanted
 from console.internal_api import call_api
 from console.labels import band, cost_in, did, named
-from console.page import PageContext, done, page, refusal_of, render_page
+from console.page import PageContext, Refused, done, page, refusal_of, render_page
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role

@@ -6,8 +6,10 @@ decides about something that has changed under their eyes: then nothing is done,
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC
 from typing import Any
 from uuid import UUID
 
@@ -16,31 +18,28 @@ from django.conf import settings
 from django.db import transaction
 from django.http import Http404
 
-from activities import cancellation
-from activities.api import decisions as api
-from activities.exceptions import ActivityError
+from activities import cancellation, outputs
+from activities.api import operations as api
+from activities.decision_rules import DecisionRules
+from activities.exceptions import ActivityError, OutputUnavailable
 from activities.human_tasks import approvals, human_work
-from activities.models import Activity, Approval, Vote
-from console.inbox import items
-from console.inbox.items import (
-    MOST_CHARACTERS,
-    Refused,
-    item_as_shown,
-    lock,
-    mark_of,
-    refused_when_busy,
-    with_plain_lines,
-)
+from activities.models import Activity, ActivityEvent, Approval, Vote
+from activities.outputs import StoredOutput
+from activities.states import LinkKind
+from console.inbox.buttons import APPROVE, APPROVE_EDITED, OPEN, YES, Action, offered
+from console.labels import named, outcome
+from console.page import Refused, refused_when_busy
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal
-
-from .buttons import APPROVE, APPROVE_EDITED, YES, Action, offered
 
 MOST_AT_ONCE = 100
 NOT_OFFERED = "This item does not offer that."
 NO_SUCH_ITEM = "There is no such item."
 NO_OPTION = "Choose one of the options."
 VOTED = "Your vote counts; more must agree"
+MOST_CHARACTERS = 200_000  # of a text that can be edited
+AWAY = "The store of outputs does not answer. Nothing was done; try again in a moment."
+LOST = "The result is not there any more. Nothing was done."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def prepared(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> tu
     """What `perform` needs, read before anything is locked: a result may lie in MongoDB. Raises `Refused`."""
     shown, answer = read(sent)
     if answer.edited:
-        answer = replace(answer, rest=items.rest_of(principal.tenant_id, item_id))
+        answer = replace(answer, rest=rest_of(principal.tenant_id, item_id))
     return shown, answer
 
 
@@ -288,3 +287,87 @@ def _short_enough(text: str) -> str:
     if len(text.encode()) > most:
         raise forms.ValidationError(f"The result is longer than the {most} bytes that are allowed.")
     return text
+
+
+# An answer binds to what the page showed: the item is locked, then it must be as it was.
+
+
+def lock(tenant_id: UUID, ids: set[UUID]) -> None:
+    """Lock items and everything that an answer may move. An escalation's answer moves the failed work and what that holds."""
+    failed = Activity.objects.for_tenant(tenant_id).filter(pk__in=ids, link_kind=LinkKind.ESCALATION)
+    api.lock_all(tenant_id, ids | set(failed.exclude(parent_id=None).values_list("parent_id", flat=True)))
+
+
+def item_as_shown(tenant_id: UUID, item_id: UUID, version: int) -> Activity:
+    """The item, if it is still as it was. Raises `Refused` telling what happened, `Http404`."""
+    rows = Activity.objects.for_tenant(tenant_id).filter(pk=item_id, assignee_type="human")
+    item: Activity | None = rows.select_related("parent").first()
+    if item is None:
+        raise Http404
+    if item.version != version and not _is_voted_on(item):
+        raise Refused(f"{_what_happened(item)} Nothing was done.")
+    return item
+
+
+def _is_voted_on(item: Activity) -> bool:
+    """Whether each person's word stands for itself, so that another one's changes nothing about it."""
+    return item.status in OPEN and DecisionRules.read(item.decision_rules).is_voted_on
+
+
+def _what_happened(item: Activity) -> str:
+    events = ActivityEvent.objects.for_tenant(item.tenant_id).filter(activity_id=item.pk)
+    last = events.order_by("-seq").first()
+    if last is None:
+        return "This has changed since you looked."
+    reason = (last.detail or {}).get("reason")
+    why = f" ({reason})" if reason else ""
+    when = f"{last.at.astimezone(UTC):%-d %b, %H:%M:%S} UTC"
+    return f"{outcome(item.status)} by {named(last.actor)} on {when}{why}, after you had loaded this."
+
+
+# Editing a result before it is approved: the text that the page offers for it, and what of the result stays beside an edited text.
+#
+# The page sends the whole text back, edited or not, with a mark of the one that it showed. So an approval whose text is the same is one
+# like any other, and an edited text is never lost to the wrong button.
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A text to edit, and the mark by which it is known again."""
+
+    text: str
+    mark: str
+
+
+def with_plain_lines(text: str) -> str:
+    """Browsers send line ends as two characters."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").strip()
+
+
+def mark_of(text: str) -> str:
+    """The same for texts that differ in nothing but their line ends and the space around them."""
+    return hashlib.sha256(with_plain_lines(text).encode()).hexdigest()
+
+
+def draft_of(output: StoredOutput | None) -> Draft | None:
+    """What there is to edit; None for what is no text, or too long."""
+    if output is None or not output.content_type.startswith("text/"):
+        return None
+    text = with_plain_lines(output.content or "")
+    return Draft(text, mark_of(text)) if 0 < len(text) <= MOST_CHARACTERS else None
+
+
+def rest_of(tenant_id: UUID, item_id: UUID) -> dict[str, Any]:
+    """What of the result that an item asks about stays beside an edited text. Not inside a transaction. Raises `Refused`."""
+    with tenant_scope(tenant_id):
+        rows = Activity.objects.for_tenant(tenant_id).filter(pk=item_id)
+        reference: UUID | None = rows.values_list("input_ref", flat=True).first()
+    if reference is None:
+        return {}
+    try:
+        found = outputs.read(tenant_id, reference)
+    except OutputUnavailable as error:
+        raise Refused(AWAY, status=503) from error
+    if found is None:
+        raise Refused(LOST)
+    return {"data": found.data, "content_type": found.content_type}

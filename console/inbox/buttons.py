@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from activities.api.decisions import voter_of
+from activities.api.operations import voter_of
 from activities.api.serializers import list_allowed_actions
 from activities.decision_rules import DecisionRules
 from activities.human_tasks import approvals
@@ -19,6 +19,8 @@ from console.labels import kind_of
 from tenants.models import Role
 from tenants.principals import Principal
 
+#: The statuses in which an item can be answered.
+OPEN = ("created", "in_progress")
 #: Kinds that are answered with a yes or a no.
 DECIDED = frozenset({"gate", "approval", "review"})
 

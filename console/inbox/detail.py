@@ -24,21 +24,21 @@ from activities import activity_tree, outputs
 from activities.activity_tree import COUNTERPARTS, SUCCESSORS, Origin
 from activities.decision_rules import DecisionRules
 from activities.exceptions import OutputUnavailable
-from activities.models import Activity, ActivityEvent, ActivityRun, Approval, ApprovalLink, Vote
+from activities.models import Activity, ActivityEvent, ActivityRun, Approval, ApprovalLink, DeadLetter, Vote
 from activities.models.decision import LinkState
 from activities.outputs import StoredOutput
 from activities.states import LinkKind, Status
 from console import markdown
-from console.inbox.buttons import Offer
+from console.inbox import buttons, effects
+from console.inbox.actions import Draft, draft_of
+from console.inbox.buttons import OPEN, Offer
 from console.inbox.effects import About, Consequence, Place
-from console.inbox.items import OPEN, Draft, asking_actor, facts_of, letter_of
 from console.inbox.listing import Timing, who_asks
 from console.labels import KINDS, band, cost_in, did, dollars, kind_of, named, outcome
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.principals import Principal
 
-from . import buttons, effects, items
 from .snooze import snoozed_until
 
 
@@ -115,7 +115,7 @@ def item(principal: Principal, item_id: UUID) -> Item:
         texts=texts,
         changes=reader.changes(before, row.input_ref) if before else None,
         edits=reader.changes(row.input_ref, row.output_ref) if found.was_edited else None,
-        draft=items.draft_of(reader.output(row.input_ref)) if found.offer.editing else None,
+        draft=draft_of(reader.output(row.input_ref)) if found.offer.editing else None,
     )
 
 
@@ -145,10 +145,10 @@ def _read_facts(principal: Principal, item_id: UUID) -> Item:
     return Item(
         row=row,
         subject=subject,
-        asked_by=who_asks(row, asking_actor(row, approval), place.pipeline if place else None),
+        asked_by=who_asks(row, _asking_actor(row, approval), place.pipeline if place else None),
         timing=Timing.of(row),
         place=place,
-        facts=facts_of(row, approval, letter_of(row)),
+        facts=_facts_of(row, approval, _letter_of(row)),
         before=round_before(line),
         expense=expense_of(line),
         votes=votes_of(DecisionRules.read(row.decision_rules), votes),
@@ -618,3 +618,37 @@ class _Words:
             tuple(("".join(before[i:j]), tag != "equal") for tag, i, j, _, _ in steps if j > i),
             tuple(("".join(after[i:j]), tag != "equal") for tag, _, _, i, j in steps if j > i),
         )
+
+
+# What is known of an item beside its texts: who asks, and facts by their names.
+
+
+def _asking_actor(row: Any, approval: Any | None) -> str | None:
+    if approval is not None:
+        return str(approval.requested_by)
+    events = ActivityEvent.objects.for_tenant(row.tenant_id).filter(activity_id=row.pk, seq=1)
+    actor: str | None = events.values_list("actor", flat=True).first()
+    return actor
+
+
+def _letter_of(row: Any) -> Any | None:
+    if row.link_kind != LinkKind.ESCALATION or row.parent_id is None:
+        return None
+    letters = DeadLetter.objects.for_tenant(row.tenant_id).filter(
+        activity_id=row.parent_id, escalation_id=row.pk
+    )
+    return letters.order_by("-pk").first()
+
+
+def _facts_of(row: Any, approval: Any | None, letter: Any | None) -> list[tuple[str, str]]:
+    """What is known beside the texts, by its name."""
+    metadata = row.metadata or {}
+    facts = {
+        "Type": approval.type if approval else metadata.get("blocker_type"),
+        "Handed over because": metadata.get("reassign_reason"),
+        "Error": letter.error.get("code") if letter else None,
+        "Workers lost": letter.stalls if letter and letter.stalls else None,
+        "Cost until then": dollars(letter.cost_usd) if letter and letter.cost_usd else None,
+        "Sent back with": row.reviewer_notes if row.status in OPEN else None,
+    }
+    return [(name, str(value)) for name, value in facts.items() if value not in (None, "")]

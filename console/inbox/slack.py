@@ -25,8 +25,9 @@ from django.views.decorators.http import require_POST
 from activities.models import Activity
 from activities.notifications import backends
 from activities.notifications.backends import APPROVE, NOTES, REJECT, DeliveryProblem, Target
-from console.inbox import actions, items
-from console.inbox.items import Refused, refused_when_busy
+from console.inbox import actions
+from console.inbox.buttons import OPEN
+from console.page import Refused, refused_when_busy
 from tenants import audit, clock, limiter, members
 from tenants.audit import address_of
 from tenants.context import APP, tenant_scope
@@ -143,7 +144,7 @@ def _perform(who: Principal, item_id: UUID, version: int, content_ref: str, pres
     try:
         shown, answer = actions.read(sent)
         with transaction.atomic(using=APP):
-            items.lock(who.tenant_id, {item_id})
+            actions.lock(who.tenant_id, {item_id})
             rows = Activity.objects.for_tenant(who.tenant_id).filter(pk=item_id)
             reference = rows.values_list("input_ref", flat=True).first()
             if str(reference or "") != content_ref:
@@ -159,7 +160,7 @@ def _perform(who: Principal, item_id: UUID, version: int, content_ref: str, pres
         return refusal.reason, False
     except Http404:
         return actions.NO_SUCH_ITEM, False
-    is_over = not rows.filter(status__in=items.OPEN).exists()
+    is_over = not rows.filter(status__in=OPEN).exists()
     return f"{result.words} by {who.actor.partition(':')[2]}: {result.name}", is_over
 
 

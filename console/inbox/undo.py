@@ -23,10 +23,9 @@ from django.urls import reverse
 from activities.models import Activity, HeldAnswer
 from activities.models.decision import LONGEST_REFUSAL
 from console.inbox import actions
-from console.inbox.actions import Result
-from console.inbox.items import Refused, item_as_shown, refused_when_busy
+from console.inbox.actions import Result, item_as_shown
 from console.inbox.query import View
-from console.page import ACTING, PageContext, id_or_404, page
+from console.page import ACTING, PageContext, Refused, id_or_404, page, refused_when_busy
 from tenants import clock, members, outages
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant

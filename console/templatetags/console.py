@@ -1,5 +1,5 @@
 """The words of the console's templates: addresses that stay with the tenant, states, times, money, counts, objects as JSON, the views that
-are kept of a page, small pictures of figures."""
+are kept of a page, small pictures of figures, the way to the admin."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from typing import Any
 
 from django import template
 from django.conf import settings
+from django.db.models import Model
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 
+from console import navigation
 from console.internal_api import ONCE
 from console.labels import KINDS, from_now, in_words, named, tone_of, words_of
 from console.navigation import STROKES, address_of, groups
@@ -31,6 +33,7 @@ from tenants.models.access import LONGEST_NAME
 register = template.Library()
 register.filter("state_words", words_of)
 register.filter("actor", named)
+register.filter("tone", tone_of)
 NOTHING = "\u2013"
 LONGEST_JSON = 600
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -270,3 +273,28 @@ def meter(share: float, words: str, tone: str = "") -> SafeString:
         '<svg class="meter {}" viewBox="0 0 {} 1" preserveAspectRatio="none" {}><rect x="0" y="0" width="{}" height="1"/></svg>',
         tone, WIDTH, said, width,
     )  # fmt: skip
+
+
+# Pages of the console and of the admin lead to the other's page of the same thing.
+
+
+@register.simple_tag
+def console_page(row: Any) -> str:
+    """Where the console shows a row of the admin; empty when nowhere."""
+    return navigation.console_page(row if isinstance(row, Model) else None)
+
+
+@register.simple_tag
+def admin_address(row: Model) -> str:
+    """Where the admin shows a row."""
+    return navigation.admin_page(row)
+
+
+@register.simple_tag(takes_context=True)
+def in_admin(context: template.Context, row: Model) -> SafeString:
+    """A link to the row's page in the admin, for those who get in there; nothing for others."""
+    acting = context.get("acting")
+    is_admin = bool(acting and acting.role.includes(Role.ADMIN))
+    if not navigation.may_enter(context["request"].user, row, is_admin=is_admin):
+        return SafeString("")
+    return format_html('<a class="aside" href="{}">Open in the admin</a>', navigation.admin_page(row))

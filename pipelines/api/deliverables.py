@@ -11,8 +11,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities.api.decisions import EmptySerializer
-from activities.api.operations import ReasonSerializer
+from activities.api.operations import EmptySerializer, ReasonSerializer
 from activities.api.serializers import link_of as activity_link
 from pipelines import deliverables, selectors
 from pipelines.api.pipelines import KeyedSerializer
@@ -21,7 +20,7 @@ from pipelines.deliverables import PlanInvalid
 from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
 from pipelines.models.deliverable import DeliverableState, PeriodState
-from pipelines.models.run import RunState
+from pipelines.models.pipeline import RunState
 from tenants import clock
 from tenants.api.documentation import change, command, creation, operation, posting, removal
 from tenants.api.etags import DigestEtag

@@ -28,7 +28,7 @@ from pipelines.cancellation import cancel_run
 from pipelines.diagram import StepPicture
 from pipelines.exceptions import NotFound, PipelineError
 from pipelines.models import PipelineRun
-from pipelines.models.run import RunState, StepState
+from pipelines.models.pipeline import RunState, StepState
 from pipelines.replay import first_failed_step, replay
 from pipelines.selectors import MOST_BRANCHES, BranchRow, StepRow
 from tenants.api.bodies import JSONRenderer

@@ -17,7 +17,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities.api.decisions import EmptySerializer
+from activities.api.operations import EmptySerializer
 from activities.schemas import PriorityField
 from agents.api.configurations import RetrySerializer
 from agents.api.pausing import Pausable

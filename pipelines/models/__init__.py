@@ -2,8 +2,7 @@
 
 from pipelines.models.dataset import Dataset, DatasetRow
 from pipelines.models.deliverable import Deliverable, DeliverablePeriod
-from pipelines.models.pipeline import Pipeline, PipelineVersion
-from pipelines.models.run import PipelineRun, StepRun
+from pipelines.models.pipeline import Pipeline, PipelineRun, PipelineVersion, StepRun
 from pipelines.models.schedule import Schedule
 
 from .pipeline import ActivityTemplate

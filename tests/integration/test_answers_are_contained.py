@@ -152,7 +152,7 @@ def test_errors_and_files_are_contained_as_well(
         "a file that there is not": (client.get("/static/nothing.js"), 404),
         "the health": (client.get("/healthz"), 200),
     }
-    monkeypatch.setattr("console.views.overview", None)
+    monkeypatch.setattr("console.overview.overview", None)
     root = browser_of(seeing_all())
     root.raise_request_exception = False
     answers["a fault of ours"] = (root.get("/"), 500)

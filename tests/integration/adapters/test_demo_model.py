@@ -12,32 +12,32 @@ from agents import configuration
 from agents.adapters.dialogue import ModelOptions
 from agents.governor.providers import profile_of
 from agents.models import Agent
-from orchestrator.demo import models
 from orchestrator.demo.opening import content_brief
 from orchestrator.demo.story import DemoFailed
+from orchestrator.management.commands import demo_model
 
 
 @pytest.fixture
 def roles(database: None) -> Any:
-    models.register_roles("http://127.0.0.1:9/v1")
+    demo_model.register_roles("http://127.0.0.1:9/v1")
     configuration.forget()  # what another test asked for a moment ago
     yield
-    Agent.objects.filter(role__startswith=models.PREFIX).delete()
+    Agent.objects.filter(role__startswith=demo_model.PREFIX).delete()
 
 
 def test_its_pipeline_and_its_roles_are_accepted(roles: None, api: Any, tenant: Any) -> None:
-    pipeline = models.by_model(content_brief())
+    pipeline = demo_model.by_model(content_brief())
 
-    answer = api("admin").put(f"/api/v1/pipelines/{models.PIPELINE}/", pipeline, format="json")
+    answer = api("admin").put(f"/api/v1/pipelines/{demo_model.PIPELINE}/", pipeline, format="json")
 
     assert answer.status_code in (200, 201), answer.content
-    assert {step["agent_role"].removeprefix(models.PREFIX) for step in pipeline["steps"]} == set(
-        models.INSTRUCTIONS
+    assert {step["agent_role"].removeprefix(demo_model.PREFIX) for step in pipeline["steps"]} == set(
+        demo_model.INSTRUCTIONS
     )
 
 
 def test_its_options_make_sense(roles: None) -> None:
-    options = Agent.objects.get(role=f"{models.PREFIX}content-brief-writer").options
+    options = Agent.objects.get(role=f"{demo_model.PREFIX}content-brief-writer").options
 
     assert not ModelOptions.of(options).tools
     assert profile_of(options["provider"], "openai", "127.0.0.1:9").most_slots == 1
@@ -47,12 +47,12 @@ def test_without_the_model_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(DemoFailed, match=r"requirements/model\.txt"):
-        models.server(1)
+        demo_model.model_server(1)
 
 
 def test_the_models_server_is_on_loopback_at_a_port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "weights", lambda: Path("model.gguf"))
+    monkeypatch.setattr(demo_model, "weights", lambda: Path("model.gguf"))
 
-    spec = models.server(12345)
+    spec = demo_model.model_server(12345)
 
     assert (spec.env["HOST"], spec.env["PORT"]) == ("127.0.0.1", "12345")

@@ -12,7 +12,7 @@ from activities.human_tasks import human_work
 from activities.maintenance import invariants
 from activities.models import OutputSpool
 from agents.contracts import Completed, Output
-from console.inbox import items
+from console.inbox import actions
 from tenants.context import tenant_scope
 from tests.browsing import words
 from tests.console_user import Person, done, refused
@@ -101,7 +101,7 @@ def test_an_edited_text_is_not_lost_to_the_wrong_button(asked: Questions, ann: P
     [
         ("", "no text left"),
         (" \r\n ", "no text left"),
-        ("x" * (items.MOST_CHARACTERS + 1), "more than the 200000"),
+        ("x" * (actions.MOST_CHARACTERS + 1), "more than the 200000"),
     ],
     ids=["empty", "blank", "too long"],
 )
@@ -181,7 +181,7 @@ def test_where_several_decide_the_page_says_why_nobody_can_edit(asked: Questions
     "output",
     [
         Output(data={"a": 1}),
-        Output(content="x" * (items.MOST_CHARACTERS + 1)),
+        Output(content="x" * (actions.MOST_CHARACTERS + 1)),
         Output(content="{}", content_type="application/json"),
     ],
     ids=["no text", "too long", "no words"],
