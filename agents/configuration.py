@@ -5,30 +5,34 @@ Kept by each process until it changes, which a process sees within a second: the
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db import models
 
-from agents import credentials, deployments, scheduler_settings, sessions, skills
+from agents import credentials, deployments, scheduler_settings, sessions
 from agents.contracts import BATCHES_OF, AdapterSettings
 from agents.exceptions import AgentError, RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from agents.scheduler_settings import SchedulerSettings
-from tenants import money
 from tenants.caches import KeptConfiguration
-from tenants.context import tenant_scope
+from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
+from tenants.sql import Statement
 
 DEFAULT_ATTEMPTS = 3
 BATCH_ATTEMPTS = 5  # a try costs half, and its failure is often that of the batch
 ROLES_KEPT_SECONDS = 1.0
+_ROLE_SETTINGS = Statement.load(Path(__file__).parent / "sql", "role_settings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +140,20 @@ def forget() -> None:
 
 def _read(tenant_id: UUID, role: str) -> RoleSettings:
     with tenant_scope(tenant_id):
-        agent = Agent.objects.filter(role=role).first()
-        if agent is None:
+        rows = _ROLE_SETTINGS.run({"tenant": tenant_id, "role": role})
+        if not rows:
             raise RoleNotFound(f"There is no agent with the role {role!r}.")
-        own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=role).first()
-        config = own or _nothing_own(tenant_id, role)
+        (row,) = rows
+        agent: Agent = _row_of(Agent, row.agent)
+        config: AgentConfig = _row_of(AgentConfig, row.own) if row.own else _nothing_own(tenant_id, role)
         # As PostgreSQL has it: what is older would be kept for longer than others keep it.
-        platform = scheduler_settings.present()
-        chosen = _adapter(
-            _slug_for_rules(tenant_id), agent, config, deployments.in_production(role), platform
+        platform = scheduler_settings.settings_of(json.loads(row.platform) if row.platform else None)
+        production = (
+            AgentVersionDeployment(agent=agent, version=row.version, endpoint=row.endpoint)
+            if row.version
+            else None
         )
+        chosen = _adapter(_slug_for_rules(tenant_id), agent, config, production, platform)
         adapter, instructions = chosen.adapter, config.instructions or agent.instructions
         return RoleSettings(
             adapter=chosen,
@@ -158,10 +166,17 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
             enabled=agent.enabled and config.enabled,
             input_schema=agent.input_schema,
             instructions=instructions,
-            has_skills=skills.has_any(tenant_id, role),
-            budgeted=money.has_budgets(tenant_id, role),
+            has_skills=row.has_skills,
+            budgeted=row.budgeted,
             briefing=sessions.briefing_of(instructions, chosen.model, adapter),
         )
+
+
+def _row_of(model: type[models.Model], text: str) -> Any:
+    """The row of a model that came as JSON."""
+    columns, fields = json.loads(text), model._meta.concrete_fields
+    values = [field.to_python(columns[field.column]) for field in fields]
+    return model.from_db(APP, [field.attname for field in fields], values)
 
 
 def _adapter(

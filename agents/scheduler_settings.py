@@ -413,13 +413,9 @@ def current() -> SchedulerSettings:
     global _kept
     now = time.monotonic()
     if _kept is None or now - _kept[0] > KEPT_SECONDS:
-        _kept = (now, present())
+        value = PlatformConfig.objects.filter(key=KEY).values_list("value", flat=True).first()
+        _kept = (now, settings_of(value))
     return _kept[1]
-
-
-def present() -> SchedulerSettings:
-    """As `current`, asked of PostgreSQL."""
-    return settings_of(PlatformConfig.objects.filter(key=KEY).values_list("value", flat=True).first())
 
 
 def forget() -> None:

@@ -87,11 +87,6 @@ class Knowledge:
 NOTHING = Knowledge()
 
 
-def has_any(tenant_id: UUID, role: str) -> bool:
-    """Whether an agent of this role is told anything. In the caller's `tenant_scope`."""
-    return _of(tenant_id, role).exists()
-
-
 def read_knowledge(tenant_id: UUID, role: str, *, with_texts: bool) -> Knowledge:
     """What an agent of this role is told, in the caller's `tenant_scope`. The texts of skills only `with_texts`."""
     wanted = Q(kind__in=SkillKind.values if with_texts else [SkillKind.CONTEXT])

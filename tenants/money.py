@@ -30,12 +30,6 @@ SCOPE = ("agent_role", "deliverable_id", "activity_id", "unit", "period")
 RECOUNT_AFTER = timedelta(seconds=10)
 
 
-def has_budgets(tenant_id: UUID, role: str) -> bool:
-    """Whether a run of this role may fall under a budget. In the caller's `tenant_scope`."""
-    rows = Budget.objects.for_tenant(tenant_id).filter(deleted_at=None)
-    return bool(rows.filter(Q(agent_role=None) | Q(agent_role=role)).exists())
-
-
 def create_budget(tenant_id: UUID, fields: Mapping[str, Any]) -> Budget:
     """A budget in force within two seconds. It counts what its period has seen already; a total counts everything ever spent."""
     with tenant_scope(tenant_id):

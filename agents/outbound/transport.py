@@ -11,6 +11,7 @@ import select
 import socket
 import ssl
 from collections.abc import Callable, Iterable
+from functools import cache
 from ipaddress import ip_address
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -34,12 +35,9 @@ class GuardedTransport(httpx2.HTTPTransport):
 
     def __init__(self, policy: Policy, limits: HttpLimits) -> None:
         # The parent's constructor would build the same pool with a backend that connects to anything.
-        context = httpx2.create_ssl_context(trust_env=False)
-        if policy.ca_file is not None:
-            context.load_verify_locations(policy.ca_file)
         self._policy = policy
         self._pool = httpcore2.ConnectionPool(
-            ssl_context=context,
+            ssl_context=_trust(policy.ca_file),
             keepalive_expiry=KEEPALIVE_SECONDS,
             network_backend=GuardedBackend(policy),
         )
@@ -62,6 +60,15 @@ class GuardedTransport(httpx2.HTTPTransport):
         """
         for connection in self._pool.connections:
             connection.close()
+
+
+@cache
+def _trust(ca_file: str | None) -> ssl.SSLContext:
+    """Whose certificates are believed: reading those of the machine takes 20 ms, so it is done once."""
+    context = httpx2.create_ssl_context(trust_env=False)
+    if ca_file is not None:
+        context.load_verify_locations(ca_file)
+    return context
 
 
 class PassedOn(httpx2.BaseTransport):

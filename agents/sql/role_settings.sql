@@ -1,0 +1,17 @@
+-- What the settings of a role at a tenant are made of.
+-- Parameters  tenant, role
+-- Returns     one row: `agent`, the registry's row, and `own`, the tenant's settings of the role, as JSON; version and endpoint of the
+--             version in production; `platform`, the settings of scheduling, as JSON; has_skills (whether an agent of the role is told of
+--             any skill), budgeted (whether its runs may fall under a budget). What there is none of is null. No row without the role.
+-- JSON is returned as text: its numbers are for the reader to read.
+SELECT to_jsonb(a)::text AS agent, to_jsonb(c)::text AS own, d.version, d.endpoint,
+       (SELECT value::text FROM agents_platformconfig WHERE key = 'scheduler') AS platform,
+       EXISTS (SELECT FROM agents_skill s
+               WHERE s.tenant_id = %(tenant)s AND s.enabled AND (s.roles = '{}' OR %(role)s = ANY (s.roles))) AS has_skills,
+       EXISTS (SELECT FROM tenants_budget b
+               WHERE b.tenant_id = %(tenant)s AND b.deleted_at IS NULL
+                 AND (b.agent_role IS NULL OR b.agent_role = %(role)s)) AS budgeted
+FROM agents_agent a
+LEFT JOIN agents_agentconfig c ON c.tenant_id = %(tenant)s AND c.role = a.role
+LEFT JOIN agents_agentversiondeployment d ON d.agent_id = a.role AND d.environment = 'production' AND d.replaced_at IS NULL
+WHERE a.role = %(role)s
