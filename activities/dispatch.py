@@ -31,7 +31,7 @@ from activities.execution import results
 from activities.execution import sessions as execution_sessions
 from activities.execution.agent_tools import LinkOfRun
 from activities.execution.request import Attempt, Material
-from activities.load_shedding import PROTECTION
+from activities.intake import PROTECTION
 from activities.models import Activity, ActivityRun, Wake
 from activities.quick_work import Group, Held, QuickWork, most_together
 from activities.run_tokens import RunToken

@@ -12,6 +12,7 @@ from django.db import connections
 
 from activities.exceptions import RunSuperseded
 from activities.execution import results
+from activities.intake import PROTECTION
 from activities.models import ActivityRun
 from activities.run_tokens import RunToken
 from agents import retention, skills
@@ -22,7 +23,6 @@ from tenants.row_security import tenant_tables
 
 from . import intake as activity_intake
 from . import leases, relay
-from .load_shedding import PROTECTION
 
 logger = logging.getLogger(__name__)
 

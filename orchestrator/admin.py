@@ -1,4 +1,7 @@
-"""People and Celery's own tables in the admin: the packages' admins once more, in our theme and for superusers only."""
+"""The admin: its addresses, and people and Celery's own tables in it: the packages' admins once more, in our theme and for superusers only.
+
+To import this loads every admin of every application, so it is done when one of them is needed.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import URLPattern, URLResolver, path
 from django_celery_beat import admin as beat
 from django_celery_beat.models import (
     ClockedSchedule,
@@ -24,9 +28,13 @@ from unfold.admin import ModelAdmin, TabularInline
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
+from agents.admin.platform import providers_page
 from orchestrator.beat import TICKS, is_tick
+from tenants.admin import audit
 from tenants.admin.bases import RecordAdmin, SuperusersOnly
 from tenants.models import Membership
+
+admin.autodiscover()  # those of the packages, which are taken back
 
 for _model in (
     User, Group, PeriodicTask, IntervalSchedule, CrontabSchedule, ClockedSchedule, SolarSchedule, TaskResult, GroupResult,
@@ -126,3 +134,11 @@ class TaskResultAdmin(RecordAdmin, results.TaskResultAdmin):  # type: ignore[mis
 @admin.register(GroupResult)
 class GroupResultAdmin(RecordAdmin, results.GroupResultAdmin):  # type: ignore[misc]  # the theme has no types
     date_hierarchy = None  # type: ignore[assignment]  # it would count by date on every page
+
+
+app_name = "admin"
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("break-glass/", admin.site.admin_view(audit.break_glass_page), name="break-glass"),
+    path("providers/", admin.site.admin_view(providers_page), name="model-providers"),
+    *admin.site.get_urls(),
+]

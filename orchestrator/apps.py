@@ -22,7 +22,7 @@ class OrchestratorConfig(AppConfig):
 
 
 class AdminConfig(SimpleAdminConfig):
-    """The admin, with our own idea of who gets in. `orchestrator.admin_urls` registers its pages, so few processes load them."""
+    """The admin, with our own idea of who gets in. `orchestrator.admin` registers its pages, so few processes load them."""
 
     default_site = "orchestrator.admin_site.TenantAdminSite"
 

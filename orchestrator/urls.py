@@ -48,7 +48,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", include(api)),
     # Before the admin, whose catch-all would answer for the console's addresses below /admin/.
     Area("", "console.urls", "console"),
-    Area("admin/", "orchestrator.admin_urls", "admin"),
+    Area("admin/", "orchestrator.admin", "admin"),
 ]
 
 handler400 = "console.error_pages.bad_request"

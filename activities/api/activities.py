@@ -26,13 +26,14 @@ from activities.api.operations import ActivityActions
 from activities.api.serializers import (
     ActivitySerializer,
     MomentSerializer,
+    NewActivitySerializer,
     OutputSerializer,
     RunSerializer,
     WhySerializer,
     WorkedOnSerializer,
     link_of,
+    new_activity,
 )
-from activities.api.submissions import NewActivitySerializer, new_activity
 from activities.exceptions import NotFound
 from activities.execution import request as execution_request
 from activities.mailboxes import producer

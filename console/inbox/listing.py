@@ -18,7 +18,7 @@ from django.http import HttpRequest
 from activities.decision_rules import DecisionRules
 from activities.models import Activity, ActivityEvent
 from activities.states import Status
-from console.inbox.buttons import DECIDED, OPEN, why_not_decide
+from console.inbox.actions import DECIDED, OPEN, why_not_decide
 from console.inbox.query import (
     EVERYBODY,
     MINE,

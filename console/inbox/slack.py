@@ -26,7 +26,7 @@ from activities.models import Activity
 from activities.notifications import backends
 from activities.notifications.backends import APPROVE, NOTES, REJECT, DeliveryProblem, Target
 from console.inbox import actions
-from console.inbox.buttons import OPEN
+from console.inbox.actions import OPEN
 from console.page import Refused, refused_when_busy
 from tenants import audit, clock, limiter, members
 from tenants.audit import address_of

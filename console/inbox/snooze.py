@@ -19,8 +19,7 @@ from django.db.models.functions import Now
 from django.http import Http404
 
 from activities.models import Activity, SnoozedItem
-from console.inbox.actions import item_as_shown
-from console.inbox.buttons import OPEN
+from console.inbox.actions import OPEN, item_as_shown
 from console.page import Refused
 from tenants import clock
 from tenants.context import APP, tenant_scope

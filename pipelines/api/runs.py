@@ -19,8 +19,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.api.operations import ReasonSerializer
+from activities.api.serializers import GivenInputSerializer
 from activities.api.serializers import link_of as activity_link
-from activities.api.submissions import GivenInputSerializer
 from activities.exceptions import ActivityError
 from activities.schemas import LONGEST_REASON
 from pipelines import diagram, selectors, versions

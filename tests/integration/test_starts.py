@@ -19,7 +19,6 @@ PAGES = (
     "console.urls",
     "console.page",
     "orchestrator.admin",
-    "orchestrator.admin_urls",
     "tenants.admin",
     "unfold.admin",
     "markdown_it",
