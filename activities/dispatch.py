@@ -33,7 +33,7 @@ from activities.execution.agent_tools import LinkOfRun
 from activities.execution.request import Attempt, Material
 from activities.intake import PROTECTION
 from activities.models import Activity, ActivityRun, Wake
-from activities.quick_work import Group, Held, QuickWork, most_together
+from activities.quick_work import Group, HeldGrant, QuickWork, most_together
 from activities.run_tokens import RunToken
 from agents import configuration, runner, sessions, skills
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Parked
@@ -47,10 +47,10 @@ from . import admission, budgets, leases, relay, transitions
 
 logger = logging.getLogger(__name__)
 
-# What a message from the broker may say, and what is written down when one says something else.
+# What a message from the broker may say, and what is logged when one says something else.
 #
-# Whoever can write to Redis can push any message. None is believed: what it names must be of the right form, then the grant must be held
-# and the claim must succeed. A refused one changes nothing; it is logged, so that somebody who tries is seen.
+# Who can write to Redis can push any message, so none is believed: what it names must have the right form, the grant must be held, and the
+# claim must succeed. A refused message changes nothing and is logged, so that an attacker is seen.
 
 
 LONGEST_GRANT = 100  # characters; ours have a quarter of that
@@ -62,7 +62,7 @@ class MalformedMessage(ValueError):
 
 
 def read_message(*, tenant: object, activity: object, grant: object, role: object) -> Grant:
-    """The grant that a message tells of. Raises `MalformedMessage`."""
+    """The grant that a message names. Raises `MalformedMessage`."""
     if not isinstance(grant, str) or not 0 < len(grant) <= LONGEST_GRANT:
         raise MalformedMessage("grant")
     if not isinstance(role, str) or not 0 < len(role) <= LONGEST_ROLE:
@@ -71,13 +71,13 @@ def read_message(*, tenant: object, activity: object, grant: object, role: objec
 
 
 def refuse_message(why: str, grant: Grant | None = None) -> None:
-    """Write down a message that none of our processes has sent."""
+    """Log a message that none of our processes has sent."""
     named = {"tenant": str(grant.tenant_id), "activity": str(grant.activity_id)} if grant else {}
     logger.warning("Message refused", extra={"action": "message_refused", "reason": why, **named})
 
 
 def note_stale_message(grant: Grant) -> None:
-    """A second delivery, one of long ago, or one that was made up: from here they look the same, and nothing follows."""
+    """A second delivery, a very late one, or a forged one: from here they look the same, and nothing follows."""
     logger.info(
         "Message without a grant",
         extra={
@@ -97,12 +97,12 @@ def _id(name: str, value: object) -> UUID:
         raise MalformedMessage(name) from error
 
 
-def receive(**told: object) -> None:
-    """Do what a message tells of, if it tells of a grant at all."""
+def receive(**arguments: object) -> None:
+    """Do what the message asks for, if it names a grant at all."""
     try:
-        grant = read_message(**told)
-    except MalformedMessage as fault:
-        refuse_message(f"malformed {fault}")
+        grant = read_message(**arguments)
+    except MalformedMessage as error:
+        refuse_message(f"malformed {error}")
     else:
         work(grant)
 
@@ -114,17 +114,17 @@ def work(grant: Grant) -> None:
     if grant.role not in lease.roles:
         # On the queue of another role, where publishing never puts it. What was granted is published again on its own.
         refuse_message("role_not_served", grant)
-    elif not _still_granted(grant):
+    elif not _is_granted(grant):
         note_stale_message(grant)
     else:
-        _go_on([Held(grant, asked)])
+        _run_and_continue([HeldGrant(grant, asked)])
 
 
-def _go_on(held: list[Held], *, alone: bool = False) -> None:
-    """Run what is held, of one tenant and role, and what is granted when its slots come back, until the message is old or nothing is left.
+def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
+    """Run these grants, of one tenant and role, then those that are granted when their slots come back, until the message is old.
 
-    Going on saves a message; a long agent call is always the last of its message, so messages stay true to the work. `alone`: not with
-    other quick work, whose threads are held up.
+    Each grant that is run without a message of its own saves one. A long agent call is always the last of its message, so that the
+    broker shows long work as such. `alone`: without the threads for quick work, which are held up.
     """
     lease, began, is_at_quick_work = leases.current(), time.monotonic(), False
     most = most_together(lease.concurrency)
@@ -140,23 +140,29 @@ def _go_on(held: list[Held], *, alone: bool = False) -> None:
                 QUICK_WORK.leave()
             is_at_quick_work = is_quick
             if is_quick:
-                held += QUICK_WORK.more(held[0].kind, most - len(held))
-            with relay.collecting() as gathered:
+                held += QUICK_WORK.take(held[0].kind, most - len(held))
+            with relay.collecting() as changes:
                 superseded = _run(held, lease)
-            asked, seats = time.monotonic(), 0
-            if asked - began < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.draining.is_set():
-                free = lease.concurrency - lease.active - QUICK_WORK.waiting()
-                seats = max(1, min(most, free)) if is_quick else 1
-            grants = EXCHANGING.do(None, (gathered, seats))
+            asked = time.monotonic()
+            grants = EXCHANGING.do(
+                None, (changes, _seats_for_next(lease, asked - began, most if is_quick else 1))
+            )
             for grant in superseded:
                 _offer_if_woken(grant)
-            held = _taken_up([Held(grant, asked) for grant in grants])
+            held = _pass_on_others([HeldGrant(grant, asked) for grant in grants])
             if is_at_quick_work and not held:
-                held = QUICK_WORK.more_or_leave(most)
+                held = QUICK_WORK.take_or_leave(most)
                 is_at_quick_work = bool(held)
     finally:
         if is_at_quick_work:
             QUICK_WORK.leave()
+
+
+def _seats_for_next(lease: leases.Lease, age: float, most: int) -> int:
+    """How many grants a thread asks for when its message is `age` seconds old: none when that is old or the worker drains."""
+    if age >= settings.ORCHESTRATOR_CONTINUE_SECONDS or lease.draining.is_set():
+        return 0
+    return max(1, min(most, lease.concurrency - lease.active - QUICK_WORK.waiting()))
 
 
 def _exchange_alone(wanted: tuple[Exchange, int]) -> list[Grant]:
@@ -165,7 +171,7 @@ def _exchange_alone(wanted: tuple[Exchange, int]) -> list[Grant]:
 
 
 def _exchange_shared(wanted: Sequence[tuple[Exchange, int]]) -> list[list[Grant]]:
-    """What threads of this process give back, and the grants that each of them goes on with."""
+    """The exchanges of several threads as one, and the grants that each of them goes on with."""
     everything = Exchange()
     for what, _ in wanted:
         everything.add(what)
@@ -173,8 +179,8 @@ def _exchange_shared(wanted: Sequence[tuple[Exchange, int]]) -> list[list[Grant]
     return [list(islice(grants, seats)) for _, seats in wanted]
 
 
-def _taken_up(held: list[Held]) -> list[Held]:
-    """Those that this thread goes on with, of one tenant and role. Others are left to threads at quick work, or go out as messages."""
+def _pass_on_others(held: list[HeldGrant]) -> list[HeldGrant]:
+    """The grants that this thread goes on with, of one tenant and role. Others go to the threads for quick work, or out as messages."""
     mine = [each for each in held if each.kind == held[0].kind]
     others = [each for each in held if each.kind != held[0].kind]
     quick = [each for each in others if QUICK_WORK.is_quick(each.grant)]
@@ -190,7 +196,7 @@ def _replace_broken_connections() -> None:
             connection.close_if_unusable_or_obsolete()
 
 
-def _still_granted(grant: Grant) -> bool:
+def _is_granted(grant: Grant) -> bool:
     return grant.started or _slot_is_held(grant)
 
 
@@ -202,38 +208,41 @@ def _slot_is_held(grant: Grant) -> bool:
         return False
 
 
-def _run(held: Sequence[Held], lease: leases.Lease) -> list[Grant]:
-    """Activities of one tenant and role from claim to result; returns those whose runs were over before their calls were. Slots are given
-    back by what ends a run."""
+def _run(held: Sequence[HeldGrant], lease: leases.Lease) -> list[Grant]:
+    """Run activities of one tenant and role, from claim to result. What ends a run gives back its slot.
+
+    Returns the grants whose runs were ended by others during the call.
+    """
     with (
         lease.holding(*(each.run_id for each in held)),
-        PROTECTION.turn(lease, held[0].grant.role) as door_open,
+        PROTECTION.turn(lease, held[0].grant.role) as is_open,
     ):
-        if not door_open:
-            # The door has closed on them. They are offered again, to workers whose doors are open.
+        if not is_open:
+            # The host is overloaded by now. They are offered again, to other workers.
             for each in held:
                 _give_back_unless_used(each.grant)
             return [each.grant for each in held]
         began = time.time_ns()
-        group = Group(_Run(claimed, began) for claimed in _claimed(held))
+        group = Group(_Run(claimed, began) for claimed in _claim_or_give_back(held))
         if group.is_alone:
-            return _work_off(group)
+            return _call_and_record(group)
         with QUICK_WORK.watching(group):
-            return _work_off(group)
+            return _call_and_record(group)
 
 
 def _relieve(group: Group) -> None:
-    """Do the rest of a group whose thread waits for an agent; if its next call takes long as well, somebody else does the rest of that."""
+    """Do the rest of a group whose thread waits for an agent. When the next call takes long as well, another thread does the rest."""
     run_ids = [run.claimed.run.run_id for run in group.rest()]
     with leases.current().holding(*run_ids), QUICK_WORK.watching(group):
-        for grant in _work_off(group):
+        for grant in _call_and_record(group):
             _offer_if_woken(grant)
 
 
-def _work_off(group: Group) -> list[Grant]:
-    """Call the agents of a group one after the other and record what they answer: of a run that is alone at once, of several together.
+def _call_and_record(group: Group) -> list[Grant]:
+    """Call the agents of a group one after the other and record their answers: of a run that is alone at once, of several together.
 
-    An error that nobody can record is raised when the others have ended; its run has no thread then, is found as such, and handed back.
+    An error that cannot be recorded is raised when the others have ended. Its run has no thread then and is handed back by
+    `worker.hand_back_unattended`.
     """
     superseded: list[Grant] = []
     errors: list[Exception] = []
@@ -241,7 +250,7 @@ def _work_off(group: Group) -> list[Grant]:
         try:
             if (run := group.next()) is not None:
                 superseded += _call(run, group)
-            elif answered := group.answers():
+            elif answered := group.take_answers():
                 superseded += _record_together(answered, errors)
             else:
                 break
@@ -254,9 +263,9 @@ def _work_off(group: Group) -> list[Grant]:
 
 @dataclass(slots=True)
 class _Run:
-    """A claimed run, and what its agent has answered. `began`: when its claim did, in nanoseconds of the epoch."""
+    """A claimed run and the answer of its agent. `began`: when the claim began, in nanoseconds of the epoch."""
 
-    claimed: _Claimed
+    claimed: _ClaimedRun
     began: int
     answer: Completed | None = None
 
@@ -264,20 +273,20 @@ class _Run:
         return run_of(self.claimed.row, self.claimed.run.run_id, began=self.began)
 
     def may_share(self, outcome: AgentResult | AgentError) -> TypeGuard[Completed]:
-        """Whether it can be recorded with others: nobody is asked or woken by it."""
+        """Whether the outcome can be recorded with others: it asks nobody and wakes nobody."""
         row = self.claimed.row
         return isinstance(outcome, Completed) and row.link_kind is None and not row.requires_approval
 
 
 def _call(run: _Run, group: Group) -> list[Grant]:
-    """Call the agent, and record what comes of it unless that can be done with others. Returns the grant of a run that was over before."""
+    """Call the agent and record the outcome, or keep it to be recorded with others. Returns the grant of a run that others have ended."""
     claimed = run.claimed
     try:
         with run.context():
             try:
                 outcome = _outcome(claimed)
             finally:
-                seconds = group.called()
+                seconds = group.end_call()
             QUICK_WORK.times.note((claimed.grant.tenant_id, claimed.grant.role), seconds)
             if not run.may_share(outcome):
                 _record(claimed, outcome)
@@ -286,42 +295,42 @@ def _call(run: _Run, group: Group) -> list[Grant]:
                 run.answer = outcome
                 group.keep(run)
                 return []
-            shared = _Shared(run, outcome, relay.collector())
+            shared = _RecordRequest(run, outcome, relay.collector())
             if tracing.is_on() or not RECORDING.do(claimed.grant.tenant_id, shared):
                 _record(claimed, outcome)
     except RunSuperseded:
-        return [_superseded(claimed)]
+        return [_note_superseded(claimed)]
     return []
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
-    """A run that the thread of another may record; what follows goes into `gathered`, that of its own thread."""
+class _RecordRequest:
+    """A run that another thread may record. The slots that this frees go into `changes`, the exchange of its own thread."""
 
     run: _Run
     answer: Completed
-    gathered: Exchange | None
+    changes: Exchange | None
 
     @contextmanager
     def context(self) -> Iterator[None]:
-        with self.run.context(), relay.collecting_in(self.gathered):
+        with self.run.context(), relay.collecting_in(self.changes):
             yield
 
 
-def _record_alone(shared: _Shared) -> bool:
+def _record_alone(shared: _RecordRequest) -> bool:
     _record(shared.run.claimed, shared.answer)
     return True
 
 
-def _record_shared(shared: Sequence[_Shared]) -> list[bool]:
-    """Which of them could be recorded together; each other thread learns alone why its run was refused."""
+def _record_shared(shared: Sequence[_RecordRequest]) -> list[bool]:
+    """Whether each could be recorded. A thread whose run was refused records it again alone, and learns why."""
     answers = [results.Answer(each.run.claimed.run, each.answer, each.context) for each in shared]
     accepted = results.record_completed_together(answers, is_patient=False)
     return [each.run.claimed.run.run_id in accepted for each in shared]
 
 
 def _record_together(runs: Sequence[_Run], errors: list[Exception]) -> list[Grant]:
-    """Record answers. What is refused is recorded again alone, which says why; what cannot be recorded is added to `errors`."""
+    """Record answers. One that is refused is recorded again alone, which says why; an error that cannot be recorded goes into `errors`."""
     superseded: list[Grant] = []
     accepted: set[UUID] = set()
     if len(runs) > 1:
@@ -337,24 +346,24 @@ def _record_together(runs: Sequence[_Run], errors: list[Exception]) -> list[Gran
                 with run.context():
                     _record(run.claimed, run.answer)
             except RunSuperseded:
-                superseded.append(_superseded(run.claimed))
+                superseded.append(_note_superseded(run.claimed))
             except Exception as error:  # noqa: BLE001  # the others are recorded all the same
                 errors.append(error)
     return superseded
 
 
-def _superseded(claimed: _Claimed) -> Grant:
-    """Somebody else ended this run; our slots were given back with it, or are now."""
+def _note_superseded(claimed: _ClaimedRun) -> Grant:
+    """Somebody else has ended this run. Its slot was given back then, or is given back now."""
     logger.info(
         "Result of a superseded run refused",
         extra={"action": "run_superseded", "run": str(claimed.run.run_id)},
     )
-    relay.hand_over(_turned_over(claimed.grant))
+    relay.hand_over(_free_slot(claimed.grant))
     return claimed.grant
 
 
-def _turned_over(grant: Grant) -> Exchange:
-    """The slot of a run that was over before its call was: now it is free in truth."""
+def _free_slot(grant: Grant) -> Exchange:
+    """What gives back the slot of a run that others have ended: its call is over only now."""
     with tenant_scope(grant.tenant_id):
         ActivityRun.objects.for_tenant(grant.tenant_id).filter(
             activity_id=grant.activity_id, grant=grant.grant
@@ -363,9 +372,9 @@ def _turned_over(grant: Grant) -> Exchange:
 
 
 def _offer_if_woken(grant: Grant) -> None:
-    """Offer an activity that was woken during the call: before its slot was free, its offers changed nothing.
+    """Offer an activity that was woken during the call: while its slot was taken, offers of it changed nothing.
 
-    Looked at after the slot was given back. Who wakes it later than this look offers it to a slot that is free.
+    Called after the slot was given back, so whatever wakes the activity later than this finds the slot free.
     """
     with tenant_scope(grant.tenant_id):
         # Each by its key alone: joined, or asked for what is due or created, PostgreSQL may read all that waits.
@@ -379,10 +388,10 @@ def _offer_if_woken(grant: Grant) -> None:
 
 
 def _give_back_unless_used(grant: Grant, run_id: UUID | None = None) -> None:
-    """There was nothing to claim. Perhaps because another delivery of this message was first: then the slots are its to give back.
+    """Give back the slot of a grant whose claim found nothing.
 
-    Or because our own claim, `run_id`, has happened, and its answer was lost with the connection or came when the slot was gone: then
-    nobody works on it, and it goes back.
+    When another delivery of the same message was first, its run gives the slot back. When it was our own claim, `run_id`, whose answer was
+    lost with the connection or came too late, nobody works on that run, and it is handed back.
     """
     with tenant_scope(grant.tenant_id):
         runs = ActivityRun.objects.for_tenant(grant.tenant_id)
@@ -404,7 +413,7 @@ def _give_back_unless_used(grant: Grant, run_id: UUID | None = None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Claimed:
+class _ClaimedRun:
     """A claimed activity and what its request is built from."""
 
     row: Any
@@ -415,15 +424,15 @@ class _Claimed:
 
 
 class _SlotWithdrawn(Exception):
-    """A slot went to others while the claim waited for PostgreSQL. What was claimed is handed back, if anything was."""
+    """A slot went to others while the claim waited for PostgreSQL. A run that was claimed is handed back."""
 
     def __init__(self, grant: Grant) -> None:
         super().__init__(grant)
         self.grant = grant
 
 
-def _claimed(held: Sequence[Held]) -> list[_Claimed]:
-    """What could be claimed; the slots of the rest go back."""
+def _claim_or_give_back(held: Sequence[HeldGrant]) -> list[_ClaimedRun]:
+    """Claim the granted activities; give back the slots of those that could not be claimed."""
     is_shared = len(held) == 1 and not tracing.is_on()
     found = CLAIMING.do(held[0].kind, held[0]) if is_shared else _claim_persistently(held)
     runs = {claimed.run.run_id for claimed in found}
@@ -433,12 +442,12 @@ def _claimed(held: Sequence[Held]) -> list[_Claimed]:
     return found
 
 
-def _claim_shared(held: Sequence[Held]) -> list[list[_Claimed]]:
+def _claim_shared(held: Sequence[HeldGrant]) -> list[list[_ClaimedRun]]:
     found = {claimed.run.run_id: [claimed] for claimed in _claim(held, is_patient=False)}
     return [found.get(each.run_id, []) for each in held]
 
 
-def _claim_persistently(held: Sequence[Held]) -> list[_Claimed]:
+def _claim_persistently(held: Sequence[HeldGrant]) -> list[_ClaimedRun]:
     try:
         return results.persistently(lambda: _claim(held))
     except _SlotWithdrawn as withdrawn:
@@ -455,10 +464,12 @@ def _claim_persistently(held: Sequence[Held]) -> list[_Claimed]:
     return []
 
 
-def _claim(held: Sequence[Held], *, is_patient: bool = True) -> list[_Claimed]:
-    """A slot without a run is taken back by the audit of slots, and is none of a generation that was rebuilt, both at the earliest
-    `SETTLE_SECONDS` after admission has said that it is held. A claim that took `CLAIM_SECONDS`, behind a locked row or a server that was
-    away, asks for its slot again before anything is called.
+def _claim(held: Sequence[HeldGrant], *, is_patient: bool = True) -> list[_ClaimedRun]:
+    """Claim in one transaction.
+
+    A slot without a run may be taken back, or be missing after a rebuild, from `SETTLE_SECONDS` on after admission has said that it is
+    held. A claim that took `CLAIM_SECONDS`, behind a locked row or a server that was away, asks for its slot again before any agent is
+    called. Raises `_SlotWithdrawn`, `OutOfBudget`.
     """
     tenant_id, agent_role = held[0].kind
     with tenant_scope(tenant_id, is_patient=is_patient):
@@ -479,7 +490,7 @@ def _claim(held: Sequence[Held], *, is_patient: bool = True) -> list[_Claimed]:
         _refuse_late(held)
     signs = agent_role if role.adapter.options.get("signed_callbacks") is True else ""
     return [
-        _Claimed(
+        _ClaimedRun(
             row=row,
             run=RunToken(
                 tenant_id, row.id, row.run, row.fence, briefing, execution_sessions.resume(row), signs
@@ -493,41 +504,41 @@ def _claim(held: Sequence[Held], *, is_patient: bool = True) -> list[_Claimed]:
     ]
 
 
-def _refuse_late(held: Sequence[Held]) -> None:
-    """Raises `_SlotWithdrawn` when it took so long that a slot may have gone to others, and it has."""
+def _refuse_late(held: Sequence[HeldGrant]) -> None:
+    """Raises `_SlotWithdrawn` when the claim took so long that a slot could go to others, and it has gone."""
     for each in held:
         if time.monotonic() - each.asked > CLAIM_SECONDS and not _slot_is_held(each.grant):
             raise _SlotWithdrawn(each.grant)
 
 
-def _outcome(claimed: _Claimed) -> AgentResult | AgentError:
-    """What the agent answers, or why there is no answer. Raises `RunSuperseded` when that no longer counts."""
+def _outcome(claimed: _ClaimedRun) -> AgentResult | AgentError:
+    """The result of the agent, or the error that it ended with. Raises `RunSuperseded` when that no longer counts."""
     try:
         with skills.write_files(_request(claimed), claimed.knowledge) as request:
             return runner.run_agent(request, link=LinkOfRun(claimed.run))
     except RunSuperseded:
         raise
-    except Exception as error:  # noqa: BLE001  # all become faults of the run
-        return _fault_of(error, claimed.run)
+    except Exception as error:  # noqa: BLE001  # all become errors of the run
+        return _error_of(error, claimed.run)
 
 
-def _record(claimed: _Claimed, outcome: AgentResult | AgentError) -> None:
-    """In its own transaction. Raises `RunSuperseded` when the outcome does not count any more."""
+def _record(claimed: _ClaimedRun, outcome: AgentResult | AgentError) -> None:
+    """Record the outcome in a transaction of its own. Raises `RunSuperseded` when it does not count any more."""
     if not isinstance(outcome, AgentError):
         try:
             _record_answer(claimed, outcome)
             return
         except RunSuperseded:
             raise
-        except Exception as error:  # noqa: BLE001  # all become faults of the run
-            outcome = _fault_of(error, claimed.run)
-    fault = outcome
-    tracing.fail(fault.error_code)
-    results.persistently(lambda: results.record_failed(claimed.run, fault))
+        except Exception as error:  # noqa: BLE001  # all become errors of the run
+            outcome = _error_of(error, claimed.run)
+    failure = outcome
+    tracing.fail(failure.error_code)
+    results.persistently(lambda: results.record_failed(claimed.run, failure))
 
 
-def _fault_of(error: Exception, run: RunToken) -> AgentError:
-    """Raises `error` when it passes by itself."""
+def _error_of(error: Exception, run: RunToken) -> AgentError:
+    """The error that the run ends with. Raises `error` itself when it may pass."""
     if isinstance(error, AgentError):
         return error
     if outages.is_away(error):
@@ -543,7 +554,7 @@ def _fault_of(error: Exception, run: RunToken) -> AgentError:
     return PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
 
 
-def _record_answer(claimed: _Claimed, result: AgentResult) -> None:
+def _record_answer(claimed: _ClaimedRun, result: AgentResult) -> None:
     run, needs_approval = claimed.run, claimed.row.requires_approval
     if isinstance(result, Parked):
         results.persistently(lambda: provider_batches.park(run, result, claimed.row))
@@ -578,9 +589,9 @@ def _leave_seat(grant: Grant) -> None:
         logger.warning("Seat not given back yet", extra={"action": "accept_waits"})
 
 
-def _request(claimed: _Claimed) -> AgentRequest:
+def _request(claimed: _ClaimedRun) -> AgentRequest:
     row, role = claimed.row, claimed.role
-    material = execution_request.at_hand(row) if row.started else _fetched(claimed)
+    material = execution_request.at_hand(row) if row.started else _fetch_inputs(claimed)
     timeout = row.timeout_seconds or role.timeout_seconds
     attempt = Attempt(
         token=claimed.run, number=row.attempts, wakes=row.wakes, role=role, knowledge=claimed.knowledge, timeout_seconds=timeout,
@@ -589,8 +600,8 @@ def _request(claimed: _Claimed) -> AgentRequest:
     return provider_batches.with_history(execution_request.build(row, attempt, material), row)
 
 
-def _fetched(claimed: _Claimed) -> Material:
-    """Read outputs that are not in the spool any more. Between the two transactions, since MongoDB may take its time."""
+def _fetch_inputs(claimed: _ClaimedRun) -> Material:
+    """Read the outputs that are not in the spool any more, between two transactions, since MongoDB may be slow, and start the run."""
     row, run = claimed.row, claimed.run
     try:
         material = execution_request.fetch(row, row.wakes)
@@ -605,14 +616,14 @@ def _fetched(claimed: _Claimed) -> Material:
     return material
 
 
-# What surrounds a run in a worker: ids on the log lines of all that happens in it, and the span of its trace.
+# What surrounds a run in a worker: ids on its log lines, and the span of its trace.
 
 
 @contextmanager
 def run_of(row: Any, run_id: UUID, *, began: int) -> Iterator[None]:
-    """`row` is the claimed activity, `began` when its claim did, in nanoseconds of the epoch.
+    """`row` is the claimed activity; `began`: when its claim began, in nanoseconds of the epoch.
 
-    The run continues the trace of whatever woke it last, if that is young; everything else that woke it is linked, and so is the message.
+    The run continues the trace of its latest wake, if that is young; its other wakes and the message are linked.
     """
     causes = [wake["provenance"] for wake in row.wakes if wake["provenance"]]
     ids = {"tenant": str(row.tenant_id), "activity": str(row.id), "run": str(run_id), "role": row.agent_role}
@@ -636,9 +647,9 @@ def _attributes(row: Any, ids: dict[str, str]) -> dict[str, Any]:
     }
 
 
-#: Of threads that work on one run each: several claims in one statement, and several answers.
+# For threads that work on one run each: several claims in one statement, several answers in one, several exchanges as one.
 CLAIMING = Combining(together=_claim_shared, alone=lambda held: _claim_persistently([held]))
 EXCHANGING = Combining(together=_exchange_shared, alone=_exchange_alone)
 RECORDING = Combining(together=_record_shared, alone=_record_alone)
-#: That of this process.
-QUICK_WORK = QuickWork(begin=partial(_go_on, alone=True), relieve=_relieve)
+#: The quick work of this process.
+QUICK_WORK = QuickWork(begin=partial(_run_and_continue, alone=True), relieve=_relieve)

@@ -40,7 +40,7 @@ MOST_KNOWN = 10_000  # pairs of tenant and role
 
 
 @dataclass(slots=True)
-class Held:
+class HeldGrant:
     """A grant that this process is to run. `asked`: when it was last certain that admission had not yet said that the slot is held."""
 
     grant: Grant
@@ -79,9 +79,9 @@ class CallTimes:
 
 
 class Group:
-    """Claimed runs of one thread: those that wait for their call, and answers that are to be recorded. Safe for threads.
+    """The claimed runs of one thread: those that wait for their call, and those whose answers wait to be recorded. Safe for threads.
 
-    `Claimed` and answers are those of dispatch; here they are only kept.
+    What a run is, only dispatch knows; here they are kept.
     """
 
     def __init__(self, claimed: Iterable[Any], answers: Iterable[Any] = ()) -> None:
@@ -92,15 +92,15 @@ class Group:
         self.is_alone = len(self._waiting) == 1 and not self._answers
 
     def next(self) -> Any | None:
-        """What is to be called next."""
+        """The run whose agent is to be called next; None when all were called."""
         with self._lock:
             if not self._waiting:
                 return None
             self._calling_since = time.monotonic()
             return self._waiting.popleft()
 
-    def called(self) -> float:
-        """The call is over; how many seconds it took."""
+    def end_call(self) -> float:
+        """Note that the call is over; returns how many seconds it took."""
         with self._lock:
             began, self._calling_since = self._calling_since, None
         return time.monotonic() - (began or 0.0)
@@ -109,19 +109,19 @@ class Group:
         with self._lock:
             self._answers.append(answer)
 
-    def answers(self) -> list[Any]:
-        """What is to be recorded; it is the caller's then."""
+    def take_answers(self) -> list[Any]:
+        """The runs whose answers are to be recorded, from now on by the caller."""
         with self._lock:
             found, self._answers = self._answers, []
         return found
 
     def rest(self) -> list[Any]:
-        """What is still to be called or recorded."""
+        """The runs that are still to be called or recorded."""
         with self._lock:
             return [*self._waiting, *self._answers]
 
-    def taken_over(self) -> Group | None:
-        """All that waits behind a call that takes too long: the caller's from now on."""
+    def take_over(self) -> Group | None:
+        """The runs that wait behind a call that takes too long, from now on the caller's; None when there are none."""
         with self._lock:
             began = self._calling_since
             late = began is not None and time.monotonic() - began > PATIENCE_SECONDS
@@ -133,17 +133,18 @@ class Group:
 
 
 class QuickWork:
-    """That of this process: which threads do it, and what they have still to take up.
+    """The quick work of this process: how many threads do it, and the grants that wait for them.
 
-    `begin` runs grants that were left, `relieve` does the rest of a group; each is called in a thread of its own when a call takes long.
+    `begin` runs grants that waited too long, `relieve` does the rest of a group; each is called in a thread of its own when a call takes
+    long.
     """
 
-    def __init__(self, *, begin: Callable[[list[Held]], None], relieve: Callable[[Group], None]) -> None:
+    def __init__(self, *, begin: Callable[[list[HeldGrant]], None], relieve: Callable[[Group], None]) -> None:
         self.times = CallTimes()
         self._begin, self._relieve = begin, relieve
         self._lock = threading.Lock()
         self._threads = 0
-        self._left: deque[Held] = deque()  # granted, to be taken up by one of the threads
+        self._waiting_grants: deque[HeldGrant] = deque()
         self._groups: set[Group] = set()
         self._relief: threading.Thread | None = None
         os.register_at_fork(after_in_child=self._forget_threads)
@@ -153,14 +154,14 @@ class QuickWork:
         return self.times.are_short((grant.tenant_id, grant.role)) and not tracing.is_on()
 
     def waiting(self) -> int:
-        """Grants that no thread has taken up yet."""
-        return len(self._left)
+        """How many grants no thread has taken yet."""
+        return len(self._waiting_grants)
 
-    def join(self, held: Iterable[Held]) -> bool:
-        """Whether the calling thread is to do quick work from now on; otherwise what it holds is left to those that do."""
+    def join(self, held: Iterable[HeldGrant]) -> bool:
+        """Whether the calling thread is to do quick work from now on; if not, its grants wait for the threads that do."""
         with self._lock:
             if self._threads >= THREADS:
-                self._left.extend(held)
+                self._waiting_grants.extend(held)
                 return False
             self._threads += 1
             self._start_relief()
@@ -170,32 +171,32 @@ class QuickWork:
         with self._lock:
             self._threads -= 1
 
-    def leave_to_others(self, held: Iterable[Held]) -> None:
+    def leave_to_others(self, held: Iterable[HeldGrant]) -> None:
         with self._lock:
-            self._left.extend(held)
+            self._waiting_grants.extend(held)
 
-    def more(self, kind: tuple[UUID, str], most: int) -> list[Held]:
-        """At most so many of the grants of this kind that were left."""
+    def take(self, kind: tuple[UUID, str], most: int) -> list[HeldGrant]:
+        """At most so many of the waiting grants of this kind."""
         with self._lock:
-            return self._taken(kind, most)
+            return self._take(kind, most)
 
-    def more_or_leave(self, most: int) -> list[Held]:
-        """As `more`, of whichever kind was left first; a thread that gets nothing has left at the same moment."""
+    def take_or_leave(self, most: int) -> list[HeldGrant]:
+        """As `take`, of the kind that waits longest. A thread that gets nothing has left the quick work at the same moment."""
         with self._lock:
-            if self._left:
-                return self._taken(self._left[0].kind, most)
+            if self._waiting_grants:
+                return self._take(self._waiting_grants[0].kind, most)
             self._threads -= 1
             return []
 
-    def _taken(self, kind: tuple[UUID, str], most: int) -> list[Held]:
-        found = [held for held in self._left if held.kind == kind][: max(0, most)]
+    def _take(self, kind: tuple[UUID, str], most: int) -> list[HeldGrant]:
+        found = [held for held in self._waiting_grants if held.kind == kind][: max(0, most)]
         for held in found:
-            self._left.remove(held)
+            self._waiting_grants.remove(held)
         return found
 
     @contextmanager
     def watching(self, group: Group) -> Iterator[None]:
-        """Inside, somebody else takes over what waits behind a call of this group that takes long."""
+        """Within the block, other threads take over what waits behind a call of this group that takes long."""
         with self._lock:
             self._groups.add(group)
             self._start_relief()
@@ -211,21 +212,21 @@ class QuickWork:
             self._relief.start()
 
     def _relieve_late(self) -> None:
-        """Have others do what waits for too long, as long as there is quick work at all."""
+        """Let other threads do what waits too long, until there is no quick work any more."""
         seen: set[UUID] = set()
         while True:
             time.sleep(PATIENCE_SECONDS)
             with self._lock:
-                if not (self._groups or self._left or self._threads):
+                if not (self._groups or self._waiting_grants or self._threads):
                     self._relief = None
                     return
                 groups = list(self._groups)
-                late = [held for held in self._left if held.run_id in seen]
+                late = [held for held in self._waiting_grants if held.run_id in seen]
                 for held in late:
-                    self._left.remove(held)
-                seen = {held.run_id for held in self._left}
+                    self._waiting_grants.remove(held)
+                seen = {held.run_id for held in self._waiting_grants}
             for group in groups:
-                if (rest := group.taken_over()) is not None:
+                if (rest := group.take_over()) is not None:
                     _start("relief of a call", self._relieve, rest)
             for held in late:
                 _start("relief of a thread", self._begin, [held])
@@ -234,7 +235,7 @@ class QuickWork:
         """A forked child has none of them."""
         self._lock = threading.Lock()
         self._threads, self._relief = 0, None
-        self._left.clear()
+        self._waiting_grants.clear()
         self._groups.clear()
 
 
@@ -254,5 +255,5 @@ def _start(name: str, work: Callable[[T], None], what: T) -> None:
 
 
 def most_together(concurrency: int) -> int:
-    """How many runs one thread takes up together in a process with so many seats."""
+    """How many runs one thread does together in a process with so many seats."""
     return max(1, min(settings.ORCHESTRATOR_RUNS_TOGETHER, concurrency // THREADS))

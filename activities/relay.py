@@ -43,15 +43,15 @@ def after_commit(what: Exchange) -> None:
     after_commit_of(lambda: what)
 
 
-def after_commit_of(found: Callable[[], Exchange]) -> None:
+def after_commit_of(find: Callable[[], Exchange]) -> None:
     """As `after_commit`, for what is known only then."""
     gathered = collector()  # of the thread on whose behalf this is, which may not be the one that commits
 
-    def hand_over_what_was_found() -> None:
+    def hand_over_now() -> None:
         with collecting_in(gathered):
-            hand_over(found())
+            hand_over(find())
 
-    transaction.on_commit(hand_over_what_was_found, using=APP, robust=True)
+    transaction.on_commit(hand_over_now, using=APP, robust=True)
 
 
 def hand_over(what: Exchange) -> None:

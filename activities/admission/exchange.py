@@ -109,7 +109,7 @@ class Grant(NamedTuple):
 
 class Grants(list[Grant]):
     """`ask_again_seconds`: when the caller should exchange again, because a rate has a token then for something that waits. Only one
-    caller at a time is told so."""
+    caller at a time gets it."""
 
     ask_again_seconds: float | None = None
 
@@ -126,7 +126,7 @@ class Exchange:
     withdrawals: list[UUID] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
     causes: list[tracing.Cause] = field(default_factory=list)  # the spans that it comes from
-    _taken_back: dict[UUID, int] = field(
+    _withdrawn_before: dict[UUID, int] = field(
         default_factory=dict
     )  # how many of the offers came before the withdrawal
 
@@ -135,7 +135,7 @@ class Exchange:
 
     def add(self, other: Exchange) -> None:
         for gone in other.withdrawals:
-            self._taken_back[gone] = len(self.offers) + other._taken_back.get(gone, 0)
+            self._withdrawn_before[gone] = len(self.offers) + other._withdrawn_before.get(gone, 0)
         self.releases += other.releases
         self.offers += other.offers
         self.withdrawals += other.withdrawals
@@ -143,19 +143,19 @@ class Exchange:
         if len(self.causes) < tracing.MOST_CAUSES:
             self.causes += [cause for cause in other.causes if cause not in self.causes]
 
-    def standing_offers(self) -> list[Offer]:
+    def current_offers(self) -> list[Offer]:
         """Those that no later withdrawal takes back; of several of one activity the last, which knows its present priority."""
-        standing = {
+        current = {
             offer.activity_id: offer
             for place, offer in enumerate(self.offers)
-            if place >= self._taken_back.get(offer.activity_id, 0)
+            if place >= self._withdrawn_before.get(offer.activity_id, 0)
         }
-        return list(standing.values())
+        return list(current.values())
 
     def drop_offers(self) -> None:
         """Recovery finds them again."""
         self.offers.clear()
-        self._taken_back.clear()
+        self._withdrawn_before.clear()
 
 
 def band_of(priority: int) -> int:
@@ -182,7 +182,7 @@ def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0)
             {
                 "release": [[str(item.activity_id), item.grant, int(item.unused)] for item in what.releases],
                 "withdraw": [str(item) for item in what.withdrawals],
-                "offer": [offer.arguments() for offer in what.standing_offers()],
+                "offer": [offer.arguments() for offer in what.current_offers()],
                 "hold": [
                     [
                         str(item.tenant_id),
@@ -204,10 +204,10 @@ def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0)
     )
     if answer == b"closed":
         raise scripts.Closed
-    told = orjson.loads(answer)
+    reply = orjson.loads(answer)
     grants = Grants(
         Grant(UUID(activity), UUID(tenant), role, grant, bool(started))
-        for activity, tenant, role, grant, started in told.get("grants", ())
+        for activity, tenant, role, grant, started in reply.get("grants", ())
     )
-    grants.ask_again_seconds = told["ask"] / 1000 if "ask" in told else None
+    grants.ask_again_seconds = reply["ask"] / 1000 if "ask" in reply else None
     return grants

@@ -150,7 +150,8 @@ def test_quick_steps_that_are_granted_together_take_as_many_statements_as_one(
         messages = [message for _ in range(runs) if (message := engine.take())]
         with counted(monkeypatch) as counts:
             dispatch.QUICK_WORK.leave_to_others(
-                quick_work.Held(dispatch.read_message(**message), monotonic()) for message in messages[1:]
+                quick_work.HeldGrant(dispatch.read_message(**message), monotonic())
+                for message in messages[1:]
             )
             dispatch.receive(**messages[0])
         return counts

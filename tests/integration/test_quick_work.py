@@ -65,7 +65,7 @@ def deliver_at_once(engine: Engine) -> None:
         messages.append(message)
     now = monotonic()
     dispatch.QUICK_WORK.leave_to_others(
-        quick_work.Held(dispatch.read_message(**each), now) for each in messages[1:]
+        quick_work.HeldGrant(dispatch.read_message(**each), now) for each in messages[1:]
     )
     dispatch.receive(**messages[0])
     relay.flush()
@@ -278,7 +278,7 @@ def test_two_deliveries_of_the_same_messages_in_opposite_orders_run_each_once(
 
     def run(grants: list[Grant]) -> Callable[[], Any]:
         now = monotonic()
-        return lambda: dispatch._run([quick_work.Held(grant, now) for grant in grants], engine.lease)
+        return lambda: dispatch._run([quick_work.HeldGrant(grant, now) for grant in grants], engine.lease)
 
     at_once(run(held), run(held[::-1]))
     relay.flush()

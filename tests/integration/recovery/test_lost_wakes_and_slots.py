@@ -17,7 +17,7 @@ from activities.admission.exchange import Exchange, Offer
 from activities.execution import results
 from activities.maintenance import recovery
 from activities.models import Activity, ActivityRun
-from activities.quick_work import Held
+from activities.quick_work import HeldGrant
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output
 from tenants.context import system_scope, tenant_scope
@@ -300,7 +300,7 @@ def test_a_claim_whose_answer_came_when_its_slot_was_gone_calls_nobody_and_is_ha
     engine.agent.behaviour = lambda request: called.append(request) or Completed(Output(content="x"))
     refuse, looked = dispatch._refuse_late, []
 
-    def while_the_server_is_away(held: Sequence[Held]) -> None:
+    def while_the_server_is_away(held: Sequence[HeldGrant]) -> None:
         looked.append(held)
         if len(looked) == 2:  # after the commit
             (grant,) = (each.grant for each in held)
