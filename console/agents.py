@@ -254,10 +254,10 @@ class Runs:
     since: datetime | None = None
 
 
-def recent_runs(tenant_id: UUID, role: str | None = None, *, now: datetime | None = None) -> Runs:
+def recent_runs(tenant_id: UUID, role: str | None = None) -> Runs:
     """The runs of the last day, of all roles or of one. In the caller's `tenant_scope`."""
-    since = (now or clock.now()) - WITHIN
-    rows = ActivityRun.objects.for_tenant(tenant_id).filter(pk__gte=first_id_at(since), status__in=ENDED)
+    since = first_id_at(clock.now() - WITHIN)
+    rows = ActivityRun.objects.for_tenant(tenant_id).filter(pk__gte=since, status__in=ENDED)
     if role is not None:
         rows = rows.filter(activity__agent_role=role)
     facts = ("activity__agent_role", "agent_version", "status", "started_at", "ended_at")

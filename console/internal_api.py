@@ -162,9 +162,6 @@ def _plain(value: Any) -> str:
 # Forms whose fields are members of the API: what was typed is kept, and each error that the API finds stands at its field.
 
 
-SURE = "sure"
-
-
 class ApiForm(forms.Form):
     """Base of these forms. An empty field is left out of the body, so it has the API's default. `status` is that of the refusal."""
 

@@ -359,13 +359,13 @@ class Pulse:
         return f"Runs that ended in each of the last {HOURS} hours: {', '.join(map(str, self.ended))}"
 
 
-def pulse_of(tenant_id: UUID, *, now: datetime | None = None) -> Pulse | None:
+def pulse_of(tenant_id: UUID) -> Pulse | None:
     """For a tenant; None when PostgreSQL does not answer, which the page says elsewhere."""
-    moment = now or clock.now()
+    now = clock.now()
     try:
         with tenant_scope(tenant_id):
-            ended, failed = _by_hour(tenant_id, moment)
-            today = money.ledger_entries(tenant_id, first=moment.date()).aggregate(**money.FIGURES)
+            ended, failed = _by_hour(tenant_id, now)
+            today = money.ledger_entries(tenant_id, first=now.date()).aggregate(**money.FIGURES)
             budgets = sorted(budgets_of(tenant_id), key=lambda line: -line.share)[:MOST_BUDGETS]
     except DatabaseError:
         return None

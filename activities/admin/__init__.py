@@ -1,6 +1,6 @@
 """The admin of activities: what waits and why, what happened, and the buttons of an operator."""
 
-from activities.admin import (  # noqa: F401  # each registers its models
+from activities.admin import (  # each registers its models
     activity,
     alerts,
     approvals,

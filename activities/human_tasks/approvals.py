@@ -341,10 +341,9 @@ def make_revision(rejected: Activity, notes: str, actor: str) -> None:
         revise(rejected, notes=notes, actor=actor)
 
 
-def revise(rejected: Activity, *, notes: str, actor: str, requires_approval: bool | None = None) -> UUID:
+def revise(rejected: Activity, *, notes: str, actor: str) -> UUID:
     """The same work again as the next round, told what was wrong. In the caller's transaction; idempotent per round."""
-    revision = revision_of(rejected, notes=notes, requires_approval=requires_approval)
-    return submit_revisions(rejected.tenant_id, [revision], actor=actor)[0]
+    return submit_revisions(rejected.tenant_id, [revision_of(rejected, notes=notes)], actor=actor)[0]
 
 
 def submit_revisions(tenant_id: UUID, revisions: Sequence[NewActivity], *, actor: str) -> list[UUID]:

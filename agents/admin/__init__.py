@@ -1,3 +1,3 @@
 """The admin of the registry of agents, of what tenants set for themselves, and of what their agents know and remember."""
 
-from agents.admin import configurations, platform, registry  # noqa: F401  # each registers its models
+from agents.admin import configurations, platform, registry  # each registers its models

@@ -22,7 +22,6 @@ DIMENSIONS = (
     "output_tokens",
     "day_tokens",
 )  # the order in which scripts get them
-PERIOD_SECONDS = (60, 60, 60, 86_400)
 
 
 @dataclass(frozen=True, slots=True)

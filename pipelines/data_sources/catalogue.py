@@ -136,7 +136,7 @@ class TableError(DefinitionError):
     code = "invalid_dataset"
 
 
-def read_table(name: Any, fields: Any, *, path: str = "", key: str = "id") -> Table:
+def read_table(name: Any, fields: Any, *, path: str = "") -> Table:
     """A table as `{name, fields: {field: type}}` declares it. Raises `TableError`.
 
     What passes can be named in a data source. A field may have the name of an option; the JSON filter reaches it.
@@ -157,7 +157,7 @@ def read_table(name: Any, fields: Any, *, path: str = "", key: str = "id") -> Ta
             errors.add(at(place, field), f"must be one of {', '.join(FieldType)}, not {quote_value(kind)}")
     if errors.found:
         raise TableError(errors.found)
-    return Table({field: FieldType(kind) for field, kind in fields.items()}, key)
+    return Table({field: FieldType(kind) for field, kind in fields.items()})
 
 
 # Rows of a table as they come from outside, brought to the types of their fields.

@@ -207,7 +207,7 @@ class Params:
     sources: Mapping[str, DataSource]  # make jobs
 
 
-def read_params(params: Mapping[str, Any], *, path: str = "params") -> Params:
+def read_params(params: Mapping[str, Any]) -> Params:
     """Tells the parameters apart. Text within lists and objects is always used as it is. Raises `ParamsError`."""
     errors: list[InputError] = []
     literals: dict[str, Any] = {}
@@ -219,9 +219,9 @@ def read_params(params: Mapping[str, Any], *, path: str = "params") -> Params:
         try:
             sources[name] = parse(value)
         except DataSourceError as error:
-            errors.extend(InputError(at(path, name), str(problem)) for problem in error.errors)
+            errors.extend(InputError(at("params", name), str(problem)) for problem in error.errors)
     if len(sources) > MOST_SOURCES:
-        errors.append(InputError(path, f"must have at most {MOST_SOURCES} data sources"))
+        errors.append(InputError("params", f"must have at most {MOST_SOURCES} data sources"))
     if errors:
         raise ParamsError(errors)
     return Params(literals, sources)

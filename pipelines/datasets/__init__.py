@@ -10,22 +10,3 @@ from pipelines.datasets.validation import BadUpload, read_csv, read_json
 from .declaration import Declaration, change, create, delete, error_of_location, schedules_reading
 from .rows import Filled, fill, number_of_rows, refuse_not_listed, remove
 from .validation import Given, RowsInvalid
-
-__all__ = (
-    "BadUpload",
-    "Declaration",
-    "Filled",
-    "Given",
-    "RowsInvalid",
-    "change",
-    "create",
-    "delete",
-    "error_of_location",
-    "fill",
-    "number_of_rows",
-    "read_csv",
-    "read_json",
-    "refuse_not_listed",
-    "remove",
-    "schedules_reading",
-)

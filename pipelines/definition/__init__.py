@@ -17,19 +17,3 @@ from pipelines.definition.shapes import (
     RetryStrategy,
     StepDefinition,
 )
-
-__all__ = (
-    "MAX_BYTES",
-    "MAX_STEPS",
-    "DefinitionError",
-    "EscalationDefinition",
-    "InputError",
-    "OnTimeout",
-    "PipelineDefinition",
-    "ReminderDefinition",
-    "RetryDefinition",
-    "RetryStrategy",
-    "StepDefinition",
-    "load",
-    "parse",
-)

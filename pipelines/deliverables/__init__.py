@@ -32,22 +32,6 @@ from .planning import ask_again, follow_planner, heed_dead_letter, planner_chang
 from .plans import PlanInvalid
 from .starting import cancel_period, start_new_periods, start_period
 
-__all__ = (
-    "PlanInvalid",
-    "ask_again",
-    "cancel_period",
-    "change",
-    "create",
-    "delete",
-    "find_unknown_pipelines",
-    "follow_planner",
-    "heed_dead_letter",
-    "planner_changed",
-    "start_new_periods",
-    "start_period",
-    "take_up",
-)
-
 
 def create(tenant_id: UUID, values: Mapping[str, Any]) -> tuple[Deliverable, bool]:
     """The new deliverable; or the one that has this key already, and False."""

@@ -2,24 +2,5 @@
 
 from pipelines.models.dataset import Dataset, DatasetRow
 from pipelines.models.deliverable import Deliverable, DeliverablePeriod
-from pipelines.models.pipeline import Pipeline, PipelineRun, PipelineVersion, StepRun
-from pipelines.models.schedule import Schedule
-
-from .pipeline import ActivityTemplate
-from .schedule import Firing, ScheduleExecution, ScheduleJob
-
-__all__ = (
-    "ActivityTemplate",
-    "Dataset",
-    "DatasetRow",
-    "Deliverable",
-    "DeliverablePeriod",
-    "Firing",
-    "Pipeline",
-    "PipelineRun",
-    "PipelineVersion",
-    "Schedule",
-    "ScheduleExecution",
-    "ScheduleJob",
-    "StepRun",
-)
+from pipelines.models.pipeline import ActivityTemplate, Pipeline, PipelineRun, PipelineVersion, StepRun
+from pipelines.models.schedule import Firing, Schedule, ScheduleExecution, ScheduleJob

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from typing import ClassVar
 from uuid import UUID
 
@@ -42,9 +41,9 @@ def fire() -> int:
     return _expand(firing.fire_due())
 
 
-def fire_one(tenant_id: UUID, schedule_id: UUID, *, now: datetime | None = None) -> int:
+def fire_one(tenant_id: UUID, schedule_id: UUID) -> int:
     """Beat has ticked for a schedule: if one of its times has come, it is fired; how many executions begin."""
-    return _expand([(tenant_id, pk) for pk in firing.fire(tenant_id, schedule_id, now=now)])
+    return _expand([(tenant_id, pk) for pk in firing.fire(tenant_id, schedule_id)])
 
 
 def check() -> int:

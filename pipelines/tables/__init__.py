@@ -28,8 +28,6 @@ from pipelines.tables.fetched import BadTable, csv_lines
 from pipelines.tables.relations import Row, shape_of
 from tenants.context import tenant_scope
 
-__all__ = ("BadTable", "Values", "catalogue_of", "csv_lines", "plain", "rows_of", "shape_of", "values_of")
-
 
 @dataclass(frozen=True)
 class Values:

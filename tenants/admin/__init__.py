@@ -1,3 +1,3 @@
 """The admin of tenants, their members and tokens, and in `bases` what the admins of all apps share."""
 
-from tenants.admin import access, audit, money, retention, tenant  # noqa: F401  # each registers its models
+from tenants.admin import access, audit, money, retention, tenant  # each registers its models

@@ -169,6 +169,7 @@ def body_of(delivery: Any) -> dict[str, Any]:
 
 
 TENANTS_AT_ONCE = 500
+NUMBERING_SECONDS = 0.5  # about; what is left over has its turn next
 PURGE_BATCH = 5_000
 UNREAD = 100_000  # fresh rows of a tenant that may wait for a reader, who then waits for about three seconds
 
@@ -196,10 +197,10 @@ _IS_LONG = (
 )
 
 
-def number_all(within: float = 0.5) -> int:
-    """Number what webhooks wait for, of all tenants, for about so many seconds; returns how many fresh rows. Any number of processes may
+def number_all() -> int:
+    """Number what webhooks wait for, of all tenants, for about half a second; returns how many fresh rows. Any number of processes may
     do it."""
-    ends, numbered = time.monotonic() + within, 0
+    ends, numbered = time.monotonic() + NUMBERING_SECONDS, 0
     for tenant_id in _select_values(_CONCERNED, TENANTS_AT_ONCE):
         while (found := number(tenant_id)) and time.monotonic() < ends:
             numbered += found
