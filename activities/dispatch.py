@@ -483,9 +483,9 @@ def _claim(held: Sequence[HeldGrant], *, is_patient: bool = True) -> list[_Claim
             version=role.adapter.version or "", briefing=briefing, day=clock.today(),
         )  # fmt: skip
         if role.budgeted:
-            for row in found.fetched():
+            for row in found.fetch():
                 budgets.reserve(row, row.run, execution_request.role_for(role, row.agent_options))
-    rows = {row.run: row for row in found.fetched()}
+    rows = {row.run: row for row in found.fetch()}
     if rows:
         _refuse_late(held)
     signs = agent_role if role.adapter.options.get("signed_callbacks") is True else ""

@@ -152,8 +152,8 @@ def begin(items: Sequence[NewActivity], beginning: Beginning, *, actor: str) -> 
     given = {**beginning.parameters, **_parameters(tenant_id, items, actor)}
     rows = _statement(beginning.text).run_with_next(given, using=APP, lists=("rows", *beginning.parameters))
     if any(map(_may_have_deadlines, items)):
-        _plan_deadlines(tenant_id, items, _by_id(rows.fetched()))
-    relay.after_commit_of(lambda: Exchange(offers=_offers(tenant_id, items, _by_id(rows.fetched()))))
+        _plan_deadlines(tenant_id, items, _by_id(rows.fetch()))
+    relay.after_commit_of(lambda: Exchange(offers=_offers(tenant_id, items, _by_id(rows.fetch()))))
 
 
 def submit(items: Sequence[NewActivity], *, actor: str, bounded: bool = True) -> list[Submitted]:

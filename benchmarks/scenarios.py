@@ -506,7 +506,7 @@ def _claim(tenant: Tenant, activity: UUID) -> tuple[UUID, int]:
             [transitions.Claim(activity, run, run.hex)], tenant_id=tenant.pk, role=ROLE, worker_id=run, timeout_seconds=600,
             version="", day=clock.today(),
         )  # fmt: skip
-    (claimed,) = found.fetched()
+    (claimed,) = found.fetch()
     return run, claimed.fence
 
 

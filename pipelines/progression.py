@@ -348,7 +348,7 @@ def _reopen_whole(whole: QuerySet[StepRun]) -> bool:
 
 def wait_from_now(run: Any, plan: Compiled, steps: Sequence[str]) -> None:
     """Let the time begin that the steps after these have to wait for them."""
-    starting.let_wait(run, starting.waiting_times(plan, steps))
+    starting.begin_waiting(run, starting.waiting_times(plan, steps))
 
 
 # Rejection inside a pipeline: the step goes on with its revision, or the step that made what a gate refused goes back to work.
@@ -427,7 +427,7 @@ def _send_back(run: PipelineRun, gate: Any) -> bool:
     steps.filter(step=gate.step, branch=0).update(
         status=StepState.PENDING, activity_id=None, round=gate.round + 1
     )
-    starting.let_wait(run, {gate.step: starting.waiting_times(plan, again)[gate.step]})
+    starting.begin_waiting(run, {gate.step: starting.waiting_times(plan, again)[gate.step]})
     runs = PipelineRun.objects.filter(pk=run.pk)
     runs.update(unsettled=F("unsettled") + len(again))
     # What a replay gave the gate to decide on was refused with it: it asks about what is made again.

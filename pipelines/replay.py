@@ -68,7 +68,7 @@ def replay(
         StepRun.objects.bulk_create(
             _row(run, row, repeated) for row in rows if not row.branch or row.step not in repeated
         )
-        starting.let_wait(run, {
+        starting.begin_waiting(run, {
             step: seconds
             for step, seconds in starting.waiting_times(plan, plan.position.keys() - repeated).items()
             if step in repeated

@@ -122,7 +122,7 @@ def waiting_times(plan: Compiled, steps: Iterable[str]) -> dict[str, float]:
     }
 
 
-def let_wait(run: Any, times: Mapping[str, float]) -> None:
+def begin_waiting(run: Any, times: Mapping[str, float]) -> None:
     """Let these steps wait so many seconds from now, unless they wait already."""
     by_seconds: dict[float, list[str]] = {}
     for step, seconds in times.items():

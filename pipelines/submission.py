@@ -88,7 +88,7 @@ def start_runs(
     Raises as `start_run`. `when_full` says what becomes of runs whose first steps would make a backlog larger than it may be.
     """
     with tenant_scope(tenant_id):
-        version_id = _newest(tenant_id, pipeline_key)
+        version_id = _newest_version(tenant_id, pipeline_key)
         plan = versions.compile_version(version_id)
         _refuse_reserved(plan, news)
         for new in news:
@@ -116,7 +116,7 @@ def start_runs(
             enter = backlog.entering(tenant_id, [newcomers([item]) for item in first])
             first = [item for item, enters in zip(first, enter, strict=True) if enters]
         started = {(item.pipeline_run_id, item.step): item.id for item in first}
-        until = _until(plan)
+        until = _waiting_deadlines(plan)
         steps = [
             _step_run(run, step, position, started, until, plan)
             for run in runs
@@ -124,7 +124,7 @@ def start_runs(
         ]
         created = _create(tenant_id, version_id, runs, steps, actor) if runs else None
         submit(first, actor=actor, bounded=when_full == WhenFull.REFUSE)
-        _have_begun(runs, created.fetched() if created else ())
+        _mark_started(runs, created.fetch() if created else ())
         asked = tuple(step for step in plan.graph.roots() if step in plan.conditional)
         for run in runs if asked else ():
             progression.start_following(run, plan, Advance(start=asked), not_before=begin.get(run.pk))
@@ -138,7 +138,7 @@ def errors_of(
 
     Raises `NotFound`, `PipelineDisabled`.
     """
-    plan = versions.compile_version(_newest(tenant_id, pipeline_key))
+    plan = versions.compile_version(_newest_version(tenant_id, pipeline_key))
     return [_errors(tenant_id, plan, params, unknown) for params in given]
 
 
@@ -165,7 +165,7 @@ def _refuse_reserved(plan: Compiled, news: Sequence[NewRun]) -> None:
         )
 
 
-def _until(plan: Compiled) -> dict[str, datetime]:
+def _waiting_deadlines(plan: Compiled) -> dict[str, datetime]:
     """When the steps behind the first ones have waited too long."""
     first = [step for step in plan.graph.roots() if step not in plan.conditional]
     now = clock.now()
@@ -222,7 +222,7 @@ def _write_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps(rows, default=str)
 
 
-def _have_begun(runs: Iterable[PipelineRun], created: Iterable[Any]) -> None:
+def _mark_started(runs: Iterable[PipelineRun], created: Iterable[Any]) -> None:
     """The models are what the rows are now."""
     started_at = {row.id: row.started_at for row in created}
     for run in runs:
@@ -230,7 +230,7 @@ def _have_begun(runs: Iterable[PipelineRun], created: Iterable[Any]) -> None:
         run._state.adding, run._state.db = False, APP
 
 
-def _newest(tenant_id: UUID, pipeline_key: str) -> UUID:
+def _newest_version(tenant_id: UUID, pipeline_key: str) -> UUID:
     """The version that new runs of the pipeline get."""
     found = _NEWEST_VERSION.run({"tenant": tenant_id, "key": pipeline_key}, using=APP)
     if not found:

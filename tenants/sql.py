@@ -49,7 +49,7 @@ class Statement:
 
     def run(self, parameters: Parameters, *, using: str | None = None) -> list[Any]:
         """Execute in the current transaction of the alias and fetch all rows (none when the statement returns nothing)."""
-        return self._given(parameters, using, _Prepared.run)
+        return self._execute(parameters, using, _PreparedStatements.run)
 
     def run_with_next(
         self, parameters: Parameters, *, using: str | None = None, lists: Collection[str] = ()
@@ -63,19 +63,22 @@ class Statement:
         An error of the statement is one of what it went with, and undoes the transaction.
         """
         connection = connections[using or current_alias()]
-        rows = self._given(parameters, using, partial(_Prepared.keep, lists=lists))
+        rows = self._execute(parameters, using, partial(_PreparedStatements.keep, lists=lists))
         rows.errors = connection.wrap_database_errors
         return rows
 
-    def _given(
-        self, parameters: Parameters, using: str | None, way: Callable[[_Prepared, str, Parameters], T]
+    def _execute(
+        self,
+        parameters: Parameters,
+        using: str | None,
+        way: Callable[[_PreparedStatements, str, Parameters], T],
     ) -> T:
         connection = connections[using or current_alias()]
         if connection.connection is None:
             connection.ensure_connection()
         connection.validate_no_broken_transaction()
         with connection.wrap_database_errors:
-            prepared = _Prepared.on(connection.connection)
+            prepared = _PreparedStatements.on(connection.connection)
             if not connection.execute_wrappers:
                 return way(prepared, self.text, parameters)
             found: list[T] = []
@@ -130,7 +133,7 @@ class Rows:
         self._rows: list[Any] | None = None
         self.errors: AbstractContextManager[Any] = nullcontext()
 
-    def fetched(self) -> list[Any]:
+    def fetch(self) -> list[Any]:
         """The rows. The statement is carried out now if it was not yet. Raises `LookupError` when it was undone before it was sent."""
         if self._rows is None:
             with self.errors:
@@ -139,7 +142,7 @@ class Rows:
             raise LookupError("the statement was not carried out")
         return self._rows
 
-    def come(self, rows: list[Any]) -> None:
+    def set(self, rows: list[Any]) -> None:
         self._rows = rows
 
 
@@ -147,14 +150,14 @@ class Rows:
 _STALE = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported)
 
 
-class _Prepared:
+class _PreparedStatements:
     """The statements that are prepared on one connection, and how their parameters are written and their rows read."""
 
     _ATTRIBUTE = "_orchestrator_prepared"
 
     @classmethod
-    def on(cls, raw: BoundedConnection) -> _Prepared:
-        found: _Prepared | None = raw.__dict__.get(cls._ATTRIBUTE)
+    def on(cls, raw: BoundedConnection) -> _PreparedStatements:
+        found: _PreparedStatements | None = raw.__dict__.get(cls._ATTRIBUTE)
         if found is None:
             found = raw.__dict__[cls._ATTRIBUTE] = cls(raw)
         return found
@@ -166,32 +169,34 @@ class _Prepared:
         self._raw = raw
         self._transformer = Transformer.from_context(_Context(adapters, raw))
         self._names: dict[_Key, bytes] = {}
-        self._given = 0
+        self._count = 0
         self._rows: dict[_Key, Callable[..., Any]] = {}
 
     def run(self, text: str, parameters: Parameters) -> list[Any]:
         raw = self._raw
         with raw.lock:
             execution = self._execution(text, parameters)
-            raw.wait(self._executed(execution))
-            return execution.rows.fetched()
+            raw.wait(self._executing(execution))
+            return execution.rows.fetch()
 
     def keep(self, text: str, parameters: Parameters, lists: Collection[str] = ()) -> Rows:
         """With what is sent next, or now where no transaction is."""
         raw = self._raw
         with raw.lock:
             for kept in raw.kept if lists else ():
-                if isinstance(kept, _Gathered) and kept.add(text, parameters):
+                if isinstance(kept, _MergedStatement) and kept.add(text, parameters):
                     return kept.rows
-            if lists and raw.keep(gathered := _Gathered(self, text, parameters, lists, Rows(self._send))):
+            if lists and raw.keep(
+                gathered := _MergedStatement(self, text, parameters, lists, Rows(self._send))
+            ):
                 return gathered.rows
             execution = self._execution(text, parameters)
             if lists or not raw.keep(execution):
-                raw.wait(self._executed(execution))
+                raw.wait(self._executing(execution))
             return execution.rows
 
     def _execution(self, text: str, parameters: Parameters) -> _Execution:
-        query, names, formats = _converted(text)
+        query, names, formats = _convert(text)
         transformer = self._transformer
         given = [
             value.text() if isinstance(value := parameters[name], JsonArray | Array) else value
@@ -205,7 +210,7 @@ class _Prepared:
     def _send(self) -> None:
         self._raw.send_kept()
 
-    def _executed(self, execution: _Execution) -> PQGen[None]:
+    def _executing(self, execution: _Execution) -> PQGen[None]:
         """In one round trip with what has to go before it."""
         raw, name = self._raw, self._names.get(execution.key)
         if name is None or raw.is_to_send_more():
@@ -221,10 +226,10 @@ class _Prepared:
         """Under which the statement is prepared, and whether it has to be prepared before."""
         if name := self._names.get(key):
             return name, False
-        if self._given == _MOST_PREPARED:
+        if self._count == _MOST_PREPARED:
             return b"", True
-        self._given += 1
-        return f"orchestrator_{self._given}".encode(), True
+        self._count += 1
+        return f"orchestrator_{self._count}".encode(), True
 
     def failed(self, key: _Key, result: PGresult) -> None:
         """A statement that PostgreSQL does not know any more is prepared again the next time."""
@@ -232,7 +237,7 @@ class _Prepared:
             self._names.pop(key, None)
             self._rows.pop(key, None)
 
-    def taken(self, key: _Key, name: bytes, result: PGresult) -> list[Any]:
+    def read_rows(self, key: _Key, name: bytes, result: PGresult) -> list[Any]:
         """The rows of an answer, whose statement was prepared under `name` if that is not empty."""
         if name:
             self._names[key] = name
@@ -254,7 +259,7 @@ class _Prepared:
 class _Execution:
     """A statement with its values, as `BoundedConnection.together` sends it."""
 
-    prepared: _Prepared
+    prepared: _PreparedStatements
     key: _Key
     values: Any
     formats: Any
@@ -275,14 +280,19 @@ class _Execution:
         if answers[-1].status == ExecStatus.FATAL_ERROR:
             self.prepared.failed(self.key, answers[-1])
         else:
-            self.rows.come(self.prepared.taken(self.key, self.name, answers[-1]))
+            self.rows.set(self.prepared.read_rows(self.key, self.name, answers[-1]))
 
 
-class _Gathered:
+class _MergedStatement:
     """One statement that is to do the same with what was given at several times. Its values are written when it is sent."""
 
     def __init__(
-        self, prepared: _Prepared, text: str, parameters: Parameters, lists: Collection[str], rows: Rows
+        self,
+        prepared: _PreparedStatements,
+        text: str,
+        parameters: Parameters,
+        lists: Collection[str],
+        rows: Rows,
     ) -> None:
         self.rows = rows
         self._prepared, self._text = prepared, text
@@ -327,7 +337,7 @@ _TOKENS = re.compile(r"--[^\n]*|(?P<string>'(?:[^']|'')*')|%\((?P<name>\w+)\)s|%
 
 
 @lru_cache(maxsize=1024)
-def _converted(text: str) -> tuple[bytes, tuple[str, ...], list[PyFormat]]:
+def _convert(text: str) -> tuple[bytes, tuple[str, ...], list[PyFormat]]:
     """The statement for PostgreSQL, without comments; its parameters' names in the order of their numbers, and how they are written."""
     numbers: dict[str, int] = {}
 

@@ -47,7 +47,7 @@ def is_open() -> bool:
     except redis.exceptions.ResponseError as error:
         if not str(error).startswith("WRONGTYPE"):
             raise
-        scripts.put_out_of_force(f"pointer: {error}")
+        scripts.invalidate(f"pointer: {error}")
         return False
 
 
@@ -78,7 +78,7 @@ def _restore_runs(generation: str) -> int:
         live = {run.activity_id for run in runs}
         runs += [run for run in _runs_still_called() if run.activity_id not in live]
     for start in range(0, len(runs), PAGE):
-        _restore(generation, hold=[_held(run) for run in runs[start : start + PAGE]])
+        _restore(generation, hold=[_slot_of(run) for run in runs[start : start + PAGE]])
     return len(runs)
 
 
@@ -148,7 +148,7 @@ def _live_runs() -> QuerySet[ActivityRun]:
     return ActivityRun.objects.filter(status="running", parked=False).select_related("activity")
 
 
-def _held(run: ActivityRun) -> list[object]:
+def _slot_of(run: ActivityRun) -> list[object]:
     activity = run.activity
     seated = 0 if run.accepted_at else 1
     return [
@@ -172,7 +172,7 @@ def _restore(
         raise scripts.Closed
 
 
-def _calls_going_on(slots: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
+def _calls_under_way(slots: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
     """Slots whose run is over while a living worker still waits for its agent: they are in use until it says otherwise."""
     if not slots:
         return set()
@@ -210,7 +210,7 @@ class SlotAudit:
             runs = {run.activity_id: run for run in _live_runs()}
         started = {(slot.activity_id, slot.grant) for slot in slots if slot.started}
         orphans = {key for key in started if key[0] not in runs or runs[key[0]].grant != key[1]}
-        orphans -= _calls_going_on(orphans)
+        orphans -= _calls_under_way(orphans)
         release = Exchange(releases=[Release(*key) for key in orphans & self.suspects])
         self.suspects = orphans - self.suspects
         for slot in slots:
@@ -221,7 +221,7 @@ class SlotAudit:
                 )  # its worker could not say that it no longer waits
         missing = [run for activity, run in runs.items() if (activity, run.grant) not in started]
         if missing:
-            _restore("", hold=[_held(run) for run in missing])
+            _restore("", hold=[_slot_of(run) for run in missing])
         overdue = settings.ORCHESTRATOR_REPUBLISH_SECONDS
         again = [
             Grant(slot.activity_id, slot.tenant_id, slot.role, slot.grant, False)

@@ -40,10 +40,10 @@ def _source(name: str) -> str:
         ("local function run()", script, "end", "local answer = run()", "write_back()", "return answer")
     )
     shared = f'local LAYOUT = "{keys.LAYOUT}"\n{files}\n{library}'
-    return f"{_what_is_used(shared, body)}\n{body}"
+    return f"{_needed_functions(shared, body)}\n{body}"
 
 
-def _what_is_used(library: str, script: str) -> str:
+def _needed_functions(library: str, script: str) -> str:
     """The library without the functions that the script cannot come to: Redis makes each of them anew in every call."""
     functions = {found[1]: found[0] for found in _FUNCTION.finditer(library)}
     used: set[str] = set()
@@ -76,7 +76,7 @@ def run(name: str, *arguments: str | bytes | int) -> Any:
         except redis.exceptions.ResponseError as error:
             if not _is_about_data(error):
                 raise
-            put_out_of_force(f"{name}: {error}")
+            invalidate(f"{name}: {error}")
             raise Closed from error
 
 
@@ -86,7 +86,7 @@ def _is_about_data(error: redis.exceptions.ResponseError) -> bool:
     return type(error) is redis.exceptions.ResponseError and (code == "WRONGTYPE" or not code.isupper())
 
 
-def put_out_of_force(reason: str) -> None:
+def invalidate(reason: str) -> None:
     """Nothing is granted from now on until the leader has built admission anew from PostgreSQL."""
     logger.error("Admission is broken", extra={"action": "admission_broken", "reason": reason})
     client().delete(keys.pointer())

@@ -41,7 +41,7 @@ def claimed(engine: Engine, tenant: Tenant, activity_id: UUID, grant: str) -> An
         found = transitions.claim(
             [transitions.Claim(activity_id, uuid7(), grant)],
             tenant_id=tenant.pk, role="qa", worker_id=engine.lease.worker_id, timeout_seconds=60, version="", day=clock.today(),
-        ).fetched()  # fmt: skip
+        ).fetch()  # fmt: skip
     return found[0] if found else None
 
 

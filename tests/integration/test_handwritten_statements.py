@@ -93,14 +93,14 @@ def test_statements_that_do_the_same_with_lists_become_one_when_they_are_sent() 
         second = add.run_with_next(
             {"ids": [2, 3], "of": "a", "places": JsonArray([b'{"x": 2}'])}, using=OWNER, lists=lists
         )
-        rows = [(row.id, row.place) for row in second.fetched()]  # sends all of them, in their order
+        rows = [(row.id, row.place) for row in second.fetch()]  # sends all of them, in their order
         late = add.run_with_next({"ids": [4], "of": "a", "places": JsonArray()}, using=OWNER, lists=lists)
 
     both = [1, {"x": 2}]
     assert rows == [(1, both), (2, both), (3, both)]
-    assert first.fetched() == second.fetched()
-    assert [row.id for row in other.fetched()] == [9]
-    assert [(row.id, row.place) for row in late.fetched()] == [(4, [])]
+    assert first.fetch() == second.fetch()
+    assert [row.id for row in other.fetch()] == [9]
+    assert [(row.id, row.place) for row in late.fetch()] == [(4, [])]
 
 
 def test_lists_whose_values_cannot_be_written_leave_the_connection_as_it_was() -> None:
@@ -109,13 +109,13 @@ def test_lists_whose_values_cannot_be_written_leave_the_connection_as_it_was() -
         add.run_with_next({"names": ["\x00"]}, using=OWNER, lists=("names",))
     with transaction.atomic(using=OWNER):
         fine = add.run_with_next({"names": ["x"]}, using=OWNER, lists=("names",))
-    assert [row.name for row in fine.fetched()] == ["x"]
+    assert [row.name for row in fine.fetch()] == ["x"]
 
 
 def test_outside_of_a_transaction_lists_are_sent_at_once() -> None:
     add = Statement("add", "SELECT name FROM unnest(%(names)s::text[]) AS name")
     assert [
-        row.name for row in add.run_with_next({"names": ["x"]}, using=OWNER, lists=("names",)).fetched()
+        row.name for row in add.run_with_next({"names": ["x"]}, using=OWNER, lists=("names",)).fetch()
     ] == ["x"]
 
 

@@ -344,7 +344,7 @@ def test_a_statement_that_goes_with_the_commit_takes_no_round_trip_of_its_own(
 
     assert round_trips == 1
     assert noted() == [1, 2, 3]
-    assert [two.fetched(), three.fetched()] == [[(2,)], [(3,)]]
+    assert [two.fetch(), three.fetch()] == [[(2,)], [(3,)]]
 
 
 @pytest.mark.parametrize(
@@ -367,11 +367,11 @@ def test_whoever_asks_for_the_rows_of_a_statement_that_was_not_sent_sends_it(
     tenant: Tenant, noted: Callable[[], list[int]]
 ) -> None:
     with suppress(ZeroDivisionError), tenant_scope(tenant.pk):
-        assert _add(1).fetched() == [(1,)]
+        assert _add(1).fetch() == [(1,)]
         raise ZeroDivisionError
 
     assert noted() == []
-    assert _add(2).fetched() == [(2,)]  # no transaction to wait for
+    assert _add(2).fetch() == [(2,)]  # no transaction to wait for
     assert noted() == [2]
 
 
@@ -386,7 +386,7 @@ def test_a_transaction_that_is_undone_forgets_what_was_to_go_with_its_commit(
 
     assert noted() == [2]
     with pytest.raises(LookupError):
-        lost.fetched()
+        lost.fetch()
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["prepared", "new"])
@@ -413,7 +413,7 @@ def test_an_error_of_what_goes_with_the_commit_undoes_the_transaction_and_the_co
     assert noted() == [1, 4]
     for rows in kept:
         with pytest.raises(LookupError):
-            rows.fetched()
+            rows.fetch()
 
 
 def test_a_connection_that_ends_before_the_commit_is_an_error_of_the_server(
@@ -449,4 +449,4 @@ def test_a_table_whose_columns_change_breaks_one_statement_that_goes_with_the_co
     with tenant_scope(tenant.pk):
         found = every.run_with_next({}, using=APP)
 
-    assert found.fetched() == []
+    assert found.fetch() == []

@@ -28,7 +28,7 @@ from tests.scheduling import (
 )
 
 
-def let_wait(engine: Engine, tenant: Tenant, status: str) -> None:
+def begin_waiting(engine: Engine, tenant: Tenant, status: str) -> None:
     """The activity that is there waits for a person."""
     if status == "awaiting_approval":
         with tenant_scope(tenant.pk):
@@ -47,7 +47,7 @@ def test_what_waits_for_a_person_is_under_way_so_the_next_time_is_skipped(
 ) -> None:
     schedule = make_schedule(tenant, overlap="skip")
     fire(schedule, FIRST)
-    let_wait(engine, tenant, status)
+    begin_waiting(engine, tenant, status)
 
     fire(schedule, SECOND)
 
@@ -63,7 +63,7 @@ def test_one_waits_until_what_is_under_way_has_ended_and_further_ones_are_skippe
 ) -> None:
     schedule = make_schedule(tenant, overlap="queue_one")
     fire(schedule, FIRST)
-    let_wait(engine, tenant, status)
+    begin_waiting(engine, tenant, status)
     fire(schedule, SECOND)
     fire(schedule, THIRD)
     before = (statuses(tenant), states(schedule), len(jobs(tenant)))
