@@ -121,7 +121,7 @@ def django_db_setup(
 @pytest.fixture(autouse=True)
 def known_time() -> None:
     """PostgreSQL is on this machine: the process knows its time and need not ask, so that statements can be counted."""
-    clock.tell(datetime.now(UTC), asked=time.monotonic())
+    clock.tell(datetime.now(UTC), asked_at=time.monotonic())
 
 
 @pytest.fixture

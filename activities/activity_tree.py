@@ -136,8 +136,8 @@ def was_taken_over(activity: Activity) -> bool:
 
 def is_decision(activity: Activity) -> bool:
     """Whether people answer it with a yes or a no, and with nothing else."""
-    asked = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL)
-    return activity.link_kind in asked or (activity.is_approval_gate and not was_taken_over(activity))
+    kinds = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL)
+    return activity.link_kind in kinds or (activity.is_approval_gate and not was_taken_over(activity))
 
 
 def open_children(tenant_id: UUID, activity_id: UUID, kinds: Iterable[str]) -> QuerySet[Any]:
@@ -193,8 +193,10 @@ def holds_up(tenant_id: UUID, origin: Origin) -> bool:
     A parent that is woken may ask again. What it had asked for before, such as a subtask that failed and was tried again by an operator,
     may then end while the parent waits for something else.
     """
-    asked = Activity.objects.for_tenant(tenant_id).filter(parent_id=origin.parent_id, link_kind=origin.kind)
-    newest = asked.order_by("-created_at", "-pk").values_list("pk", flat=True).first()
+    questions = Activity.objects.for_tenant(tenant_id).filter(
+        parent_id=origin.parent_id, link_kind=origin.kind
+    )
+    newest = questions.order_by("-created_at", "-pk").values_list("pk", flat=True).first()
     return newest == origin.first_id
 
 
@@ -215,8 +217,10 @@ def counterparts_of(tenant_id: UUID, activities: Iterable[Activity]) -> dict[UUI
     waiting = {activity.pk: activity.status for activity in activities if activity.status in WAITING}
     if not waiting:
         return {}
-    asked = Activity.objects.for_tenant(tenant_id).filter(parent_id__in=waiting, link_kind__in=COUNTERPARTS)
-    newest = {(child.parent_id, child.link_kind): child for child in asked.order_by("created_at", "pk")}
+    questions = Activity.objects.for_tenant(tenant_id).filter(
+        parent_id__in=waiting, link_kind__in=COUNTERPARTS
+    )
+    newest = {(child.parent_id, child.link_kind): child for child in questions.order_by("created_at", "pk")}
     found: dict[UUID, list[Activity]] = defaultdict(list)
     for activity_id, status in waiting.items():
         child = newest.get((activity_id, STATUSES[status].ended_by))

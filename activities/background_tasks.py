@@ -96,9 +96,11 @@ def _with_something_waiting(names: list[str]) -> list[str]:
         return []
     conditions = [_condition(name) for name in names]
     question = " UNION ALL ".join(f"SELECT %s WHERE {sql}" for sql, _ in conditions)
-    given = [value for name, (_, values) in zip(names, conditions, strict=True) for value in (name, *values)]
+    parameters = [
+        value for name, (_, values) in zip(names, conditions, strict=True) for value in (name, *values)
+    ]
     with connections[SYSTEM].cursor() as cursor:
-        cursor.execute(question, given)
+        cursor.execute(question, parameters)
         return [name for (name,) in cursor.fetchall()]
 
 

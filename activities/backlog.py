@@ -101,11 +101,11 @@ def policy_of(tenant_id: UUID, role: str) -> Policy:
     bound alone: whether it may run is for others to say, and its work can still be handed on.
     """
     try:
-        given = configuration.settings_for(tenant_id, role).backlog
+        policy = configuration.settings_for(tenant_id, role).backlog
     except AgentError:
-        given = {}
-    most = given.get("max_waiting") or settings.ORCHESTRATOR_MAX_BACKLOG
-    return Policy(min(most, settings.ORCHESTRATOR_MAX_BACKLOG), given.get("when_full", REJECT))
+        policy = {}
+    most = policy.get("max_waiting") or settings.ORCHESTRATOR_MAX_BACKLOG
+    return Policy(min(most, settings.ORCHESTRATOR_MAX_BACKLOG), policy.get("when_full", REJECT))
 
 
 def make_room(tenant_id: UUID, newcomers: Iterable[Newcomer]) -> None:
@@ -141,7 +141,7 @@ def entering(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> Iterator[
         _measure(tenant_id, role, len(wanted[role]), waiting)
     for group in groups:
         roles = _by_role(group)
-        yield all(_enters(tenant_id, role, roles[role], waiting, whole=True) for role in sorted(roles))
+        yield all(_enters(tenant_id, role, roles[role], waiting, is_whole=True) for role in sorted(roles))
 
 
 def explain_full(tenant_id: UUID, role: str) -> str:
@@ -185,12 +185,12 @@ def _measure(tenant_id: UUID, role: str, more: int, waiting: Counter[str]) -> No
 
 
 def _enters(
-    tenant_id: UUID, role: str, priorities: list[int], waiting: Counter[str], *, whole: bool = False
+    tenant_id: UUID, role: str, priorities: list[int], waiting: Counter[str], *, is_whole: bool = False
 ) -> bool:
     """Let so many in, if there is or can be made room for all of them."""
     policy, more = policy_of(tenant_id, role), len(priorities)
     over = waiting[role] + more - policy.max_waiting
-    if over > 0 and not (whole and more > policy.max_waiting and waiting[role] == 0):
+    if over > 0 and not (is_whole and more > policy.max_waiting and waiting[role] == 0):
         given_up = _shed(tenant_id, role, over, priorities, policy)
         waiting[role] -= given_up
         if given_up < over:

@@ -63,8 +63,8 @@ def reserve(row: Any, run_id: UUID, role: RoleSettings) -> None:
 
 def estimate(tenant_id: UUID, role: str, options: RoleSettings) -> tuple[Decimal, Decimal]:
     """Dollars and tokens that a run of this role may need: what the role says, else what its runs took lately, else the platform's."""
-    said = options.adapter.options
-    dollars, tokens = said.get("estimate_usd"), said.get("estimate_tokens")
+    adapter_options = options.adapter.options
+    dollars, tokens = adapter_options.get("estimate_usd"), adapter_options.get("estimate_tokens")
     if dollars is None or tokens is None:
         usual = _usual(tenant_id, role)
         dollars, tokens = usual[0] if dollars is None else dollars, usual[1] if tokens is None else tokens
@@ -77,11 +77,11 @@ def _usual(tenant_id: UUID, role: str) -> tuple[Decimal, Decimal]:
         return known
     since = clock.today() - LOOKED_AT
     found = money.average_of(tenant_id, role, since=since, most=MOST_ENTRIES)
-    given = (
+    estimate = (
         Decimal(str(settings.ORCHESTRATOR_RUN_ESTIMATE_USD)),
         Decimal(settings.ORCHESTRATOR_RUN_ESTIMATE_TOKENS),
     )
-    return _averages.keep(key, found or given)
+    return _averages.keep(key, found or estimate)
 
 
 @dataclass(frozen=True, slots=True)

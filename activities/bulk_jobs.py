@@ -345,10 +345,10 @@ def _cancel_one(job: BulkJob, activity_id: UUID) -> None:
 
 
 def _reassign_one(job: BulkJob, activity_id: UUID) -> None:
-    given = job.arguments
+    arguments = job.arguments
     reassignment.reassign(
-        job.tenant_id, activity_id, actor=job.created_by, reason=given["reason"],
-        agent_role=given.get("agent_role"), human_role=given.get("human_role"),
+        job.tenant_id, activity_id, actor=job.created_by, reason=arguments["reason"],
+        agent_role=arguments.get("agent_role"), human_role=arguments.get("human_role"),
     )  # fmt: skip
 
 

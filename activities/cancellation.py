@@ -62,13 +62,13 @@ def _cancel(activity: Activity, actor: str, reason: str) -> None:
 
 
 def _lock_activity(tenant_id: UUID, activity_id: UUID) -> Activity:
-    asked = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
-    if asked is None:
+    activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
+    if activity is None:
         raise NotFound("activity", activity_id)
-    if asked.link_kind == LinkKind.APPROVAL:
-        return approvals.lock_concerned(tenant_id, asked)[activity_id]
+    if activity.link_kind == LinkKind.APPROVAL:
+        return approvals.lock_concerned(tenant_id, activity)[activity_id]
     # Everything that this may end is locked now, in one order: later, the pipeline run is locked as well.
-    return activity_tree.lock_with_dependents(tenant_id, activity_id) or asked
+    return activity_tree.lock_with_dependents(tenant_id, activity_id) or activity
 
 
 def _refuse_gate(activity: Activity) -> None:

@@ -77,13 +77,13 @@ def without_twins(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
     rows = Activity.objects.for_tenant(tenant_id)
     keys = dict(rows.filter(pk__in=ids, dedup_key__isnull=False).values_list("pk", "dedup_key"))
     live = rows.filter(in_status(*states.LIVE), dedup_key__in=set(keys.values()))
-    taken = set(live.values_list("dedup_key", flat=True)) if keys else set()
+    taken_keys = set(live.values_list("dedup_key", flat=True)) if keys else set()
     kept = []
     for activity_id in ids:
         key = keys.get(activity_id)
-        if key is None or key not in taken:
+        if key is None or key not in taken_keys:
             kept.append(activity_id)
-            taken.add(key)
+            taken_keys.add(key)
     return kept
 
 
@@ -552,9 +552,9 @@ def _alert(activity: Activity | None, letter: DeadLetter) -> None:
 
 
 def _write_question(letter: DeadLetter) -> str:
-    said = _SAID[BurialReason(letter.reason)]
+    texts = _SAID[BurialReason(letter.reason)]
     message = str(letter.error.get("message") or letter.error.get("code") or "")
     stalls = f", stalls {letter.stalls}" if letter.stalls else ""
     cost = f", cost so far ${letter.cost_usd.normalize():f}" if letter.cost_usd else ""
     who = letter.agent_role or f"The consumer of the mailbox {letter.mailbox_key}"
-    return f"{who} has given up: {said}. Attempts {letter.attempts}{stalls}{cost}. {message}"
+    return f"{who} has given up: {texts}. Attempts {letter.attempts}{stalls}{cost}. {message}"

@@ -44,10 +44,10 @@ class DecisionRules:
     @classmethod
     def read(cls, stored: Mapping[str, Any] | None) -> Self:
         """From an activity's `decision_rules`."""
-        given = dict(stored or {})
+        values = dict(stored or {})
         for name in ("reminders", "escalation"):
-            given[name] = tuple(Later(**later) for later in given.get(name, ()))
-        return cls(**given)
+            values[name] = tuple(Later(**later) for later in values.get(name, ()))
+        return cls(**values)
 
     def as_json(self) -> dict[str, Any] | None:
         """What differs from the defaults, as JSON; None when nothing does."""

@@ -54,8 +54,8 @@ class AlreadyVoted(TransitionRefused):
     code = "already_voted"
 
     def __init__(self, activity_id: UUID, verb: str, current: str, vote: Any) -> None:
-        said = f"{vote.actor} has voted about this at {vote.at:%Y-%m-%dT%H:%M:%SZ}: {vote.decision}."
-        super().__init__(activity_id, verb, current, said)
+        text = f"{vote.actor} has voted about this at {vote.at:%Y-%m-%dT%H:%M:%SZ}: {vote.decision}."
+        super().__init__(activity_id, verb, current, text)
         self.problem_members = {"decision": vote.decision, "decided_by": vote.actor, "decided_at": vote.at}
 
 

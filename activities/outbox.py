@@ -64,11 +64,11 @@ class _Reason:
 
     @classmethod
     def of(
-        cls, activity_id: UUID, reason: str, payload: Mapping[str, Any], due_at: datetime | None = None, **told: Any
+        cls, activity_id: UUID, reason: str, payload: Mapping[str, Any], due_at: datetime | None = None, **columns: Any
     ) -> _Reason:  # fmt: skip
         document = wire_json.dumps_stored(dict(payload), default=str, option=orjson.OPT_SORT_KEYS)
         return cls(
-            activity_id, reason, document.decode(), hashlib.sha256(document).hexdigest(), due_at, **told
+            activity_id, reason, document.decode(), hashlib.sha256(document).hexdigest(), due_at, **columns
         )
 
 
@@ -190,10 +190,10 @@ def wake_all(
         if activity.id in spent:
             _stop(activity, reason, payload, actor)
     detail = {"reason": reason.value} | ({"progress": True} if progress else {})
-    heard = [activity.id for activity in waiting if activity.id not in spent]
+    due_ids = [activity.id for activity in waiting if activity.id not in spent]
     moved = (
         transitions.apply_many(
-            heard,
+            due_ids,
             "wake",
             actor=actor,
             detail=detail,
@@ -201,7 +201,7 @@ def wake_all(
             blocker_message=None,
             blocked_at=None,
         )
-        if heard
+        if due_ids
         else []
     )
     if moved:

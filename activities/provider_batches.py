@@ -254,11 +254,11 @@ def gather() -> int:
     """Bind what is enough or old enough. Returns how many batches were made."""
     with system_scope():
         lanes = list(_list_ready()[:LANES])
-    made = 0
+    count = 0
     for tenant_id, provider, model in lanes:
         while _bind(tenant_id, provider, model):
-            made += 1
-    return made
+            count += 1
+    return count
 
 
 def _list_ready() -> QuerySet[BatchItem, tuple[UUID, str, str]]:

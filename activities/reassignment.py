@@ -110,7 +110,7 @@ def _is_taken(activity: Activity) -> bool:
 def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role: str | None) -> NewActivity:
     line = activity_tree.line_of(activity.tenant_id, activity)
     taken_over = next((member.agent_role for member in line if member.agent_role), None)
-    told = {"reassigned_from": str(activity.pk), "reassign_reason": reason}
+    reassignment = {"reassigned_from": str(activity.pk), "reassign_reason": reason}
     wake_reason, payload = _reason_to_start(activity, line)
     return successor_of(
         activity,
@@ -119,14 +119,14 @@ def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role
         human_role=human_role,
         # A person who takes over an agent's work may approve what is there, or do it. What people decide stays a decision.
         is_approval_gate=human_role is not None and (bool(taken_over) or activity.is_approval_gate),
-        metadata={**activity.metadata, **told, activity_tree.TAKEN_OVER: taken_over},
+        metadata={**activity.metadata, **reassignment, activity_tree.TAKEN_OVER: taken_over},
         not_before=activity.not_before,
         expires_at=activity.expires_at,
         due_at=activity.due_at,
         decision_rules=_rules_for("agent" if agent_role else "human", line),
         reviewer_notes=activity.reviewer_notes,
         wake_reason=wake_reason,
-        wake_payload={**payload, **told},
+        wake_payload={**payload, **reassignment},
     )
 
 
@@ -138,8 +138,8 @@ def _rules_for(assignee_type: str, line: Sequence[Activity]) -> Mapping[str, Any
 def _reason_to_start(activity: Activity, line: Sequence[Activity]) -> tuple[str, Mapping[str, Any]]:
     """As new work; but who takes over a revision needs what was rejected, and why."""
     round_ = [member.pk for member in line if member.round == activity.round]
-    asked = Wake.objects.for_tenant(activity.tenant_id).filter(
+    wakes = Wake.objects.for_tenant(activity.tenant_id).filter(
         activity_id__in=round_, reason=WakeReason.REJECTION
     )
-    rejection = asked.order_by("-created_at").first()
+    rejection = wakes.order_by("-created_at").first()
     return (rejection.reason, rejection.payload) if rejection else (WakeReason.NEW_TASK.value, {})

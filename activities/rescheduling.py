@@ -62,9 +62,9 @@ def _errors(activity: Activity, wanted: Mapping[str, Any]) -> Iterable[dict[str,
         if (moment := wanted.get(name)) is not None and moment <= now:
             yield {"path": name, "message": "has passed"}
     if not_before and expires_at and now < expires_at <= not_before:
-        given = "expires_at" if wanted.get("expires_at") else "not_before"
-        said = "must be after not_before" if given == "expires_at" else "must be before expires_at"
-        yield {"path": given, "message": said}
+        field = "expires_at" if wanted.get("expires_at") else "not_before"
+        text = "must be after not_before" if field == "expires_at" else "must be before expires_at"
+        yield {"path": field, "message": text}
 
 
 def reschedule_locked(
@@ -164,13 +164,13 @@ def _retry_delays(tenant_id: UUID, ids: Sequence[UUID]) -> dict[UUID, datetime]:
     since then ends no delay."""
     ends = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id__in=ids, verb__in=ENDS_OF_DELAYS)
     last = ends.order_by("activity_id", "-seq").distinct("activity_id")
-    told = {
+    times = {
         event.activity_id: datetime.fromisoformat(event.detail["due_at"])
         for event in last
         if event.verb == "release" and (event.detail or {}).get("cause") == "retry" and event.detail.get("due_at")
     }  # fmt: skip
     now = clock.now()
-    return {activity_id: until for activity_id, until in told.items() if until > now}
+    return {activity_id: until for activity_id, until in times.items() if until > now}
 
 
 def _move_deadlines(rows: Sequence[Any], due_at: datetime | None) -> None:

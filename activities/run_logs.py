@@ -427,15 +427,15 @@ def tail(tenant_id: UUID, run_id: UUID, count: int) -> Page:
 
 
 def _page(tenant_id: UUID, run_id: UUID, after: int, limit: int) -> Page:
-    documents, whole = _documents(), {**_of_run(run_id), "tenant_id": str(tenant_id)}
+    documents, selection = _documents(), {**_of_run(run_id), "tenant_id": str(tenant_id)}
     # The batch that holds the next line is the last one that begins at it or before.
     until = {"$gte": f"{run_id}:", "$lte": _place(run_id, after + 1)}
-    first = documents.find_one({**whole, "_id": until}, {"_id": 1}, sort=[("_id", pymongo.DESCENDING)])
+    first = documents.find_one({**selection, "_id": until}, {"_id": 1}, sort=[("_id", pymongo.DESCENDING)])
     if first is not None:
-        whole["_id"] = {**whole["_id"], "$gte": first["_id"]}
+        selection["_id"] = {**selection["_id"], "$gte": first["_id"]}
     found: list[NumberedLine] = []
     dropped = 0
-    for document in documents.find(whole).sort("_id", pymongo.ASCENDING):
+    for document in documents.find(selection).sort("_id", pymongo.ASCENDING):
         found += [line for line in _number_lines(document) if line.number > after]
         dropped = document["dropped"] if document["full"] else 0
         if len(found) > limit:

@@ -68,7 +68,7 @@ def _sign_callback(token: RunToken, caused_by: Mapping[str, Any] | None) -> Call
 def read(text: str) -> RunToken | None:
     """What the token proves, or None when we did not issue it. How long it counts is decided by the run's state."""
     try:
-        tenant, activity, run, fence, *told = signing.loads(text, salt=_SALT)
+        tenant, activity, run, fence, *rest = signing.loads(text, salt=_SALT)
     except signing.BadSignature:
         return None
-    return RunToken(UUID(tenant), UUID(activity), UUID(run), fence, *told)
+    return RunToken(UUID(tenant), UUID(activity), UUID(run), fence, *rest)

@@ -65,13 +65,13 @@ class PriorityField(serializers.Field[Any, Any, Any, Any]):
         return value
 
 
-def priority_of(given: int | str | None, scale: str | None = None) -> int:
+def priority_of(value: int | str | None, scale: str | None = None) -> int:
     """The stored priority. Raises `ValidationError` at the path `priority`."""
-    if given is None:
+    if value is None:
         return BANDS["normal"]
-    if isinstance(given, str):
-        return BANDS[given]
-    found = to_stored(given, scale) if scale else given
+    if isinstance(value, str):
+        return BANDS[value]
+    found = to_stored(value, scale) if scale else value
     if found is None or not LOWEST <= found <= HIGHEST:
         values = SCALES[scale].keys() if scale else (LOWEST, HIGHEST)
         raise serializers.ValidationError({"priority": [f"must be from {min(values)} to {max(values)}"]})

@@ -86,11 +86,11 @@ def containing(
     rows: QuerySet[Any], tenant_id: UUID, wanted: Iterable[Wanted], *, before: datetime | None = None
 ) -> QuerySet[Any]:
     """Those of the rows that have all that is wanted, among the newest `SEARCHED` of the tenant, or of those made before that moment."""
-    made = Activity.objects.for_tenant(tenant_id)
+    activities = Activity.objects.for_tenant(tenant_id)
     if before is not None:
-        made = made.filter(created_at__lt=before)
-    newest, given = (
-        made.order_by("-created_at", "-id").values("id", *TEXTS)[:SEARCHED].query.sql_with_params()
+        activities = activities.filter(created_at__lt=before)
+    newest, by_key = (
+        activities.order_by("-created_at", "-id").values("id", *TEXTS)[:SEARCHED].query.sql_with_params()
     )
     conditions, words = [], []
     for each in wanted:
@@ -103,7 +103,7 @@ def containing(
         return rows
     # The names are those above. What is looked through is bounded inside, where no other condition can move the bound.
     text = f"SELECT looked.id FROM ({newest}) looked WHERE {' AND '.join(conditions)}"  # noqa: S608
-    return rows.filter(pk__in=RawSQL(text, (*given, *words)))  # noqa: S611
+    return rows.filter(pk__in=RawSQL(text, (*by_key, *words)))  # noqa: S611
 
 
 def _like(word: str) -> str:
@@ -272,8 +272,8 @@ def _add_backlogs(tenant_id: UUID, found: Mapping[str, Queue]) -> None:
     """What may wait, and how much was turned away, dropped or given up ever since."""
     own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=OuterRef("role")).values("backlog")
     policies = Agent.objects.filter(role__in=found).annotate(own_backlog=Subquery(own))
-    for role, given, own_given in policies.values_list("role", "backlog", "own_backlog"):
-        found[role].backlog = backlog.render_policy({**given, **(own_given or {})})
+    for role, policy, own_policy in policies.values_list("role", "backlog", "own_backlog"):
+        found[role].backlog = backlog.render_policy({**policy, **(own_policy or {})})
     away = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role__in=found)
     for role, reason, count in away.values_list("agent_role", "reason", "count"):
         found[role].turned_away[reason] = count
@@ -373,6 +373,8 @@ _COST = r"^[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?$"
 def costs_of(tenant_id: UUID, activities: QuerySet[Activity], by: str) -> dict[Any, Decimal]:
     """What all attempts at these activities have cost in US dollars, by a field of theirs. What has cost nothing is not in it."""
     rows = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id__in=activities.values("pk"))
-    told = rows.annotate(told=KeyTextTransform("cost_usd", "usage")).filter(told__regex=_COST)
-    amount = Sum(Cast("told", DecimalField(max_digits=36, decimal_places=12)))
-    return dict(told.order_by().values_list(f"activity__{by}").annotate(amount=amount))
+    rows_with_cost = rows.annotate(cost_text=KeyTextTransform("cost_usd", "usage")).filter(
+        cost_text__regex=_COST
+    )
+    amount = Sum(Cast("cost_text", DecimalField(max_digits=36, decimal_places=12)))
+    return dict(rows_with_cost.order_by().values_list(f"activity__{by}").annotate(amount=amount))

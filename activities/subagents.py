@@ -179,17 +179,17 @@ def tell_parent(ended: Any) -> None:
 
 def _notification(subagent: Subagent, ended: Any) -> NewItem:
     status = status_of(ended.status)
-    told: dict[str, Any] = {
+    payload: dict[str, Any] = {
         "task_id": str(subagent.activity_id), "subagent_id": str(subagent.pk), "tool_call_id": subagent.tool_call_id or None,
         "description": subagent.description, "status": status, "output_file": output_file_of(subagent.pk),
     }  # fmt: skip
     result, error = _result_of(ended) if status == COMPLETED else None, getattr(ended, "error", None)
     summary = _summary(subagent, status, result, error)
-    told |= {"summary": summary} | ({"result": result} if status == COMPLETED else {"error": error})
+    payload |= {"summary": summary} | ({"result": result} if status == COMPLETED else {"error": error})
     return NewItem(
         kind=ItemKind.TASK_NOTIFICATION,
         source=ItemSource.ENGINE,
-        content=told,
+        content=payload,
         text=summary,
         client_message_id=f"{ended.id}:{status}",
     )
@@ -207,8 +207,8 @@ def _result_of(ended: Any) -> Any:
 
 def _summary(subagent: Subagent, status: str, result: Any, error: Any) -> str:
     name = subagent.description or subagent.subagent_type
-    said = result if isinstance(result, str) else (error or {}).get("message") if error else None
-    line = " ".join(said.split()) if said else ""
+    text = result if isinstance(result, str) else (error or {}).get("message") if error else None
+    line = " ".join(text.split()) if text else ""
     return f"The task {name!r} is {status}." + (f" {line}" if line else "")[:LONGEST_SUMMARY]
 
 
@@ -315,7 +315,7 @@ def _tokens_by_activity(tenant_id: UUID, lines: Sequence[Sequence[Activity]]) ->
     sums: Any = (
         entries.order_by().values_list("activity_id").annotate(Sum("input_tokens"), Sum("output_tokens"))
     )
-    return {activity_id: given + produced for activity_id, given, produced in sums}
+    return {activity_id: read_tokens + written_tokens for activity_id, read_tokens, written_tokens in sums}
 
 
 def _find_begin_times(tenant_id: UUID, ids: Iterable[UUID]) -> dict[UUID, datetime]:

@@ -149,8 +149,10 @@ def begin(items: Sequence[NewActivity], beginning: Beginning, *, actor: str) -> 
     """
     tenant_id = _tenant()
     items = [_with_due_time(item) for item in items]
-    given = {**beginning.parameters, **_parameters(tenant_id, items, actor)}
-    rows = _statement(beginning.text).run_with_next(given, using=APP, lists=("rows", *beginning.parameters))
+    parameters = {**beginning.parameters, **_parameters(tenant_id, items, actor)}
+    rows = _statement(beginning.text).run_with_next(
+        parameters, using=APP, lists=("rows", *beginning.parameters)
+    )
     if any(map(_may_have_deadlines, items)):
         _plan_deadlines(tenant_id, items, _by_id(rows.fetch()))
     relay.after_commit_of(lambda: Exchange(offers=_offers(tenant_id, items, _by_id(rows.fetch()))))

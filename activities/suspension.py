@@ -150,19 +150,19 @@ def resolve_blocker(tenant_id: UUID, activity_id: UUID, *, actor: str, note: str
 
 def _resolution_of(tenant_id: UUID, activity_id: UUID) -> Activity:
     rows = Activity.objects.for_tenant(tenant_id)
-    asked: Activity | None = rows.filter(pk=activity_id).first()
-    if asked is None:
+    activity: Activity | None = rows.filter(pk=activity_id).first()
+    if activity is None:
         raise NotFound("activity", activity_id)
-    if activity_tree.origin_of(tenant_id, asked).kind == LinkKind.RESOLUTION:
-        return activity_tree.newest_of_line(tenant_id, asked)
+    if activity_tree.origin_of(tenant_id, activity).kind == LinkKind.RESOLUTION:
+        return activity_tree.newest_of_line(tenant_id, activity)
     resolutions = rows.filter(parent_id=activity_id, link_kind=LinkKind.RESOLUTION)
     newest: Activity | None = resolutions.order_by("-created_at").first()
     if newest is None:
         raise TransitionRefused(
             activity_id,
             "resolve",
-            asked.status,
-            f"Activity {activity_id} is {asked.status}; nothing blocks it.",
+            activity.status,
+            f"Activity {activity_id} is {activity.status}; nothing blocks it.",
         )
     return activity_tree.newest_of_line(tenant_id, newest)
 
@@ -171,8 +171,8 @@ def who_was_first(tenant_id: UUID, refusal: TransitionRefused, did: str) -> Tran
     """What to tell somebody who answers what has been answered, or what nobody needs an answer to any more."""
     now = Activity.objects.for_tenant(tenant_id).get(pk=refusal.activity_id)
     if now.status == Status.DONE and now.decided_by and now.decided_at:
-        said = f"{now.decided_by} {did} this at {now.decided_at:%Y-%m-%dT%H:%M:%SZ}."
-        return AlreadyDecided(refusal.activity_id, refusal.verb, now.status, said)
+        text = f"{now.decided_by} {did} this at {now.decided_at:%Y-%m-%dT%H:%M:%SZ}."
+        return AlreadyDecided(refusal.activity_id, refusal.verb, now.status, text)
     return TransitionRefused(refusal.activity_id, refusal.verb, now.status, obsolete(now))
 
 
@@ -233,11 +233,11 @@ def open_review_of(tenant_id: UUID, activity_id: UUID) -> UUID:
     Raises `NotFound`, `TransitionRefused` when there is no review.
     """
     rows = Activity.objects.for_tenant(tenant_id)
-    asked: Activity | None = rows.filter(pk=activity_id).first()
-    if asked is None:
+    review: Activity | None = rows.filter(pk=activity_id).first()
+    if review is None:
         raise NotFound("activity", activity_id)
-    if asked.link_kind == LinkKind.REVIEW:
-        return asked.pk
+    if review.link_kind == LinkKind.REVIEW:
+        return review.pk
     newest: UUID | None = (
         rows.filter(parent_id=activity_id, link_kind=LinkKind.REVIEW)
         .order_by("-created_at")
@@ -248,8 +248,8 @@ def open_review_of(tenant_id: UUID, activity_id: UUID) -> UUID:
         raise TransitionRefused(
             activity_id,
             "review",
-            asked.status,
-            f"Activity {activity_id} is {asked.status}; no review was asked for.",
+            review.status,
+            f"Activity {activity_id} is {review.status}; no review was asked for.",
         )
     return newest
 
@@ -342,11 +342,11 @@ def refuse_unlisted(asking: Activity, agent_role: str | None) -> None:
 
 def _list_roles(asking: Activity) -> Sequence[str]:
     """What the operators say about the role: for its tenant before for all of them, by its name before by "*"."""
-    said: Mapping[str, Sequence[str]] = settings.ORCHESTRATOR_HANDS_WORK_TO
+    roles: Mapping[str, Sequence[str]] = settings.ORCHESTRATOR_HANDS_WORK_TO
     names = [str(asking.agent_role), "*"]
-    if any("/" in key for key in said):
+    if any("/" in key for key in roles):
         names = [*(f"{asking.tenant.slug}/{name}" for name in names), *names]
-    return next((said[name] for name in names if name in said), ("*",))
+    return next((roles[name] for name in names if name in roles), ("*",))
 
 
 def _is_related(asking: Activity, agent_role: str) -> bool:

@@ -52,10 +52,10 @@ class Following:
 def _finishing(following: Following | None) -> Statement:
     parts = {"following": "", "followed": "", "with_followed": ""}
     if following:
-        told = "".join(f', {following.table}."{name}" AS followed_{name}' for name in following.columns)
+        columns = "".join(f', {following.table}."{name}" AS followed_{name}' for name in following.columns)
         parts = {
             "following": f", {following.text}",
-            "followed": told,
+            "followed": columns,
             "with_followed": f" LEFT JOIN {following.table} ON {following.table}.activity = moved.id",
         }
     text = _FINISH.text
@@ -89,12 +89,12 @@ _COLUMNS = {field.attname for field in Activity._meta.concrete_fields} - {
 def _verb(name: str, prefix: str = "") -> Mapping[str, str]:
     """Parameters of a move. The statuses that it starts from are written as PostgreSQL writes an array, so that nothing looks at each of
     them at every execution."""
-    given = {
+    parameters = {
         "verb": name,
         "sources": f"{{{','.join(states.sources_of(name))}}}",
         "target": states.target_of(name),
     }
-    return MappingProxyType({f"{prefix}{key}": value for key, value in given.items()})
+    return MappingProxyType({f"{prefix}{key}": value for key, value in parameters.items()})
 
 
 def apply(

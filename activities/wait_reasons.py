@@ -174,17 +174,17 @@ def _explain_delay(
 ) -> Waiting:
     seconds = max(0.0, (due_at - clock.now()).total_seconds())
     at = f"{due_at:%Y-%m-%dT%H:%M:%SZ}"  # for programs
-    said = f"{due_at:%Y-%m-%d %H:%M:%S} UTC"
+    text = f"{due_at:%Y-%m-%d %H:%M:%S} UTC"
     if cause == "retry" and held is not None:
         code, words = _HELD_BACK[held["code"]]
         holder = str(held.get("held_by") or activity.agent_role)
-        detail = words.format(holder=holder, at=said)
+        detail = words.format(holder=holder, at=text)
         return Waiting(code, detail, holder=holder, estimate_seconds=round(seconds, 1))
     if cause == "retry":
-        detail = f"Attempt {activity.attempts} of {activity.max_attempts} failed; the next begins at {said}."
+        detail = f"Attempt {activity.attempts} of {activity.max_attempts} failed; the next begins at {text}."
         return Waiting("retry_delay", detail, holder=at, estimate_seconds=round(seconds, 1))
     return Waiting(
-        "not_before", f"It starts at {said} at the earliest.", holder=at, estimate_seconds=round(seconds, 1)
+        "not_before", f"It starts at {text} at the earliest.", holder=at, estimate_seconds=round(seconds, 1)
     )
 
 
@@ -215,7 +215,7 @@ def on_counterparts(activity: Activity, awaited: Sequence[Activity]) -> Waiting:
     It goes on when the last of them is done, so the holder names each of them.
     """
     status = Status(activity.status)
-    asked = [item for item in awaited if item.link_kind == LinkKind.APPROVAL]
+    approvals = [item for item in awaited if item.link_kind == LinkKind.APPROVAL]
     own = next((item for item in awaited if item.link_kind != LinkKind.APPROVAL), None)
     code, detail, holders = "human", STATUSES[status].sentence, []
     if own is not None and own.assignee_type == "agent":
@@ -223,17 +223,17 @@ def on_counterparts(activity: Activity, awaited: Sequence[Activity]) -> Waiting:
     elif own is not None and status == Status.AWAITING_SUBTASK:
         detail, holders = "Somebody does the subtask.", [f"{own.name}: {_person(own)}"]
     elif own is not None:
-        holders = [_person(own) if not asked else f"{own.name}: {_person(own)}"]
+        holders = [_person(own) if not approvals else f"{own.name}: {_person(own)}"]
     elif status == Status.AWAITING_SUBTASK:
         code = "dependency"
-    elif asked and status == Status.AWAITING_REVIEW:
+    elif approvals and status == Status.AWAITING_REVIEW:
         held = activity.started_at is None
         detail = (
             "It does not start before somebody has decided." if held else "Somebody decides what was asked."
         )
     if len(awaited) > 1:
         detail = f"{detail} It goes on when all {len(awaited)} that it waits for are done."
-    holders += [f"{item.name}: {_person(item)}" for item in asked]
+    holders += [f"{item.name}: {_person(item)}" for item in approvals]
     return Waiting(code, detail, holder="; ".join(holders) or None)
 
 
@@ -421,23 +421,23 @@ def reasons_of_queues(standing: Mapping[str, Any], *, role: str) -> Waiting:
 def _wait_for_limit(kind: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
     """It waits for a limit that has room again at a time that is known."""
     seconds = float(standing["due"]) / 1000
-    said = f"{clock.now() + timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S} UTC"
+    text = f"{clock.now() + timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S} UTC"
     if kind == "rate":
         # Those before it get the tokens before its own.
         estimate = seconds + (position - 1) / float(standing["per_second"])
-        detail = f"The rate of {role} allows its next start at {said}."
+        detail = f"The rate of {role} allows its next start at {text}."
         return Waiting(
             "provider_limit", detail, holder=role, position=position, estimate_seconds=round(estimate, 1)
         )
     if kind == "starts":
         holder = f"runaway guard: {standing['used']} of {standing['cap']} starts within a minute for {role}"
-        detail = f"As many have started within a minute as may; the next may start at {said}."
+        detail = f"As many have started within a minute as may; the next may start at {text}."
         return Waiting(
             "role_cap", detail, holder=holder, position=position, estimate_seconds=round(seconds, 1)
         )
     code, words = _HELD_BACK.get(str(standing.get("code")), _HELD_BACK["provider_limit"])
     holder = str(standing["holder"])
-    detail = words.format(holder=holder, at=said)
+    detail = words.format(holder=holder, at=text)
     return Waiting(code, detail, holder=holder, position=position, estimate_seconds=round(seconds, 1))
 
 

@@ -127,8 +127,8 @@ class Agent(PlainNames, models.Model):
         default: int = settings.ORCHESTRATOR_STARTS_PER_MINUTE.get(
             adapter or self.adapter, USUAL_STARTS_PER_MINUTE
         )
-        given = self.options.get("starts_per_minute", default)
-        return given if type(given) is int and given >= 0 else default
+        limit = self.options.get("starts_per_minute", default)
+        return limit if type(limit) is int and limit >= 0 else default
 
 
 class AgentVersionDeployment(models.Model):

@@ -64,11 +64,11 @@ def _by_library(model: str) -> Price | None:
     except ImportError:
         return None
     try:
-        given = calc_price(Usage(input_tokens=1_000, output_tokens=0), model_ref=model)
+        input_price = calc_price(Usage(input_tokens=1_000, output_tokens=0), model_ref=model)
         answered = calc_price(Usage(input_tokens=0, output_tokens=1_000), model_ref=model)
     except LookupError:
         return None
-    return Price(given.total_price / 1_000, answered.total_price / 1_000)
+    return Price(input_price.total_price / 1_000, answered.total_price / 1_000)
 
 
 def _find_in_table(model: str) -> Price | None:
@@ -77,5 +77,5 @@ def _find_in_table(model: str) -> Price | None:
     return None if known is None else _per_token(*KEPT[known])
 
 
-def _per_token(given: object, answered: object) -> Price:
-    return Price(Decimal(str(given)) / MILLION, Decimal(str(answered)) / MILLION)
+def _per_token(input_price: object, output_price: object) -> Price:
+    return Price(Decimal(str(input_price)) / MILLION, Decimal(str(output_price)) / MILLION)

@@ -23,15 +23,15 @@ def wrap_block(title: str, text: str, marker: str) -> str:
 
 def marker_for(texts: Sequence[str]) -> str:
     """A marker that is the same for the same texts, so that providers can cache what it stands in, and known to nobody but us."""
-    told = "\x00".join(texts).encode(errors="surrogatepass")
+    joined = "\x00".join(texts).encode(errors="surrogatepass")
     return next(
         marker
         for number in count()
-        if not any((marker := _derive_marker(told, number)) in text for text in texts)
+        if not any((marker := _derive_marker(joined, number)) in text for text in texts)
     )
 
 
-def _derive_marker(told: bytes, number: int) -> str:
-    return hmac.digest(settings.SECRET_KEY.encode(), b"blocks:%d:" % number + told, hashlib.sha256).hex()[
+def _derive_marker(joined: bytes, number: int) -> str:
+    return hmac.digest(settings.SECRET_KEY.encode(), b"blocks:%d:" % number + joined, hashlib.sha256).hex()[
         :DIGITS
     ]

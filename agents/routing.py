@@ -62,15 +62,15 @@ def is_pattern(name: str) -> bool:
     return name.startswith(PREFIX) and any(sign in name for sign in "*?[")
 
 
-def follows(asked: Iterable[str]) -> bool:
+def follows(queues: Iterable[str]) -> bool:
     """Whether a worker that was asked for these serves roles that are added while it runs: without any name, or with a pattern."""
-    names = list(asked)
+    names = list(queues)
     return not names or any(map(is_pattern, names))
 
 
-def select_queues(asked: Iterable[str], roles: Iterable[str]) -> list[str]:
+def select_queues(queue_names: Iterable[str], roles: Iterable[str]) -> list[str]:
     """The queues that a worker takes from which was asked for these: every one of them if it was asked for none."""
-    names, queues = list(asked), [queue_of(role) for role in sorted(roles)]
+    names, queues = list(queue_names), [queue_of(role) for role in sorted(roles)]
     if not names:
         return [*queues, *SYSTEM_QUEUES]
     found: dict[str, None] = {}

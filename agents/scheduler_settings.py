@@ -65,8 +65,8 @@ def _flag(value: Any) -> bool:
 
 def _whole_number(low: int, high: int) -> Callable[[Any], int]:
     def fit(value: Any) -> int:
-        whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
-        if not whole or not low <= value <= high:
+        is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+        if not is_whole or not low <= value <= high:
             raise InvalidValue(f"must be a whole number from {low:,} to {high:,}")
         return int(value)
 
@@ -204,11 +204,11 @@ class SettingsInvalid(Exception):
         )
 
 
-def read(given: Any) -> Tree:
+def read(tree: Any) -> Tree:
     """The same settings in the form that is kept. A member that is null counts as not given. Raises `SettingsInvalid`."""
     errors: list[tuple[str, str]] = []
     found: Tree = {}
-    for key, value, path in _members(given, _TREE, "", errors):
+    for key, value, path in _members(tree, _TREE, "", errors):
         try:
             put(found, key.parts, key.fit(value))
         except InvalidValue as error:
@@ -265,14 +265,14 @@ _TREE = _tree()
 
 
 def _members(
-    given: Any, known: Tree, path: str, errors: list[tuple[str, str]]
+    tree: Any, known: Tree, path: str, errors: list[tuple[str, str]]
 ) -> Iterator[tuple[Key, Any, str]]:
-    if not isinstance(given, Mapping):
+    if not isinstance(tree, Mapping):
         errors.append((path, "must be an object"))
         return
     spelt = {spelling: name for name in known for spelling in (name, camel(name))}
     seen: dict[str, str] = {}
-    for spelling, value in given.items():
+    for spelling, value in tree.items():
         place = f"{path}.{spelling}" if path else str(spelling)[:100]
         name = spelt.get(spelling)
         if name is None:
@@ -311,9 +311,9 @@ def row() -> PlatformConfig:
     return found or PlatformConfig(key=KEY, value={}, version=0, updated_at=never)
 
 
-def save(given: Any, *, actor: str, expected_version: int | None = None) -> PlatformConfig:
+def save(value: Any, *, actor: str, expected_version: int | None = None) -> PlatformConfig:
     """Replace all settings; what is left out has its default. Raises `SettingsInvalid` and `VersionConflict`."""
-    wanted = read(given)
+    wanted = read(value)
     with transaction.atomic(using=current_alias()):
         found = _lock_config()
         if expected_version is not None and found.version != expected_version:
@@ -390,13 +390,16 @@ class SchedulerSettings:
     @property
     def retry(self) -> Mapping[str, Any]:
         """What the row says about trying again, in the terms of `activities.retry_delays`: tries after the first are one less than all."""
-        said: dict[str, dict[str, Any]] = {
+        policies: dict[str, dict[str, Any]] = {
             "max_retries": {"max_attempts": self.max_retries + 1},
             "backoff": {"strategy": self.backoff},
             "backoff_delay_ms": {"base_seconds": self.backoff_delay_ms / 1000},
         }
         return {
-            name: value for key, part in said.items() if key in self.explicit for name, value in part.items()
+            name: value
+            for key, part in policies.items()
+            if key in self.explicit
+            for name, value in part.items()
         }
 
     @property
@@ -428,11 +431,11 @@ def settings_of(value: Any) -> SchedulerSettings:
     """The settings that a row's value stands for. What nobody can have saved is logged and has its default."""
     found: dict[str, Any] = {}
     for key in KEYS:
-        given = member(value, key.parts)
-        if given is None:
+        part = member(value, key.parts)
+        if part is None:
             continue
         try:
-            fitted = key.fit(given)
+            fitted = key.fit(part)
         except InvalidValue as error:
             facts = {"action": "platform_setting_unfit", "key": key.path, "fault": str(error)}
             logger.warning("A setting of the platform cannot be used", extra=facts)

@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 _BEGIN = Statement.load(Path(__file__).parent / "sql", "begin_session")
 
 
-def briefing_of(*told: object) -> str:
+def briefing_of(*parts: object) -> str:
     """A digest of what an agent is told it is, whatever deliverable it works on. Another one begins another conversation."""
-    return hashlib.sha256(orjson.dumps(told)).hexdigest()
+    return hashlib.sha256(orjson.dumps(parts)).hexdigest()
 
 
 def briefing_with(briefing: str, more: Iterable[str]) -> str:
@@ -55,8 +55,8 @@ def continue_session(
 ) -> None:
     """A run has continued this conversation. Nothing happens to one that has ended meanwhile: it stays ended."""
     continued = _live(tenant_id, deliverable_id, role).filter(external_session_id=external_id)
-    told = {"briefing": briefing} if briefing else {}
-    continued.update(updated_at=Now(), **told)
+    changes = {"briefing": briefing} if briefing else {}
+    continued.update(updated_at=Now(), **changes)
 
 
 def end(tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str, reason: EndReason) -> bool:

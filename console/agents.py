@@ -20,7 +20,16 @@ from agents.governor import overview
 from agents.governor.overview import ProviderRow
 from agents.models import CALLED_BY_URL, Agent, AgentConfig, AgentVersionDeployment
 from console import internal_api
-from console.page import NOT_OFFERED, PageContext, Refused, done, id_or_404, page, refusal_of, render_page
+from console.page import (
+    NOT_OFFERED,
+    PageContext,
+    Refused,
+    id_or_404,
+    page,
+    redirect_with_success,
+    refusal_of,
+    render_page,
+)
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at
@@ -58,7 +67,7 @@ def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
         raise Refused(CHANGED)
     if not reply.ok:
         raise refusal_of(reply)
-    return done(request, visit, reverse("console:agent", args=[role]), words)
+    return redirect_with_success(request, visit, reverse("console:agent", args=[role]), words)
 
 
 @page("agents", act=_act)

@@ -192,11 +192,11 @@ class AuditFilter:
 
     @property
     def as_query(self) -> str:
-        given = {name: getattr(self, name) for name in WORDS} | {"before": self.before}
-        return urlencode({name: value for name, value in given.items() if value})
+        parameters = {name: getattr(self, name) for name in WORDS} | {"before": self.before}
+        return urlencode({name: value for name, value in parameters.items() if value})
 
     @property
-    def whole_query(self) -> str:
+    def full_query(self) -> str:
         """All that fits, from whichever page it is asked."""
         return replace(self, before=None).as_query
 

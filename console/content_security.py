@@ -30,7 +30,7 @@ POLICY_WITH_SCRIPTS = f"{POLICY}; script-src 'self'; connect-src 'self'"
 View = Callable[..., Any]
 
 
-def contained(view: View, policy: str = POLICY) -> View:
+def contain(view: View, policy: str = POLICY) -> View:
     """Send the policy with every answer of the view."""
 
     @wraps(view)
@@ -42,9 +42,9 @@ def contained(view: View, policy: str = POLICY) -> View:
     return wrapper
 
 
-def contained_with_scripts(view: View) -> View:
-    """`contained`, for a page with script files of ours, which talk to us alone. Scripts inside the page stay forbidden."""
-    return contained(view, POLICY_WITH_SCRIPTS)
+def contain_with_scripts(view: View) -> View:
+    """`contain`, for a page with script files of ours, which talk to us alone. Scripts inside the page stay forbidden."""
+    return contain(view, POLICY_WITH_SCRIPTS)
 
 
 ADMIN = "/admin/"

@@ -18,7 +18,16 @@ from activities.models.dead_letter import BurialReason, DeadLetterState
 from activities.states import LIVE, Status
 from console import internal_api
 from console.labels import in_words
-from console.page import NOT_OFFERED, PageContext, Refused, done, id_or_404, page, refusal_of, render_page
+from console.page import (
+    NOT_OFFERED,
+    PageContext,
+    Refused,
+    id_or_404,
+    page,
+    redirect_with_success,
+    refusal_of,
+    render_page,
+)
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -43,7 +52,9 @@ def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> Counted 
         words = act_on_one(request, visit.who, id_or_404(request.POST["letter"]))
     else:
         words = act_on_all(request, visit.who, fingerprint)
-    return done(request, visit, reverse("console:dead_letters_alike", args=[fingerprint]), words)
+    return redirect_with_success(
+        request, visit, reverse("console:dead_letters_alike", args=[fingerprint]), words
+    )
 
 
 @page("dead_letters", act=_act)
@@ -52,7 +63,7 @@ def show_alike(request: HttpRequest, visit: PageContext, fingerprint: str) -> Ht
     number = request.GET.get("page", "1")
     if not number.isdecimal() or not 0 < int(number[:6]) <= MOST_PAGES:
         raise Http404
-    found = alike(visit.tenant_id, fingerprint, page=int(number[:6]))
+    found = find_similar(visit.tenant_id, fingerprint, page=int(number[:6]))
     if found is None:
         raise Http404
     context = {
@@ -234,7 +245,7 @@ def letters(tenant_id: UUID, *, only_open: bool = True, role: str = "") -> Lette
     return Letters(groups, history, roles, len(page) > MOST_GROUPS, only_open, role)
 
 
-def alike(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> Alike | None:
+def find_similar(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> Alike | None:
     """What failed like this, newest first; None when nothing did."""
     with tenant_scope(tenant_id):
         rows = DeadLetter.objects.for_tenant(tenant_id).filter(fingerprint=fingerprint)

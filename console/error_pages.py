@@ -42,8 +42,8 @@ def page(request: HttpRequest, error: BaseException) -> HttpResponse:
     facts = {"action": "page_without_database", "path": request.path, "reason": type(error).__name__}
     logger.warning("A page could not be made", extra=facts)
     # Without the request, whose user would be asked for.
-    told = render_to_string("console/away.html", {"has_sent": request.method == "POST"})
-    return HttpResponse(told, status=503, headers={"Retry-After": str(AGAIN_SECONDS)})
+    body = render_to_string("console/away.html", {"has_sent": request.method == "POST"})
+    return HttpResponse(body, status=503, headers={"Retry-After": str(AGAIN_SECONDS)})
 
 
 # Pages for people whose request came to nothing: what happened, and what to do next.

@@ -99,7 +99,7 @@ def call_api(
     return Reply(response.status_code, data, errors, repeated)
 
 
-def found(reply: Reply) -> Any:
+def data_or_404(reply: Reply) -> Any:
     """What the view showed. Raises `Http404` when there is no such thing for this person; any other refusal is a mistake of ours."""
     if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
@@ -140,12 +140,14 @@ def _request(
 
 def _view(match: ResolverMatch, method: str) -> Any:
     """The view of the address, with its own permissions and another way to know who asks."""
-    made: Any = match.func
-    kind, given = made.cls, {**made.initkwargs, "authentication_classes": (_Known,)}
+    view: Any = match.func
+    kind, initkwargs = view.cls, {**view.initkwargs, "authentication_classes": (_Known,)}
     if method == "GET":
-        given["throttle_classes"] = ()  # a page that looks at several things is one request of one person
-    actions = getattr(made, "actions", None)
-    return kind.as_view(**given) if actions is None else kind.as_view(actions, **given)
+        initkwargs[
+            "throttle_classes"
+        ] = ()  # a page that looks at several things is one request of one person
+    actions = getattr(view, "actions", None)
+    return kind.as_view(**initkwargs) if actions is None else kind.as_view(actions, **initkwargs)
 
 
 def _errors(data: Any) -> dict[str, str]:

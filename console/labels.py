@@ -75,7 +75,7 @@ def kind_of(link_kind: str | None, *, is_approval_gate: bool) -> str:
     return "gate" if is_approval_gate else "task"
 
 
-def named(actor: str | None) -> str:
+def name_actor(actor: str | None) -> str:
     """An actor of the history as people call it. What a token calls itself is told from a person's name."""
     kind, _, name = (actor or "").partition(":")
     if kind == "user" and name:

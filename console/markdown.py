@@ -30,7 +30,7 @@ _TAGS = {
 _SCHEMES = {"http", "https", "mailto"}
 
 
-def rendered(text: str) -> SafeString:
+def render(text: str) -> SafeString:
     """Markdown as safe HTML. Only of the first `LONGEST` characters: who has more to show, shows it as plain text."""
     html = _parser().render(text[:LONGEST])
     return mark_safe(  # noqa: S308  # cleaned in this very line
@@ -67,7 +67,7 @@ def _image(
     """Nothing is fetched: the words that stand for the picture, and where it would have come from."""
     token = tokens[index]
     words = self.renderInlineAsText(token.children, options, env)
-    return f"<em>[picture: {_escaped(words)}]</em>{_target(str(token.attrGet('src') or ''))}"
+    return f"<em>[picture: {_escape(words)}]</em>{_target(str(token.attrGet('src') or ''))}"
 
 
 def _link_close(
@@ -85,8 +85,8 @@ def _target(address: str) -> str:
         host = urlsplit(address).hostname
     except ValueError:
         host = None
-    return f' <span class="{TARGET}">({_escaped((host or address)[:100])})</span>' if address else ""
+    return f' <span class="{TARGET}">({_escape((host or address)[:100])})</span>' if address else ""
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")

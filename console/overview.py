@@ -37,7 +37,7 @@ from agents.governor import overview as governor
 from agents.governor.overview import ProviderRow
 from console import health
 from console.agents import ENDED
-from console.content_security import contained_with_scripts
+from console.content_security import contain_with_scripts
 from console.error_pages import show_outages
 from console.health import Check
 from console.labels import HELD_BY, in_words
@@ -68,7 +68,7 @@ WORDS = {
 }
 
 
-@contained_with_scripts
+@contain_with_scripts
 @never_cache
 @require_safe
 @show_outages
@@ -92,7 +92,7 @@ def home(request: HttpRequest) -> HttpResponse:
     return answer
 
 
-@contained_with_scripts
+@contain_with_scripts
 @never_cache
 @require_safe
 @show_outages
@@ -221,7 +221,7 @@ def overview_within(scope: AbstractContextManager[None]) -> Overview:
     if found is not None:
         figures, parts = found
         held = wait_reasons.causes_by_role(parts)
-        people = [_people_row(asked) for asked in figures.people]
+        people = [_people_row(row) for row in figures.people]
         reasons += _reasons(figures)
         needs = [*_needs(figures, wait_reasons.by_holder(parts)), *_questions(people)]
     status = health.status_of(checks)
@@ -250,14 +250,14 @@ def _read(scope: AbstractContextManager[None]) -> tuple[QueueStats, list[HeldPar
 def _reasons(figures: QueueStats) -> Iterator[str]:
     unserved = [role for role in figures.roles if role.depth and not role.workers and not role.paused]
     if unserved:
-        yield _unserved(sorted(unserved, key=lambda role: -role.depth))
+        yield _explain_unserved(sorted(unserved, key=lambda role: -role.depth))
     if figures.silent:
         yield f"{_count(figures.silent, 'worker process does', 'worker processes do')} not beat any more."
     if figures.spooled_seconds > SPOOL_SECONDS:
         yield f"{_count(figures.spooled, 'output waits', 'outputs wait')} for MongoDB, the first for {in_words(figures.spooled_seconds)}."
 
 
-def _unserved(roles: list[RoleStats]) -> str:
+def _explain_unserved(roles: list[RoleStats]) -> str:
     named = ", ".join(f"{role.role} ({role.depth} waiting)" for role in roles[:NAMED])
     more = f" and {_count(len(roles) - NAMED, 'other role', 'other roles')}" if len(roles) > NAMED else ""
     return f"No worker serves {named}{more}."
@@ -265,7 +265,7 @@ def _unserved(roles: list[RoleStats]) -> str:
 
 def _needs(figures: QueueStats, holds: list[Hold]) -> Iterator[Need]:
     for hold in holds:
-        yield Need(_held(hold), "usage" if hold.cause == BUDGET else "queues")
+        yield Need(_explain_hold(hold), "usage" if hold.cause == BUDGET else "queues")
     if figures.needs_review:
         words = f"{_count(figures.needs_review, 'piece of work has', 'pieces of work have')} failed for good: try again or cancel."
         yield Need(words, "dead_letters")
@@ -275,7 +275,7 @@ def _needs(figures: QueueStats, holds: list[Hold]) -> Iterator[Need]:
         yield Need(words, "activities", "status:blocked")
 
 
-def _held(hold: Hold) -> str:
+def _explain_hold(hold: Hold) -> str:
     several = _count(hold.held, "piece of work waits", "pieces of work wait")
     if hold.cause == BUDGET:
         until = f", or wait until {hold.until:%A, %-d %B}" if hold.until else ""
@@ -287,11 +287,11 @@ def _held(hold: Hold) -> str:
 
 
 def _questions(people: list[PeopleRow]) -> Iterator[Need]:
-    asked = sum(row.waiting for row in people)
-    if asked:
+    count = sum(row.waiting for row in people)
+    if count:
         oldest = in_words(max(row.oldest_seconds for row in people if row.waiting))
         yield Need(
-            f"{_count(asked, 'question waits', 'questions wait')} for people, the oldest for {oldest}.",
+            f"{_count(count, 'question waits', 'questions wait')} for people, the oldest for {oldest}.",
             "inbox",
         )
 
@@ -322,10 +322,8 @@ def _queue_row(role: RoleStats, held: str | None) -> QueueRow:
     return QueueRow(role, in_words(role.oldest_seconds) if role.depth else "", state, bands)
 
 
-def _people_row(asked: PeopleStats) -> PeopleRow:
-    return PeopleRow(
-        asked.kind, WORDS[asked.kind], asked.waiting, in_words(asked.oldest_seconds), asked.oldest_seconds
-    )
+def _people_row(row: PeopleStats) -> PeopleRow:
+    return PeopleRow(row.kind, WORDS[row.kind], row.waiting, in_words(row.oldest_seconds), row.oldest_seconds)
 
 
 def _count(number: int, one: str, many: str) -> str:
@@ -493,7 +491,7 @@ def tenants_overview(own: Sequence[Tenant]) -> TenantsOverview:
     now = clock.now()
     with admin_scope(reads=ids, writes=(), platform=False):
         works = Activity.objects.filter(tenant_id__in=ids)
-        asked = _by_tenant(works.filter(OPEN_FOR_PEOPLE), count=Count("pk"), oldest=Min("created_at"))
+        questions = _by_tenant(works.filter(OPEN_FOR_PEOPLE), count=Count("pk"), oldest=Min("created_at"))
         standing = _standing(works)
         entries = UsageEntry.objects.filter(tenant_id__in=ids, day__gte=now.date().replace(day=1))
         spent = {
@@ -505,8 +503,8 @@ def tenants_overview(own: Sequence[Tenant]) -> TenantsOverview:
     rows = [
         TenantRow(
             tenant=tenant,
-            asked=asked.get(tenant.pk, {}).get("count", 0),
-            oldest=_describe_age(asked.get(tenant.pk, {}).get("oldest"), now),
+            asked=questions.get(tenant.pk, {}).get("count", 0),
+            oldest=_describe_age(questions.get(tenant.pk, {}).get("oldest"), now),
             failed=standing.get((tenant.pk, Status.NEEDS_REVIEW), 0),
             blocked=standing.get((tenant.pk, Status.BLOCKED), 0),
             held=waits.get(tenant.pk, {}).get("count", 0),

@@ -36,7 +36,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from activities.models import Activity
 from activities.selectors import OPEN_FOR_PEOPLE
-from console.content_security import contained_with_scripts
+from console.content_security import contain_with_scripts
 from console.error_pages import show_outages
 from tenants import break_glass, members, outages, turns
 from tenants.api import event_stream
@@ -105,9 +105,9 @@ def page(
     asked to choose. The page is never cached, runs only scripts from our own files, and talks to nobody but us.
     """
 
-    def made(view: View) -> View:
+    def decorate(view: View) -> View:
         @wraps(view)
-        def visited(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def page_view(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             visit = visit_of(request, here)
             if visit is None:
                 return choose(request, here)
@@ -116,11 +116,11 @@ def page(
             if for_admins and not visit.who.role.includes(Role.ADMIN):
                 answer = render_page(request, visit, "console/for_admins.html", {"what": for_admins}, 403)
             else:
-                answer = answered(request, visit, *args, **kwargs)
+                answer = answer_visit(request, visit, *args, **kwargs)
             remember_tenant(request, answer, visit.who, visit.tenants)
             return answer
 
-        def answered(request: HttpRequest, visit: PageContext, *args: Any, **kwargs: Any) -> HttpResponse:
+        def answer_visit(request: HttpRequest, visit: PageContext, *args: Any, **kwargs: Any) -> HttpResponse:
             if act is not None and request.method == "POST":
                 try:
                     acted = act(request, visit, *args, **kwargs)
@@ -133,10 +133,10 @@ def page(
             return view(request, visit, *args, **kwargs)
 
         allowed = [*methods, *(ACTING if act is not None and methods == LOOKING else ())]
-        guarded = show_outages(login_required(visited, login_url="console:login"))
-        return contained_with_scripts(never_cache(require_http_methods(allowed)(guarded)))
+        guarded = show_outages(login_required(page_view, login_url="console:login"))
+        return contain_with_scripts(never_cache(require_http_methods(allowed)(guarded)))
 
-    return made
+    return decorate
 
 
 def visit_of(request: HttpRequest, here: str) -> PageContext | None:
@@ -326,7 +326,7 @@ NOT_OFFERED = "This page does not offer that."
 NOT_SURE = "Say that you are sure: this cannot be undone."
 
 
-def done(request: HttpRequest, visit: PageContext, address: str, words: str) -> HttpResponse:
+def redirect_with_success(request: HttpRequest, visit: PageContext, address: str, words: str) -> HttpResponse:
     """On to that page, which says what was done."""
     messages.success(request, words)
     return HttpResponseRedirect(f"{address}?{urlencode({'tenant': visit.who.tenant})}")
@@ -366,7 +366,7 @@ class Refused(Exception):
 
 
 @contextmanager
-def refused_when_busy() -> Iterator[None]:
+def refuse_when_busy() -> Iterator[None]:
     """The database gives up a transaction that others stand in the way of. Anyone who sent it may simply try again."""
     try:
         yield
@@ -407,8 +407,8 @@ def stream(request: HttpRequest) -> HttpResponseBase:
 
 
 def _id(request: HttpRequest, name: str) -> UUID | None:
-    given = request.GET.get(name)
-    return UUID(given) if given else None
+    text = request.GET.get(name)
+    return UUID(text) if text else None
 
 
 def _number(text: str) -> int | None:

@@ -27,8 +27,8 @@ from console.page import (
     PAGE_WIDTH,
     PageContext,
     Refused,
-    done,
     page,
+    redirect_with_success,
     refusal_of,
     render_page,
 )
@@ -64,7 +64,7 @@ def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
         words = "Paused: nothing new of its runs starts" if deed == "pause" else "It goes on"
     elif deed == "restore" and (wanted := _number(number)) is not None:
         with tenant_scope(visit.tenant_id):
-            _, version = found(visit.tenant_id, key, wanted)
+            _, version = find_version(visit.tenant_id, key, wanted)
         seen = _number(request.POST.get("latest", ""))
         reply = call_api(request, visit.who, "PUT", f"/pipelines/{key}/", version.definition, version=seen)
         words = f"Version {wanted} is the newest again, under a new number"
@@ -74,7 +74,7 @@ def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
         raise Http404
     if not reply.ok:
         raise refusal_of(reply)
-    return done(request, visit, reverse("console:pipeline", args=[key]), words)
+    return redirect_with_success(request, visit, reverse("console:pipeline", args=[key]), words)
 
 
 @page("pipelines", act=_act)
@@ -86,10 +86,10 @@ def one(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
 
 
 @page("pipelines", (*LOOKING, *ACTING), least=Role.OPERATOR)
-def started(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
+def start(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """A form for what a run of the newest version takes. A POST starts it."""
     with tenant_scope(visit.tenant_id):
-        pipeline, version = found(visit.tenant_id, key)
+        pipeline, version = find_version(visit.tenant_id, key)
         parameters = parameters_of(version)
     form, is_other = StartForm(parameters=parameters), request.POST.get("version") != str(version.number)
     if request.method == "POST":
@@ -99,7 +99,7 @@ def started(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
             form.add_error(None, CHANGED)
         elif reply := form.send(request, visit.who, "POST", f"/pipelines/{key}/runs/"):
             address = reverse("console:run", args=[reply.data["id"]])
-            return done(request, visit, address, "The run has begun.")
+            return redirect_with_success(request, visit, address, "The run has begun.")
     context = {"form": form, "pipeline": pipeline, "version": version}
     return render_page(
         request, visit, "console/pipelines/start.html", context, form.status if form.errors else 200
@@ -119,10 +119,10 @@ class CopyForm(ApiForm):
 
 
 @page("pipelines", (*LOOKING, *ACTING), least=Role.ADMIN)
-def copied(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
+def copy(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """A new pipeline that does what the newest version of this one does."""
     with tenant_scope(visit.tenant_id):
-        pipeline, version = found(visit.tenant_id, key)
+        pipeline, version = find_version(visit.tenant_id, key)
     form = CopyForm(initial={"name": f"Copy of {pipeline.name}"[:200], "key": f"{key}-copy"[:63]})
     if request.method == "POST":
         form = CopyForm(request.POST)
@@ -131,7 +131,7 @@ def copied(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
             reply = call_api(request, visit.who, "POST", "/pipelines/", body)
             if reply.ok:
                 address = reverse("console:pipeline", args=[form.cleaned_data["key"]])
-                return done(request, visit, address, f"Made: {form.cleaned_data['name']}")
+                return redirect_with_success(request, visit, address, f"Made: {form.cleaned_data['name']}")
             form.blame(reply)
     context = {"form": form, "pipeline": pipeline}
     return render_page(
@@ -224,34 +224,34 @@ class Parameter:
 
     def field(self) -> forms.Field:
         title, about = self.schema.get("title"), self.schema.get("description")
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "label": title if isinstance(title, str) and title.strip() else self.name,
             "help_text": about if isinstance(about, str) else "",
             "required": self.required,
             "initial": self.default,
         }
-        return self._made(given)
+        return self._build_field(options)
 
-    def _made(self, given: dict[str, Any]) -> forms.Field:
+    def _build_field(self, options: dict[str, Any]) -> forms.Field:
         values = self.schema.get("enum")
         if isinstance(values, list) and values:
-            return ChoiceField(values, **given)
+            return ChoiceField(values, **options)
         kind = self._kind()
         if kind == "boolean":
-            return ChoiceField([True, False], **given)
+            return ChoiceField([True, False], **options)
         if kind == "integer":
-            return forms.IntegerField(**given)
+            return forms.IntegerField(**options)
         if kind == "number":
-            return forms.FloatField(**given)
+            return forms.FloatField(**options)
         if kind == "string":
-            return forms.CharField(strip=False, widget=self._text_widget(), **given)
-        return ValueField(**given)
+            return forms.CharField(strip=False, widget=self._text_widget(), **options)
+        return ValueField(**options)
 
     def _kind(self) -> str:
-        said = self.schema.get("type")
+        kind = self.schema.get("type")
         kinds = [
             each
-            for each in (said if isinstance(said, list) else [said])
+            for each in (kind if isinstance(kind, list) else [kind])
             if isinstance(each, str) and each != "null"
         ]
         if len(kinds) == 1:
@@ -350,18 +350,18 @@ class StartForm(ApiForm):
         self.fields = {**own, **self.fields}
 
     def body(self) -> dict[str, Any]:
-        given = self.cleaned_data
+        cleaned = self.cleaned_data
         params = {
-            each.name: given[name]
+            each.name: cleaned[name]
             for name, each in self.parameters.items()
-            if given.get(name) not in (None, "") and given[name] != each.default
+            if cleaned.get(name) not in (None, "") and cleaned[name] != each.default
         }
         body: dict[str, Any] = {
-            "params": {**(given.get("more") or {}), **params},
-            "priority": given["priority"],
-            **{name: given[name] for name in ("name", "labels") if given[name]},
+            "params": {**(cleaned.get("more") or {}), **params},
+            "priority": cleaned["priority"],
+            **{name: cleaned[name] for name in ("name", "labels") if cleaned[name]},
         }
-        return body | ({"input": {"content": given["content"]}} if given["content"].strip() else {})
+        return body | ({"input": {"content": cleaned["content"]}} if cleaned["content"].strip() else {})
 
     def blame(self, reply: Reply) -> None:
         places = {at("params", each.name): name for name, each in self.parameters.items()} | {
@@ -430,15 +430,15 @@ class Step:
     @property
     def remarks(self) -> Sequence[str]:
         """What there is to know of it besides."""
-        given = self.shown
-        said = [
-            ("a person approves its output", given.get("requires_approval")),
-            ("a person decides", given.get("is_approval_gate")),
-            ("a person does it", given.get("human_role") and not given.get("is_approval_gate")),
-            (f"only when {given.get('when')}", given.get("when")),
-            (f"for each of {given.get('for_each')}", given.get("for_each")),
+        step = self.shown
+        remarks = [
+            ("a person approves its output", step.get("requires_approval")),
+            ("a person decides", step.get("is_approval_gate")),
+            ("a person does it", step.get("human_role") and not step.get("is_approval_gate")),
+            (f"only when {step.get('when')}", step.get("when")),
+            (f"for each of {step.get('for_each')}", step.get("for_each")),
         ]
-        return [words for words, holds in said if holds]
+        return [words for words, holds in remarks if holds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,7 +484,7 @@ def listing(tenant_id: UUID, search: str = "") -> Listing:
 def find_pipeline(tenant_id: UUID, key: str, number: int | None = None) -> One:
     """One pipeline, as its newest version or the one with this number has it. Raises `Http404`."""
     with tenant_scope(tenant_id):
-        pipeline, version = found(tenant_id, key, number)
+        pipeline, version = find_version(tenant_id, key, number)
         known = selectors.versions_of(tenant_id, pipeline)
         runs = selectors.runs(tenant_id).filter(version__in=[each.pk for each in known])
         newest = list(runs.order_by("-started_at", "-pk")[:MOST_RUNS])
@@ -503,7 +503,7 @@ def find_pipeline(tenant_id: UUID, key: str, number: int | None = None) -> One:
     )
 
 
-def found(tenant_id: UUID, key: str, number: int | None = None) -> tuple[Any, PipelineVersion]:
+def find_version(tenant_id: UUID, key: str, number: int | None = None) -> tuple[Any, PipelineVersion]:
     """A pipeline, and its newest version or the one with this number. Raises `Http404`. In the caller's `tenant_scope`."""
     pipeline = _with_pauses(tenant_id).filter(key=key.replace("\x00", "")).first()
     if pipeline is None:

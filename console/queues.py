@@ -21,7 +21,15 @@ from agents.governor.providers import PROVIDERS, Provider, name_of
 from agents.models import Agent, AgentConfig
 from console import internal_api
 from console.labels import HELD_BY, in_words
-from console.page import NOT_OFFERED, PageContext, Refused, done, page, refusal_of, render_page
+from console.page import (
+    NOT_OFFERED,
+    PageContext,
+    Refused,
+    page,
+    redirect_with_success,
+    refusal_of,
+    render_page,
+)
 from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role, Tenant
@@ -37,7 +45,9 @@ def _switch_tenant(request: HttpRequest, visit: PageContext) -> HttpResponse:
         pausing.switch(visit.who, paused=deed == "pause")
     except pausing.PausingRefused as refusal:
         raise Refused(str(refusal), status=refusal.status) from refusal
-    return done(request, visit, reverse("console:queues"), f"{DEEDS[deed]}: all work of {visit.who.tenant}")
+    return redirect_with_success(
+        request, visit, reverse("console:queues"), f"{DEEDS[deed]}: all work of {visit.who.tenant}"
+    )
 
 
 @page("queues", act=_switch_tenant)
@@ -59,7 +69,7 @@ def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpRes
     if not reply.ok:
         raise refusal_of(reply)
     words = f"{DEEDS[deed]}: {provider or role}. In force within two seconds"
-    return done(request, visit, reverse("console:queue", args=[role]), words)
+    return redirect_with_success(request, visit, reverse("console:queue", args=[role]), words)
 
 
 @page("queues", act=_switch_role)

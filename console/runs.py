@@ -36,10 +36,10 @@ from console.page import (
     Cursor,
     PageContext,
     Refused,
-    done,
     id_or_404,
     page,
     page_of,
+    redirect_with_success,
     refusal_of,
     render_page,
 )
@@ -60,13 +60,13 @@ def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What does not fit a run any more is left alone and counted."""
     if not visit.who.role.includes(Role.OPERATOR):
         raise Http404
-    wanted = list(dict.fromkeys(id_or_404(given) for given in request.POST.getlist("run")[:PAGE]))
+    wanted = list(dict.fromkeys(id_or_404(pk) for pk in request.POST.getlist("run")[:PAGE]))
     deed = request.POST.get("deed", "")
     if deed not in ("cancel", "replay"):
         raise Http404
     address = reverse("console:runs")
     if not wanted:
-        return done(request, visit, address, "Choose the runs first.")
+        return redirect_with_success(request, visit, address, "Choose the runs first.")
     body = {"action": deed, "ids": [str(run_id) for run_id in wanted]}
     reply = call_api(request, visit.who, "POST", "/pipeline-runs/bulk/", body)
     if not reply.ok:
@@ -75,18 +75,18 @@ def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     reasons = Counter(left["message"] for left in reply.data["left_alone"])
     for reason, count in reasons.most_common(3):
         messages.error(request, f"{count} left alone: {reason}")
-    taken = len(reply.data["done"])
+    done_count = len(reply.data["done"])
     did = "cancelled" if deed == "cancel" else "done again from the step that failed"
-    words = f"{taken} run{'' if taken == 1 else 's'} {did}."
-    return done(request, visit, address, words)
+    words = f"{done_count} run{'' if done_count == 1 else 's'} {did}."
+    return redirect_with_success(request, visit, address, words)
 
 
 @page("runs", act=_act_on_many)
-def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
+def list_runs(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Runs, newest first. A POST cancels those that were chosen, or does them again from where they failed."""
-    given = (request.GET.get(name, "") for name in ("status", "pipeline", "after", "q", "label"))
+    parameters = (request.GET.get(name, "") for name in ("status", "pipeline", "after", "q", "label"))
     context = {
-        "listing": listing(visit.tenant_id, *given),
+        "listing": listing(visit.tenant_id, *parameters),
         "may_operate": visit.who.role.includes(Role.OPERATOR),
     }
     return render_page(request, visit, "console/runs/list.html", context)
@@ -100,7 +100,7 @@ def _cancel(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpRespo
     if not reply.ok:
         messages.error(request, reply.reason)
         return redirect(f"{address}?{visit.query}")
-    return done(request, visit, address, "The run was cancelled.")
+    return redirect_with_success(request, visit, address, "The run was cancelled.")
 
 
 @page("runs", act=_cancel)
@@ -112,11 +112,13 @@ def one(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
 
 def _replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
     new = replay_run(request, visit.who, run_id)
-    return done(request, visit, reverse("console:run", args=[new]), "The run is done again from this step.")
+    return redirect_with_success(
+        request, visit, reverse("console:run", args=[new]), "The run is done again from this step."
+    )
 
 
 @page("runs", act=_replay, least=Role.OPERATOR)
-def replayed(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
+def replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
     """What a step of an ended run worked on. A POST does the run again from there."""
     found = replay_form(visit.tenant_id, run_id, step_of(request))
     context = {
@@ -148,7 +150,7 @@ class ReplayForm:
 def replay_form(tenant_id: UUID, run_id: UUID, step: str) -> ReplayForm:
     """The form for one step. Raises `Http404`. Not inside a transaction: the input may have to be read from MongoDB."""
     with tenant_scope(tenant_id):
-        run = found(tenant_id, run_id)
+        run = find_run(tenant_id, run_id)
         row = StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id, step=step, branch=0).first()
         if row is None:
             raise Http404
@@ -169,10 +171,10 @@ LONG = "Its input is too long to be edited here. Leave both empty to keep it."
 
 def _input_of(tenant_id: UUID, activity: Activity) -> tuple[str | None, Any, str]:
     """Content, data and a remark."""
-    given: Mapping[str, Any] = activity.input or {}
-    if given.get("content") is not None or given.get("data") is not None:
-        return given.get("content"), given.get("data"), ""
-    refs = list((given.get("refs") or {}).values()) or ([activity.input_ref] if activity.input_ref else [])
+    input_: Mapping[str, Any] = activity.input or {}
+    if input_.get("content") is not None or input_.get("data") is not None:
+        return input_.get("content"), input_.get("data"), ""
+    refs = list((input_.get("refs") or {}).values()) or ([activity.input_ref] if activity.input_ref else [])
     if len(refs) != 1 or isinstance(refs[0], list):
         return None, None, SEVERAL if refs else ""
     try:
@@ -202,8 +204,8 @@ def replay_run(request: HttpRequest, who: Principal, run_id: UUID) -> UUID:
     content, data = _lines(sent.get("content", "")), _lines(sent.get("data", "")).strip()
     body: dict[str, Any] = {"from_step": step}
     if (content, data) not in ((before.content, before.data.strip()), ("", "")):
-        given = {"content": content or None, "data": _json(data)}
-        body["input"] = {name: value for name, value in given.items() if value is not None}
+        new_input = {"content": content or None, "data": _json(data)}
+        body["input"] = {name: value for name, value in new_input.items() if value is not None}
     reply = call_api(request, who, "POST", f"/pipeline-runs/{run_id}/replay/", body)
     if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
@@ -267,7 +269,7 @@ class Step:
         return str((run.error or {}).get("message") or (run.get_reason_display() if run.reason else ""))
 
     @property
-    def lasted(self) -> timedelta | None:
+    def duration(self) -> timedelta | None:
         return (self.ended or clock.now()) - self.begun if self.begun else None
 
     @property
@@ -305,7 +307,7 @@ class Shown:
         return [f"{name}:{text}" for name, text in sorted(self.run.labels.items())]
 
     @property
-    def lasted(self) -> timedelta:
+    def duration(self) -> timedelta:
         return (self.run.finished_at or clock.now()) - self.run.started_at
 
 
@@ -321,7 +323,7 @@ class Detail(Shown):
     chart: SafeString
     history: Sequence[tuple[str, Entry]]
     cost: Decimal
-    given: Sequence[tuple[str, str]]
+    params: Sequence[tuple[str, str]]
     output: UUID | None  # the activity of the last step, once it has one
 
     @property
@@ -333,7 +335,7 @@ class Detail(Shown):
 def detail(who: Principal, run_id: UUID) -> Detail:
     """Raises `Http404`."""
     with tenant_scope(who.tenant_id):
-        run = found(who.tenant_id, run_id)
+        run = find_run(who.tenant_id, run_id)
         shown = selectors.steps_of(who.tenant_id, [run], branches=MOST_BRANCHES)[run.pk]
         steps = _steps(who.tenant_id, run, shown)
         costs = _costs_by_step(who.tenant_id, run)
@@ -341,9 +343,9 @@ def detail(who: Principal, run_id: UUID) -> Detail:
         drawn = _draw_run(run, steps, who.tenant)
         again = PipelineRun.objects.for_tenant(who.tenant_id).filter(replay_of=run_id)
         replays = list(again.only("id", "status", "started_at", "replay_from")[:MOST_REPLAYS])
-        names = _named_activities(steps)
+        names = _name_activities(steps)
         moments = activity_selectors.transitions_of(who.tenant_id, names, MOST_EVENTS)
-        given = _list_given(run)
+        params = _list_given(run)
     operates, running = who.role.includes(Role.OPERATOR), run.status == RunState.RUNNING
     depended_on = {need for step in steps for need in step.shown.needs}
     ends = [step for step in steps if step.shown.run.step not in depended_on and step.shown.run.activity_id]
@@ -357,12 +359,12 @@ def detail(who: Principal, run_id: UUID) -> Detail:
         chart=_chart(run, names, moments, who.tenant),
         history=_history(names, moments),
         cost=sum(costs.values(), Decimal(0)),
-        given=given,
+        params=params,
         output=ends[-1].shown.run.activity_id if ends else None,
     )
 
 
-def _named_activities(steps: Sequence[Step]) -> dict[UUID, tuple[str, bool]]:
+def _name_activities(steps: Sequence[Step]) -> dict[UUID, tuple[str, bool]]:
     """The activities of the steps and of their branches, each with its name, and whether a person does it."""
     names: dict[UUID, tuple[str, bool]] = {}
     for step in steps:
@@ -390,15 +392,15 @@ def _chart(
         )
         for pk, (name, by_person) in names.items()
     ]
-    return chart.drawn_rows(rows[:MOST_CHART_ROWS], run.started_at)
+    return chart.draw_rows_chart(rows[:MOST_CHART_ROWS], run.started_at)
 
 
 def _history(
     names: Mapping[UUID, tuple[str, bool]], moments: Mapping[UUID, Sequence[Moment]]
 ) -> list[tuple[str, Entry]]:
     """What happened to its steps, newest last, each with the name of its step."""
-    told = [(names[pk][0], entry_of(moment)) for pk, several in moments.items() for moment in several]
-    return sorted(told, key=lambda each: each[1].at)[-MOST_TOLD:]
+    entries = [(names[pk][0], entry_of(moment)) for pk, several in moments.items() for moment in several]
+    return sorted(entries, key=lambda each: each[1].at)[-MOST_TOLD:]
 
 
 def _list_given(run: PipelineRun) -> list[tuple[str, str]]:
@@ -414,7 +416,7 @@ def _costs_by_step(tenant_id: UUID, run: PipelineRun) -> dict[str, Decimal]:
     return activity_selectors.costs_of(tenant_id, own, "step")
 
 
-def found(tenant_id: UUID, run_id: UUID) -> PipelineRun:
+def find_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     """Raises `Http404`. In the caller's `tenant_scope`."""
     run = selectors.runs(tenant_id).filter(pk=run_id).first()
     if run is None:
@@ -476,7 +478,7 @@ def _picture_of(step: Step, tenant: str) -> StepPicture:
     ended = step.begun and step.ended
     return StepPicture(
         status=step.status,
-        detail=f"{step.lasted.total_seconds():.1f} s" if ended and step.lasted else "",
+        detail=f"{step.duration.total_seconds():.1f} s" if ended and step.duration else "",
         href=f"{href}{'&' if '?' in href else '?'}{urlencode({'tenant': tenant})}" if href else None,
         round=run.round,
     )

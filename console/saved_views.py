@@ -13,7 +13,15 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from console.page import NOT_OFFERED, PageContext, Refused, done, id_or_404, page, render_page
+from console.page import (
+    NOT_OFFERED,
+    PageContext,
+    Refused,
+    id_or_404,
+    page,
+    redirect_with_success,
+    render_page,
+)
 from tenants import saved_views
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -93,7 +101,7 @@ def _delete_view(request: HttpRequest, visit: PageContext, view_id: UUID) -> Htt
 
 
 def _lead_back(request: HttpRequest, visit: PageContext, words: str) -> HttpResponse:
-    return done(request, visit, reverse("console:saved_views"), words)
+    return redirect_with_success(request, visit, reverse("console:saved_views"), words)
 
 
 def _on_to(request: HttpRequest, visit: PageContext, view: SavedView, words: str) -> HttpResponse:
@@ -116,8 +124,8 @@ PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 def query_of(page: str, address: str) -> str:
     """What of a query string belongs to a view of the page, always in the same order. The tenant and the place in the list do not."""
-    given = dict(parse_qsl(address.replace("\x00", "")))
-    return urlencode({name: value for name in PAGES[page][1] if (value := given.get(name, "").strip())})
+    parameters = dict(parse_qsl(address.replace("\x00", "")))
+    return urlencode({name: value for name in PAGES[page][1] if (value := parameters.get(name, "").strip())})
 
 
 def in_words(query: str) -> str:

@@ -26,8 +26,8 @@ from console.page import (
     NOT_OFFERED,
     PageContext,
     Refused,
-    done,
     page,
+    redirect_with_success,
     refusal_of,
     render_page,
 )
@@ -92,7 +92,7 @@ def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
         raise refusal_of(reply)
     if deed == "dry_run":
         return reply.data
-    return done(request, visit, reverse("console:schedule", args=[schedule_id]), words)
+    return redirect_with_success(request, visit, reverse("console:schedule", args=[schedule_id]), words)
 
 
 @page("schedules", act=_act)
@@ -118,22 +118,28 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     form = ScheduleForm(request.POST or None, targets=targets_of(visit.who), initial=initial)
     if request.POST.get("deed") == "save" and (reply := form.send(request, visit.who, "POST", "/schedules/")):
         address = reverse("console:schedule", args=[reply.data["id"]])
-        return done(request, visit, address, f"Made: {reply.data['name']}")
+        return redirect_with_success(request, visit, address, f"Made: {reply.data['name']}")
     return _show_form(request, visit, form)
 
 
 @page("schedules", (*LOOKING, *ACTING), least=Role.ADMIN)
-def changed(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
+def change(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
     """The form of one. A POST changes it, if it is still as the form showed it."""
     address = f"/schedules/{schedule_id}/"
-    present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
-    given = {"targets": targets_of(visit.who), "initial": {"timezone": zone_name(visit)}, "present": present}
-    form = ScheduleForm(request.POST or None, **given)
+    present = internal_api.data_or_404(internal_api.call_api(request, visit.who, "GET", address))
+    options = {
+        "targets": targets_of(visit.who),
+        "initial": {"timezone": zone_name(visit)},
+        "present": present,
+    }
+    form = ScheduleForm(request.POST or None, **options)
     if request.POST.get("deed") == "save":
         version = request.POST.get("version", "")
         seen = int(version[:9]) if version.isdecimal() else None
         if form.send(request, visit.who, "PATCH", address, version=seen):
-            return done(request, visit, reverse("console:schedule", args=[schedule_id]), "Saved")
+            return redirect_with_success(
+                request, visit, reverse("console:schedule", args=[schedule_id]), "Saved"
+            )
     return _show_form(request, visit, form, schedule_id)
 
 
@@ -217,10 +223,10 @@ class TrialForm(ApiForm):
     )
 
     def body(self) -> dict[str, Any]:
-        given = super().body()
-        seconds = given.pop("interval_seconds", None)
-        target = "pipeline" if given.get("pipeline") else "agent"
-        body = {"repeat": Repeat.REPEATING.value, "target_type": target, **given}
+        members = super().body()
+        seconds = members.pop("interval_seconds", None)
+        target = "pipeline" if members.get("pipeline") else "agent"
+        body = {"repeat": Repeat.REPEATING.value, "target_type": target, **members}
         return body | ({} if seconds is None else {"interval_ms": int(seconds * 1000)})
 
     @staticmethod
@@ -583,44 +589,44 @@ class ScheduleForm(ApiForm):
         return name
 
     def clean(self) -> dict[str, Any]:
-        given = super().clean() or self.cleaned_data
+        cleaned = super().clean() or self.cleaned_data
         for name, kinds in self.fits.items():
-            if given.get("when") not in kinds.split():
+            if cleaned.get("when") not in kinds.split():
                 self.errors.pop(name, None)  # nobody sees the field, and nothing is made of it
-        for name in _NEEDED.get(given.get("when", ""), ()):
-            if given.get(name) in (None, "") and name not in self.errors:
+        for name in _NEEDED.get(cleaned.get("when", ""), ()):
+            if cleaned.get(name) in (None, "") and name not in self.errors:
                 self.add_error(name, "This is needed here.")
-        if given.get("when") == ONCE and given.get("moment"):
+        if cleaned.get("when") == ONCE and cleaned.get("moment"):
             try:
-                self.start_at = datetime.fromisoformat(given["moment"])
+                self.start_at = datetime.fromisoformat(cleaned["moment"])
             except ValueError:
                 self.add_error("moment", "This is no day and time, such as 2027-05-01T09:30.")
-        return given
+        return cleaned
 
     def body(self) -> dict[str, Any]:
-        given = self.cleaned_data
-        kind, _, target = given["target"].partition(":")
-        whole = {
-            "name": given["name"],
-            "description": given["description"],
-            "timezone": given["timezone"],
-            "params": given["params"] or {},
-            "overlap": given["overlap"],
+        cleaned = self.cleaned_data
+        kind, _, target = cleaned["target"].partition(":")
+        members = {
+            "name": cleaned["name"],
+            "description": cleaned["description"],
+            "timezone": cleaned["timezone"],
+            "params": cleaned["params"] or {},
+            "overlap": cleaned["overlap"],
             "target_type": kind,
             "agent_role": target if kind == "agent" else None,
             "pipeline": target if kind == "pipeline" else None,
-            **self._times(given),
+            **self._times(cleaned),
         }
         return (
-            whole
+            members
             if self.present
-            else {name: value for name, value in whole.items() if value not in (None, "")}
+            else {name: value for name, value in members.items() if value not in (None, "")}
         )
 
-    def _times(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        when = given["when"]
+    def _times(self, cleaned: Mapping[str, Any]) -> dict[str, Any]:
+        when = cleaned["when"]
         if when == ONCE:
-            zone = ZoneInfo(given["timezone"])
+            zone = ZoneInfo(cleaned["timezone"])
             moment = self.start_at if self.start_at.tzinfo else self.start_at.replace(tzinfo=zone)
             return {
                 "repeat": "once",
@@ -633,29 +639,29 @@ class ScheduleForm(ApiForm):
         was_once = self.present is not None and self.present.get("repeat") == "once"
         repeating: dict[str, Any] = {"repeat": "repeating", **({"start_at": None} if was_once else {})}
         if when == EVERY:
-            return {**repeating, "interval_ms": round(given["minutes"] * MINUTE_MS), "cron": None}
-        return {**repeating, "cron": self._cron(given), "interval_ms": None}
+            return {**repeating, "interval_ms": round(cleaned["minutes"] * MINUTE_MS), "cron": None}
+        return {**repeating, "cron": self._cron(cleaned), "interval_ms": None}
 
     @staticmethod
-    def _cron(given: Mapping[str, Any]) -> str:
-        when, at = given["when"], given.get("at") or time()
+    def _cron(cleaned: Mapping[str, Any]) -> str:
+        when, at = cleaned["when"], cleaned.get("at") or time()
         daily = f"{at.minute} {at.hour}"
         return {
-            HOURLY: f"{given.get('minute') or 0} * * * *",
+            HOURLY: f"{cleaned.get('minute') or 0} * * * *",
             DAILY: f"{daily} * * *",
             WORKDAYS: f"{daily} * * 1-5",
-            WEEKLY: f"{daily} * * {given.get('weekday') or 1}",
-            MONTHLY: f"{daily} {given.get('day')} * *",
-        }.get(when, str(given.get("cron")))
+            WEEKLY: f"{daily} * * {cleaned.get('weekday') or 1}",
+            MONTHLY: f"{daily} {cleaned.get('day')} * *",
+        }.get(when, str(cleaned.get("cron")))
 
     def blame(self, reply: Reply) -> None:
         when = self.cleaned_data.get("when", "")
         stands_in = {**_STANDS_IN, **({"cron": _CRON_STANDS_IN[when]} if when in _CRON_STANDS_IN else {})}
-        told = {}
+        errors = {}
         for path, message in reply.errors.items():
             name, rest = re.match(r"([A-Za-z_]*)(.*)", path, re.DOTALL).groups()  # type: ignore[union-attr]  # it matches anything
-            told[f"{stands_in.get(name, name)}{rest}"] = message
-        super().blame(Reply(reply.status, reply.data, told))
+            errors[f"{stands_in.get(name, name)}{rest}"] = message
+        super().blame(Reply(reply.status, reply.data, errors))
 
 
 #: What has to be filled in, by the kind of times.

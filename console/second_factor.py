@@ -115,7 +115,7 @@ def add(factor: SecondFactor, name: str, answer: str, challenge: bytes) -> bool:
     if factor.passkeys.count() >= PASSKEYS_OF_A_PERSON:
         return False
     try:
-        made = webauthn.verify_registration_response(
+        verified = webauthn.verify_registration_response(
             credential=_read(answer),
             expected_challenge=challenge,
             expected_rp_id=_host(),
@@ -124,12 +124,12 @@ def add(factor: SecondFactor, name: str, answer: str, challenge: bytes) -> bool:
     except (WebAuthnException, wire_json.StrictJSONError, ValueError):
         return False
     _, is_new = Passkey.objects.get_or_create(
-        credential=made.credential_id,
+        credential=verified.credential_id,
         defaults={
             "factor": factor,
             "name": name[:NAME_LENGTH] or "Passkey",
-            "public_key": made.credential_public_key,
-            "uses": made.sign_count,
+            "public_key": verified.credential_public_key,
+            "uses": verified.sign_count,
             "answered": challenge,
         },
     )
@@ -143,16 +143,18 @@ def opens(person: Any, answer: str, challenge: bytes) -> bool:
 
     with transaction.atomic():
         try:
-            given = _read(answer)
+            credential = _read(answer)
             passkey = (
                 Passkey.objects.select_for_update(of=("self",))
-                .filter(factor_id=person.pk, credential=webauthn.base64url_to_bytes(str(given.get("id"))))
+                .filter(
+                    factor_id=person.pk, credential=webauthn.base64url_to_bytes(str(credential.get("id")))
+                )
                 .first()
             )
             if passkey is None or bytes(passkey.answered) == challenge:
                 return False
             shown = webauthn.verify_authentication_response(
-                credential=given,
+                credential=credential,
                 expected_challenge=challenge,
                 expected_rp_id=_host(),
                 expected_origin=settings.ORCHESTRATOR_PASSKEY_ORIGIN,
@@ -297,7 +299,7 @@ def verify(
             secret, factor.last_step = setting_up, step
         else:
             return False, ()
-        return True, _proven(factor, secret, left)
+        return True, _keep_proven(factor, secret, left)
 
 
 def add_passkey(
@@ -309,7 +311,7 @@ def add_passkey(
         secret, left = _open_secret(factor)
         if not _may_add(factor, proven) or not add(factor, name, answer, challenge):
             return False, ()
-        return True, _proven(factor, secret, left)
+        return True, _keep_proven(factor, secret, left)
 
 
 def remove(person: Any, passkey: UUID | None) -> bool:
@@ -338,7 +340,7 @@ def _may_add(factor: SecondFactor, proven: bool) -> bool:
     return proven or factor.confirmed_at is None
 
 
-def _proven(factor: SecondFactor, secret: bytes, left: tuple[str, ...]) -> tuple[str, ...]:
+def _keep_proven(factor: SecondFactor, secret: bytes, left: tuple[str, ...]) -> tuple[str, ...]:
     """Keep what was proven; the recovery codes, if it was the first time."""
     fresh: tuple[str, ...] = ()
     if factor.confirmed_at is None:
@@ -367,13 +369,13 @@ def code_at(secret: bytes, step: int) -> str:
 
 
 def _address_for_apps(secret: bytes, name: str) -> str:
-    told: dict[str, str | int] = {
+    parameters: dict[str, str | int] = {
         "secret": base64.b32encode(secret).decode(),
         "issuer": ISSUER,
         "digits": DIGITS,
         "period": STEP_SECONDS,
     }
-    return f"otpauth://totp/{ISSUER}:{quote(name)}?{urlencode(told)}"
+    return f"otpauth://totp/{ISSUER}:{quote(name)}?{urlencode(parameters)}"
 
 
 def _step_of(secret: bytes, typed: str, *, after: int) -> int | None:
@@ -423,7 +425,7 @@ def page(request: HttpRequest) -> HttpResponse:
         return _show_page(request)
     if "begin" in request.POST or "remove" in request.POST:
         return _change_factor(request, person)
-    return _tried(request, person)
+    return _attempt(request, person)
 
 
 def _change_factor(request: HttpRequest, person: Any) -> HttpResponse:
@@ -477,20 +479,20 @@ def _being_set_up(request: HttpRequest, person: Any) -> bytes:
     return base64.b32decode(held["secret"])
 
 
-def _tried(request: HttpRequest, person: Any) -> HttpResponse:
-    said = login_throttle.attempt(KIND, address_of(request), str(person.pk))
+def _attempt(request: HttpRequest, person: Any) -> HttpResponse:
+    attempt = login_throttle.attempt(KIND, address_of(request), str(person.pk))
     who = audit.actor_of(person)
-    if not said.allowed:
+    if not attempt.allowed:
         login_throttle.note_sign_in(
-            "second_factor.locked", who, outcome="refused", retry_after=said.retry_after
+            "second_factor.locked", who, outcome="refused", retry_after=attempt.retry_after
         )
-        return login_throttle.too_many(request, said.retry_after)
+        return login_throttle.too_many(request, attempt.retry_after)
     right, fresh = _proves(request, person)
     if not right:
         login_throttle.note_sign_in("second_factor.failed", who, outcome="failed")
-        given = "passkey" in request.POST or "new_passkey" in request.POST
-        return _show_page(request, complaint=WRONG_PASSKEY if given else WRONG_CODE)
-    said.forgive()
+        is_passkey = "passkey" in request.POST or "new_passkey" in request.POST
+        return _show_page(request, complaint=WRONG_PASSKEY if is_passkey else WRONG_CODE)
+    attempt.forgive()
     request.session.pop(SETTING_UP, None)
     if "renew" in request.POST and not fresh:
         fresh = renew_recovery_codes(person)
@@ -506,15 +508,15 @@ def _tried(request: HttpRequest, person: Any) -> HttpResponse:
 
 
 def _proves(request: HttpRequest, person: Any) -> tuple[bool, tuple[str, ...]]:
-    given, proven = request.POST, _has_proven(request)
-    if "passkey" not in given and "new_passkey" not in given:
-        return verify(person, given.get("code", ""), proven=proven, setting_up=_being_set_up(request, person))
+    sent, proven = request.POST, _has_proven(request)
+    if "passkey" not in sent and "new_passkey" not in sent:
+        return verify(person, sent.get("code", ""), proven=proven, setting_up=_being_set_up(request, person))
     challenge = use_challenge(request)
     if challenge is None or not are_offered():
         return False, ()
-    if "passkey" in given:
-        return opens(person, given["passkey"], challenge), ()
-    return add_passkey(person, given.get("name", ""), given["new_passkey"], challenge, proven=proven)
+    if "passkey" in sent:
+        return opens(person, sent["passkey"], challenge), ()
+    return add_passkey(person, sent.get("name", ""), sent["new_passkey"], challenge, proven=proven)
 
 
 def _show_page(request: HttpRequest, *, complaint: str = "") -> HttpResponse:

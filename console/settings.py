@@ -24,9 +24,9 @@ from console.page import (
     NOT_OFFERED,
     PageContext,
     Refused,
-    done,
     id_or_404,
     page,
+    redirect_with_success,
     refusal_of,
     refuse_unsure,
     render_page,
@@ -49,12 +49,14 @@ def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpRespon
     """All of a kind, and a form for one more. A secret that the API answers is on this page alone."""
     what, secret = _find_collection(key), ""
     form = what.new(request.POST) if request.method == "POST" else what.new()
-    if request.method == "POST" and (made := form.send(request, visit.who, "POST", f"/{key}/")):
-        if not (secret := made.data.get("secret") or ""):
-            words = f"Made: {what.one} {_name_of(what, made.data)}"
-            return done(request, visit, reverse("console:settings_collection", args=[key]), words)
+    if request.method == "POST" and (created := form.send(request, visit.who, "POST", f"/{key}/")):
+        if not (secret := created.data.get("secret") or ""):
+            words = f"Made: {what.one} {_name_of(what, created.data)}"
+            return redirect_with_success(
+                request, visit, reverse("console:settings_collection", args=[key]), words
+            )
         form = what.new()
-    found = internal_api.found(
+    found = internal_api.data_or_404(
         internal_api.call_api(request, visit.who, "GET", f"/{key}/", query={"limit": MOST_LISTED})
     )
     context = {
@@ -74,15 +76,15 @@ def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpRespon
 def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> Any:
     """The form with what is wrong in it, or with a secret beside it; or the answer that says what was done."""
     what, address = _find_collection(key), f"/{key}/{item_id}/"
-    present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
+    present = internal_api.data_or_404(internal_api.call_api(request, visit.who, "GET", address))
     if request.POST.get("deed") == "save":
         form = what.changed(request.POST, present=present)
         if form.send(request, visit.who, "PUT", address, version=_version(request)):
-            return done(request, visit, _here(key, item_id), "Saved")
+            return redirect_with_success(request, visit, _here(key, item_id), "Saved")
         return form, ""
     reply, words, onward = _act(request, visit, what, key, item_id)
     if not (secret := _secret_of(reply)):
-        return done(request, visit, onward, words)
+        return redirect_with_success(request, visit, onward, words)
     return what.changed(present=present), secret
 
 
@@ -90,7 +92,7 @@ def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UU
 def item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> HttpResponse:
     """One of them. A POST changes it, does one of its actions, sends a delivery again, or removes it."""
     what, address = _find_collection(key), f"/{key}/{item_id}/"
-    present = internal_api.found(internal_api.call_api(request, visit.who, "GET", address))
+    present = internal_api.data_or_404(internal_api.call_api(request, visit.who, "GET", address))
     form, secret = visit.acted or (what.changed(present=present), "")
     context = {
         "what": what, "key": key, "item_id": item_id, "present": present, "form": form, "secret": secret,
@@ -156,7 +158,7 @@ def _show_member(name: str, found: dict[str, Any]) -> Any:
 
 def _log(request: HttpRequest, visit: PageContext, address: str) -> Any:
     reply = internal_api.call_api(request, visit.who, "GET", f"{address}deliveries/", query={"limit": LOGGED})
-    return internal_api.found(reply)["results"]
+    return internal_api.data_or_404(reply)["results"]
 
 
 def _name_of(what: Collection, shown_as: Any) -> str:
@@ -444,7 +446,9 @@ def _arrange_member(request: HttpRequest, visit: PageContext) -> str:
 
 def _act_on_members(request: HttpRequest, visit: PageContext) -> HttpResponse:
     try:
-        return done(request, visit, reverse("console:settings"), _arrange_member(request, visit))
+        return redirect_with_success(
+            request, visit, reverse("console:settings"), _arrange_member(request, visit)
+        )
     except tenant_members.ArrangingRefused as error:
         raise Refused(str(error), status=error.status) from error
 
@@ -473,8 +477,10 @@ def _add(request: HttpRequest, visit: PageContext) -> str:
     form = NewMemberForm(request.POST)
     if not form.is_valid():
         raise Refused("Something is missing: see the form.", status=400, field="username")
-    given = form.cleaned_data
-    added = tenant_members.add_member(visit.who, given["username"], Role(given["role"]), given["human_roles"])
+    cleaned = form.cleaned_data
+    added = tenant_members.add_member(
+        visit.who, cleaned["username"], Role(cleaned["role"]), cleaned["human_roles"]
+    )
     return f"{added.user} is a member now"
 
 
@@ -512,7 +518,9 @@ class TokenForm(forms.Form):
 def _act_on_tokens(request: HttpRequest, visit: PageContext) -> Any:
     """The form, and the token with its secret if one was made; or the answer that says what was revoked."""
     if request.POST.get("deed") != "make":
-        return done(request, visit, reverse("console:settings_tokens"), _revoke(request, visit))
+        return redirect_with_success(
+            request, visit, reverse("console:settings_tokens"), _revoke(request, visit)
+        )
     form = TokenForm(request.POST)
     return form, _make(visit, form) if form.is_valid() else None
 
@@ -521,26 +529,26 @@ def _act_on_tokens(request: HttpRequest, visit: PageContext) -> Any:
 def tokens(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The tokens of the tenant. A POST makes one, whose secret this answer alone shows, or revokes one."""
     sent = request.POST if request.POST.get("deed") == "make" else None
-    form, made = visit.acted or (TokenForm(sent), None)
+    form, token = visit.acted or (TokenForm(sent), None)
     with tenant_scope(visit.tenant_id):
         found = tenant_tokens.tokens_of(visit.tenant_id)
     context: dict[str, Any] = {
         "tokens": found,
         "now": clock.now(),
-        "form": TokenForm() if made else form,
-        "made": made,
+        "form": TokenForm() if token else form,
+        "made": token,
         "tabs": tabs("tokens"),
     }
-    status = 201 if made else 400 if form.errors else 200
+    status = 201 if token else 400 if form.errors else 200
     return render_page(request, visit, "console/settings/tokens.html", context, status)
 
 
 def _make(visit: PageContext, form: TokenForm) -> Any:
-    given = form.cleaned_data
-    lasting = timedelta(days=given["days"]) if given["days"] else None
+    cleaned = form.cleaned_data
+    lasting = timedelta(days=cleaned["days"]) if cleaned["days"] else None
     try:
         token, secret = tenant_tokens.mint(
-            visit.who, given["name"], Role(given["role"]), lasting=lasting, scopes=given["scopes"]
+            visit.who, cleaned["name"], Role(cleaned["role"]), lasting=lasting, scopes=cleaned["scopes"]
         )
     except InvalidScope as error:
         form.add_error("scopes", str(error))

@@ -20,7 +20,7 @@ from console import (
     workers,
 )
 from console.activities import bulk, detail, listing
-from console.content_security import contained_with_scripts
+from console.content_security import contain_with_scripts
 from console.inbox import slack
 from console.inbox import views as inbox
 from console.inbox.undo import undo
@@ -35,22 +35,22 @@ urlpatterns = [
     path("tenants/", overview.tenants, name="tenants"),
     path("live/", stream, name="stream"),
     path("views/", saved_views, name="saved_views"),
-    path("activities/", listing.listed, name="activities"),
+    path("activities/", listing.list_activities, name="activities"),
     path("activities/new/", listing.new, name="activity_new"),
     path("activities/bulk/", bulk.many, name="activities_bulk"),
     path("activities/bulk/<uuid:job_id>/", bulk.job, name="activities_bulk_job"),
     path("activities/bulk/<uuid:job_id>/stop/", bulk.stop_job, name="activities_bulk_stop"),
     path("activities/<uuid:activity_id>/", detail.one, name="activity"),
-    path("activities/<uuid:activity_id>/runs/<uuid:run_id>/log/", detail.whole_log, name="activity_log"),
+    path("activities/<uuid:activity_id>/runs/<uuid:run_id>/log/", detail.show_full_log, name="activity_log"),
     path("activities/<uuid:activity_id>/texts/", detail.both_texts, name="activity_texts"),
     # The longer addresses first: keys are taken as they come, since nothing but the API holds them to letters and digits.
     path("pipelines/", pipelines.every, name="pipelines"),
-    path("pipelines/<path:key>/start/", pipelines.started, name="pipeline_start"),
-    path("pipelines/<path:key>/copy/", pipelines.copied, name="pipeline_copy"),
+    path("pipelines/<path:key>/start/", pipelines.start, name="pipeline_start"),
+    path("pipelines/<path:key>/copy/", pipelines.copy, name="pipeline_copy"),
     path("pipelines/<path:key>/", pipelines.one, name="pipeline"),
-    path("runs/", runs.listed, name="runs"),
+    path("runs/", runs.list_runs, name="runs"),
     path("runs/<uuid:run_id>/", runs.one, name="run"),
-    path("runs/<uuid:run_id>/replay/", runs.replayed, name="run_replay"),
+    path("runs/<uuid:run_id>/replay/", runs.replay, name="run_replay"),
     path("inbox/", inbox.list_items, name="inbox"),
     path("inbox/approve/", inbox.approve, name="inbox_approve"),
     path("inbox/undo/", undo, name="inbox_undo"),
@@ -68,7 +68,7 @@ urlpatterns = [
     path("schedules/new/", schedules.new, name="schedules_new"),
     path("schedules/words/", schedules.words, name="schedules_words"),
     path("schedules/<uuid:schedule_id>/", schedules.one, name="schedule"),
-    path("schedules/<uuid:schedule_id>/change/", schedules.changed, name="schedule_change"),
+    path("schedules/<uuid:schedule_id>/change/", schedules.change, name="schedule_change"),
     path("agents/", agents.every, name="agents"),
     path("agents/<slug:role>/", agents.one, name="agent"),
     path("usage/", usage.show_usage, name="usage"),
@@ -81,14 +81,14 @@ urlpatterns = [
     path("settings/<slug:key>/<uuid:item_id>/", settings.item, name="settings_item"),
     path(
         "login/",
-        contained_with_scripts(
+        contain_with_scripts(
             LoginView.as_view(
                 template_name="console/login.html", redirect_authenticated_user=True, next_page="console:home"
             )
         ),
         name="login",
     ),
-    path("second-factor/", contained_with_scripts(second_factor.page), name="second_factor"),
+    path("second-factor/", contain_with_scripts(second_factor.page), name="second_factor"),
     path("logout/", LogoutView.as_view(next_page="console:login"), name="logout"),
     # Addresses that people know from elsewhere; with and without the slash.
     re_path(

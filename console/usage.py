@@ -213,8 +213,8 @@ def budgets_of(tenant_id: UUID) -> list[BudgetLine]:
 
 def _budget_line(budget: Budget) -> BudgetLine:
     money.roll(budget)  # as it stands today; the row follows with the next run
-    taken = budget.spent + budget.reserved
-    share = float(taken / budget.cap) if budget.cap else (1.0 if taken else 0.0)
+    used = budget.spent + budget.reserved
+    share = float(used / budget.cap) if budget.cap else (1.0 if used else 0.0)
     return BudgetLine(budget, share)
 
 
@@ -242,8 +242,13 @@ class UsageFilter:
     @property
     def as_query(self) -> str:
         """What an address needs to mean the same."""
-        given = {"from": str(self.first), "to": str(self.last), "role": self.role, "pipeline": self.pipeline}
-        return urlencode({name: value for name, value in given.items() if value})
+        parameters = {
+            "from": str(self.first),
+            "to": str(self.last),
+            "role": self.role,
+            "pipeline": self.pipeline,
+        }
+        return urlencode({name: value for name, value in parameters.items() if value})
 
     @classmethod
     def read(cls, query: Mapping[str, Any]) -> UsageFilter:

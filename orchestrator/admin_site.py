@@ -36,6 +36,6 @@ class TenantAdminSite(UnfoldAdminSite):
         return SimpleLazyObject(lambda: super(TenantAdminSite, self).get_app_list(request, app_label))
 
     def has_permission(self, request: HttpRequest) -> bool:
-        given = getattr(request, "sight", None)
-        seen = given if isinstance(given, Sight) else admin_scope.of(request.user)
+        scope = getattr(request, "sight", None)
+        seen = scope if isinstance(scope, Sight) else admin_scope.of(request.user)
         return not seen.is_empty

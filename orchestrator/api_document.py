@@ -17,7 +17,7 @@ from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 from rest_framework.request import Request
 
-from console.content_security import POLICY_WITH_SCRIPTS, contained
+from console.content_security import POLICY_WITH_SCRIPTS, contain
 
 # The page draws itself: its script sets styles, and its style sheet holds pictures as data.
 DRAWS_ITSELF = POLICY_WITH_SCRIPTS.replace("img-src 'self'", "img-src 'self' data:").replace(
@@ -34,7 +34,7 @@ class SchemaView(SpectacularAPIView):
     def get(self, request: Request) -> HttpResponse:
         renderer = request.accepted_renderer
         with _making:  # it takes a second of a processor, which two at once would take twice
-            document = _made_as(renderer.media_type)
+            document = _render_as(renderer.media_type)
         inline = f'inline; filename="{spectacular_settings.TITLE}.{renderer.format}"'
         return HttpResponse(
             document, content_type=renderer.media_type, headers={"Content-Disposition": inline}
@@ -54,7 +54,7 @@ class RunTokenScheme(OpenApiAuthenticationExtension):
 
 
 @cache
-def _made_as(media_type: str) -> bytes:
+def _render_as(media_type: str) -> bytes:
     kind = next(each for each in SchemaView.renderer_classes if each.media_type == media_type)
     schema = SchemaView.generator_class().get_schema(request=None, public=True)
     rendered: bytes = kind().render(schema)  # type: ignore[assignment]  # declared for those that give text
@@ -66,7 +66,7 @@ urlpatterns = [
     path("schema/", SchemaView.as_view(), name="schema"),
     path(
         "docs/",
-        contained(SpectacularSwaggerSplitView.as_view(url_name="api_document:schema"), DRAWS_ITSELF),
+        contain(SpectacularSwaggerSplitView.as_view(url_name="api_document:schema"), DRAWS_ITSELF),
         name="docs",
     ),
 ]

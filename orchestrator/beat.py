@@ -74,12 +74,12 @@ TICKS: dict[str, frozenset[str]] = {
 def is_tick(task: str, args: Any, kwargs: Any) -> bool:
     """Whether beat may send this. Arguments come as JSON from the table, or as beat has read them."""
     try:
-        given = json.loads(kwargs or "{}") if isinstance(kwargs, str) else dict(kwargs or {})
+        arguments = json.loads(kwargs or "{}") if isinstance(kwargs, str) else dict(kwargs or {})
         positional = json.loads(args or "[]") if isinstance(args, str) else args
     except (TypeError, ValueError):
         return False
-    texts = isinstance(given, dict) and all(isinstance(value, str) for value in given.values())
-    return task in TICKS and not positional and texts and given.keys() == TICKS[task]
+    texts = isinstance(arguments, dict) and all(isinstance(value, str) for value in arguments.values())
+    return task in TICKS and not positional and texts and arguments.keys() == TICKS[task]
 
 
 def foreign() -> list[PeriodicTask]:

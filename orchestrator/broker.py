@@ -21,7 +21,7 @@ class Channel(redis.Channel):
     """Reads one item at a time, and goes on after one that is no message."""
 
     def _brpop_read(self, **options: Any) -> Any:
-        before = self._undecided()
+        before = self._undecided_tags()
         try:
             return super()._brpop_read(**options)  # type: ignore[misc]  # the stubs leave it out
         except Empty:
@@ -36,7 +36,7 @@ class Channel(redis.Channel):
                 "Message refused",
                 extra={"action": "message_refused", "reason": f"unreadable: {type(error).__name__}"},
             )
-            for tag in self._undecided() - before:
+            for tag in self._undecided_tags() - before:
                 self.qos.reject(tag, requeue=False)
             return True
 
@@ -50,7 +50,7 @@ class Channel(redis.Channel):
             raise ConnectionError("The channel's connection is gone")
         return super()._connparams(asynchronous)  # type: ignore[misc]  # the stubs leave it out
 
-    def _undecided(self) -> set[str]:
+    def _undecided_tags(self) -> set[str]:
         """The tags of messages that were read and neither done nor dropped yet."""
         return set(self.qos._delivered or ())
 

@@ -89,8 +89,8 @@ class TerminalCommand(BaseCommand, ABC):
     def table(self, head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
         table(self.stdout, head, rows)
 
-    def facts(self, *told: tuple[str, Any]) -> None:
-        facts(self.stdout, told)
+    def facts(self, *rows: tuple[str, Any]) -> None:
+        facts(self.stdout, rows)
 
 
 def identifier(text: str) -> UUID:
@@ -136,10 +136,10 @@ def table(stream: Any, head: Sequence[str], rows: Sequence[Row]) -> None:
         stream.write("(none)")
 
 
-def facts(stream: Any, told: Sequence[tuple[str, Any]]) -> None:
+def facts(stream: Any, rows: Sequence[tuple[str, Any]]) -> None:
     """Names and values, one below the other."""
-    width = max(len(name) for name, _ in told)
-    for name, value in told:
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
         stream.write(f"{name.ljust(width)}  {in_cell(value, longest=1_000)}".rstrip())
 
 
@@ -183,7 +183,7 @@ T = TypeVar("T")
 WORTH_A_BAR = 20
 
 
-def counted(items: Sequence[T], what: str, stream: Any) -> Iterator[T]:
+def count_items(items: Sequence[T], what: str, stream: Any) -> Iterator[T]:
     """The items, one after the other. The bar is drawn on `stream`, the command's stderr."""
     if len(items) < WORTH_A_BAR or not getattr(stream, "isatty", lambda: False)():
         yield from items

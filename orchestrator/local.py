@@ -58,7 +58,7 @@ class LocalStack:
             with Supervisor(self.home, environment=self._environment(flower_login)) as supervisor:
                 supervisor.take_over()  # before anything is touched that another stack of this home works on
                 require_free({"PORT": self.port, "FLOWER_PORT": self.flower_port})
-                password = self._prepared()
+                password = self._prepare()
                 agents = self._start_agents(supervisor)
                 self.tell("Starting web, worker, beat and Flower")
                 for spec in self._processes():
@@ -81,7 +81,7 @@ class LocalStack:
             "ORCHESTRATOR_START_SERVICES": "",  # the servers are ours to start and stop
         }
 
-    def _prepared(self) -> str:
+    def _prepare(self) -> str:
         """Bring the tables up to date; the password of the login that is there then."""
         self.tell("Preparing the database")
         call_command("migrate", verbosity=0)
@@ -129,7 +129,7 @@ def stop_servers(home: ServiceHome, tell: Callable[[str], None]) -> None:
     connections.close_all()
     if not owns_servers() or embedded.find(home) is None:
         return
-    with suppress(HomeBusy), home.locked("supervisor.lock", seconds=0):
+    with suppress(HomeBusy), home.lock("supervisor.lock", seconds=0):
         tell("Stopping the servers")
         embedded.stop(home)
 
@@ -140,7 +140,7 @@ def keep_alive(supervisor: Supervisor, tell: Callable[[str], None]) -> None:
     if gone and owns_servers():
         tell(f"{' and '.join(gone)} ended and is started again")
         embedded.start(supervisor.home)
-    for ended in supervisor.ended():
+    for ended in supervisor.list_ended():
         tell(
             f"{ended.name} ended with exit code {ended.exit_code} and is started again; its log: {ended.log}"
         )

@@ -93,10 +93,8 @@ def _of_people(figures: QueueStats) -> Iterator[Metric]:
     yield single("outputs_spooled_seconds", figures.spooled_seconds)
     statuses = ("failed", "needs_review", "blocked")
     yield family("activities_needing_people", (((status,), getattr(figures, status)) for status in statuses))
-    yield family("people_waiting", (((asked.kind,), asked.waiting) for asked in figures.people))
-    yield family(
-        "people_oldest_wait_seconds", (((asked.kind,), asked.oldest_seconds) for asked in figures.people)
-    )
+    yield family("people_waiting", (((row.kind,), row.waiting) for row in figures.people))
+    yield family("people_oldest_wait_seconds", (((row.kind,), row.oldest_seconds) for row in figures.people))
 
 
 def _of_the_door(figures: QueueStats) -> Iterator[Metric]:
@@ -187,12 +185,12 @@ Labels = tuple[str, ...]
 def family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
     """A gauge or counter with these samples."""
     declared = CATALOGUE[name]
-    made = (CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily)(
+    metric = (CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily)(
         PREFIX + name, declared.text, labels=declared.labels
     )
     for labels, value in samples:
-        made.add_metric(labels, value)
-    return made
+        metric.add_metric(labels, value)
+    return metric
 
 
 def single(name: str, value: float) -> Metric:
@@ -202,11 +200,11 @@ def single(name: str, value: float) -> Metric:
 
 def histogram(name: str, bounds: tuple[float, ...], samples: Mapping[Any, Histogram]) -> Metric:
     declared = CATALOGUE[name]
-    made = HistogramMetricFamily(PREFIX + name, declared.text, labels=declared.labels)
+    metric = HistogramMetricFamily(PREFIX + name, declared.text, labels=declared.labels)
     for labels, found in sorted(samples.items()):
         buckets = [(floatToGoString(bound), count) for bound, count in found.cumulative(bounds)]
-        made.add_metric(labels, buckets, found.total)
-    return made
+        metric.add_metric(labels, buckets, found.total)
+    return metric
 
 
 # Every metric that `/metrics` may expose: its name, type, labels and meaning. What is not here cannot be exposed.
@@ -228,7 +226,7 @@ class Declared:
     labels: tuple[str, ...] = ()
 
     @property
-    def shown(self) -> str:
+    def query_name(self) -> str:
         """As queries name it; a histogram without `_bucket`, `_sum` and `_count`."""
         return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
 

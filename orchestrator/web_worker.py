@@ -55,8 +55,8 @@ class HandOver:
 
     def hand_over(self) -> Any:
         """The socket itself, for good."""
-        taken, self._socket = self._socket, _NOWHERE
-        return taken
+        own_socket, self._socket = self._socket, _NOWHERE
+        return own_socket
 
     @property
     def is_handed_over(self) -> bool:
@@ -232,20 +232,20 @@ def _head_of(conn: Any) -> bytes | None:
     # A body may have been read together with the request after it.
     read = conn.parser.unreader.buf.getvalue() if conn.parser else b""
     try:
-        said = conn.sock.recv(LONGEST_HEAD, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        received = conn.sock.recv(LONGEST_HEAD, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
-        said = None
+        received = None
     except OSError:
         return b""
-    if said == b"" and b"\r\n\r\n" not in read:
+    if received == b"" and b"\r\n\r\n" not in read:
         return b""
-    head: bytes = read + (said or b"")
+    head: bytes = read + (received or b"")
     is_complete = b"\r\n\r\n" in head or len(head) >= LONGEST_HEAD
     if not is_complete and len(head) == conn.head_size:
         return b""  # woken, and nothing more is there: it was the end
     # Readable means that more has come than was there: else the loop would turn for as long as half a head is.
     conn.head_size = len(head)
-    lowest = 1 if is_complete else len(said or b"") + 1
+    lowest = 1 if is_complete else len(received or b"") + 1
     conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, lowest)
     return head if is_complete else None
 

@@ -96,17 +96,17 @@ def arrange_boxes(boxes: list[Cell]) -> list[Cell]:
 
 def _passages(boxes: Iterable[Cell]) -> list[Cell]:
     """Breaks long edges into links from layer to layer. All long edges of one box share their passages."""
-    made: list[Cell] = []
+    cells: list[Cell] = []
     ways: dict[Cell, list[Cell]] = defaultdict(list)
     for box in boxes:
         for index, source in enumerate(box.before):
             way, length = ways[source], box.layer - source.layer - 1
-            while len(way) < length and len(made) < MOST_PASSAGES:
+            while len(way) < length and len(cells) < MOST_PASSAGES:
                 passage = Cell(source.layer + len(way) + 1, source.tone, before=way[-1:] or [source])
                 way.append(passage)
-                made.append(passage)
+                cells.append(passage)
             box.before[index] = way[min(length, len(way)) - 1] if length and way else source
-    return made
+    return cells
 
 
 def _order(layer: list[Cell], *, by_before: bool) -> None:

@@ -39,9 +39,9 @@ def _collect_references(rows: Iterable[tuple[str, int, int | None, UUID | None]]
     found: dict[str, Reference] = {}
     for step, branch, branches, reference in rows:
         if branch:
-            whole = found[step]
-            if isinstance(whole, list):
-                whole.append(reference)
+            output = found[step]
+            if isinstance(output, list):
+                output.append(reference)
         elif branches is not None:
             found[step] = []
         elif reference is not None:
@@ -51,7 +51,7 @@ def _collect_references(rows: Iterable[tuple[str, int, int | None, UUID | None]]
 
 def of_step(plan: Compiled, step: str, found: References) -> dict[str, Reference]:
     """What a step works on, by the step that left it. A gate that has nothing of its own lets through what it was asked about."""
-    given: dict[str, Reference] = {}
+    references: dict[str, Reference] = {}
     to_visit, visited = list(reversed(plan.graph.dependencies_of(step))), set[str]()
     while to_visit:
         name = to_visit.pop()
@@ -59,16 +59,16 @@ def of_step(plan: Compiled, step: str, found: References) -> dict[str, Reference
             continue
         visited.add(name)
         if name in found:
-            given[name] = found[name]
+            references[name] = found[name]
         elif plan.step(name).is_approval_gate:
             to_visit.extend(reversed(plan.graph.dependencies_of(name)))
-    return given
+    return references
 
 
 def of_branch(plan: Compiled, step: str, found: References) -> dict[str, Reference]:
     """What each branch of a step works on, beside its item: no lists, which would be told a thousand times over."""
-    given = of_step(plan, step, found)
-    return {name: reference for name, reference in given.items() if not isinstance(reference, list)}
+    references = of_step(plan, step, found)
+    return {name: reference for name, reference in references.items() if not isinstance(reference, list)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,10 @@ def read_inputs(
         .values_list("step", "branch", "branches", "output_ref", "status")
     )
     references = _collect_references(row[:4] for row in rows)
-    told = {step for step, part in parts if part != "status"}
-    wanted = {each for step in told for each in _as_list(references.get(step)) if each is not None}
+    steps_with_output = {step for step, part in parts if part != "status"}
+    wanted = {
+        each for step in steps_with_output for each in _as_list(references.get(step)) if each is not None
+    }
     there = {**known, **outputs.at_hand(tenant_id, wanted - known.keys())} if wanted else {}
     missing = wanted - there.keys()
     states = {step: status for step, branch, *_, status in rows if branch == 0}
@@ -117,7 +119,7 @@ def read_inputs(
         frozenset(missing),
         frozenset(
             step
-            for step in told
+            for step in steps_with_output
             for each in _as_list(references.get(step))
             if each is not None and each not in missing and there[each] is None
         ),

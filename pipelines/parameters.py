@@ -65,11 +65,11 @@ def refusal(tenant_id: UUID, step: StepDefinition, params: Sequence[Mapping[str,
     if not step.agent_role:
         return None
     errors: list[str] = []
-    for number, given in enumerate(params):
+    for number, values in enumerate(params):
         branch = f"item {number}: " if step.for_each is not None else ""
         errors += [
             f"{branch}{_write_path(path)}: {message}"
-            for path, message in _violations(tenant_id, step, given, ())[: MOST_NAMED - len(errors)]
+            for path, message in _violations(tenant_id, step, values, ())[: MOST_NAMED - len(errors)]
         ]
         if len(errors) == MOST_NAMED:
             break

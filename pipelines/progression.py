@@ -174,8 +174,8 @@ def start_following(
         unsettled -= _end(run, following.skip, StepState.SKIPPED, reason=StepReason.UPSTREAM)
         certain = [step for step in following.start if step not in plan.conditional]
         ended = _start(run, plan, certain, left, not_before)
-        asked = [step for step in following.start if step in plan.conditional]
-        ended += _decide(run, plan, asked, left, known or {}, not_before) if asked else 0
+        steps = [step for step in following.start if step in plan.conditional]
+        ended += _decide(run, plan, steps, left, known or {}, not_before) if steps else 0
         unsettled -= ended
         following = plan.graph.advance(states_of(run.id)) if ended else Advance()
     if unsettled == 0:
@@ -188,9 +188,9 @@ def _start(
 ) -> int:
     """Start these steps; how many have failed instead, since their agents would not take what they are given."""
     refused = {step: _refuse_params(run, plan.step(step), [run.params]) for step in steps}
-    taken = [step for step in steps if not refused[step]]
-    if taken:
-        starting.start(run, plan, taken, _read_left_for(run, plan, taken, left), not_before)
+    started = [step for step in steps if not refused[step]]
+    if started:
+        starting.start(run, plan, started, _read_left_for(run, plan, started, left), not_before)
     return sum(refused.values())
 
 
@@ -236,8 +236,8 @@ def _decide(
             if refused := _refuse_params(run, plan.step(step), branches):
                 ended += refused
                 continue
-            given = _read_left_for(run, plan, [step], left)
-            starting.fan_out(run, plan, step, decision.items, given, not_before)
+            references = _read_left_for(run, plan, [step], left)
+            starting.fan_out(run, plan, step, decision.items, references, not_before)
     started = {step: decision for step, decision in decisions.items() if decision.starts}
     empty = [step for step, decision in started.items() if decision.items is not None and not decision.items]
     false = [step for step, decision in decisions.items() if not decision.starts and decision.error is None]
@@ -339,10 +339,10 @@ def reopen(activity: Any) -> None:
     period_counts.run_changed(run)
 
 
-def _reopen_whole(whole: QuerySet[StepRun]) -> bool:
+def _reopen_whole(steps: QuerySet[StepRun]) -> bool:
     """Count a branch that is under way again in its step; whether the step had settled."""
-    whole.update(unsettled_branches=F("unsettled_branches") + 1, failed_branches=F("failed_branches") - 1)
-    had_settled = whole.exclude(status=StepState.ACTIVE)
+    steps.update(unsettled_branches=F("unsettled_branches") + 1, failed_branches=F("failed_branches") - 1)
+    had_settled = steps.exclude(status=StepState.ACTIVE)
     return had_settled.update(status=StepState.ACTIVE, settled_at=None) > 0
 
 
@@ -450,8 +450,8 @@ def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
         for row in rows
         if row.activity_id
     ]
-    made = approvals.submit_revisions(run.tenant_id, revisions, actor=gate.decided_by or "pipeline")
-    for row, revision, revision_id in zip(rows, revisions, made, strict=True):
+    submitted = approvals.submit_revisions(run.tenant_id, revisions, actor=gate.decided_by or "pipeline")
+    for row, revision, revision_id in zip(rows, revisions, submitted, strict=True):
         row.status, row.settled_at = StepState.ACTIVE, None
         row.activity_id, row.round = revision_id, revision.round
     StepRun.objects.bulk_update(rows, ("status", "settled_at", "activity_id", "round"))

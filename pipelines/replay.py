@@ -45,11 +45,11 @@ def replay(
     run_id: UUID,
     *,
     from_step: str,
-    given: Mapping[str, Any] | None = None,
+    new_input: Mapping[str, Any] | None = None,
     actor: str,
     requested_identity: str = "",
 ) -> PipelineRun:
-    """Start the new run. `given` is what the step works on instead of what the steps before it have left.
+    """Start the new run. `new_input` is what the step works on instead of what the steps before it have left.
 
     Raises `NotFound`, `PipelineDisabled`, `RunUnderWay`, `ReplayUnderWay`, and `NotReplayable` with the error's path.
     """
@@ -63,7 +63,7 @@ def replay(
             deliverable_id=old.deliverable_id, name=old.name, labels=old.labels, priority=old.priority, retry=old.retry,
             timeout_seconds=old.timeout_seconds, unsettled=len(repeated), created_by=actor,
             requested_identity=requested_identity, replay_of=old.pk, replay_from=from_step,
-            replay_input=dict(given) if given else None,
+            replay_input=dict(new_input) if new_input else None,
         )  # fmt: skip
         StepRun.objects.bulk_create(
             _row(run, row, repeated) for row in rows if not row.branch or row.step not in repeated
@@ -129,8 +129,8 @@ def _steps_to_repeat(plan: Compiled, wholes: Mapping[str, StepRun], from_step: s
     states = {step: StepState.PENDING if step in repeated else row.status for step, row in wholes.items()}
     if from_step not in plan.graph.advance(states).start:
         broken = [step for step in plan.graph.in_order(before) if states[step] == StepState.FAILED]
-        said = f"comes after {broken[0]}, which failed" if broken else "comes after nothing that was done"
-        raise NotReplayable("from_step", f"{said}, so it would be left out: replay from there")
+        text = f"comes after {broken[0]}, which failed" if broken else "comes after nothing that was done"
+        raise NotReplayable("from_step", f"{text}, so it would be left out: replay from there")
     return repeated
 
 

@@ -111,12 +111,12 @@ def costs_of(tenant_id: UUID, page: Sequence[PipelineRun]) -> dict[UUID, Decimal
 
 def waits_for(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) -> dict[UUID, list[str]]:
     """Whom each of these runs waits for: people by their role, as in `people: editor`, then the roles of agents whose turn it is."""
-    asked = _find_asked_roles(tenant_id, steps)
+    roles = _find_asked_roles(tenant_id, steps)
     found = {}
     for run_id, rows in steps.items():
         active = [step for step in rows if step.run.status == StepState.ACTIVE]
         agents = [step.agent_role for step in active if step.agent_role and not _is_with_people(step)]
-        found[run_id] = list(dict.fromkeys([*(f"people: {role}" for role in asked.get(run_id, ())), *agents]))
+        found[run_id] = list(dict.fromkeys([*(f"people: {role}" for role in roles.get(run_id, ())), *agents]))
     return found
 
 

@@ -22,8 +22,8 @@ def subject_of(name: str, params: Any) -> str:
     """The name that the run was given, else a parameter that is a short text, those of `TELLING` first; empty when there is none."""
     if name:
         return name
-    given = params if isinstance(params, Mapping) else {}
-    values = [*(given[key] for key in TELLING if key in given), *given.values()]
+    members = params if isinstance(params, Mapping) else {}
+    values = [*(members[key] for key in TELLING if key in members), *members.values()]
     texts = (" ".join(value.split()) for value in values if isinstance(value, str))
     return next((text for text in texts if 0 < len(text) <= LONGEST), "")
 

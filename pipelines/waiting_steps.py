@@ -200,8 +200,8 @@ def _at_work(run: PipelineRun, steps: Iterable[str]) -> list[UUID]:
 def _with_people(tenant_id: UUID, activity_ids: Sequence[UUID]) -> bool:
     activities = Activity.objects.for_tenant(tenant_id).filter(status__in=LIVE)
     of_people = Q(pk__in=activity_ids) & (Q(assignee_type="human") | Q(status__in=_ASKED))
-    asked = Q(parent_id__in=activity_ids, assignee_type="human")
-    return activities.filter(of_people | asked).exists()
+    questions = Q(parent_id__in=activity_ids, assignee_type="human")
+    return activities.filter(of_people | questions).exists()
 
 
 def _seconds(plan: Compiled, step: str) -> float:

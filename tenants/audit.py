@@ -392,8 +392,8 @@ def _follow(chain: Chain, row: _Row, noted: int) -> None:
             f"entry {row.number} does not follow entry {chain.number}: one of them was changed, or put in"
         )
     if row.purge and row.purge.get("last_hash") == chain.hashes.get(0):
-        said = _missing(int(row.purge.get("up_to", 0)))
-        chain.faults = [fault for fault in chain.faults if fault != said]
+        problem = _missing(int(row.purge.get("up_to", 0)))
+        chain.faults = [fault for fault in chain.faults if fault != problem]
     chain.entries, chain.number, chain.hash = chain.entries + 1, row.number, row.hash
     if row.number == noted:
         chain.hashes[row.number] = row.hash

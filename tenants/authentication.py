@@ -105,9 +105,9 @@ def refuse_secret(
     tries would be stopped with them.
     """
     beginning = secret[: tokens.SHOWN_CHARACTERS]
-    said = login_throttle.attempt("token", address_of(request._request), account or beginning)
-    if not said.allowed:
-        return TooManyFailures(said.retry_after)
+    attempt = login_throttle.attempt("token", address_of(request._request), account or beginning)
+    if not attempt.allowed:
+        return TooManyFailures(attempt.retry_after)
     login_throttle.note_sign_in("token.refused", Actor("nobody", "", beginning), outcome="failed")
     return AuthenticationFailed(detail, code)
 

@@ -35,10 +35,10 @@ class GlassRefused(TenantError):
 
 def open_for(user: User, slug: str, reason: str) -> BreakGlass:
     """Break the glass of one tenant, or with an empty slug of all. Raises `GlassRefused`."""
-    said = one_line(" ".join(reason.split()), LONGEST_REASON)
+    text = one_line(" ".join(reason.split()), LONGEST_REASON)
     if not (user.is_active and user.is_superuser):
         raise GlassRefused("Only superusers may do this.")
-    if len(said) < LEAST_REASON:
+    if len(text) < LEAST_REASON:
         raise GlassRefused(f"Say why, in at least {LEAST_REASON} characters.")
     with system_scope(), transaction.atomic(using=SYSTEM):
         tenant = Tenant.objects.filter(slug=slug).first() if slug else None
@@ -49,10 +49,10 @@ def open_for(user: User, slug: str, reason: str) -> BreakGlass:
             user_id=user.pk,
             opened_for=tenant.pk if tenant else None,
             slug=slug,
-            reason=said,
+            reason=text,
             expires_at=until,
         )
-        _note("break_glass.opened", glass, audit.actor_of(user), {"reason": said, "until": until.isoformat()})
+        _note("break_glass.opened", glass, audit.actor_of(user), {"reason": text, "until": until.isoformat()})
     return glass
 
 

@@ -29,7 +29,7 @@ class _Known(Generic[Value]):
 
     horizon: int = 0  # transactions from this number on may have been under way
     at: datetime | None = None  # of PostgreSQL's clock; None: nothing was asked yet
-    asked: float = float("-inf")  # the same moment by the monotonic clock
+    checked_at: float = float("-inf")  # the same moment by the monotonic clock
     values: dict[tuple[UUID | None, str], Value] = field(default_factory=dict)
 
 
@@ -49,7 +49,7 @@ class KeptConfiguration(Generic[Value]):
         """The value, by `read` unless it is kept. Asks PostgreSQL in the caller's transaction, if there is one."""
         known, key = self._known, (tenant_id, name)
         found = known.values.get(key)
-        if found is not None and time.monotonic() - known.asked < self._asked_every:
+        if found is not None and time.monotonic() - known.checked_at < self._asked_every:
             return found
         known, may_keep = self._look(known)
         found = known.values.get(key)
@@ -68,10 +68,10 @@ class KeptConfiguration(Generic[Value]):
 
     def _look(self, before: _Known[Value]) -> tuple[_Known[Value], bool]:
         """What holds now, and whether what is read from here on may be kept."""
-        asked = time.monotonic()
+        started = time.monotonic()
         (row,) = _CHANGED.run({"horizon": before.horizon, "at": before.at})
         values = _still_true(before.values, row) if row.everything or row.tenants else before.values
-        self._known = known = _Known(row.horizon, row.at, asked, values)
+        self._known = known = _Known(row.horizon, row.at, started, values)
         return known, not row.own
 
 

@@ -82,7 +82,7 @@ def _announce(tenant_id: UUID, channel_id: UUID) -> bool:
         )
         if channel is None:
             return False
-        return any(told for _, told in channel_expiring.send(sender=Channel, channel=channel))
+        return any(changed_work for _, changed_work in channel_expiring.send(sender=Channel, channel=channel))
 
 
 def reactivate(tenant_id: UUID, channel_id: UUID, *, expires_at: datetime | None = None) -> Channel:

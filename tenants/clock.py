@@ -34,31 +34,31 @@ _told: _Told | None = None
 
 def now() -> datetime:
     """In UTC. Raises `django.db.Error` when it was never told and PostgreSQL does not answer; later it goes on by itself."""
-    told = _told
-    if told is None or time.monotonic() > told.until:
-        told = _ask(told)
-    return told.at + timedelta(seconds=time.monotonic() - told.monotonic)
+    reading = _told
+    if reading is None or time.monotonic() > reading.until:
+        reading = _ask(reading)
+    return reading.at + timedelta(seconds=time.monotonic() - reading.monotonic)
 
 
 def today() -> date:
     return now().date()
 
 
-def tell(at: datetime, *, asked: float) -> None:
-    """Note what an answer of PostgreSQL said of `clock_timestamp()`; `asked` is the monotonic time before the question."""
+def tell(at: datetime, *, asked_at: float) -> None:
+    """Note what an answer of PostgreSQL said of `clock_timestamp()`; `asked_at` is the monotonic time before the question."""
     global _told
     answered = time.monotonic()
-    if answered - asked < SLOW_SECONDS or _told is None:
-        _told = _Told(at.astimezone(UTC), (asked + answered) / 2, answered + RENEW_SECONDS)
+    if answered - asked_at < SLOW_SECONDS or _told is None:
+        _told = _Told(at.astimezone(UTC), (asked_at + answered) / 2, answered + RENEW_SECONDS)
 
 
 def _ask(known: _Told | None) -> _Told:
     global _told
-    asked = time.monotonic()
+    asked_at = time.monotonic()
     try:
         with connections[current_alias()].cursor() as cursor:
             cursor.execute("SELECT clock_timestamp()")
-            tell(cursor.fetchone()[0], asked=asked)
+            tell(cursor.fetchone()[0], asked_at=asked_at)
     except DatabaseFault:
         if known is None:
             raise

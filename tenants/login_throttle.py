@@ -80,9 +80,9 @@ def _attempt(
 ) -> Attempt:
     take_id = str(uuid7())
     for bucket in buckets:
-        said = limiter.take_with_fallback(bucket, take_id)
-        if not said.allowed:
-            return Attempt(False, max(1, math.ceil(said.retry_after)))
+        decision = limiter.take_with_fallback(bucket, take_id)
+        if not decision.allowed:
+            return Attempt(False, max(1, math.ceil(decision.retry_after)))
     return Attempt(True, 0, take_id, refills, gives_back)
 
 
@@ -126,12 +126,12 @@ _SALT = "tenants.login_throttle.device"
 
 def find_device(request: HttpRequest, account: str) -> str:
     """The id under which the browser is known for this account; "" if it never signed in to it, too long ago, or with another password."""
-    told = request.COOKIES.get(DEVICE_COOKIE, "")
-    if not told or len(told) > 1_000:
+    cookie = request.COOKIES.get(DEVICE_COOKIE, "")
+    if not cookie or len(cookie) > 1_000:
         return ""
     try:
         device, name, password = signing.loads(
-            told, salt=_SALT, max_age=settings.ORCHESTRATOR_LOGIN_DEVICE_SECONDS
+            cookie, salt=_SALT, max_age=settings.ORCHESTRATOR_LOGIN_DEVICE_SECONDS
         )
     except (signing.BadSignature, ValueError, TypeError):
         return ""
@@ -189,18 +189,18 @@ class SigningInMiddleware:
     def _sign_in(self, request: HttpRequest) -> HttpResponse:
         name, address = request.POST.get("username", "")[:254], address_of(request)
         device = find_device(request, name)
-        said = sign_in_attempt(address, name, device)
-        if not said.allowed:
+        attempt = sign_in_attempt(address, name, device)
+        if not attempt.allowed:
             note_sign_in(
                 "login.locked",
                 audit.Actor("nobody", "", name),
                 outcome="refused",
-                retry_after=said.retry_after,
+                retry_after=attempt.retry_after,
             )
-            return too_many(request, said.retry_after)
+            return too_many(request, attempt.retry_after)
         response = self.get_response(request)
         if response.status_code == 302 and request.user.is_authenticated:
-            said.forgive()
+            attempt.forgive()
             remember_device(response, request.user, device)
             note_sign_in("login.succeeded", audit.actor_of(request.user))
         else:

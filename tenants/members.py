@@ -228,9 +228,9 @@ def add_member(who: Principal, username: str, role: Role, human_roles: Sequence[
         )
     user = person(username)
     with tenant_scope(who.tenant_id):
-        given = {"role": role, "human_roles": list(human_roles)}
+        values = {"role": role, "human_roles": list(human_roles)}
         rows = Membership.objects.for_tenant(who.tenant_id)
-        member, is_new = rows.get_or_create(tenant_id=who.tenant_id, user=user, defaults=given)
+        member, is_new = rows.get_or_create(tenant_id=who.tenant_id, user=user, defaults=values)
         if not is_new:
             raise AlreadyMember(f"{username} is a member already.")
         audit.record_action(

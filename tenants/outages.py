@@ -83,5 +83,5 @@ def may_pass(error: BaseException) -> bool:
 
 def _sqlstate(error: BaseException) -> str | None:
     """PostgreSQL's own word about an error of Django or psycopg; None when it has said nothing."""
-    told = error.__cause__ if isinstance(error, DjangoDatabaseError) else error
-    return told.sqlstate if isinstance(told, psycopg.Error) else None
+    cause = error.__cause__ if isinstance(error, DjangoDatabaseError) else error
+    return cause.sqlstate if isinstance(cause, psycopg.Error) else None

@@ -52,8 +52,10 @@ def switch_part(
         return bool(rows.delete()[0])
     if rows.exists():
         return False
-    made = Pause(tenant_id=tenant_id, kind=kind, subject=str(subject), name=name[:200], paused_by=actor[:200])
-    Pause.objects.bulk_create([made], ignore_conflicts=True)  # somebody else may do the same at this moment
+    pause = Pause(
+        tenant_id=tenant_id, kind=kind, subject=str(subject), name=name[:200], paused_by=actor[:200]
+    )
+    Pause.objects.bulk_create([pause], ignore_conflicts=True)  # somebody else may do the same at this moment
     return True
 
 

@@ -44,7 +44,7 @@ def broker() -> redis.Redis | None:
 
 @lru_cache(maxsize=8)
 def _client(url: str, timeout_seconds: float) -> redis.Redis:
-    made: redis.Redis = redis.Redis.from_url(
+    client: redis.Redis = redis.Redis.from_url(
         url,
         protocol=2,  # nothing here needs RESP3, and its greeting costs a round trip
         driver_info=None,  # two more round trips saved on every new connection
@@ -54,7 +54,7 @@ def _client(url: str, timeout_seconds: float) -> redis.Redis:
         health_check_interval=HEALTH_CHECK_SECONDS,
         retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError, redis.ReadOnlyError)),
     )
-    return made
+    return client
 
 
 # A lock of the parent's pool may be held by a thread that does not exist in the child.

@@ -32,8 +32,8 @@ def current() -> dict[str, Any]:
 
 def dump_current() -> str | None:
     """`current` as JSON, for the parameter of a statement; None when it is empty."""
-    told = current()
-    return orjson.dumps(told).decode() if told else None
+    facts = current()
+    return orjson.dumps(facts).decode() if facts else None
 
 
 @contextmanager
@@ -49,8 +49,8 @@ def of_work(causes: Iterable[Mapping[str, Any] | None], **ids: str) -> Iterator[
     request_id = next(
         (cause[REQUEST] for cause in reversed(list(causes)) if cause and cause.get(REQUEST)), ""
     )
-    told = {"request_id": request_id} if request_id else {}
-    with _going_back_to(request_id), structlog.contextvars.bound_contextvars(**told, **ids):
+    facts = {"request_id": request_id} if request_id else {}
+    with _going_back_to(request_id), structlog.contextvars.bound_contextvars(**facts, **ids):
         yield
 
 
@@ -58,10 +58,10 @@ def of_work(causes: Iterable[Mapping[str, Any] | None], **ids: str) -> Iterator[
 def of_callback(cause: Mapping[str, Any] | None, **ids: str) -> Iterator[None]:
     """Inside, a request is answered that belongs to work under way: what follows from it goes back to what set that work going."""
     request_id = (cause or {}).get(REQUEST) or ""
-    told = {"caused_by": request_id} if request_id else {}
+    facts = {"caused_by": request_id} if request_id else {}
     with (
         _going_back_to(request_id or _request.get()),
-        structlog.contextvars.bound_contextvars(**told, **ids),
+        structlog.contextvars.bound_contextvars(**facts, **ids),
     ):
         yield
 

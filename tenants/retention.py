@@ -172,10 +172,10 @@ def replace_policies(tenant_id: UUID, wanted: Mapping[str, object], *, actor: st
         rows = RetentionPolicy.objects.for_tenant(tenant_id)
         rows.exclude(kind__in=days).delete()
         for kind, value in days.items():
-            row, made = RetentionPolicy.objects.get_or_create(
+            row, was_created = RetentionPolicy.objects.get_or_create(
                 tenant_id=tenant_id, kind=kind, defaults={"days": value, "updated_by": actor}
             )
-            if not made and row.days != value:
+            if not was_created and row.days != value:
                 rows.filter(pk=row.pk).update(days=value, version=F("version") + 1, updated_by=actor)
 
 

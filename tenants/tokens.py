@@ -207,14 +207,14 @@ def mint(
         token, secret = create(
             who.tenant_id, role, name, expires_at=until, scopes=scopes, user_id=who.user_id or who.person_id
         )
-        made = {
+        values = {
             "name": name,
             "role": str(role),
             "prefix": token.prefix,
             "scopes": token.scopes,
             "expires_at": until,
         }
-        audit.record_action(who, "token.created", about=(KIND, token.pk), detail=redact("", made))
+        audit.record_action(who, "token.created", about=(KIND, token.pk), detail=redact("", values))
     return token, secret
 
 

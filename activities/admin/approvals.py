@@ -83,13 +83,13 @@ class ApprovalList(ChangeList):
         by_tenant: dict[UUID, list[Approval]] = defaultdict(list)
         for approval in self.result_list:
             by_tenant[approval.tenant_id].append(approval)
-        asked = {
+        by_approval = {
             question.approval.pk: question
             for tenant_id, rows in by_tenant.items()
             for question in questions(tenant_id, rows)
         }
         for approval in self.result_list:
-            approval.question = asked[approval.pk]
+            approval.question = by_approval[approval.pk]
 
 
 @admin.register(Approval)
@@ -134,8 +134,8 @@ class ApprovalAdmin(ActionsAdmin, RecordAdmin):
     @display(description="Decision")
     def decision(self, approval: Approval) -> Any:
         item = _of(approval).item
-        said = (item.decided_by, item.chosen_option, item.reviewer_notes or item.cancel_reason)
-        return ", ".join(part for part in said if part) or NOTHING
+        parts = (item.decided_by, item.chosen_option, item.reviewer_notes or item.cancel_reason)
+        return ", ".join(part for part in parts if part) or NOTHING
 
     @display(description="Votes")
     def votes_so_far(self, approval: Approval) -> SafeString:

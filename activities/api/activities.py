@@ -309,10 +309,10 @@ class ActivityInput(ActivityPart):
         the steps before it. 404 with the code `no_input` when it works on nothing but its description and parameters."""
         with tenant_scope(self.tenant_id):
             found = self.activity(activity_id, "tenant_id", "input", "input_ref")
-        given = execution_request.fetch(found, ()).input
-        if given is None:
+        input_ = execution_request.fetch(found, ()).input
+        if input_ is None:
             raise rest.NotFound(code="no_input")
-        return Response(given)
+        return Response(input_)
 
 
 class ActivityRuns(ViewSetMixin, ActivityPart):

@@ -122,10 +122,10 @@ _CONDITIONS = {
 }
 
 
-def conditions_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def conditions_of(filters: Mapping[str, Any]) -> dict[str, Any]:
     """The same conditions from a body, whose values are checked and converted already."""
-    plain = {_CONDITIONS[name]: value for name, value in given.items() if name != "kind"}
-    return plain | ({"activity_id__isnull": IS_NULL[given["kind"]]} if "kind" in given else {})
+    plain = {_CONDITIONS[name]: value for name, value in filters.items() if name != "kind"}
+    return plain | ({"activity_id__isnull": IS_NULL[filters["kind"]]} if "kind" in filters else {})
 
 
 # What is shown of dead letters, and of what was done to many.
@@ -257,8 +257,8 @@ class DeadLetterViewSet(DigestEtag, Resource):
 def _already_closed(letter: DeadLetter) -> TransitionRefused:
     who = f" by {letter.closed_by}" if letter.closed_by else ""
     now = letter.activity.status if letter.activity else "not failed any more"
-    said = f"This failure is {letter.state}{who}; what failed is {now}."
-    return TransitionRefused(letter.activity_id or letter.pk, "retry", now, said)
+    text = f"This failure is {letter.state}{who}; what failed is {now}."
+    return TransitionRefused(letter.activity_id or letter.pk, "retry", now, text)
 
 
 # Dead letters that look alike, together, each group with its newest as an example.

@@ -143,9 +143,9 @@ class Events(TenantView):
         ids = {
             name: _id(request.query_params.get(name), name, errors) for name in ("activity", "pipeline_run")
         }
-        given = request.query_params.get(AFTER)
-        after = parse_whole_number(given, AFTER, errors)
-        if given is None:
+        after_text = request.query_params.get(AFTER)
+        after = parse_whole_number(after_text, AFTER, errors)
+        if after_text is None:
             after = parse_whole_number(request.headers.get(LAST_SEEN) or None, LAST_SEEN, errors)
         limit = parse_whole_number(request.query_params.get(LIMIT), LIMIT, errors, least=1)
         if errors:

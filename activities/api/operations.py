@@ -181,29 +181,25 @@ class ReschedulingSerializer(StrictSerializer):
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         errors: dict[str, Any] = {}
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for part in (super().to_internal_value, self._priority):
             try:
-                given |= part(data)
+                values |= part(data)
             except serializers.ValidationError as error:
                 errors = {**dict(error.detail), **errors}  # type: ignore[arg-type]  # a mapping: it has paths
         if errors:
             raise serializers.ValidationError(errors)
-        cleared = [name for name in data if data[name] is None and name not in ("priority_scale", *given)]
-        given.pop("priority_scale", None)
-        return {**dict.fromkeys(cleared, None), **given}
+        cleared = [name for name in data if data[name] is None and name not in ("priority_scale", *values)]
+        values.pop("priority_scale", None)
+        return {**dict.fromkeys(cleared, None), **values}
 
     def _priority(self, data: Any) -> dict[str, Any]:
         """As it is stored; nothing where it is left out, or is no priority at all."""
-        given = data if isinstance(data, Mapping) else {}
-        scale, priority = given.get("priority_scale"), given.get("priority")
+        body = data if isinstance(data, Mapping) else {}
+        scale, priority = body.get("priority_scale"), body.get("priority")
         if scale is not None and priority is None:
             raise serializers.ValidationError({"priority_scale": ["needs priority"]})
-        if (
-            "priority" not in given
-            or isinstance(priority, bool)
-            or not isinstance(priority, int | str | None)
-        ):
+        if "priority" not in body or isinstance(priority, bool) or not isinstance(priority, int | str | None):
             return {}
         if scale not in (None, *SCALES) or (isinstance(priority, str) and priority not in BANDS):
             return {}

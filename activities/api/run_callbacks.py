@@ -108,8 +108,8 @@ def _secrets(token: RunToken, role: str) -> Any:
 
 
 def _came_before(request: Request, token: RunToken, role: str, body: bytes) -> bool:
-    told = "\x00".join((request.method or "", request.path, request.headers.get(HEADER, "")))
-    digest = hashlib.sha256(told.encode() + b"\x00" + body).hexdigest()
+    signed_text = "\x00".join((request.method or "", request.path, request.headers.get(HEADER, "")))
+    digest = hashlib.sha256(signed_text.encode() + b"\x00" + body).hexdigest()
     message_id = request.headers[webhook_signing.ID_HEADER]
     try:
         first = reports.first_report_with(token.tenant_id, role, message_id, digest)
@@ -381,9 +381,9 @@ class RunLog(RunView):
     def post(self, request: Request, run_id: UUID) -> Response:
         """Equal lines are kept once, unless their `at` or their `Idempotency-Key` differs. It is no sign of life, and never a reason
         to fail: what does not fit is dropped and counted."""
-        given = read(LogSerializer, request.data)["lines"]
+        sent_lines = read(LogSerializer, request.data)["lines"]
         reports.refuse_if_over(self.caller.token)
-        lines = [LogLine(line["kind"], line["text"], line.get("at")) for line in given]
+        lines = [LogLine(line["kind"], line["text"], line.get("at")) for line in sent_lines]
         key = request.headers.get(HEADER)
         kept = run_logs.record(self.caller.token, lines, key="" if key is None else key_of(key))
         return Response(

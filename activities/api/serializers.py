@@ -385,8 +385,8 @@ def new_activity(
     attrs: Mapping[str, Any], *, asked_by: str = "", mailbox_id: UUID | None = None
 ) -> NewActivity:
     """From what was validated to what is submitted, by the caller with the identity `asked_by`."""
-    given = ("deliverable", "mailbox", "input", *ABOUT_PEOPLE)
-    plain = {name: value for name, value in attrs.items() if name not in given}
+    names = ("deliverable", "mailbox", "input", *ABOUT_PEOPLE)
+    plain = {name: value for name, value in attrs.items() if name not in names}
     asks = any(name in attrs for name in ABOUT_PEOPLE)
     return NewActivity(
         **plain,
@@ -416,14 +416,14 @@ def _errors_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def _errors_of_asking(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
     """What is said about people who decide, where nobody decides."""
-    given = [name for name in ABOUT_PEOPLE if name in attrs]
+    names = [name for name in ABOUT_PEOPLE if name in attrs]
     if attrs.get("is_approval_gate") and attrs.get("agent_role"):
         return {"is_approval_gate": ["is for a person; an agent's work has requires_approval"]}
     if attrs.get("is_approval_gate") or attrs.get("requires_approval"):
         return {}
     if not attrs.get("human_role"):
-        return {name: ["is for a person's work, or an agent's with requires_approval"] for name in given}
-    decided = [name for name in given if name in ("quorum", "voters", "self_approval", "options")]
+        return {name: ["is for a person's work, or an agent's with requires_approval"] for name in names}
+    decided = [name for name in names if name in ("quorum", "voters", "self_approval", "options")]
     errors = {name: ["needs is_approval_gate: a task is completed, not decided"] for name in decided}
     if attrs.get("on_timeout") in ("approve", "reject"):
         errors["on_timeout"] = ["needs is_approval_gate, unless it is escalate: nobody decides a task"]

@@ -96,8 +96,8 @@ def find_earlier_answer(
 
 
 def _digest(tool: str, key: str, arguments: Mapping[str, Any]) -> str:
-    told = key or orjson.dumps(_plain(arguments), option=orjson.OPT_SORT_KEYS).decode()
-    return hashlib.sha256(f"{tool}\x00{'key' if key else 'body'}\x00{told}".encode()).hexdigest()
+    text = key or orjson.dumps(_plain(arguments), option=orjson.OPT_SORT_KEYS).decode()
+    return hashlib.sha256(f"{tool}\x00{'key' if key else 'body'}\x00{text}".encode()).hexdigest()
 
 
 def _plain(arguments: Mapping[str, Any]) -> Any:
@@ -137,8 +137,8 @@ def _report_blocker(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, An
 def _create_subtask(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
     blocking = arguments["blocking"]
     if not blocking and (human_role := arguments.get("human_role")):
-        told = {"name": arguments["name"], "description": arguments.get("description") or ""}
-        same = same_task(suspension.live(run), human_role=human_role, **told)
+        payload = {"name": arguments["name"], "description": arguments.get("description") or ""}
+        same = same_task(suspension.live(run), human_role=human_role, **payload)
         if same is not None:
             return _goes_on(same)
     subtask = suspension.create_subtask(

@@ -222,9 +222,9 @@ def _is_same(token: RunToken, result: Completed) -> bool:
         stored = outputs.read(token.tenant_id, token.run_id)
     except OutputUnavailable:
         return True  # It cannot be compared now. A repetition is by far the likelier.
-    given = result.output
+    output = result.output
     return stored is not None and (stored.content, stored.data, stored.content_type) == (
-        given.content, given.data, given.content_type
+        output.content, output.data, output.content_type
     )  # fmt: skip
 
 

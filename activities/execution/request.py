@@ -99,15 +99,19 @@ def fetch(activity: Any, wakes: Iterable[Mapping[str, Any]]) -> Material:
     of_steps = [str(reference) for named in steps.values() for reference in _as_list(named) if reference]
     spoken_of = {str(reference) for wake in wakes for reference in _references(wake["payload"]).values()}
     found = _read(activity.tenant_id, {*own, *of_steps, *spoken_of})
-    given = _show_output(own[0], found.get(own[0])) if own else _inline(activity.input)
+    input_ = _show_output(own[0], found.get(own[0])) if own else _inline(activity.input)
     if steps:
-        told = {step: _read_output_of(reference, found) for step, reference in steps.items()}
-        lists = {step: told[step]["data"] for step, reference in steps.items() if isinstance(reference, list)}
-        given = {**(given or _show_output(None, None)), "steps": told}
-        if lists and given["data"] is None:
-            given["data"] = lists
+        outputs_of_steps = {step: _read_output_of(reference, found) for step, reference in steps.items()}
+        lists = {
+            step: outputs_of_steps[step]["data"]
+            for step, reference in steps.items()
+            if isinstance(reference, list)
+        }
+        input_ = {**(input_ or _show_output(None, None)), "steps": outputs_of_steps}
+        if lists and input_["data"] is None:
+            input_["data"] = lists
     return Material(
-        input=given,
+        input=input_,
         outputs={reference: _show_output(reference, found.get(reference)) for reference in spoken_of},
         missing=[reference for reference in dict.fromkeys((*own, *of_steps)) if reference not in found],
     )
@@ -125,7 +129,7 @@ def build(activity: Any, attempt: Attempt, material: Material) -> AgentRequest:
         build_prompt,
         name=activity.name, description=activity.description, instructions="" if to_model else attempt.role.instructions,
         params=activity.params, context=() if to_model else known.context,
-        given=material.input, wakes=[_describe_wake(wake, material) for wake in wakes],
+        inputs=material.input, wakes=[_describe_wake(wake, material) for wake in wakes],
         asked_by=str((activity.agent_options or {}).get(ASKED_BY) or ""),
     )  # fmt: skip
     sign = run_tokens.issuing(token)
@@ -162,10 +166,10 @@ def _describe_wake(wake: Mapping[str, Any], material: Material) -> dict[str, Any
 
 def _latest(wakes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """What the wakes say together; the newest one that says something about a thing has the word."""
-    said: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for wake in wakes:
-        said |= {name: value for name, value in wake["payload"].items() if value is not None}
-    return said
+        merged |= {name: value for name, value in wake["payload"].items() if value is not None}
+    return merged
 
 
 def _references(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,10 +213,10 @@ def _show_output(reference: str | None, output: Any) -> dict[str, Any]:
     }
 
 
-def _inline(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if not given:
+def _inline(input_: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if not input_:
         return None
-    return {"ref": None, "content": given.get("content"), "data": given.get("data")}
+    return {"ref": None, "content": input_.get("content"), "data": input_.get("data")}
 
 
 LONGEST_BLOCK = 200_000  # Characters of one outside text; the rest is cut and says so.
@@ -235,18 +239,18 @@ def build_prompt(
     instructions: str = "",
     params: Mapping[str, Any] | None = None,
     context: Sequence[ContextFile] = (),
-    given: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
     asked_by: str = "",
 ) -> str:
     """Render the prompt. `asked_by`: the role of the agent that wrote the task, whose words stand in blocks; empty for people and programs.
 
-    `given` is the output of the step before, `{content, data}`; of several steps, such by their names in `steps`. `wakes` are those of the
+    `inputs` is the output of the step before, `{content, data}`; of several steps, such by their names in `steps`. `wakes` are those of the
     run, oldest first and at least one: the reason and the payload, in which `rejected_output` and `subtask_output` are outputs as well.
     """
     facts = {
         "name": _line(name), "description": description.strip(), "asked_by": asked_by, "instructions": instructions.strip(),
         "params": as_json(params) if params else "", "context": [(_line(file.name), file.content) for file in context],
-        "outputs": _outputs(given), "wakes": [_show_wake(wake) for wake in wakes],
+        "outputs": _outputs(inputs), "wakes": [_show_wake(wake) for wake in wakes],
     }  # fmt: skip
     template = _environment(str(settings.BASE_DIR / "templates" / "prompts")).get_template("base.md")
     while True:
@@ -292,12 +296,12 @@ def _show_wake(wake: Mapping[str, Any]) -> dict[str, Any]:
     return {name: as_json(value) if isinstance(value, dict) else value for name, value in shown.items()}
 
 
-def _outputs(given: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+def _outputs(inputs: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     """What an output consists of, or those of several steps: output or data, of which step, and the text."""
-    steps: Mapping[str, Any] = (given or {}).get("steps") or {}
+    steps: Mapping[str, Any] = (inputs or {}).get("steps") or {}
     lists = any("refs" in output for output in steps.values())
     # With lists among them, the data of the whole repeats what is told step by step.
-    own = {**(given or {}), "data": None} if lists else given or {}
+    own = {**(inputs or {}), "data": None} if lists else inputs or {}
     by_step = [("", own), *(part for step, output in steps.items() for part in _parts(step, output))]
     return [(what, _line(step), text) for step, output in by_step for what, text in _texts(output)]
 

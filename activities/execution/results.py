@@ -159,9 +159,9 @@ def _wait(
 ) -> transitions.Moved:
     """Come back later without using up an attempt. Whoever refuses for too long (429) ends the work; people hear of it before."""
     refusals = Refusals.after(activity, error)
-    told = as_dict(error) | refusals.as_dict()
+    detail = as_dict(error) | refusals.as_dict()
     if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_END_SECONDS):
-        return _fail_for_good(run, told, BurialReason.RATE_LIMITED, actor)
+        return _fail_for_good(run, detail, BurialReason.RATE_LIMITED, actor)
     if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_ALERT_SECONDS):
         _tell_of_refusals(activity, refusals)
     delay = (
@@ -171,7 +171,7 @@ def _wait(
     if held is not None and delay <= held:
         # With them: it is in its place before the first of them may go.
         delay = max(timedelta(), delay - EARLY_TICKS * timedelta(seconds=settings.ORCHESTRATOR_TICK_SECONDS))
-    return _retry(run, error, delay, actor, attempts=-1, told=told)
+    return _retry(run, error, delay, actor, attempts=-1, detail=detail)
 
 
 def _hold_back_others(activity: Activity, error: AgentError) -> timedelta | None:
@@ -247,11 +247,11 @@ def _tell_of_refusals(activity: Activity, refusals: Refusals) -> None:
     )
 
 
-def record_stalled(run: RunToken, *, heard: int | None = None, counts: bool = True) -> transitions.Moved:
+def record_stalled(run: RunToken, *, beats_seen: int | None = None, counts: bool = True) -> transitions.Moved:
     """The worker of this run is lost. Another run takes over at once, unless this was one stall too many.
 
-    `heard`: how many heartbeats its agent had sent when it was found silent; one more, and the run goes on. `counts`: not when the worker
-    was lost to an outage, which says nothing about the work. Raises `RunSuperseded`.
+    `beats_seen`: how many heartbeats its agent had sent when it was found silent; with one more, the run goes on. `counts`: False when the
+    worker was lost to an outage, which says nothing about the work. Raises `RunSuperseded`.
     """
     lost = "The worker that ran this was lost."
     if not counts:
@@ -259,7 +259,7 @@ def record_stalled(run: RunToken, *, heard: int | None = None, counts: bool = Tr
     error = {"code": "stalled", "message": lost, "retryable": True}
     with tenant_scope(run.tenant_id):
         activity = suspension.live(run, with_parent=True)
-        if heard is not None and not _beats(run).filter(beats=heard).exists():
+        if beats_seen is not None and not _beats(run).filter(beats=beats_seen).exists():
             raise RunSuperseded(run.run_id)
         if counts and activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
             return _fail_for_good(run, error, BurialReason.STALLED, "recovery")
@@ -353,11 +353,11 @@ def _retry(
     delay: timedelta,
     actor: str,
     attempts: int = 0,
-    told: Mapping[str, Any] | None = None,
+    detail: Mapping[str, Any] | None = None,
 ) -> transitions.Moved:
     moved = transitions.requeue(
         tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
-        error=dict(told or as_dict(error)), cause="retry", due_at=clock.now() + delay, attempts=attempts, actor=actor,
+        error=dict(detail or as_dict(error)), cause="retry", due_at=clock.now() + delay, attempts=attempts, actor=actor,
     )  # fmt: skip
     outbox.run_again(moved, later=True)
     _give_back(moved)

@@ -93,14 +93,14 @@ def decide(
     """`approve` or `reject`. With `in_time` False nobody decided by the due time, so that neither roles nor votes count."""
     with tenant_scope(tenant_id):
         waiting, item = _pair(tenant_id, activity_id)
-        asked = item or waiting
-        if asked is None:
+        question = item or waiting
+        if question is None:
             raise NotFound("activity", activity_id)
         if in_time:
-            _refuse_stranger(asked, by)
-        rules = DecisionRules.read(asked.decision_rules)
+            _refuse_stranger(question, by)
+        rules = DecisionRules.read(question.decision_rules)
         _refuse_unknown_option(rules, chosen_option)
-        open_ = asked.status in (Status.CREATED, Status.IN_PROGRESS, Status.AWAITING_APPROVAL)
+        open_ = question.status in (Status.CREATED, Status.IN_PROGRESS, Status.AWAITING_APPROVAL)
         # Nothing is kept for a decision that comes too late.
         edited = keep_edited(waiting, item, output) if output is not None and open_ else None
         if in_time and rules.is_voted_on and item is not None and open_:
@@ -117,29 +117,35 @@ def decide(
 
 def _pair(tenant_id: UUID, activity_id: UUID) -> tuple[Activity | None, Activity | None]:
     """The activity that waits behind a gate, and the item that people decide, whichever of them was asked for; locked."""
-    asked = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
-    if asked is None:
+    question = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
+    if question is None:
         return None, None
-    if asked.assignee_type == "human" and not asked.is_approval_gate and asked.link_kind not in _DECIDED:
+    if (
+        question.assignee_type == "human"
+        and not question.is_approval_gate
+        and question.link_kind not in _DECIDED
+    ):
         raise TransitionRefused(
-            asked.pk, "approve", asked.status, f"Activity {asked.pk} is not an approval gate."
+            question.pk, "approve", question.status, f"Activity {question.pk} is not an approval gate."
         )
-    locked = lock_concerned(tenant_id, asked)
-    if asked.assignee_type == "agent":
+    locked = lock_concerned(tenant_id, question)
+    if question.assignee_type == "agent":
         gates = [
-            row for row in locked.values() if row.link_kind == LinkKind.GATE and row.parent_id == asked.pk
+            row for row in locked.values() if row.link_kind == LinkKind.GATE and row.parent_id == question.pk
         ]
-        return locked[asked.pk], max(gates, key=lambda gate: gate.created_at, default=None)
-    behind = locked.get(asked.parent_id) if asked.link_kind == LinkKind.GATE and asked.parent_id else None
-    return behind, locked[asked.pk]
+        return locked[question.pk], max(gates, key=lambda gate: gate.created_at, default=None)
+    behind = (
+        locked.get(question.parent_id) if question.link_kind == LinkKind.GATE and question.parent_id else None
+    )
+    return behind, locked[question.pk]
 
 
-def _refuse_stranger(asked: Activity, by: Voter) -> None:
-    if not by.may_decide(asked.human_role or None) and asked.assignee_type == "human":
+def _refuse_stranger(question: Activity, by: Voter) -> None:
+    if not by.may_decide(question.human_role or None) and question.assignee_type == "human":
         raise DecisionForbidden(
-            f"This is for the human role {asked.human_role} to decide; yours are {', '.join(by.human_roles)}."
+            f"This is for the human role {question.human_role} to decide; yours are {', '.join(by.human_roles)}."
         )
-    rules = DecisionRules.read(asked.decision_rules)
+    rules = DecisionRules.read(question.decision_rules)
     if not rules.may_vote(by.identity):
         raise DecisionForbidden("You asked for this decision, so somebody else must make it.")
     if rules.needs_people and not by.is_person:
@@ -254,16 +260,16 @@ def cast_vote(
     if item.status == Status.CREATED:
         transitions.apply(item.pk, "take_up", actor=by.actor, started_at=transitions.NOW)
     of_people = Vote.objects.for_tenant(item.tenant_id).filter(activity_id=item.pk, voter__startswith="user:")
-    given = list(of_people.order_by("at", "pk"))
-    return _count_votes(given, rules)
+    votes = list(of_people.order_by("at", "pk"))
+    return _count_votes(votes, rules)
 
 
-def _count_votes(given: list[Vote], rules: DecisionRules) -> Ballot | None:
-    counts = Counter(vote.decision for vote in given)
+def _count_votes(votes: list[Vote], rules: DecisionRules) -> Ballot | None:
+    counts = Counter(vote.decision for vote in votes)
     decision = rules.outcome(counts["approve"], counts["reject"])
     if decision is None:
         return None
-    agreeing = [vote for vote in given if vote.decision == decision]
+    agreeing = [vote for vote in votes if vote.decision == decision]
     chosen = Counter(vote.chosen_option for vote in agreeing if vote.chosen_option)
     # The option with the most votes; of equal ones the first that was voted for.
     option = chosen.most_common(1)[0][0] if chosen else None
@@ -348,7 +354,7 @@ def revise(rejected: Activity, *, notes: str, actor: str) -> UUID:
 
 def submit_revisions(tenant_id: UUID, revisions: Sequence[NewActivity], *, actor: str) -> list[UUID]:
     """Their ids, in order. Each waits for what people are still asked about the work that it takes the place of."""
-    ids = [made.id for made in submit(revisions, actor=actor, bounded=False)]
+    ids = [submitted.id for submitted in submit(revisions, actor=actor, bounded=False)]
     pairs = zip(revisions, ids, strict=True)
     places = {revision.parent_id: id for revision, id in pairs if revision.parent_id}
     ask_about_revisions(tenant_id, places, actor=actor)
@@ -529,35 +535,40 @@ def link(
         relay.after_commit(Exchange(withdrawals=[activity.id for activity in moved]))
 
 
-def lock_concerned(tenant_id: UUID, asked: Activity) -> dict[UUID, Activity]:
+def lock_concerned(tenant_id: UUID, question: Activity) -> dict[UUID, Activity]:
     """Lock an activity with everything that its end may move: what it waits for or answers, and what an approval may wake."""
-    return activity_tree.lock(tenant_id, _ids_concerned(tenant_id, [asked]))
+    return activity_tree.lock(tenant_id, _ids_concerned(tenant_id, [question]))
 
 
 def lock_concerned_by(tenant_id: UUID, ids: Iterable[UUID]) -> None:
     """`lock_concerned` for many at once, all in one order."""
-    asked = Activity.objects.for_tenant(tenant_id).filter(pk__in=set(ids))
-    activity_tree.lock(tenant_id, _ids_concerned(tenant_id, list(asked)))
+    questions = Activity.objects.for_tenant(tenant_id).filter(pk__in=set(ids))
+    activity_tree.lock(tenant_id, _ids_concerned(tenant_id, list(questions)))
 
 
-def _ids_concerned(tenant_id: UUID, asked: Sequence[Activity]) -> set[UUID | None]:
+def _ids_concerned(tenant_id: UUID, questions: Sequence[Activity]) -> set[UUID | None]:
     rows = Activity.objects.for_tenant(tenant_id)
     ids: set[UUID | None] = set()
-    ids.update(known for activity in asked for known in (activity.pk, activity.parent_id))
+    ids.update(known for activity in questions for known in (activity.pk, activity.parent_id))
     behind = [
-        activity.parent_id for activity in asked if activity.link_kind == LinkKind.GATE and activity.parent_id
+        activity.parent_id
+        for activity in questions
+        if activity.link_kind == LinkKind.GATE and activity.parent_id
     ]
-    ending = [*asked, *(rows.only("id", "parent_id", "link_kind").filter(pk__in=behind) if behind else ())]
+    ending = [
+        *questions,
+        *(rows.only("id", "parent_id", "link_kind").filter(pk__in=behind) if behind else ()),
+    ]
     ids.update(
         activity_tree.waiting_parent_of(tenant_id, activity)
         for activity in ending
         if activity.link_kind is not None
     )
     waiting = ApprovalLink.objects.for_tenant(tenant_id).filter(state=LinkState.WAITING)
-    if approvals := [activity.pk for activity in asked if activity.link_kind == LinkKind.APPROVAL]:
+    if approvals := [activity.pk for activity in questions if activity.link_kind == LinkKind.APPROVAL]:
         linked = set(waiting.filter(approval_id__in=approvals).values_list("activity_id", flat=True))
         ids |= linked
-    if agents := [activity.pk for activity in asked if activity.assignee_type == "agent"]:
+    if agents := [activity.pk for activity in questions if activity.assignee_type == "agent"]:
         # An approval is closed with the last activity that waits for it: of two that go at once, one must see the other.
         ids.update(waiting.filter(activity_id__in=agents).values_list("approval_id", flat=True))
         ids.update(rows.filter(parent_id__in=agents, link_kind=LinkKind.GATE).values_list("pk", flat=True))
@@ -619,9 +630,12 @@ def _describe_decision(item: Any) -> dict[str, Any]:
     kind = (
         Approval.objects.for_tenant(item.tenant_id).filter(pk=item.id).values_list("type", flat=True).first()
     )
-    told = suspension.outcome_of_review(item, approval=str(item.id), approval_type=kind, title=item.name)
-    said = (told["reviewer_feedback"], f"Chosen option: {item.chosen_option}" if item.chosen_option else "")
-    return {**told, "reviewer_feedback": "\n\n".join(part for part in said if part)}
+    outcome = suspension.outcome_of_review(item, approval=str(item.id), approval_type=kind, title=item.name)
+    notes = (
+        outcome["reviewer_feedback"],
+        f"Chosen option: {item.chosen_option}" if item.chosen_option else "",
+    )
+    return {**outcome, "reviewer_feedback": "\n\n".join(part for part in notes if part)}
 
 
 def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
@@ -658,14 +672,14 @@ def ask_about_revisions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, acto
     waiting = ApprovalLink.objects.for_tenant(tenant_id).filter(
         state=LinkState.WAITING, activity_id__in=revisions
     )
-    asked: dict[UUID, list[UUID]] = defaultdict(list)
+    by_approval: dict[UUID, list[UUID]] = defaultdict(list)
     for approval_id, activity_id in waiting.order_by("approval_id").values_list("approval_id", "activity_id"):
-        asked[approval_id].append(revisions[activity_id])
-    if not asked:
+        by_approval[approval_id].append(revisions[activity_id])
+    if not by_approval:
         return
     waiting.update(state=LinkState.SKIPPED, reason="A revision has taken its place.")
     rows = Activity.objects.for_tenant(tenant_id).in_bulk(list(revisions.values()))
-    for approval_id, ids in asked.items():
+    for approval_id, ids in by_approval.items():
         link(tenant_id, approval_id, [rows[id] for id in ids], actor=actor, may_hold=ids)
 
 

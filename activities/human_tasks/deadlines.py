@@ -95,10 +95,10 @@ def _try_pass(due: _Due, now: datetime) -> bool:
 
 def _pass(due: _Due, now: datetime) -> None:
     with tenant_scope(due.tenant_id):
-        asked = Activity.objects.for_tenant(due.tenant_id).filter(pk=due.activity_id).first()
-        if asked is None:
+        question = Activity.objects.for_tenant(due.tenant_id).filter(pk=due.activity_id).first()
+        if question is None:
             return  # It was deleted, with everything about it.
-        activity = approvals.lock_concerned(due.tenant_id, asked)[due.activity_id]
+        activity = approvals.lock_concerned(due.tenant_id, question)[due.activity_id]
         deadline = Deadline.objects.for_tenant(due.tenant_id).filter(pk=due.pk, happened_at=None).first()
         if deadline is None:
             return  # Another process was first; the lock showed us that.

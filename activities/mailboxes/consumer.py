@@ -259,9 +259,9 @@ def _items_of(batch: MailboxBatch) -> Any:
     return rows.filter(batch_id=batch.pk, state=ItemState.CLAIMED).order_by("pk")
 
 
-def _end_batch(batch: MailboxBatch, state: BatchState, now: datetime, **told: Any) -> MailboxBatch:
+def _end_batch(batch: MailboxBatch, state: BatchState, now: datetime, **changes: Any) -> MailboxBatch:
     batch.state, batch.ended_at = state, now
-    for name, value in told.items():
+    for name, value in changes.items():
         setattr(batch, name, value)
-    batch.save(update_fields=["state", "ended_at", *told])
+    batch.save(update_fields=["state", "ended_at", *changes])
     return batch

@@ -197,8 +197,8 @@ def follow(ended: Any) -> None:
         return
     end = _ENDS[Status(ended.status)]
     unheard = set() if end == ItemState.CANCELLED else _unheard(ended, [item.pk for item in open_ones])
-    told = [item for item in open_ones if item.pk not in unheard and item.state != end]
-    _end(ended, told, end)
+    changed_items = [item for item in open_ones if item.pk not in unheard and item.state != end]
+    _end(ended, changed_items, end)
     if unheard:
         _tell_anew(ended, [item for item in open_ones if item.pk in unheard])
 
@@ -378,9 +378,9 @@ def seconds_since(since: datetime | None, now: datetime) -> float | None:
 def _standing(tenant_id: UUID) -> QuerySet[Any]:
     wakes = Wake.objects.for_tenant(tenant_id).filter(pk=OuterRef("pk"))
     rows: QuerySet[Any] = MailboxItem.objects.for_tenant(tenant_id)
-    told = Activity.objects.for_tenant(tenant_id).filter(pk=OuterRef("activity_id"))
+    subject = Activity.objects.for_tenant(tenant_id).filter(pk=OuterRef("activity_id"))
     return rows.annotate(
-        tries=Coalesce(Subquery(told.values("attempts")[:1]), F("attempts")),
+        tries=Coalesce(Subquery(subject.values("attempts")[:1]), F("attempts")),
         run_id=Subquery(wakes.values("run_id")[:1]),
         stands=Case(
             When(~Q(state=ItemState.PENDING) | Q(agent_role=None), then=F("state")),
@@ -429,7 +429,7 @@ def _activities_concerned(ended: Any) -> list[tuple[UUID | None, UUID]]:
 
 
 def _result(ended: Any, about: Iterable[UUID]) -> NewItem:
-    told = {
+    result = {
         "decision": ended.status, "question": ended.name, "kind": ended.link_kind, "id": str(ended.id),
         "activities": sorted({str(activity) for activity in about}), "notes": ended.reviewer_notes,
         "chosen_option": ended.chosen_option, "decided_by": ended.decided_by,
@@ -438,7 +438,7 @@ def _result(ended: Any, about: Iterable[UUID]) -> NewItem:
     return NewItem(
         kind=ItemKind.APPROVAL_RESULT,
         source=ItemSource.ENGINE,
-        content=told,
+        content=result,
         text=f"{ended.name}: {ended.status}.{notes}",
         client_message_id=f"decision:{ended.id}",
     )

@@ -159,11 +159,11 @@ def _turn() -> tuple[bool, int]:
             stretch = {"after": mark.counted, "until": until}
             _COUNT.run(stretch | _WORDS, using=SYSTEM)
             _FAILURES.run(stretch | {"running": _WORDS["running"], "excused": EXCUSED}, using=SYSTEM)
-        whole = until == mark.seen
-        newer = whole and mark.newest > mark.seen
+        is_complete = until == mark.seen
+        newer = is_complete and mark.newest > mark.seen
         seen, barrier = (mark.newest, mark.transaction) if newer else (mark.seen, mark.barrier)
         moved = (until, seen) != (mark.counted, mark.seen)
         if moved or mark.stale:
             place = {"counted": until, "seen": seen, "barrier": barrier}
-            _MOVE.run(place | {"whole": whole, "newer": newer}, using=SYSTEM)
+            _MOVE.run(place | {"whole": is_complete, "newer": newer}, using=SYSTEM)
         return moved, until - mark.counted

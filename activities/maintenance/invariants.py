@@ -103,7 +103,7 @@ def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str,
         for stays in map(states.Status, within)
     ]
     verbs, sources, targets = zip(("submit", "", states.Status.CREATED), *declared, strict=True)
-    asked: dict[str, dict[str, Any]] = {
+    questions: dict[str, dict[str, Any]] = {
         "I01": {"running": sorted(states.RUNNING)},
         "I02": {},
         "I03": {"verbs": list(verbs), "sources": list(sources), "targets": list(targets)},
@@ -125,13 +125,13 @@ def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str,
         "I43": {},
     }
     if since is not None:
-        asked["I11"] = {"since": since}
+        questions["I11"] = {"since": since}
     if quiesced:
         silence = settings.ORCHESTRATOR_LOST_AFTER_SECONDS * 1.5  # recovery needs a tick or two on top
-        asked["I07"] = {"silence": silence}
-        asked["I19"] = {"patience": PATIENCE_SECONDS, "silence": silence}
-        asked["I32"] = {"patience": PATIENCE_SECONDS}
-    return asked
+        questions["I07"] = {"silence": silence}
+        questions["I19"] = {"patience": PATIENCE_SECONDS, "silence": silence}
+        questions["I32"] = {"patience": PATIENCE_SECONDS}
+    return questions
 
 
 #: What only the tools of agents make, by kind of link.

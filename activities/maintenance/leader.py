@@ -53,8 +53,8 @@ class Leader:
 
     def campaign(self) -> bool:
         """Renew the lease, or take over one that has run out. Raises `django.db.Error`; then the lease goes on for as long as it lasts."""
-        asked, held = self.clock(), self.epoch
-        self.began = asked if self.began is None else self.began
+        started, held = self.clock(), self.epoch
+        self.began = started if self.began is None else self.began
         before = time.monotonic()
         (found,) = _CAMPAIGN.run(
             {
@@ -63,21 +63,21 @@ class Leader:
                 "host": socket.gethostname()[:255],
                 "pid": os.getpid(),
                 "seconds": settings.ORCHESTRATOR_LEADER_LEASE_SECONDS,
-                "lived": asked - self.began,
+                "lived": started - self.began,
                 "heartbeat": settings.ORCHESTRATOR_HEARTBEAT_SECONDS,
                 "patience": CONSUMERS_PATIENCE_SECONDS,
             },
             using=SYSTEM,
         )
         # Every second, so that workers and beats need never ask what time it is.
-        clock.tell(found.now, asked=before)
+        clock.tell(found.now, asked_at=before)
         if found.epoch is None:
             self.epoch = 0
             if held:
                 logger.warning("Lead lost", extra={"action": "lead_lost", "epoch": held})
             return False
         # Counted from before the question: whatever the answer took, PostgreSQL ends the lease later than we do.
-        self.valid_until = asked + settings.ORCHESTRATOR_LEADER_LEASE_SECONDS
+        self.valid_until = started + settings.ORCHESTRATOR_LEADER_LEASE_SECONDS
         self.epoch = found.epoch
         if self.epoch != held:
             logger.info("Lead taken", extra={"action": "lead_taken", "epoch": self.epoch})

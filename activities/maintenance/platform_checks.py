@@ -228,15 +228,15 @@ class Lookout:
     """Says when each question is due again, by its own clock."""
 
     clock: Callable[[], float] = time.monotonic
-    asked: dict[AlertKind, float] = field(default_factory=dict)
+    checked_at: dict[AlertKind, float] = field(default_factory=dict)
 
     def look(self) -> int:
         """Ask what is due, and tell people of what has begun or ended since; how much that was. Cheap to call at every tick."""
-        now, told = self.clock(), 0
+        now, count = self.clock(), 0
         for kind, question in QUESTIONS.items():
-            if now - self.asked.get(kind, -1e9) < SELDOM.get(kind, LOOK_SECONDS):
+            if now - self.checked_at.get(kind, -1e9) < SELDOM.get(kind, LOOK_SECONDS):
                 continue
-            self.asked[kind] = now
+            self.checked_at[kind] = now
             try:
                 noticed = question()
             except (redis.RedisError, Closed, LimiterUnavailable) as error:
@@ -246,8 +246,8 @@ class Lookout:
                     extra={"action": "condition_unknown", "kind": kind.value, "reason": type(error).__name__},
                 )
                 continue
-            told += tell_changes(kind, noticed)
-        return told
+            count += tell_changes(kind, noticed)
+        return count
 
 
 # Telling: what was noticed is compared with what people know already, and they are told of the difference.

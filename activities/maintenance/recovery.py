@@ -130,7 +130,7 @@ def reclaim_silent_runs(watch: HeartbeatWatch, *, confirm: Callable[[], None] = 
     silent = watch.silent()
     if silent:
         confirm()
-    return _each(silent, lambda run: results.record_stalled(_token(run), heard=run.beats))
+    return _each(silent, lambda run: results.record_stalled(_token(run), beats_seen=run.beats))
 
 
 def forget_ended_workers() -> int:

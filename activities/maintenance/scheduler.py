@@ -154,8 +154,8 @@ class Scheduler:
         """A runner: takes what is ready until there has been nothing for a while."""
         bounds = Bounds()
         budget: float | None = None
-        while (taken := self._take(budget)) is not None:
-            round_, course = taken
+        while (entry := self._take(budget)) is not None:
+            round_, course = entry
             budget = course.job.budget
             try:
                 if self.leader.leads() and self.leader.epoch == round_.term.epoch:
@@ -244,13 +244,13 @@ class Scheduler:
 class Bounds:
     """What PostgreSQL lets the statements of one runner take; told again only where the budget or the connection has changed."""
 
-    told: dict[str, tuple[object, float]] = field(default_factory=dict)
+    published: dict[str, tuple[object, float]] = field(default_factory=dict)
 
     def put(self, budget: float) -> None:
         for alias in (SYSTEM, APP):
             connection = connections[alias]
             connection.ensure_connection()
-            if self.told.get(alias) == (connection.connection, budget):
+            if self.published.get(alias) == (connection.connection, budget):
                 continue
             with connection.cursor() as cursor:
                 cursor.execute(
@@ -261,7 +261,7 @@ class Bounds:
                         for seconds in (budget, LOCK_SECONDS, IDLE_IN_TRANSACTION_SECONDS)
                     ],
                 )
-            self.told[alias] = (connection.connection, budget)
+            self.published[alias] = (connection.connection, budget)
 
 
 def _name_error(error: Exception) -> str:

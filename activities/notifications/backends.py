@@ -78,10 +78,10 @@ def _refusal_of_server(error: SMTPRecipientsRefused | SMTPResponseException) -> 
         answers = list(error.recipients.values())
     code, text = min(answers)  # one that may take it later is worth another try
     shown = excerpt(text)
-    said = f"The mail server answered {code}" + (f": {shown}" if shown else ".")
+    message = f"The mail server answered {code}" + (f": {shown}" if shown else ".")
     if 400 <= code < 500:
-        return NotDelivered(said)
-    return Refused(said) if code >= 500 else Unclear(said)
+        return NotDelivered(message)
+    return Refused(message) if code >= 500 else Unclear(message)
 
 
 # What people read: an alert as one message, its outside text made harmless before any channel gets to see it.
@@ -345,7 +345,7 @@ def post(
     target: Target, body: bytes, headers: Mapping[str, str] | None = None, *, seconds: float = SECONDS
 ) -> None:
     """Returns when the receiver has taken it. Raises the `DeliveryProblem` that the answer, or its absence, stands for."""
-    given = {
+    parameters = {
         "Content-Type": "application/json",
         # A reused connection may be closed under our hands, and then nobody knows whether the message arrived.
         "Connection": "close",
@@ -355,7 +355,7 @@ def post(
         response = outbound.send(
             "POST",
             target.address,
-            headers=given,
+            headers=parameters,
             body=body,
             deadline_seconds=seconds,
             max_bytes=MOST_BYTES,

@@ -198,7 +198,7 @@ def _tenants_in_turn(kind: str) -> list[UUID]:
 
 
 def _claim_delivery(kind: str, tenant_id: UUID) -> Claim | None:
-    given = {
+    parameters = {
         "tenant": tenant_id,
         "kind": kind,
         "quiet": QUIET_SECONDS,
@@ -207,9 +207,9 @@ def _claim_delivery(kind: str, tenant_id: UUID) -> Claim | None:
     }
     with transaction.atomic(using=SYSTEM):
         # Lock before reading: two claims at once would each count what is under way without the other.
-        if not _LOCK_TURN.run(given, using=SYSTEM):
+        if not _LOCK_TURN.run(parameters, using=SYSTEM):
             return None
-        rows = _CLAIM.run(given, using=SYSTEM)
+        rows = _CLAIM.run(parameters, using=SYSTEM)
     return rows[0] if rows else None
 
 
@@ -224,8 +224,8 @@ def _attempt_delivery(claim: Claim) -> DeliveryProblem | None:
         return problem
     except Exception as error:
         logger.exception("Alert broke", extra={"action": "alert_broke", "delivery": str(claim.id)})
-        said = f"Our own mistake: {type(error).__name__}"
-        return Unclear(said) if sending else NotDelivered(said)
+        text = f"Our own mistake: {type(error).__name__}"
+        return Unclear(text) if sending else NotDelivered(text)
     return None
 
 

@@ -75,15 +75,15 @@ def _compose(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
         return False
     period = period_before(channel.digest, zone_of(tenant.timezone), now)
     key = f"digest:{channel.pk}:{channel.digest}:{period.first}"
-    told = figures_of(tenant_id, period, channel.digest_roles, now=now)
-    if says_nothing(told) or Alert.objects.for_tenant(tenant_id).filter(dedup_key=key).exists():
+    digest = figures_of(tenant_id, period, channel.digest_roles, now=now)
+    if says_nothing(digest) or Alert.objects.for_tenant(tenant_id).filter(dedup_key=key).exists():
         return False
-    told |= {"tenant": tenant.name or tenant.slug, "channel": channel.name, "digest": channel.digest}
-    told |= {"inbox": f"{site()}/inbox/?tenant={tenant.slug}"}
-    title = f"{told['tenant']}: {channel.digest} digest, {period.in_words}"
-    body = render_to_string("mail/digest.txt", told)
+    digest |= {"tenant": tenant.name or tenant.slug, "channel": channel.name, "digest": channel.digest}
+    digest |= {"inbox": f"{site()}/inbox/?tenant={tenant.slug}"}
+    title = f"{digest['tenant']}: {channel.digest} digest, {period.in_words}"
+    body = render_to_string("mail/digest.txt", digest)
     tell_channel(
-        channel, AlertKind.DIGEST, title, body=body, facts=told, dedup_key=key, acknowledged_by="digest"
+        channel, AlertKind.DIGEST, title, body=body, facts=digest, dedup_key=key, acknowledged_by="digest"
     )
     return True
 
@@ -122,14 +122,14 @@ def figures_of(tenant_id: UUID, period: Period, roles: Sequence[str], *, now: da
     }
 
 
-def says_nothing(told: dict[str, Any]) -> bool:
+def says_nothing(digest: dict[str, Any]) -> bool:
     """Nothing waits, nothing happened, nothing was spent: nobody wants to read that."""
     return not (
-        told["people"]["count"]
-        or told["done"]["count"]
-        or told["failures"]["count"]
-        or told["failures"]["open"]
-        or told["spend"]["runs"]
+        digest["people"]["count"]
+        or digest["done"]["count"]
+        or digest["failures"]["count"]
+        or digest["failures"]["open"]
+        or digest["spend"]["runs"]
     )
 
 

@@ -66,14 +66,14 @@ def note_outcome(claim: Any, outcome: Outcome) -> None:
         if outcome.error == NOT_KEPT:
             return  # which says nothing about the receiver
         endpoint = WebhookEndpoint.objects.for_tenant(claim.tenant_id).filter(pk=claim.endpoint_id)
-        if outcome.taken:
+        if outcome.was_accepted:
             endpoint.exclude(failures=0).update(failures=0, failing_since=None, paused_until=None)
             return
         _distrust(claim, outcome, endpoint)
 
 
 def _next(claim: Any, outcome: Outcome) -> dict[str, Any]:
-    if outcome.taken:
+    if outcome.was_accepted:
         return {"state": WebhookDeliveryState.DELIVERED, "ended_at": Now()}
     if claim.attempts > len(SCHEDULE) or outcome.is_gone or outcome.error == NOT_KEPT:
         return {"state": WebhookDeliveryState.FAILED, "ended_at": Now()}
@@ -184,7 +184,7 @@ def _bounds() -> dict[str, int]:
 
 def claim_delivery(endpoint_id: UUID) -> Claim | None:
     """The delivery of this webhook that has waited longest, now this process's to send."""
-    given = {
+    parameters = {
         **_bounds(),
         "endpoint": endpoint_id,
         "lease": settings.ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS + LEASE_SECONDS,
@@ -193,9 +193,9 @@ def claim_delivery(endpoint_id: UUID) -> Claim | None:
     with transaction.atomic(using=SYSTEM):
         # Lock before reading: two claims at once would each count without the other. A frozen claimer keeps its own tenant waiting, until
         # PostgreSQL ends its idle transaction.
-        if not _LOCK_LANE.run(given, using=SYSTEM):
+        if not _LOCK_LANE.run(parameters, using=SYSTEM):
             return None
-        rows = _CLAIM.run(given, using=SYSTEM)
+        rows = _CLAIM.run(parameters, using=SYSTEM)
     return rows[0] if rows else None
 
 
@@ -233,7 +233,7 @@ _ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
 class Outcome:
     """The outcome of one attempt. Without a `status` there was no answer; `retry_after` is in seconds, as the receiver asked."""
 
-    taken: bool
+    was_accepted: bool
     status: int | None
     milliseconds: int
     error: str = ""
@@ -266,16 +266,18 @@ def post(url: str, content: Mapping[str, Any], *, message_id: str, secrets: Sequ
             purpose=outbound.WEBHOOKS,
         )
     except AgentError as error:
-        taken = error.error_code in _ANSWERED
-        return Outcome(taken, None, _since(began), "" if taken else excerpt(str(error), secrets=secrets))
+        was_accepted = error.error_code in _ANSWERED
+        return Outcome(
+            was_accepted, None, _since(began), "" if was_accepted else excerpt(str(error), secrets=secrets)
+        )
     if 200 <= answer.status < 300:
         return Outcome(True, answer.status, _since(began))
-    said = excerpt(answer.body, secrets=(url, *secrets))
+    text = excerpt(answer.body, secrets=(url, *secrets))
     return Outcome(
         False,
         answer.status,
         _since(began),
-        f"The receiver answered with status {answer.status}" + (f": {said}" if said else "."),
+        f"The receiver answered with status {answer.status}" + (f": {text}" if text else "."),
         retry_after_seconds(answer.headers.get("retry-after")),
     )
 

@@ -176,11 +176,11 @@ class _Conversation:
         elif self.session.message == self.digest:
             # The same message has had an end that did not count. An agent that knows it again must not answer with that.
             message.message_id += f":{self.request.attempt}"
-        asked = SendMessageRequest(message=message)
-        asked.configuration.return_immediately = not self.card.capabilities.streaming
+        request = SendMessageRequest(message=message)
+        request.configuration.return_immediately = not self.card.capabilities.streaming
         has_begun = False
         try:
-            async for update in client.send_message(asked):
+            async for update in client.send_message(request):
                 self._take(update)
                 has_begun = bool(self.work.task)
         except ConnectionFailed:
@@ -210,11 +210,11 @@ class _Conversation:
             self.live.hear(text)
         if self.work.task and self.work.task != known:
             self._tell_session()
-        said = self.work.status.message
-        if said.message_id and said.message_id not in self.logged:
-            self.logged.add(said.message_id)
+        message = self.work.status.message
+        if message.message_id and message.message_id not in self.logged:
+            self.logged.add(message.message_id)
             self.live.end()
-            if text := _text_of(said.parts):
+            if text := _text_of(message.parts):
                 self.link.log("text", text)
 
     def _give_up(self) -> None:
@@ -275,8 +275,8 @@ class _Conversation:
         asked_once = f"{self.digest}:{self.work.status.message.message_id}"[:100]
         answer = self.link.call_tool(ToolCall(tool, arguments, asked_once))
         if not answer.stop:
-            told = str(answer.body.get("message", ""))
-            shown_words = redaction.excerpt(told, secrets=redaction.secrets_of(self.request))
+            message = str(answer.body.get("message", ""))
+            shown_words = redaction.excerpt(message, secrets=redaction.secrets_of(self.request))
             raise PermanentAgentError(
                 f"The agent asks for something, and nobody could be asked: {shown_words}"
             )
@@ -305,20 +305,20 @@ class _Session:
     @classmethod
     def read(cls, text: str | None) -> Self:
         try:
-            told = orjson.loads(text or "{}")
+            stored = orjson.loads(text or "{}")
         except orjson.JSONDecodeError:
             return cls()  # of the time before the role had this adapter
-        if not isinstance(told, dict):
+        if not isinstance(stored, dict):
             return cls()
-        named = {each.name: told.get(each.name) for each in fields(cls)}
+        named = {each.name: stored.get(each.name) for each in fields(cls)}
         return cls(**{name: value for name, value in named.items() if isinstance(value, str)})
 
     def dump(self) -> str | None:
         """As text, without the task where that would be too long; None when there is nothing to be known."""
         if not self.context and not self.task:
             return None
-        for told in (asdict(self), {"context": self.context}):
-            text = orjson.dumps({name: value for name, value in told.items() if value}).decode()
+        for members in (asdict(self), {"context": self.context}):
+            text = orjson.dumps({name: value for name, value in members.items() if value}).decode()
             if len(text) <= MAX_SESSION_ID:
                 return text
         return None
@@ -377,9 +377,9 @@ class _Work:
 
     def _note(self, task: str, context: str, metadata: Any) -> None:
         self.task, self.context = task or self.task, context or self.context
-        told = json_format.MessageToDict(metadata).get("usage")
-        if told is not None and told != self._usage_before:
-            self.usage = _plain(told)
+        usage = json_format.MessageToDict(metadata).get("usage")
+        if usage is not None and usage != self._usage_before:
+            self.usage = _plain(usage)
 
     def _note_result(self, task: Task) -> None:
         self._size = task.ByteSize()
@@ -443,7 +443,7 @@ def _facts(request: AgentRequest) -> Mapping[str, Any]:
     share = request.settings.options.get("share_callback", False)
     if not isinstance(share, bool):
         raise ConfigurationError("The option share_callback must be true or false.")
-    told = {
+    facts = {
         "job_id": str(request.activity_id),
         "execution_id": str(request.run_id),
         "attempt": request.attempt,
@@ -453,8 +453,8 @@ def _facts(request: AgentRequest) -> Mapping[str, Any]:
         "deadline": request.deadline.isoformat(),
     }
     if share:
-        told["callback"] = {"url": request.callback.url, "token": request.callback.token}
-    return told
+        facts["callback"] = {"url": request.callback.url, "token": request.callback.token}
+    return facts
 
 
 def _may_be_found_again(error: AgentError) -> bool:

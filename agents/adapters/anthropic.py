@@ -47,44 +47,44 @@ class _Messages:
         self._system = dialogue.system_of(request, options)
         self._begun = request.begun
 
-    def say(self, told: ProviderFeedback, heard: Callable[[str], None]) -> ModelAnswer:
+    def say(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
         if self._begun is not None:
-            said = self._repeat_batch_answer(told)
-            heard(said.text)
-            return said
-        with plain_errors(anthropic, request=self._request, provider=self._provider, told=told):
-            message = self._stream(told, heard) if self._options.stream else self._send(told)
+            answer = self._repeat_batch_answer(feedback)
+            on_text(answer.text)
+            return answer
+        with plain_errors(anthropic, request=self._request, provider=self._provider, feedback=feedback):
+            message = self._stream(feedback, on_text) if self._options.stream else self._send(feedback)
             if message.stop_reason is None:
                 raise error_of_break(self._provider)
-            said = _read_message(message)
+            answer = _read_message(message)
         if not self._options.stream:
-            heard(said.text)
+            on_text(answer.text)
         self._messages.append(
             {
                 "role": "assistant",
                 "content": [_plain(block) for block in message.content if not _is_empty(block)],
             }
         )
-        return said
+        return answer
 
-    def _repeat_batch_answer(self, told: ProviderFeedback) -> ModelAnswer:
+    def _repeat_batch_answer(self, feedback: ProviderFeedback) -> ModelAnswer:
         """What the model has answered in a batch, as the first of this conversation. It was counted with its batch."""
         begun, self._begun = self._begun or {}, None
-        said = answer_from(begun)
+        answer = answer_from(begun)
         blocks = [block for block in begun["content"] if block["type"] != "text" or block["text"].strip()]
         self._messages.append({"role": "assistant", "content": blocks})
-        told.input_tokens = told.output_tokens = 0
-        return replace(said, input_tokens=0, output_tokens=0, limited_input=0)
+        feedback.input_tokens = feedback.output_tokens = 0
+        return replace(answer, input_tokens=0, output_tokens=0, limited_input=0)
 
     def answer(self, results: Sequence[tuple[ToolRequest, ToolAnswer]]) -> None:
         blocks = [
             {
                 "type": "tool_result",
-                "tool_use_id": asked.id,
+                "tool_use_id": call.id,
                 "content": orjson.dumps(dict(answer.body), default=str).decode(),
                 "is_error": answer.refused,
             }
-            for asked, answer in results
+            for call, answer in results
         ]
         self._messages.append({"role": "user", "content": blocks})
 
@@ -94,16 +94,16 @@ class _Messages:
     def characters(self) -> int:
         return len(self._system) + len(str(self._messages)) + (len(str(_TOOLS)) if self._options.tools else 0)
 
-    def _stream(self, told: ProviderFeedback, heard: Callable[[str], None]) -> Any:
+    def _stream(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> Any:
         with self._client.messages.stream(**self._body()) as stream:
-            told.headers = dict(stream.response.headers)
+            feedback.headers = dict(stream.response.headers)
             for piece in stream.text_stream:
-                heard(piece)
+                on_text(piece)
             return stream.get_final_message()
 
-    def _send(self, told: ProviderFeedback) -> Any:
+    def _send(self, feedback: ProviderFeedback) -> Any:
         raw = self._client.messages.with_raw_response.create(**self._body())
-        told.headers = dict(raw.headers)
+        feedback.headers = dict(raw.headers)
         return raw.parse()
 
     def _body(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _read_message(message: Any) -> ModelAnswer:
     written, read = usage.cache_creation_input_tokens or 0, usage.cache_read_input_tokens or 0
     return ModelAnswer(
         text="".join(block.text for block in message.content if block.type == "text"),
-        asked=[ToolRequest(block.id, block.name, _arguments(block.input)) for block in message.content if block.type == "tool_use"],
+        tool_requests=[ToolRequest(block.id, block.name, _arguments(block.input)) for block in message.content if block.type == "tool_use"],
         ended=ENDS.get(message.stop_reason, "done"),
         input_tokens=usage.input_tokens + written + read, output_tokens=usage.output_tokens,
         limited_input=usage.input_tokens + written,  # what comes from the cache does not count against the limit
@@ -152,8 +152,8 @@ def _read_message(message: Any) -> ModelAnswer:
     )  # fmt: skip
 
 
-def _arguments(given: Any) -> dict[str, Any] | None:
-    return given if isinstance(given, dict) else None
+def _arguments(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
 
 
 def _plain(block: Any) -> dict[str, Any]:
@@ -163,8 +163,8 @@ def _plain(block: Any) -> dict[str, Any]:
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
     if block.type == "text":
         return {"type": "text", "text": block.text}
-    whole: dict[str, Any] = block.to_dict()
-    return whole
+    plain: dict[str, Any] = block.to_dict()
+    return plain
 
 
 def _is_empty(block: Any) -> bool:

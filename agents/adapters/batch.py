@@ -46,10 +46,10 @@ def _leave_at(request: AgentRequest) -> datetime:
 
 
 def _batch_priority(request: AgentRequest) -> int:
-    told: Any = request.settings.options.get("batch_priority", settings.ORCHESTRATOR_BATCH_PRIORITY)
-    if isinstance(told, bool) or not isinstance(told, int) or not 1 <= told <= LOWEST:
+    priority: Any = request.settings.options.get("batch_priority", settings.ORCHESTRATOR_BATCH_PRIORITY)
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= LOWEST:
         raise ConfigurationError(f"The option batch_priority must be a whole number from 1 to {LOWEST}.")
-    return told
+    return priority
 
 
 def _at_once(request: AgentRequest, link: RunLink) -> AgentResult:

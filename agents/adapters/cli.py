@@ -133,7 +133,7 @@ class _Call:
     def _report(self, resources: Resources) -> None:
         self.link.note_progress({"resources": resources.as_dict()})
 
-    def _result(self, ended: Ended, said: AgentOutput) -> Completed:
+    def _result(self, ended: Ended, output: AgentOutput) -> Completed:
         if ended.stopped == processes.OVERDUE:
             message = f"The agent did not finish within {self.request.timeout_seconds:g} s and was ended."
             raise RetryableAgentError(message, code="agent_timeout")
@@ -143,28 +143,28 @@ class _Call:
             )
         if ended.stopped is not None:
             raise RetryableAgentError(f"The agent was ended: {ended.stopped}", code="agent_stopped")
-        if ended.code == 0 and said.fault is not None:
-            raise said.fault
-        if ended.code == 0 and said.result is not None:
-            return said.result
-        raise self._failure(ended, said)
+        if ended.code == 0 and output.fault is not None:
+            raise output.fault
+        if ended.code == 0 and output.result is not None:
+            return output.result
+        raise self._failure(ended, output)
 
-    def _failure(self, ended: Ended, said: AgentOutput) -> AgentError:
-        told = said.error or bytes(self.tail).decode("utf-8", "replace")
-        shown = redaction.excerpt(told, secrets=redaction.secrets_of(self.request))
+    def _failure(self, ended: Ended, output: AgentOutput) -> AgentError:
+        detail = output.error or bytes(self.tail).decode("utf-8", "replace")
+        shown = redaction.excerpt(detail, secrets=redaction.secrets_of(self.request))
         message = f"The agent {_end_of(ended)}" + (f": {shown}" if shown else ".")
         unknown = self.chosen.session_invalid
-        if self.request.session_id and unknown and unknown.search(f"{said.error or ''}\n{told}"):
+        if self.request.session_id and unknown and unknown.search(f"{output.error or ''}\n{detail}"):
             return SessionInvalid(message)
-        if (limited := self.chosen.rate_limited) and limited.search(f"{said.error or ''}\n{told}"):
+        if (limited := self.chosen.rate_limited) and limited.search(f"{output.error or ''}\n{detail}"):
             return AgentRateLimited(message, retry_after=self.chosen.retry_after_seconds)
         if ended.code < 0:
             return RetryableAgentError(message, code="agent_killed")
-        if said.kind == "error_max_turns":
+        if output.kind == "error_max_turns":
             return PermanentAgentError(message, code=MAX_TURNS)
-        if ended.code in self.chosen.permanent_exit_codes or said.kind in self.chosen.permanent_errors:
+        if ended.code in self.chosen.permanent_exit_codes or output.kind in self.chosen.permanent_errors:
             return PermanentAgentError(message, code="agent_failed")
-        if ended.code == processes.launcher.NOT_STARTED and "cannot be started" in told:
+        if ended.code == processes.launcher.NOT_STARTED and "cannot be started" in detail:
             return ConfigurationError(message)
         return RetryableAgentError(message, code="agent_failed")
 

@@ -59,9 +59,9 @@ class ModelOptions:
     accept_truncated: bool = False
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
+    def of(cls, options: Mapping[str, Any]) -> Self:
         """Read the role's options; those of others (such as `provider`) are none of our business. Raises `ConfigurationError`."""
-        values = {name: told[name] for name in cls.__dataclass_fields__ if told.get(name) is not None}
+        values = {name: options[name] for name in cls.__dataclass_fields__ if options.get(name) is not None}
         for name, value in values.items():
             if reason := _fault(name, value):
                 raise ConfigurationError(f"The option {name} {reason}.")
@@ -117,7 +117,7 @@ class ModelAnswer:
     """One answer of the model. `ended`: done, tools, length or refused. `limited_input` is what counts against the provider's limits."""
 
     text: str
-    asked: Sequence[ToolRequest]
+    tool_requests: Sequence[ToolRequest]
     ended: str
     input_tokens: int
     output_tokens: int
@@ -128,8 +128,8 @@ class ModelAnswer:
 class Dialect(Protocol):
     """A conversation in one provider's protocol. Keeps what was said."""
 
-    def say(self, told: ProviderFeedback, heard: Callable[[str], None]) -> ModelAnswer:
-        """Have the model answer to what was said so far; `heard` gets its text as it comes, in pieces. Raises the `AgentError` that its
+    def say(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
+        """Have the model answer to what was said so far; `on_text` gets its text as it comes, in pieces. Raises the `AgentError` that its
         failure stands for."""
         ...  # pragma: no cover
 
@@ -176,20 +176,20 @@ def hold(speaking: Speaking, *, request: AgentRequest, link: RunLink) -> Complet
         return _Dialogue(dialect, request, link, provider, options, record).hold()
 
 
-def output_of(said: ModelAnswer, options: ModelOptions) -> Output:
+def output_of(answer: ModelAnswer, options: ModelOptions) -> Output:
     """What a model's last word is worth. Raises `AgentError`, and `StrictJSONError` for one that is not the JSON that was asked for."""
-    if said.ended == "refused":
+    if answer.ended == "refused":
         raise PermanentAgentError("The model refused to answer.", code="model_refused")
-    if said.ended == "length" and not options.accept_truncated:
+    if answer.ended == "length" and not options.accept_truncated:
         raise PermanentAgentError(
             f"The answer did not fit into {options.max_tokens} tokens: raise max_tokens in the role's options.",
             code="answer_truncated",
         )
-    if not said.text.strip():
+    if not answer.text.strip():
         raise RetryableAgentError("The model said nothing.", code="empty_answer")
     if options.output != "json":
-        return Output(content=said.text)
-    return Output(data=_json(said.text), content_type="application/json")
+        return Output(content=answer.text)
+    return Output(data=_json(answer.text), content_type="application/json")
 
 
 class _Dialogue:
@@ -212,12 +212,12 @@ class _Dialogue:
     def hold(self) -> Completed:
         most = min(self.options.rounds, self.request.max_turns or self.options.rounds)
         for number in range(1, most + 1):
-            said = self._ask_model(number)
-            self.record.add_model_answer(said)
-            if said.asked:
-                if self._tools_end_the_run(said.asked):
+            answer = self._ask_model(number)
+            self.record.add_model_answer(answer)
+            if answer.tool_requests:
+                if self._tools_end_the_run(answer.tool_requests):
                     return Completed(Output(), self.usage)
-            elif (output := self._output(said)) is not None:
+            elif (output := self._output(answer)) is not None:
                 return Completed(output, self.usage)
         if most < self.options.rounds:
             raise PermanentAgentError(f"The model was not done after {most} turns.", code="max_turns")
@@ -229,7 +229,7 @@ class _Dialogue:
         give_up_at = time.monotonic() + patience
         for attempt in count(1):  # pragma: no branch - it ends with an answer or an error
             try:
-                said = self._call_model(
+                answer = self._call_model(
                     f"{self.request.run_id}:{number}:{attempt}", min(patience, self._seconds_left())
                 )
             except AgentRateLimited as error:
@@ -238,8 +238,8 @@ class _Dialogue:
                 if time.monotonic() + error.retry_after > give_up_at:
                     raise
             else:
-                self._count(said)
-                return said
+                self._count(answer)
+                return answer
         raise AssertionError("unreachable")  # pragma: no cover
 
     def _call_model(self, call_id: str, patience: float) -> ModelAnswer:
@@ -251,20 +251,20 @@ class _Dialogue:
         most = settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES * STREAM_FACTOR
         with govern_call(
             self.provider, call, stop_reason=self.link.stop_reason, patience_seconds=patience
-        ) as told:
+        ) as feedback:
             with outbound.call_budget(
                 self._seconds_left(), most, lambda: self.link.stop_reason() is not None
             ):
-                said = self._receive_answer(told)
-            if said.input_tokens or said.output_tokens:
-                told.input_tokens, told.output_tokens = said.limited_input, said.output_tokens
-        return said
+                answer = self._receive_answer(feedback)
+            if answer.input_tokens or answer.output_tokens:
+                feedback.input_tokens, feedback.output_tokens = answer.limited_input, answer.output_tokens
+        return answer
 
-    def _receive_answer(self, told: ProviderFeedback) -> ModelAnswer:
+    def _receive_answer(self, feedback: ProviderFeedback) -> ModelAnswer:
         """What the model says, which people read while it is said."""
         live = LiveText(self.link)
         try:
-            return self.dialect.say(told, live.hear)
+            return self.dialect.say(feedback, live.hear)
         except AgentError:
             live.break_off()
             raise
@@ -279,18 +279,18 @@ class _Dialogue:
             )
         return left
 
-    def _count(self, said: ModelAnswer) -> None:
+    def _count(self, answer: ModelAnswer) -> None:
         self.usage = Usage(
-            self.usage.input_tokens + said.input_tokens,
-            self.usage.output_tokens + said.output_tokens,
-            model=said.model or self.usage.model,
+            self.usage.input_tokens + answer.input_tokens,
+            self.usage.output_tokens + answer.output_tokens,
+            model=answer.model or self.usage.model,
         )
         if reason := self.link.count_usage(self.usage):
             raise AgentError(f"The run was stopped: {reason}", code="run_cancelled")
 
-    def _tools_end_the_run(self, asked: Sequence[ToolRequest]) -> bool:
+    def _tools_end_the_run(self, tool_requests: Sequence[ToolRequest]) -> bool:
         results = []
-        for each in asked:
+        for each in tool_requests:
             self.link.log("tool_call", f"{each.name} {_as_json(each.arguments)}")
             answer = self._tool(each)
             self.link.log("tool_result", f"{each.name}: {_as_json(answer.body)}")
@@ -302,16 +302,16 @@ class _Dialogue:
         self.dialect.answer(results)
         return False
 
-    def _tool(self, asked: ToolRequest) -> ToolAnswer:
-        if asked.arguments is None:
-            told = {"error": "invalid_arguments", "message": "The arguments are no JSON object."}
-            return ToolAnswer(told, refused=True)
-        return self.link.call_tool(ToolCall(asked.name, asked.arguments, asked.id))
+    def _tool(self, tool_request: ToolRequest) -> ToolAnswer:
+        if tool_request.arguments is None:
+            error = {"error": "invalid_arguments", "message": "The arguments are no JSON object."}
+            return ToolAnswer(error, refused=True)
+        return self.link.call_tool(ToolCall(tool_request.name, tool_request.arguments, tool_request.id))
 
-    def _output(self, said: ModelAnswer) -> Output | None:
+    def _output(self, answer: ModelAnswer) -> Output | None:
         """The model's last word, or None when it was asked to say it again."""
         try:
-            return output_of(said, self.options)
+            return output_of(answer, self.options)
         except wire_json.StrictJSONError as error:
             if self.asked_again:
                 raise InvalidAnswer(
@@ -388,16 +388,33 @@ class Record:
     def add_user_text(self, text: str) -> None:
         self._write({"role": "user", "content": text})
 
-    def add_model_answer(self, said: Any) -> None:
-        asked = [{"id": each.id, "name": each.name, "arguments": each.arguments} for each in said.asked]
-        usage = {"input_tokens": said.input_tokens, "output_tokens": said.output_tokens, "model": said.model}
+    def add_model_answer(self, answer: Any) -> None:
+        tools = [
+            {"id": each.id, "name": each.name, "arguments": each.arguments} for each in answer.tool_requests
+        ]
+        usage = {
+            "input_tokens": answer.input_tokens,
+            "output_tokens": answer.output_tokens,
+            "model": answer.model,
+        }
         self._write(
-            {"role": "assistant", "content": said.text, "tools": asked, "ended": said.ended, "usage": usage}
+            {
+                "role": "assistant",
+                "content": answer.text,
+                "tools": tools,
+                "ended": answer.ended,
+                "usage": usage,
+            }
         )
 
-    def add_tool_answer(self, asked: Any, answer: Any) -> None:
-        told = {"tool": asked.name, "id": asked.id, "refused": answer.refused, "content": answer.body}
-        self._write({"role": "tool", **told})
+    def add_tool_answer(self, tool_request: Any, answer: Any) -> None:
+        line = {
+            "tool": tool_request.name,
+            "id": tool_request.id,
+            "refused": answer.refused,
+            "content": answer.body,
+        }
+        self._write({"role": "tool", **line})
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._transcript is not None:

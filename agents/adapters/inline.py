@@ -38,8 +38,8 @@ class InlineAdapter:
 
 @lru_cache(maxsize=1024)
 def _takes_link(function: Callable[..., Any]) -> bool:
-    taken = getfullargspec(function)
-    return "link" in (*taken.args, *taken.kwonlyargs)
+    signature = getfullargspec(function)
+    return "link" in (*signature.args, *signature.kwonlyargs)
 
 
 def _read_result(answer: Any) -> Completed:

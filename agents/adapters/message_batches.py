@@ -92,8 +92,8 @@ class MessageBatches:
         after = ""
         for _ in range(MOST_PAGES):
             page = self._call("GET", f"?limit={PAGE}{after}")
-            for told in page.get("data") or ():
-                batch = self._batch(told)
+            for row in page.get("data") or ():
+                batch = self._batch(row)
                 if batch.created_at < since:
                     return
                 yield batch
@@ -115,24 +115,24 @@ class MessageBatches:
         return f"{self.provider.base_url.rstrip('/')}/v1/messages/batches"
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> Any:
-        with self._govern(CALL_SECONDS) as told:
+        with self._govern(CALL_SECONDS) as feedback:
             response = outbound.send(
                 method, f"{self._url}{path}", headers=self._headers, body=body, deadline_seconds=CALL_SECONDS, max_bytes=ANSWER_BYTES,
             )  # fmt: skip
-            told.headers = response.headers
+            feedback.headers = response.headers
             return self._read(response.status, response.body, response.headers)
 
     def _fetch(self, url: str, kept: IO[bytes], max_bytes: int) -> None:
         client = outbound.client_for_vendor({**self._headers, "Accept": "application/binary"})
         with (
-            self._govern(RESULTS_SECONDS) as told,
+            self._govern(RESULTS_SECONDS) as feedback,
             outbound.call_budget(RESULTS_SECONDS, max_bytes),
             outbound.plain_errors(url, RESULTS_SECONDS),
             client.stream("GET", url) as response,
         ):
-            told.headers = dict(response.headers)
+            feedback.headers = dict(response.headers)
             if response.status_code != 200:
-                self._read(response.status_code, response.read(), told.headers)
+                self._read(response.status_code, response.read(), feedback.headers)
             for part in response.iter_bytes():
                 kept.write(part)
                 if kept.tell() > max_bytes:
@@ -151,9 +151,9 @@ class MessageBatches:
     def _govern(self, seconds: float) -> Iterator[ProviderFeedback]:
         governor = Governor(f"{self.provider.key}|batches", Profile())
         call = Call(f"batches:{uuid4()}", seconds, 0, 0, urgent=False)
-        with govern_call(self.provider, call, governor=governor) as told:
-            told.input_tokens = told.output_tokens = 0
-            yield told
+        with govern_call(self.provider, call, governor=governor) as feedback:
+            feedback.input_tokens = feedback.output_tokens = 0
+            yield feedback
 
     def _read(self, status: int, body: bytes, headers: Mapping[str, str]) -> Any:
         try:
@@ -171,22 +171,22 @@ class MessageBatches:
             raise invalid(self.provider, "no JSON object")
         return answer
 
-    def _batch(self, told: Any) -> Batch:
+    def _batch(self, row: Any) -> Batch:
         try:
-            counts = told["request_counts"]
+            counts = row["request_counts"]
             return Batch(
-                id=str(told["id"])[:100],
-                ended=told["processing_status"] == "ended",
+                id=str(row["id"])[:100],
+                ended=row["processing_status"] == "ended",
                 requests=sum(int(number) for number in counts.values()),
-                created_at=_aware(datetime.fromisoformat(told["created_at"])),
+                created_at=_aware(datetime.fromisoformat(row["created_at"])),
             )
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise invalid(self.provider, error) from error
 
     def _answer(self, line: bytes) -> Answer:
         try:
-            told = orjson.loads(line)
-            name, result = str(told["custom_id"]), told["result"]
+            row = orjson.loads(line)
+            name, result = str(row["custom_id"]), row["result"]
             kind = str(result["type"])
             if kind == "succeeded":
                 answer_from(result["message"])
@@ -205,9 +205,12 @@ def answer_from(message: Mapping[str, Any]) -> ModelAnswer:
     """A whole message as it stands in a batch's results. Raises `LookupError`, `TypeError` or `AttributeError` for what is none."""
     usage, blocks = message["usage"], message["content"]
     written, read = usage.get("cache_creation_input_tokens") or 0, usage.get("cache_read_input_tokens") or 0
+    tool_uses = [block for block in blocks if block["type"] == "tool_use"]
     return ModelAnswer(
         text="".join(block["text"] for block in blocks if block["type"] == "text"),
-        asked=[ToolRequest(block["id"], block["name"], _object(block.get("input"))) for block in blocks if block["type"] == "tool_use"],
+        tool_requests=[
+            ToolRequest(block["id"], block["name"], _object(block.get("input"))) for block in tool_uses
+        ],
         ended=ENDS.get(message["stop_reason"], "done"),
         input_tokens=usage["input_tokens"] + written + read, output_tokens=usage["output_tokens"],
         limited_input=usage["input_tokens"] + written, model=message.get("model"),
@@ -219,22 +222,22 @@ def read_completed(message: Mapping[str, Any], options: Mapping[str, Any]) -> Co
 
     `options` are the role's. Raises the `AgentError` of an answer that is no result.
     """
-    said = answer_from(message)
-    if said.asked:
+    answer = answer_from(message)
+    if answer.tool_requests:
         return None
     try:
-        return Completed(dialogue.output_of(said, ModelOptions.of(options)), usage_of(message))
+        return Completed(dialogue.output_of(answer, ModelOptions.of(options)), usage_of(message))
     except wire_json.StrictJSONError:
         return None
 
 
 def usage_of(message: Mapping[str, Any]) -> Usage:
-    said = answer_from(message)
-    return Usage(said.input_tokens, said.output_tokens, model=said.model, in_batch=True)
+    answer = answer_from(message)
+    return Usage(answer.input_tokens, answer.output_tokens, model=answer.model, in_batch=True)
 
 
-def _object(given: Any) -> dict[str, Any] | None:
-    return given if isinstance(given, dict) else None
+def _object(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
 
 
 def _aware(moment: datetime) -> datetime:

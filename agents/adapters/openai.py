@@ -33,10 +33,10 @@ class OpenAIAdapter:
 
 
 @dataclass
-class _Gathered:
+class _Reply:
     """One answer, put together from what came, in one piece or in many."""
 
-    heard: Callable[[str], None]
+    on_text: Callable[[str], None]
     text: list[str] = field(default_factory=list)
     refusal: bool = False
     calls: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -48,15 +48,15 @@ class _Gathered:
         """A chunk of a stream, or a whole answer."""
         self.usage, self.model = piece.usage or self.usage, piece.model or self.model
         for choice in piece.choices or ():
-            said = getattr(choice, "delta", None) or getattr(choice, "message", None)
+            part = getattr(choice, "delta", None) or getattr(choice, "message", None)
             self.finish = choice.finish_reason or self.finish
-            if said is None:
+            if part is None:
                 continue
-            if said.content:
-                self.text.append(said.content)
-                self.heard(said.content)
-            self.refusal = self.refusal or bool(said.refusal)
-            for number, call in enumerate(said.tool_calls or ()):
+            if part.content:
+                self.text.append(part.content)
+                self.on_text(part.content)
+            self.refusal = self.refusal or bool(part.refusal)
+            for number, call in enumerate(part.tool_calls or ()):
                 self._add_call(getattr(call, "index", number), call)
 
     def _add_call(self, index: int, call: Any) -> None:
@@ -81,21 +81,21 @@ class _Chat:
         self._messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         self._messages.append({"role": "user", "content": request.prompt})
 
-    def say(self, told: ProviderFeedback, heard: Callable[[str], None]) -> ModelAnswer:
-        gathered = _Gathered(heard)
-        with plain_errors(openai, request=self._request, provider=self._provider, told=told):
-            for piece in self._pieces(told):
-                gathered.add(piece)
-            if gathered.finish is None:
+    def say(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
+        stream = _Reply(on_text)
+        with plain_errors(openai, request=self._request, provider=self._provider, feedback=feedback):
+            for piece in self._pieces(feedback):
+                stream.add(piece)
+            if stream.finish is None:
                 raise error_of_break(self._provider)
-            said = self._build_answer(gathered)
-        self._messages.append(_plain(gathered))
-        return said
+            answer = self._build_answer(stream)
+        self._messages.append(_plain(stream))
+        return answer
 
     def answer(self, results: Sequence[tuple[ToolRequest, ToolAnswer]]) -> None:
-        for asked, answer in results:
+        for call, answer in results:
             text = orjson.dumps(dict(answer.body), default=str).decode()
-            self._messages.append({"role": "tool", "tool_call_id": asked.id, "content": text})
+            self._messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
 
     def tell(self, text: str) -> None:
         self._messages.append({"role": "user", "content": text})
@@ -103,16 +103,16 @@ class _Chat:
     def characters(self) -> int:
         return len(str(self._messages)) + (len(str(_TOOLS)) if self._options.tools else 0)
 
-    def _pieces(self, told: ProviderFeedback) -> Iterable[Any]:
+    def _pieces(self, feedback: ProviderFeedback) -> Iterable[Any]:
         """The answer as it comes. A stream that is left early is closed."""
         if not self._options.stream:
             raw = self._client.chat.completions.with_raw_response.create(**self._body())
-            told.headers = dict(raw.headers)
+            feedback.headers = dict(raw.headers)
             yield raw.parse()
             return
         body: Any = {**self._body(), "stream": True, "stream_options": {"include_usage": True}}
         with self._client.chat.completions.create(**body) as stream:
-            told.headers = dict(stream.response.headers)
+            feedback.headers = dict(stream.response.headers)
             yield from stream
 
     def _body(self) -> dict[str, Any]:
@@ -130,22 +130,22 @@ class _Chat:
             body["response_format"] = {"type": "json_object"}
         return body
 
-    def _build_answer(self, gathered: _Gathered) -> ModelAnswer:
-        given, produced = self._tokens(gathered)
-        asked = [_read_tool_request(call) for _, call in sorted(gathered.calls.items())]
-        if any(not each.id or not each.name for each in asked):
+    def _build_answer(self, stream: _Reply) -> ModelAnswer:
+        input_tokens, produced = self._tokens(stream)
+        tool_requests = [_read_tool_request(call) for _, call in sorted(stream.calls.items())]
+        if any(not each.id or not each.name for each in tool_requests):
             raise invalid(self._provider, "a call to a tool without its name or id")
-        ended = "refused" if gathered.refusal else _ENDS.get(gathered.finish or "", "done")
+        ended = "refused" if stream.refusal else _ENDS.get(stream.finish or "", "done")
         return ModelAnswer(
-            text="".join(gathered.text), asked=asked, ended=ended, input_tokens=given,
-            output_tokens=produced, limited_input=given, model=gathered.model,
+            text="".join(stream.text), tool_requests=tool_requests, ended=ended, input_tokens=input_tokens,
+            output_tokens=produced, limited_input=input_tokens, model=stream.model,
         )  # fmt: skip
 
-    def _tokens(self, gathered: _Gathered) -> tuple[int, int]:
+    def _tokens(self, stream: _Reply) -> tuple[int, int]:
         """Given and produced. Servers that do not count while they stream, such as llama.cpp's, are counted for, by characters."""
-        if gathered.usage:
-            return gathered.usage.prompt_tokens or 0, gathered.usage.completion_tokens or 0
-        produced = sum(map(len, gathered.text)) + sum(len(str(call)) for call in gathered.calls.values())
+        if stream.usage:
+            return stream.usage.prompt_tokens or 0, stream.usage.completion_tokens or 0
+        produced = sum(map(len, stream.text)) + sum(len(str(call)) for call in stream.calls.values())
         return _tokens_of(self.characters()), _tokens_of(produced)
 
 
@@ -170,16 +170,16 @@ def _read_tool_request(call: Mapping[str, str]) -> ToolRequest:
     return ToolRequest(call["id"], call["name"], arguments if isinstance(arguments, dict) else None)
 
 
-def _plain(gathered: _Gathered) -> dict[str, Any]:
+def _plain(stream: _Reply) -> dict[str, Any]:
     """As it is sent back."""
-    message: dict[str, Any] = {"role": "assistant", "content": "".join(gathered.text)}
-    if gathered.calls:
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(stream.text)}
+    if stream.calls:
         message["tool_calls"] = [
             {
                 "id": call["id"],
                 "type": "function",
                 "function": {"name": call["name"], "arguments": call["arguments"]},
             }
-            for _, call in sorted(gathered.calls.items())
+            for _, call in sorted(stream.calls.items())
         ]
     return message

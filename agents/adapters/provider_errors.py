@@ -38,7 +38,7 @@ _QUOTA = "insufficient_quota"
 
 @contextmanager
 def plain_errors(
-    library: Any, *, request: AgentRequest, provider: Provider, told: ProviderFeedback
+    library: Any, *, request: AgentRequest, provider: Provider, feedback: ProviderFeedback
 ) -> Iterator[None]:
     """Turn whatever the library raises in this block into an `AgentError`, and note the headers of a refusal."""
     try:
@@ -47,10 +47,10 @@ def plain_errors(
     except AgentError:
         raise
     except library.APIStatusError as error:
-        told.headers = dict(error.response.headers)
+        feedback.headers = dict(error.response.headers)
         secrets = redaction.secrets_of(request)
         raise error_of_refusal(
-            error.status_code, error.message, error.body, told.headers, provider, secrets=secrets
+            error.status_code, error.message, error.body, feedback.headers, provider, secrets=secrets
         ) from error
     except library.APIConnectionError as error:
         raise _unreachable(error, provider) from error
@@ -59,7 +59,7 @@ def plain_errors(
     except library.APIError as error:
         secrets = redaction.secrets_of(request)
         raise error_of_refusal(
-            200, error.message, error.body, told.headers, provider, secrets=secrets
+            200, error.message, error.body, feedback.headers, provider, secrets=secrets
         ) from error
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         # The libraries trust what they are sent; what is not as they expect fails anywhere in them.

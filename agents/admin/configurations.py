@@ -109,9 +109,9 @@ class AgentConfigForm(SealingForm):
         agent = values.get("agent") or getattr(self.instance, "agent", None)
         if agent is None or not {"endpoint", "adapter"} & set(self.changed_data):
             return values
-        said = {name: values.get(name) or None for name in ("adapter", "endpoint")}
+        chosen = {name: values.get(name) or None for name in ("adapter", "endpoint")}
         try:
-            refuse_unusable(agent, said)
+            refuse_unusable(agent, chosen)
         except InvalidRequest as error:
             for path, message in error.errors:
                 self.add_error(path, message)

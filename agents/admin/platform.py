@@ -44,7 +44,7 @@ TRUTHS = {"true": True, "false": False}
 def _field(key: Key) -> forms.Field:
     """An empty field stands for the default."""
     default = getattr(DEFAULTS, key.attribute)
-    told = (
+    default_text = (
         ", ".join(default)
         if isinstance(default, tuple)
         else str(default).lower()
@@ -54,9 +54,9 @@ def _field(key: Key) -> forms.Field:
     shared: dict[str, Any] = {
         "required": False,
         "label": key.path,
-        "help_text": f"{key.meaning} Default: {told}.",
+        "help_text": f"{key.meaning} Default: {default_text}.",
     }
-    empty = ("", f"default ({told})")
+    empty = ("", f"default ({default_text})")
     if isinstance(default, bool):
         choices = [empty, *((text, text) for text in TRUTHS)]
         return forms.TypedChoiceField(
@@ -75,7 +75,7 @@ def _field(key: Key) -> forms.Field:
     if isinstance(default, int):
         return forms.IntegerField(widget=UnfoldAdminIntegerFieldWidget, **shared)
     return forms.CharField(
-        max_length=100, widget=UnfoldAdminTextInputWidget(attrs={"placeholder": told}), **shared
+        max_length=100, widget=UnfoldAdminTextInputWidget(attrs={"placeholder": default_text}), **shared
     )
 
 

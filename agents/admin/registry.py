@@ -122,10 +122,10 @@ class AgentVersionDeploymentAdmin(_Shown, ActionsAdmin):
         return {"environment": "staging", **super().get_changeform_initial_data(request)}
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        made = deployments.deploy(
+        deployment = deployments.deploy(
             obj.agent_id, obj.version, obj.environment, endpoint=obj.endpoint, actor=actor_of(request)
         )
-        obj.pk = made.pk
+        obj.pk = deployment.pk
         obj.refresh_from_db()
         obj._state.adding = False
         configuration.forget()
@@ -195,8 +195,8 @@ class AgentForm(SealingForm):
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
-        said = {name: values[name] for name in PLAIN if values.get(name) not in (None, "", {})}
-        body = AgentChangeSerializer(data=said)
+        chosen = {name: values[name] for name in PLAIN if values.get(name) not in (None, "", {})}
+        body = AgentChangeSerializer(data=chosen)
         for path, message in [] if body.is_valid() else flatten_errors(body.errors):
             name, _, rest = path.partition(".")
             field = name if name in self.fields and name not in self.errors else None

@@ -165,9 +165,9 @@ class BudgetViewSet(VersionedResource):
         goes on by itself when there is room."""
         self._lock(pk)
         fields = _fields(read(BudgetBodySerializer, request.data))
-        given: Any = request.data
+        body: Any = request.data
         self._refuse_other_scope(
-            self._find(pk), {_COLUMNS.get(name, name): fields[_COLUMNS.get(name, name)] for name in given}
+            self._find(pk), {_COLUMNS.get(name, name): fields[_COLUMNS.get(name, name)] for name in body}
         )
         changes = {name: value for name, value in fields.items() if name not in money.SCOPE}
         return Response(self.show(money.change_budget(self.tenant_id, pk, changes)))
@@ -188,10 +188,10 @@ class BudgetViewSet(VersionedResource):
     def _lock(self, pk: UUID) -> None:
         self.check_if_match(money.lock_budget(self.tenant_id, pk).version)
 
-    def _refuse_other_scope(self, budget: Budget, given: dict[str, Any]) -> None:
+    def _refuse_other_scope(self, budget: Budget, body: dict[str, Any]) -> None:
         """A null says, as when a budget is made, that something is not looked at; what is left out says nothing."""
         names = {column: member for member, column in _COLUMNS.items()}
-        changed = [name for name in money.SCOPE if name in given and getattr(budget, name) != given[name]]
+        changed = [name for name in money.SCOPE if name in body and getattr(budget, name) != body[name]]
         if changed:
             raise InvalidRequest(
                 [(names.get(name, name), "cannot be changed; make another budget") for name in changed]
@@ -202,5 +202,5 @@ def _fields(body: dict[str, Any]) -> dict[str, Any]:
     """The columns of a budget, all of them: what is left out has its default."""
     defaults = Budget()
     names = (*money.SCOPE, "name", "cap", "warning_share", "estimate")
-    given = {_COLUMNS.get(name, name): value for name, value in body.items()}
-    return {name: given.get(name, getattr(defaults, name)) for name in names}
+    columns = {_COLUMNS.get(name, name): value for name, value in body.items()}
+    return {name: columns.get(name, getattr(defaults, name)) for name in names}

@@ -75,25 +75,25 @@ class AuthSerializer(StrictSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         kind = attrs["type"]
-        given = {name: value for name, value in attrs.items() if name not in ("type", "set")}
+        values = {name: value for name, value in attrs.items() if name not in ("type", "set")}
         members = AUTH_MEMBERS[kind]
         errors = {
             name: ["is not part of this type"]
-            for name in given
+            for name in values
             if name not in members and f"({name})" not in members
         }
         if not attrs.get("set"):
             errors |= {
-                name: ["is required"] for name in members if name not in given and not name.startswith("(")
+                name: ["is required"] for name in members if name not in values and not name.startswith("(")
             }
-        elif given:
+        elif values:
             errors["set"] = ["is for keeping what is set; leave out the credentials"]
-        if "name" in given and not _HEADER.fullmatch(given["name"]):
+        if "name" in values and not _HEADER.fullmatch(values["name"]):
             errors.setdefault("name", ["must be the name of a header"])
         errors |= {
             name: ["must be printable ASCII"]
             for name in ("token", "value")
-            if name in given and name not in errors and not _PRINTABLE.fullmatch(given[name])
+            if name in values and name not in errors and not _PRINTABLE.fullmatch(values[name])
         }
         if errors:
             raise serializers.ValidationError(errors)

@@ -105,9 +105,9 @@ class SchedulerSettingsView(Versioned, TenantView):
         self.check_if_match(expected)
         is_conditional = "If-Match" in request.headers
         body: Any = request.data
-        given = {name: value for name, value in body.items() if name not in SHOWN_ONLY}
+        members = {name: value for name, value in body.items() if name not in SHOWN_ONLY}
         saved = scheduler_settings.save(
-            given, actor=self.principal.actor, expected_version=expected if is_conditional else None
+            members, actor=self.principal.actor, expected_version=expected if is_conditional else None
         )
         return Response(_show_provider(saved))
 

@@ -291,8 +291,8 @@ class AgentViewSet(VersionedResource):
         """What is left out stays. Switching off what is needed is done, and answered with `warnings`."""
         agent = self.lock_row()
         body = read(AgentChangeSerializer, request.data)
-        given: Any = request.data
-        emptied = {name for name, value in given.items() if value is None}
+        sent: Any = request.data
+        emptied = {name for name, value in sent.items() if value is None}
         standard = {name: value for name, value in defaults().items() if name in emptied}
         present = {name: getattr(agent, name) for name in PLAIN}
         kept = body.get("auth") if "auth" in request.data else KEEP
@@ -499,8 +499,8 @@ class DeploymentViewSet(Versioned, TenantViewSet):
         agent = self._agent(agent_role)
         body = read(NewDeploymentSerializer, request.data)
         refuse_unusable(agent.adapter, {"endpoint": body.get("endpoint")})
-        made = deployments.deploy(agent_role, **body, actor=self.principal.actor)
-        return self._render(made, status=201)
+        deployment = deployments.deploy(agent_role, **body, actor=self.principal.actor)
+        return self._render(deployment, status=201)
 
     @command("Bring a version into production", NothingSerializer, PlatformDeploymentSerializer)
     def promote(self, request: Request, agent_role: str, pk: UUID) -> Response:
@@ -527,8 +527,8 @@ class DeploymentViewSet(Versioned, TenantViewSet):
         self.check_if_match(agent.revision)
         return agent
 
-    def _render(self, made: AgentVersionDeployment, status: int = 200) -> Response:
+    def _render(self, deployment: AgentVersionDeployment, status: int = 200) -> Response:
         configuration.forget()
-        revision = Agent.objects.values_list("revision", flat=True).get(role=made.agent_id)
-        shown = PlatformDeploymentSerializer(made).data
+        revision = Agent.objects.values_list("revision", flat=True).get(role=deployment.agent_id)
+        shown = PlatformDeploymentSerializer(deployment).data
         return Response(shown, status=status, headers={"ETag": etag_of(revision)})

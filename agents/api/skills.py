@@ -133,8 +133,8 @@ class SkillViewSet(VersionedResource):
         own = Skill.objects.for_tenant(self.tenant_id)
         if own.count() >= MOST_SKILLS:
             raise TooManySkills(f"There are {MOST_SKILLS} skills already, which is as many as there may be.")
-        skill, made = own.get_or_create(tenant_id=self.tenant_id, key=body["key"], defaults=body)
-        if not made:
+        skill, was_created = own.get_or_create(tenant_id=self.tenant_id, key=body["key"], defaults=body)
+        if not was_created:
             raise AlreadyExists("skill", body["key"])
         skill.refresh_from_db()
         return self.answer_created(skill)

@@ -142,11 +142,11 @@ def _mcp_placeholders(files: Path) -> dict[str, str]:
     }  # fmt: skip
     config = orjson.dumps({"mcpServers": {"orchestrator": server}})
     # What JSON writes of texts and lists of texts is TOML as well.
-    told = ", ".join(
+    entries = ", ".join(
         f"{name}={orjson.dumps(value).decode()}"
         for name, value in (("command", sys.executable), ("args", arguments), ("env_vars", _CALLBACK))
     )
-    return {"mcp_config": str(_write_file(files / "mcp.json", config)), "mcp_toml": f"{{{told}}}"}
+    return {"mcp_config": str(_write_file(files / "mcp.json", config)), "mcp_toml": f"{{{entries}}}"}
 
 
 def _write_file(path: Path, content: bytes) -> Path:
@@ -157,9 +157,9 @@ def _write_file(path: Path, content: bytes) -> Path:
 
 def _job(request: AgentRequest) -> bytes:
     """As HTTP agents get it, but for the token, which stands in the environment alone."""
-    told = orjson.loads(payload.encode_job(request))
-    told["callback"].pop("token")
-    return orjson.dumps(told)
+    job = orjson.loads(payload.encode_job(request))
+    job["callback"].pop("token")
+    return orjson.dumps(job)
 
 
 def _fill_placeholders(chosen: Options, values: Mapping[str, str | None]) -> Iterator[str]:

@@ -65,9 +65,9 @@ class Options:
     mcp: bool = False  # the orchestrator's tools are offered as an MCP server
 
 
-def read(given: Mapping[str, Any]) -> Options:
+def read(options: Mapping[str, Any]) -> Options:
     """Raises `ConfigurationError` for the first error."""
-    reader = _Reader(given)
+    reader = _Reader(options)
     command = reader.command()
     found = Options(
         command=command,
@@ -114,10 +114,10 @@ _ELSEWHERE = frozenset({"starts_per_minute"})
 
 
 class _Reader:
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.given = given
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.given = options
         known = set(Options.__dataclass_fields__) | _ELSEWHERE
-        if unknown := given.keys() - known:
+        if unknown := options.keys() - known:
             raise invalid(sorted(unknown)[0], "is not known")
 
     def command(self) -> tuple[Part, ...]:

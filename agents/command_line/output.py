@@ -66,10 +66,10 @@ class LiveLines:
     rest: bytearray = field(default_factory=bytearray)
 
     def feed(self, chunk: bytes) -> None:
-        whole, separator, last = bytes(self.rest + chunk).rpartition(b"\n")
+        lines, separator, last = bytes(self.rest + chunk).rpartition(b"\n")
         self.rest = bytearray(last)
         if separator:
-            self.link.log(self.kind, whole.decode("utf-8", "replace"))
+            self.link.log(self.kind, lines.decode("utf-8", "replace"))
         if len(self.rest) > LONGEST_LIVE_LINE:
             self.close()
 
@@ -138,7 +138,7 @@ class Events:
     usage: Usage = field(default_factory=Usage)
     by_message: dict[str, Usage] = field(default_factory=dict)
     last_text: str | None = None
-    said: AgentOutput = field(default_factory=AgentOutput)
+    output: AgentOutput = field(default_factory=AgentOutput)
     answers: set[str] = field(default_factory=set)
 
     @property
@@ -162,9 +162,9 @@ class Events:
         if self.rest and not self.skipping:
             self._line(bytes(self.rest))
             self.rest.clear()
-        if self.said.result is None and self.said.error is None and self.last_text is not None:
-            self.said.result = self._build_result(Output(content=self.last_text))
-        return self.said
+        if self.output.result is None and self.output.error is None and self.last_text is not None:
+            self.output.result = self._build_result(Output(content=self.last_text))
+        return self.output
 
     def _line(self, line: bytes) -> None:
         try:
@@ -191,7 +191,7 @@ class Events:
             case "error" | "turn.failed":
                 fault = event.get("error")
                 message = fault.get("message") if isinstance(fault, Mapping) else event.get("message")
-                self.said = AgentOutput(error=_text(message) or "no reason given", kind="error")
+                self.output = AgentOutput(error=_text(message) or "no reason given", kind="error")
 
     def _show(self, event: Mapping[str, Any]) -> None:
         """Add what people understand of it to the log of the run."""
@@ -199,8 +199,8 @@ class Events:
             self.link.log(kind, text)
 
     def _hear_session(self, event: Mapping[str, Any]) -> None:
-        given = next((event[key] for key in _SESSION_KEYS if event.get(key)), None)
-        found = session_id_from(given, [])
+        session = next((event[key] for key in _SESSION_KEYS if event.get(key)), None)
+        found = session_id_from(session, [])
         if found and found != self.session:
             self.session = found
             self.link.saw_session(found)
@@ -232,14 +232,14 @@ class Events:
     def _hear_result(self, event: Mapping[str, Any]) -> None:
         text, kind = event.get("result"), str(event.get("subtype") or "")
         if event.get("is_error") or kind.startswith("error") or event.get("status") == "error":
-            self.said = AgentOutput(error=_text(text) or kind or "no reason given", kind=kind or "error")
+            self.output = AgentOutput(error=_text(text) or kind or "no reason given", kind=kind or "error")
             return
         if isinstance(event.get("output"), Mapping):
-            self.said = AgentOutput(self._build_result(read_completed({"output": event["output"]}).output))
+            self.output = AgentOutput(self._build_result(read_completed({"output": event["output"]}).output))
             return
         data = event.get("structured_output", text if isinstance(text, dict | list) else None)
         content = text if isinstance(text, str) else self.last_text if data is None else None
-        self.said = AgentOutput(self._build_result(Output(content=content, data=data)))
+        self.output = AgentOutput(self._build_result(Output(content=content, data=data)))
 
     def _build_result(self, output: Output) -> Completed:
         return Completed(output, self.usage if self.usage != Usage() else None, self.session)
@@ -258,8 +258,8 @@ def live_lines(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _of_item(item)
     elif name in ("error", "turn.failed"):
         fault = event.get("error")
-        told = fault.get("message") if isinstance(fault, Mapping) else message
-        yield "note", f"Error: {_text(told) or 'no reason given'}"
+        text = fault.get("message") if isinstance(fault, Mapping) else message
+        yield "note", f"Error: {_text(text) or 'no reason given'}"
     elif name == "tool_use":
         yield (
             "tool_call",

@@ -285,9 +285,9 @@ class Meter:
         ever had is surely the program's; what is less is known from the samples.
         """
         kilobyte = 1024  # on Linux; the figure is bytes elsewhere, and then the samples are larger anyway
-        told, ours = used.ru_maxrss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        maxrss, ours = used.ru_maxrss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return Resources(
-            peak_rss_bytes=max(self.peak, told * kilobyte if told > ours else 0),
+            peak_rss_bytes=max(self.peak, maxrss * kilobyte if maxrss > ours else 0),
             cpu_seconds=max(sum(self._cpu.values()), used.ru_utime + used.ru_stime),
             processes=max(self.most, 1),
         )

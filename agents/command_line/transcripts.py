@@ -57,11 +57,11 @@ class Transcript:
         line += chunk
         if b"\n" not in chunk and len(line) < LONGEST_LINE:
             return
-        whole, separator, rest = bytes(line).rpartition(b"\n")
+        lines, separator, rest = bytes(line).rpartition(b"\n")
         if not separator:
-            whole, rest = rest, b""
+            lines, rest = rest, b""
         line[:] = rest
-        marked = b"".join(mark + text + b"\n" for text in self._clean(whole).split(b"\n"))
+        marked = b"".join(mark + text + b"\n" for text in self._clean(lines).split(b"\n"))
         self._write(marked)
 
     def _clean(self, text: bytes) -> bytes:

@@ -146,14 +146,14 @@ def _choose_user(folder: Path, choice: int) -> tuple[int, int]:
     count = last - first + 1
     before = os.pread(choice, 20, 0).decode().strip()
     begin = int(before) + 1 - first if before.isdigit() else 0
-    taken = set()
+    busy = set()
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE:
-                taken |= set(process.uids())
+                busy |= set(process.uids())
     for place in range(count):
         uid = first + (begin + place) % count
-        if uid in taken:
+        if uid in busy:
             continue
         with suppress(BlockingIOError):
             held = _try(folder / str(uid))
@@ -178,9 +178,9 @@ def _group_of(home: Path) -> int:
     group = home.stat().st_gid
     if first <= group <= last:
         return group
-    taken = {other.stat().st_gid for other in home.parent.parent.glob("*/*") if other.is_dir()}
+    groups = {other.stat().st_gid for other in home.parent.parent.glob("*/*") if other.is_dir()}
     for number in range(first, last + 1):
-        if number not in taken:
+        if number not in groups:
             os.chown(home, -1, number)
             return number
     raise ConfigurationError("All groups of ORCHESTRATOR_CLI_USERS are taken by homes.", code="no_user_left")

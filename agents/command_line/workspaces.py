@@ -238,17 +238,17 @@ def check_out(request: AgentRequest, chosen: Options, trace: Trace) -> Iterator[
 
 def repository_of(chosen: Options, params: Mapping[str, Any]) -> Path | None:
     """The repository of a run: the only one of its agent, or the one that `params.repository` names. Operators list what may be used."""
-    given = chosen.repository
+    source = chosen.repository
     if chosen.repositories:
         name = params.get("repository")
         if not isinstance(name, str) or name not in chosen.repositories:
             raise ConfigurationError(
                 f"params.repository must name one of the repositories {', '.join(sorted(chosen.repositories))}."
             )
-        given = chosen.repositories[name]
-    if given is None:
+        source = chosen.repositories[name]
+    if source is None:
         return None
-    path = Path(os.path.realpath(given))
+    path = Path(os.path.realpath(source))
     if path not in {Path(os.path.realpath(allowed)) for allowed in settings.ORCHESTRATOR_CLI_REPOSITORIES}:
         raise invalid("repository", "is not among ORCHESTRATOR_CLI_REPOSITORIES")
     return path
@@ -328,8 +328,8 @@ def _git_as(user: OwnUser | None, folder: Path, *arguments: str) -> str:
             f"git {arguments[0]} took longer than {GIT_SECONDS:g} s.", code="git_failed"
         ) from error
     except subprocess.CalledProcessError as error:
-        said = error.stderr.decode("utf-8", "replace").strip()[:300]
-        raise InputUnavailable(f"git {arguments[0]} failed: {said}", code="git_failed") from error
+        message = error.stderr.decode("utf-8", "replace").strip()[:300]
+        raise InputUnavailable(f"git {arguments[0]} failed: {message}", code="git_failed") from error
     return done.stdout.decode("utf-8", "replace").strip()
 
 

@@ -147,7 +147,7 @@ class Governor:
 
         A call that was refused has used no tokens, whatever is given here.
         """
-        said, profile = learned or Learned(), self.profile
+        limits, profile = learned or Learned(), self.profile
         if outcome is Outcome.LIMITED:
             input_tokens = output_tokens = 0
         used = (
@@ -155,13 +155,13 @@ class Governor:
             if input_tokens is None or output_tokens is None
             else _cost(input_tokens, output_tokens)
         )
-        told = self._run(
-            TELL, call.id, outcome.value, _milliseconds(said.retry_after), *used, *profile.limits, *self._windows,
-            *(said.left.get(name, -1) for name in DIMENSIONS), *(_milliseconds(said.reset_seconds.get(name)) for name in DIMENSIONS),
+        answer = self._run(
+            TELL, call.id, outcome.value, _milliseconds(limits.retry_after), *used, *profile.limits, *self._windows,
+            *(limits.left.get(name, -1) for name in DIMENSIONS), *(_milliseconds(limits.reset_seconds.get(name)) for name in DIMENSIONS),
             profile.first_slots, profile.most_slots, profile.breaker_faults, int(profile.breaker_seconds * 1000),
-            int(UNTOLD_PAUSE_SECONDS * 1000), PARTS, *(said.limits.get(name, -1) for name in DIMENSIONS),
+            int(UNTOLD_PAUSE_SECONDS * 1000), PARTS, *(limits.limits.get(name, -1) for name in DIMENSIONS),
         )  # fmt: skip
-        return bool(told)
+        return bool(answer)
 
     def look(self) -> Standing:
         """How the provider stands. Changes nothing. Raises `LimiterUnavailable`."""

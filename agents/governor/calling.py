@@ -49,12 +49,12 @@ def govern_call(
     governor: Governor | None = None,
 ) -> Iterator[ProviderFeedback]:
     """Make one call inside. Raises `AgentRateLimited` (provider_limit, breaker_open, limiter_unavailable) when it may not begin soon."""
-    guard, told = governor or provider.governor, ProviderFeedback()
+    guard, feedback = governor or provider.governor, ProviderFeedback()
     providers.note_call(provider)
     _begin(provider, guard, call, stop_reason, patience_seconds)
     outcome = Outcome.OTHER
     try:
-        yield told
+        yield feedback
         outcome = Outcome.OK
     except AgentError as error:
         outcome = _outcome_of(error, call)
@@ -62,7 +62,7 @@ def govern_call(
             error.held_by = provider.name
         raise
     finally:
-        _tell(guard, call, outcome, told)
+        _tell(guard, call, outcome, feedback)
 
 
 def _begin(
@@ -123,11 +123,15 @@ def _outcome_of(error: AgentError, call: Call) -> Outcome:
     return Outcome.FAULT
 
 
-def _tell(governor: Governor, call: Call, outcome: Outcome, told: ProviderFeedback) -> None:
-    learned = read_limits(told.headers) if told.headers else Learned()
+def _tell(governor: Governor, call: Call, outcome: Outcome, feedback: ProviderFeedback) -> None:
+    learned = read_limits(feedback.headers) if feedback.headers else Learned()
     try:
         governor.tell(
-            call, outcome, input_tokens=told.input_tokens, output_tokens=told.output_tokens, learned=learned
+            call,
+            outcome,
+            input_tokens=feedback.input_tokens,
+            output_tokens=feedback.output_tokens,
+            learned=learned,
         )
     except LimiterUnavailable:
         # The answer is worth more than the count. The lease ends by itself, and what was reserved stays spent.

@@ -108,24 +108,24 @@ class Learned:
 
 def read_limits(headers: Mapping[str, str], *, now: datetime | None = None) -> Learned:
     """Read the headers of an answer; their names in any case. Its moments are measured by its own `Date`, or else our clock."""
-    given = {name.lower(): value.strip() for name, value in headers.items()}
-    moment = now or _date(given.get("date", "")) or datetime.now(UTC)
+    fields = {name.lower(): value.strip() for name, value in headers.items()}
+    moment = now or _date(fields.get("date", "")) or datetime.now(UTC)
     left: dict[str, int] = {}
     reset: dict[str, float] = {}
     limits: dict[str, int] = {}
     for dimension in DIMENSIONS:
         for limit, remaining, until in _names(dimension):
-            found = given.get(remaining, "")
+            found = fields.get(remaining, "")
             if not _WHOLE.fullmatch(found):
                 continue
             left[dimension] = int(found)
-            seconds = _seconds_until(given.get(until, ""), moment)
+            seconds = _seconds_until(fields.get(until, ""), moment)
             if seconds is not None:
                 reset[dimension] = seconds
-            if _WHOLE.fullmatch(whole := given.get(limit, "")) and int(whole) >= max(1, left[dimension]):
-                limits[dimension] = int(whole)
+            if _WHOLE.fullmatch(text := fields.get(limit, "")) and int(text) >= max(1, left[dimension]):
+                limits[dimension] = int(text)
             break
-    return Learned(left, reset, client.retry_after_seconds(given.get("retry-after"), now=moment), limits)
+    return Learned(left, reset, client.retry_after_seconds(fields.get("retry-after"), now=moment), limits)
 
 
 def _date(value: str) -> datetime | None:
@@ -138,14 +138,15 @@ def _date(value: str) -> datetime | None:
 
 def _names(dimension: str) -> list[tuple[str, ...]]:
     """Of the limit, of what remains, and of its reset."""
-    told = ("limit", "remaining", "reset")
+    figures = ("limit", "remaining", "reset")
     names = [
-        tuple(f"anthropic-ratelimit-{kind}-{each}" for each in told) for kind in _ANTHROPIC.get(dimension, ())
+        tuple(f"anthropic-ratelimit-{kind}-{each}" for each in figures)
+        for kind in _ANTHROPIC.get(dimension, ())
     ]
     if dimension in _OPENAI:
-        names.append(tuple(f"x-ratelimit-{each}-{_OPENAI[dimension]}" for each in told))
+        names.append(tuple(f"x-ratelimit-{each}-{_OPENAI[dimension]}" for each in figures))
     if dimension == "requests":
-        names += [tuple(f"{prefix}ratelimit-{each}" for each in told) for prefix in ("", "x-")]
+        names += [tuple(f"{prefix}ratelimit-{each}" for each in figures) for prefix in ("", "x-")]
     return names
 
 

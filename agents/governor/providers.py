@@ -110,10 +110,10 @@ def in_real_time(chosen: AdapterSettings) -> AdapterSettings:
     return replace(chosen, adapter=BATCHES_OF.get(chosen.adapter, chosen.adapter))
 
 
-def profile_of(told: Any, adapter: str, place: str) -> Profile:
+def profile_of(limits: Any, adapter: str, place: str) -> Profile:
     """The limits of the role's options, or those that the platform's settings name for this place or adapter. None known: none."""
     known: Mapping[str, Any] = settings.ORCHESTRATOR_PROVIDER_LIMITS
-    chosen = told if told is not None else known.get(place, known.get(adapter))
+    chosen = limits if limits is not None else known.get(place, known.get(adapter))
     if chosen is None:
         return Profile()
     if isinstance(chosen, str):
@@ -124,8 +124,8 @@ def profile_of(told: Any, adapter: str, place: str) -> Profile:
 
 
 @lru_cache(maxsize=256)
-def _profile(told: tuple[tuple[str, Any], ...]) -> Profile:
-    values = dict(told)
+def _profile(limits: tuple[tuple[str, Any], ...]) -> Profile:
+    values = dict(limits)
     tier = values.pop("tier", None)
     if tier is not None and tier not in TIERS:
         raise ConfigurationError(f"There is no tier {tier!r}; there are {', '.join(TIERS)}.")

@@ -49,14 +49,14 @@ class _GuardedTransport(httpx.AsyncBaseTransport):
             )
         # The gate has let no more calls in than there are sockets; should the pool think otherwise, it must not wait for ever.
         patience = {"timeout": {"pool": budget.current().wait()}}
-        asked = httpx2.Request(
+        plain_request = httpx2.Request(
             request.method,
             url,
             headers=request.headers.multi_items(),
             content=await request.aread(),
             extensions=patience,
         )
-        response = client.send_for_library(asked, self._credential)
+        response = client.send_for_library(plain_request, self._credential)
         return httpx.Response(
             response.status_code,
             headers=response.headers.multi_items(),

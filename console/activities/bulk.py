@@ -24,10 +24,10 @@ from activities.models.bulk import BulkAction, BulkStatus, ItemState
 from activities.states import BANDS, LinkKind
 from agents import configuration
 from agents.models import Agent
-from console.activities.listing import found_by
+from console.activities.listing import filter_by
 from console.activities.query_language import QueryError, parse
 from console.internal_api import call_api
-from console.page import ACTING, LOOKING, PageContext, done, page, render_page
+from console.page import ACTING, LOOKING, PageContext, page, redirect_with_success, render_page
 from tenants import audit
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -88,7 +88,7 @@ def stop_job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResp
     if not reply.ok:
         messages.error(request, reply.reason)
         return redirect(f"{address}?{visit.query}")
-    return done(request, visit, address, "It was stopped.")
+    return redirect_with_success(request, visit, address, "It was stopped.")
 
 
 def _back_to_the_error(visit: PageContext, query: str) -> HttpResponse:
@@ -177,7 +177,7 @@ def _find_activities(tenant_id: UUID, query: str) -> QuerySet[Activity]:
     conditions = parse(query)
     if not conditions:
         raise NotAsked("Say first which activities: without a condition it would be all of them.")
-    return found_by(tenant_id, conditions).exclude(link_kind=LinkKind.GATE)
+    return filter_by(tenant_id, conditions).exclude(link_kind=LinkKind.GATE)
 
 
 def _read(sent: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -219,7 +219,7 @@ class Progress:
         return self.job.status == BulkStatus.RUNNING
 
     @property
-    def dealt_with(self) -> int:
+    def processed_count(self) -> int:
         return self.job.done + self.job.skipped + self.job.failed
 
     @property

@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 
 from activities.selectors import Moment
 from activities.states import SETTLED, STATUSES, Status
-from console.labels import did, in_words, named
+from console.labels import did, in_words, name_actor
 
 LANES = (("waits", "Waiting"), ("agent", "Agent"), ("people", "People"))
 LEFT, RIGHT, TOP = 78, 12, 8
@@ -22,7 +22,7 @@ _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_4
 MOST_TICKS = 7
 
 
-def drawn(found: Sequence[Segment], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:
+def draw_chart(found: Sequence[Segment], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:
     """The picture, or nothing where nothing has happened. `marks` are moments with their words: wakes and calls of tools."""
     if not found:
         return SafeString("")
@@ -59,7 +59,7 @@ class ChartRow:
     found: Sequence[Segment]
 
 
-def drawn_rows(rows: Sequence[ChartRow], begins: datetime) -> SafeString:
+def draw_rows_chart(rows: Sequence[ChartRow], begins: datetime) -> SafeString:
     """A line for each of the rows that has begun, under one clock; nothing where none has."""
     begun = [row for row in rows if row.found]
     if not begun:
@@ -119,7 +119,7 @@ def _top(lane: str) -> float:
 
 def _bar(segment: Segment, left: float, right: float, top: float, *, in_lane: bool = False) -> SafeString:
     """`in_lane`: its colour says who has it, where the chart has no lane for each of them."""
-    words = f"{segment.words}, {in_words(segment.lasted.total_seconds())}"
+    words = f"{segment.words}, {in_words(segment.duration.total_seconds())}"
     return format_html(
         '<g class="{}{}"><rect class="stretch" x="{}" y="{}" width="{}" height="{}" rx="4"><title>{}</title></rect></g>',
         f"of-{segment.lane}" if in_lane else segment.tone,
@@ -194,7 +194,7 @@ class Segment:
     goes_on: bool = False
 
     @property
-    def lasted(self) -> timedelta:
+    def duration(self) -> timedelta:
         return self.ends - self.begins
 
 
@@ -211,8 +211,8 @@ def segments(
         lane = _lane(status, by_person=by_person)
         why = reason_now if following is None and reason_now else _why(step)
         ends = following.at if following else max(now, step.at)
-        made = Segment(*lane[:2], step.at, ends, lane[2], why, following is None)
-        found = _join_segments(found, made)
+        segment = Segment(*lane[:2], step.at, ends, lane[2], why, following is None)
+        found = _join_segments(found, segment)
     return found
 
 
@@ -223,20 +223,26 @@ def _lane(status: str, *, by_person: bool) -> tuple[str, str, str]:
     return spec.lane, spec.tone, spec.stretch
 
 
-def _join_segments(found: list[Segment], made: Segment) -> list[Segment]:
+def _join_segments(found: list[Segment], segment: Segment) -> list[Segment]:
     """Starting the agent and its work are one stretch to people."""
     last = found[-1] if found else None
-    if last is None or (last.lane, last.tone) != (made.lane, made.tone) or made.lane != "agent":
-        return [*found, made]
-    whole = Segment(
-        made.lane, made.tone, last.begins, made.ends, made.words, last.why or made.why, made.goes_on
+    if last is None or (last.lane, last.tone) != (segment.lane, segment.tone) or segment.lane != "agent":
+        return [*found, segment]
+    joined = Segment(
+        segment.lane,
+        segment.tone,
+        last.begins,
+        segment.ends,
+        segment.words,
+        last.why or segment.why,
+        segment.goes_on,
     )
-    return [*found[:-1], whole]
+    return [*found[:-1], joined]
 
 
 def _why(step: Moment) -> str:
     detail: Mapping[str, Any] = step.facts["detail"]
-    said = next((detail[name] for name in _REASONS if isinstance(detail.get(name), str) and detail[name]), "")
+    text = next((detail[name] for name in _REASONS if isinstance(detail.get(name), str) and detail[name]), "")
     verb = step.facts["verb"]
-    by = f"{named(step.facts['actor'])} {'submitted it' if verb == 'submit' else did(verb)}"
-    return f"{by}: {said}"[:LONGEST_REASON] if said else by
+    by = f"{name_actor(step.facts['actor'])} {'submitted it' if verb == 'submit' else did(verb)}"
+    return f"{by}: {text}"[:LONGEST_REASON] if text else by

@@ -31,8 +31,8 @@ from console.activities.chart import Segment, segments
 from console.inbox.detail import Reader, Source, Text
 from console.inbox.listing import parts_wanted
 from console.internal_api import call_api
-from console.labels import band, cost_in, did, named
-from console.page import PageContext, Refused, done, page, refusal_of, render_page
+from console.labels import band, cost_in, did, name_actor
+from console.page import PageContext, Refused, page, redirect_with_success, refusal_of, render_page
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -58,7 +58,7 @@ CHANGED = "It has changed since you looked. Look at it as it is now; nothing was
 
 def _act(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
     changed, words = act_on_activity(request, visit.who, activity_id)
-    return done(request, visit, reverse("console:activity", args=[changed]), words)
+    return redirect_with_success(request, visit, reverse("console:activity", args=[changed]), words)
 
 
 @page("activities", act=_act)
@@ -82,14 +82,14 @@ def _run_alone(
     request: HttpRequest, visit: PageContext, activity_id: UUID, *, with_log: bool
 ) -> HttpResponse:
     """What changes all the time while an agent works, without the rest of the page."""
-    activity, run = watched(visit.tenant_id, activity_id)
+    activity, run = read_watched(visit.tenant_id, activity_id)
     log = tail_of(visit.tenant_id, run.run) if with_log and run is not None else None
     context = {"activity": activity, "watched": run, "log": log}
     return render_page(request, visit, "console/activities/running.html", context)
 
 
 @page("activities")
-def whole_log(request: HttpRequest, visit: PageContext, activity_id: UUID, run_id: UUID) -> HttpResponse:
+def show_full_log(request: HttpRequest, visit: PageContext, activity_id: UUID, run_id: UUID) -> HttpResponse:
     """Everything that an agent said during a run, page by page."""
     after = request.GET.get("after", "")
     number = int(after) if after.isascii() and after.isdecimal() and len(after) < LONGEST_NUMBER else 0
@@ -138,7 +138,7 @@ class Attempt:
     moment: Moment
 
     @property
-    def lasted(self) -> Any:
+    def duration(self) -> Any:
         ended = self.moment.facts["ended_at"]
         return (ended or clock.now()) - self.moment.at
 
@@ -181,17 +181,17 @@ class Watched:
     @property
     def percent(self) -> int | None:
         """Of what the agent says that it has done, if it says so in a way that is understood."""
-        said = self._progress.get("percent")
-        if isinstance(said, bool) or not isinstance(said, int | float):
+        percent = self._progress.get("percent")
+        if isinstance(percent, bool) or not isinstance(percent, int | float):
             return None
-        return min(100, max(0, int(said)))
+        return min(100, max(0, int(percent)))
 
     @property
     def message(self) -> str:
         if isinstance(self.run.progress, str):
             return run_logs.plain(self.run.progress)
-        said = next((self._progress[name] for name in ("message", "stage") if name in self._progress), "")
-        return run_logs.plain(str(said)) if isinstance(said, str | int | float) else ""
+        message = next((self._progress[name] for name in ("message", "stage") if name in self._progress), "")
+        return run_logs.plain(str(message)) if isinstance(message, str | int | float) else ""
 
     @property
     def more(self) -> list[tuple[str, str]]:
@@ -219,7 +219,7 @@ class Watched:
         return cost_in(self.run.usage)
 
     @property
-    def lasted(self) -> Any:
+    def duration(self) -> Any:
         return (self.run.ended_at or clock.now()) - self.run.started_at
 
 
@@ -273,7 +273,7 @@ class Detail:
         return band(self.activity.priority)
 
     @property
-    def asked(self) -> Activity | None:
+    def open_question(self) -> Activity | None:
         """What people have to answer before it goes on: itself, or the newest open question that it waits for."""
         if self.is_for_people:
             return self.activity if self.activity.status in ("created", "in_progress") else None
@@ -292,7 +292,7 @@ class Detail:
             for moment in self.moments
             if moment.kind in ("wake", "tool_call")
         ]
-        return chart.drawn(self.segments, marked[:MOST_MARKS])
+        return chart.draw_chart(self.segments, marked[:MOST_MARKS])
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -330,19 +330,19 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
             moments=moments,
             children=list(children.defer("input", "params", "metadata")[:MOST_CHILDREN]),
             actions=_actions(who, activity),
-            watched=_watched(runs[-1] if runs else None, activity),
+            watched=_build_watched(runs[-1] if runs else None, activity),
         )
     return replace(found, reason=wait_reasons.exactly(activity, reason))
 
 
-def watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, Watched | None]:
+def read_watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, Watched | None]:
     """The activity and its newest run. Raises `Http404`."""
     with tenant_scope(tenant_id):
         activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
         if activity is None:
             raise Http404
         runs = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
-        return activity, _watched(runs.order_by("-started_at", "-pk").first(), activity)
+        return activity, _build_watched(runs.order_by("-started_at", "-pk").first(), activity)
 
 
 def tail_of(tenant_id: UUID, run: ActivityRun) -> ShownLog:
@@ -370,7 +370,7 @@ def log_of(tenant_id: UUID, activity_id: UUID, run_id: UUID, after: int) -> tupl
     return run.activity, ShownLog(run, lines, before=after, following=page.cursor if page.more else None)
 
 
-def _watched(run: ActivityRun | None, activity: Activity) -> Watched | None:
+def _build_watched(run: ActivityRun | None, activity: Activity) -> Watched | None:
     if run is None:
         return None
     alive_at = run.beat_at
@@ -403,15 +403,22 @@ def entry_of(moment: Moment) -> Entry:
     """A transition, a vote or a deadline in words."""
     facts = moment.facts
     if moment.kind == "vote":
-        return Entry(moment.at, f"{named(facts['actor'])} voted: {facts['decision']}", facts["notes"] or "")
+        return Entry(
+            moment.at, f"{name_actor(facts['actor'])} voted: {facts['decision']}", facts["notes"] or ""
+        )
     if moment.kind == "deadline":
         return Entry(moment.at, f"Deadline: {facts['deadline'].replace('_', ' ')}", facts["human_role"] or "")
-    said = facts["detail"]
+    detail = facts["detail"]
     words = next(
-        (said[name] for name in ("reason", "message", "notes", "note") if isinstance(said.get(name), str)), ""
+        (
+            detail[name]
+            for name in ("reason", "message", "notes", "note")
+            if isinstance(detail.get(name), str)
+        ),
+        "",
     )
     what = "submitted it" if facts["verb"] == "submit" else did(facts["verb"])
-    return Entry(moment.at, f"{named(facts['actor'])} {what}", words)
+    return Entry(moment.at, f"{name_actor(facts['actor'])} {what}", words)
 
 
 # What an agent was told in one of its runs, and what it made of it, side by side.
@@ -421,12 +428,12 @@ LONGEST_PROMPT = 300_000  # characters that are shown
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """`told` and `made` stand side by side."""
+    """`prompts` and `results` stand side by side."""
 
     activity: Activity
     run: ActivityRun | None
-    told: Sequence[Text]
-    made: Sequence[Text]
+    prompts: Sequence[Text]
+    results: Sequence[Text]
 
 
 def texts(tenant_id: UUID, activity_id: UUID, run_id: str = "") -> Texts:
@@ -439,24 +446,26 @@ def texts(tenant_id: UUID, activity_id: UUID, run_id: str = "") -> Texts:
         edited = _was_edited(tenant_id, activity)
     reader = Reader(tenant_id)
     if run is None:
-        made = [Source("What was handed in", output_id=activity.output_ref)] if activity.output_ref else []
-        given = activity.input or {}
-        told = [
+        sources = [Source("What was handed in", output_id=activity.output_ref)] if activity.output_ref else []
+        input_ = activity.input or {}
+        prompts = [
             Source("What is to be done", activity.description or None),
-            Source("Input", given.get("content"), given.get("data")),
+            Source("Input", input_.get("content"), input_.get("data")),
             Source("Parameters", data=activity.params or None),
         ]
-        return Texts(activity, None, reader.texts(told), reader.texts(made))
-    made = (
+        return Texts(activity, None, reader.texts(prompts), reader.texts(sources))
+    sources = (
         [Source("Output", output_id=run.pk)]
         if run.status == RunStatus.COMPLETED and not run.ended_by_tool
         else []
     )
     if edited:
-        made.append(
-            Source(f"As {named(activity.decided_by)} edited and approved it", output_id=activity.output_ref)
+        sources.append(
+            Source(
+                f"As {name_actor(activity.decided_by)} edited and approved it", output_id=activity.output_ref
+            )
         )
-    return Texts(activity, run, [_prompt(tenant_id, run)], reader.texts(made))
+    return Texts(activity, run, [_prompt(tenant_id, run)], reader.texts(sources))
 
 
 def _run(tenant_id: UUID, activity: Activity, run_id: str) -> ActivityRun | None:
@@ -485,14 +494,14 @@ def _prompt(tenant_id: UUID, run: ActivityRun) -> Text:
     """The prompt is not kept: it is built again from what the run was built from."""
     token = RunToken(tenant_id, run.activity_id, run.pk, run.fence)
     try:
-        told = str(job_again(token, run)["prompt"])
+        prompt = str(job_again(token, run)["prompt"])
     except OutputUnavailable:
         return Text("Prompt", remark="The store of outputs does not answer. Load the page again in a moment.")
     except AgentError as error:
         return Text("Prompt", remark=f"It cannot be built any more: {error}")
-    cut = len(told) - LONGEST_PROMPT
+    cut = len(prompt) - LONGEST_PROMPT
     return Text(
         "Prompt",
-        plain=told[:LONGEST_PROMPT],
+        plain=prompt[:LONGEST_PROMPT],
         remark=f"{cut} further characters are left out." if cut > 0 else "",
     )

@@ -22,7 +22,16 @@ from agents import configuration
 from console.activities.query_language import Condition, QueryError, parse
 from console.internal_api import ApiForm, JsonField, Reply
 from console.labels import band
-from console.page import ACTING, LOOKING, Cursor, PageContext, done, page, page_of, render_page
+from console.page import (
+    ACTING,
+    LOOKING,
+    Cursor,
+    PageContext,
+    page,
+    page_of,
+    redirect_with_success,
+    render_page,
+)
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -46,7 +55,7 @@ VIEWS: tuple[tuple[str, str], ...] = (
 
 
 @page("activities")
-def listed(request: HttpRequest, visit: PageContext) -> HttpResponse:
+def list_activities(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What a query finds, newest first."""
     found = listing(visit.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
     context = {"listing": found, "may_operate": visit.who.role.includes(Role.OPERATOR)}
@@ -61,7 +70,7 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     form = NewActivityForm(request.POST or None)
     if request.method == "POST" and (reply := form.send(request, visit.who, "POST", "/activities/")):
         address = reverse("console:activity", args=[reply.data["id"]])
-        return done(request, visit, address, "It was submitted.")
+        return redirect_with_success(request, visit, address, "It was submitted.")
     status = form.status if form.errors else 200
     return render_page(request, visit, "console/activities/new.html", {"form": form}, status)
 
@@ -82,7 +91,7 @@ class Row:
         return band(self.activity.priority)
 
     @property
-    def lasted(self) -> timedelta | None:
+    def duration(self) -> timedelta | None:
         begun = self.activity.started_at
         return (self.activity.finished_at or clock.now()) - begun if begun else None
 
@@ -124,7 +133,7 @@ def listing(tenant_id: UUID, query: str, after: Any = "") -> Listing:
         return Listing(query, (), None, error)
     place = Cursor.read(str(after)) if after else None
     with tenant_scope(tenant_id):
-        rows = found_by(tenant_id, conditions).defer("input", "retry", "metadata")
+        rows = filter_by(tenant_id, conditions).defer("input", "retry", "metadata")
         page, following = page_of(rows, "created_at", place, PAGE)
         reasons = wait_reasons.briefly(tenant_id, page)
     found = [Row(one, _describe_reason(reasons[one.pk])) for one in page]
@@ -139,7 +148,7 @@ def _describe_reason(reason: wait_reasons.Waiting) -> str:
 # The activities that a query finds: each condition as PostgreSQL is asked for it.
 
 
-def found_by(tenant_id: UUID, conditions: Sequence[Condition]) -> QuerySet[Activity]:
+def filter_by(tenant_id: UUID, conditions: Sequence[Condition]) -> QuerySet[Activity]:
     """What the conditions find. In the caller's `tenant_scope`.
 
     The engine asks people about each failure with an activity of its own. These are no work: only who looks for such sees them.
@@ -150,7 +159,7 @@ def found_by(tenant_id: UUID, conditions: Sequence[Condition]) -> QuerySet[Activ
     sought = [condition for condition in conditions if condition.field in _SOUGHT]
     if sought:
         wanted = [Wanted(each.value, _SOUGHT[each.field], each.negated) for each in sought]
-        rows = selectors.containing(rows, tenant_id, wanted, before=_made_before(conditions))
+        rows = selectors.containing(rows, tenant_id, wanted, before=_created_before(conditions))
     for condition in conditions:
         if condition in sought:
             continue
@@ -159,7 +168,7 @@ def found_by(tenant_id: UUID, conditions: Sequence[Condition]) -> QuerySet[Activ
     return rows
 
 
-def _made_before(conditions: Sequence[Condition]) -> datetime | None:
+def _created_before(conditions: Sequence[Condition]) -> datetime | None:
     """What is older than an age was made before that moment: a search begins there."""
     ages = [
         each.value for each in conditions if each.field == "age" and each.operator == ">" and not each.negated
@@ -257,32 +266,35 @@ class NewActivityForm(ApiForm):
         self.fields["who"].choices = [("Agents", roles), ("People", [(PERSON, "A person")])]  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
-        given = super().clean() or self.cleaned_data
-        is_person = given.get("who") == PERSON
+        cleaned = super().clean() or self.cleaned_data
+        is_person = cleaned.get("who") == PERSON
         for name, kind in self.fits.items():
             if (kind == PERSON) != is_person:
                 self.errors.pop(name, None)  # nobody sees the field, and nothing is made of it
-        if is_person and not given.get("human_role"):
+        if is_person and not cleaned.get("human_role"):
             self.add_error("human_role", "This is needed here.")
-        return given
+        return cleaned
 
     def body(self) -> dict[str, Any]:
-        given = self.cleaned_data
-        who = PERSON if given["who"] == PERSON else "agent"
+        cleaned = self.cleaned_data
+        who = PERSON if cleaned["who"] == PERSON else "agent"
         body: dict[str, Any] = {
-            "name": given["name"],
-            "description": given["description"],
-            "priority": given["priority"],
+            "name": cleaned["name"],
+            "description": cleaned["description"],
+            "priority": cleaned["priority"],
         }
         if who == PERSON:
-            return body | {"human_role": given["human_role"], "is_approval_gate": given["is_approval_gate"]}
+            return body | {
+                "human_role": cleaned["human_role"],
+                "is_approval_gate": cleaned["is_approval_gate"],
+            }
         body |= {
-            "agent_role": given["who"].partition(":")[2],
-            "requires_approval": given["requires_approval"],
+            "agent_role": cleaned["who"].partition(":")[2],
+            "requires_approval": cleaned["requires_approval"],
         }
-        body |= {"params": given["params"]} if given["params"] else {}
-        return body | ({"input": {"content": given["content"]}} if given["content"].strip() else {})
+        body |= {"params": cleaned["params"]} if cleaned["params"] else {}
+        return body | ({"input": {"content": cleaned["content"]}} if cleaned["content"].strip() else {})
 
     def blame(self, reply: Reply) -> None:
-        told = {_STANDS_IN.get(path, path): message for path, message in reply.errors.items()}
-        super().blame(Reply(reply.status, reply.data, told))
+        errors = {_STANDS_IN.get(path, path): message for path, message in reply.errors.items()}
+        super().blame(Reply(reply.status, reply.data, errors))

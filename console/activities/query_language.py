@@ -91,7 +91,7 @@ def _condition(token: re.Match[str]) -> Condition:
         return Condition("words", value, negated=negated)
     reader = FIELDS.get(field)
     if reader is None:
-        raise QueryError(_unknown(field), token.start("field") + 1)
+        raise QueryError(_explain_unknown(field), token.start("field") + 1)
     if not value:
         raise QueryError(f"{field}: needs a value.", token.start("value") + 1)
     if operator and field not in COMPARED:
@@ -114,7 +114,7 @@ def _unquote(token: re.Match[str]) -> str:
     return value[1:-1]
 
 
-def _unknown(field: str) -> str:
+def _explain_unknown(field: str) -> str:
     near = get_close_matches(field, FIELDS, n=1)
     meant = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(FIELDS)}."
     return f"There is no field {field}.{meant}"

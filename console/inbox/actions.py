@@ -31,8 +31,8 @@ from activities.human_tasks import approvals, human_work
 from activities.models import Activity, ActivityEvent, Approval, Vote
 from activities.outputs import StoredOutput
 from activities.states import LinkKind
-from console.labels import kind_of, named, outcome
-from console.page import Refused, refused_when_busy
+from console.labels import kind_of, name_actor, outcome
+from console.page import Refused, refuse_when_busy
 from tenants.context import APP, tenant_scope
 from tenants.models import Role
 from tenants.principals import Principal
@@ -87,12 +87,12 @@ class Offer:
     editing: Action | None = None  # what approves an edited text, where the result can be edited
     why_not_edit: str = ""
 
-    def named(self, name: str) -> Action | None:
+    def find_action(self, name: str) -> Action | None:
         every = (*self.actions, self.editing) if self.editing else self.actions
         return next((action for action in every if action.name == name), None)
 
 
-def offered(principal: Principal, item: Any, *, approval: Any | None, voted: bool) -> Offer:
+def offer_actions(principal: Principal, item: Any, *, approval: Any | None, voted: bool) -> Offer:
     """For an item with its parent. `approval` is its row of Approval, if it is one; `voted` whether this person has voted about it."""
     kind = kind_of(item.link_kind, is_approval_gate=item.is_approval_gate)
     allowed = set(list_allowed_actions(item))
@@ -197,12 +197,12 @@ class Result:
 
 def act(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result:
     """Do what the form says, or raise `Refused`. Raises `Http404` for what is no item of this tenant."""
-    shown, answer = prepared(principal, item_id, sent)
-    with refused_when_busy(), tenant_scope(principal.tenant_id):
+    shown, answer = prepare(principal, item_id, sent)
+    with refuse_when_busy(), tenant_scope(principal.tenant_id):
         return perform(principal, item_id, shown, answer)
 
 
-def prepared(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> tuple[int, Answer]:
+def prepare(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> tuple[int, Answer]:
     """What `perform` needs, read before anything is locked: a result may lie in MongoDB. Raises `Refused`."""
     shown, answer = read(sent)
     if answer.edited:
@@ -223,14 +223,14 @@ def read(sent: Mapping[str, Any]) -> tuple[int, Answer]:
     if not form.is_valid():
         field, errors = next(iter(form.errors.items()))
         raise Refused(" ".join(str(error) for error in errors), status=400, field=str(field))
-    given = dict(form.cleaned_data)
-    return given.pop("shown"), Answer(**given)
+    values = dict(form.cleaned_data)
+    return values.pop("shown"), Answer(**values)
 
 
 def approve_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:
     """Say yes to several items, each `id:version`. One that cannot be approved says why, and hinders no other. Raises `Refused`."""
-    wanted = parsed(chosen)
-    with refused_when_busy(), tenant_scope(principal.tenant_id):
+    wanted = parse_chosen(chosen)
+    with refuse_when_busy(), tenant_scope(principal.tenant_id):
         # All locks first and in one order: people who approve overlapping items would else wait for each other.
         lock(principal.tenant_id, set(wanted))
         rows = Activity.objects.for_tenant(principal.tenant_id).filter(pk__in=wanted)
@@ -238,11 +238,11 @@ def approve_together(principal: Principal, chosen: Sequence[str]) -> list[Result
         results: dict[UUID, Result] = {}
         for item_id in sorted(wanted, key=lambda pk: (str(known.get(pk, ("", ""))[1]), pk)):
             name = known.get(item_id, ("", None))[0]
-            results[item_id] = _approved(principal, item_id, wanted[item_id], name)
+            results[item_id] = _approve_one(principal, item_id, wanted[item_id], name)
     return [results[item_id] for item_id in wanted]
 
 
-def _approved(principal: Principal, item_id: UUID, version: int, name: str) -> Result:
+def _approve_one(principal: Principal, item_id: UUID, version: int, name: str) -> Result:
     try:
         with transaction.atomic(using=APP):
             item = item_as_shown(principal.tenant_id, item_id, version)
@@ -253,7 +253,7 @@ def _approved(principal: Principal, item_id: UUID, version: int, name: str) -> R
         return Result(item_id, name, False, refusal.reason)
 
 
-def parsed(chosen: Sequence[str]) -> dict[UUID, int]:
+def parse_chosen(chosen: Sequence[str]) -> dict[UUID, int]:
     """Items with the versions that were shown, each chosen as `id:version`. Raises `Refused`."""
     if not 0 < len(chosen) <= MOST_AT_ONCE:
         raise Refused(f"Choose 1 to {MOST_AT_ONCE} items.", status=400)
@@ -264,10 +264,10 @@ def parsed(chosen: Sequence[str]) -> dict[UUID, int]:
         raise Refused("This is no choice that the page offers.", status=400) from error
 
 
-def checked(principal: Principal, item: Activity, answer: Answer) -> Action:
+def check_action(principal: Principal, item: Activity, answer: Answer) -> Action:
     """What is to be done, if this person is offered to do it and has said all that it needs. Raises `Refused`."""
-    offer = offered(principal, item, approval=_approval(item), voted=_has_voted(principal, item))
-    action = offer.named(answer.deed)
+    offer = offer_actions(principal, item, approval=_approval(item), voted=_has_voted(principal, item))
+    action = offer.find_action(answer.deed)
     if action is None:
         raise Refused(offer.why_not or NOT_OFFERED, status=403 if offer.why_not else 409)
     if action.needs_note and not answer.notes.strip():
@@ -279,7 +279,7 @@ def checked(principal: Principal, item: Activity, answer: Answer) -> Action:
 
 def _do(principal: Principal, item: Activity, answer: Answer) -> str:
     """Do it; what was done, in words. Raises `Refused`."""
-    action = checked(principal, item, answer)
+    action = check_action(principal, item, answer)
     try:
         done = PERFORM[action.name](principal, item, answer)
     except ActivityError as error:
@@ -333,14 +333,14 @@ def _withdraw(by: Principal, item: Activity, answer: Answer) -> Activity:
 
 
 def _retry(by: Principal, item: Activity, answer: Answer) -> Activity:
-    return cancellation.retry(item.tenant_id, _failed_work(item), actor=by.actor)
+    return cancellation.retry(item.tenant_id, _failed_work_of(item), actor=by.actor)
 
 
 def _cancel(by: Principal, item: Activity, answer: Answer) -> Activity:
-    return cancellation.cancel(item.tenant_id, _failed_work(item), actor=by.actor, reason=answer.notes)
+    return cancellation.cancel(item.tenant_id, _failed_work_of(item), actor=by.actor, reason=answer.notes)
 
 
-def _failed_work(item: Activity) -> UUID:
+def _failed_work_of(item: Activity) -> UUID:
     """What an escalation is about. It is offered for nothing else."""
     assert item.parent_id is not None, "only what has a parent is offered to be tried again or cancelled"  # noqa: S101
     return item.parent_id
@@ -383,18 +383,18 @@ class AnswerForm(forms.Form):
 
     def clean(self) -> dict[str, Any]:
         """An edited text counts with its own button alone. One that is as it was shown is no edited one."""
-        given = dict(self.cleaned_data)
-        shown, edited = given.pop("edited_from", ""), given.pop("edited", "")
-        deed, is_as_shown = given.get("deed"), mark_of(edited) == shown
+        values = dict(self.cleaned_data)
+        shown, edited = values.pop("edited_from", ""), values.pop("edited", "")
+        deed, is_as_shown = values.get("deed"), mark_of(edited) == shown
         if deed == APPROVE.name and shown and not is_as_shown:
             self.add_error("edited", EDITED_NOTHING)
         elif deed == APPROVE_EDITED.name and is_as_shown:
-            given["deed"] = APPROVE.name
+            values["deed"] = APPROVE.name
         elif deed == APPROVE_EDITED.name:
-            given["edited"] = self._checked(edited)
-        return given
+            values["edited"] = self._check_text(edited)
+        return values
 
-    def _checked(self, edited: str) -> str:
+    def _check_text(self, edited: str) -> str:
         if not edited:
             self.add_error("edited", EMPTIED)
         elif len(edited) > MOST_CHARACTERS:
@@ -419,10 +419,10 @@ class Answer:
     rest: Mapping[str, Any] | None = None  # what stays beside it
 
     @property
-    def said(self) -> dict[str, str]:
+    def form_values(self) -> dict[str, str]:
         """All but the deed, as the form would send it again."""
-        given = {"notes": self.notes, "option": self.option, "output": self.output, "edited": self.edited}
-        return {name: value for name, value in given.items() if value}
+        values = {"notes": self.notes, "option": self.option, "output": self.output, "edited": self.edited}
+        return {name: value for name, value in values.items() if value}
 
 
 def _short_enough(text: str) -> str:
@@ -465,7 +465,7 @@ def _what_happened(item: Activity) -> str:
     reason = (last.detail or {}).get("reason")
     why = f" ({reason})" if reason else ""
     when = f"{last.at.astimezone(UTC):%-d %b, %H:%M:%S} UTC"
-    return f"{outcome(item.status)} by {named(last.actor)} on {when}{why}, after you had loaded this."
+    return f"{outcome(item.status)} by {name_actor(last.actor)} on {when}{why}, after you had loaded this."
 
 
 # Editing a result before it is approved: the text that the page offers for it, and what of the result stays beside an edited text.

@@ -33,12 +33,12 @@ from console.inbox import actions, effects
 from console.inbox.actions import OPEN, Draft, Offer, draft_of
 from console.inbox.effects import About, Consequence, Place
 from console.inbox.listing import Timing, who_asks
-from console.labels import KINDS, band, cost_in, did, dollars, kind_of, named, outcome
+from console.labels import KINDS, band, cost_in, did, dollars, kind_of, name_actor, outcome
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.principals import Principal
 
-from .snooze import snoozed_until
+from .snooze import snooze_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,14 @@ def _read_facts(principal: Principal, item_id: UUID) -> Item:
     """All but the texts."""
     tenant_id = principal.tenant_id
     rows = Activity.objects.for_tenant(tenant_id).filter(assignee_type="human").select_related("parent")
-    row = rows.filter(pk=item_id).annotate(aside_until=snoozed_until(principal)).first()
+    row = rows.filter(pk=item_id).annotate(aside_until=snooze_times(principal)).first()
     if row is None:
         raise Http404
     subject, origin = subject_of(row), activity_tree.origin_of(tenant_id, row)
     line = line_of(subject)
     place = effects.place_of(row, subject)
     approval = Approval.objects.for_tenant(tenant_id).filter(pk=item_id).first()
-    links = linked_to(tenant_id, item_id) if approval else []
+    links = list_links(tenant_id, item_id) if approval else []
     votes = list(Vote.objects.for_tenant(tenant_id).filter(activity_id=item_id))
     is_open = row.status in OPEN
     voted = any(vote.voter == principal.identity for vote in votes)
@@ -154,7 +154,7 @@ def _read_facts(principal: Principal, item_id: UUID) -> Item:
         linked=links,
         history=history_of(row, subject),
         consequences=effects.consequences(about) if is_open else (),
-        offer=actions.offered(principal, row, approval=approval, voted=voted) if is_open else Offer(),
+        offer=actions.offer_actions(principal, row, approval=approval, voted=voted) if is_open else Offer(),
     )
 
 
@@ -177,7 +177,7 @@ class Linked:
     reason: str
 
 
-def linked_to(tenant_id: UUID, approval_id: UUID) -> list[Linked]:
+def list_links(tenant_id: UUID, approval_id: UUID) -> list[Linked]:
     rows = ApprovalLink.objects.for_tenant(tenant_id).filter(approval_id=approval_id)
     links = list(rows.select_related("activity").order_by("activity_id")[:MOST_LINKED])
     run_ids = {link.activity.pipeline_run_id for link in links if link.activity.pipeline_run_id}
@@ -220,12 +220,12 @@ class Votes:
     given: Sequence[Ballot]
 
 
-def votes_of(rules: DecisionRules, given: Sequence[Any]) -> Votes | None:
+def votes_of(rules: DecisionRules, votes: Sequence[Any]) -> Votes | None:
     if not rules.is_voted_on:
         return None
     ballots = [
-        Ballot(named(vote.actor), vote.decision == "approve", vote.chosen_option or "", vote.notes)
-        for vote in given
+        Ballot(name_actor(vote.actor), vote.decision == "approve", vote.chosen_option or "", vote.notes)
+        for vote in votes
     ]
     return Votes(rules.quorum, rules.voters, sum(ballot.yes for ballot in ballots), ballots)
 
@@ -270,7 +270,7 @@ def _moment(event: Any, about: str) -> Moment:
     what = "submitted" if event.verb == "submit" and about else did(event.verb)
     if detail.get("edited"):
         what = f"{what} as edited"
-    return Moment(event.at, event.verb, named(event.actor), what, words[:LONGEST_WORDS], about)
+    return Moment(event.at, event.verb, name_actor(event.actor), what, words[:LONGEST_WORDS], about)
 
 
 # The work that an item is about: its rounds and handovers, what they have cost, and what was wrong with the round before.
@@ -343,7 +343,7 @@ def round_before(line: Sequence[Any]) -> Round | None:
     """The round that was sent back last, if this is not the first one."""
     for newer, older in pairwise(line):
         if newer.link_kind == LinkKind.REVISION_OF:
-            by = named(older.decided_by) if older.decided_by else ""
+            by = name_actor(older.decided_by) if older.decided_by else ""
             # A gate of its own left its notes with the work; one that stands in a later step of the pipeline, with the new round.
             notes = older.reviewer_notes if older.status == Status.REJECTED else newer.reviewer_notes
             return Round(older.round, older.output_ref, notes or "", by)
@@ -432,23 +432,23 @@ class Reader:
         old, new = self.output(before), self.output(after)
         if old is None or new is None:
             return None
-        return difference(_whole(old), _whole(new))
+        return difference(_full_text(old), _full_text(new))
 
     def _text(self, source: Source) -> Text:
         if source.output_id is None:
-            return self._shown(source.title, source.content, source.data, source.content_type)
+            return self._render(source.title, source.content, source.data, source.content_type)
         found = self.output(source.output_id)
         if found is None:
             why = "The store of outputs does not answer." if self.unavailable else "The output is not there."
             return Text(source.title, remark=f"{why} Load the page again in a moment.")
-        return self._shown(source.title, found.content, found.data, found.content_type)
+        return self._render(source.title, found.content, found.data, found.content_type)
 
-    def _shown(self, title: str, content: str | None, data: Any, content_type: str) -> Text:
+    def _render(self, title: str, content: str | None, data: Any, content_type: str) -> Text:
         written = content or ""
         more = "" if data is None else _as_json(data)
         if content_type.partition(";")[0].strip().lower() in MARKDOWN and len(written) <= self.markdown_left:
             self.markdown_left -= len(written)
-            return Text(title, html=markdown.rendered(written), data=more)
+            return Text(title, html=markdown.render(written), data=more)
         cut = len(written) - LONGEST_PLAIN
         remark = f"{cut} further characters are in the API." if cut > 0 else ""
         return Text(title, plain=written[:LONGEST_PLAIN], data=more, remark=remark)
@@ -474,12 +474,12 @@ def sources_of(item: Any, subject: Any | None) -> list[Source]:
 def _sources(item: Any, subject: Any | None) -> Iterator[Source]:
     if item.description:
         yield Source(_QUESTIONS.get(item.link_kind, "What is asked"), item.description)
-    given: Mapping[str, Any] = item.input or {}
-    if given.get("content") is not None or given.get("data") is not None:
-        yield Source("To look at", given.get("content"), given.get("data"))
+    input_: Mapping[str, Any] = item.input or {}
+    if input_.get("content") is not None or input_.get("data") is not None:
+        yield Source("To look at", input_.get("content"), input_.get("data"))
     if item.input_ref:
         yield Source(_result_of(subject), output_id=item.input_ref)
-    yield from islice(_of_steps(given.get("refs") or {}), MOST_OUTPUTS)
+    yield from islice(_of_steps(input_.get("refs") or {}), MOST_OUTPUTS)
     if item.link_kind == LinkKind.ESCALATION and subject is not None and subject.output_ref:
         yield Source("The result that was sent back", output_id=subject.output_ref)
     if item.params:
@@ -511,7 +511,7 @@ def _result_of(subject: Any | None) -> str:
     return f"Result of {subject.agent_role}" if subject is not None and subject.agent_role else "To look at"
 
 
-def _whole(output: StoredOutput) -> str:
+def _full_text(output: StoredOutput) -> str:
     return "\n".join(part for part in (output.content, _as_json(output.data)) if part)
 
 
@@ -590,7 +590,7 @@ def _lines(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
 
 
 def _compare_lines(old: Sequence[str], new: Sequence[str], words: _Words) -> Iterator[Line]:
-    pairs = [words.compared(*pair) for pair in zip(old, new, strict=False)]
+    pairs = [words.compare(*pair) for pair in zip(old, new, strict=False)]
     yield from (Line("removed", removed) for removed, _ in pairs)
     yield from (Line("removed", ((text, False),)) for text in old[len(pairs) :])
     yield from (Line("added", added) for _, added in pairs)
@@ -603,7 +603,7 @@ class _Words:
     def __init__(self, allowance: int) -> None:
         self.left = allowance
 
-    def compared(self, old: str, new: str) -> tuple[Parts, Parts]:
+    def compare(self, old: str, new: str) -> tuple[Parts, Parts]:
         """The parts of both lines; whole lines when they have little in common."""
         before, after = _WORDS.findall(old), _WORDS.findall(new)
         self.left -= max(len(before), len(after))

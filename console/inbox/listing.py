@@ -29,18 +29,18 @@ from console.inbox.query import (
     counts_of,
     counts_of_alike,
     first_of_alike,
-    narrowed,
-    ordered,
+    narrow,
+    order,
     runs_of,
-    searched,
+    search_open,
 )
-from console.inbox.undo import Held, held_by
-from console.labels import KINDS, band, in_words, named, outcome
+from console.inbox.undo import Held, list_held
+from console.labels import KINDS, band, in_words, name_actor, outcome
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.principals import Principal
 
-from .snooze import snoozed_until
+from .snooze import snooze_times
 
 PAGE = 50
 
@@ -110,14 +110,14 @@ class Inbox:
 def inbox(principal: Principal, view: View) -> Inbox:
     """The list, for one person."""
     with tenant_scope(principal.tenant_id):
-        counts = counts_of(searched(principal, view))
-        every = narrowed(searched(principal, view), principal, view)
-        rows = first_of_alike(every).annotate(asked_by=asking_actor(), aside_until=snoozed_until(principal))
+        counts = counts_of(search_open(principal, view))
+        every = narrow(search_open(principal, view), principal, view)
+        rows = first_of_alike(every).annotate(asked_by=asking_actor(), aside_until=snooze_times(principal))
         start = (view.page - 1) * PAGE
-        page = list(ordered(rows).select_related("parent").only(*SHOWN)[start : start + PAGE + 1])
+        page = list(order(rows).select_related("parent").only(*SHOWN)[start : start + PAGE + 1])
         alike = counts_of_alike(every, page)
         runs = runs_of(principal.tenant_id, page)
-        held = held_by(principal)
+        held = list_held(principal)
     wanted, hidden = Wanted.by(principal, view.role), 0
     kinds, aside = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
     for (kind, role, is_aside), count in counts.items():
@@ -203,7 +203,7 @@ def who_asks(item: Any, actor: str | None, pipeline: str | None) -> str:
     """The agent whose work it is about, or the pipeline, or anyone who submitted it."""
     if item.parent is not None and item.parent.agent_role:
         return str(item.parent.agent_role)
-    return f"pipeline {pipeline}" if pipeline else named(actor)
+    return f"pipeline {pipeline}" if pipeline else name_actor(actor)
 
 
 def _under_way(item: Any, rules: DecisionRules) -> str:
@@ -231,18 +231,18 @@ class Gone:
     who: str
 
 
-def gone(principal: Principal, ids: Sequence[UUID]) -> list[Gone]:
+def list_closed(principal: Principal, ids: Sequence[UUID]) -> list[Gone]:
     """Those of the items that are over, in the order in which they were asked about. With two queries, however many there are."""
-    asked, tenant_id = list(dict.fromkeys(ids))[:MOST], principal.tenant_id
+    item_ids, tenant_id = list(dict.fromkeys(ids))[:MOST], principal.tenant_id
     with tenant_scope(tenant_id):
-        rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=asked, assignee_type="human")
+        rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=item_ids, assignee_type="human")
         over = {row.pk: row for row in rows.exclude(status__in=OPEN).only("name", "status")}
         events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id__in=over)
         last = events.order_by("activity_id", "-at", "-seq").distinct("activity_id")
         actors = dict(last.values_list("activity_id", "actor"))
     return [
-        Gone(pk, over[pk].name, outcome(over[pk].status), named(actors[pk]) if actors.get(pk) else "")
-        for pk in asked
+        Gone(pk, over[pk].name, outcome(over[pk].status), name_actor(actors[pk]) if actors.get(pk) else "")
+        for pk in item_ids
         if pk in over
     ]
 

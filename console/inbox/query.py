@@ -57,15 +57,15 @@ class View:
     @property
     def address(self) -> str:
         """The query string of this view."""
-        given = QueryDict(mutable=True)
+        query = QueryDict(mutable=True)
         for name in ("tenant", "kind", "role", "search"):
             if value := getattr(self, name):
-                given[name] = value
+                query[name] = value
         if self.aside:
-            given["aside"] = "yes"
+            query["aside"] = "yes"
         if self.page > 1:
-            given["page"] = str(self.page)
-        return given.urlencode()
+            query["page"] = str(self.page)
+        return query.urlencode()
 
     def of_kind(self, kind: str) -> View:
         return replace(self, kind=kind, page=1, aside=False)
@@ -102,7 +102,7 @@ _ALIKE = Case(
 )
 
 
-def searched(principal: Principal, view: View) -> QuerySet[Any]:
+def search_open(principal: Principal, view: View) -> QuerySet[Any]:
     """What is open, but for what this person has answered a moment ago."""
     answered = HeldAnswer.objects.filter(
         tenant_id=principal.tenant_id, user_id=principal.user_id or 0, activity_id=OuterRef("pk"), refusal=""
@@ -123,7 +123,7 @@ def counts_of(rows: QuerySet[Any]) -> dict[tuple[str, str, bool], int]:
     return {(row["kind"], row["human_role"], row["aside"]): row["count"] for row in counted}
 
 
-def narrowed(rows: QuerySet[Any], principal: Principal, view: View) -> QuerySet[Any]:
+def narrow(rows: QuerySet[Any], principal: Principal, view: View) -> QuerySet[Any]:
     rows = rows.filter(Wanted.by(principal, view.role).condition(), aside=view.aside)
     return rows.filter(kind=view.kind) if view.kind else rows
 
@@ -139,11 +139,11 @@ def first_of_alike(rows: QuerySet[Any]) -> QuerySet[Any]:
 
 def counts_of_alike(rows: QuerySet[Any], page: Sequence[Any]) -> dict[tuple[str, str], int]:
     """For how many of `rows` each question about a failure on this page stands, by what is alike and the human role."""
-    asked = [item.alike for item in page if item.link_kind == LinkKind.ESCALATION]
-    if not asked:
+    letters = [item.alike for item in page if item.link_kind == LinkKind.ESCALATION]
+    if not letters:
         return {}
     counted = (
-        rows.filter(alike__in=asked).order_by().values("alike", "human_role").annotate(count=Count("pk"))
+        rows.filter(alike__in=letters).order_by().values("alike", "human_role").annotate(count=Count("pk"))
     )
     return {(row["alike"], row["human_role"]): row["count"] for row in counted}
 
@@ -183,7 +183,7 @@ class Wanted:
         return self.roles is None or human_role in self.roles
 
 
-def ordered(rows: QuerySet[Any]) -> QuerySet[Any]:
+def order(rows: QuerySet[Any]) -> QuerySet[Any]:
     """What is overdue first, then by priority, then by age."""
     overdue = Case(
         When(due_at__lt=Now(), then=Value(0)), default=Value(1), output_field=models.IntegerField()

@@ -39,20 +39,20 @@ def tell() -> int:
         channels = NotificationChannel.objects.filter(
             enabled=True, kinds__contains=[AlertKind.DECISION.value]
         )
-        asked = list(channels.values("tenant_id").annotate(since=Min("created_at")).order_by("tenant_id"))
-    return sum(_tell_tenant(row["tenant_id"], row["since"]) for row in asked)
+        tenants = list(channels.values("tenant_id").annotate(since=Min("created_at")).order_by("tenant_id"))
+    return sum(_tell_tenant(row["tenant_id"], row["since"]) for row in tenants)
 
 
 def _tell_tenant(tenant_id: UUID, since: datetime) -> int:
     with tenant_scope(tenant_id):
-        told = Alert.objects.for_tenant(tenant_id).filter(
+        alerts = Alert.objects.for_tenant(tenant_id).filter(
             dedup_key=Concat(Value(_KEY), Cast(OuterRef("pk"), TextField()))
         )
         rows = Activity.objects.for_tenant(tenant_id).filter(OPEN_FOR_PEOPLE, created_at__gte=since)
         rows = rows.filter(Q(is_approval_gate=True) | Q(link_kind__in=(LinkKind.REVIEW, LinkKind.APPROVAL)))
         found = [
             _Question(row)
-            for row in rows.exclude(Exists(told))
+            for row in rows.exclude(Exists(alerts))
             .select_related("parent")
             .order_by("created_at", "pk")[:AT_ONCE]
         ]

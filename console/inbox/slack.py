@@ -27,7 +27,7 @@ from activities.notifications import backends
 from activities.notifications.backends import APPROVE, NOTES, REJECT, DeliveryProblem, Target
 from console.inbox import actions
 from console.inbox.actions import OPEN
-from console.page import Refused, refused_when_busy
+from console.page import Refused, refuse_when_busy
 from tenants import audit, clock, limiter, members
 from tenants.audit import address_of
 from tenants.context import APP, tenant_scope
@@ -54,9 +54,9 @@ def decide(request: HttpRequest) -> HttpResponse:
     """The address for interactivity of the Slack app. Answered 200 whatever was decided: the person is told in Slack."""
     if not settings.SLACK_SIGNING_SECRET:
         raise Http404
-    taken = limiter.take_with_fallback(Bucket(f"slack:{address_of(request)}", rate=20.0, burst=100.0))
-    if not taken.allowed:
-        return HttpResponse(status=429, headers={"Retry-After": str(int(taken.retry_after) + 1)})
+    decision = limiter.take_with_fallback(Bucket(f"slack:{address_of(request)}", rate=20.0, burst=100.0))
+    if not decision.allowed:
+        return HttpResponse(status=429, headers={"Retry-After": str(int(decision.retry_after) + 1)})
     if int(request.META.get("CONTENT_LENGTH") or 0) > MOST_BYTES:
         return HttpResponse(status=413)
     body = request.body  # as it came: the signature is over these bytes
@@ -115,7 +115,7 @@ def _decide_and_describe(press: Press, signature: str) -> tuple[str, bool]:
         return NOT_OURS, False
     tenant_id, item_id, version, content_ref = shown
     try:
-        with refused_when_busy(), tenant_scope(tenant_id):
+        with refuse_when_busy(), tenant_scope(tenant_id):
             if not _is_first(tenant_id, signature):
                 return "", False  # a repetition: the first one was answered
             who = members.member_of_slack(tenant_id, press.user)

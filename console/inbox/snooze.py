@@ -34,7 +34,7 @@ def is_snoozed(who: Principal) -> Exists | Value:
     return Value(False, output_field=BooleanField()) if who.user_id is None else Exists(_of(who))
 
 
-def snoozed_until(who: Principal) -> Subquery | Value:
+def snooze_times(who: Principal) -> Subquery | Value:
     """For a query of activities: until when this person has put each of them aside; null for those that are not."""
     nothing = Value(None, output_field=DateTimeField())
     return nothing if who.user_id is None else Subquery(_of(who).values("until")[:1])
@@ -169,8 +169,8 @@ def _list_choices(now: datetime, zone: ZoneInfo) -> tuple[Choice, ...]:
 def _read(own: str, zone: ZoneInfo) -> datetime:
     """A time as a browser's field for it sends it, in the zone."""
     try:
-        given = datetime.fromisoformat(own.strip())
-        return (given if given.tzinfo else given.replace(tzinfo=zone)).astimezone(UTC)
+        moment = datetime.fromisoformat(own.strip())
+        return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise Refused("Name a date and a time, such as 2030-01-31 09:00.", status=400, field="own") from error
 

@@ -25,7 +25,7 @@ from activities.models.decision import LONGEST_REFUSAL
 from console.inbox import actions
 from console.inbox.actions import Result, item_as_shown
 from console.inbox.query import View
-from console.page import ACTING, PageContext, Refused, id_or_404, page, refused_when_busy
+from console.page import ACTING, PageContext, Refused, id_or_404, page, refuse_when_busy
 from tenants import clock, members, outages
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
@@ -63,12 +63,12 @@ def is_held() -> bool:
 def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result:
     """Keep the answer of a form, or raise `Refused` for why it could not take effect. Raises `Http404` for what is no item."""
     shown, answer = actions.read(sent)
-    with refused_when_busy(), tenant_scope(principal.tenant_id):
+    with refuse_when_busy(), tenant_scope(principal.tenant_id):
         item = item_as_shown(principal.tenant_id, item_id, shown)
-        action = actions.checked(principal, item, answer)
+        action = actions.check_action(principal, item, answer)
         held = HeldAnswer(
             tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), shown=shown, deed=action.name,
-            words=action.done, said=answer.said, due_at=clock.now() + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
+            words=action.done, said=answer.form_values, due_at=clock.now() + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
         )  # fmt: skip
         _forget_refused(principal, item_id)
         _keep(held)
@@ -77,14 +77,17 @@ def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result
 
 def hold_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:
     """Keep a yes to several items, each `id:version`. One that cannot be approved says why, and hinders no other. Raises `Refused`."""
-    wanted = actions.parsed(chosen)
+    wanted = actions.parse_chosen(chosen)
     with tenant_scope(principal.tenant_id):
         rows = Activity.objects.for_tenant(principal.tenant_id).filter(pk__in=wanted)
         names = dict(rows.values_list("pk", "name"))
-    return [_held(principal, item_id, version, names.get(item_id, "")) for item_id, version in wanted.items()]
+    return [
+        _hold_approval(principal, item_id, version, names.get(item_id, ""))
+        for item_id, version in wanted.items()
+    ]
 
 
-def _held(principal: Principal, item_id: UUID, version: int, name: str) -> Result:
+def _hold_approval(principal: Principal, item_id: UUID, version: int, name: str) -> Result:
     try:
         return hold(principal, item_id, {"deed": "approve", "shown": version})
     except Http404:
@@ -93,7 +96,7 @@ def _held(principal: Principal, item_id: UUID, version: int, name: str) -> Resul
         return Result(item_id, name, False, refusal.reason)
 
 
-def held_by(principal: Principal) -> list[Held]:
+def list_held(principal: Principal) -> list[Held]:
     """What the person has answered and has not taken effect, oldest first. In the caller's `tenant_scope`."""
     if principal.user_id is None:
         return []  # a token's answers take effect at once
@@ -104,7 +107,7 @@ def held_by(principal: Principal) -> list[Held]:
 
 def take_back(principal: Principal, ids: Sequence[UUID]) -> int:
     """Let answers of this person's never have been given, or never read again why they could not; how many that came in time."""
-    with refused_when_busy(), tenant_scope(principal.tenant_id):
+    with refuse_when_busy(), tenant_scope(principal.tenant_id):
         rows = HeldAnswer.objects.for_tenant(principal.tenant_id)
         mine = rows.filter(pk__in=ids, user_id=_person(principal))
         # Anyone who lets one take effect has it locked: this waits, and finds it gone.
@@ -155,7 +158,7 @@ def _give(held: HeldAnswer) -> bool:
         return _settle_answer(held, lambda: _refuse(NOT_ANY_MORE))
     sent = {**held.said, "deed": held.deed, "shown": held.shown}
     try:
-        shown, answer = actions.prepared(principal, held.activity_id, sent)
+        shown, answer = actions.prepare(principal, held.activity_id, sent)
     except Refused as refusal:
         reason, status = refusal.reason, refusal.status
         return _settle_answer(held, lambda: _refuse(reason, status))
@@ -197,7 +200,7 @@ def _principal(tenant_id: UUID, user_id: int) -> Principal | None:
 
 def _refusal_of(act: Callable[[], object]) -> Refused | None:
     try:
-        with refused_when_busy(), transaction.atomic(using=APP):
+        with refuse_when_busy(), transaction.atomic(using=APP):
             act()
     except Refused as refusal:
         return refusal
@@ -222,16 +225,17 @@ def undo(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """Take back the answers named by `held`, or put away what was said about them. One of them leads to its item."""
     ids = [id_or_404(given) for given in request.POST.getlist("held")]
     item = id_or_404(given) if (given := request.POST.get("item", "")) else None
-    taken = take_back(visit.who, ids)
+    withdrawn = take_back(visit.who, ids)
     read = request.POST.get("deed") == "read"
     if not read:
-        if taken:
+        if withdrawn:
             messages.success(
-                request, "Taken back. Nothing was done." if taken == 1 else f"{taken} answers taken back."
+                request,
+                "Taken back. Nothing was done." if withdrawn == 1 else f"{withdrawn} answers taken back.",
             )
-        if taken < len(ids):
+        if withdrawn < len(ids):
             messages.warning(request, TOO_LATE)
     address = View.read(visit.who.tenant, request.GET).address
-    if item and taken and not read:
+    if item and withdrawn and not read:
         return HttpResponseRedirect(f"{reverse('console:inbox_item', args=[item])}?{address}#item")
     return HttpResponseRedirect(f"{reverse('console:inbox')}?{address}#content")

@@ -21,7 +21,7 @@ from activities.notifications.digests import zone_of
 from console.inbox import actions, snooze, undo
 from console.inbox.actions import Result
 from console.inbox.detail import Item, item
-from console.inbox.listing import gone, inbox, parts_wanted
+from console.inbox.listing import inbox, list_closed, parts_wanted
 from console.inbox.query import View
 from console.inbox.snooze import choices, until
 from console.page import ACTING, PageContext, id_or_404, page, render_page
@@ -91,7 +91,9 @@ def bring_back(request: HttpRequest, visit: PageContext) -> HttpResponse:
 def show_gone(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What has become of the items named with ?id=, for a page from whose list they have gone."""
     ids = [id_or_404(given) for given in request.GET.getlist("id")]
-    return render(request, "console/inbox_gone.html", {"acting": visit.who, "gone": gone(visit.who, ids)})
+    return render(
+        request, "console/inbox_gone.html", {"acting": visit.who, "gone": list_closed(visit.who, ids)}
+    )
 
 
 def _snooze(request: HttpRequest, visit: PageContext, item_id: UUID) -> None:

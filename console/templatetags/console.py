@@ -21,7 +21,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from console import navigation
 from console.internal_api import ONCE
-from console.labels import KINDS, from_now, in_words, named, tone_of, words_of
+from console.labels import KINDS, from_now, in_words, name_actor, tone_of, words_of
 from console.navigation import STROKES, address_of, groups
 from console.saved_views import address_of as address_of_view
 from console.saved_views import query_of
@@ -32,7 +32,7 @@ from tenants.models.access import LONGEST_NAME
 
 register = template.Library()
 register.filter("state_words", words_of)
-register.filter("actor", named)
+register.filter("actor", name_actor)
 register.filter("tone", tone_of)
 NOTHING = "\u2013"
 LONGEST_JSON = 600
@@ -43,10 +43,10 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 def address(context: template.Context, name: str, *args: Any, **query: Any) -> str:
     """The address of a page of the console for the tenant that is looked at; further words go into its query."""
     acting = context.get("acting")
-    given = {"tenant": acting.tenant} if acting else {}
-    given |= {key: value for key, value in query.items() if value not in (None, "")}
+    parameters = {"tenant": acting.tenant} if acting else {}
+    parameters |= {key: value for key, value in query.items() if value not in (None, "")}
     found = reverse(f"console:{name}", args=args)
-    return f"{found}?{urlencode(given)}" if given else found
+    return f"{found}?{urlencode(parameters)}" if parameters else found
 
 
 @register.simple_tag
@@ -268,10 +268,10 @@ def meter(share: float, words: str, tone: str = "") -> SafeString:
     """A bar that is full to this share, which may be more than all of it. `words` say the same to those who do not see it; without any,
     what stands beside the bar says it."""
     width = round(min(max(share, 0.0), 1.0) * WIDTH, 1)
-    said = format_html('role="img" aria-label="{}"', words) if words else mark_safe('aria-hidden="true"')
+    label = format_html('role="img" aria-label="{}"', words) if words else mark_safe('aria-hidden="true"')
     return format_html(
         '<svg class="meter {}" viewBox="0 0 {} 1" preserveAspectRatio="none" {}><rect x="0" y="0" width="{}" height="1"/></svg>',
-        tone, WIDTH, said, width,
+        tone, WIDTH, label, width,
     )  # fmt: skip
 
 

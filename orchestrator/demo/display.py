@@ -30,7 +30,7 @@ def table(agencies: list[Agency]) -> Table:
             status = activity["status"]
             rows.add_row(
                 agency.name, activity["step"], str(activity["round"]), activity["agent_role"],
-                _coloured(status), _seconds(activity),
+                _colour_status(status), _seconds(activity),
             )  # fmt: skip
     return rows
 
@@ -47,7 +47,7 @@ def usage_table(report: dict[str, Any]) -> Table:
     return rows
 
 
-def _coloured(status: str) -> str:
+def _colour_status(status: str) -> str:
     return f"[{_COLOURS.get(tone_of(status), 'white')}]{status}[/]"
 
 
@@ -60,7 +60,7 @@ def campaign_table(campaign: Campaign) -> Table:
         status = activity["status"]
         rows.add_row(
             activity["name"], activity["agent_role"], activity["wake_reason"] or "",
-            _coloured(status),
+            _colour_status(status),
         )  # fmt: skip
     return rows
 
@@ -89,7 +89,7 @@ def jobs_table(weekly: Weekly) -> Table:
     for activity in weekly.jobs:
         status, text = activity["status"], str(activity["params"].get("text", ""))
         begins = (activity["not_before"] or activity["created_at"])[11:21]
-        rows.add_row(text.partition("\n")[0].lstrip("# ")[:48], begins, _coloured(status))
+        rows.add_row(text.partition("\n")[0].lstrip("# ")[:48], begins, _colour_status(status))
     return rows
 
 
@@ -120,7 +120,7 @@ def summary(agency: Agency, outputs: dict[str, dict[str, Any]]) -> Table:
     for activity in work_of(agency):
         content = outputs.get(activity["id"], {}).get("content") or ""
         step = activity["step"] + (f", {activity['round']}" if activity["round"] > 1 else "")
-        rows.add_row(step, _coloured(activity["status"]), _seconds(activity), Text(in_a_line(content)))
+        rows.add_row(step, _colour_status(activity["status"]), _seconds(activity), Text(in_a_line(content)))
         if decision := agency.decisions.get((activity["step"], activity["round"])):
             rows.add_row("", "", "", Text(decision, style="magenta"))
     return rows

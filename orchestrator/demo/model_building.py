@@ -35,9 +35,9 @@ class Progress:
 
     def read(self, line: str, now: float) -> None:
         if found := _COUNTED.match(line):
-            self._compiled(int(found["done"]), int(found["all"]), now)
+            self._note_compiled(int(found["done"]), int(found["all"]), now)
         elif found := _PERCENT.match(line):
-            self._compiled(int(found["percent"]), 100, now)
+            self._note_compiled(int(found["percent"]), 100, now)
         elif _INSTALLING.match(line):
             self._enter("installing", now)
         elif _DOWNLOADING.match(line) and self.stage != "compiling":
@@ -48,22 +48,22 @@ class Progress:
         if self.stage != "compiling":
             return f"  {self.stage}, {now - self.since:.0f} s"
         # Rounded down: 100 % is said when it is done.
-        told = f"  compiling: {100 * self.done // self.all} %"
+        text = f"  compiling: {100 * self.done // self.all} %"
         left = self.seconds_left(now)
-        return told if left is None else f"{told}, about {_duration(left)} left"
+        return text if left is None else f"{text}, about {_duration(left)} left"
 
     def seconds_left(self, now: float) -> float | None:
         """Until the compiler is done, if the rest goes as what was done so far; None while too little is known."""
         if self.stage != "compiling" or self._first is None:
             return None
         began, already = self._first
-        made, taken = self.done - already, now - began
+        new_lines, seconds = self.done - already, now - began
         # Of what make counts in per cent, ten are enough as well.
-        if made < ENOUGH_FILES or taken < ENOUGH_SECONDS:
+        if new_lines < ENOUGH_FILES or seconds < ENOUGH_SECONDS:
             return None
-        return taken / made * (self.all - self.done)
+        return seconds / new_lines * (self.all - self.done)
 
-    def _compiled(self, done: int, everything: int, now: float) -> None:
+    def _note_compiled(self, done: int, everything: int, now: float) -> None:
         if everything <= 0 or done > everything:
             return
         if self.stage != "compiling" or everything != self.all or done < self.done:

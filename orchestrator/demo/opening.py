@@ -54,8 +54,8 @@ class Demonstration(BaseCommand):
         home = ServiceHome(settings.ORCHESTRATOR_HOME)
         stack = LocalStack(
             home=home,
-            port=free_port(settings.PORT),
-            flower_port=free_port(settings.FLOWER_PORT),
+            port=find_free_port(settings.PORT),
+            flower_port=find_free_port(settings.FLOWER_PORT),
             tell=lambda line: console.print(f"[dim]{line}[/]"),
         )
         try:
@@ -119,7 +119,7 @@ def agency_of(name: str, slug: str, addresses: Addresses, *, note: str | None) -
     return Agency(name, ApiClient(addresses.web, operator), ApiClient(addresses.web, editor), note)
 
 
-def free_port(wanted: int) -> int:
+def find_free_port(wanted: int) -> int:
     """The wanted port, or any other when somebody has it."""
     if wanted and is_free(wanted):
         return wanted

@@ -71,7 +71,7 @@ class ServiceHome:
         write_private(self.services_file, json.dumps({"servers": servers}, indent=2) + "\n")
 
     @contextmanager
-    def locked(self, name: str = "lock", seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    def lock(self, name: str = "lock", seconds: float = LOCK_SECONDS) -> Iterator[None]:
         """Hold a lock of this home; the kernel frees it when the holder dies.
 
         Raises `HomeBusy` after the bound.

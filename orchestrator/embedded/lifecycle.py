@@ -64,7 +64,7 @@ def start(home: ServiceHome, *, services: Iterable[str] = SERVICES, durable: boo
     of this home that are not named stay as they are. When one fails, the others stay up.
     """
     servers = _servers(home, services)
-    with home.locked():
+    with home.lock():
         records = home.read_records()
         writing = Lock()
 
@@ -89,7 +89,7 @@ def stop(home: ServiceHome, services: Iterable[str] | None = None) -> None:
     servers = _servers(home, SERVICES if services is None else services)
     if not home.path.exists():
         return
-    with home.locked():
+    with home.lock():
         for server in servers:
             records = home.read_records()
             record = records.get(server.name)

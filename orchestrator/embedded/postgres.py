@@ -133,7 +133,7 @@ class PostgresServer(Server):
         if account is not None:
             accounts.give(password, account)
         try:
-            made = subprocess.run(
+            completed = subprocess.run(
                 (
                     _program("initdb"),
                     *INITDB,
@@ -152,9 +152,11 @@ class PostgresServer(Server):
             password.unlink()
         self.log.parent.mkdir(mode=0o700, exist_ok=True)
         with self.log.open("a") as log:
-            log.write(made.stdout + made.stderr)
-        if made.returncode != 0:
-            raise ServerFailed(self.name, f"initdb ended with {made.returncode}", made.stderr, self.log)
+            log.write(completed.stdout + completed.stderr)
+        if completed.returncode != 0:
+            raise ServerFailed(
+                self.name, f"initdb ended with {completed.returncode}", completed.stderr, self.log
+            )
         draft.rename(self.data)
 
     def _url(self, port: int, database: str) -> str:

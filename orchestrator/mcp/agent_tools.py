@@ -7,7 +7,7 @@ from typing import Any
 from agents.contracts import LINE_KINDS
 from agents.tools import DEFINITIONS, ToolDefinition
 from orchestrator.mcp.api import Answer, Api
-from orchestrator.mcp.tools import Schema, Tool, anything, flag, key, one_of, takes, text, whole
+from orchestrator.mcp.tools import Schema, Tool, anything, flag, key, one_of, takes, text, whole_number
 
 INSTRUCTIONS = (
     "You do one piece of work for the Orchestrator. get_job tells it again. With the other tools you report how it goes, and ask people or "
@@ -17,8 +17,8 @@ INSTRUCTIONS = (
 
 _USAGE = takes(
     (),
-    input_tokens=whole("Tokens read, in the whole run so far.", 0, 10**12),
-    output_tokens=whole("Tokens written, in the whole run so far.", 0, 10**12),
+    input_tokens=whole_number("Tokens read, in the whole run so far.", 0, 10**12),
+    output_tokens=whole_number("Tokens written, in the whole run so far.", 0, 10**12),
     cost_usd={
         "type": ["number", "string"],
         "description": "Cost of the whole run so far; a decimal as text is exact.",
@@ -27,40 +27,40 @@ _USAGE = takes(
 )
 
 
-async def _job(api: Api, given: dict[str, Any]) -> Answer:
+async def _job(api: Api, arguments: dict[str, Any]) -> Answer:
     job = await api.get("")
     # It holds the token, which must not get into a conversation that is kept somewhere.
     job.pop("callback", None)
     return job
 
 
-async def _skill(api: Api, given: dict[str, Any]) -> Answer:
-    return await api.get(f"skills/{given['key']}/")
+async def _skill(api: Api, arguments: dict[str, Any]) -> Answer:
+    return await api.get(f"skills/{arguments['key']}/")
 
 
-async def _progress(api: Api, given: dict[str, Any]) -> Answer:
-    body = dict(given)
+async def _progress(api: Api, arguments: dict[str, Any]) -> Answer:
+    body = dict(arguments)
     progress = {name: body.pop(name) for name in ("message", "percent") if name in body}
     return await api.post("heartbeat/", {**body, **({"progress": progress} if progress else {})})
 
 
-async def _log(api: Api, given: dict[str, Any]) -> Answer:
-    return await api.post("log/", given)
+async def _log(api: Api, arguments: dict[str, Any]) -> Answer:
+    return await api.post("log/", arguments)
 
 
-async def _complete(api: Api, given: dict[str, Any]) -> Answer:
-    body = dict(given)
+async def _complete(api: Api, arguments: dict[str, Any]) -> Answer:
+    body = dict(arguments)
     output = {name: body.pop(name) for name in ("content", "data", "content_type") if name in body}
     return await api.post("complete/", {"output": output, **body})
 
 
-async def _fail(api: Api, given: dict[str, Any]) -> Answer:
-    return await api.post("fail/", {"error": given})
+async def _fail(api: Api, arguments: dict[str, Any]) -> Answer:
+    return await api.post("fail/", {"error": arguments})
 
 
 def _asking(definition: ToolDefinition) -> Tool:
-    async def call(api: Api, given: dict[str, Any]) -> Answer:
-        return await api.post(f"tools/{definition.name}/", given)
+    async def call(api: Api, arguments: dict[str, Any]) -> Answer:
+        return await api.post(f"tools/{definition.name}/", arguments)
 
     # Equal calls within a run are one call.
     return Tool(

@@ -42,8 +42,8 @@ class Refusal(Exception):
     @property
     def faults(self) -> list[tuple[str, str]]:
         """What was wrong with the request: path ("" is all of it) and message."""
-        given = self.problem.get("errors")
-        rows = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+        errors = self.problem.get("errors")
+        rows = [each for each in errors if isinstance(each, dict)] if isinstance(errors, list) else []
         return [(str(each.get("path", "")), str(each.get("message", ""))) for each in rows]
 
     def __str__(self) -> str:
@@ -139,11 +139,11 @@ def _encode_body(body: Mapping[str, Any]) -> bytes:
         raise Refusal("invalid_arguments", "The arguments hold numbers that JSON does not have.") from error
 
 
-def _query(given: Mapping[str, Any]) -> dict[str, str]:
+def _query(parameters: Mapping[str, Any]) -> dict[str, str]:
     texts = {True: "true", False: "false"}
     return {
         name: texts[value] if isinstance(value, bool) else str(value)
-        for name, value in given.items()
+        for name, value in parameters.items()
         if value is not None
     }
 
@@ -159,22 +159,22 @@ async def _read(response: httpx2.Response) -> bytes:
 
 def _answer(response: httpx2.Response, text: bytes) -> Answer:
     try:
-        told = json.loads(text) if text else {}
+        body = json.loads(text) if text else {}
     except (ValueError, RecursionError):
-        told = None
-    if response.is_success and isinstance(told, dict):
-        return told
-    if not isinstance(told, dict) or "code" not in told:
+        body = None
+    if response.is_success and isinstance(body, dict):
+        return body
+    if not isinstance(body, dict) or "code" not in body:
         # Not our API, or something in front of it. What it says may be anything, so it is not passed on.
         detail = (
             f"The address answers with status {response.status_code} and not as the orchestrator's API does."
         )
         raise Refusal("unexpected_answer", detail, status=response.status_code)
-    problem = dict(told)
+    problem = dict(body)
     if (wait := response.headers.get("Retry-After", "")).isdigit():
         problem["retry_after"] = int(wait)
     raise Refusal(
-        str(told["code"]), str(told.get("detail") or ""), status=response.status_code, problem=problem
+        str(body["code"]), str(body.get("detail") or ""), status=response.status_code, problem=problem
     )
 
 

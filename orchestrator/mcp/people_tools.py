@@ -30,7 +30,7 @@ from orchestrator.mcp.tools import (
     piece,
     takes,
     text,
-    whole,
+    whole_number,
 )
 
 INSTRUCTIONS = (
@@ -68,38 +68,40 @@ _SCHEDULE = (
 )  # fmt: skip
 
 
-async def _inbox(api: Api, given: dict[str, Any]) -> Answer:
-    return _page(await api.get("inbox/", **_list_items(given)), _ITEM)
+async def _inbox(api: Api, arguments: dict[str, Any]) -> Answer:
+    return _page(await api.get("inbox/", **_list_items(arguments)), _ITEM)
 
 
-async def _item(api: Api, given: dict[str, Any]) -> Answer:
-    return await _shown(api, _id(given))
+async def _item(api: Api, arguments: dict[str, Any]) -> Answer:
+    return await _show_item(api, _id(arguments))
 
 
-async def _show_decision(api: Api, given: dict[str, Any]) -> Answer:
-    shown = await _shown(api, _id(given))
+async def _show_decision(api: Api, arguments: dict[str, Any]) -> Answer:
+    shown = await _show_item(api, _id(arguments))
     nonce = secrets.token_hex(6)
     version = int(shown["item"]["version"])
     return {
-        "to_be_decided": _decision(given),
+        "to_be_decided": _decision(arguments),
         **shown,
-        "confirmation": f"{version}-{nonce}-{_digest(api, given, version, nonce)}",
+        "confirmation": f"{version}-{nonce}-{_digest(api, arguments, version, nonce)}",
         "next": "Show the person what will be decided. Only when they agree, call confirm_decision with the same arguments and this "
         "confirmation.",
     }
 
 
-async def _confirm_decision(api: Api, given: dict[str, Any]) -> Answer:
-    told = _CONFIRMATION.fullmatch(given["confirmation"])
-    expected = _digest(api, given, int(told["version"]), told["nonce"]) if told else ""
-    if told is None or not hmac.compare_digest(told["digest"], expected):
+async def _confirm_decision(api: Api, arguments: dict[str, Any]) -> Answer:
+    confirmation = _CONFIRMATION.fullmatch(arguments["confirmation"])
+    expected = (
+        _digest(api, arguments, int(confirmation["version"]), confirmation["nonce"]) if confirmation else ""
+    )
+    if confirmation is None or not hmac.compare_digest(confirmation["digest"], expected):
         raise Refusal(
             "not_confirmed",
             "This confirmation is not for this answer to this item: something in the arguments differs from what was shown, or it was "
             "shown by another server process. Nothing was decided. Call show_decision again.",
         )
-    body = {**_decision(given), "version": int(told["version"])}
-    answer = await api.post("inbox/decide/", {"items": [body]}, key=f"mcp-{told['digest']}")
+    body = {**_decision(arguments), "version": int(confirmation["version"])}
+    answer = await api.post("inbox/decide/", {"items": [body]}, key=f"mcp-{confirmation['digest']}")
     result: dict[str, Any] = answer["results"][0]
     if not result["ok"]:
         problem = result.get("problem") or {}
@@ -107,20 +109,20 @@ async def _confirm_decision(api: Api, given: dict[str, Any]) -> Answer:
         if problem.get("status") == 412:
             detail = f"The item has changed since it was shown. {detail} Call show_decision again."
         raise Refusal(str(problem.get("code")), detail.strip(), status=problem.get("status"), problem=problem)
-    return {"decided": _decision(given), "status": result["status"], "link": result["link"]}
+    return {"decided": _decision(arguments), "status": result["status"], "link": result["link"]}
 
 
-def _digest(api: Api, given: Mapping[str, Any], version: int, nonce: str) -> str:
-    bound = [api.access.root, api.access.token, _decision(given), version, nonce]
+def _digest(api: Api, arguments: Mapping[str, Any], version: int, nonce: str) -> str:
+    bound = [api.access.root, api.access.token, _decision(arguments), version, nonce]
     return hmac.new(_KEY, json.dumps(bound, sort_keys=True).encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def _decision(given: Mapping[str, Any]) -> dict[str, Any]:
-    told = {name: given[name] for name in ("decision", "notes", "chosen_option") if name in given}
-    return {"id": str(UUID(given["id"])), **told}
+def _decision(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    body = {name: arguments[name] for name in ("decision", "notes", "chosen_option") if name in arguments}
+    return {"id": str(UUID(arguments["id"])), **body}
 
 
-async def _shown(api: Api, item_id: str) -> Answer:
+async def _show_item(api: Api, item_id: str) -> Answer:
     """An item with all that it is about."""
     found = await api.get(f"activities/{item_id}/")
     if found["assignee_type"] != "human":
@@ -153,10 +155,10 @@ async def _unless(status: int, api: Api, path: str) -> Answer | None:
         raise
 
 
-def _material(given: Mapping[str, Any]) -> Answer:
+def _material(arguments: Mapping[str, Any]) -> Answer:
     """What an item is about, with texts that are too long to be shown at once cut, and said to be so."""
     cut: Answer = {}
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name == "content" and isinstance(value, str):
             cut |= piece(value)
         elif name == "steps" and isinstance(value, dict):
@@ -168,16 +170,16 @@ def _material(given: Mapping[str, Any]) -> Answer:
     return cut
 
 
-async def _input(api: Api, given: dict[str, Any]) -> Answer:
-    return _read(await api.get(f"activities/{_id(given)}/input/"), given)
+async def _input(api: Api, arguments: dict[str, Any]) -> Answer:
+    return _read(await api.get(f"activities/{_id(arguments)}/input/"), arguments)
 
 
-async def _output(api: Api, given: dict[str, Any]) -> Answer:
-    return _read(await api.get(f"activities/{_id(given)}/output/"), given)
+async def _output(api: Api, arguments: dict[str, Any]) -> Answer:
+    return _read(await api.get(f"activities/{_id(arguments)}/output/"), arguments)
 
 
-def _read(found: Answer, given: Mapping[str, Any]) -> Answer:
-    offset = given.get("offset", 0)
+def _read(found: Answer, arguments: Mapping[str, Any]) -> Answer:
+    offset = arguments.get("offset", 0)
     content = found.pop("content", None)
     if not isinstance(content, str):
         return {**found, "content": content}
@@ -185,63 +187,67 @@ def _read(found: Answer, given: Mapping[str, Any]) -> Answer:
     return piece(content, offset) if offset else {**found, **piece(content)}
 
 
-async def _why(api: Api, given: dict[str, Any]) -> Answer:
-    return await api.get(f"activities/{_id(given)}/why/")
+async def _why(api: Api, arguments: dict[str, Any]) -> Answer:
+    return await api.get(f"activities/{_id(arguments)}/why/")
 
 
-async def _activities(api: Api, given: dict[str, Any]) -> Answer:
-    return _page(await api.get("activities/", **_list_items(given)), _ROW)
+async def _activities(api: Api, arguments: dict[str, Any]) -> Answer:
+    return _page(await api.get("activities/", **_list_items(arguments)), _ROW)
 
 
-async def _activity(api: Api, given: dict[str, Any]) -> Answer:
-    return await api.get(f"activities/{_id(given)}/")
+async def _activity(api: Api, arguments: dict[str, Any]) -> Answer:
+    return await api.get(f"activities/{_id(arguments)}/")
 
 
-async def _submit(api: Api, given: dict[str, Any]) -> Answer:
-    body = dict(given)
-    made = await api.post("activities/", body, key=body.pop("idempotency_key", None) or _new_key())
+async def _submit(api: Api, arguments: dict[str, Any]) -> Answer:
+    body = dict(arguments)
+    created = await api.post("activities/", body, key=body.pop("idempotency_key", None) or _new_key())
     return _short(
-        made, ("id", "name", "status", "agent_role", "human_role", "waiting_for", "deduplicated", "link")
+        created, ("id", "name", "status", "agent_role", "human_role", "waiting_for", "deduplicated", "link")
     )
 
 
-async def _roles(api: Api, given: dict[str, Any]) -> Answer:
-    return _page(await api.get("agents/", **_list_items(given)), ("role", "name", "description", "enabled"))
+async def _roles(api: Api, arguments: dict[str, Any]) -> Answer:
+    return _page(
+        await api.get("agents/", **_list_items(arguments)), ("role", "name", "description", "enabled")
+    )
 
 
-async def _pipelines(api: Api, given: dict[str, Any]) -> Answer:
-    return _page(await api.get("pipelines/", **_list_items(given)), ("key", "name", "description", "enabled"))
+async def _pipelines(api: Api, arguments: dict[str, Any]) -> Answer:
+    return _page(
+        await api.get("pipelines/", **_list_items(arguments)), ("key", "name", "description", "enabled")
+    )
 
 
-async def _start_run(api: Api, given: dict[str, Any]) -> Answer:
-    body = dict(given)
+async def _start_run(api: Api, arguments: dict[str, Any]) -> Answer:
+    body = dict(arguments)
     key_of_pipeline, once = body.pop("pipeline"), body.pop("idempotency_key", None) or _new_key()
     return await api.post(f"pipelines/{key_of_pipeline}/runs/", body, key=once)
 
 
-async def _runs(api: Api, given: dict[str, Any]) -> Answer:
+async def _runs(api: Api, arguments: dict[str, Any]) -> Answer:
     wanted = (
         "id", "name", "labels", "pipeline", "version", "status", "waits_for", "cost_usd", "deliverable", "started_at", "finished_at",
     )  # fmt: skip
-    return _page(await api.get("pipeline-runs/", **_list_items(given)), wanted)
+    return _page(await api.get("pipeline-runs/", **_list_items(arguments)), wanted)
 
 
-async def _run(api: Api, given: dict[str, Any]) -> Answer:
-    return await api.get(f"pipeline-runs/{_id(given)}/")
+async def _run(api: Api, arguments: dict[str, Any]) -> Answer:
+    return await api.get(f"pipeline-runs/{_id(arguments)}/")
 
 
-async def _schedules(api: Api, given: dict[str, Any]) -> Answer:
-    return _page(await api.get("schedules/", **_list_items(given)), _SCHEDULE)
+async def _schedules(api: Api, arguments: dict[str, Any]) -> Answer:
+    return _page(await api.get("schedules/", **_list_items(arguments)), _SCHEDULE)
 
 
-async def _schedule(api: Api, given: dict[str, Any]) -> Answer:
-    found = await api.get(f"schedules/{_id(given)}/")
-    ahead = await api.get(f"schedules/{_id(given)}/preview/", count=given.get("count", 5))
+async def _schedule(api: Api, arguments: dict[str, Any]) -> Answer:
+    found = await api.get(f"schedules/{_id(arguments)}/")
+    ahead = await api.get(f"schedules/{_id(arguments)}/preview/", count=arguments.get("count", 5))
     return {**found, "preview": ahead}
 
 
-async def _spend(api: Api, given: dict[str, Any]) -> Answer:
-    query = {**given, "limit": given.get("limit", _LIST_ROWS)}
+async def _spend(api: Api, arguments: dict[str, Any]) -> Answer:
+    query = {**arguments, "limit": arguments.get("limit", _LIST_ROWS)}
     if "group_by" in query:
         query["group_by"] = ",".join(query["group_by"])
     usage = await api.get("usage/", **query)
@@ -249,17 +255,17 @@ async def _spend(api: Api, given: dict[str, Any]) -> Answer:
     return {"usage": usage, "budgets": budgets["results"] if budgets else None}
 
 
-def _id(given: Mapping[str, Any]) -> str:
+def _id(arguments: Mapping[str, Any]) -> str:
     """As an address writes it, whatever way it was given in."""
-    return str(UUID(given["id"]))
+    return str(UUID(arguments["id"]))
 
 
 def _new_key() -> str:
     return f"mcp-{uuid4()}"
 
 
-def _list_items(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {**given, "limit": given.get("limit", 20)}
+def _list_items(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {**arguments, "limit": arguments.get("limit", 20)}
 
 
 def _page(answer: Answer, wanted: tuple[str, ...]) -> Answer:
@@ -274,15 +280,15 @@ def _short(row: Mapping[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-_LIMIT = whole("How many at most; 20 if left out.", 1, 200)
+_LIMIT = whole_number("How many at most; 20 if left out.", 1, 200)
 _CURSOR = text("next_cursor of the page before.", 1_000)
 _ONCE = text(
     "A key of your own making. Repeat a call with the same key, and it takes effect once.",
     100,
     pattern=r"^[\x21-\x7e]+$",
 )
-_OFFSET = whole("Where to go on in a long text: next_offset of the answer before.", 0, 10**8)
-_PRIORITY = whole("1 is the most urgent, 20 the least.", 1, 20)
+_OFFSET = whole_number("Where to go on in a long text: next_offset of the answer before.", 0, 10**8)
+_PRIORITY = whole_number("1 is the most urgent, 20 the least.", 1, 20)
 _INPUT: Schema = {
     **takes((), content={"type": "string", "description": "Text."}, data=anything("Any JSON.")),
     "description": "What the work begins with.",
@@ -300,7 +306,7 @@ _ANSWER: dict[str, Schema] = {
 }
 
 
-def _paged(**properties: Schema) -> Schema:
+def _page_schema(**properties: Schema) -> Schema:
     return takes((), **properties, limit=_LIMIT, cursor=_CURSOR)
 
 
@@ -312,7 +318,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "inbox",
         "List what people are asked for, most urgent first: approvals, reviews, tasks, blockers, escalations.",
-        _paged(
+        _page_schema(
             mine=flag("Only what is asked of the person's own roles."),
             human_role=text("Only what this role is asked for.", 63),
             search=text("Words in the name or description.", 200),
@@ -353,7 +359,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "activities",
         "List pieces of work, newest first.",
-        _paged(
+        _page_schema(
             status=one_of("Only in this state.", *STATUSES),
             agent_role=text("Only of this agent role.", 63),
             human_role=text("Only of this human role.", 63),
@@ -394,15 +400,15 @@ TOOLS: tuple[Tool, ...] = (
             dedup_key=text(
                 "While work with this key is not done, no second one is made: you get the first.", 200
             ),
-            max_attempts=whole("How often it is tried.", 1, 50),
-            timeout_seconds=whole("How long one attempt may take.", 1, 86_400),
+            max_attempts=whole_number("How often it is tried.", 1, 50),
+            timeout_seconds=whole_number("How long one attempt may take.", 1, 86_400),
             idempotency_key=_ONCE,
         ),
         _submit,
         changes=True,
     ),
-    Tool("agents", "List the roles of agents that work can be given to.", _paged(), _roles),
-    Tool("pipelines", "List the pipelines that can be started.", _paged(), _pipelines),
+    Tool("agents", "List the roles of agents that work can be given to.", _page_schema(), _roles),
+    Tool("pipelines", "List the pipelines that can be started.", _page_schema(), _pipelines),
     Tool(
         "start_run",
         "Start a run of a pipeline.",
@@ -423,7 +429,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "runs",
         "List runs of pipelines, newest first.",
-        _paged(
+        _page_schema(
             pipeline=key("Only of this pipeline."),
             status=one_of("Only in this state.", "running", "completed", "failed", "cancelled"),
             label=text("Only with this label, as client:acme, or client for any text.", 300),
@@ -435,13 +441,13 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "schedules",
         "List schedules: what starts by itself, and when.",
-        _paged(enabled=flag("Only those that are on, or off.")),
+        _page_schema(enabled=flag("Only those that are on, or off.")),
         _schedules,
     ),
     Tool(
         "schedule",
         "Show one schedule, and when it starts its work next.",
-        _of("Id of the schedule.", count=whole("How many times ahead; 5 if left out.", 1, 50)),
+        _of("Id of the schedule.", count=whole_number("How many times ahead; 5 if left out.", 1, 50)),
         _schedule,
     ),
     Tool(
@@ -464,7 +470,7 @@ TOOLS: tuple[Tool, ...] = (
             },
             role=text("Only of this role.", 63),
             pipeline=key("Only of this pipeline."),
-            limit=whole("How many groups at most; 50 if left out.", 1, 1_000),
+            limit=whole_number("How many groups at most; 50 if left out.", 1, 1_000),
         ),
         _spend,
     ),

@@ -203,7 +203,7 @@ def server(
     """A server that asks for each request whose it is. `on_progress` is called after an agent has reported for the first time."""
 
     async def list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[tool.described() for tool in tools_for(access_of(context), only)])
+        return ListToolsResult(tools=[tool.describe() for tool in tools_for(access_of(context), only)])
 
     async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
         access = access_of(context)

@@ -36,7 +36,7 @@ class Tool:
     changes: bool = False  # something in the orchestrator
     repeatable: bool = False  # the same call a second time changes nothing more
 
-    def described(self) -> Described:
+    def describe(self) -> Described:
         return Described(
             name=self.name,
             description=self.description,
@@ -52,15 +52,15 @@ class Tool:
 
 async def use(tool: Tool, api: Api, arguments: Any) -> CallToolResult:
     """The tool's answer, or why there is none as a readable error. Never raises for what the caller or the API did."""
-    given = {} if arguments is None else arguments
+    values = {} if arguments is None else arguments
     try:
-        if faults := faults_in(tool, given):
+        if faults := faults_in(tool, values):
             raise Refusal(
                 "invalid_arguments",
                 f"The arguments do not fit the tool {tool.name}.",
                 problem={"errors": [{"path": path, "message": message} for path, message in faults]},
             )
-        answer = await tool.call(api, given)
+        answer = await tool.call(api, values)
     except Refusal as refusal:
         return _show_refusal(refusal)
     text = json.dumps(answer, ensure_ascii=False, indent=1)
@@ -73,16 +73,16 @@ async def use(tool: Tool, api: Api, arguments: Any) -> CallToolResult:
 
 
 def _show_refusal(refusal: Refusal) -> CallToolResult:
-    told = {
+    problem = {
         "code": refusal.code,
         "status": refusal.status,
         "detail": refusal.detail,
         "errors": [{"path": path, "message": message} for path, message in refusal.faults],
     }
     if "stop" in refusal.problem:
-        told["stop"] = refusal.problem["stop"]
+        problem["stop"] = refusal.problem["stop"]
     return CallToolResult(
-        content=[TextContent(text=str(refusal))], structured_content={"error": told}, is_error=True
+        content=[TextContent(text=str(refusal))], structured_content={"error": problem}, is_error=True
     )
 
 
@@ -129,7 +129,7 @@ def key(description: str) -> Schema:
     return text(description, 100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*$")
 
 
-def whole(description: str, least: int, most: int) -> Schema:
+def whole_number(description: str, least: int, most: int) -> Schema:
     return {"type": "integer", "minimum": least, "maximum": most, "description": description}
 
 

@@ -59,7 +59,7 @@ def columns() -> Mapping[str, list[str]]:
     return found
 
 
-def exported() -> Mapping[str, list[str]]:
+def exported_columns() -> Mapping[str, list[str]]:
     """The tables and columns that an export holds."""
     return {
         table: [column for column in names if not SECRET.search(column)]

@@ -131,7 +131,7 @@ class StillActive(TenantError):
     status = 409
 
 
-def unfinished(slug: str) -> UUID | None:
+def find_unfinished(slug: str) -> UUID | None:
     """The id of a tenant of this slug whose deletion was begun and has not ended, if its row is gone already."""
     with system_scope():
         begun = DepartedTenant.objects.filter(slug=slug, erased_at=None).first()
@@ -146,7 +146,7 @@ def erase(tenant_id: UUID, slug: str, tell: Tell) -> dict[str, int]:
         DepartedTenant.objects.get_or_create(pk=tenant_id, defaults={"slug": slug})
     steps: list[Callable[[], dict[str, int]]] = [
         lambda: {"admin log": _forget_admin_log(tenant_id), "beat": _forget_beat(tenant_id)},
-        lambda: _empty_tables(tenant_id, tell),
+        lambda: _clear_tables(tenant_id, tell),
         lambda: {"redis": forget_in_redis(tenant_id)},
         lambda: {"transcripts": transcripts.forget_all_of(tenant_id)},
         lambda: {"mongodb": retention.forget_tenant(tenant_id)},
@@ -171,13 +171,13 @@ def _note(tenant_id: UUID, counts: dict[str, int]) -> dict[str, int]:
     return total
 
 
-def _empty_tables(tenant_id: UUID, tell: Tell) -> dict[str, int]:
+def _clear_tables(tenant_id: UUID, tell: Tell) -> dict[str, int]:
     """Again, if somebody wrote in the last second of a remembered token; the tenant's own row goes when nothing refers to it."""
     counts: dict[str, int] = {}
     for _ in range(ROUNDS):
         found = 0
         for table in offboarding.children_first():
-            deleted = _empty(table, tenant_id)
+            deleted = _clear_table(table, tenant_id)
             counts[table] = counts.get(table, 0) + deleted
             found += deleted
             if deleted:
@@ -190,7 +190,7 @@ def _empty_tables(tenant_id: UUID, tell: Tell) -> dict[str, int]:
     return counts
 
 
-def _empty(table: str, tenant_id: UUID) -> int:
+def _clear_table(table: str, tenant_id: UUID) -> int:
     statement = _DELETE.format(
         table=sql.Identifier(table), tenant=sql.Literal(tenant_id), most=sql.Literal(PORTION)
     )

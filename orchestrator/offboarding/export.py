@@ -40,19 +40,19 @@ _ROWS = sql.SQL(
 
 def export(tenant: Tenant, path: Path, tell: Tell) -> dict[str, dict[str, Any]]:
     """Write the file; returns what is in it, by member. Raises `OSError`, `DatabaseError`, `PyMongoError`; then there is no file."""
-    held = {"tenants_tenant": _columns_of_tenants(), **offboarding.exported()}
-    with writing_archive(path) as made:
+    held = {"tenants_tenant": _columns_of_tenants(), **offboarding.exported_columns()}
+    with writing_archive(path) as archive:
         with transaction.atomic(using=APP, durable=True):
             _take_snapshot(tenant.pk)
             taken_at = clock.now()
             for number, (table, columns) in enumerate(held.items(), 1):
-                count = made.write(f"tables/{table}.jsonl", _rows(tenant.pk, table, columns))
+                count = archive.write(f"tables/{table}.jsonl", _rows(tenant.pk, table, columns))
                 tell(f"{number:>3}/{len(held)}  {table}: {count}")
-        tell(f"outputs: {made.write(OUTPUTS, _outputs(tenant.pk))}")
-        tell(f"logs of runs: {made.write(LOGS, _logs(tenant.pk))}")
+        tell(f"outputs: {archive.write(OUTPUTS, _outputs(tenant.pk))}")
+        tell(f"logs of runs: {archive.write(LOGS, _logs(tenant.pk))}")
         for file in transcripts.older(tenant.pk, float("inf")):
-            made.write(f"transcripts/{file.name}", transcripts.pieces(tenant.pk, UUID(file.stem)) or ())
-        made.close(
+            archive.write(f"transcripts/{file.name}", transcripts.pieces(tenant.pk, UUID(file.stem)) or ())
+        archive.close(
             {
                 "format": FORMAT,
                 "tenant": {"id": str(tenant.pk), "slug": tenant.slug},
@@ -61,7 +61,7 @@ def export(tenant: Tenant, path: Path, tell: Tell) -> dict[str, dict[str, Any]]:
                 "columns_left_out": _secrets(),
             }
         )
-    return made.files
+    return archive.files
 
 
 def _take_snapshot(tenant_id: UUID) -> None:
@@ -102,7 +102,7 @@ def _columns_of_tenants() -> list[str]:
 
 
 def _secrets() -> dict[str, list[str]]:
-    held = offboarding.exported()
+    held = offboarding.exported_columns()
     missing = {
         table: [name for name in names if name not in held[table]]
         for table, names in offboarding.columns().items()
@@ -148,8 +148,8 @@ def writing_archive(path: Path) -> Iterator[Archive]:
     part = path.with_name(f"{path.name}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
-            yield Archive(made)
+        with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            yield Archive(archive)
     except BaseException:
         part.unlink(missing_ok=True)
         raise

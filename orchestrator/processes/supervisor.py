@@ -71,11 +71,11 @@ class Supervisor:
         if self._holds_lock:
             return
         try:
-            self._lock.enter_context(self.home.locked("supervisor.lock", seconds=0))
+            self._lock.enter_context(self.home.lock("supervisor.lock", seconds=0))
         except HomeBusy as busy:
             raise AlreadySupervised(self.home.path) from busy
         self._holds_lock = True
-        for leader in self._written_down():
+        for leader in self._read_identities():
             end_group(leader, LEFTOVER_SECONDS)
 
     def start(self, spec: ProcessSpec) -> None:
@@ -125,7 +125,7 @@ class Supervisor:
     def is_running(self, name: str) -> bool:
         return name in self._children and self._children[name].runs
 
-    def ended(self) -> list[EndedProcess]:
+    def list_ended(self) -> list[EndedProcess]:
         """Processes that ended by themselves and were not started again."""
         return [
             EndedProcess(name, child.process.returncode, child.output, child.log)
@@ -135,7 +135,7 @@ class Supervisor:
 
     def check(self) -> None:
         """Raise `ProcessEnded` for the first process that ended by itself."""
-        for ended in self.ended():
+        for ended in self.list_ended():
             raise ended.as_error()
 
     def wait_until_ready(self, url: str, seconds: float = 60.0) -> None:
@@ -170,7 +170,7 @@ class Supervisor:
         known = {name: [leader.pid, leader.started] for name, leader in living.items() if leader}
         write_private(self._file, json.dumps(known) + "\n")
 
-    def _written_down(self) -> list[ProcessIdentity]:
+    def _read_identities(self) -> list[ProcessIdentity]:
         try:
             return [
                 ProcessIdentity(int(pid), str(started))

@@ -25,7 +25,7 @@ if ORCHESTRATOR_PLATFORM_KEYS_FOR is None:
     ORCHESTRATOR_PLATFORM_KEYS_FOR = [{}]
 
 
-def _kept_secret(name: str) -> str:
+def _load_secret(name: str) -> str:
     """A secret made at the first start and kept in ORCHESTRATOR_HOME, so that sessions and tokens outlive a restart."""
     path = HOME / "secrets" / name
     if not path.exists():
@@ -44,8 +44,8 @@ def _kept_secret(name: str) -> str:
 
 
 DEBUG = False
-SECRET_KEY = SECRET_KEY or _kept_secret("django")
-FIELD_ENCRYPTION_KEYS = FIELD_ENCRYPTION_KEYS or [f"local:{_kept_secret('fields')}"]
+SECRET_KEY = SECRET_KEY or _load_secret("django")
+FIELD_ENCRYPTION_KEYS = FIELD_ENCRYPTION_KEYS or [f"local:{_load_secret('fields')}"]
 ALLOWED_HOSTS = ALLOWED_HOSTS or ["127.0.0.1", "localhost", "[::1]", "testserver"]
 ORCHESTRATOR_CLI_SHARED_USER = True  # a machine of one person
 # Agents under development listen on loopback. Our own servers there are not for them.

@@ -83,17 +83,19 @@ def without_secrets(logger: Any, method: str, line: Line) -> Line:
 
 def short_exceptions(logger: Any, method: str, line: Line) -> Line:
     """`exc_info` as the text `exception`."""
-    given = line.pop("exc_info", None)
-    if given is True:
-        given = sys.exc_info()
-    if isinstance(given, BaseException):
-        given = (type(given), given, given.__traceback__)
-    if isinstance(given, tuple) and given[0] is not None:
-        line["exception"] = "\n".join(_told(tracebacks.extract(*given, show_locals=False).stacks))
+    exception = line.pop("exc_info", None)
+    if exception is True:
+        exception = sys.exc_info()
+    if isinstance(exception, BaseException):
+        exception = (type(exception), exception, exception.__traceback__)
+    if isinstance(exception, tuple) and exception[0] is not None:
+        line["exception"] = "\n".join(
+            _format_causes(tracebacks.extract(*exception, show_locals=False).stacks)
+        )
     return line
 
 
-def _told(stacks: list[tracebacks.Stack]) -> list[str]:
+def _format_causes(stacks: list[tracebacks.Stack]) -> list[str]:
     """From the first cause to what was raised last, as Python tells it."""
     lines: list[str] = []
     for stack in reversed(stacks):

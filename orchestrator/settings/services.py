@@ -43,7 +43,7 @@ def endpoints() -> embedded.Endpoints:
     missing = tuple(service for service, url in named.items() if not url)
     if named["redis"] and flower_auth.is_starting(sys.argv):
         missing = ()  # it asks no other server
-    found = _embedded(missing) if missing else NOWHERE
+    found = _embedded_endpoints(missing) if missing else NOWHERE
     return embedded.Endpoints(
         database_url=named["postgres"] or found.database_url,
         redis_url=named["redis"] or found.redis_url,
@@ -51,7 +51,7 @@ def endpoints() -> embedded.Endpoints:
     )
 
 
-def _embedded(services: tuple[str, ...]) -> embedded.Endpoints:
+def _embedded_endpoints(services: tuple[str, ...]) -> embedded.Endpoints:
     home = embedded.ServiceHome(HOME)
     if os.environ.get("ORCHESTRATOR_START_SERVICES") == "1":
         return _as_process(home, embedded.start(home, services=services))

@@ -23,7 +23,7 @@ from unfold.decorators import action, display
 
 from pipelines import datasets, keys
 from pipelines.data_sources import Source
-from pipelines.datasets import Declaration, Filled, Given
+from pipelines.datasets import Declaration, Filled, Upload
 from pipelines.definition.errors import DefinitionError
 from pipelines.exceptions import PipelineError
 from pipelines.models import Dataset, DatasetRow
@@ -82,12 +82,12 @@ def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> Preview:
     if (file.size or 0) > most:
         raise _Refused(f"The file has {file.size:,} bytes; {most:,} are taken at most.")
     raw, name = file.read(), str(file.name)
-    given = _read(raw, name)
-    filled = datasets.fill(dataset.tenant_id, dataset.pk, given, replace=replace, dry_run=True)
+    upload = _read(raw, name)
+    filled = datasets.fill(dataset.tenant_id, dataset.pk, upload, replace=replace, dry_run=True)
     names = list(dataset.fields)
-    rows = [[row.get(field) for field in names] for row in given.rows[:FIRST_ROWS]]
+    rows = [[row.get(field) for field in names] for row in upload.rows[:FIRST_ROWS]]
     kept = keep(_owner(request, dataset), name, raw)
-    return Preview(_in_words(filled, "would be"), names, rows, len(given.rows), kept)
+    return Preview(_in_words(filled, "would be"), names, rows, len(upload.rows), kept)
 
 
 def _read_kept_file(request: HttpRequest, dataset: Dataset) -> tuple[bytes, str]:
@@ -101,7 +101,7 @@ def _owner(request: HttpRequest, dataset: Dataset) -> str:
     return f"{request.user.pk}:{dataset.pk}"
 
 
-def _read(raw: bytes, name: str) -> Given:
+def _read(raw: bytes, name: str) -> Upload:
     if name.lower().endswith(".csv"):
         return datasets.read_csv(raw)
     if name.lower().endswith(".json"):
@@ -164,10 +164,10 @@ def save(dataset: Dataset, tenant_id: Any, values: Mapping[str, Any]) -> Dataset
     source = values["source"] if dataset._state.adding else dataset.source
     error = datasets.error_of_location(source, values["location"])
     if dataset._state.adding:
-        given = {name: values[name] for name in ("name", "fields", "source", "location", "description")}
-        return datasets.create(tenant_id, Declaration(**given, location_error=error))
-    given = {name: values[name] for name in ("fields", "location", "description")}
-    return datasets.change(tenant_id, dataset.pk, **given, location_error=error)
+        members = {name: values[name] for name in ("name", "fields", "source", "location", "description")}
+        return datasets.create(tenant_id, Declaration(**members, location_error=error))
+    members = {name: values[name] for name in ("fields", "location", "description")}
+    return datasets.change(tenant_id, dataset.pk, **members, location_error=error)
 
 
 @admin.register(Dataset)

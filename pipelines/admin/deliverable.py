@@ -123,8 +123,8 @@ class DeliverableAdmin(ActionsAdmin, KeptAdmin):
         if change:
             deliverables.change(obj.tenant_id, obj.pk, values)
         else:
-            made, _ = deliverables.create(obj.tenant_id, {"key": obj.key, **values})
-            obj.pk = made.pk
+            deliverable, _ = deliverables.create(obj.tenant_id, {"key": obj.key, **values})
+            obj.pk = deliverable.pk
         obj._state.adding = False
         obj.refresh_from_db()
 

@@ -154,13 +154,13 @@ class PipelineForm(forms.ModelForm):
                 template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)
             }
             self.parsed = versions.check_definition(tenant_id, self.data_of_definition, templates)
-            taken = (
+            others = (
                 Pipeline.objects.for_tenant(tenant_id)
                 .filter(key=self.parsed.key)
                 .exclude(pk=self.instance.pk)
                 .exists()
             )
-        if taken:
+        if others:
             self.add_error("definition", f"key: there is another pipeline {self.parsed.key!r} already")
         elif self.instance.key and self.parsed.key != self.instance.key:
             self.add_error(
@@ -254,12 +254,12 @@ class PipelineAdmin(ActionsAdmin):
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        given = request.POST
+        sent = request.POST
         return JsonResponse(
             check(
-                given.get("text", ""),
-                tenant_id=_uuid(given.get("tenant")),
-                pipeline_id=_uuid(given.get("pipeline")),
+                sent.get("text", ""),
+                tenant_id=_uuid(sent.get("tenant")),
+                pipeline_id=_uuid(sent.get("pipeline")),
             )
         )
 
@@ -488,8 +488,8 @@ _UNSAID = StepDefinition(id="").to_dict()
 def as_yaml(definition: Mapping[str, Any]) -> str:
     """A stored definition, without what goes without saying."""
     steps = [_tidy(step, is_first=index == 0) for index, step in enumerate(definition["steps"])]
-    whole = {name: definition[name] for name in _WHOLE if definition.get(name)} | {"steps": steps}
-    return _dump_yaml(whole)
+    document = {name: definition[name] for name in _WHOLE if definition.get(name)} | {"steps": steps}
+    return _dump_yaml(document)
 
 
 def as_written(data: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from pipelines import datasets
 from pipelines.data_sources import FieldType, Source
 from pipelines.data_sources.catalogue import ABOUT_TABLES
-from pipelines.datasets import Declaration, Given
+from pipelines.datasets import Declaration, Upload
 from pipelines.datasets.validation import most_values
 from pipelines.exceptions import NotFound
 from pipelines.models import Dataset, DatasetRow
@@ -65,10 +65,10 @@ class Rows(serializers.Field[Any, Any, Any, Any]):
 
     default_error_messages = {"invalid": "must be a list of objects"}
 
-    def to_internal_value(self, data: Any) -> Given:
+    def to_internal_value(self, data: Any) -> Upload:
         if not isinstance(data, list):
             self.fail("invalid")
-        return Given(data)
+        return Upload(data)
 
     def to_representation(self, value: Any) -> Any:
         return value
@@ -193,8 +193,8 @@ class DatasetViewSet(LargeBodies, VersionedResource):
     def create(self, request: Request) -> Response:
         """Rows of the source `cache` are gone after a while; those of `api` and `file` are read where they are."""
         body = read(NewDatasetSerializer, request.data)
-        made = datasets.create(self.tenant_id, Declaration(**body, location_error=self.location_error))
-        return self.answer_created(made)
+        dataset = datasets.create(self.tenant_id, Declaration(**body, location_error=self.location_error))
+        return self.answer_created(dataset)
 
     @change("Change a dataset", DatasetBodySerializer, DatasetSerializer, refusals=(404, 409))
     def update(self, request: Request, name: str) -> Response:
@@ -280,19 +280,19 @@ class FileParser(MultiPartParser):
         return _plain(datasets.read_csv(raw)) if kind == CSV else {"rows": datasets.read_json(raw).rows}
 
 
-def read_rows(data: Any) -> Given:
+def read_rows(data: Any) -> Upload:
     """The rows of a body that one of the parsers, or that for JSON, has read."""
     if isinstance(data, dict) and data.keys() == {TEXTS}:
-        return Given([row for _, row in data[TEXTS]], [line for line, _ in data[TEXTS]])
+        return Upload([row for _, row in data[TEXTS]], [line for line, _ in data[TEXTS]])
     if isinstance(data, dict) and data.keys() - {"rows"}:
         raise InvalidRequest([(name, "is not a member of this object") for name in data if name != "rows"])
     if isinstance(data, dict) and not isinstance(data.get("rows"), list):
         raise InvalidRequest([("rows", "must be a list of objects")])
-    return Given(data if isinstance(data, list) else data["rows"])
+    return Upload(data if isinstance(data, list) else data["rows"])
 
 
-def _plain(given: Given) -> dict[str, Any]:
-    return {TEXTS: [[line, row] for line, row in zip(given.lines, given.rows, strict=True)]}
+def _plain(upload: Upload) -> dict[str, Any]:
+    return {TEXTS: [[line, row] for line, row in zip(upload.lines, upload.rows, strict=True)]}
 
 
 def _kind_of(file: Any) -> str:

@@ -298,10 +298,10 @@ class DeliverableViewSet(VersionedResource):
     def create(self, request: Request) -> Response:
         """Its first period is that of the next month, unless the one that is running is started by hand."""
         body = read(NewDeliverableSerializer, request.data, tenant_id=self.tenant_id)
-        made, is_new = deliverables.create(self.tenant_id, body)
+        deliverable, is_new = deliverables.create(self.tenant_id, body)
         if not is_new:
             raise AlreadyExists("deliverable", body["key"])
-        return self.answer_created(made)
+        return self.answer_created(deliverable)
 
     @change("Change a deliverable", DeliverableBodySerializer, DeliverableSerializer)
     def update(self, request: Request, pk: UUID) -> Response:

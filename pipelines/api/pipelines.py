@@ -187,14 +187,14 @@ class PipelineViewSet(Pausable, VersionedResource):
     @creation("Start a run of the newest version", NewRunSerializer, PipelineRunSerializer, refusals=(404,))
     @action(detail=True, methods=["post"])
     def runs(self, request: Request, key: str) -> Response:
-        given = read(NewRunSerializer, request.data)
+        body = read(NewRunSerializer, request.data)
         new = NewRun(
-            name=given.get("name") or "",
-            labels=given.get("labels") or {},
-            params=given.get("params", {}),
-            input=given.get("input") or None,
-            deliverable_id=given.get("deliverable"),
-            priority=given["priority"],
+            name=body.get("name") or "",
+            labels=body.get("labels") or {},
+            params=body.get("params", {}),
+            input=body.get("input") or None,
+            deliverable_id=body.get("deliverable"),
+            priority=body["priority"],
             requested_identity=self.principal.identity,
         )
         run = start_run(self.tenant_id, key, new, actor=self.principal.actor)
@@ -313,8 +313,8 @@ class TemplateViewSet(DigestEtag, Resource):
     def create(self, request: Request) -> Response:
         body = read(NewTemplateSerializer, request.data)
         own = ActivityTemplate.objects.for_tenant(self.tenant_id)
-        template, made = own.get_or_create(tenant_id=self.tenant_id, key=body["key"], defaults=body)
-        if not made:
+        template, was_created = own.get_or_create(tenant_id=self.tenant_id, key=body["key"], defaults=body)
+        if not was_created:
             raise AlreadyExists("template", body["key"])
         template.refresh_from_db()
         return self.answer_created(template)

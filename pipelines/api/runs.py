@@ -173,14 +173,14 @@ class PipelineRunSerializer(ResponseSerializer):
         return f"{RUNS}{run.pk}/"
 
 
-def _step(step: StepRow, whole: PipelineRun) -> dict[str, Any]:
+def _step(step: StepRow, pipeline_run: PipelineRun) -> dict[str, Any]:
     run, counts = step.run, step.counts
     return {
         "step": run.step,
         "name": step.name,
         "agent_role": step.agent_role,
         "human_role": step.human_role,
-        "priority": step.priority or whole.priority,
+        "priority": step.priority or pipeline_run.priority,
         "status": run.status,
         "reason": run.reason or None,
         "reason_detail": run.get_reason_display() or None,
@@ -373,10 +373,10 @@ class RunReplay(DigestEtag, TenantView):
     def post(self, request: Request, run_id: UUID) -> Response:
         """The answer is a new run of the same version. Steps before `from_step` keep their outputs by reference; it and all that comes
         after it is done anew, and so is what failed beside it. 409 while the run, or another replay of it, is under way."""
-        given = read(RunReplaySerializer, request.data)
+        body = read(RunReplaySerializer, request.data)
         self.refuse_changed(show_run(self.tenant_id, run_id))
         run = replay(
-            self.tenant_id, run_id, from_step=given["from_step"], given=given.get("input"),
+            self.tenant_id, run_id, from_step=body["from_step"], new_input=body.get("input"),
             actor=self.principal.actor, requested_identity=self.principal.identity,
         )  # fmt: skip
         return Response(
@@ -431,19 +431,19 @@ class RunsInBulk(TenantView):
     )
     def post(self, request: Request) -> Response:
         """Each run by itself: one that cannot be cancelled or replayed is left alone, and the answer says why."""
-        given = read(RunsActionSerializer, request.data)
+        body = read(RunsActionSerializer, request.data)
         done, left_alone = [], []
-        for run_id in dict.fromkeys(given["ids"]):
+        for run_id in dict.fromkeys(body["ids"]):
             try:
-                done.append({"id": run_id, "run": self._one(run_id, given)})
+                done.append({"id": run_id, "run": self._one(run_id, body)})
             except (PipelineError, ActivityError) as error:
                 left_alone.append({"id": run_id, "code": error.code, "message": str(error)})
         return Response({"done": done, "left_alone": left_alone})
 
-    def _one(self, run_id: UUID, given: Mapping[str, Any]) -> UUID:
+    def _one(self, run_id: UUID, body: Mapping[str, Any]) -> UUID:
         who = self.principal
-        if given["action"] == "cancel":
-            cancel_run(self.tenant_id, run_id, actor=who.actor, reason=given.get("reason") or "")
+        if body["action"] == "cancel":
+            cancel_run(self.tenant_id, run_id, actor=who.actor, reason=body.get("reason") or "")
             return run_id
         new: UUID = replay(
             self.tenant_id, run_id, from_step=first_failed_step(self.tenant_id, run_id), actor=who.actor,

@@ -229,8 +229,8 @@ class ScheduleViewSet(Pausable, VersionedResource):
     @creation("Make a schedule", ScheduleBodySerializer, ScheduleSerializer)
     def create(self, request: Request) -> Response:
         """Its first time is the first from now on. Only a one-time schedule whose time has passed is due at once."""
-        made = editing.create(self.tenant_id, request.data, actor=self.principal.actor)
-        return self.answer_created(made)
+        schedule = editing.create(self.tenant_id, request.data, actor=self.principal.actor)
+        return self.answer_created(schedule)
 
     @change("Replace a schedule", ScheduleBodySerializer, ScheduleSerializer, refusals=(404, 409))
     def update(self, request: Request, pk: UUID) -> Response:

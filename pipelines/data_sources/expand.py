@@ -75,11 +75,11 @@ class Estimate:
 
 def agree(options: Iterable[Options], defaults: Pacing) -> tuple[Expand, Pacing]:
     """What several data sources say together; where none says anything, the default. Raises `ExpansionError`."""
-    given = list(options)
-    expand = _agree_on("expand", [option.expand for option in given])
-    size = _agree_on("batchSize", [option.batch_size for option in given])
-    stagger = _agree_on("staggerDelay", [option.stagger_ms for option in given])
-    gate = _agree_on("batch_gate", [option.batch_gate for option in given])
+    every = list(options)
+    expand = _agree_on("expand", [option.expand for option in every])
+    size = _agree_on("batchSize", [option.batch_size for option in every])
+    stagger = _agree_on("staggerDelay", [option.stagger_ms for option in every])
+    gate = _agree_on("batch_gate", [option.batch_gate for option in every])
     return expand or Expand.PRODUCT, Pacing(
         batch_size=defaults.batch_size if size is None else size,
         stagger_ms=defaults.stagger_ms if stagger is None else stagger,
@@ -130,8 +130,8 @@ def batches(inputs_: Iterable[dict[str, Any]], pacing: Pacing) -> Iterator[Batch
         index += 1
 
 
-def _agree_on(name: str, said: Iterable[Any]) -> Any:
-    different = list(dict.fromkeys(value for value in said if value is not None))
+def _agree_on(name: str, values: Iterable[Any]) -> Any:
+    different = list(dict.fromkeys(value for value in values if value is not None))
     if len(different) > 1:
         raise ExpansionError(
             f"the data sources contradict each other: {name} is {' and '.join(map(str, different))}"

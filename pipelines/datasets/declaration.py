@@ -24,7 +24,7 @@ from pipelines.tables import fetched
 from tenants.context import tenant_scope
 
 from .rows import BATCH, lock_dataset, put, raise_version, rows_of
-from .validation import Given, fitting
+from .validation import Upload, fitting
 
 NAMED = 10  # schedules that a refusal names
 LONGEST_LOCATION = 500
@@ -40,7 +40,7 @@ class Declaration:
     source: str = Source.DB.value
     location: str = ""
     description: str = ""
-    rows: Given | None = None
+    rows: Upload | None = None
     location_error: str | None = None  # what `error_of_location` said before the transaction
 
 
@@ -55,7 +55,7 @@ def create(tenant_id: UUID, wanted: Declaration) -> Dataset:
             raise TooManyDatasets(
                 f"There are {settings.ORCHESTRATOR_DATASETS_PER_TENANT} datasets, which is the most."
             )
-        made = Dataset.objects.create(
+        dataset = Dataset.objects.create(
             tenant_id=tenant_id,
             name=wanted.name,
             source=wanted.source,
@@ -64,9 +64,9 @@ def create(tenant_id: UUID, wanted: Declaration) -> Dataset:
             fields=_plain(table),
         )
         if wanted.rows is not None:
-            put(made, wanted.rows)
-        made.refresh_from_db()
-        return made
+            put(dataset, wanted.rows)
+        dataset.refresh_from_db()
+        return dataset
 
 
 def change(
@@ -76,7 +76,7 @@ def change(
     fields: Any = None,
     location: str | None = None,
     description: str | None = None,
-    rows: Given | None = None,
+    rows: Upload | None = None,
     location_error: str | None = None,
 ) -> Dataset:
     """Change what is given; `rows` replace those that are there. Raises as `create` does, and `NotFound`.
@@ -168,7 +168,7 @@ def _refit(dataset: Dataset, before: Table, after: Table) -> None:
         message = "cannot come, go or change its type while there are rows, since it tells them apart"
         raise TableError([InputError(f"fields.{after.key}", message)])
     rows = [{name: value for name, value in row.data.items() if name in after.fields} for row in stored]
-    fitted = fitting(Given(rows), after)
+    fitted = fitting(Upload(rows), after)
     different = []
     for row, data in zip(stored, fitted, strict=True):
         if row.data != data:

@@ -25,7 +25,7 @@ from pipelines.tables import fetched
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
-from .validation import Given, Row, fitting, key_of, refuse_too_many
+from .validation import Row, Upload, fitting, key_of, refuse_too_many
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Filled:
 
 
 def fill(
-    tenant_id: UUID, dataset_id: UUID, given: Given, *, replace: bool = False, dry_run: bool = False
+    tenant_id: UUID, dataset_id: UUID, upload: Upload, *, replace: bool = False, dry_run: bool = False
 ) -> Filled:
     """Add the rows, or change those with the same `id`; with `replace`, remove all others. A `dry_run` only says what would be.
 
@@ -52,18 +52,18 @@ def fill(
     """
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
-        done = put(dataset, given, replace=replace, dry_run=dry_run)
+        done = put(dataset, upload, replace=replace, dry_run=dry_run)
         if done.changed and not dry_run:
             raise_version(dataset)
         return dataclasses.replace(done, version=dataset.version)
 
 
-def put(dataset: Dataset, given: Given, *, replace: bool = False, dry_run: bool = False) -> Filled:
+def put(dataset: Dataset, upload: Upload, *, replace: bool = False, dry_run: bool = False) -> Filled:
     """As `fill`, for a caller that holds the lock of the dataset's row and raises its version."""
     refuse_elsewhere(dataset)
-    refuse_too_many(given)
+    refuse_too_many(upload)
     place = place_of(dataset)
-    keyed = place.with_keys(fitting(given, place.table), replace=replace)
+    keyed = place.with_keys(fitting(upload, place.table), replace=replace)
     before = place.among(keyed)
     gone = [key for key in place.all_keys() if key not in keyed] if replace else []
     added = keyed.keys() - before.keys()
@@ -199,12 +199,12 @@ class _Stored(DatasetAddress):
         for some in _in_batches(gone):
             rows_of(self.dataset).filter(key__in=some).delete()
         ids = sorted(uuid7() for _ in fresh)  # of one millisecond, they have no order by themselves
-        made = [
+        new_rows = [
             DatasetRow(id=id_, tenant_id=self.dataset.tenant_id, dataset=self.dataset, key=key, data=row)
             for id_, (key, row) in zip(ids, fresh.items(), strict=True)
         ]
         DatasetRow.objects.bulk_create(
-            made,
+            new_rows,
             batch_size=BATCH,
             update_conflicts=True,
             unique_fields=("dataset", "key"),

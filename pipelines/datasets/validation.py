@@ -34,7 +34,7 @@ class RowsInvalid(DefinitionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class Upload:
     """Rows as somebody gave them: JSON values, or the texts of a CSV with the line of each row."""
 
     rows: Sequence[Any]
@@ -45,23 +45,23 @@ class Given:
         return bool(self.lines)
 
 
-def refuse_too_many(given: Given) -> None:
+def refuse_too_many(upload: Upload) -> None:
     """Raises `TooManyRows` for more than one call may bring."""
     most = settings.ORCHESTRATOR_DATASET_ROWS_PER_CALL
-    if len(given.rows) > most:
+    if len(upload.rows) > most:
         raise TooManyRows(f"One call takes {most:,} rows at most.")
 
 
-def fitting(given: Given, table: Table) -> list[Row]:
+def fitting(upload: Upload, table: Table) -> list[Row]:
     """The rows with every field, as they are stored. Raises `RowsInvalid`."""
-    if given.are_texts:
-        _refuse_header(given.rows[0], table)
+    if upload.are_texts:
+        _refuse_header(upload.rows[0], table)
     found: list[Row] = []
     errors: list[InputError] = []
     places: dict[str, int] = {}
-    for place, raw in enumerate(given.rows):
-        line = f" (line {given.lines[place]})" if given.are_texts else ""
-        row, wrong = _read(raw, table, at(ROWS, place), line, as_text=given.are_texts)
+    for place, raw in enumerate(upload.rows):
+        line = f" (line {upload.lines[place]})" if upload.are_texts else ""
+        row, wrong = _read(raw, table, at(ROWS, place), line, as_text=upload.are_texts)
         if row is not None and table.has_key:
             wrong += _of_key(row, table, place, places, line)
         if row is not None:
@@ -143,17 +143,17 @@ class BadUpload(PipelineError):
     status = 400
 
 
-def read_csv(raw: bytes) -> Given:
+def read_csv(raw: bytes) -> Upload:
     """The texts of a CSV. Raises `BadUpload`; the values are looked at by `fill`."""
     most = settings.ORCHESTRATOR_DATASET_ROWS_PER_CALL
     try:
         numbered = list(islice(csv_lines(io.BytesIO(raw)), most + 1))
     except BadTable as error:
         raise BadUpload(f"The CSV cannot be read: {error}.") from error
-    return Given([row for _, row in numbered], [line for line, _ in numbered])
+    return Upload([row for _, row in numbered], [line for line, _ in numbered])
 
 
-def read_json(raw: bytes) -> Given:
+def read_json(raw: bytes) -> Upload:
     """The rows of a JSON file. Raises `BadUpload`."""
     try:
         found = wire_json.loads(
@@ -164,11 +164,11 @@ def read_json(raw: bytes) -> Given:
     return rows_in(found)
 
 
-def rows_in(found: Any) -> Given:
+def rows_in(found: Any) -> Upload:
     rows = found["rows"] if isinstance(found, dict) and found.keys() == {"rows"} else found
     if not isinstance(rows, list):
         raise BadUpload("The JSON must be a list of rows, or an object with the member rows.")
-    return Given(rows)
+    return Upload(rows)
 
 
 def most_values() -> int:

@@ -101,9 +101,11 @@ def _connect(drafts: list[Draft], errors: Errors) -> tuple[StepDefinition, ...]:
     steps: list[StepDefinition] = []
     for draft in drafts:
         previous = steps[-1] if steps else None
-        said = draft.depends_on is not None
+        is_explicit = draft.depends_on is not None
         depends_on = (
-            _name_dependencies(draft, ids, errors) if said else _implied_dependencies(draft.step, previous)
+            _name_dependencies(draft, ids, errors)
+            if is_explicit
+            else _implied_dependencies(draft.step, previous)
         )
         steps.append(replace(draft.step, depends_on=depends_on))
     if sum(len(step.depends_on) for step in steps) > MAX_DEPENDENCIES:
@@ -268,8 +270,8 @@ def _or(found: float | None, standard: float) -> float:
 def _check_assignee(reader: Reader, step: StepDefinition) -> None:
     if step.agent_role and step.human_role:
         reader.error("human_role", "cannot be given together with agent_role: one of them does the step")
-    given = any(reader.value(key) is not None for key in ("agent_role", "human_role", "template"))
-    if reader.is_object and not given:
+    has_assignee = any(reader.value(key) is not None for key in ("agent_role", "human_role", "template"))
+    if reader.is_object and not has_assignee:
         reader.errors.add(reader.path, "agent_role, human_role or template is missing")
     if step.is_approval_gate and step.agent_role:
         reader.error("is_approval_gate", "is for a person's step; an agent's step has requires_approval")

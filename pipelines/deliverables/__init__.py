@@ -37,11 +37,11 @@ def create(tenant_id: UUID, values: Mapping[str, Any]) -> tuple[Deliverable, boo
     """The new deliverable; or the one that has this key already, and False."""
     with tenant_scope(tenant_id):
         own = Deliverable.objects.for_tenant(tenant_id)
-        made, created = own.get_or_create(
+        deliverable, created = own.get_or_create(
             tenant_id=tenant_id, key=values["key"], defaults={"id": uuid7(), **values}
         )
-        made.refresh_from_db()
-        return made, created
+        deliverable.refresh_from_db()
+        return deliverable, created
 
 
 def change(tenant_id: UUID, deliverable_id: UUID, values: Mapping[str, Any]) -> Deliverable:

@@ -85,9 +85,9 @@ def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePer
         deliverable = Deliverable.objects.for_tenant(tenant_id).get(pk=period.deliverable_id)
         offers = offers_for(tenant_id, [deliverable])[deliverable.pk]
         last = last_periods(tenant_id, [deliverable.pk], period.starts_on).get(deliverable.pk)
-        asked = planner_question(deliverable, period, offers.values(), last, activity_id=uuid7())
-        submit([asked], actor=actor)
-        _update(period, planner_activity_id=asked.id, plan_faults=[])
+        question = planner_question(deliverable, period, offers.values(), last, activity_id=uuid7())
+        submit([question], actor=actor)
+        _update(period, planner_activity_id=question.id, plan_faults=[])
         return _recount_period(period)
 
 
@@ -123,8 +123,8 @@ def _retire_planner(tenant_id: UUID, activity_id: UUID, actor: str) -> None:
         raise PlannerAtWork(f"Activity {planning.pk} is still planning; wait for it, or cancel it first.")
     if planning.status not in states.FINAL:
         cancellation.cancel(tenant_id, planning.pk, actor=actor, reason=_RETIRED)
-    for asked in activity_tree.open_children(tenant_id, planning.pk, (LinkKind.ESCALATION,)):
-        cancellation.cancel(tenant_id, asked.pk, actor=actor, reason=_RETIRED)
+    for question in activity_tree.open_children(tenant_id, planning.pk, (LinkKind.ESCALATION,)):
+        cancellation.cancel(tenant_id, question.pk, actor=actor, reason=_RETIRED)
 
 
 def _take_up_answer(period: DeliverablePeriod, activity: Any) -> None:

@@ -192,12 +192,12 @@ def _plan_validator() -> Any:
 
 def _describe_error(error: Any, path: str) -> Iterator[tuple[str, str]]:
     """The error in words that quote nothing long, at the member that it is about."""
-    limit, given = error.validator_value, error.instance
+    limit, value = error.validator_value, error.instance
     match error.validator:
         case "additionalProperties":
             known = error.schema["properties"]
             yield from (
-                (at(path, name), "is not a member of this object") for name in given if name not in known
+                (at(path, name), "is not a member of this object") for name in value if name not in known
             )
         case "required":
             yield path, f"must have {' and '.join(limit)}"

@@ -240,10 +240,10 @@ def _error_of_call(node: syntax.Call) -> str | None:
 
 
 def _check_kind(tree: syntax.Node, kind: Kind | None) -> None:
-    made = _kind_of(tree)
-    if kind is None or made is None or made == WANTED[kind][0]:
+    actual = _kind_of(tree)
+    if kind is None or actual is None or actual == WANTED[kind][0]:
         return
-    raise ExpressionError(tree.position, f"{WANTED[kind][1]}, but this is {made}")
+    raise ExpressionError(tree.position, f"{WANTED[kind][1]}, but this is {actual}")
 
 
 def _kind_of(node: syntax.Node) -> str | None:

@@ -165,8 +165,8 @@ def _arguments(schedule: Schedule) -> str:
 def _name(schedule: Schedule, slug: str) -> str:
     """What people see in beat's admin. A name that is taken or too long gets the schedule's id."""
     name, with_id = _names(schedule, slug)
-    taken = PeriodicTask.objects.filter(name=name).exclude(task=TASK, kwargs=_arguments(schedule))
-    return name if len(name) <= LONGEST_NAME and not taken.exists() else with_id
+    others = PeriodicTask.objects.filter(name=name).exclude(task=TASK, kwargs=_arguments(schedule))
+    return name if len(name) <= LONGEST_NAME and not others.exists() else with_id
 
 
 def _names(schedule: Schedule, slug: str) -> tuple[str, str]:

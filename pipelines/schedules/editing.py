@@ -119,15 +119,15 @@ def _at_members(found: list[InputError]) -> list[InputError]:
 
 
 def _times(reader: Reader, form: Errors) -> tuple[Timing | None, dict[str, Any]]:
-    given = {name: reader.value(name) for name in TIMING if reader.value(name) is not None}
+    values = {name: reader.value(name) for name in TIMING if reader.value(name) is not None}
     default = scheduler_settings.current().timezone
-    form.found += timing.errors(given, default_timezone=default)
-    jitter = given.get("jitter_seconds", 0)
+    form.found += timing.errors(values, default_timezone=default)
+    jitter = values.get("jitter_seconds", 0)
     if isinstance(jitter, float) and not jitter.is_integer():
         reader.error("jitter_seconds", "must be a whole number of seconds")
     if form.found:
-        return None, {"repeat": str(given.get("repeat", ""))}
-    when = timing.read(given, default_timezone=default)
+        return None, {"repeat": str(values.get("repeat", ""))}
+    when = timing.read(values, default_timezone=default)
     return when, {
         "repeat": Repeat.ONCE if when.repeat is timing.Repeat.ONCE else Repeat.REPEATING,
         "cron": when.cron or "",
@@ -172,34 +172,34 @@ def _retry(reader: Reader) -> dict[str, Any]:
 
 def _priority(reader: Reader) -> int:
     """A whole number from 1 (urgent) to 20 (background), or the name of a band."""
-    given = reader.value("priority")
-    if given is None:
+    value = reader.value("priority")
+    if value is None:
         return BANDS["normal"]
-    if isinstance(given, str) and given in BANDS:
-        return BANDS[given]
-    if isinstance(given, bool) or not isinstance(given, int):
+    if isinstance(value, str) and value in BANDS:
+        return BANDS[value]
+    if isinstance(value, bool) or not isinstance(value, int):
         reader.error("priority", f"must be a whole number or one of {', '.join(BANDS)}")
-    elif LOWEST <= given <= HIGHEST:
-        return given
+    elif LOWEST <= value <= HIGHEST:
+        return value
     else:
         reader.error("priority", f"must be from {LOWEST} to {HIGHEST}")
     return BANDS["normal"]
 
 
 def _catch_up(reader: Reader) -> int:
-    given = reader.value("catch_up")
+    value = reader.value("catch_up")
     try:
-        return CatchUp.of("latest" if given is None else given).up_to
+        return CatchUp.of("latest" if value is None else value).up_to
     except CatchUpError as error:
         reader.error("catch_up", str(error))
         return 0
 
 
 def _one_of(reader: Reader, key: str, options: list[str] | tuple[str, ...]) -> str | None:
-    given = reader.value(key)
-    if given is None or (isinstance(given, str) and given in options):
-        return given
-    reader.error(key, f"must be one of {', '.join(options)}, not {quote_value(given)}")
+    value = reader.value(key)
+    if value is None or (isinstance(value, str) and value in options):
+        return value
+    reader.error(key, f"must be one of {', '.join(options)}, not {quote_value(value)}")
     return None
 
 
@@ -384,7 +384,7 @@ def create(tenant_id: UUID, members: Any, *, actor: str, now: datetime | None = 
         checked.raise_if_any()
         schedule = Schedule(id=uuid7(), tenant_id=tenant_id, created_by=actor, **checked.columns)
         _compute_next_time(schedule, now or clock.now(), is_new_time=True)
-        _store(schedule, made=True)
+        _store(schedule, is_new=True)
         _tell("schedule_created", schedule, actor)
         return schedule
 
@@ -482,14 +482,14 @@ def _compute_next_time(schedule: Schedule, now: datetime, *, is_new_time: bool) 
     schedule.next_run_at = schedule.next_time(after=schedule.looked_until) if schedule.enabled else None
 
 
-def _store(schedule: Schedule, *, made: bool = False) -> None:
+def _store(schedule: Schedule, *, is_new: bool = False) -> None:
     """Write the row and beat's. Raises `AlreadyExists`."""
-    if not made:
+    if not is_new:
         schedule.version += 1
         schedule.updated_at = Now()
     try:
         with transaction.atomic(using=current_alias()):
-            schedule.save(force_insert=made, force_update=not made)
+            schedule.save(force_insert=is_new, force_update=not is_new)
     except IntegrityError as error:
         if "schedule_name_once" not in str(error):
             raise

@@ -157,9 +157,11 @@ def close_jobs(tenant_id: UUID, execution_id: UUID, *, most: int = CLOSED_AT_ONC
             execution_id=execution_id, state=JobState.ENQUEUED
         )
         open_jobs = list(rows.order_by("batch", "ordinal")[:most])
-    said = execution.metadata.get("cancelled", {})
+    cancellation = execution.metadata.get("cancelled", {})
     for job in open_jobs:
-        _end_work(job, actor=said.get("by") or expansion.ACTOR, reason=said.get("reason") or "")
+        _end_work(
+            job, actor=cancellation.get("by") or expansion.ACTOR, reason=cancellation.get("reason") or ""
+        )
     return len(open_jobs)
 
 

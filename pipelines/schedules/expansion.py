@@ -300,8 +300,8 @@ def submit_each(pairs: Sequence[tuple[ScheduleExecution, ScheduleJob]]) -> None:
     items = [_activity(execution, job) for execution, job in pairs]
     tenant_id = pairs[0][0].tenant_id
     room = backlog.count_admitted(tenant_id, [newcomers([item]) for item in items])
-    made = submit(items[:room], actor=ACTOR, bounded=False) if room else []
-    for (_, job), submitted in zip(pairs[:room], made, strict=True):
+    activities = submit(items[:room], actor=ACTOR, bounded=False) if room else []
+    for (_, job), submitted in zip(pairs[:room], activities, strict=True):
         job.activity_id, job.state, job.error = submitted.id, JobState.ENQUEUED, None
     _put_off(tenant_id, [job for _, job in pairs[room:]], items[-1].agent_role or "")
 
@@ -328,23 +328,23 @@ def figures(execution: ScheduleExecution) -> dict[str, Any]:
 
 def takes(execution: ScheduleExecution, params: dict[str, Any]) -> bool:
     """Whether an agent is there for the execution and takes these parameters. In the caller's transaction."""
-    given = execution.definition
-    if given["target_type"] != "agent":
+    definition = execution.definition
+    if definition["target_type"] != "agent":
         return False
     try:
-        _refuse_unavailable(execution.tenant_id, given["agent_role"])
+        _refuse_unavailable(execution.tenant_id, definition["agent_role"])
     except TargetUnavailable:
         return False
-    return not input_schemas.errors(execution.tenant_id, given["agent_role"], params)
+    return not input_schemas.errors(execution.tenant_id, definition["agent_role"], params)
 
 
 def _valid(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> list[ScheduleJob]:
     """Those that the agent, or each agent of the pipeline, would take; the others have failed."""
-    given, waiting = execution.definition, list(jobs)
-    if given["target_type"] == "agent":
-        _refuse_unavailable(execution.tenant_id, given["agent_role"])
+    definition, waiting = execution.definition, list(jobs)
+    if definition["target_type"] == "agent":
+        _refuse_unavailable(execution.tenant_id, definition["agent_role"])
     valid: list[ScheduleJob] = []
-    refused = refusals(execution.tenant_id, given, [job.params for job in waiting]) if waiting else []
+    refused = refusals(execution.tenant_id, definition, [job.params for job in waiting]) if waiting else []
     for job, errors in zip(waiting, refused, strict=True):
         if errors:
             job.state, job.error, job.ended_at = JobState.FAILED, _refusal(errors), clock.now()
@@ -381,38 +381,38 @@ def _refusal(errors: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def _activity(execution: ScheduleExecution, job: ScheduleJob) -> NewActivity:
-    given = execution.definition
+    definition = execution.definition
     return NewActivity(
         id=uuid7(),
-        name=given["name"],
-        agent_role=given["agent_role"],
+        name=definition["name"],
+        agent_role=definition["agent_role"],
         params=job.params,
-        priority=given["priority"],
-        retry=given["retry"],
-        timeout_seconds=given["timeout_seconds"],
+        priority=definition["priority"],
+        retry=definition["retry"],
+        timeout_seconds=definition["timeout_seconds"],
         not_before=_begin(job),
         # The schedule may be deleted by now; its id still tells its work from other work.
-        schedule_id=UUID(given["schedule"]),
+        schedule_id=UUID(definition["schedule"]),
         wake_reason=WakeReason.SCHEDULED,
         metadata={"schedule_execution": str(execution.pk), "schedule_job": str(job.pk)},
     )
 
 
 def _start_runs(execution: ScheduleExecution, jobs: Sequence[ScheduleJob]) -> None:
-    given = execution.definition
+    definition = execution.definition
     news = [
         NewRun(
             params=job.params,
-            priority=given["priority"],
-            retry=given["retry"],
-            timeout_seconds=given["timeout_seconds"],
+            priority=definition["priority"],
+            retry=definition["retry"],
+            timeout_seconds=definition["timeout_seconds"],
             not_before=_begin(job),
-            schedule_id=UUID(given["schedule"]),
+            schedule_id=UUID(definition["schedule"]),
         )
         for job in jobs
     ]
     runs = start_runs(
-        execution.tenant_id, given["pipeline"] or "", news, actor=ACTOR, when_full=WhenFull.FEWER
+        execution.tenant_id, definition["pipeline"] or "", news, actor=ACTOR, when_full=WhenFull.FEWER
     )
     for job, run in zip(jobs, runs, strict=False):
         job.pipeline_run_id, job.state, job.error = run.pk, JobState.ENQUEUED, None

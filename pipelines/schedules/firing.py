@@ -288,10 +288,10 @@ REPLACED = "The schedule fired again."
 def statuses_under_way(tenant_id: UUID, looks: Sequence[Look]) -> dict[UUID, list[str]]:
     """The statuses of executions that have not ended, for schedules to which these matter."""
     found: dict[UUID, list[str]] = {}
-    asked = [look.key for look in looks if look.schedule.overlap != Overlap.ALLOW]
-    if asked:
+    keys = [look.key for look in looks if look.schedule.overlap != Overlap.ALLOW]
+    if keys:
         rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(
-            schedule_id__in=asked, status__in=(ExecutionStatus.RUNNING, ExecutionStatus.QUEUED)
+            schedule_id__in=keys, status__in=(ExecutionStatus.RUNNING, ExecutionStatus.QUEUED)
         )
         for schedule_id, status in rows.values_list("schedule_id", "status"):
             found.setdefault(schedule_id, []).append(status)

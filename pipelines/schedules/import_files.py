@@ -75,10 +75,10 @@ def make_agents(data: Mapping[str, Any]) -> Iterator[str]:
         try:
             agent.full_clean()
         except ValidationError as error:
-            told = (InputError(name, " ".join(texts)) for name, texts in error.message_dict.items())
+            errors = (InputError(name, " ".join(texts)) for name, texts in error.message_dict.items())
             raise InvalidDocument(
                 InputError(_join_path(place, problem.path), problem.message)
-                for problem in spelled.as_written(told)
+                for problem in spelled.as_written(errors)
             ) from error
         agent.save(force_insert=True)
         configuration.forget()
@@ -92,13 +92,13 @@ def load(tenant_id: UUID, data: Mapping[str, Any], *, folder: Path, actor: str) 
         ("pipelines", lambda item: _load_pipeline(tenant_id, item, actor)),
         ("schedules", lambda item: _load_schedule(tenant_id, item, actor)),
     )
-    told: list[str] = []
+    lines: list[str] = []
     with tenant_scope(tenant_id):
         for part, loaded in parts:
             for index, item in enumerate(data.get(part, [])):
                 with _errors_below(at(part, index)):
-                    told.append(loaded(item))
-    return told
+                    lines.append(loaded(item))
+    return lines
 
 
 def _load_dataset(tenant_id: UUID, item: Mapping[str, Any], folder: Path) -> str:
@@ -117,12 +117,12 @@ def _load_dataset(tenant_id: UUID, item: Mapping[str, Any], folder: Path) -> str
     return f"dataset {name}: filled"
 
 
-def _rows(rows: Any, folder: Path) -> datasets.Given | None:
+def _rows(rows: Any, folder: Path) -> datasets.Upload | None:
     """Rows as they stand in the document, or those of the CSV that it names."""
     if rows is None:
         return None
     if not isinstance(rows, str):
-        return datasets.Given(rows if isinstance(rows, list) else [rows])
+        return datasets.Upload(rows if isinstance(rows, list) else [rows])
     if Path(rows).name != rows:
         raise InvalidDocument([InputError("rows", "must be the name of a file beside the document")])
     try:

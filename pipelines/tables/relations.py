@@ -310,6 +310,6 @@ def _among(comparison: Comparison, column: Column) -> Piece:
 def _parameter(value: Any, column: Column) -> Any:
     """As a decimal a number is compared by its digits, as jsonb keeps it; as a float it would be rounded."""
     if column.kind in NUMBERS and isinstance(value, int | float):
-        whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
-        return Decimal(repr(int(value) if whole else value))
+        is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
+        return Decimal(repr(int(value) if is_whole else value))
     return value

@@ -71,10 +71,10 @@ def _read(data: Any, path: str, default_timezone: str) -> tuple[Timing, list[Inp
 
 def _repeat(reader: Reader) -> Repeat:
     """Once, or else whichever of cron and interval is given."""
-    said = reader.text("repeat")
-    if said == "once":
+    text = reader.text("repeat")
+    if text == "once":
         return Repeat.ONCE
-    if said is not None and said != "repeating":
+    if text is not None and text != "repeating":
         reader.error("repeat", "must be one of once, repeating")
     return Repeat.CRON if reader.value("interval_ms") is None else Repeat.INTERVAL
 
@@ -130,15 +130,15 @@ def _moment_of(value: Any) -> tuple[str | None, datetime | None]:
 
 def _check_kind(reader: Reader, repeat: Repeat) -> None:
     """That what is given belongs to the kind of repetition, and what the kind needs is given."""
-    given = {key for key in ("cron", "interval_ms", "start_at", "end_at") if reader.value(key) is not None}
+    keys = {key for key in ("cron", "interval_ms", "start_at", "end_at") if reader.value(key) is not None}
     reader.require("repeat")
     if repeat is Repeat.ONCE:
         reader.require("start_at")
-        for key in sorted(given & {"cron", "interval_ms", "end_at"}):
+        for key in sorted(keys & {"cron", "interval_ms", "end_at"}):
             reader.error(key, "is for a repeating schedule; one that fires once has start_at")
-    elif {"cron", "interval_ms"} <= given:
+    elif {"cron", "interval_ms"} <= keys:
         reader.error("interval_ms", "cannot be given together with cron")
-    elif not given & {"cron", "interval_ms"} and reader.value("repeat") == "repeating":
+    elif not keys & {"cron", "interval_ms"} and reader.value("repeat") == "repeating":
         reader.errors.add(reader.path, "a repeating schedule needs cron or interval_ms")
 
 

@@ -128,8 +128,8 @@ class ActionsAdmin(KeptAdmin):
             return HttpResponseRedirect(
                 reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
             )
-        asked = action(request, self.model._default_manager.filter(pk=found.pk))
-        return asked or HttpResponseRedirect(page_of(found, found.pk))
+        page = action(request, self.model._default_manager.filter(pk=found.pk))
+        return page or HttpResponseRedirect(page_of(found, found.pk))
 
     def _try(
         self, request: HttpRequest, row: Any, action: Action, do: Callable[[Any], object], notes: str

@@ -83,15 +83,15 @@ class TenantForm(forms.ModelForm):
         self.fields["paused_seen"].initial = self.instance.paused
 
     def clean_bounds(self) -> Any:
-        given = self.cleaned_data["bounds"]
-        check_bounds({} if given is None else given)
-        return given or {}
+        bounds = self.cleaned_data["bounds"]
+        check_bounds({} if bounds is None else bounds)
+        return bounds or {}
 
     def clean(self) -> dict[str, Any]:
-        given: dict[str, Any] = super().clean() or self.cleaned_data
-        if given.get("paused") == given.get("paused_seen"):
-            given["paused"] = self.instance.paused
-        return given
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if cleaned.get("paused") == cleaned.get("paused_seen"):
+            cleaned["paused"] = self.instance.paused
+        return cleaned
 
 
 @admin.register(Plan)

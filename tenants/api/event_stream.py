@@ -60,9 +60,9 @@ def follow(
         oldest, last = log.position_of_log(tenant_id)
     gone = after is not None and not oldest - 1 <= after <= last
     position = last if after is None or gone else after
-    taken = connection_limits.take(bearer.principal, displacing=bearer.session is not None)
-    hub.here().displace(taken.displaced)
-    stream = Stream(bearer=bearer, wanted=wanted, position=position, seat=taken.seat)
+    place = connection_limits.take(bearer.principal, displacing=bearer.session is not None)
+    hub.here().displace(place.displaced)
+    stream = Stream(bearer=bearer, wanted=wanted, position=position, seat=place.seat)
     return answer(environ, stream, reset(oldest, last) if gone else b"")
 
 

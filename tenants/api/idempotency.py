@@ -76,14 +76,14 @@ def once(
     text = request.headers.get(HEADER)
     if request.method != "POST" or text is None:
         return answer()
-    digest, asked = _digest_of_key(request, principal, key_of(text)), _digest_of_request(request)
+    digest, request_digest = _digest_of_key(request, principal, key_of(text)), _digest_of_request(request)
     _refuse_concurrent(principal.tenant_id, digest)
     earlier = IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest).first()
     if earlier is not None:
-        return _repeat_answer(earlier, asked)
+        return _repeat_answer(earlier, request_digest)
     response = answer()
     if response.status_code < 400 and not response.streaming:
-        _store(principal, digest, asked, response, keep)
+        _store(principal, digest, request_digest, response, keep)
     return response
 
 
@@ -100,15 +100,15 @@ def over_several(
     text = request.headers.get(HEADER)
     if request.method != "POST" or text is None:
         return answer()
-    digest, asked = _digest_of_key(request, principal, key_of(text)), _digest_of_request(request)
-    earlier = _mark(principal, digest, asked)
+    digest, request_digest = _digest_of_key(request, principal, key_of(text)), _digest_of_request(request)
+    earlier = _mark(principal, digest, request_digest)
     if earlier is not None:
-        return _repeat_answer(earlier, asked)
+        return _repeat_answer(earlier, request_digest)
     response = None
     try:
         response = answer()
     finally:
-        _settle(principal, digest, asked, response, keep)
+        _settle(principal, digest, request_digest, response, keep)
     return response
 
 
@@ -153,7 +153,7 @@ def _refuse_concurrent(tenant_id: UUID, digest: str) -> None:
             raise StillInProgress(_AT_WORK)
 
 
-def _mark(principal: Principal, digest: str, asked: str) -> IdempotentRequest | None:
+def _mark(principal: Principal, digest: str, request_digest: str) -> IdempotentRequest | None:
     """Note that the request is being worked on, or return the answer that there is. Raises `StillInProgress`."""
     with tenant_scope(principal.tenant_id):
         _refuse_concurrent(principal.tenant_id, digest)
@@ -161,47 +161,51 @@ def _mark(principal: Principal, digest: str, asked: str) -> IdempotentRequest | 
         earlier: IdempotentRequest | None = rows.first()
         if earlier is None or earlier.status_code != IN_PROGRESS:
             if earlier is None:
-                _write(principal, digest, asked, IN_PROGRESS, {}, b"")
+                _write(principal, digest, request_digest, IN_PROGRESS, {}, b"")
             return earlier
-        if earlier.request_digest != asked or earlier.created_at > clock.now() - MARK_KEPT:
-            _refuse_other(earlier, asked)
+        if earlier.request_digest != request_digest or earlier.created_at > clock.now() - MARK_KEPT:
+            _refuse_other(earlier, request_digest)
             raise StillInProgress(_AT_WORK)
         rows.update(created_at=clock.now())
         return None
 
 
 def _settle(
-    principal: Principal, digest: str, asked: str, response: Any, keep: Callable[[Any], bytes]
+    principal: Principal, digest: str, request_digest: str, response: Any, keep: Callable[[Any], bytes]
 ) -> None:
     """Replace the mark by the answer if it is a success, else remove it."""
     with tenant_scope(principal.tenant_id):
         IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest).delete()
         if response is not None and response.status_code < 400 and not response.streaming:
-            _store(principal, digest, asked, response, keep)
+            _store(principal, digest, request_digest, response, keep)
 
 
-def _refuse_other(earlier: IdempotentRequest, asked: str) -> None:
-    if earlier.request_digest != asked:
+def _refuse_other(earlier: IdempotentRequest, request_digest: str) -> None:
+    if earlier.request_digest != request_digest:
         raise KeyReused("This Idempotency-Key was used for a different request. Use a new key.")
 
 
-def _repeat_answer(earlier: IdempotentRequest, asked: str) -> HttpResponse:
-    _refuse_other(earlier, asked)
+def _repeat_answer(earlier: IdempotentRequest, request_digest: str) -> HttpResponse:
+    _refuse_other(earlier, request_digest)
     return HttpResponse(
         bytes(earlier.body), status=earlier.status_code, headers={**earlier.headers, REPLAYED: "true"}
     )
 
 
 def _store(
-    principal: Principal, digest: str, asked: str, response: HttpResponseBase, keep: Callable[[Any], bytes]
+    principal: Principal,
+    digest: str,
+    request_digest: str,
+    response: HttpResponseBase,
+    keep: Callable[[Any], bytes],
 ) -> None:
     headers = {name: response.headers[name] for name in KEPT_HEADERS if name in response.headers}
-    _write(principal, digest, asked, response.status_code, headers, keep(response))
+    _write(principal, digest, request_digest, response.status_code, headers, keep(response))
 
 
 def _write(
-    principal: Principal, digest: str, asked: str, status: int, headers: dict[str, str], body: bytes
+    principal: Principal, digest: str, request_digest: str, status: int, headers: dict[str, str], body: bytes
 ) -> None:
     IdempotentRequest.objects.create(
-        tenant_id=principal.tenant_id, digest=digest, request_digest=asked, status_code=status, headers=headers, body=body
+        tenant_id=principal.tenant_id, digest=digest, request_digest=request_digest, status_code=status, headers=headers, body=body
     )  # fmt: skip

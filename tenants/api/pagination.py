@@ -244,12 +244,12 @@ def ordering_of(request: Request, view: Any) -> tuple[str, ...]:
     `ordering` is its default.
     """
     default = tuple(getattr(view, "ordering", None) or NEWEST_FIRST)
-    asked = request.query_params.get(PARAMETER)
-    if asked is None:
+    parameter = request.query_params.get(PARAMETER)
+    if parameter is None:
         return default
     offered = orderings_of(view)
     chosen: list[str] = []
-    for part in asked.split(","):
+    for part in parameter.split(","):
         name = part.strip().removeprefix("-")
         if name not in offered:
             raise InvalidRequest([(PARAMETER, f"{name[:40]!r} is not one of {', '.join(sorted(offered))}")])

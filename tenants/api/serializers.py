@@ -37,9 +37,9 @@ class StrictSerializer(serializers.Serializer[Any]):
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         errors: dict[str, Any] = {}
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         try:
-            given = super().to_internal_value(self._without_nulls(data))
+            values = super().to_internal_value(self._without_nulls(data))
         except ValidationError as error:
             errors.update(_by_key(error.detail))
         if isinstance(data, Mapping):
@@ -47,7 +47,7 @@ class StrictSerializer(serializers.Serializer[Any]):
             errors.update({key: ["is not a member of this object"] for key in data if key not in known})
         if errors:
             raise ValidationError(errors)
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
     def _without_nulls(self, data: Any) -> Any:
         """So that no check of a member is asked about an optional one that counts as not given."""

@@ -66,19 +66,19 @@ class TenantThrottle(BaseThrottle):
 
     def _charge_work(self, principal: Principal, found: dict[str, tuple[Bucket, Decision]]) -> float | None:
         """Pay for what the tenant's requests have taken here; how long to wait when it cannot be paid yet."""
-        taken = _work.pop(principal.tenant_id, 0.0)
-        if taken < CHARGED_FROM_MS:
-            _add_work(principal.tenant_id, taken)
+        seconds = _work.pop(principal.tenant_id, 0.0)
+        if seconds < CHARGED_FROM_MS:
+            _add_work(principal.tenant_id, seconds)
             return None
         bucket = bucket_of_work(principal)
         try:
-            decision = bucket.take(taken)
+            decision = bucket.take(seconds)
         except LimiterUnavailable:
             breaker.trip()
             return None
         if decision.allowed:
             return None
-        _add_work(principal.tenant_id, taken)
+        _add_work(principal.tenant_id, seconds)
         found["work"] = (bucket, decision)
         return decision.retry_after
 

@@ -60,9 +60,11 @@ class Announcement:
 
 def announce(tenant_id: UUID, kind: str, activity: UUID, data: Mapping[str, Any]) -> None:
     """Tell the readers that follow right now."""
-    told = orjson.dumps({"kind": kind, "activity": activity, "data": dict(data)})
+    message_body = orjson.dumps({"kind": kind, "activity": activity, "data": dict(data)})
     try:
-        connections.client(timeout_seconds=PATIENCE_SECONDS).publish(keys.announcements(tenant_id), told)
+        connections.client(timeout_seconds=PATIENCE_SECONDS).publish(
+            keys.announcements(tenant_id), message_body
+        )
     except redis.RedisError:
         return  # who follows sees it with the next one, or where it is kept
 
@@ -113,19 +115,19 @@ class Ear:
                 continue  # it was the answer to a subscription
             tenant_id = self._channels.get(message["channel"].decode())
             if tenant_id is not None:
-                told = orjson.loads(message["data"])
-                yield Announcement(tenant_id, told["kind"], UUID(told["activity"]), told["data"])
+                body = orjson.loads(message["data"])
+                yield Announcement(tenant_id, body["kind"], UUID(body["activity"]), body["data"])
 
     def close(self) -> None:
-        heard, client, self._subscription, self._client, self._channels = (
+        subscription, client, self._subscription, self._client, self._channels = (
             self._subscription,
             self._client,
             None,
             None,
             {},
         )
-        if heard is not None:
-            heard.close()
+        if subscription is not None:
+            subscription.close()
         if client is not None:
             client.close()
 

@@ -70,8 +70,8 @@ def hold(tenant_id: UUID, seats: Iterable[tuple[Principal, str]]) -> frozenset[s
     callers = [keys.seats_of_caller(principal) for principal, _ in held]
     names = [keys.seats_of_tenant(tenant_id), keys.displaced_seats(tenant_id), *callers]
     try:
-        given: list[str | int] = [LAPSE_SECONDS, *(seat for _, seat in held)]
-        return _read(_script("hold_seats")(names, given, client=_client()))
+        arguments: list[str | int] = [LAPSE_SECONDS, *(seat for _, seat in held)]
+        return _read(_script("hold_seats")(names, arguments, client=_client()))
     except redis.RedisError:
         return frozenset()  # they are taken again with the next renewal
 

@@ -127,8 +127,8 @@ class Hub:
             return self._hurry is not None
 
     def _hear(self, selector: selectors.BaseSelector, bell: Listener) -> None:
-        told = (self._told.get(tenant, 0.0) + TELL_SECONDS for tenant in self._announced)
-        patience = min([LOOK_SECONDS, *(at - time.monotonic() for at in (*self._due.values(), *told))])
+        due_times = (self._told.get(tenant, 0.0) + TELL_SECONDS for tenant in self._announced)
+        patience = min([LOOK_SECONDS, *(at - time.monotonic() for at in (*self._due.values(), *due_times))])
         for key, mask in selector.select(max(patience, 0.0)):
             if isinstance(key.fileobj, socket.socket) and key.data is None:
                 key.fileobj.recv(4096)
@@ -367,13 +367,13 @@ class Listener:
         if self._connection is None:
             return set()
         try:
-            told = list(self._connection.notifies(timeout=0))
+            notifications = list(self._connection.notifies(timeout=0))
         except psycopg.Error as error:
             self._lose(error)
             return set()
-        if told:
+        if notifications:
             self._heard = self._clock()
-        return {UUID(one.payload) for one in told if one.channel == CHANNEL}
+        return {UUID(one.payload) for one in notifications if one.channel == CHANNEL}
 
     def prove(self) -> None:
         """Have it rung, to be heard before the next time; a connection on which nothing was heard for too long is given up."""

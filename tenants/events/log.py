@@ -78,8 +78,8 @@ def number(tenant_id: UUID, limit: int = BATCH) -> int:
             return 0
         # Lock before reading: the statement that numbers must see all that was numbered before.
         last = lock(tenant_id).last_number
-        given = {"tenant": tenant_id, "last": last, "limit": limit}
-        return int(_NUMBER.run(given, using=APP)[0].taken)
+        parameters = {"tenant": tenant_id, "last": last, "limit": limit}
+        return int(_NUMBER.run(parameters, using=APP)[0].taken)
 
 
 def number_unread(tenant_id: UUID, within: float | None = None) -> bool:
@@ -247,8 +247,8 @@ def _shorten_unread(before: datetime) -> int:
 def _drop_unread(tenant_id: UUID, before: datetime, limit: int) -> int:
     with system_scope(), transaction.atomic(using=SYSTEM):
         lock(tenant_id)
-        given = {"tenant": tenant_id, "before": before, "limit": limit}
-        return int(_DROP_UNREAD.run(given, using=SYSTEM)[0].dropped)
+        parameters = {"tenant": tenant_id, "before": before, "limit": limit}
+        return int(_DROP_UNREAD.run(parameters, using=SYSTEM)[0].dropped)
 
 
 def _select_values(question: str, *parameters: UUID | int) -> list[Any]:

@@ -140,10 +140,10 @@ def still_allowed(bearers: Iterable[Subscriber]) -> set[Subscriber]:
     """Those of them whose token, or session and membership or broken glass, still are what they were. Not inside a transaction of a
     tenant.
     """
-    asked = set(bearers)
-    tokens = {bearer for bearer in asked if bearer.principal.token_id}
+    remaining = set(bearers)
+    tokens = {bearer for bearer in remaining if bearer.principal.token_id}
     with system_scope():
-        return _of_tokens(tokens) | _of_people(asked - tokens)
+        return _of_tokens(tokens) | _of_people(remaining - tokens)
 
 
 def _of_tokens(bearers: Collection[Subscriber]) -> set[Subscriber]:
@@ -195,10 +195,10 @@ def _of_people(bearers: Collection[Subscriber]) -> set[Subscriber]:
 
 def _find_open_glass(ids: Iterable[UUID | None]) -> set[UUID]:
     """What a superuser who is no member sees through ends with its hour, or before."""
-    asked = {glass for glass in ids if glass is not None}
-    if not asked:
+    glass_ids = {glass for glass in ids if glass is not None}
+    if not glass_ids:
         return set()
-    rows = BreakGlass.objects.filter(pk__in=asked, ended_at=None, expires_at__gt=clock.now())
+    rows = BreakGlass.objects.filter(pk__in=glass_ids, ended_at=None, expires_at__gt=clock.now())
     return set(rows.values_list("pk", flat=True))
 
 

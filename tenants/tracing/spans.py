@@ -48,10 +48,10 @@ class OpenTelemetrySpans:
         """A span of its own trace unless it has one young cause, or another one is open here and nothing has caused it otherwise."""
         parent, linked, trace_began = _place_span(causes)
         token = _began.set(trace_began)
-        told = [_context_of(link) for link in (*linked, *links)]
+        contexts = [_context_of(link) for link in (*linked, *links)]
         opened = self._tracer.start_span(
             name, context=parent, kind=trace.SpanKind[kind], attributes=dict(attributes), start_time=began,
-            links=[trace.Link(each) for each in told[:MOST_CAUSES] if each.is_valid],
+            links=[trace.Link(each) for each in contexts[:MOST_CAUSES] if each.is_valid],
         )  # fmt: skip
         try:
             with trace.use_span(

@@ -19,7 +19,7 @@ from agents.command_line import users
 from orchestrator.embedded.valkey import REDIS_USERS
 from orchestrator.processes import ProcessSpec, standard_processes, system_worker
 from orchestrator.processes.__main__ import main as become
-from orchestrator.settings.unsafe import needed_by
+from orchestrator.settings.unsafe import variables_needed_by
 from tests.architecture import tree
 
 PROCESSES = ("web", "worker", "system", "beat", "flower")
@@ -104,7 +104,7 @@ def test_a_container_becomes_the_process_of_the_table(name: str, monkeypatch: py
 def test_a_process_has_every_setting_that_production_needs(name: str) -> None:
     environment = _services()[name]["environment"]
 
-    assert set(needed_by(_services()[name]["command"])) <= environment.keys()
+    assert set(variables_needed_by(_services()[name]["command"])) <= environment.keys()
     assert environment["DJANGO_SETTINGS_MODULE"] == "orchestrator.settings.production"
 
 

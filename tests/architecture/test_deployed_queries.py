@@ -24,12 +24,12 @@ SERIES = {
     for declared in CATALOGUE.values()
     for name, labels in (
         [
-            (f"{declared.shown}_bucket", {"le"}),
-            (f"{declared.shown}_sum", set()),
-            (f"{declared.shown}_count", set()),
+            (f"{declared.query_name}_bucket", {"le"}),
+            (f"{declared.query_name}_sum", set()),
+            (f"{declared.query_name}_count", set()),
         ]
         if declared.kind == "histogram"
-        else [(declared.shown, set())]
+        else [(declared.query_name, set())]
     )
 }
 
@@ -144,7 +144,8 @@ def test_every_metric_is_looked_at() -> None:
     assert {
         declared.name
         for declared in CATALOGUE.values()
-        if not read & {declared.shown, *(f"{declared.shown}_{part}" for part in ("bucket", "sum", "count"))}
+        if not read
+        & {declared.query_name, *(f"{declared.query_name}_{part}" for part in ("bucket", "sum", "count"))}
     } == set()
 
 

@@ -16,7 +16,7 @@ from django.urls import resolve
 from agents.routing import queue_of
 from orchestrator.embedded.valkey import REDIS_USERS
 from orchestrator.metrics import CATALOGUE
-from orchestrator.settings.unsafe import NEEDED, needed_by
+from orchestrator.settings.unsafe import NEEDED, variables_needed_by
 from tests.architecture import tree
 
 FOLDER = tree.ROOT / "deploy" / "kubernetes"
@@ -111,7 +111,7 @@ def test_a_pod_has_every_setting_that_production_needs_and_none_that_is_unknown(
     )
     given = _environment(name)
 
-    assert set(needed_by(_container(name)["command"])) <= given.keys()
+    assert set(variables_needed_by(_container(name)["command"])) <= given.keys()
     assert given["DJANGO_SETTINGS_MODULE"] == "orchestrator.settings.production"
     known = [
         variable
@@ -250,7 +250,7 @@ def test_who_runs_programs_may_switch_users_and_nothing_else() -> None:
         "capabilities": {"drop": ["ALL"], "add": service["cap_add"]},
     }
     assert container["command"][:-1] == service["command"][:-1]
-    assert _environment("command-line").keys() >= set(needed_by(container["command"]))
+    assert _environment("command-line").keys() >= set(variables_needed_by(container["command"]))
     assert "ORCHESTRATOR_CLI_SHARED_USER" not in _environment("command-line")
 
 
@@ -265,7 +265,7 @@ def test_workers_are_scaled_by_what_there_is_to_do_for_their_seats(name: str) ->
 
     promql_parser.parse(query)
     named = set(re.findall(r"orchestrator_\w+", query))
-    assert named <= {declared.shown for declared in CATALOGUE.values()}
+    assert named <= {declared.query_name for declared in CATALOGUE.values()}
     assert "orchestrator_queue_waiting" in named
     assert set(re.findall(r'role="([^"]+)"', query)) == (set() if name == "worker" else {ROLE})
     assert scaled["scaleTargetRef"] == {"name": name}

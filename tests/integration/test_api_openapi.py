@@ -49,7 +49,7 @@ def schema() -> dict[str, Any]:
 def _document() -> str:
     """Not by `manage.py spectacular`, which reads all sources to name the line of each warning."""
     GENERATOR_STATS.reset()
-    document = api_document._made_as(OpenApiJsonRenderer.media_type)
+    document = api_document._render_as(OpenApiJsonRenderer.media_type)
     assert not GENERATOR_STATS
     return document.decode()
 
@@ -268,7 +268,7 @@ def test_the_schema_and_its_page_are_public_and_need_no_other_host(tenant: Tenan
 def test_the_schema_is_made_once_however_often_it_is_asked_for(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_document, "_made_as", cache(api_document._made_as.__wrapped__))
+    monkeypatch.setattr(api_document, "_render_as", cache(api_document._render_as.__wrapped__))
     made = []
     generator = api_document.SchemaView.generator_class
     monkeypatch.setattr(api_document.SchemaView, "generator_class", lambda: made.append(1) or generator())

@@ -25,7 +25,7 @@ from pipelines.data_sources import (
     parse,
     resolve,
 )
-from pipelines.datasets import Declaration, Given
+from pipelines.datasets import Declaration, Upload
 from pipelines.tables import relations
 from tenants.models import Tenant
 
@@ -66,8 +66,8 @@ def seeded(tenant: Tenant) -> Tenant:
         {"id": number, "email": f"{name}@example.com", "active": name != "eve"}
         for number, name in enumerate(("ada", "bob", "eve", "dan"), 1)
     ]
-    datasets.create(tenant.pk, Declaration("ticker", TICKER, rows=Given(tickers)))
-    datasets.create(tenant.pk, Declaration("user", USER, rows=Given(people)))
+    datasets.create(tenant.pk, Declaration("ticker", TICKER, rows=Upload(tickers)))
+    datasets.create(tenant.pk, Declaration("user", USER, rows=Upload(people)))
     return tenant
 
 

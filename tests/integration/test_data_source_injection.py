@@ -22,7 +22,7 @@ from pipelines.data_sources import (
     resolve,
 )
 from pipelines.data_sources.query import Comparison
-from pipelines.datasets import Declaration, Given
+from pipelines.datasets import Declaration, Upload
 from pipelines.tables import relations
 from tenants.context import APP
 from tenants.models import Tenant
@@ -117,7 +117,7 @@ HARMLESS = [
 @pytest.fixture
 def ticker(tenant: Tenant) -> Tenant:
     rows = [{"id": f"T{number}", "enabled": True, "price": number} for number in range(3)]
-    datasets.create(tenant.pk, Declaration("ticker", FIELDS, rows=Given(rows)))
+    datasets.create(tenant.pk, Declaration("ticker", FIELDS, rows=Upload(rows)))
     return tenant
 
 
@@ -150,7 +150,7 @@ def test_what_looks_hostile_is_compared_as_text_and_is_a_parameter(ticker: Tenan
         {"id": f"H{number}" if number % 2 else text, "enabled": None, "price": None}
         for number, text in enumerate(HARMLESS)
     ]
-    datasets.create(ticker.pk, Declaration("odd", FIELDS, rows=Given(rows)))
+    datasets.create(ticker.pk, Declaration("odd", FIELDS, rows=Upload(rows)))
     catalogue = tables.catalogue_of(ticker.pk)
 
     for number, text in enumerate(HARMLESS):

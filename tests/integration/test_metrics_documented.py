@@ -90,7 +90,7 @@ def test_the_table_is_what_a_scrape_returns(something_of_everything: Tenant) -> 
 
 def test_the_table_says_of_each_metric_what_the_scrape_says_of_it() -> None:
     assert {name: meaning for name, (_, _, meaning, _) in _documented().items()} == {
-        declared.shown: declared.text for declared in CATALOGUE.values()
+        declared.query_name: declared.text for declared in CATALOGUE.values()
     }
 
 

@@ -9,7 +9,7 @@ from django.apps import apps
 from django.db import connections, models
 from django.db.migrations.state import ModelState, ProjectState
 
-from orchestrator.management.commands.migrate import affected_models
+from orchestrator.management.commands.migrate import find_affected_models
 from tenants.context import OWNER
 
 OURS = ("activities", "agents", "pipelines", "tenants")
@@ -74,7 +74,7 @@ def test_a_changed_model_and_those_that_point_to_it_are_rendered_again() -> None
     state.add_model(ModelState("a", "Subclass", [], bases=("a.Run",)))
 
     def anew(name: str, **delay: bool) -> set[str]:
-        return {model for _, model in affected_models(state, "a", name, **delay)}
+        return {model for _, model in find_affected_models(state, "a", name, **delay)}
 
     assert anew("other") == {"other"}
     assert anew("work") == {"work", "run", "call", "subclass"}

@@ -141,7 +141,7 @@ def export(tenant: Tenant, path: Path) -> tuple[dict[str, bytes], dict[str, Any]
 def test_every_table_of_tenants_is_exported_or_left_out_with_a_reason(database: None) -> None:
     tables = set(offboarding.tables())
 
-    assert tables == set(offboarding.exported()) | set(offboarding.NOT_EXPORTED)
+    assert tables == set(offboarding.exported_columns()) | set(offboarding.NOT_EXPORTED)
     assert all(reason for reason in (*offboarding.NOT_EXPORTED.values(), *offboarding.KEPT.values()))
     assert set(offboarding.NOT_EXPORTED) | set(offboarding.KEPT) <= tables
     assert set(offboarding.children_first()) == tables - set(offboarding.KEPT)

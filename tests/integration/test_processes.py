@@ -87,7 +87,7 @@ def test_a_process_that_ignores_the_request_is_killed_with_its_children(supervis
 
     # A child that lost its parent is reaped by the system, in the system's time.
     assert wait_until(lambda: not any(alive(pid) for pid in (stubborn, parent, child)), 10)
-    assert supervisor.ended() == []
+    assert supervisor.list_ended() == []
 
 
 def alive(pid: int) -> bool:
@@ -100,8 +100,8 @@ def alive(pid: int) -> bool:
 def test_a_process_that_ends_by_itself_is_reported_with_what_it_said(supervisor: Supervisor) -> None:
     supervisor.start(python("web", FAILING))
 
-    assert wait_until(lambda: bool(supervisor.ended()), 10)
-    (ended,) = supervisor.ended()
+    assert wait_until(lambda: bool(supervisor.list_ended()), 10)
+    (ended,) = supervisor.list_ended()
 
     assert (ended.name, ended.exit_code) == ("web", 3)
     with pytest.raises(ProcessEnded, match=r"web ended with exit code 3.*\n.*no such table: tenants"):
@@ -115,7 +115,7 @@ def test_only_the_output_of_the_latest_launch_is_quoted(supervisor: Supervisor) 
     supervisor.start(python("web", "print('second')"))
     assert wait_until(lambda: not supervisor.is_running("web"), 10)
 
-    assert supervisor.ended()[0].output == "second"
+    assert supervisor.list_ended()[0].output == "second"
     assert supervisor.home.log("web").read_text() == "first\nsecond\n"
 
 
@@ -124,7 +124,7 @@ def test_a_killed_process_is_not_reported_and_can_be_started_again(supervisor: S
 
     supervisor.kill("worker")
     assert not supervisor.is_running("worker")
-    assert supervisor.ended() == []
+    assert supervisor.list_ended() == []
     supervisor.restart("worker")
 
     assert supervisor.is_running("worker")

@@ -29,7 +29,7 @@ def served(engine: Engine, tenant: Tenant) -> None:
 
 def again(flow: Flow, from_step: str, given: dict[str, Any] | None = None) -> Flow:
     """The replay, seen as a flow of its own."""
-    run = pipeline_replay.replay(flow.tenant.pk, flow.id, from_step=from_step, given=given, actor="test")
+    run = pipeline_replay.replay(flow.tenant.pk, flow.id, from_step=from_step, new_input=given, actor="test")
     flow.engine.agent.calls.clear()
     other = object.__new__(Flow)
     other.engine, other.tenant, other.id = flow.engine, flow.tenant, run.pk

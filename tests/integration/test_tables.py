@@ -28,7 +28,7 @@ from pipelines.data_sources import (
 )
 from pipelines.data_sources.query import Comparison
 from pipelines.data_sources.shapes import Options
-from pipelines.datasets import Given
+from pipelines.datasets import Upload
 from pipelines.datasets.validation import storable
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset, DatasetRow
@@ -92,7 +92,7 @@ def test_rows_that_come_later_are_there_the_next_time_and_those_that_no_longer_f
     assert list(found) == ["T00000", "T00001"]
 
     datasets.fill(
-        tenant.pk, made.pk, Given([{"id": "T00000", "enabled": False}, {"id": "NEW", "enabled": True}])
+        tenant.pk, made.pk, Upload([{"id": "T00000", "enabled": False}, {"id": "NEW", "enabled": True}])
     )
 
     assert list(found) == ["T00001", "NEW"]

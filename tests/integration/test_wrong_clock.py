@@ -175,7 +175,7 @@ def test_what_an_answer_that_took_long_says_of_the_time_is_not_believed(
 ) -> None:
     before = clock.now()
 
-    clock.tell(before + HOUR, asked=clock.time.monotonic() - 5.0)
+    clock.tell(before + HOUR, asked_at=clock.time.monotonic() - 5.0)
 
     assert clock.now() - before < HOUR / 2
 

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 
 from orchestrator.demo import story
-from orchestrator.demo.opening import EXAMPLES, agency_of, content_brief, free_port, read_input
+from orchestrator.demo.opening import EXAMPLES, agency_of, content_brief, find_free_port, read_input
 from orchestrator.demo.story import ApiClient, Campaign, Weekly
 from orchestrator.embedded import ServiceHome
 from orchestrator.local import ADMIN, LocalStack
@@ -43,8 +43,8 @@ def running(tell: Callable[[str], None]) -> Iterator[Scene]:
     """Everything up, with people's work in it."""
     stack = LocalStack(
         home=ServiceHome(settings.ORCHESTRATOR_HOME),
-        port=free_port(settings.PORT),
-        flower_port=free_port(settings.FLOWER_PORT),
+        port=find_free_port(settings.PORT),
+        flower_port=find_free_port(settings.FLOWER_PORT),
         tell=tell,
     )
     with stack.running() as (_, addresses):

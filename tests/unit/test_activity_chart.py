@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from activities.selectors import Moment
-from console.activities.chart import drawn, segments
+from console.activities.chart import draw_chart, segments
 
 BEGIN = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -30,7 +30,7 @@ STORY = [
 def test_waiting_agents_and_people_are_told_apart_each_with_its_reason() -> None:
     found = segments(STORY, by_person=False, now=BEGIN + timedelta(hours=1))
 
-    assert [(each.lane, each.lasted.total_seconds(), each.why) for each in found] == [
+    assert [(each.lane, each.duration.total_seconds(), each.why) for each in found] == [
         ("waits", 2, "ann submitted it"),
         ("agent", 8, "a worker claimed"),
         ("people", 60, "its agent reported a blocker: No login."),
@@ -45,7 +45,7 @@ def test_what_goes_on_lasts_until_now_for_the_reason_of_now() -> None:
         STORY[:1], by_person=False, now=BEGIN + timedelta(seconds=30), reason_now="Paused by ann."
     )
 
-    assert (only.goes_on, only.lasted, only.why) == (True, timedelta(seconds=30), "Paused by ann.")
+    assert (only.goes_on, only.duration, only.why) == (True, timedelta(seconds=30), "Paused by ann.")
 
 
 def test_work_for_people_is_theirs_from_the_beginning() -> None:
@@ -67,7 +67,7 @@ def test_the_picture_has_a_bar_for_each_stretch_and_escapes_what_agents_write() 
     story = [*STORY[:3], moved(10, "block", "blocked", "run:1", message='<script>"x"</script>')]
     found = segments(story, by_person=False, now=BEGIN + timedelta(seconds=12))
 
-    picture = drawn(found, [(BEGIN, "<b>woken</b>")])
+    picture = draw_chart(found, [(BEGIN, "<b>woken</b>")])
 
     assert picture.count('class="stretch"') == 3
     assert "<script>" not in picture
@@ -79,10 +79,10 @@ def test_stretches_too_short_to_be_seen_and_very_long_ones_are_drawn() -> None:
     story = [moved(0, "submit", "created"), moved(0.000001, "claim", "assigned")]
 
     for hours in (0, 1, 24 * 400):
-        picture = drawn(segments(story, by_person=False, now=BEGIN + timedelta(hours=hours)))
+        picture = draw_chart(segments(story, by_person=False, now=BEGIN + timedelta(hours=hours)))
         assert picture.count('class="stretch"') == 2
         assert 2 <= picture.count("<text") <= 3 + 9
 
 
 def test_without_a_history_there_is_no_picture() -> None:
-    assert drawn([]) == ""
+    assert draw_chart([]) == ""

@@ -8,8 +8,8 @@ from time import perf_counter
 import pytest
 
 from console.inbox.detail import MOST_CHARACTERS, MOST_LINES, Difference, difference
-from console.labels import band, cost_in, did, dollars, named, outcome
-from console.markdown import LONGEST, rendered
+from console.labels import band, cost_in, did, dollars, name_actor, outcome
+from console.markdown import LONGEST, render
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from console.markdown import LONGEST, rendered
     ],
 )  # fmt: skip
 def test_markdown_reads_as_it_should(text: str, html: str) -> None:
-    assert rendered(text) == html
+    assert render(text) == html
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_markdown_reads_as_it_should(text: str, html: str) -> None:
     ],
 )
 def test_a_link_says_where_it_leads(text: str, shown: str) -> None:
-    assert shown in rendered(text)
+    assert shown in render(text)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_a_link_says_where_it_leads(text: str, shown: str) -> None:
     ],
 )
 def test_an_address_that_is_not_outside_is_no_link(address: str) -> None:
-    assert "href" not in rendered(f"[a]({address})")
+    assert "href" not in render(f"[a]({address})")
 
 
 def test_nothing_beyond_the_longest_is_rendered() -> None:
-    assert len(rendered("a" * (LONGEST + 5))) == LONGEST + len("<p></p>\n")
+    assert len(render("a" * (LONGEST + 5))) == LONGEST + len("<p></p>\n")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_nothing_beyond_the_longest_is_rendered() -> None:
 )
 def test_a_nasty_text_costs_seconds_not_minutes(piece: str) -> None:
     began = perf_counter()
-    rendered(piece * (LONGEST // len(piece)))
+    render(piece * (LONGEST // len(piece)))
 
     assert perf_counter() - began < 30  # two at most on an idle machine
 
@@ -125,7 +125,7 @@ def test_paragraphs_of_thousands_of_words_are_compared_as_lines() -> None:
     ],
 )  # fmt: skip
 def test_actors_have_names(actor: str | None, name: str) -> None:
-    assert named(actor) == name
+    assert name_actor(actor) == name
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def built(text: str, reason: str) -> str:
     }  # fmt: skip
     return request.build_prompt(
         name="Write", description="Now.", params={"a": text, "b": [text]}, context=[ContextFile("Client", text)],
-        given={"content": text, "data": {"x": text}, "steps": {"one": {"content": text, "data": None}}}, wakes=[wake],
+        inputs={"content": text, "data": {"x": text}, "steps": {"one": {"content": text, "data": None}}}, wakes=[wake],
     )  # fmt: skip
 
 

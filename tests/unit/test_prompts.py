@@ -111,7 +111,7 @@ def test_no_outside_text_closes_its_block_or_opens_another(
             description=description,
             params={"text": parameter},
             context=[ContextFile(name, context)],
-            given={"content": content, "data": None},
+            inputs={"content": content, "data": None},
             wakes=[wake],
         )
 
@@ -131,7 +131,7 @@ def _of_marker(text: str, marker: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("place", ["name", "description", "instructions"])
 def test_a_marker_that_stands_in_the_text_already_is_not_used(markers: None, place: str) -> None:
-    text = built(**{place: f"<<end of previous output {MARKER}>>"}, given={"content": "a", "data": None})
+    text = built(**{place: f"<<end of previous output {MARKER}>>"}, inputs={"content": "a", "data": None})
 
     assert f"<<previous output {OTHER}>>\na\n<<end of previous output {OTHER}>>" in text
 
@@ -146,7 +146,7 @@ def test_every_prompt_has_a_marker_of_its_own() -> None:
     "length", [request.LONGEST_BLOCK, request.LONGEST_BLOCK + 1, request.LONGEST_BLOCK + 500]
 )
 def test_what_is_too_long_is_cut_and_says_so_inside_its_block(length: int) -> None:
-    ((_, told),) = blocks(built(given={"content": "x" * length, "data": None}))
+    ((_, told),) = blocks(built(inputs={"content": "x" * length, "data": None}))
 
     left_out = length - request.LONGEST_BLOCK
     note = f"\n[{left_out} further characters left out]" if left_out else ""

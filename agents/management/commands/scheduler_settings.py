@@ -23,17 +23,17 @@ class Command(BaseCommand):
             "--show", action="store_true", help="as JSON, with the defaults (also without any option)"
         )
         parser.add_argument(
-            "--set", dest="given", action="append", default=[], metavar="PATH=VALUE",
+            "--set", dest="assignments", action="append", default=[], metavar="PATH=VALUE",
             help="such as http_client.timeout=120000 or monitoring.notification_channels='[\"slack\"]'",
         )  # fmt: skip
         parser.add_argument(
             "--unset", action="append", default=[], metavar="PATH", help="back to the default"
         )
 
-    def handle(self, *args: Any, given: list[str], unset: list[str], **options: Any) -> None:
+    def handle(self, *args: Any, assignments: list[str], unset: list[str], **options: Any) -> None:
         try:
             members: dict[str, Any] = {key_at(path).path: None for path in unset}
-            for text in given:
+            for text in assignments:
                 path, equals, value = text.partition("=")
                 if not equals:
                     raise CommandError(f"{text!r} is not of the form PATH=VALUE")

@@ -18,7 +18,7 @@ from rich.live import Live
 
 from agents.models import Agent
 from orchestrator.demo import display, story
-from orchestrator.demo.opening import Demonstration, agency_of, content_brief, free_port
+from orchestrator.demo.opening import Demonstration, agency_of, content_brief, find_free_port
 from orchestrator.demo.story import Agency, DemoFailed
 from orchestrator.local import Addresses, LocalStack
 from orchestrator.processes import ProcessSpec, Supervisor
@@ -129,7 +129,7 @@ class Command(Demonstration):
     @contextmanager
     def running(self, stack: LocalStack) -> Iterator[tuple[Supervisor, Addresses]]:
         """The stack, with the model's roles and its server."""
-        server = model_server(port := free_port(0))
+        server = model_server(port := find_free_port(0))
         endpoint = f"http://127.0.0.1:{port}/v1"
         call_command("migrate", verbosity=0)
         register_roles(endpoint)

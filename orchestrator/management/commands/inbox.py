@@ -54,7 +54,7 @@ class Command(TerminalCommand):
         rows = [
             (
                 item["id"], item["kind"], item["name"], item["asked_by"], item["human_role"], item["priority"], item["waited"],
-                _due(item), item["under_way"],
+                _format_due(item), item["under_way"],
             )
             for item in found["items"]
         ]  # fmt: skip
@@ -83,7 +83,7 @@ def _item(row: Row) -> dict[str, Any]:
     }
 
 
-def _due(item: dict[str, Any]) -> str:
+def _format_due(item: dict[str, Any]) -> str:
     if not item["due"]:
         return ""
     return f"{item['due']} ago" if item["overdue"] else f"in {item['due']}"

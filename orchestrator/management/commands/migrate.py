@@ -36,14 +36,16 @@ class Command(Migrate):
 @contextmanager
 def _rendering_only_affected_models() -> Iterator[None]:
     djangos = ProjectState._find_reload_model  # type: ignore[attr-defined]
-    ProjectState._find_reload_model = affected_models  # type: ignore[attr-defined]
+    ProjectState._find_reload_model = find_affected_models  # type: ignore[attr-defined]
     try:
         yield
     finally:
         ProjectState._find_reload_model = djangos  # type: ignore[attr-defined]
 
 
-def affected_models(state: ProjectState, app_label: str, model_name: str, delay: bool = False) -> set[_Key]:
+def find_affected_models(
+    state: ProjectState, app_label: str, model_name: str, delay: bool = False
+) -> set[_Key]:
     """The model that has changed, and those whose classes hold its class: by a relation, or because they inherit from it.
 
     With `delay` the change concerns no relation: as in Django, anyone who holds one that holds it is left for later.

@@ -48,7 +48,7 @@ class Command(BaseCommand):
         try:
             tenant = registration.find(slug)
         except registration.TenantNotFound:
-            begun = erasure.unfinished(slug) if purge else None
+            begun = erasure.find_unfinished(slug) if purge else None
             if begun is None:
                 raise
             return begun

@@ -83,8 +83,8 @@ def _row(queue: dict[str, Any]) -> tuple[Any, ...]:
 def _cap(queue: dict[str, Any]) -> str:
     """The tenant's own cap of the role, and the role's over all tenants."""
     own, of_role = queue.get("cap"), queue["role_cap"]
-    told = ([f"{own} own"] if own is not None else []) + ([f"{of_role} role"] if of_role is not None else [])
-    return ", ".join(told)
+    parts = ([f"{own} own"] if own is not None else []) + ([f"{of_role} role"] if of_role is not None else [])
+    return ", ".join(parts)
 
 
 def _state(queue: dict[str, Any]) -> str:

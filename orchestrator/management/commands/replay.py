@@ -13,7 +13,7 @@ from activities import dead_letters
 from activities.models import DeadLetter
 from activities.models.dead_letter import DeadLetterState
 from orchestrator import cli
-from orchestrator.cli import TerminalCommand, count_up_to, counted, identifier
+from orchestrator.cli import TerminalCommand, count_items, count_up_to, identifier
 from pipelines import replay
 from pipelines.graph import StepState
 from pipelines.models import StepRun
@@ -68,7 +68,7 @@ class Command(TerminalCommand):
             raise CommandError(
                 f"Nobody's failure: activity {id} has none that is open. See: manage.py why {id}"
             )
-        return self._noted(owner, ("activities", id), {"dry_run": dry_run, **done})
+        return self._note(owner, ("activities", id), {"dry_run": dry_run, **done})
 
     def _failures(
         self, *, tenant: str | None, dry_run: bool, per_second: int | None, **options: Any
@@ -78,18 +78,16 @@ class Command(TerminalCommand):
         if not wanted and not options["all"]:
             return {"tenant": owner.slug, "groups": groups(owner.pk)}
         done = failures(owner.pk, wanted, dry_run=dry_run, per_second=per_second, stream=self.stderr)
-        return self._noted(
-            owner, ("dead_letters", options["fingerprint"] or ""), {"dry_run": dry_run, **done}
-        )
+        return self._note(owner, ("dead_letters", options["fingerprint"] or ""), {"dry_run": dry_run, **done})
 
     def _run(
         self, *, id: UUID, from_step: str, tenant: str | None, dry_run: bool, **options: Any
     ) -> dict[str, Any]:
         owner = cli.of_run(tenant, id)
         done = run(owner.pk, id, from_step=from_step, dry_run=dry_run)
-        return self._noted(owner, ("pipeline_runs", id), {"dry_run": dry_run, **done})
+        return self._note(owner, ("pipeline_runs", id), {"dry_run": dry_run, **done})
 
-    def _noted(self, owner: Any, about: tuple[str, object], done: dict[str, Any]) -> dict[str, Any]:
+    def _note(self, owner: Any, about: tuple[str, object], done: dict[str, Any]) -> dict[str, Any]:
         if not done["dry_run"]:
             record_command("replay", tenant_id=owner.pk, about=about, detail={"count": done.get("count", 1)})
         return {"tenant": owner.slug, **done}
@@ -151,7 +149,7 @@ def failures(
     size = PORTION if per_second is None and not dry_run else max(1, len(ids))
     portions = [ids[start : start + size] for start in range(0, len(ids), size)]
     count, seconds = 0, 0.0
-    for portion in counted(portions, "replayed", stream):
+    for portion in count_items(portions, "replayed", stream):
         with tenant_scope(tenant_id):
             done = dead_letters.replay(
                 tenant_id, _these(tenant_id, portion), actor=ACTOR, per_second=per_second, dry_run=dry_run

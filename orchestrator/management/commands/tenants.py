@@ -7,7 +7,7 @@ from typing import Any
 
 from activities import queue_stats
 from orchestrator import cli
-from orchestrator.cli import TerminalCommand, counted
+from orchestrator.cli import TerminalCommand, count_items
 from tenants import clock, money
 from tenants.context import tenant_scope
 from tenants.models import Budget, BudgetPeriod, Tenant
@@ -35,7 +35,7 @@ class Command(TerminalCommand):
 
     def look(self, *, tenant: str | None, **options: Any) -> list[dict[str, Any]]:
         found = cli.all_of_them(tenant)
-        return [_show_tenant(each) for each in counted(found, "tenants", self.stderr)]
+        return [_show_tenant(each) for each in count_items(found, "tenants", self.stderr)]
 
     def show(self, found: list[dict[str, Any]]) -> None:
         rows = [
@@ -65,7 +65,7 @@ def _show_tenant(tenant: Tenant) -> dict[str, Any]:
         "waiting": sum(role.depth for role in figures.roles),
         "running": sum(role.running for role in figures.roles),
         "delayed": sum(role.later for role in figures.roles),
-        "asked_of_people": sum(asked.waiting for asked in figures.people),
+        "asked_of_people": sum(row.waiting for row in figures.people),
         "failed": figures.failed + figures.needs_review,
         "spent_usd": money.figures_of(spent)["cost_usd"],
         "budgets": [_figures(budget) for budget in own],

@@ -61,7 +61,7 @@ class Command(BaseCommand):
                     platform=options["platform"],
                     user_id=person.user_id if person else None,
                 )
-                made = {
+                result = {
                     "role": role,
                     "prefix": token.prefix,
                     "platform": token.platform,
@@ -69,7 +69,7 @@ class Command(BaseCommand):
                     "user": options["user"],
                 }
                 audit.record_command(
-                    "create_token", tenant_id=owner.pk, about=("tokens", token.pk), detail=made
+                    "create_token", tenant_id=owner.pk, about=("tokens", token.pk), detail=result
                 )
         except TenantError as error:
             raise CommandError(str(error)) from error

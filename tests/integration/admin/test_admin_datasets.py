@@ -10,7 +10,7 @@ from django.test import Client
 
 from pipelines import datasets
 from pipelines.admin import dataset as admin_dataset
-from pipelines.datasets import Declaration, Given
+from pipelines.datasets import Declaration, Upload
 from pipelines.models import Dataset, DatasetRow, Schedule
 from tenants.context import tenant_scope
 from tenants.models import Tenant
@@ -30,7 +30,7 @@ FORM = {
 @pytest.fixture
 def ticker(tenant: Tenant) -> Dataset:
     rows = [{"id": "AAPL", "enabled": True, "price": 1.5}, {"id": "<b>MSFT</b>"}]
-    return datasets.create(tenant.pk, Declaration("ticker", FIELDS, rows=Given(rows)))
+    return datasets.create(tenant.pk, Declaration("ticker", FIELDS, rows=Upload(rows)))
 
 
 def again(dataset: Dataset) -> Dataset:

@@ -59,7 +59,7 @@ def _read_rows(url: str) -> Any:
 def _send_event(url: str) -> Any:
     """It never raises: what came of an attempt is kept with the delivery."""
     outcome = webhook_posting.post(url, {}, message_id="m", secrets=["whsec_" + 8 * "QUJD"])
-    assert not outcome.taken
+    assert not outcome.was_accepted
     raise AgentError(outcome.error)
 
 
