@@ -33,6 +33,7 @@ class ConnectionPool:
         self._changed = threading.Condition(threading.Lock())
         self._idle: list[BaseDatabaseWrapper] = []
         self._lent: set[BaseDatabaseWrapper] = set()
+        self._thread = threading.local()
         self.is_on = False
 
     def begin(self) -> None:
@@ -47,6 +48,10 @@ class ConnectionPool:
         for connection in idle:
             connection.close()
 
+    def stay_out(self) -> None:
+        """The calling thread keeps the connection that it has: it sets something there that lasts longer than a transaction."""
+        self._thread.stays_out = True
+
     @contextmanager
     def connection(self) -> Iterator[None]:
         """Within the block `connections[alias]` is one of the pool; for a transaction that is under way it stays what it is.
@@ -54,7 +59,8 @@ class ConnectionPool:
         One that this thread has opened for itself before comes to the pool with that.
         """
         own = getattr(connections._connections, self._alias, None)  # type: ignore[attr-defined]
-        if not self.is_on or (own is not None and (own.in_atomic_block or own in self._lent)):
+        is_kept = own is not None and (own.in_atomic_block or own in self._lent)
+        if not self.is_on or is_kept or hasattr(self._thread, "stays_out"):
             yield
             return
         lent = connections[self._alias] = self._take(own)

@@ -27,7 +27,7 @@ from activities.maintenance.job_records import JobReport, write_jobs
 from activities.maintenance.leader import Leader, LeadLost
 from activities.maintenance.system_jobs import TICK, SystemJob, Term, table
 from tenants import tracing
-from tenants.context import APP, SYSTEM
+from tenants.context import APP, POOL, SYSTEM
 from tenants.exceptions import LimiterUnavailable
 from tenants.lazy_import import lazy_import
 
@@ -247,6 +247,7 @@ class Bounds:
     published: dict[str, tuple[object, float]] = field(default_factory=dict)
 
     def put(self, budget: float) -> None:
+        POOL.stay_out()
         for alias in (SYSTEM, APP):
             connection = connections[alias]
             connection.ensure_connection()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connections, transaction
 
+from activities.maintenance.scheduler import Bounds
 from tenants import connection_pool
 from tenants.connection_pool import OPENED_AT_ONCE, ConnectionPool
 from tenants.context import APP, POOL, tenant_scope
@@ -102,6 +103,20 @@ def test_a_connection_that_a_thread_has_opened_for_itself_comes_to_the_pool(tena
 
     assert own == used == elsewhere(lambda: work_for(tenant))
     assert not still_holds
+
+
+def test_limits_that_upkeep_sets_on_its_connection_stay_with_it(tenant: Tenant) -> None:
+    def limit() -> Any:
+        return ask("SELECT current_setting('statement_timeout')")
+
+    def upkeep() -> list[Any]:
+        Bounds().put(1.25)
+        return [work_for(tenant, limit), work_for(tenant, limit), holds_one()]
+
+    usual = elsewhere(lambda: work_for(tenant, limit))
+
+    assert elsewhere(upkeep) == ["1250ms", "1250ms", True]
+    assert elsewhere(lambda: work_for(tenant, limit)) == usual != "1250ms"
 
 
 def test_a_thread_waits_for_a_connection_to_come_back_before_it_opens_another(tenant: Tenant) -> None:
