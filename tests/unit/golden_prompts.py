@@ -21,7 +21,7 @@ ALL: dict[str, Any] = {
     "instructions": "You write for people who read on a phone.\nShort paragraphs, no jargon.",
     "params": {"keyword": "urban beekeeping", "words": 800, "avoid": ["sting", "Völkersterben"]},
     "context": [("Acme Honey", "# Acme Honey\n\nSells hives to beginners.")],
-    "given": {
+    "inputs": {
         "content": "## Brief\n\n1. Why a roof\n2. The first spring",
         "data": {"outline": ["Why a roof", "The first spring"]},
     },
@@ -95,7 +95,7 @@ CASES: dict[str, dict[str, Any]] = {
     "new_task_with_nothing_else": {"name": "Write", "description": "", "wakes": [{"reason": "new_task"}]},
     "new_task_after_several_steps": {
         **TASK,
-        "given": {
+        "inputs": {
             "content": None,
             "data": None,
             "steps": {
