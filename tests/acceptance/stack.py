@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx2
 import redis
+from django.conf import settings
 
 from orchestrator import embedded
 from orchestrator.embedded import ServiceHome
@@ -123,7 +124,7 @@ def celery(*arguments: str) -> tuple[str, ...]:
 
 @contextmanager
 def running(*, workers: int, beats: int) -> Iterator[Stack]:
-    """Start everything on free ports; leave nothing behind."""
+    """Start everything on free ports; leave nothing behind. Wants this process's own database, which is copied (`django_db_setup`)."""
     # Not pytest's tmp_path: each pytest that starts on this machine closes its parents to others, and PostgreSQL runs as another
     # account when we are root.
     with tempfile.TemporaryDirectory(prefix="orchestrator-stack-", ignore_cleanup_errors=True) as folder:
@@ -145,7 +146,8 @@ def _running(home: ServiceHome, *, workers: int, beats: int) -> Iterator[Stack]:
         with Supervisor(home, environment=environment) as supervisor:
             web, ready = f"http://127.0.0.1:{port}", home.path / "agents.url"
             stack = Stack(home, supervisor, environment, web, "")
-            stack.manage("migrate", "-v0")
+            if not servers.copy_database(settings.DATABASES["owner"]["NAME"], environment["DATABASE_URL"]):
+                stack.manage("migrate", "-v0")
             serving = f"from tests import preloaded; preloaded.serve({str(stack.commands)!r})"
             supervisor.start(ProcessSpec("commands", (sys.executable, "-c", serving)))
             agents = (

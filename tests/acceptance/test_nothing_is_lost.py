@@ -27,7 +27,7 @@ SETTLED = {"done", "failed", "needs_review", "cancelled"}
 
 
 @pytest.fixture
-def stack() -> Iterator[Stack]:
+def stack(django_db_setup: None) -> Iterator[Stack]:
     with running(workers=3, beats=2) as started:
         yield started
 

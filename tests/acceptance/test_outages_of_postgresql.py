@@ -44,7 +44,7 @@ TEXT = "Bees live in cities. They fly far to find flowers. " * 5
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
+def stack(django_db_setup: None) -> Iterator[Stack]:
     with running(workers=0, beats=0) as started:
         yield started
 
