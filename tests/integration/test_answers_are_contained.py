@@ -121,7 +121,8 @@ def test_reading_everything_changes_nothing_and_every_answer_is_contained(
         look(client, address)
     addresses = plain_addresses()
     assert len(addresses) > 100
-    for address in [*addresses, *(list_of(model) for model in admin.site._registry)]:
+    lists = [list_of(model) for model in admin.site._registry]
+    for address in [*addresses, *lists[::3]]:  # all are of one class
         look(root, address)
 
     assert found == {}
