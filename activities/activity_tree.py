@@ -54,7 +54,7 @@ def lock(tenant_id: UUID, ids: Iterable[UUID | None]) -> dict[UUID, Activity]:
 
 
 def lock_with_parent(tenant_id: UUID, activity_id: UUID) -> Activity | None:
-    """Lock an activity and anyone who may be woken by its end; None when there is no such activity."""
+    """Lock an activity and every activity that its end may wake; None when there is no such activity."""
     known = Activity.objects.for_tenant(tenant_id).only("id", "parent_id", "link_kind").filter(pk=activity_id)
     activity = known.first()
     if activity is None:
@@ -79,7 +79,7 @@ def ids_that_end_with(tenant_id: UUID, activity_id: UUID) -> set[UUID]:
 
 
 def open_dependents(tenant_id: UUID, activity_id: UUID) -> list[UUID]:
-    """What was asked for the sake of an activity, all the way down, and has not ended; oldest first."""
+    """The descendants of an activity, at any depth, that have not ended; oldest first."""
     rows = _dependents_of(tenant_id, activity_id)
     return sorted(row.id for row in rows if not row.is_approval and row.status not in ENDED)
 
@@ -95,7 +95,7 @@ def _dependents_of(tenant_id: UUID, activity_id: UUID) -> list[Any]:
 
 
 def waiting_parent_of(tenant_id: UUID, activity: Any) -> UUID | None:
-    """Who is told when this activity ends: the parent of the first of the line that it stands in."""
+    """The activity that is woken when this one ends: the parent of the first of its line."""
     origin = origin_of(tenant_id, activity)
     return origin.parent_id if origin.kind in COUNTERPARTS else None
 
@@ -110,7 +110,7 @@ def origin_of(tenant_id: UUID, activity: Any) -> Origin:
 
 
 def has_successor(tenant_id: UUID, activity_id: UUID) -> bool:
-    """Whether something has taken the place of this activity, so that its end is not the end of the matter."""
+    """Whether another activity has taken the place of this one, so that the work goes on after its end."""
     return (
         Activity.objects.for_tenant(tenant_id)
         .filter(parent_id=activity_id, link_kind__in=SUCCESSORS)
@@ -119,7 +119,7 @@ def has_successor(tenant_id: UUID, activity_id: UUID) -> bool:
 
 
 def newest_of_line(tenant_id: UUID, activity: Activity) -> Activity:
-    """Who stands in for an activity by now: the last of its successors and revisions, or itself."""
+    """The activity that does the work now: the last of the successors and revisions, or the activity itself."""
     while activity.status in (Status.REASSIGNED, Status.REJECTED):
         rows = Activity.objects.for_tenant(tenant_id).filter(parent_id=activity.pk, link_kind__in=SUCCESSORS)
         successor = rows.order_by("-created_at").first()
@@ -130,7 +130,7 @@ def newest_of_line(tenant_id: UUID, activity: Activity) -> Activity:
 
 
 def was_taken_over(activity: Activity) -> bool:
-    """Whether it was an agent's work before: then a person may do it as well as approve it, and it may go back to an agent."""
+    """Whether an agent had the work before. Then a person may do it or approve it, and it may go back to an agent."""
     return activity.link_kind == LinkKind.REASSIGNED_FROM and bool(activity.metadata.get(TAKEN_OVER))
 
 
@@ -213,7 +213,7 @@ def find_held(tenant_id: UUID, activity_ids: Sequence[UUID]) -> set[UUID]:
 
 
 def counterparts_of(tenant_id: UUID, activities: Iterable[Activity]) -> dict[UUID, list[Activity]]:
-    """What each waiting one of these waits for, by the id of the one that waits: what its agent asked for, then approvals, oldest first."""
+    """What each of these activities waits for, by its id: first what its agent asked for, then approvals, oldest first."""
     waiting = {activity.pk: activity.status for activity in activities if activity.status in WAITING}
     if not waiting:
         return {}

@@ -92,7 +92,7 @@ def try_channel(channel: NotificationChannel, *, actor: str) -> Alert:
 def tell_channel(
     channel: NotificationChannel, kind: AlertKind, title: str, *, body: str, **fields: Any
 ) -> Alert:
-    """Tell this one channel of something that is no reason to worry. In the caller's `tenant_scope`."""
+    """Tell this one channel of something that is not a problem. In the caller's `tenant_scope`."""
     if fields.get("acknowledged_by"):
         fields["acknowledged_at"] = Now()  # nobody has to see it inside the application
     alert = Alert.objects.create(
@@ -108,7 +108,7 @@ def tell_channel(
 
 
 def platform_channels() -> Iterator[Recipient]:
-    """The channels of anyone who runs the platform, which hear of every tenant's alerts."""
+    """The channels of the platform's operators, which get the alerts of every tenant."""
     if settings.SLACK_WEBHOOK_URL:
         yield ChannelKind.SLACK.value, None, PLATFORM
     if settings.ALERT_EMAIL:

@@ -85,7 +85,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How much waits by role, what this process has let in since included; `at` on the monotonic clock."""
+    """How much waits by role, including what this process has let in since; `at` is on the monotonic clock."""
 
     at: float
     waiting: Counter[str]
@@ -97,8 +97,8 @@ _counts: TtlCache[Counted] = TtlCache(seconds=FAR_SECONDS, entries=10_000)
 def policy_of(tenant_id: UUID, role: str) -> Policy:
     """The tenant's own over the registry's, within what the platform allows at all.
 
-    Whose settings cannot be read (the role has gone from the registry, its credentials cannot be opened) falls under the platform's
-    bound alone: whether it may run is for others to say, and its work can still be handed on.
+    For a role whose settings cannot be read (it has gone from the registry, its credentials cannot be opened), only the platform's bound
+    holds. Whether its work may run is decided elsewhere, and the work can still be reassigned.
     """
     try:
         policy = configuration.settings_for(tenant_id, role).backlog
@@ -122,7 +122,9 @@ def make_room(tenant_id: UUID, newcomers: Iterable[Newcomer]) -> None:
 
 
 def count_admitted(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> int:
-    """How many of these groups may wait, from the first on. For anyone who keeps the others and comes again. Otherwise as `entering`."""
+    """How many of these groups may wait, counted from the first. For callers that keep the others and try again later. Otherwise as
+    `entering`.
+    """
     for number, enters in enumerate(entering(tenant_id, groups)):
         if not enters:
             return number
@@ -130,8 +132,9 @@ def count_admitted(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> int
 
 
 def entering(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> Iterator[bool]:
-    """Of each of these groups in turn whether it may wait, whole or not at all. All that wants to wait is asked about at once: what was let
-    in here is not in the tables yet, so a second question would not count it.
+    """Say of each group, in order, whether all of it may wait; no group waits in part. Ask about all groups in one call: what this call
+    lets
+    in is not in the tables yet, so a second call would not count it.
 
     A group that is larger than the bound may once nothing of its role waits, since it could never otherwise. As `make_room`.
     """
@@ -145,7 +148,7 @@ def entering(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> Iterator[
 
 
 def explain_full(tenant_id: UUID, role: str) -> str:
-    """Why somebody does not get in."""
+    """Why work of the role is refused."""
     return f"{policy_of(tenant_id, role).max_waiting} activities may wait for {role}, and there is no room for more."
 
 
@@ -268,7 +271,7 @@ def count_refused(tenant_id: UUID, reason: Reason, roles: Mapping[str, int]) -> 
 
 
 def note_refused(tenant_id: UUID, roles: Iterable[str]) -> None:
-    """A submission is about to be refused, with its transaction: counted in one of its own.
+    """Count a submission that is about to be refused. As its transaction is rolled back, the count has a transaction of its own.
 
     Written at most once a second by each process, so that a flood of refusals costs little; those of its last second are written with the
     next refusal.

@@ -62,7 +62,9 @@ def reserve(row: Any, run_id: UUID, role: RoleSettings) -> None:
 
 
 def estimate(tenant_id: UUID, role: str, options: RoleSettings) -> tuple[Decimal, Decimal]:
-    """Dollars and tokens that a run of this role may need: what the role says, else what its runs took lately, else the platform's."""
+    """Dollars and tokens that a run of this role may need: the role's own estimate, else what its recent runs took, else the platform's
+    estimate.
+    """
     adapter_options = options.adapter.options
     dollars, tokens = adapter_options.get("estimate_usd"), adapter_options.get("estimate_tokens")
     if dollars is None or tokens is None:
@@ -95,7 +97,7 @@ class Counted:
 def count_usage(run: RunToken, usage: Usage, *, beat: bool = False, progress: Any = None) -> Counted:
     """Enter what a run has consumed in total, and with `beat` that its agent lives.
 
-    Counted whatever has become of the run: what is spent is spent. In a `tenant_scope`, as the last that its transaction locks.
+    It is counted however the run has ended, since the money is spent. In a `tenant_scope`, as the last that its transaction locks.
     """
     usage, day = _sound(usage), clock.today()
     price = prices.price_of(usage.model, in_batch=usage.in_batch)
@@ -145,7 +147,9 @@ def _settle_run(run: RunToken, new: Any, day: date) -> OutOfBudget | None:
 
 
 def settle_ended_run(run: RunToken, end: Any, usage: Usage | None = None) -> None:
-    """The run has ended in this transaction; `end` is the row of its end. What it says it consumed is counted, what was kept goes back."""
+    """Settle the budgets of a run that has ended in this transaction: count what it reports it consumed, and release what was reserved
+    for it. `end`
+    is the row of its end."""
     if usage is not None:
         count_usage(run, usage)
     elif end.reserved:
@@ -181,7 +185,7 @@ AT_ONCE = 500  # activities released, and budgets looked at, in one pass
 
 
 def postpone(tenant_id: UUID, activity_id: UUID, refusal: OutOfBudget) -> None:
-    """Have an activity that got no room wait for the budget that refused it. Idempotent; nothing happens when it runs by now."""
+    """Have an activity wait for the budget that had no room for it. Idempotent; does nothing when the activity is running already."""
     with tenant_scope(tenant_id):
         activity = activity_tree.lock(tenant_id, [activity_id]).get(activity_id)
         if activity is None or activity.status != Status.CREATED:
@@ -192,7 +196,7 @@ def postpone(tenant_id: UUID, activity_id: UUID, refusal: OutOfBudget) -> None:
 
 
 def note_wait(activity: Any, refusal: OutOfBudget) -> None:
-    """Keep for which budget an activity waits. In the transaction in which its wakes were put off."""
+    """Record which budget an activity waits for. In the transaction in which its wakes were put off."""
     tenant_id = activity.tenant_id
     wait = BudgetWait(
         tenant_id=tenant_id,
@@ -214,7 +218,7 @@ def note_wait(activity: Any, refusal: OutOfBudget) -> None:
 
 
 def waits_of(tenant_id: UUID, activity_ids: Sequence[UUID]) -> dict[UUID, BudgetWait]:
-    """For what these activities wait, with its budget. In the caller's `tenant_scope`."""
+    """The budget waits of these activities, each with its budget. In the caller's `tenant_scope`."""
     if not activity_ids:
         return {}
     rows = BudgetWait.objects.for_tenant(tenant_id).filter(activity_id__in=activity_ids)
@@ -257,7 +261,7 @@ def release_leftovers() -> int:
 
 
 def release(tenant_id: UUID, budget_id: UUID) -> int:
-    """Let go on as much of what waits for the budget as it has room for; returns how many activities.
+    """Release as much of the work that waits for the budget as it has room for; returns how many activities.
 
     A released activity asks for room again when it starts, so releasing one too many costs a start and nothing else.
     """

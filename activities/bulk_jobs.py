@@ -102,7 +102,7 @@ def start(
 
 
 def cancel(tenant_id: UUID, job_id: UUID, *, actor: str) -> None:
-    """What is done stays done. Idempotent. Raises `BulkEnded`. Waits for the portion that is being dealt with."""
+    """Cancel the job; what is done stays done. Idempotent. Raises `BulkEnded`. Waits for the portion that is being processed."""
     moved = (
         BulkJob.objects.for_tenant(tenant_id)
         .filter(pk=job_id, status=BulkStatus.RUNNING)
@@ -135,7 +135,7 @@ def jobs_waiting() -> QuerySet[BulkJob]:
 
 
 def work(within: float = TURN_SECONDS) -> int:
-    """Deal with what waits, a portion of each job in turn; how many items that were. Safe to run twice at once."""
+    """Process the waiting items, a portion of each job in turn; returns how many items. Safe to run twice at once."""
     until, dealt_with = time.monotonic() + within, 0
     while time.monotonic() < until:
         with system_scope():
@@ -162,7 +162,7 @@ def _safely(tenant_id: UUID, job_id: UUID) -> int:
 
 
 def do_portion(tenant_id: UUID, job_id: UUID) -> int:
-    """Deal with the next items of one job; how many. 0 when somebody else is at it, or it has ended."""
+    """Process the next items of one job; returns how many. 0 when another process works on the job, or it has ended."""
     with tenant_scope(tenant_id):
         running = BulkJob.objects.for_tenant(tenant_id).filter(pk=job_id, status=BulkStatus.RUNNING)
         job = running.select_for_update(skip_locked=True, no_key=True).first()
@@ -214,7 +214,7 @@ def _record(job: BulkJob, items: list[BulkItem], outcomes: dict[UUID, Outcome]) 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one item; `state` is None when it is to be dealt with alone."""
+    """The outcome of one item; `state` is None when the item must be processed alone."""
 
     state: ItemState | None
     error: Mapping[str, str] | None = None
@@ -225,7 +225,7 @@ Outcomes = dict[UUID, Outcome]
 
 
 def apply_to_all(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
-    """Deal with many activities in one go. What the database refuses them together is tried with each of them alone."""
+    """Process many activities together. If the database refuses that, each of them is tried alone."""
     try:
         with transaction.atomic(using=APP):
             return _TOGETHER[job.action](job, ids)

@@ -30,7 +30,7 @@ EXPIRED = "expired"
 
 
 def cancel(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str = "") -> Activity:
-    """Cancelling what people were asked withdraws the question. Raises `TransitionRefused` when it has ended, `NotFound`."""
+    """Cancel an activity. Cancelling a question to people withdraws it. Raises `TransitionRefused` when it has ended, `NotFound`."""
     with tenant_scope(tenant_id):
         _cancel(_lock_activity(tenant_id, activity_id), actor, reason)
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
@@ -85,7 +85,7 @@ def _refuse_gate(activity: Activity) -> None:
 def release_everything(
     tenant_id: UUID, activity_id: UUID, *, actor: str, run_status: str = "cancelled"
 ) -> None:
-    """End everything that an activity which has just ended still holds: its run, its slots, its questions, its subtasks, its dead letter.
+    """End everything that an activity still holds when it has just ended: its run, slots, questions, subtasks and dead letter.
 
     In the transaction of the move that ended it.
     """
@@ -116,7 +116,7 @@ def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str, run_status: str) 
 
 
 def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
-    """Start a failed activity again, for the reasons that it ran for last, with all its attempts.
+    """Start a failed activity again with all its attempts, for the same wake reasons as its last run.
 
     Raises `TransitionRefused`, `NotFound`.
     """

@@ -90,7 +90,7 @@ def fingerprint_of(role: str, error: Mapping[str, Any]) -> str:
 
 
 def close(tenant_id: UUID, activity_id: UUID, state: str, *, actor: str) -> UUID | None:
-    """Note that people have dealt with the failure; the escalation that asked them, if one did. Idempotent."""
+    """Close the dead letter, since people have dealt with the failure. Returns the escalation that asked them, if one did. Idempotent."""
     letter = (
         DeadLetter.objects.for_tenant(tenant_id)
         .filter(activity_id=activity_id, state=DeadLetterState.OPEN)

@@ -45,8 +45,8 @@ FAILED = states.sources_of("retry")
 def activities_of_letters(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: bool) -> list[UUID]:
     """The failed activities of open letters, oldest failure first. The others were dealt with before.
 
-    Locked, all at once: of two who choose overlapping letters at the same time, the second waits for the first and then finds them
-    dealt with.
+    All are locked at once: when two callers choose overlapping letters at the same time, the second waits for the first and then finds them
+    closed.
     """
     failed = chosen.filter(state=DeadLetterState.OPEN, activity__status__in=FAILED).order_by("pk")
     ids = [found for found in failed.values_list("activity_id", flat=True) if found is not None]
@@ -167,7 +167,7 @@ def dismiss(
 
 
 def cancel_item(tenant_id: UUID, item_id: UUID, *, actor: str) -> bool:
-    """Nobody shall take this item of a mailbox; whether it waited or had failed. In the caller's `tenant_scope`."""
+    """Cancel an item of a mailbox, so that no consumer takes it; whether it waited or had failed. In the caller's `tenant_scope`."""
     idle = MailboxItem.objects.for_tenant(tenant_id).filter(
         pk=item_id, state__in=(ItemState.PENDING, ItemState.FAILED), agent_role=None
     )

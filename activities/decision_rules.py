@@ -16,7 +16,7 @@ DEFAULT_ESCALATION_ROLE = "operator"
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Something that happens so many seconds after the question was asked, and who is told or asked then."""
+    """An action so many seconds after the question was asked, and the role that is reminded or asked then."""
 
     after_seconds: float
     human_role: str = ""
@@ -66,12 +66,12 @@ class DecisionRules:
 
     @property
     def is_voted_on(self) -> bool:
-        """Whether one voice alone does not decide."""
+        """Whether more than one vote is needed."""
         return self.quorum > 1 or (self.voters or 1) > 1
 
     @property
     def needs_people(self) -> bool:
-        """Whether it matters which person decides: each has one vote, or anyone who asked has none, in whatever form they come."""
+        """Whether it matters which person decides: each person has one vote, or the person who asked has none, by session or by token."""
         return self.is_voted_on or (not self.self_approval and self.asked_by.startswith(("user:", "token:")))
 
     def due_at(self, asked_at: datetime) -> datetime | None:
@@ -104,7 +104,7 @@ def _plain(later: Later) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """Who decides: the name that history shows, the identity that nobody can choose, and what they may decide about."""
+    """Who decides: the name shown in the history, the identity that the caller cannot choose, and the human roles they may decide for."""
 
     actor: str
     identity: str = ""

@@ -37,7 +37,7 @@ class TransitionRefused(ActivityError):
 
 
 class StillHeld(TransitionRefused):
-    """It waits for what nobody can go past: an answer of people, or other work."""
+    """It waits for something that cannot be skipped: an answer of people, or other work."""
 
     code = "still_held"
 
@@ -101,7 +101,7 @@ class SubmissionInvalid(ActivityError):
 
 
 class SubmissionRaced(ActivityError):
-    """What was submitted equals something that comes and goes too fast to tell which."""
+    """An equal submission appeared and ended again and again, so none could be returned."""
 
     code = "submission_raced"
 

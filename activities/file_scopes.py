@@ -42,8 +42,9 @@ def normalise_path(path: str) -> str:
 
 
 def digest_of(files: Sequence[str]) -> str:
-    """Names a set: equal sets wait in one line. Empty for work on no files. Admission can make it as well, to see whether it has kept a set
-    as it was: Redis knows no other digest."""
+    """A digest of a set of paths: work on equal sets waits in one line. Empty for work on no files. Admission computes the same digest
+    to check
+    that it has kept a set unchanged, so it is one that Redis can compute."""
     return hashlib.sha1("\n".join(files).encode(), usedforsecurity=False).hexdigest() if files else ""
 
 

@@ -47,13 +47,13 @@ _intake: Intake | None = None
 
 
 def use(intake: Intake | None) -> None:
-    """Whom to tell when a door closes or opens, besides admission."""
+    """Set who is notified, besides admission, when intake of a role is paused or resumed."""
     global _intake
     _intake = intake
 
 
 def close(reason: str, *, role: str = ALL) -> None:
-    """Take nothing new of the role, or of any. Nothing happens when the door is closed already."""
+    """Take no new work of the role, or of any role. Does nothing when it is closed already."""
     lease = leases.current()
     if not lease.close(reason, role=role):
         return
@@ -95,7 +95,7 @@ def is_open(lease: Lease, role: str) -> bool:
 
 
 def tell_admission() -> None:
-    """Put the present seats in force, and grant what they have room for."""
+    """Tell admission the present number of seats, and grant the work that they have room for."""
     try:
         if limits.refresh():
             relay.release_and_acquire(Exchange())
@@ -211,7 +211,7 @@ PATIENCE_SECONDS = 0.05  # between looks at the doors while a start waits for it
 
 @dataclass(slots=True)
 class Protection:
-    """Of this process. `look` is called about once a second by one thread, `turn` stands around every run."""
+    """Load protection of this process. One thread calls `look` about once a second; every run is inside `turn`."""
 
     read: Callable[[], Load] = field(default_factory=lambda: Meter().read)
     clock: Callable[[], float] = time.monotonic
@@ -224,7 +224,7 @@ class Protection:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def look(self) -> Load:
-        """Read the figures, and close or open the doors."""
+        """Measure the load, and close or open the intake."""
         load = self._smooth(self.read())
         lease = leases.current()
         lease.load = load.as_dict()
@@ -241,7 +241,7 @@ class Protection:
 
     @contextmanager
     def turn(self, lease: leases.Lease, role: str) -> Iterator[bool]:
-        """Around a run: it begins when one more at once may; False when the door has closed, perhaps meanwhile."""
+        """Surrounds a run: waits until one more run may begin. False when the intake has been closed, perhaps meanwhile."""
         turn = self._take_turn()
         try:
             while is_open(lease, role) and (left := turn - self.clock()) > 0:

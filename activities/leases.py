@@ -70,7 +70,7 @@ class Lease:
 
     @contextmanager
     def holding(self, *run_ids: UUID) -> Iterator[None]:
-        """While a thread of this process works on the runs. Begins before their claim, so that a claimed run is always known here."""
+        """Surrounds the work of a thread on these runs. It begins before their claim, so that a claimed run is always known here."""
         with self.lock:
             self.runs.update(run_ids)
             self.taken += len(run_ids)
@@ -88,7 +88,7 @@ class Lease:
                         del self.runs[run_id]
 
     def beat(self) -> None:
-        """Raise the counter. A process that was declared lost meanwhile begins anew under another id, or ends."""
+        """Raise the counter. A process that was declared lost meanwhile starts again under another id, or ends."""
         moved = WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(
             counter=F("counter") + 1,
             taken=self.taken,
@@ -113,7 +113,7 @@ class Lease:
         )  # fmt: skip
 
     def close(self, reason: str, *, role: str = ALL) -> bool:
-        """Take nothing new of the role; False when that was so before. What runs goes on under the lease. Needs no database."""
+        """Take no new work of the role; False when that was so before. Runs under way continue under the lease. Needs no database."""
         with self.lock:
             if role in self.closed:
                 return False
@@ -121,7 +121,7 @@ class Lease:
             return True
 
     def open(self, *, role: str = ALL) -> bool:
-        """Take it again; False when that was so before, or when this process takes nothing any more."""
+        """Take work of the role again; False when that was so before, or when this process takes no work any more."""
         with self.lock:
             if role not in self.closed or self.draining.is_set():
                 return False
@@ -139,14 +139,14 @@ class Lease:
         return [] if ALL in closed else [role for role in self.roles if role not in closed]
 
     def drain(self) -> None:
-        """Take nothing new: no seat of this process is granted any more. What runs goes on under the lease."""
+        """Take no new work: no seat of this process is granted any more. Runs under way continue under the lease."""
         self.draining.set()
         with self.lock:
             self.closed = {**self.closed, ALL: DRAINING}
         self.tell_doors()
 
     def tell_doors(self) -> None:
-        """Write down which doors are closed; if that fails, the next beat does it."""
+        """Store for which roles the intake is closed; if that fails, the next beat does it."""
         WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(closed=self.closed)
 
     def end(self, reason: str = "stopped") -> None:
@@ -226,7 +226,7 @@ def _end_process(reason: str) -> None:
 
 
 def boot_identity() -> str:
-    """Where a pid means something: this start of the machine and this process namespace."""
+    """The scope in which a pid is unique: this boot of the machine and this process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{os.readlink('/proc/self/ns/pid')}"

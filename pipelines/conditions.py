@@ -33,7 +33,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`starts` is false when the step's condition is; `items` are None unless it has a `for_each`; `error` says that neither is known."""
+    """`starts` is False when the step's condition is false; `items` are None unless the step has a `for_each`; with an `error`, neither
+    is known.
+    """
 
     starts: bool = True
     items: Sequence[Item] | None = None
@@ -56,7 +58,7 @@ def parts_read(step: StepDefinition) -> frozenset[tuple[str, str]]:
 
 
 def decide(step: StepDefinition, names: Mapping[str, Any], *, most: int) -> Decision:
-    """What becomes of a step, given `params` and `steps`. `most` is how many items it may be fanned out over. Never raises."""
+    """Decide whether a step starts, from `params` and `steps`. `most` is the largest number of items for its fan-out. Never raises."""
     try:
         per_item = step.when is not None and step.for_each is not None and expressions.reads(step.when).item
         if (
@@ -111,7 +113,7 @@ def weight_error(texts: Iterable[Any]) -> str | None:
 def errors_of(params: Mapping[str, Any], steps: Sequence[StepDefinition]) -> Iterator[tuple[int, str, str]]:
     """What is wrong with the expressions of a pipeline's steps, as `definition.parse` takes it.
 
-    They are not read at all when that would take too long; `weight_error` says so of the whole.
+    Expressions that would take too long to read are not checked; then `weight_error` has the error for the whole pipeline.
     """
     if weight_error(text for step in steps for text in (step.when, step.for_each)):
         return

@@ -68,7 +68,7 @@ SWEEPS = 8
 
 
 def arrange_boxes(boxes: list[Cell]) -> list[Cell]:
-    """Boxes and passages with their places, each linked to its neighbours in the next layers."""
+    """Boxes and passages (where an edge crosses a layer) with their places, each linked to its neighbours in the next layers."""
     cells = boxes + _passages(boxes)
     layers: list[list[Cell]] = [[] for _ in range(1 + max(box.layer for box in boxes))]
     for cell in cells:
@@ -231,7 +231,7 @@ MOST_LINKS = 8_000  # drawn; more would be a black patch of many megabytes
 
 
 def draw_edges(cells: Iterable[Cell]) -> Iterator[str]:
-    """Curves from layer to layer, those that tell something above the others; one arrow head for each box."""
+    """Curves from layer to layer, those with a state drawn above the others; one arrow head for each box."""
     weights = {"good": 1, "bad": 2}
     links = [(earlier, cell) for cell in cells for earlier in cell.before]
     links.sort(key=lambda link: weights.get(link[0].tone, 0))

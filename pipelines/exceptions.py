@@ -82,7 +82,7 @@ class NotReplayable(PipelineError):
 
 
 class NothingFailed(PipelineError):
-    """The run shall be done again from where it failed, and no step of it has."""
+    """The run was to be replayed from the step that failed, and no step has failed."""
 
     code = "nothing_failed"
 

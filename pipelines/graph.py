@@ -188,7 +188,7 @@ class Graph:
         return consequences.advance()
 
     def fails_run(self, step: str) -> bool:
-        """Whether a failure of `step` fails the run: nobody comes after it, or one who declares `fail`."""
+        """Whether a failure of `step` fails the run: no step follows it, or one that declares `fail` does."""
         dependents = self._dependents[step]
         return not dependents or any(self.policies[each] is UpstreamFailure.FAIL for each in dependents)
 
@@ -250,7 +250,7 @@ class _Consequences:
         self._carries_failure: dict[str, bool] = {}  # what was found out already
 
     def spread(self, steps: Iterable[str]) -> None:
-        """Decides about `steps`, and about anyone who depends on those that get skipped."""
+        """Decides about `steps`, and about the dependents of those that are skipped."""
         # Taken in topological order, so that each is looked at once, with everything before it decided.
         waiting = [(self.graph.rank[step], step) for step in steps]
         heapify(waiting)

@@ -25,7 +25,7 @@ References = Mapping[str, Reference]
 
 
 def of_run(run_id: UUID) -> dict[str, Reference]:
-    """What each step has left that has left something."""
+    """The output references of each step that has left an output."""
     rows = StepRun.objects.filter(run_id=run_id).filter(
         Q(output_ref__isnull=False) | Q(branches__isnull=False) | Q(branch__gt=0)
     )
@@ -50,7 +50,7 @@ def _collect_references(rows: Iterable[tuple[str, int, int | None, UUID | None]]
 
 
 def of_step(plan: Compiled, step: str, found: References) -> dict[str, Reference]:
-    """What a step works on, by the step that left it. A gate that has nothing of its own lets through what it was asked about."""
+    """The inputs of a step, by the step that left them. A gate without an output of its own passes on what it was asked about."""
     references: dict[str, Reference] = {}
     to_visit, visited = list(reversed(plan.graph.dependencies_of(step))), set[str]()
     while to_visit:
@@ -66,7 +66,7 @@ def of_step(plan: Compiled, step: str, found: References) -> dict[str, Reference
 
 
 def of_branch(plan: Compiled, step: str, found: References) -> dict[str, Reference]:
-    """What each branch of a step works on, beside its item: no lists, which would be told a thousand times over."""
+    """The inputs of each branch of a step, beside its item. Lists are left out, since every one of many branches would repeat them."""
     references = of_step(plan, step, found)
     return {name: reference for name, reference in references.items() if not isinstance(reference, list)}
 
@@ -90,7 +90,7 @@ def read_inputs(
     steps: Iterable[str],
     known: Mapping[UUID, StoredOutput | None],
 ) -> Seen:
-    """What the expressions of these steps look at, no more. `known` are outputs that were read before: None for what is nowhere."""
+    """Only the inputs that the expressions of these steps read. `known` are outputs that were read before: None for what is nowhere."""
     parts = frozenset().union(*(conditions.parts_read(plan.step(step)) for step in steps))
     names = {step for step, _ in parts}
     if not names:

@@ -38,7 +38,7 @@ _OF_RUN: dict[str, JobState] = {
 
 
 def activity_changed(activity: Any) -> None:
-    """An activity has settled, or is tried again: its job knows. `activity` is a `transitions.Moved`."""
+    """Update the job of an activity that has settled or is tried again. `activity` is a `transitions.Moved`."""
     if activity.schedule_id is None or activity.pipeline_run_id is not None:
         return
     if activity.link_kind is not None and activity.link_kind not in activity_tree.SUCCESSORS:
@@ -47,7 +47,7 @@ def activity_changed(activity: Any) -> None:
 
 
 def run_changed(run: Any) -> None:
-    """A pipeline run has ended, or goes on again: its job knows. `run` is its row; the caller holds its lock."""
+    """Update the job of a pipeline run that has ended or continues. `run` is its row; the caller holds its lock."""
     if run.schedule_id is None:
         return
     rows = PipelineRun.objects.for_tenant(run.tenant_id).filter(pk=run.id)
@@ -57,7 +57,7 @@ def run_changed(run: Any) -> None:
 def follow_activity(
     tenant_id: UUID, activity_id: UUID, status: str, error: dict[str, Any] | None = None
 ) -> None:
-    """Bring the job of this activity in step with it. Idempotent. In the transaction that holds the activity's lock."""
+    """Update the job of this activity to match it. Idempotent. In the transaction that holds the activity's lock."""
     job = ScheduleJob.objects.for_tenant(tenant_id).filter(activity_id=activity_id).first()
     if job is None:
         return
@@ -82,7 +82,7 @@ def follow_run(tenant_id: UUID, run_id: UUID, status: str) -> None:
 
 
 def look_again(job: ScheduleJob) -> None:
-    """Bring a job in step with its work as it is now; one whose work is gone has failed. In the caller's `tenant_scope`."""
+    """Update a job to match the present state of its work; a job whose work is gone has failed. In the caller's `tenant_scope`."""
     if job.activity_id is not None:
         activities = Activity.objects.for_tenant(job.tenant_id).filter(pk=job.activity_id)
         activity = activities.select_for_update().first()

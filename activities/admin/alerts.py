@@ -105,14 +105,14 @@ class AlertDeliveryAdmin(ActionsAdmin, RecordAdmin):
 
 
 class UnshownInput(UnfoldAdminTextInputWidget):
-    """A line that is typed and never echoed, not even when the form comes back with an error elsewhere."""
+    """A text field whose value is never shown again, not even when the form is shown again because of an error in another field."""
 
     def format_value(self, value: Any) -> str:
         return ""
 
 
 class NotificationChannelForm(forms.ModelForm):
-    """Takes a new target, and shows of the stored one as much as it takes to recognise it."""
+    """Takes a new target. Of the stored target it shows only enough to recognise it."""
 
     new_target = forms.CharField(
         label="Target",

@@ -139,7 +139,7 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
 
     @display(description="Open and alike")
     def similar_count(self, letter: DeadLetter) -> SafeString:
-        """How many are open that failed alike; the link shows them together."""
+        """How many open dead letters have the same fingerprint; the link shows them together."""
         chosen = {"fingerprint__exact": letter.fingerprint, "tenant": letter.tenant.slug}
         url = f"{reverse('admin:activities_deadletter_changelist')}?{urlencode(chosen)}"
         count = letter.open_alike  # type: ignore[attr-defined]  # annotated by get_queryset

@@ -407,7 +407,7 @@ _breaker = Breaker(seconds=5.0)
 
 
 def refuse_hammering(run_id: UUID) -> None:
-    """Raise `QuotaExceeded` when the run has called more often than anybody can mean."""
+    """Raise `QuotaExceeded` when the run has made far more calls than any useful run makes."""
     if _breaker.is_open():
         return
     bucket = Bucket(
@@ -503,13 +503,13 @@ _NAMES = frozenset(definition.name for definition in DEFINITIONS)
 class LinkOfRun:
     """What the adapter of a run learns is recorded at once, what its agent asks for is done; each call is a transaction of its own.
 
-    It stands where the callback API stands for agents that work elsewhere, and does the same by the same functions.
+    For agents in a worker it does what the callback API does for agents elsewhere, by the same functions.
     """
 
     run: RunToken
 
     def stop_reason(self) -> str | None:
-        """Why the agent shall stop. One that put its work aside may still end its call in its own time."""
+        """Why the agent shall stop, or None. An agent that suspended its activity may still finish its call."""
         return reports.stop_reason(self.run)
 
     def saw_session(self, session_id: str) -> None:

@@ -138,7 +138,7 @@ def _stop_reason(token: RunToken, refusal: OutOfBudget | None) -> str | None:
 
 
 def note_progress(token: RunToken, progress: Mapping[str, Any]) -> None:
-    """Note how a run in a worker goes on, beside what was noted before. One that is over may still say what it has used."""
+    """Add to the progress that was noted for a run in a worker. A run that is over may still report what it has used."""
     with tenant_scope(token.tenant_id):
         run = _runs_of(token).select_for_update().only("id", "progress").first()
         if run is not None:
@@ -147,7 +147,7 @@ def note_progress(token: RunToken, progress: Mapping[str, Any]) -> None:
 
 
 def stop_reason(token: RunToken) -> str | None:
-    """Why nobody wants the result of a run any more, or None. One that was put aside may still end its call in its own time."""
+    """Why the result of a run is not wanted any more, or None. A run that suspended its activity may still finish its call."""
     with tenant_scope(token.tenant_id):
         run = _runs_of(token).first()
     if run is not None and (run.status == RunStatus.RUNNING or run.ended_by_tool):

@@ -45,7 +45,7 @@ _REFERENCES = {"rejection_ref": "rejected_output", "subtask_output_ref": "subtas
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a run works on, read. `outputs` are those that its wakes speak of, by reference; `missing` inputs do not exist."""
+    """The inputs of a run, read. `outputs` are those that its wakes refer to, by reference; `missing` are inputs that do not exist."""
 
     input: Mapping[str, Any] | None = None
     outputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Attempt:
 
 
 def knowledge_of(tenant_id: UUID, agent_role: str, role: RoleSettings) -> Knowledge:
-    """What the agent may know beside its task, in the caller's `tenant_scope`."""
+    """The skills and context files for the agent, in the caller's `tenant_scope`."""
     if not role.has_skills:
         return skills.NOTHING
     return skills.read_knowledge(tenant_id, agent_role, with_texts=is_local(role.adapter))

@@ -74,7 +74,7 @@ def record_completed(
 ) -> transitions.Moved:
     """Accept the output; the activity is done, or waits for its approval.
 
-    `has_parent`: somebody may be woken by its end. `of_step`: a step of a run may settle by it, which then costs no statement more.
+    `has_parent`: its end may wake another activity. `of_step`: its end may settle a step of a run, which then costs no further statement.
     """
     with tenant_scope(run.tenant_id):
         if has_parent:
@@ -195,8 +195,8 @@ def _hold_back_others(activity: Activity, error: AgentError) -> timedelta | None
 class Refusals:
     """How often in a row the agent or its provider has asked to come back later (429), and since when.
 
-    Kept in the activity's error, which a success, another failure and a retry by people replace: with them the row begins anew. A call
-    that was held back here, before anybody was asked, neither adds to the row nor ends it. Times are those of the runs' starts, by
+    Kept in the activity's error. A success, another failure or a retry by people replaces that error, so the count starts again. A call
+    that we held back before it was sent neither counts nor ends the count. Times are those of the runs' starts, by
     PostgreSQL's clock.
     """
 
@@ -219,7 +219,7 @@ class Refusals:
         return {"in_a_row": self.in_a_row, "since": self.since.isoformat()} if self.since else {}
 
     def backoff(self, policy: RetryPolicy) -> timedelta:
-        """How long until the next try when nobody says: about the policy's first delay, doubled by every further refusal."""
+        """The delay until the next try when the provider names none: about the policy's first delay, doubled by every further refusal."""
         most = settings.ORCHESTRATOR_RATE_LIMITED_BACKOFF_SECONDS
         doubling = replace(
             policy, strategy="exponential", base_seconds=max(1.0, policy.base_seconds),
@@ -333,7 +333,7 @@ def overdue(timeout_seconds: int) -> AgentError:
 
 
 def policy_of(activity: Any) -> RetryPolicy:
-    """The activity's own retry settings over those of its role over the defaults.
+    """The retry settings: the activity's own, else those of its role, else the defaults.
 
     Work of a mailbox, such as that of a subagent, comes back as soon as items of mailboxes do, unless they say otherwise.
     """
@@ -402,8 +402,9 @@ def _fail_for_good(
 
 
 def note_late(run: RunToken, result: Completed) -> bool:
-    """Keep what an agent says after its run was over, never an output: what it consumed, and, if it put its work aside itself, its
-    session. Whether it did."""
+    """Record what an agent reports after its run was over: what it consumed and, if the agent suspended its activity itself, the
+    session. An
+    output is never kept. Returns whether the agent suspended it."""
     with tenant_scope(run.tenant_id):
         runs = ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id, fence=run.fence)
         aside = runs.exclude(ended_by_tool="").select_related("activity").first()

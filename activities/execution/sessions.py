@@ -17,7 +17,9 @@ from tenants.context import tenant_scope
 
 
 def resume(claimed: Any) -> str:
-    """The conversation that a claimed run continues, or "". One whose agent is told to be something else by now ends here."""
+    """The conversation that a claimed run continues, or "". If the instructions of its agent have changed since, the conversation ends
+    here.
+    """
     if claimed.session is None:
         return ""
     session_id: str = claimed.session["id"]
@@ -30,7 +32,7 @@ def resume(claimed: Any) -> str:
 
 
 def saw(run: RunToken, session_id: str | None) -> None:
-    """The agent has named its conversation, whether it has done anything yet or not. A run that was taken over names nothing more."""
+    """Record the conversation that the agent has named, even if it has done nothing yet. A run that was taken over can name none."""
     if not session_id:
         return
     with tenant_scope(run.tenant_id):
@@ -42,7 +44,7 @@ def saw(run: RunToken, session_id: str | None) -> None:
 
 
 def note_used(run: RunToken, activity: Any, session_id: str | None) -> None:
-    """The agent has worked in this conversation. `activity` is a model or a `transitions.Moved`."""
+    """Record that the agent has worked in this conversation. `activity` is a model or a `transitions.Moved`."""
     if not session_id:
         return
     if _is_news(run, session_id):
@@ -54,9 +56,9 @@ def note_used(run: RunToken, activity: Any, session_id: str | None) -> None:
 
 
 def was_given(run: RunToken) -> bool:
-    """Whether the run got one to continue, and has not begun another one itself.
+    """Whether the run got a conversation to continue, and has not begun another one itself.
 
-    An agent that begins one in every run, only to disown it, would otherwise start again without end.
+    Otherwise an agent that begins a conversation in every run and then does not know it would be started again without end.
     """
     if not run.session_id:
         return False

@@ -338,7 +338,7 @@ SUFFIX = " (revision)"
 
 
 def make_revision(rejected: Activity, notes: str, actor: str) -> None:
-    """Create the revision before the rejection is announced, so that the pipeline sees the step go on."""
+    """Create the revision before the rejection is announced, so that the pipeline sees that the step continues."""
     if rejected.status != Status.AWAITING_APPROVAL:
         return  # Decided already: the transition will say so.
     if rejected.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
@@ -348,7 +348,7 @@ def make_revision(rejected: Activity, notes: str, actor: str) -> None:
 
 
 def revise(rejected: Activity, *, notes: str, actor: str) -> UUID:
-    """The same work again as the next round, told what was wrong. In the caller's transaction; idempotent per round."""
+    """Submit the same work again as the next round, told what was wrong. In the caller's transaction; idempotent per round."""
     return submit_revisions(rejected.tenant_id, [revision_of(rejected, notes=notes)], actor=actor)[0]
 
 
@@ -420,7 +420,7 @@ WITHDRAW = "withdraw"
 
 
 def withdraw(tenant_id: UUID, approval_id: UUID, *, by: Voter, reason: str = "") -> Activity:
-    """Take an open approval back; for anyone who asked, and for those who decide everything.
+    """Withdraw an open approval. Allowed for the person who asked, and for those who may decide everything.
 
     Raises `AlreadyDecided` naming who was first, `TransitionRefused`, `DecisionForbidden`, `NotFound`.
     """
@@ -536,7 +536,7 @@ def link(
 
 
 def lock_concerned(tenant_id: UUID, question: Activity) -> dict[UUID, Activity]:
-    """Lock an activity with everything that its end may move: what it waits for or answers, and what an approval may wake."""
+    """Lock an activity and every activity that its end may change: what it waits for or answers, and what an approval may wake."""
     return activity_tree.lock(tenant_id, _ids_concerned(tenant_id, [question]))
 
 
@@ -576,7 +576,9 @@ def _ids_concerned(tenant_id: UUID, questions: Sequence[Activity]) -> set[UUID |
 
 
 def settle_links(item: Any) -> None:
-    """The approval, a row of Activity, has been decided or withdrawn: tell all that it is about, note what will not hear of it."""
+    """The approval, a row of Activity, has been decided or withdrawn: wake the activities that it is about, and note which are not woken
+    and why.
+    """
     links = {
         link.activity_id: link
         for link in ApprovalLink.objects.for_tenant(item.tenant_id).filter(
@@ -665,7 +667,7 @@ def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
 
 
 def ask_about_revisions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, actor: str) -> None:
-    """What people are still asked about rejected work (the keys), they are asked about its revision, which waits for the answer.
+    """Move open questions from rejected activities (the keys) to their revisions, which wait for the answers.
 
     In the transaction that has made the revisions, under the locks of what was rejected.
     """
@@ -743,12 +745,12 @@ class Question:
 
     @property
     def version(self) -> int:
-        """Raised by whatever happens to the question, votes included."""
+        """Every change of the question raises it, votes included."""
         return int(self.item.version) + len(self.votes)
 
 
 def questions(tenant_id: UUID, approvals: Sequence[Approval]) -> list[Question]:
-    """The approvals in their order, in three statements whatever their number. In the caller's `tenant_scope`."""
+    """The approvals in their order, with three statements however many there are. In the caller's `tenant_scope`."""
     ids = [approval.pk for approval in approvals]
     items = Activity.objects.for_tenant(tenant_id).in_bulk(ids)
     links, votes = _links(tenant_id, ids), _votes(tenant_id, ids)

@@ -13,7 +13,7 @@ from tenants.context import tenant_scope
 
 
 def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
-    """A person begins. Raises `TransitionRefused`, also for an agent's activity."""
+    """Note that a person begins. Raises `TransitionRefused`, also for an agent's activity."""
     with tenant_scope(tenant_id):
         _refuse_agents(tenant_id, activity_id, "take_up")
         transitions.apply(activity_id, "take_up", actor=actor, started_at=transitions.NOW)
@@ -23,7 +23,7 @@ def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
 def complete(
     tenant_id: UUID, activity_id: UUID, *, actor: str, output: Mapping[str, Any] | None = None, note: str = ""
 ) -> Activity:
-    """A person is done, perhaps with an output of their own. What asks for a yes or a no is decided instead.
+    """Complete a person's activity, with an output if they have one. A question with yes or no is decided instead.
 
     Raises `TransitionRefused`, `NotFound`.
     """

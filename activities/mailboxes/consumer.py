@@ -44,7 +44,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Who takes, for how long, how many at most, and how long after the first of them others may still join."""
+    """What a consumer asks for: its name, the time of its lease, the most items, and how long after the first item others may join."""
 
     consumer: str
     lease: timedelta
@@ -198,7 +198,7 @@ def list_expired() -> QuerySet[MailboxBatch]:
 
 
 def give_back_all(most: int = 500) -> int:
-    """Give back what dead consumers had, though nobody takes; how many batches that were."""
+    """Give back the items of dead consumers, even if nobody takes from the mailbox; returns how many batches."""
     with system_scope():
         found = list(list_expired().order_by("leased_until").values_list("tenant_id", "mailbox_id")[:most])
     count = 0

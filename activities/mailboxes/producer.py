@@ -44,8 +44,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewItem:
-    """What is said. `priority` is from 0 to 9, lower first. `is_coalescable` None: unless it is a task notification; then it is told with
-    others of its `scope_key`.
+    """A message. `priority` is from 0 to 9, lower first. With `is_coalescable` it is delivered together with others of its `scope_key`;
+    None
+    means True, but for a task notification.
 
     `backoff` may have `multiplier` and `max_seconds`.
     """
@@ -73,7 +74,7 @@ class Posted:
 
 
 def open_mailbox(tenant_id: UUID, key: str, agent_role: str | None = None) -> Mailbox:
-    """The mailbox of this key, made when there is none. Raises `OtherConsumer` when another role, or nobody in particular, consumes it."""
+    """The mailbox of this key, created if it does not exist. Raises `OtherConsumer` when another role, or any client, consumes it."""
     mailbox, _ = Mailbox.objects.for_tenant(tenant_id).get_or_create(
         tenant_id=tenant_id, key=key, defaults={"agent_role": agent_role}
     )
@@ -168,7 +169,7 @@ _ENDS = {
 
 
 def deliver(mailbox: Mailbox, item: MailboxItem, *, actor: str, bounded: bool = False) -> None:
-    """Have the mailbox's agent told. In the caller's `tenant_scope`; locks the live activity, if there is one.
+    """Deliver the item to the mailbox's agent. In the caller's `tenant_scope`; locks the live activity, if there is one.
 
     Raises `BacklogFull` if it is `bounded`, needs an activity of its own, and there is no room for one.
     """
@@ -185,7 +186,7 @@ def deliver(mailbox: Mailbox, item: MailboxItem, *, actor: str, bounded: bool = 
 
 
 def follow(ended: Any) -> None:
-    """The activity has ended, in this transaction: so have the items that it was told. What it never heard of is told to another one.
+    """The activity has ended in this transaction. End the items that it was given, and give those that it never got to another activity.
 
     `ended` is a `transitions.Moved`.
     """
@@ -332,7 +333,7 @@ EMPTY = {"pending": 0, "claimed": 0, "failed": 0, "oldest_pending_at": None}
 
 
 def items_of(tenant_id: UUID, mailbox: Mailbox) -> QuerySet[Any]:
-    """With `stands`, how each stands, and `run_id`, the run that hears or has heard of it, for an agent's."""
+    """The items with `stands`, their state; items of an agent also with `run_id`, the run that gets or got them."""
     return _standing(tenant_id).filter(mailbox_id=mailbox.pk)
 
 
@@ -360,7 +361,7 @@ def figures(tenant_id: UUID, mailboxes: Iterable[Mailbox]) -> dict[UUID, dict[st
 
 
 def consumers_of(tenant_id: UUID, mailbox: Mailbox) -> list[dict[str, Any]]:
-    """Who has items of it at this moment: how many, since when, and until when at least. First who has them longest."""
+    """The consumers that hold items of the mailbox now: how many, since when, and until when at least. The longest holder comes first."""
     held = MailboxBatch.objects.for_tenant(tenant_id).filter(mailbox_id=mailbox.pk, state=BatchState.OPEN)
     found: Iterable[Any] = (
         held.order_by()
@@ -403,7 +404,7 @@ _ANSWERS = (Status.APPROVED, Status.REJECTED, Status.DONE)
 
 
 def tell_decision(ended: Any) -> None:
-    """`ended` is a `transitions.Moved`; only what people were asked is news."""
+    """Post a decision to the mailbox. `ended` is a `transitions.Moved`; only answers to questions to people are posted."""
     if ended.link_kind not in _QUESTIONS or ended.status not in _ANSWERS:
         return
     concerned = _activities_concerned(ended)

@@ -45,8 +45,9 @@ YOUNG_SECONDS = 2.0  # Younger wakes are on their way; offering them again would
 
 @dataclass(slots=True)
 class WatchedTime:
-    """Seconds during which somebody looked: the clock of a watch. It all but stands still while PostgreSQL cannot be asked, since what
-    nobody could see or say then is no silence of those that are watched.
+    """The clock of a watch: it counts only time in which we looked. It almost stops while PostgreSQL does not answer, since a worker or
+    agent
+    that could not be seen then was not silent.
 
     `clock` is monotonic. Time between two looks counts up to `MOST_SECONDS`.
     """
@@ -68,7 +69,7 @@ class WatchedTime:
 
 @dataclass(slots=True)
 class LivenessWatch:
-    """Says which workers are lost: whose process is gone, or whose counter did not move for too long while we looked."""
+    """Finds lost workers: those whose process is gone, or whose counter did not move for too long while we watched."""
 
     time: WatchedTime = field(default_factory=WatchedTime)
     seen: dict[UUID, tuple[int, float]] = field(default_factory=dict)
@@ -125,7 +126,7 @@ def _always() -> None:
 def reclaim_silent_runs(watch: HeartbeatWatch, *, confirm: Callable[[], None] = _always) -> int:
     """Start the work of agents that have gone silent again, or give it up after too many stalls.
 
-    `confirm` raises when anyone who watched may no longer act on it. A run that was heard of since the look goes on.
+    `confirm` raises when the process that watched may no longer act on what it saw. A run that sent a heartbeat since the look continues.
     """
     silent = watch.silent()
     if silent:
@@ -143,7 +144,7 @@ def forget_ended_workers() -> int:
 def declare_lost(worker: WorkerProcess, *, confirm: Callable[[], None] = _always) -> bool:
     """End the worker's lease unless it has beaten again since it was looked at.
 
-    `confirm` is asked last in the transaction, and raises when anyone who watched may no longer act on it.
+    `confirm` is called last in the transaction, and raises when the process that watched may no longer act on what it saw.
     """
     with system_scope(), transaction.atomic(using=SYSTEM):
         ended = WorkerProcess.objects.filter(pk=worker.pk, counter=worker.counter, ended_at=None).update(
@@ -178,8 +179,8 @@ def reclaim_runs_of_ended_workers() -> int:
 def end_overdue_runs() -> int:
     """Fail the runs that an agent accepted and did not finish by its deadline, and those that hang in a living worker.
 
-    A worker bounds its calls itself; one that is over its time by `GRACE` hangs where it cannot be interrupted. After an outage agents have
-    as long to say what they could not say meanwhile.
+    A worker bounds its calls itself; one that is over its time by `GRACE` hangs where it cannot be interrupted. After an outage agents
+    have the same time again to report what they could not report meanwhile.
     """
     allowed = F("timeout_seconds") * timedelta(seconds=1)
     late = Exists(LeaderLease.objects.filter(outage_ended_at__gt=Now() - GRACE))

@@ -65,7 +65,9 @@ class Course:
     changed: bool = True  # since it was written down
 
     def pause(self) -> float:
-        """After failures. What waits for a server that is away has none: the question is short, and much waits for the answer."""
+        """The pause after failures. A job that waits for a server that does not answer has no pause: its check is short, and much waits
+        for it.
+        """
         longest = PAUSE_SECONDS if self.job.every <= PAUSE_SECONDS else LONG_PAUSE_SECONDS
         return min(2.0 ** min(self.failures - 1, 10), longest)
 

@@ -69,7 +69,7 @@ class ApprovalLink(TenantPart):
 
 
 class Vote(TenantPart):
-    """One person's word on something that several must agree to."""
+    """One person's vote on a question that several people must agree on."""
 
     activity = models.ForeignKey(
         "activities.Activity",

@@ -101,7 +101,7 @@ class MailboxBatch(TenantPart):
 
 
 class MailboxItem(TenantPart):
-    """One thing that is said. An agent's item has the id of the wake that tells it."""
+    """One message. An item for an agent has the id of the wake that delivers it."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     mailbox = models.ForeignKey(
@@ -175,7 +175,7 @@ class MailboxItem(TenantPart):
 
 
 class Subagent(TenantPart):
-    """How it stands is read from its activity; nothing of it is kept here twice."""
+    """Its state is read from its activity and not stored here."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     activity = models.ForeignKey(

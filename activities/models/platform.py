@@ -121,7 +121,7 @@ class Condition(models.Model):
 
 
 class FailuresInARow(TenantOwned):
-    """How often the runs of a role, or of what a schedule starts, have failed one after the other. The row goes with the first success.
+    """How often the runs of a role, or those that a schedule starts, have failed one after the other. The first success deletes the row.
 
     Runs that were told to try again later, or ended because money or a server was missing, do not count. Written with the counters.
     """

@@ -147,7 +147,7 @@ class WorkerProcess(models.Model):
 
 
 class ToolCall(TenantPart):
-    """One effect of one call, and its answer: a repetition is recognised by its digest and gets the same answer again."""
+    """The effect of one call and its answer. A repeated call is recognised by its digest and gets the same answer."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     activity = models.ForeignKey(
@@ -234,6 +234,6 @@ class Wake(TenantPart):
 
 
 def is_carried(tenant_id: UUID) -> Exists:
-    """Of wakes: whether the run that took each is under way. What a run did with its wakes is told by how it ended, and by nothing else."""
+    """For a query of wakes: whether the run that took each is under way. Only the end of a run says what became of its wakes."""
     runs = ActivityRun.objects.for_tenant(tenant_id).filter(status=states.RunStatus.RUNNING)
     return Exists(runs.filter(pk=OuterRef("run_id")))

@@ -34,7 +34,7 @@ from agents.webhook_signing import sign
 
 
 def send_mail(message: Message, target: Target) -> None:
-    """Hand it to the mail server once. Raises a `DeliveryProblem`."""
+    """Send the mail once. Raises a `DeliveryProblem`."""
     if not settings.EMAIL_URL:
         raise Refused("No mail can be sent: EMAIL_URL is not set.")
     connection = get_connection(fail_silently=False)

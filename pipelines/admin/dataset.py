@@ -117,7 +117,7 @@ FIRST_ROWS = 20
 
 
 class DatasetForm(forms.ModelForm):
-    """Says what would be refused before it is: saving is tried and taken back."""
+    """Shows errors before the dataset is saved: the save is tried in a transaction that is rolled back."""
 
     def clean_fields(self) -> Any:
         fields = self.cleaned_data["fields"]
@@ -281,14 +281,14 @@ SECONDS = 900
 
 
 def keep(owner: str, name: str, raw: bytes) -> str:
-    """Keep a file for its owner; the text by which they get it back."""
+    """Keep a file for its owner; returns the handle by which the owner reads it again."""
     handle = secrets.token_urlsafe(16)
     client().set(keys.file_of(owner, handle), orjson.dumps(name) + b"\n" + raw, ex=SECONDS)
     return handle
 
 
 def read_kept(owner: str, handle: str) -> tuple[bytes, str] | None:
-    """The file and its name, or None when its time is over or it is somebody else's."""
+    """The file and its name, or None when it has expired or belongs to somebody else."""
     found: Any = client().get(keys.file_of(owner, handle[:50]))
     if found is None:
         return None

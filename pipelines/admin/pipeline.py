@@ -69,7 +69,7 @@ steps:
 
 
 class DefinitionEditor(UnfoldAdminTextareaWidget):
-    """The text. A script of ours makes an editor of it, for which `config` says where to have it checked and which roles there are."""
+    """The text field of a definition. A script makes an editor of it; `config` holds the address that checks the text, and the roles."""
 
     class Media:
         js = ("pipelines/fields.js", "pipelines/editor.js")
@@ -249,7 +249,7 @@ class PipelineAdmin(ActionsAdmin):
         return [path("check/", checked, name="pipelines_pipeline_check"), *super().get_urls()]
 
     def check_view(self, request: HttpRequest) -> HttpResponse:
-        """What the editor asks while somebody types. Changes nothing."""
+        """Answers the editor while a person types. Changes nothing."""
         if not self.has_change_permission(request):
             raise PermissionDenied
         if request.method != "POST":
@@ -486,14 +486,14 @@ _UNSAID = StepDefinition(id="").to_dict()
 
 
 def as_yaml(definition: Mapping[str, Any]) -> str:
-    """A stored definition, without what goes without saying."""
+    """A stored definition, without the members that have their default."""
     steps = [_tidy(step, is_first=index == 0) for index, step in enumerate(definition["steps"])]
     document = {name: definition[name] for name in _WHOLE if definition.get(name)} | {"steps": steps}
     return _dump_yaml(document)
 
 
 def as_written(data: Mapping[str, Any]) -> str:
-    """A definition as somebody is writing it: everything that is there, right or wrong, in the usual order."""
+    """A definition that a person is still writing: all its members, valid or not, in the usual order."""
     ordered = _in_order(data, (*_WHOLE, "steps"))
     if isinstance(data.get("steps"), list):
         ordered["steps"] = [
@@ -581,7 +581,7 @@ _THEME = (
 
 
 def draw_version(version_id: UUID, steps: QuerySet[StepRun] | None = None, *, title: str) -> SafeString:
-    """The picture of a version; with the steps of a run as wholes, of that run."""
+    """The picture of a version. With the steps of a run, each drawn as one box, the picture of that run."""
     try:
         definition = versions.compile_version(version_id).definition
     except DefinitionError as error:

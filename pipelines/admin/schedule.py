@@ -330,7 +330,7 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
         return [path("preview/", view, name="pipelines_schedule_preview"), *super().get_urls()]
 
     def preview_view(self, request: HttpRequest) -> HttpResponse:
-        """What the form, as it is filled in, would come to: a piece of a page. Nothing is written."""
+        """A part of the page: what the schedule in the form would do. Nothing is stored."""
         if not self.has_change_permission(request):
             return HttpResponseForbidden()
         return HttpResponse(render_to_string("admin/pipelines/schedule/preview.html", preview_of(request)))
@@ -423,7 +423,7 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
             self.delete_model(request, schedule)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """The record of its times goes with a schedule, and its executions stay; nothing else needs a permission."""
+        """A schedule's firings are deleted with it, and its executions stay; nothing else needs a permission."""
         return [str(schedule) for schedule in objs], {"schedules": len(objs)}, set(), []
 
     @admin.action(description="Enable", permissions=["change"])

@@ -32,8 +32,8 @@ class ExpansionError(ValueError):
 class Dimension:
     """One parameter with the values that its data source has.
 
-    Under `product` the values are gone through once for each combination of those before, so they must be something
-    that can be gone through again: a list, or an object that reads again.
+    Under `product` the values are iterated once for each combination of those before, so it must be possible to iterate
+    them again: a list, or an object that reads its rows again.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Pacing:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Jobs that start together, so much later than the first batch; with the gate `completion` at the earliest."""
+    """Jobs that start together, `offset` after the first batch; with the gate `completion` that is the earliest time."""
 
     index: int
     offset: timedelta
@@ -74,7 +74,7 @@ class Estimate:
 
 
 def agree(options: Iterable[Options], defaults: Pacing) -> tuple[Expand, Pacing]:
-    """What several data sources say together; where none says anything, the default. Raises `ExpansionError`."""
+    """The options that several data sources agree on; the default where none has the option. Raises `ExpansionError`."""
     every = list(options)
     expand = _agree_on("expand", [option.expand for option in every])
     size = _agree_on("batchSize", [option.batch_size for option in every])
@@ -114,7 +114,7 @@ def inputs(
 ) -> Iterator[dict[str, Any]]:
     """The parameters of each job in order, the last data source varying fastest.
 
-    Raises `ExpansionError` as `estimate` does, when rows came or went in between.
+    Raises `ExpansionError` as `estimate` does, when rows were added or removed since.
     """
     combined = _COMBINED[expand](dimensions) if dimensions else iter([{}])
     for number, values in enumerate(combined, 1):
@@ -208,7 +208,7 @@ class Params:
 
 
 def read_params(params: Mapping[str, Any]) -> Params:
-    """Tells the parameters apart. Text within lists and objects is always used as it is. Raises `ParamsError`."""
+    """Divide the parameters into values and data sources. Text within lists and objects is always used as it is. Raises `ParamsError`."""
     errors: list[InputError] = []
     literals: dict[str, Any] = {}
     sources: dict[str, DataSource] = {}

@@ -78,7 +78,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is said about pace and amount; None where nothing is."""
+    """The options for pace and amount; None for an option that is not set."""
 
     batch_size: int | None = None
     stagger_ms: int | None = None

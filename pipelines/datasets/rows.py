@@ -226,7 +226,7 @@ class _Cached(DatasetAddress):
         return {key: kept[key] for key in keys if key in kept}
 
     def write(self, fresh: Mapping[str, Row], gone: Sequence[str]) -> None:
-        """If the transaction fails behind this, Redis has rows that nobody was promised, until they expire."""
+        """If the transaction fails after this, Redis keeps rows that were never committed, until they expire."""
         left = self._read_kept()
         for key in gone:
             left.pop(key, None)

@@ -88,7 +88,7 @@ def active_tenants() -> list[Tenant]:
 
 
 def keep(tenant: Tenant) -> None:
-    """Bring the tenant's periodic task in step with the tenant. In the caller's transaction."""
+    """Update the tenant's periodic task to match the tenant. In the caller's transaction."""
     _ARRANGE.run({})
     wanted = {_arguments(tenant): _name(tenant)} if tenant.is_active else {}
     present = PeriodicTask.objects.filter(task=TASK)
@@ -96,7 +96,7 @@ def keep(tenant: Tenant) -> None:
 
 
 def mend() -> None:
-    """Bring the periodic tasks of all tenants in step with them. What is right already is not touched."""
+    """Update the periodic tasks of all tenants. Those that are right already are not touched."""
     with system_scope(), transaction.atomic(using=SYSTEM):
         _ARRANGE.run({})
         wanted = {

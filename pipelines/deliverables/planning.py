@@ -57,7 +57,7 @@ def follow_planner(activity: Any) -> None:
 
 
 def planner_changed(activity: Any) -> None:
-    """A planner has failed for good, or one that had is tried again: the period is at risk for it, or no longer is."""
+    """A planner has failed for good, so its period is at risk; or it is tried again, so the period no longer is."""
     period_id = period_of(activity)
     if period_id is None:
         return
@@ -76,7 +76,7 @@ def heed_dead_letter(activity: Any) -> None:
 
 
 def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePeriod:
-    """Ask the planner again, when the one before produced no plan. What people were asked because of that one is withdrawn.
+    """Ask the planner again, when the last one produced no plan. Questions to people because of the last one are withdrawn.
 
     Raises `NotFound`, `PeriodNotPlanning`, `PlannerAtWork`.
     """

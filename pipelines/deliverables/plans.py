@@ -128,7 +128,7 @@ _SEVERAL = "must be one plan: there are several blocks between fences"
 
 
 def schema_of(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A pipeline's parameters as a JSON Schema: what kind each one is, and what it is when nobody says."""
+    """A pipeline's parameters as a JSON Schema, with the type and the default of each."""
     return {
         "type": "object",
         "properties": {name: {**_kind_of(value), "default": value} for name, value in defaults.items()},

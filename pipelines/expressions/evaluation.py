@@ -102,7 +102,7 @@ class _Evaluation:
         return number(-value)
 
     def logic(self, node: syntax.Logic) -> bool:
-        """Looks no further than needed: a part may guard those behind it."""
+        """Stops as soon as the value is known: a part may guard those after it."""
         deciding = node.word == "or"
         return (
             deciding if any(self.flag(part, node.word) is deciding for part in node.parts) else not deciding
