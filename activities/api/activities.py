@@ -327,8 +327,7 @@ class ActivityRuns(ViewSetMixin, ActivityPart):
     def list(self, request: Request, activity_id: UUID) -> Response:
         self.activity(activity_id)
         rows: QuerySet[Any] = self.get_queryset().filter(activity_id=activity_id)
-        page = self.paginate_queryset(self.filter_queryset(rows)) or []
-        return self.get_paginated_response(RunSerializer(page, many=True).data)
+        return self.answer_page(rows, RunSerializer)
 
 
 def transcript_of(name: UUID, pieces: Iterable[bytes]) -> HttpResponseBase:

@@ -9,7 +9,6 @@ import django_filters
 from django.db.models import Prefetch, QuerySet
 from rest_framework import serializers
 from rest_framework.decorators import action
-from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -36,7 +35,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import Resource, VersionedResource, describe_lists
+from tenants.api.views import Resource, VersionedResource, describe_lists, require_found
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
 
@@ -295,10 +294,7 @@ class NotificationChannelViewSet(VersionedResource):
     def _kind_of(self, pk: UUID) -> str:
         with tenant_scope(self.tenant_id):
             own = NotificationChannel.objects.for_tenant(self.tenant_id).filter(pk=pk)
-            kind: str | None = own.values_list("kind", flat=True).first()
-        if kind is None:
-            raise NotFound
-        return kind
+            return require_found(own.values_list("kind", flat=True).first())
 
     def _refuse_taken(self, name: str, but: NotificationChannel | None = None) -> None:
         named = NotificationChannel.objects.for_tenant(self.tenant_id).filter(name=name)

@@ -362,5 +362,4 @@ class BulkItems(TenantViewSet):
     )
     def list(self, request: Request, job_id: UUID) -> Response:
         bulk_jobs.refuse_unknown(self.tenant_id, job_id)
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-        return self.get_paginated_response(BulkItemSerializer(page, many=True).data)
+        return self.answer_page(self.get_queryset(), BulkItemSerializer)

@@ -336,8 +336,7 @@ class MailboxItems(ViewSetMixin, MailboxPart):
     @operation("What was said, newest first", answer=ItemSerializer(many=True), refusals=(400, 404))
     def list(self, request: Request, key: str) -> Response:
         rows: QuerySet[Any] = producer.items_of(self.tenant_id, self.mailbox(key))
-        page = self.paginate_queryset(self.filter_queryset(rows)) or []
-        return self.get_paginated_response(ItemSerializer(page, many=True).data)
+        return self.answer_page(rows, ItemSerializer)
 
     @posting(
         "Say something",

@@ -9,7 +9,6 @@ import django_filters
 from django.conf import settings
 from rest_framework import serializers
 from rest_framework.decorators import action
-from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
@@ -24,7 +23,7 @@ from tenants.api.documentation import change, command, creation, operation, post
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import OPTIONAL, Flag, OneOf, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import TenantView, VersionedResource, describe_lists
+from tenants.api.views import TenantView, VersionedResource, describe_lists, require_found
 from tenants.events import log
 from tenants.models import Role
 from tenants.models.events import KINDS, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
@@ -221,12 +220,7 @@ class WebhookPart(TenantView):
     required_role = Role.ADMIN
 
     def webhook(self, webhook_id: UUID) -> WebhookEndpoint:
-        found: WebhookEndpoint | None = (
-            WebhookEndpoint.objects.for_tenant(self.tenant_id).filter(pk=webhook_id).first()
-        )
-        if found is None:
-            raise NotFound
-        return found
+        return require_found(WebhookEndpoint.objects.for_tenant(self.tenant_id).filter(pk=webhook_id).first())
 
 
 class WebhookDeliveries(ViewSetMixin, WebhookPart):
@@ -243,8 +237,7 @@ class WebhookDeliveries(ViewSetMixin, WebhookPart):
     )
     def list(self, request: Request, webhook_id: UUID) -> Response:
         rows = self.get_queryset().filter(endpoint=self.webhook(webhook_id))
-        page = self.paginate_queryset(self.filter_queryset(rows)) or []
-        return self.get_paginated_response(WebhookDeliverySerializer(page, many=True).data)
+        return self.answer_page(rows, WebhookDeliverySerializer)
 
 
 class WebhookRedelivery(WebhookPart):

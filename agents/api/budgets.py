@@ -10,7 +10,6 @@ from uuid import UUID
 import django_filters
 from django.db.models import QuerySet
 from rest_framework import serializers
-from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -31,7 +30,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
-from tenants.api.views import VersionedResource, describe_lists
+from tenants.api.views import VersionedResource, describe_lists, require_found
 from tenants.models import Budget, BudgetPeriod, BudgetUnit, Role
 
 ADDRESS = "/api/v1/budgets/"
@@ -180,10 +179,7 @@ class BudgetViewSet(VersionedResource):
         return Response(status=204)
 
     def _find(self, pk: UUID) -> Budget:
-        budget: Budget | None = self.get_queryset().filter(pk=pk).first()
-        if budget is None:
-            raise NotFound
-        return budget
+        return require_found(self.get_queryset().filter(pk=pk).first())
 
     def _lock(self, pk: UUID) -> None:
         self.check_if_match(money.lock_budget(self.tenant_id, pk).version)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from django.conf import settings
 from django.db.models import QuerySet
 from rest_framework import serializers
-from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -32,7 +31,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantViewSet
+from tenants.api.views import TenantViewSet, require_found
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
 
@@ -355,10 +354,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         )
 
     def _agent(self, role: str) -> Agent:
-        agent = Agent.objects.filter(role=role).first()
-        if agent is None:
-            raise NotFound
-        return agent
+        return require_found(Agent.objects.filter(role=role).first())
 
     def _own(self, role: str) -> QuerySet[Any]:
         rows: QuerySet[Any] = AgentConfig.objects.for_tenant(self.tenant_id).filter(agent_id=role)

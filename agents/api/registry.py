@@ -55,7 +55,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView, TenantViewSet, VersionedResource, describe_lists
+from tenants.api.views import TenantView, TenantViewSet, VersionedResource, describe_lists, require_found
 from tenants.exceptions import TenantError
 from tenants.models import Role
 
@@ -303,9 +303,7 @@ class AgentViewSet(VersionedResource):
     def destroy(self, request: Request, role: str) -> Response:
         """Refused while enabled schedules, pipelines or open activities need it. Settings of tenants go with it."""
         # Not locked here: it is deleted by the role that sees every tenant, as it was seen here or not at all.
-        agent = Agent.objects.filter(role=role).first()
-        if agent is None:
-            raise NotFound
+        agent = require_found(Agent.objects.filter(role=role).first())
         self.check_if_match(agent.revision)
         registry.remove(role, revision=agent.revision)
         configuration.forget()
@@ -351,10 +349,7 @@ class AgentViewSet(VersionedResource):
 
     def _render(self, role: str) -> Response:
         # Not `get_object`: that would hold an If-Match against the state that was just made.
-        agent = AgentViewSet.get_queryset(self).filter(role=role).first()
-        if agent is None:
-            raise NotFound
-        return Response(self.show(agent))
+        return Response(self.show(require_found(AgentViewSet.get_queryset(self).filter(role=role).first())))
 
     def show(self, found: Any, *, many: bool = False) -> Any:
         kind = PlatformAgentSerializer if self.principal.is_platform_admin else AgentSerializer
@@ -418,9 +413,7 @@ class RotateSecret(Versioned, TenantView):
         it has become known. In force within two seconds. The answer holds the secret once: a repetition with the same
         `Idempotency-Key` comes without it."""
         read(NothingSerializer, request.data)
-        agent = Agent.objects.filter(role=role).first()
-        if agent is None:
-            raise NotFound
+        agent = require_found(Agent.objects.filter(role=role).first())
         own = AgentConfig.objects.for_tenant(self.tenant_id).select_for_update()
         config = own.filter(agent_id=role).first() or AgentConfig(
             tenant_id=self.tenant_id, agent=agent, version=0
@@ -489,9 +482,8 @@ class DeploymentViewSet(Versioned, TenantViewSet):
     def list(self, request: Request, agent_role: str) -> Response:
         if not Agent.objects.filter(role=agent_role).exists():
             raise NotFound
-        page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
         kind = PlatformDeploymentSerializer if self.principal.is_platform_admin else DeploymentSerializer
-        return self.get_paginated_response(kind(page, many=True).data)
+        return self.answer_page(self.get_queryset(), kind)
 
     @command("Deploy a version of a role", NewDeploymentSerializer, PlatformDeploymentSerializer, status=201)
     def create(self, request: Request, agent_role: str) -> Response:
@@ -521,9 +513,7 @@ class DeploymentViewSet(Versioned, TenantViewSet):
         return self._render(deployments.roll_back(agent_role, actor=self.principal.actor))
 
     def _agent(self, role: str) -> Agent:
-        agent = Agent.objects.filter(role=role).first()
-        if agent is None:
-            raise NotFound
+        agent = require_found(Agent.objects.filter(role=role).first())
         self.check_if_match(agent.revision)
         return agent
 

@@ -139,10 +139,6 @@ class SchedulePart(ViewSetMixin, TenantView):
         if not Schedule.objects.for_tenant(self.tenant_id).filter(pk=schedule_id).exists():
             raise NotFound("schedule", schedule_id)
 
-    def page_of(self, rows: Any, serializer: type[Any]) -> Response:
-        page = self.paginate_queryset(self.filter_queryset(rows)) or []
-        return self.get_paginated_response(serializer(page, many=True).data)
-
 
 class ExecutionFilter(StrictFilterSet):
     status = django_filters.MultipleChoiceFilter(choices=ExecutionStatus.choices)
@@ -162,7 +158,7 @@ class Executions(SchedulePart):
     )
     def list(self, request: Request, schedule_id: UUID) -> Response:
         self.refuse_missing(schedule_id)
-        return self.page_of(self.get_queryset().filter(schedule_id=schedule_id), ExecutionSerializer)
+        return self.answer_page(self.get_queryset().filter(schedule_id=schedule_id), ExecutionSerializer)
 
     @operation("One execution", answer=ExecutionSerializer, refusals=(404,))
     def retrieve(self, request: Request, schedule_id: UUID, execution_id: UUID) -> Response:
@@ -232,7 +228,7 @@ class Firings(SchedulePart):
     )
     def list(self, request: Request, schedule_id: UUID) -> Response:
         self.refuse_missing(schedule_id)
-        return self.page_of(self.get_queryset().filter(schedule_id=schedule_id), FiringSerializer)
+        return self.answer_page(self.get_queryset().filter(schedule_id=schedule_id), FiringSerializer)
 
 
 def execution_of(tenant_id: UUID, schedule_id: UUID, execution_id: UUID) -> ScheduleExecution:

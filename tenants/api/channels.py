@@ -9,7 +9,6 @@ import django_filters
 from django.db.models import QuerySet
 from rest_framework import serializers
 from rest_framework.decorators import action
-from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -17,7 +16,7 @@ from tenants import channels
 from tenants.api.documentation import change, command, creation, removal
 from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import OPTIONAL, Member, Moment, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import VersionedResource, describe_lists
+from tenants.api.views import VersionedResource, describe_lists, require_found
 from tenants.channels import STANDING
 from tenants.exceptions import AlreadyExists
 from tenants.models import Channel, ChannelStatus, Role
@@ -134,7 +133,4 @@ class ChannelViewSet(VersionedResource):
 
     def _render(self, pk: UUID) -> Response:
         own = Channel.objects.for_tenant(self.tenant_id).annotate(standing=STANDING)
-        channel = own.filter(pk=pk).first()
-        if channel is None:
-            raise NotFound
-        return Response(ChannelSerializer(channel).data)
+        return Response(ChannelSerializer(require_found(own.filter(pk=pk).first())).data)

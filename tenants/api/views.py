@@ -47,6 +47,7 @@ TRIES = 3
 PAUSE_SECONDS = 0.05  # at most, times the number of the try, so that two that met do not meet again
 
 Handler = Callable[..., Any]
+Row = TypeVar("Row")
 View = TypeVar("View", bound=type[Any])
 
 
@@ -78,6 +79,11 @@ class TenantView(GenericAPIView):
         if getattr(self, "swagger_fake_view", False):  # the schema is made without a caller
             return rows.none()
         return rows.for_tenant(self.tenant_id)
+
+    def answer_page(self, rows: Any, kind: Callable[..., BaseSerializer[Any]]) -> Response:
+        """One page of the rows, narrowed and put in order as the query string says."""
+        page = self.paginate_queryset(self.filter_queryset(rows)) or []
+        return self.get_paginated_response(kind(page, many=True).data)
 
     def before_transaction(self) -> None:
         """What needs the processor for long and no database, so that no transaction stays open meanwhile. May refuse by raising."""
@@ -244,9 +250,7 @@ class VersionedResource(Versioned, Resource):
         """
         key = self.kwargs[self.lookup_url_kwarg or self.lookup_field]
         rows = self.rows_to_lock().select_for_update()
-        row = rows.filter(**{self.lookup_field: key}).first()
-        if row is None:
-            raise NotFound
+        row = require_found(rows.filter(**{self.lookup_field: key}).first())
         self.check_if_match(getattr(row, self.version_field))
         return row
 
@@ -270,3 +274,10 @@ def describe_lists(*, many: str, one: str = "") -> Callable[[View], View]:
         return view
 
     return decorate
+
+
+def require_found(row: Row | None) -> Row:
+    """The row. Raises `NotFound` when there is none."""
+    if row is None:
+        raise NotFound
+    return row
