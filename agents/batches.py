@@ -20,7 +20,9 @@ __all__ = ("MOST_REQUESTS", "Answer", "MessageBatches", "client_for", "read_comp
 
 
 def client_for(chosen: AdapterSettings, key: str) -> MessageBatches:
-    """The way to the batches of a provider, by the key that its items were kept with. Raises `AgentError` when there is none any more."""
+    """The client for the batches of a provider, by the key that is stored with its items. Raises `AgentError` when the settings lead
+    there no more.
+    """
     provider = provider_of(chosen)
     if chosen.adapter not in BATCHES_OF or _place(provider.key) != _place(key):
         raise ConfigurationError(f"The role does not lead to batches of {_place(key)} any more.")
@@ -28,7 +30,7 @@ def client_for(chosen: AdapterSettings, key: str) -> MessageBatches:
 
 
 def read_completed(message: Mapping[str, Any], options: Mapping[str, Any]) -> Completed | None:
-    """The result that a message stands for, as well-formed as any; None when the conversation has to go on. Raises `AgentError`."""
+    """The validated result of a message; None when the conversation has to go on. Raises `AgentError`."""
     completed = message_batches.read_completed(message, options)
     if completed is not None:
         response_parser.require_well_formed(completed)

@@ -62,7 +62,7 @@ def settings_for(tenant_id: UUID, role: str) -> RoleSettings:
 
 
 def attempts_of(tenant_id: UUID, role: str | None) -> int:
-    """How many tries work has that says nothing itself: as its role's settings have it. Never raises for a role."""
+    """The number of attempts for work that names none: from the settings of its role. Never raises for a role."""
     try:
         found = settings_for(tenant_id, role).retry.get("max_attempts") if role else None
     except RoleNotFound:
@@ -85,7 +85,7 @@ def cap_of(tenant: Tenant, agent: Agent, config: AgentConfig | None) -> int:
 
 
 def default_timeout(platform: SchedulerSettings) -> int:
-    """Seconds for a role that says nothing: what the platform's settings say, else what the environment does."""
+    """The timeout in seconds for a role that names none: from the platform's settings, else from the environment."""
     return platform.timeout_seconds or int(settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS)
 
 

@@ -24,7 +24,7 @@ Value = TypeVar("Value")
 class WhenRead(Generic[Value]):
     """A field that may be given as a function without parameters instead: it is called once the field is read, for the first time only.
 
-    For what takes long to make and few read. What was made is kept; two threads that read it at once may both make it.
+    For values that take long to compute and are seldom read. The value is kept; two threads that read it at once may both compute it.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -235,19 +235,19 @@ class RunLink(Protocol):
     """How an adapter keeps in touch with the engine while it runs an agent. Everything may be called again and from any thread."""
 
     def stop_reason(self) -> str | None:
-        """Why nobody wants the result any more, or None. It may cost a query: ask about once a second."""
+        """Why the result is not wanted any more, or None. It may cost a query: call it about once a second."""
         ...  # pragma: no cover
 
     def saw_session(self, session_id: str) -> None:
-        """The agent has named its conversation: kept at once, so that a run after a crash goes on with it."""
+        """Record the conversation that the agent has named, at once, so that a run after a crash continues it."""
         ...  # pragma: no cover
 
     def count_usage(self, usage: Usage) -> str | None:
-        """What the run has consumed so far, in total; returns why it shall stop, or None."""
+        """Report what the run has consumed so far, in total; returns why it shall stop, or None."""
         ...  # pragma: no cover
 
     def note_progress(self, progress: Mapping[str, Any]) -> None:
-        """How the run goes on, for people and figures; what was noted before under other keys stays."""
+        """Report the progress of the run, for people and metrics; entries under other keys stay."""
         ...  # pragma: no cover
 
     def log(self, kind: str, text: str) -> None:

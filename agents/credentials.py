@@ -125,7 +125,7 @@ def signing_secrets_in_force(config: AgentConfig) -> tuple[str, ...]:
 
 
 def renew_signing_secret(config: AgentConfig) -> str:
-    """Give the agent a new secret, without saving it, and return it. The one before signs as well."""
+    """Give the agent a new secret, without saving it, and return it. The previous secret continues to sign as well."""
     new = webhook_signing.new_secret()
     kept = " ".join((new, *signing_secrets_in_force(config)[:1]))
     config.signing_sealed = seal(

@@ -77,7 +77,7 @@ class CallsAtLimit(RetryableAgentError):
 
 
 class PermanentAgentError(AgentError):
-    """Trying again would not help: the agent refused the request or answered nonsense."""
+    """Another try would not help: the agent refused the request or its answer cannot be read."""
 
     code = "agent_refused"
 

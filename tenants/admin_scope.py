@@ -33,7 +33,7 @@ class Sight:
 
     @property
     def everything(self) -> bool:
-        """The glass of all tenants is broken."""
+        """Whether a break-glass session for all tenants is open."""
         return any(each.opened_for is None for each in self.glass)
 
     @property
@@ -59,7 +59,7 @@ NONE = Sight()
 
 
 def of(user: Any) -> Sight:
-    """What the person sees now. Asked for every request, so a membership that ends, ends here at once."""
+    """What the person may see now. It is computed for every request, so a membership that ends has no effect any more at once."""
     if not user.is_active:
         return NONE
     own = members.memberships_of(user)
@@ -77,7 +77,7 @@ def of(user: Any) -> Sight:
 
 
 def of_request(request: Any) -> Sight:
-    """The sight that the middleware gave to a request; none, where it did not."""
+    """The scope that the middleware gave to a request; an empty one if it gave none."""
     found = getattr(request, "sight", NONE)
     return found if isinstance(found, Sight) else NONE
 
@@ -108,7 +108,7 @@ def may_write(request: HttpRequest, row: Any) -> bool:
 
 
 def find_row(model: type[Model], row: Any) -> Any:
-    """The row itself: the theme asks for permissions with the text of its id."""
+    """The row, also for the text of its id: the theme asks for permissions with that."""
     if not isinstance(row, str):
         return row
     try:
@@ -118,7 +118,7 @@ def find_row(model: type[Model], row: Any) -> Any:
 
 
 class ChosenTenants:
-    """Mixed into an admin or an inline: a form offers, and takes, the tenants that the request may change."""
+    """Mixed into an admin or an inline: its form offers and accepts only tenants that the request may change."""
 
     def formfield_for_foreignkey(
         self, db_field: ForeignKey[Any, Any], request: HttpRequest, **options: Any
@@ -130,7 +130,7 @@ class ChosenTenants:
 
 
 class PlatformOnly(ChosenTenants):
-    """Mixed into an admin: whatever permissions others were given, they see nothing here."""
+    """Mixed into an admin that only superusers see, whatever permissions others have."""
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return is_superuser(request)

@@ -173,7 +173,7 @@ class Origin:
     glass: Mapping[UUID | None, UUID] = field(default_factory=dict)  # by tenant; None for all of them
 
     def glass_of(self, tenant_id: UUID | None) -> UUID | None:
-        """Through which broken glass the tenant is seen, if it is."""
+        """The break-glass session through which the tenant is seen, if any."""
         return self.glass.get(tenant_id, self.glass.get(None)) if self.glass else None
 
 
@@ -196,7 +196,7 @@ def origin_of_request(request: HttpRequest, request_id: str) -> Iterator[None]:
 
 @contextmanager
 def through_glass(glass: Mapping[Any, UUID]) -> Iterator[None]:
-    """By tenant, or by None for all of them."""
+    """The break-glass sessions by tenant; None stands for all tenants."""
     token = _origin.set(replace(_origin.get(), glass=glass))
     try:
         yield
@@ -264,7 +264,7 @@ def redact(name: str, value: Any, depth: int = 0) -> Any:
 
 
 def one_line(value: Any, longest: int = LONGEST) -> str:
-    """Text that can neither begin a new line nor hide one: control characters are written as escapes."""
+    """The text in one line: control characters are written as escapes, so that it can neither begin a new line nor hide one."""
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", str(value))[:longest]
 
 
@@ -330,7 +330,7 @@ def forget_chain(chain: UUID, slug: str, *, actor: Actor) -> int:
 
 
 def chains() -> list[UUID]:
-    """All chains that have entries. Costs what there are chains, not what they hold."""
+    """All chains that have entries. Its cost grows with the number of chains, not of entries."""
     return [row.chain for row in _CHAINS.run({}, using=SYSTEM)]
 
 

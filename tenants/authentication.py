@@ -39,7 +39,7 @@ class SecretInAddress(APIException):
 
 
 class TooManyFailures(APIException):
-    """Too many secrets from this address, or like this one, opened nothing. Secrets that are good go on to open what they open."""
+    """Too many wrong secrets came from this address, or begin like this one. Valid secrets still work."""
 
     status_code = status.HTTP_429_TOO_MANY_REQUESTS
     default_code = "too_many_failures"
@@ -98,8 +98,8 @@ def _note_foreign_tenant(request: Request, principal: Principal) -> None:
 def refuse_secret(
     request: Request, secret: str, detail: str, code: str, *, account: str = ""
 ) -> APIException:
-    """The answer to a secret that opens nothing: counted by address and by `account`, which is what it begins with if nothing else is
-    said, and written to the audit trail.
+    """The error for a secret that is not valid. It is counted by address and by `account` (by default the beginning of the secret), and
+    written to the audit trail.
 
     A good secret is never locked out: with 256 random bits there is nothing to guess, and a caller that shares an address with somebody who
     tries would be stopped with them.

@@ -29,7 +29,7 @@ class TooManyOwned(TenantError):
 
 
 def connect() -> None:
-    """Have every model with a bound ask before it makes a row. Called once, when all models are known."""
+    """Check every model with a bound before a row is created. Called once, when all models are known."""
     for model in apps.get_models():
         if issubclass(model, TenantOwned) and model.bounded_as:
             pre_save.connect(_before_save, sender=model, dispatch_uid=f"bounds:{model._meta.label}")
@@ -41,7 +41,9 @@ def _before_save(instance: Any, using: str, **_: object) -> None:
 
 
 def refuse_beyond(row: Any, using: str) -> None:
-    """Before this row is made. Of two makers at the bound one waits for the other: the lock lasts until the end of the transaction.
+    """Called before the row is created. When two transactions reach the bound, one waits for the other: the lock lasts until the
+    transaction
+    ends.
 
     Raises `TooManyOwned`.
     """
@@ -64,7 +66,7 @@ def _most(tenant_id: Any, kind: str, using: str) -> int:
 
 
 def check_bounds(bounds: Any) -> None:
-    """Refuse what is no object of known kinds and whole numbers from 0. Raises `ValidationError`."""
+    """Refuse anything but an object of known kinds and whole numbers from 0. Raises `ValidationError`."""
     if not isinstance(bounds, dict) or not all(
         kind in KINDS and type(most) is int and 0 <= most <= 1_000_000 for kind, most in bounds.items()
     ):

@@ -27,14 +27,14 @@ LEAST_REASON, LONGEST_REASON = 10, 500  # characters
 
 
 class GlassRefused(TenantError):
-    """Only superusers break the glass, for a tenant that exists, and with a reason that says something."""
+    """Only superusers open a break-glass session, for a tenant that exists and with a reason."""
 
     code = "break_glass_refused"
     status = 400
 
 
 def open_for(user: User, slug: str, reason: str) -> BreakGlass:
-    """Break the glass of one tenant, or with an empty slug of all. Raises `GlassRefused`."""
+    """Open a break-glass session for one tenant, or with an empty slug for all. Raises `GlassRefused`."""
     text = one_line(" ".join(reason.split()), LONGEST_REASON)
     if not (user.is_active and user.is_superuser):
         raise GlassRefused("Only superusers may do this.")
@@ -57,14 +57,14 @@ def open_for(user: User, slug: str, reason: str) -> BreakGlass:
 
 
 def end(user: User, glass_id: UUID) -> bool:
-    """End one's own broken glass before its time. False if it was over already."""
+    """End the user's own break-glass session early. False if it was over already."""
     with system_scope(), transaction.atomic(using=SYSTEM):
         glass = BreakGlass.objects.filter(pk=glass_id, user_id=user.pk).first()
         return glass is not None and _end_glass(glass, audit.actor_of(user), "ended")
 
 
 def list_open(user: User) -> list[BreakGlass]:
-    """What the superuser may see through now. Glass whose time is over ends here, and nobody else's is touched."""
+    """The superuser's open break-glass sessions. Those of the user that have expired are ended here; nobody else's are."""
     if not (user.is_active and user.is_superuser):
         return []
     with system_scope(), transaction.atomic(using=SYSTEM):

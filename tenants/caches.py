@@ -38,7 +38,7 @@ class KeptConfiguration(Generic[Value]):
 
     A change is seen a second after its commit at the latest, and again each second while an older transaction runs on the server. What
     a transaction reads that has itself changed configuration is not kept: it may be rolled back. Threads may share it without a lock:
-    anyone who reads puts the value where the look before has put the others, and a look that found something to drop leaves that place.
+    a reader stores the value in the dictionary of the last look, and a look that found a change starts a new dictionary.
     """
 
     def __init__(self, *, asked_every: float = ASKED_EVERY_SECONDS) -> None:
@@ -94,7 +94,7 @@ class TtlCache(Generic[Value]):
         self._kept: dict[str, tuple[float, Value]] = {}
 
     def recall(self, key: str) -> Value | None:
-        """The value, or None when it was never kept or is too old to be believed."""
+        """The value, or None when it was never stored or has expired."""
         found = self._kept.get(key)
         if found is None:
             return None

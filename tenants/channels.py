@@ -42,7 +42,7 @@ class ChannelExpiryPast(TenantError):
 
 
 def expire(tenant_id: UUID, channel_id: UUID, *, seen_at: datetime | None = None) -> bool:
-    """Note that the channel opens nothing any more. True if this call noted it first.
+    """Mark the channel as expired. True if this call marked it first.
 
     False when it has expired already, is disabled, or is no channel of this tenant. With `seen_at`, also when somebody has reactivated
     it since: what an agent saw before that says nothing about now.
@@ -61,7 +61,7 @@ def expire_due() -> int:
 
 
 def announce_expiring() -> int:
-    """Have people told, a day ahead, of the channels of all tenants that will expire; how many this told of.
+    """Notify people, a day ahead, of the channels of all tenants that will expire; returns for how many channels.
 
     Access is renewed where it is kept, which is not here. A channel with a later `expires_at` is announced again. Any number of processes
     may do it at once.
@@ -86,7 +86,7 @@ def _announce(tenant_id: UUID, channel_id: UUID) -> bool:
 
 
 def reactivate(tenant_id: UUID, channel_id: UUID, *, expires_at: datetime | None = None) -> Channel:
-    """Note that the channel opens what it should again, until `expires_at` if that is known. Idempotent.
+    """Mark the channel as active again, until `expires_at` if that is known. Idempotent.
 
     An earlier expiry that is over is forgotten. Raises `NotFound` or `ChannelExpiryPast`.
     """

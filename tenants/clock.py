@@ -33,7 +33,7 @@ _told: _Told | None = None
 
 
 def now() -> datetime:
-    """In UTC. Raises `django.db.Error` when it was never told and PostgreSQL does not answer; later it goes on by itself."""
+    """The time in UTC. Raises `django.db.Error` when PostgreSQL does not answer the first time; later the monotonic clock continues it."""
     reading = _told
     if reading is None or time.monotonic() > reading.until:
         reading = _ask(reading)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 
 class TenantError(Exception):
-    """Something about a tenant is not as the caller assumed."""
+    """Base of errors about a tenant."""
 
     code: ClassVar[str] = "tenant_error"
     status: ClassVar[int] = 409  # of an answer over HTTP

@@ -22,7 +22,7 @@ def take(name: str, take_id: UUID | str) -> str:
 
 
 def places(name: str) -> str:
-    """Who holds one of the places of this name."""
+    """The holders of the places of this name."""
     return f"{settings.ORCHESTRATOR_REDIS_PREFIX}places:{name}"
 
 

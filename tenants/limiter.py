@@ -86,7 +86,7 @@ class Bucket:
         return bool(was_open)
 
     def refill(self) -> None:
-        """Fill it up: what was taken so far is forgiven."""
+        """Fill the bucket up again."""
         with answer_expected():
             connections.client(timeout_seconds=self.timeout_seconds).delete(keys.bucket(self.name))
 
@@ -152,7 +152,7 @@ class Places:
         return bool(held)
 
     def give_back(self, *who: str) -> None:
-        """What is held no longer, or never was, is passed over."""
+        """Places that are not held are ignored."""
         with answer_expected():
             connections.client().zrem(keys.places(self.name), *who)
 

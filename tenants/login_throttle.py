@@ -46,8 +46,9 @@ class Attempt:
     gives_back: tuple[Bucket, ...] = ()
 
     def forgive(self) -> None:
-        """The failures at what was opened are forgotten. Those of the address are not, or guessing at others would be free for who has an
-        account; but this was none of them."""
+        """Forget the failures of this account, and give back what this attempt took of the address. The other failures of the address
+        stay: else
+        somebody with an account could guess at others without limit."""
         for bucket in self.refills:
             limiter.refill_with_fallback(bucket)
         for bucket in self.gives_back:
@@ -55,7 +56,7 @@ class Attempt:
 
 
 def attempt(kind: str, address: str, account: str) -> Attempt:
-    """Count an attempt at a kind of door as a failure, until it is said to have been a success."""
+    """Count an attempt of this kind as a failure, until `forgive` says that it succeeded."""
     of_account = _bucket(
         f"{kind}:account:{_digest(account)}", settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT
     )
@@ -64,7 +65,7 @@ def attempt(kind: str, address: str, account: str) -> Attempt:
 
 
 def sign_in_attempt(address: str, account: str, device: str = "") -> Attempt:
-    """The same at the login. `device`: what a browser is known by that has signed in to this account before."""
+    """As `attempt`, for the login. `device`: the id of a browser that has signed in to this account before."""
     failures, name = settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT, _digest(account)
     if device:
         own = _bucket(f"{LOGIN}:device:{_digest(device)}:{name}", failures)

@@ -124,7 +124,7 @@ class ArrangingRefused(TenantError):
 
 
 class MembershipForbidden(ArrangingRefused):
-    """Only admins of the tenant arrange who acts for it, and only superusers choose among all people."""
+    """Only admins of the tenant change its members, and only superusers choose among all people."""
 
     code = "forbidden"
     status = 403
@@ -138,14 +138,14 @@ class MemberNotFound(ArrangingRefused):
 
 
 class LastAdmin(ArrangingRefused):
-    """Without its last admin nobody could arrange anything for the tenant any more."""
+    """The last admin stays: without one nobody could change the tenant's settings any more."""
 
     code = "last_admin"
     status = 409
 
 
 class MemberChanged(ArrangingRefused):
-    """Somebody else has arranged it otherwise since it was looked at."""
+    """Somebody else has changed the membership since it was read."""
 
     code = "member_changed"
     status = 409
@@ -203,7 +203,7 @@ def change_member(
 
 
 def end_membership(who: Principal, membership_id: UUID) -> str:
-    """End a membership; whose it was. Raises `MembershipForbidden`, `MemberNotFound` or `LastAdmin`."""
+    """End a membership; returns the person's name. Raises `MembershipForbidden`, `MemberNotFound` or `LastAdmin`."""
     _refuse_others(who)
     with tenant_scope(who.tenant_id):
         member = _lock_member(who, membership_id)
@@ -246,7 +246,7 @@ _SLACK_USER = re.compile(r"[TE][A-Z0-9]{1,30}/[UW][A-Z0-9]{1,30}")
 
 
 def link_slack(tenant_id: UUID, username: str, slack_user: str) -> Membership:
-    """Let what this person of Slack presses count as the member's word; empty: nobody's from now on. In the caller's `tenant_scope`.
+    """Link this Slack user, whose clicks then count as the member's; empty: unlink the member. In the caller's `tenant_scope`.
 
     As a person with a shell of the platform says. Admins of a tenant cannot: with several names one person would be several voters.
     Raises `MemberNotFound`, or `SlackUserRefused` for what is no such id or another member's.
@@ -269,7 +269,7 @@ def link_slack(tenant_id: UUID, username: str, slack_user: str) -> Membership:
 
 
 def member_of_slack(tenant_id: UUID, slack_user: str) -> Principal | None:
-    """Who presses a button in Slack, as they may act now; None for whom nobody has linked. In the caller's `tenant_scope`."""
+    """The member behind a Slack user, as they may act now; None for a user that is not linked. In the caller's `tenant_scope`."""
     rows = Membership.objects.for_tenant(tenant_id).select_related("user", "tenant")
     member = rows.filter(slack_user=slack_user, user__is_active=True, tenant__is_active=True).first()
     return _as_member(member.user, member) if member else None

@@ -112,7 +112,7 @@ class AdminMiddleware:
             return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """What the database refused is answered as a missing permission, even if our own code forgot to ask."""
+        """A refusal of the database is answered as a missing permission, even if our own code did not check."""
         kept = isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege)
         if request.path.startswith(ADMIN) and (kept or isinstance(error, TenantOutOfSight)):
             logger.warning(

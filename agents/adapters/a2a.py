@@ -314,7 +314,7 @@ class _Session:
         return cls(**{name: value for name, value in named.items() if isinstance(value, str)})
 
     def dump(self) -> str | None:
-        """As text, without the task where that would be too long; None when there is nothing to be known."""
+        """The session as text, without the task if that would be too long; None when it is empty."""
         if not self.context and not self.task:
             return None
         for members in (asdict(self), {"context": self.context}):
@@ -344,7 +344,7 @@ class _Work:
         return bool(self.task) and self.status.state in _AT_WORK
 
     def goes_on_with(self, task: Task) -> None:
-        """The result of the task is what it has left until now, and what is to come. What it has used until now was counted."""
+        """Continue with a task: its result is what it has produced so far and what follows. What it has used so far is counted already."""
         self._note_result(task)
         self._note(task.id, task.context_id, task.metadata)
         self._usage_before, self.usage = self.usage, None
@@ -397,7 +397,7 @@ class _Work:
                 known.append(piece)
 
     def output(self) -> Output:
-        """What the agent produced: its artifacts, or else its last words."""
+        """What the agent produced: its artifacts, or else its last message."""
         pieces = [piece for artifact in self.artifacts.values() for piece in artifact]
         parts = [Part(text="".join(piece)) if isinstance(piece, list) else piece for piece in pieces]
         if not parts:

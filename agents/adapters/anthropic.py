@@ -27,7 +27,7 @@ _CACHED = {"type": "ephemeral"}
 
 
 class AnthropicAdapter:
-    """Talks with a model of Anthropic, or of a server that speaks its protocol."""
+    """Talks to a model of Anthropic, or of a server that speaks its protocol."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
         return dialogue.hold(_Messages, request=request, link=link)

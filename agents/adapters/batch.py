@@ -24,7 +24,7 @@ LOWEST = 20  # the numerically largest priority there is
 
 
 class BatchAdapter:
-    """Parks what can wait, and talks with the model about everything else."""
+    """Parks requests that can wait, and holds the dialogue of all others at once."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
         """Park the request, or hold the dialogue now. Raises the `AgentError` that a failure stands for; parking calls nobody."""

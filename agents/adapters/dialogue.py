@@ -60,7 +60,7 @@ class ModelOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Read the role's options; those of others (such as `provider`) are none of our business. Raises `ConfigurationError`."""
+        """Read the role's options; options of other modules (such as `provider`) are ignored. Raises `ConfigurationError`."""
         values = {name: options[name] for name in cls.__dataclass_fields__ if options.get(name) is not None}
         for name, value in values.items():
             if reason := _fault(name, value):
@@ -129,20 +129,20 @@ class Dialect(Protocol):
     """A conversation in one provider's protocol. Keeps what was said."""
 
     def say(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
-        """Have the model answer to what was said so far; `on_text` gets its text as it comes, in pieces. Raises the `AgentError` that its
+        """Have the model answer the conversation so far; `on_text` gets its text in pieces as it comes. Raises the `AgentError` that its
         failure stands for."""
         ...  # pragma: no cover
 
     def answer(self, results: Sequence[tuple[ToolRequest, ToolAnswer]]) -> None:
-        """Tell what the tools answered."""
+        """Add the answers of the tools to the conversation."""
         ...  # pragma: no cover
 
     def tell(self, text: str) -> None:
-        """Say something as the user."""
+        """Add a message of the user."""
         ...  # pragma: no cover
 
     def characters(self) -> int:
-        """How long all is that would be sent now."""
+        """The number of characters that would be sent now."""
         ...  # pragma: no cover
 
 
@@ -151,7 +151,7 @@ Speaking = Callable[[AgentRequest, Provider, ModelOptions], Dialect]
 
 
 def system_of(request: AgentRequest, options: ModelOptions) -> str:
-    """What the model is and what it knows about the client, the same for all of a role's runs, so that it can be cached."""
+    """The system text: the role's instructions and context, the same for all runs of a role, so that providers can cache it."""
     parts = [request.instructions.strip()]
     names = [" ".join(file.name.split()) for file in request.skills.context]
     marker = prompt_blocks.marker_for([*parts, *names, *(file.content for file in request.skills.context)])
@@ -177,7 +177,7 @@ def hold(speaking: Speaking, *, request: AgentRequest, link: RunLink) -> Complet
 
 
 def output_of(answer: ModelAnswer, options: ModelOptions) -> Output:
-    """What a model's last word is worth. Raises `AgentError`, and `StrictJSONError` for one that is not the JSON that was asked for."""
+    """The output of a model's last answer. Raises `AgentError`, and `StrictJSONError` when it is not the JSON that was asked for."""
     if answer.ended == "refused":
         raise PermanentAgentError("The model refused to answer.", code="model_refused")
     if answer.ended == "length" and not options.accept_truncated:
@@ -347,7 +347,7 @@ class LiveText:
         self._tell(lines)
 
     def break_off(self) -> None:
-        """The answer does not count, and readers of its beginning should know."""
+        """Note in the log that the answer that has begun does not count."""
         self.end()
         if self._told:
             self._link.log("note", "The answer broke off.")
@@ -380,7 +380,7 @@ def _json(text: str) -> Any:
 
 
 class Record:
-    """Written as the dialogue goes on. What it takes is what `dialogue` has: a `Said`, an `Asked`, a `ToolAnswer`."""
+    """The transcript of a dialogue, written while it goes on: messages, `ModelAnswer`, `ToolRequest` with its `ToolAnswer`."""
 
     def __init__(self, transcript: Transcript | None) -> None:
         self._transcript = transcript
@@ -423,7 +423,7 @@ class Record:
 
 @contextmanager
 def keep_record(request: AgentRequest) -> Iterator[Record]:
-    """Begins with what the model is told."""
+    """Open the record of a run. It begins with the system text and the prompt."""
     try:
         transcript = transcripts.begin(
             request.tenant_id, request.run_id, secrets=redaction.secrets_of(request)

@@ -93,7 +93,7 @@ def _headers(request: AgentRequest, body: bytes) -> dict[str, str]:
 
 
 def authentication_of(request: AgentRequest) -> dict[str, str]:
-    """The headers that the role's credentials stand for. Raises `ConfigurationError` for others than the protocol allows."""
+    """The authentication headers of the role's credentials. Raises `ConfigurationError` for others than the protocol allows."""
     auth = request.settings.auth
     if not all(isinstance(value, str) for value in auth.values()):
         raise ConfigurationError("The agent's authentication must consist of text values.")

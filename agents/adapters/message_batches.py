@@ -52,7 +52,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch as its provider tells it."""
+    """A batch as its provider reports it."""
 
     id: str
     ended: bool
@@ -62,7 +62,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one request: a message of the model, or the error that it stands for."""
+    """The result of one request: a message of the model, or the error of the agent."""
 
     custom_id: str
     message: Mapping[str, Any] | None
@@ -84,11 +84,11 @@ class MessageBatches:
         return self._batch(self._call("GET", f"/{batch_id}"))
 
     def cancel(self, batch_id: str) -> None:
-        """Ask the provider to answer no more of it. What it has begun may still be answered."""
+        """Ask the provider to cancel the batch. Requests that it has begun may still be answered."""
         self._call("POST", f"/{batch_id}/cancel", b"{}")
 
     def list_created(self, *, since: datetime) -> Iterator[Batch]:
-        """What was created since then, newest first."""
+        """The batches that were created since then, newest first."""
         after = ""
         for _ in range(MOST_PAGES):
             page = self._call("GET", f"?limit={PAGE}{after}")
@@ -102,7 +102,9 @@ class MessageBatches:
             after = f"&after_id={page['last_id']}"
 
     def answers(self, batch_id: str, *, max_bytes: int) -> Iterator[Answer]:
-        """The answers of an ended batch, in any order. They are fetched as a whole first, so that nobody waits while they are used."""
+        """The answers of an ended batch, in any order. All are fetched before the first is returned, so that the provider does not wait
+        for the caller.
+        """
         with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as kept:
             self._fetch(f"{self._url}/{batch_id}/results", kept, max_bytes)
             kept.seek(0)
@@ -202,7 +204,7 @@ class MessageBatches:
 
 
 def answer_from(message: Mapping[str, Any]) -> ModelAnswer:
-    """A whole message as it stands in a batch's results. Raises `LookupError`, `TypeError` or `AttributeError` for what is none."""
+    """A message from a batch's results. Raises `LookupError`, `TypeError` or `AttributeError` for anything that is not a message."""
     usage, blocks = message["usage"], message["content"]
     written, read = usage.get("cache_creation_input_tokens") or 0, usage.get("cache_read_input_tokens") or 0
     tool_uses = [block for block in blocks if block["type"] == "tool_use"]

@@ -67,7 +67,7 @@ def plain_errors(
 
 
 def invalid(provider: Provider, error: Exception | str) -> RetryableAgentError:
-    """The provider's answer makes no sense. Likely a fault on its side, so it may pass."""
+    """The error for an answer that cannot be read. The provider has probably failed, so another try may help."""
     shown = error if isinstance(error, str) else type(error).__name__
     return RetryableAgentError(f"{provider.name} answered nonsense: {shown}", code="provider_answer_invalid")
 
@@ -87,7 +87,7 @@ def error_of_refusal(
     *,
     secrets: Iterable[str] = (),
 ) -> AgentError:
-    """What an answer means that is none. A status below 400 says nothing; then the kind of error in the body does."""
+    """The error for an answer that is not a result. With a status below 400, the kind of error in the body decides."""
     kinds = _kinds_of(body)
     if status < 400:
         status = next((_STATUSES[kind] for kind in kinds if kind in _STATUSES), 500)

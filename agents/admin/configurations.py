@@ -36,7 +36,7 @@ OBJECTS = ("retry", "rate", "backlog", "may_hold")  # fields of JSON
 
 
 class UnshownTextarea(UnfoldAdminTextareaWidget):
-    """A text that is typed and never echoed, not even when the form comes back with an error elsewhere."""
+    """A text area whose value is never shown again, not even when the form is shown again because of an error in another field."""
 
     def format_value(self, value: Any) -> str:
         return ""
@@ -68,7 +68,7 @@ class SealingForm(forms.ModelForm):
         return found
 
     def seal(self, context: str) -> None:
-        """Put what was typed into the instance, sealed for the row that `context` names."""
+        """Store the typed credentials in the instance, sealed for the row that `context` names."""
         if self.cleaned_data.get("forget_auth"):
             self.instance.auth_sealed = ""
         if self.cleaned_data.get("auth"):

@@ -126,7 +126,7 @@ def _read_value(value: Any) -> Any:
 
 
 class OneRow(ChangeList):
-    """The list of the one row, shown with its defaults until somebody saves it for the first time."""
+    """The list of the one row; its defaults are shown until it is saved for the first time."""
 
     result_list: Any
 
@@ -138,7 +138,7 @@ class OneRow(ChangeList):
 
 @admin.register(PlatformConfig)
 class PlatformConfigAdmin(KeptAdmin):
-    """There is one row. Looking at it writes nothing: it is made by the first who saves it."""
+    """There is one row, created when it is saved for the first time. Reading it writes nothing."""
 
     form = SchedulerSettingsForm
     list_display = ("key", "version", "updated_at", "updated_by")

@@ -56,7 +56,7 @@ class DeploymentForm(forms.ModelForm):
         return values
 
     def validate_constraints(self) -> None:
-        """Left to the database: deploying replaces what these would take for a conflict."""
+        """Leaves constraints to the database: deploying replaces rows that this check would report as a conflict."""
 
 
 class _Shown:
@@ -320,7 +320,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         return self.has_change_permission(request, obj)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """What goes with it needs no permission of its own; what needs the agent keeps it from going."""
+        """Rows that are deleted with the agent need no permission of their own; rows that need the agent prevent its deletion."""
         gone, counts, _, protected = super().get_deleted_objects(objs, request)
         needing = [str(found) for agent in objs for found in registry.references_to(agent.role)]
         return gone, counts, set(), [*protected, *needing]

@@ -97,7 +97,7 @@ def environment_of(request: AgentRequest, chosen: Options, work: Path) -> dict[s
 
 
 def home_of(request: AgentRequest) -> Path:
-    """Where the program keeps its sessions: apart for each tenant and role, so that none reads another's."""
+    """The folder in which the program keeps its sessions: one for each tenant and role, so that no role reads another's."""
     home = Path(settings.ORCHESTRATOR_HOME) / "agents" / "homes" / str(request.tenant_id) / request.agent_role
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     return home

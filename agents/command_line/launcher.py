@@ -43,7 +43,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def become(uid: int, gid: int, *groups: int) -> None:
-    """Another user, for good: neither a program with a set-user-id bit nor a capability leads back."""
+    """Become another user for good: neither a program with a set-user-id bit nor a capability can undo it."""
     for descriptor in (0, 1, 2):
         # A program may open its own pipes by name, as /dev/stderr, which only their owner may.
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):

@@ -31,7 +31,9 @@ _OUTPUT = ("output_tokens", "completion_tokens")
 
 @dataclass(slots=True)
 class AgentOutput:
-    """What the agent has made of it: a result, or its own word `error` that it failed, of the kind `kind`, or an answer at `fault`."""
+    """The outcome of the program: a `result`, or its own message `error` of the kind `kind`, or the exception `fault` for an answer that
+    is not valid.
+    """
 
     result: Completed | None = None
     fault: InvalidAnswer | None = None
@@ -40,7 +42,7 @@ class AgentOutput:
 
 
 class Reader(Protocol):
-    """Takes the output as it comes. `turns` counts the model's answers, as far as they are told one by one."""
+    """Reads the output as it comes. `turns` counts the model's answers, where the program reports them one by one."""
 
     @property
     def turns(self) -> int: ...
@@ -51,7 +53,7 @@ class Reader(Protocol):
 
 
 def reader_of(form: str, link: RunLink, *, on_stop: Callable[[str], None]) -> Reader:
-    """`on_stop` is told when the engine answers a report of usage with a reason to stop."""
+    """`on_stop` is called with the reason when the engine answers a report of usage with a reason to stop."""
     if form == "stream-json":
         return Events(link, on_stop)
     return Whole(link, as_json=form == "json")
@@ -81,7 +83,7 @@ class LiveLines:
 
 @dataclass(slots=True)
 class Whole:
-    """Text, or one JSON object: known when the agent has ended. Text is shown as it comes."""
+    """Output that is text or one JSON object, read when the agent has ended. Text is shown as it comes."""
 
     link: RunLink
     as_json: bool
@@ -173,7 +175,7 @@ class Events:
             return
 
     def hear(self, event: Any) -> None:
-        """Take one event. Its session first: the work may go on for hours, or end at the next moment."""
+        """Process one event. Its session is recorded first: the work may go on for hours, or end at any moment."""
         if not isinstance(event, Mapping):
             return
         self._hear_session(event)
@@ -246,7 +248,7 @@ class Events:
 
 
 def live_lines(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Kind and text of what an event tells: words of the model, tools that it calls, and what these answered."""
+    """Kind and text of the log lines of an event: the model's text, its tool calls and their answers."""
     name, message, item = event.get("type"), event.get("message"), event.get("item")
     if name in ("assistant", "user") and isinstance(message, Mapping):
         content = message.get("content")

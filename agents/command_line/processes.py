@@ -209,7 +209,7 @@ class _Going:
         return Ended(self.process.returncode, self.stopped, self.resources)
 
     def signal(self, number: int) -> None:
-        """To the whole group. One that has no members left any more is no mistake."""
+        """Send the signal to the whole group. It is no error if the group has no members any more."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 

@@ -50,7 +50,7 @@ class OwnUser:
     groups: tuple[int, ...] = ()
 
     def beside(self, repository: Path) -> OwnUser:
-        """The same, allowed what the group of this repository is allowed."""
+        """The same user with the group of this repository added."""
         return replace(self, groups=(*self.groups, repository.stat().st_gid))
 
 
@@ -65,7 +65,8 @@ def may_switch() -> bool:
 
 @contextmanager
 def own(home: Path) -> Iterator[OwnUser]:
-    """A user that nobody else has until the block ends, and to whom the folder `home` is open. What it left running or lying is gone then.
+    """Take a user that no other run has until the block ends, with access to the folder `home`. Processes and files that it leaves are
+    removed then.
 
     Raises `ConfigurationError` when all numbers are taken.
     """
@@ -90,7 +91,7 @@ def own(home: Path) -> Iterator[OwnUser]:
 
 
 def give(folder: Path, user: OwnUser) -> None:
-    """A folder that the worker has made, with all that is in it, becomes the user's own; those above let it through."""
+    """Give a folder of the worker, with all its content, to the user; the folders above become passable for it."""
     _make_passable(folder.parent)
     for path, folders, files in os.walk(folder):
         for name in (*folders, *files):

@@ -164,7 +164,7 @@ class Governor:
         return bool(answer)
 
     def look(self) -> Standing:
-        """How the provider stands. Changes nothing. Raises `LimiterUnavailable`."""
+        """The present state of the provider. Changes nothing. Raises `LimiterUnavailable`."""
         now, under_way, pairs, used, limits = self._run(LOOK, *self._windows, PARTS, *self.profile.limits)
         found = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         moment = float(now)

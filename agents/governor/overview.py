@@ -50,7 +50,7 @@ def of_platform() -> list[ProviderRow]:
 
 
 def of_tenant(tenant_id: UUID) -> list[ProviderRow]:
-    """Those that the tenant's enabled roles lead to."""
+    """The providers that the tenant's enabled roles call."""
     with tenant_scope(tenant_id):
         configs = {each.agent_id: each for each in AgentConfig.objects.for_tenant(tenant_id)}
         led_to = leading_to(tenant_id, Agent.objects.filter(enabled=True), configs)
@@ -60,7 +60,7 @@ def of_tenant(tenant_id: UUID) -> list[ProviderRow]:
 def leading_to(
     tenant_id: UUID, agents: Iterable[Agent], own: Mapping[str, AgentConfig]
 ) -> dict[str, providers.Provider]:
-    """To which provider each of these roles leads for the tenant, whose settings are given by role. In the caller's `tenant_scope`."""
+    """The provider that each of these roles calls for the tenant, whose settings are given by role. In the caller's `tenant_scope`."""
     chosen = [agent for agent in agents if _adapter_of(agent, own) in providers.NAMES]
     reached = configuration.adapters_of(tenant_id, chosen, own) if chosen else {}
     found = {role: _provider_of(adapter) for role, adapter in reached.items()}

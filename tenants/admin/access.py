@@ -54,11 +54,11 @@ class MembershipAdmin(PlatformAdmin):
     autocomplete_fields = ("tenant", "user")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Who may choose among all people of the platform sees who they are."""
+        """Choosing a member needs the names of all people of the platform, so only those who may see them can add one."""
         return is_superuser(request) and super().has_add_permission(request, obj)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Admins of a tenant arrange its members in the console, where a tenant keeps an admin."""
+        """Admins of a tenant change its members in the console, which makes sure that a tenant keeps an admin."""
         return is_superuser(request) and super().has_change_permission(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -86,7 +86,7 @@ RESET = Action(
 
 @admin.register(SecondFactor)
 class SecondFactorAdmin(ActionsAdmin, RecordAdmin):
-    """Who has one. Neither its secret nor its recovery codes are shown."""
+    """The people with a second factor. Neither its secret nor its recovery codes are shown."""
 
     list_display = ("user", "confirmed_at", "created_at")
     search_fields = ("user__username", "user__email")

@@ -31,7 +31,7 @@ NAMED = 20  # rows that a message names one by one
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that may be done to rows: an action of the list and, with a `path`, a button on each row's page.
+    """An action on rows: in the list and, with a `path`, as a button on each row's page.
 
     `action` is the name of the list's action; `refusals` are the errors that skip a row, with their text as the reason.
     """
@@ -60,12 +60,12 @@ class Action:
 
     @property
     def button_name(self) -> str:
-        """Under which the admin knows the button, and names its address."""
+        """The name of the button in the admin and of its address."""
         return self.path.replace("-", "_")
 
 
 class NotesForm(forms.Form):
-    """The words that go with an action."""
+    """The form for the notes of an action."""
 
     choice = forms.ChoiceField(widget=UnfoldAdminSelectWidget())
     notes = forms.CharField(
@@ -100,7 +100,7 @@ class ActionsAdmin(KeptAdmin):
                 cls.actions_detail = _with(cls.actions_detail, each.button_name)
 
     def perform(self, request: HttpRequest, queryset: QuerySet[Any], action: Action) -> HttpResponse | None:
-        """Ask, or when that has been answered, do it to each row and tell what came of it."""
+        """Show the form, or when it was sent, run the action on each row and report the results."""
         if action.counted is not None:
             action = replace(action, explanation=f"{action.explanation} {action.counted(queryset)}")
         confirmed = request.method == "POST" and CONFIRMED in request.POST

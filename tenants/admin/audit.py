@@ -57,7 +57,7 @@ class AuditEntryAdmin(RecordAdmin):
 
 @admin.register(BreakGlass)
 class BreakGlassAdmin(RecordAdmin):
-    """Whose, why and until when. For superusers: it belongs to the platform."""
+    """Break-glass sessions: whose, why and until when. For superusers only, as they belong to the platform."""
 
     list_display = ("opened_at", "user", "visible_tenants", "reason", "expires_at", "ended_at")
     search_fields = ("slug", "reason", "user__username")
@@ -117,7 +117,7 @@ class GlassForm(forms.Form):
 
 
 def break_glass_page(request: HttpRequest) -> HttpResponse:
-    """GET shows what is broken and asks for a reason; POST breaks, or ends with `end=<id>`."""
+    """GET shows open break-glass sessions and asks for a reason; POST opens one, or ends one with `end=<id>`."""
     if not is_superuser(request):
         raise PermissionDenied
     form = GlassForm(

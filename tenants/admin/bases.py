@@ -60,7 +60,7 @@ class Audited:
 
 
 def note_change(request: HttpRequest, row: Model, verb: str, message: Any) -> None:
-    """Write down what was done to a row. A message of ours begins with the deed; what people said beside it is theirs."""
+    """Record what was done to a row. A message of ours begins with the action; the rest are people's own words."""
     tenant_id = tenant_of(row)
     if tenant_id is not None and not admin_scope.of_request(request).may_write(tenant_id):
         tenant_id = None  # a tenant's own row, changed by the platform
@@ -232,7 +232,7 @@ class TenantFilter(SimpleListFilter):
 
 
 def actor_of(request: HttpRequest) -> str:
-    """Under which name somebody who uses the admin is noted as who did something."""
+    """The name under which a user of the admin is recorded as the actor."""
     return f"user:{request.user.get_username()}"
 
 

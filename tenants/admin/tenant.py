@@ -59,7 +59,7 @@ class TokenForm(forms.Form):
             del self.fields["platform"]
 
     def make(self, tenant: Tenant, *, user_id: int | None) -> tuple[ApiToken, str]:
-        """A token that this person stands behind."""
+        """Create a token on behalf of this person."""
         values = self.cleaned_data
         return tokens.create(
             tenant,
@@ -73,8 +73,9 @@ class TokenForm(forms.Form):
 
 
 class TenantForm(forms.ModelForm):
-    """A tenant is paused in the console as well, perhaps while somebody has this form open: who leaves the switch alone leaves it as it is
-    by then."""
+    """A tenant may be paused in the console while somebody has this form open. If the switch is not changed in the form, the tenant
+    keeps the
+    present state."""
 
     paused_seen = forms.BooleanField(required=False, widget=forms.HiddenInput)
 

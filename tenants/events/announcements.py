@@ -47,19 +47,19 @@ class Announcement:
         return self.kind, self.activity, self.data.get("run")
 
     def is_for(self, wanted: EventFilter) -> bool:
-        """Who follows one run of a pipeline is told of its activities alone."""
+        """Whether a subscriber with this filter gets the announcement. A filter for a pipeline run gets none."""
         if wanted.pipeline_run is not None or wanted.activity not in (None, self.activity):
             return False
         return not wanted.kinds or self.kind in wanted.kinds
 
     def frame(self) -> bytes:
-        """As text/event-stream. Without an id, so that clients go on where they were."""
+        """As text/event-stream. Without an id, so that clients resume from the last numbered event."""
         shown = {"kind": self.kind, "activity": self.activity, "pipeline_run": None, "data": self.data}
         return b"event: %b\ndata: %b\n\n" % (self.kind.encode(), dumps(shown))
 
 
 def announce(tenant_id: UUID, kind: str, activity: UUID, data: Mapping[str, Any]) -> None:
-    """Tell the readers that follow right now."""
+    """Send to the readers that follow right now."""
     message_body = orjson.dumps({"kind": kind, "activity": activity, "data": dict(data)})
     try:
         connections.client(timeout_seconds=PATIENCE_SECONDS).publish(
@@ -70,7 +70,7 @@ def announce(tenant_id: UUID, kind: str, activity: UUID, data: Mapping[str, Any]
 
 
 class Ear:
-    """Hears what is announced to the tenants that are followed here, by a connection of its own. Used by one thread."""
+    """Receives what is announced to the tenants that are followed here, over its own connection. Used by one thread."""
 
     def __init__(self) -> None:
         self._client: redis.Redis | None = None
@@ -79,7 +79,9 @@ class Ear:
         self._tried = -1e9
 
     def listen(self, tenants: Collection[UUID]) -> socket | None:
-        """Listen to these and to nobody else; what becomes readable when there is something, None while there is no connection."""
+        """Listen to exactly these tenants. Returns the socket that becomes readable when there is something; None while there is no
+        connection.
+        """
         wanted = {keys.announcements(tenant_id): tenant_id for tenant_id in tenants}
         try:
             if self._subscription is None:

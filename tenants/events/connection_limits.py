@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 0.5  # with Redis
 
 
 class TooManyStreams(TenantError):
-    """The tenant, the caller or this process has as many streams open as it may. Close one, or come back later."""
+    """The tenant, the caller or this process has as many streams open as allowed. Close one, or try again later."""
 
     code = "too_many_streams"
     status = 429
@@ -36,7 +36,7 @@ class TooManyStreams(TenantError):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A seat, and those of the same caller that were taken away for it."""
+    """A seat for a stream, and the seats of the same caller that were taken away for it."""
 
     seat: str
     displaced: frozenset[str] = frozenset()

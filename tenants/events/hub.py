@@ -289,13 +289,13 @@ def with_news(positions: Mapping[UUID, int]) -> list[UUID]:
 
 
 def follow(tenants: Iterable[UUID]) -> None:
-    """Let changes of these tenants ring the bell for a minute more."""
+    """Have changes of these tenants notify the hub for one more minute."""
     with connections[SYSTEM].cursor() as cursor:
         cursor.execute(_FOLLOW, [log.LISTENED.total_seconds(), list(tenants)])
 
 
 def carry(tenant_id: UUID, streams: Collection[Stream]) -> bool:
-    """Give each of the tenant's streams what comes next for it. Whether there was anything.
+    """Send each of the tenant's streams its next events. Returns whether there were any.
 
     Those that catch up do not keep the others waiting. A stream so far behind that the next event is not kept any more is told so, and
     goes on with what comes now.
@@ -348,7 +348,9 @@ class Listener:
         self._own = f"{CHANNEL}_{uuid4().hex}"
 
     def socket(self) -> int | None:
-        """What becomes readable when it rings; None while there is no connection, which is tried again now and then."""
+        """The socket that becomes readable on a notification; None while there is no connection. A connection is tried again from time
+        to time.
+        """
         if self._connection is None and self._clock() - self._tried >= RETRY_SECONDS:
             self._tried = self._clock()
             try:
@@ -363,7 +365,7 @@ class Listener:
         return self._connection is not None
 
     def receive(self) -> set[UUID]:
-        """The tenants that it rang for since the last time. Does not wait."""
+        """The tenants for which a notification came since the last call. Does not wait."""
         if self._connection is None:
             return set()
         try:

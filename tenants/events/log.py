@@ -127,7 +127,7 @@ def position_of_log(tenant_id: UUID) -> tuple[int, int]:
 
 
 def follow(tenant_id: UUID) -> None:
-    """Let changes ring the bell for a minute. A reader that follows the log says so again before it is over."""
+    """Have changes send notifications for a minute. A reader that follows the log calls this again within the minute."""
     with tenant_scope(tenant_id):
         lock(tenant_id)
         EventLog.objects.for_tenant(tenant_id).update(listened_until=Now() + LISTENED)

@@ -54,7 +54,7 @@ class Stream:
     displaced: bool = False  # a newer stream of the same caller has its seat
 
     def offer(self, event: Event) -> None:
-        """Put an event that it wants on its way, and go on behind it."""
+        """Queue the event if the stream wants it, and move the position behind it."""
         if self.wanted.fits(event):
             self.say(frame(event))
         self.position = event.number
@@ -64,7 +64,7 @@ class Stream:
         self.waiting += b"%x\r\n%b\r\n" % (len(text), text) if self.chunked else text
 
     def flush(self) -> bool:
-        """Hand over what the client takes right now. False when it is gone."""
+        """Send as much as the client takes without waiting. False when the client is gone."""
         now = time.monotonic()
         if not self.waiting:
             self.taken_at = now
@@ -80,7 +80,7 @@ class Stream:
         return True
 
     def is_open(self) -> bool:
-        """Called when something can be read: a client has nothing to say, so it is the end, or of no interest."""
+        """Called when the socket is readable. A client sends nothing of interest, so what is read is ignored unless it is the end."""
         try:
             return self.socket.recv(4096) != b""
         except _NOT_NOW:
@@ -113,7 +113,7 @@ def frame(event: Event) -> bytes:
 
 
 def opening(position: int) -> bytes:
-    """What a stream begins with: the client knows from now on where it is, even if nothing happens."""
+    """The first frame of a stream: it tells the client its position, even if nothing happens."""
     return b"retry: %d\nid: %d\n\n" % (RETRY_MILLISECONDS, position)
 
 

@@ -131,7 +131,7 @@ class Tenant(PlainNames, models.Model):
         return own if own is not None or self.plan is None else self.plan.max_concurrency_per_group
 
     def cap_of_role(self, role: str) -> int | None:
-        """What its plan says of a role, if it does."""
+        """The cap of its plan for a role, if there is one."""
         return None if self.plan is None else self.plan.roles.get(role)
 
 
