@@ -5,6 +5,5 @@ from activities.admin import (  # each registers its models
     alerts,
     approvals,
     dead_letters,
-    mailboxes,
     records,
 )
