@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import pytest
@@ -24,11 +25,13 @@ def plain(path: str) -> str:
     return re.sub(r"\{\w+\}", "{}", path)
 
 
+@cache
 def own_operations() -> list[tuple[str, Operation[Any]]]:
     with Client("http://nowhere.invalid", "token") as client:
         return list(client.operations())
 
 
+@cache
 def own() -> dict[tuple[str, str], list[tuple[str, Operation[Any]]]]:
     found: dict[tuple[str, str], list[tuple[str, Operation[Any]]]] = {}
     callbacks = [(f"run.{one.described.__name__}", one, RUN) for one in Callbacks.operations()]
