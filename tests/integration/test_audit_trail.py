@@ -216,8 +216,8 @@ def test_chains_are_found_however_long_they_are(tenant: Tenant, other_tenant: Te
     written(other_tenant, "b")
     tampered(
         "INSERT INTO tenants_auditentry"
-        " SELECT (jsonb_populate_record(e, jsonb_build_object('id', gen_random_uuid(), 'number', n))).*"
-        " FROM tenants_auditentry e, generate_series(2, 3000) n WHERE e.chain = %s",
+        " SELECT made.* FROM tenants_auditentry e, generate_series(2, 3000) n,"
+        " jsonb_populate_record(e, jsonb_build_object('id', gen_random_uuid(), 'number', n)) made WHERE e.chain = %s",
         tenant.pk,
     )
     with connections[OWNER].cursor() as cursor:

@@ -21,11 +21,14 @@ MANY = 12_000
 _HISTORY = """
 SET LOCAL session_replication_role = replica;
 CREATE TEMPORARY TABLE ids ON COMMIT DROP AS SELECT gen_random_uuid() AS id FROM generate_series(1, %(many)s);
-INSERT INTO activities_activity SELECT (jsonb_populate_record(a, jsonb_build_object('id', ids.id))).* FROM activities_activity a, ids;
+INSERT INTO activities_activity
+SELECT made.* FROM activities_activity a, ids, jsonb_populate_record(a, jsonb_build_object('id', ids.id)) made;
 INSERT INTO activities_wake
-SELECT (jsonb_populate_record(w, jsonb_build_object('id', gen_random_uuid(), 'activity_id', ids.id))).* FROM activities_wake w, ids;
+SELECT made.* FROM activities_wake w, ids,
+    jsonb_populate_record(w, jsonb_build_object('id', gen_random_uuid(), 'activity_id', ids.id)) made;
 INSERT INTO activities_activityrun
-SELECT (jsonb_populate_record(r, jsonb_build_object('id', gen_random_uuid(), 'activity_id', ids.id))).* FROM activities_activityrun r, ids;
+SELECT made.* FROM activities_activityrun r, ids,
+    jsonb_populate_record(r, jsonb_build_object('id', gen_random_uuid(), 'activity_id', ids.id)) made;
 """
 
 

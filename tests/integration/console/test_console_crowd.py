@@ -19,8 +19,8 @@ from tests.plans import asked_of, read_from_end_to_end
 
 pytestmark = pytest.mark.long
 
-EACH = 5_000
-READ_AT_MOST = 4_000  # rows, one after the other
+EACH = 3_000
+READ_AT_MOST = 2_400  # rows, one after the other
 STATEMENTS = 12
 SIGNED_IN = ('FROM "django_session"', 'FROM "auth_user"')  # Django asks who it is
 
