@@ -48,8 +48,8 @@ class Origin(NamedTuple):
 
 def lock(tenant_id: UUID, ids: Iterable[UUID | None]) -> dict[UUID, Activity]:
     """Lock activities in the order of their ids, before anything is written; the rows as they are then."""
-    wanted = {activity_id for activity_id in ids if activity_id is not None}
-    rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=wanted).order_by("pk").select_for_update()
+    known_ids = {activity_id for activity_id in ids if activity_id is not None}
+    rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=known_ids).order_by("pk").select_for_update()
     return {row.pk: row for row in rows}
 
 
@@ -156,8 +156,8 @@ def line_of(tenant_id: UUID, activity: Any) -> list[Activity]:
     return line
 
 
-def own_work(tenant_id: UUID, activity: Any, wanted: Iterable[UUID]) -> dict[UUID, bool]:
-    """Which of `wanted` are of the work that an activity, a row of Activity, belongs to; the others may exist or not.
+def own_work(tenant_id: UUID, activity: Any, activity_ids: Iterable[UUID]) -> dict[UUID, bool]:
+    """Which of `activity_ids` are of the work that an activity, a row of Activity, belongs to; the others may exist or not.
 
     True: the activity itself, and its subtasks at any depth. False: what is of the same pipeline run or deliverable.
     """
@@ -165,7 +165,7 @@ def own_work(tenant_id: UUID, activity: Any, wanted: Iterable[UUID]) -> dict[UUI
         "tenant": tenant_id,
         "activity": activity.id,
         "line": [member.id for member in line_of(tenant_id, activity)],
-        "wanted": list(wanted),
+        "wanted": list(activity_ids),
         "most": MOST_MEMBERS,
     }
     return {row.id: row.is_part for row in _OWN_WORK.run(parameters, using=APP)}

@@ -77,8 +77,8 @@ def raise_alert(
     )
     if not found:
         return None
-    wanted = [(row.channel_kind, row.channel_id, row.channel_name) for row in found if row.channel_id]
-    channels = (*wanted, *(platform_channels() if platform else ()))
+    targets = [(row.channel_kind, row.channel_id, row.channel_name) for row in found if row.channel_id]
+    channels = (*targets, *(platform_channels() if platform else ()))
     _queue(tenant_id, alert_id, [channel for channel in channels if channel[0] not in without])
     return alert_id
 

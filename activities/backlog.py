@@ -110,14 +110,14 @@ def policy_of(tenant_id: UUID, role: str) -> Policy:
 
 def make_room(tenant_id: UUID, newcomers: Iterable[Newcomer]) -> None:
     """Let all of these wait, or raise `BacklogFull`. In the transaction that submits them, within the caller's `tenant_scope`."""
-    wanted = _by_role(newcomers)
-    if not wanted:
+    by_role = _by_role(newcomers)
+    if not by_role:
         return
-    waiting = _read_counts(tenant_id, wanted)
-    for role in sorted(wanted):  # in one order, since each may take a lock
-        _measure(tenant_id, role, len(wanted[role]), waiting)
-        if not _enters(tenant_id, role, wanted[role], waiting):
-            note_refused(tenant_id, [role] * len(wanted[role]))
+    waiting = _read_counts(tenant_id, by_role)
+    for role in sorted(by_role):  # in one order, since each may take a lock
+        _measure(tenant_id, role, len(by_role[role]), waiting)
+        if not _enters(tenant_id, role, by_role[role], waiting):
+            note_refused(tenant_id, [role] * len(by_role[role]))
             raise BacklogFull(explain_full(tenant_id, role))
 
 
@@ -138,10 +138,10 @@ def entering(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> Iterator[
 
     A group that is larger than the bound may once nothing of its role waits, since it could never otherwise. As `make_room`.
     """
-    wanted = _by_role(newcomer for group in groups for newcomer in group)
-    waiting: Counter[str] = _read_counts(tenant_id, wanted) if wanted else Counter()
-    for role in sorted(wanted):
-        _measure(tenant_id, role, len(wanted[role]), waiting)
+    by_role = _by_role(newcomer for group in groups for newcomer in group)
+    waiting: Counter[str] = _read_counts(tenant_id, by_role) if by_role else Counter()
+    for role in sorted(by_role):
+        _measure(tenant_id, role, len(by_role[role]), waiting)
     for group in groups:
         roles = _by_role(group)
         yield all(_enters(tenant_id, role, roles[role], waiting, is_whole=True) for role in sorted(roles))
@@ -154,19 +154,19 @@ def explain_full(tenant_id: UUID, role: str) -> str:
 
 def _by_role(newcomers: Iterable[Newcomer]) -> dict[str, list[int]]:
     """Their priorities."""
-    wanted: dict[str, list[int]] = {}
+    priorities: dict[str, list[int]] = {}
     for newcomer in newcomers:
-        wanted.setdefault(newcomer.role, []).append(newcomer.priority)
-    return wanted
+        priorities.setdefault(newcomer.role, []).append(newcomer.priority)
+    return priorities
 
 
-def _read_counts(tenant_id: UUID, wanted: Mapping[str, Sequence[int]]) -> Counter[str]:
+def _read_counts(tenant_id: UUID, by_role: Mapping[str, Sequence[int]]) -> Counter[str]:
     found, now = _counts.recall(str(tenant_id)), time.monotonic()
     if found is None or (
         now - found.at > KEPT_SECONDS
         and any(
             2 * (found.waiting[role] + len(more)) > policy_of(tenant_id, role).max_waiting
-            for role, more in wanted.items()
+            for role, more in by_role.items()
         )
     ):
         found = _counts.keep(str(tenant_id), Counted(now, _count_waiting(tenant_id)))

@@ -78,13 +78,13 @@ def without_twins(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
     keys = dict(rows.filter(pk__in=ids, dedup_key__isnull=False).values_list("pk", "dedup_key"))
     live = rows.filter(in_status(*states.LIVE), dedup_key__in=set(keys.values()))
     taken_keys = set(live.values_list("dedup_key", flat=True)) if keys else set()
-    kept = []
+    unique = []
     for activity_id in ids:
         key = keys.get(activity_id)
         if key is None or key not in taken_keys:
-            kept.append(activity_id)
+            unique.append(activity_id)
             taken_keys.add(key)
-    return kept
+    return unique
 
 
 def escalations_of(letters: QuerySet[DeadLetter]) -> list[UUID]:

@@ -61,8 +61,8 @@ class DecisionRules:
             "options": list(self.options),
             "asked_by": self.asked_by,
         }
-        kept = {name: value for name, value in plain.items() if value}
-        return kept | ({} if self.self_approval else {"self_approval": False}) or None
+        members = {name: value for name, value in plain.items() if value}
+        return members | ({} if self.self_approval else {"self_approval": False}) or None
 
     @property
     def is_voted_on(self) -> bool:

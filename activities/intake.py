@@ -86,7 +86,7 @@ def _tell(lease: Lease) -> None:
     """The intake first: it needs no server, and what it does not take waits for others or is taken back by the audit."""
     if _intake is not None:
         _intake.take_only(lease.open_roles())
-    lease.tell_doors()
+    lease.store_intake()
     tell_admission()
 
 

@@ -143,9 +143,9 @@ class Lease:
         self.draining.set()
         with self.lock:
             self.closed = {**self.closed, ALL: DRAINING}
-        self.tell_doors()
+        self.store_intake()
 
-    def tell_doors(self) -> None:
+    def store_intake(self) -> None:
         """Store for which roles the intake is closed; if that fails, the next beat does it."""
         WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(closed=self.closed)
 

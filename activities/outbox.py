@@ -136,9 +136,9 @@ def record_again(moved: Sequence[Any], *, cause: str, due: Sequence[datetime] = 
         if activity.id not in known
     ]
     _record(tenant_id, reasons, cause=cause)
-    held = _hold(tenant_id, [activity.id for activity in moved])
+    held_ids = _hold(tenant_id, [activity.id for activity in moved])
     relay.after_commit(
-        Exchange(offers=[Offer.of(one) for one in moved if one.id not in held and one.id not in at])
+        Exchange(offers=[Offer.of(one) for one in moved if one.id not in held_ids and one.id not in at])
     )
 
 
@@ -208,8 +208,8 @@ def wake_all(
         tenant_id = moved[0].tenant_id
         reasons = [_Reason.of(one.id, reason, payload, _later(one.not_before)) for one in moved]
         recorded = _record(tenant_id, reasons, cause="wake")
-        held = _hold(tenant_id, [one.id for one in moved])
-        due = {wake.activity_id for wake in recorded if wake.due_at is None} - held
+        held_ids = _hold(tenant_id, [one.id for one in moved])
+        due = {wake.activity_id for wake in recorded if wake.due_at is None} - held_ids
         relay.after_commit(Exchange(offers=[Offer.of(one) for one in moved if one.id in due]))
     return spent | {one.id for one in moved}
 
@@ -263,10 +263,10 @@ def run_again(moved: Any, *, later: bool = False) -> None:
 
 def _hold(tenant_id: UUID, activity_ids: Sequence[UUID]) -> set[UUID]:
     """Have those of these activities, `created` just now, that open questions hold wait for the answers; which ones."""
-    held = activity_tree.find_held(tenant_id, activity_ids)
-    if held:
-        transitions.apply_many(sorted(held), "hold", actor="engine", detail={"reason": "questions"})
-    return held
+    held_ids = activity_tree.find_held(tenant_id, activity_ids)
+    if held_ids:
+        transitions.apply_many(sorted(held_ids), "hold", actor="engine", detail={"reason": "questions"})
+    return held_ids
 
 
 def _woke_itself(activity: Any, run_id: UUID | None) -> bool:

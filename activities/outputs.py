@@ -79,8 +79,8 @@ def keep(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID:
         data=value.data,
         content_type=value.content_type,
     )
-    kept: UUID = row.pk
-    return kept
+    output_id: UUID = row.pk
+    return output_id
 
 
 def read(tenant_id: UUID, output_id: UUID) -> StoredOutput | None:

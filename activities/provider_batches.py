@@ -387,7 +387,7 @@ SKEW = timedelta(minutes=10)  # what the provider's clock and PostgreSQL's may d
 LISTED_FOR = timedelta(days=3)  # longer than a batch may take
 
 
-def send(batch: ProviderBatch, door: MessageBatches) -> None:
+def send(batch: ProviderBatch, api: MessageBatches) -> None:
     """Send a bound batch, unless somebody else does."""
     with tenant_scope(batch.tenant_id):
         bodies = open_items(batch).order_by("id").values_list("id", "body")
@@ -396,7 +396,7 @@ def send(batch: ProviderBatch, door: MessageBatches) -> None:
     if not move(batch, BatchState.BOUND, **begun, sent=len(requests)):
         return
     try:
-        created = door.create(requests)
+        created = api.create(requests)
     except RetryableAgentError as error:
         _not_sent(batch, error)
     except AgentError as error:
@@ -405,10 +405,10 @@ def send(batch: ProviderBatch, door: MessageBatches) -> None:
         _record_sending(batch, created.id)
 
 
-def find_again(batch: ProviderBatch, door: MessageBatches) -> None:
+def find_again(batch: ProviderBatch, api: MessageBatches) -> None:
     """Its sender died, or never got an answer. The lease that has passed since is longer than any call."""
     try:
-        like = _like(batch, door)
+        like = _like(batch, api)
     except AgentError as error:
         put_off(batch, error)
         return
@@ -422,10 +422,10 @@ def find_again(batch: ProviderBatch, door: MessageBatches) -> None:
     move(batch, BatchState.SENDING, state=BatchState.BOUND, due_at=Now())
 
 
-def _like(batch: ProviderBatch, door: MessageBatches) -> list[str]:
+def _like(batch: ProviderBatch, api: MessageBatches) -> list[str]:
     """What the provider calls the batches that may be this one."""
     others = _list_known_names() | set(batch.not_ours)
-    listed = door.list_created(since=(batch.sent_at or batch.created_at) - SKEW)
+    listed = api.list_created(since=(batch.sent_at or batch.created_at) - SKEW)
     return [found.id for found in listed if found.requests == batch.sent and found.id not in others]
 
 
@@ -473,12 +473,12 @@ def _record_sending(batch: ProviderBatch, external_id: str) -> None:
 RENEWED_EVERY = 100  # answers
 
 
-def poll(batch: ProviderBatch, door: MessageBatches) -> None:
+def poll(batch: ProviderBatch, api: MessageBatches) -> None:
     """Take in the answers of a batch that has ended; of one that has not, look again later."""
     try:
-        if not door.look(batch.external_id).ended:
+        if not api.look(batch.external_id).ended:
             move(batch, BatchState.SENT, due_at=after(settings.ORCHESTRATOR_BATCH_POLL_SECONDS))
-        elif _take_in(batch, door):
+        elif _take_in(batch, api):
             move(batch, BatchState.SENT, state=BatchState.ENDED, ended_at=Now(), error=None)
         else:
             _look_for_another(batch)
@@ -489,12 +489,12 @@ def poll(batch: ProviderBatch, door: MessageBatches) -> None:
         give_up(batch, BatchState.SENT, BatchState.ENDED, lost)
 
 
-def _take_in(batch: ProviderBatch, door: MessageBatches) -> bool:
+def _take_in(batch: ProviderBatch, api: MessageBatches) -> bool:
     """Settle every item by its answer; False when the answers are those of another batch."""
     with tenant_scope(batch.tenant_id):
         unanswered = {item.pk.hex: item for item in items_of(batch).defer("body", "begun")}
     strange = False
-    answers = door.answers(batch.external_id, max_bytes=settings.ORCHESTRATOR_BATCH_RESULT_MAX_BYTES)
+    answers = api.answers(batch.external_id, max_bytes=settings.ORCHESTRATOR_BATCH_RESULT_MAX_BYTES)
     for number, answer in enumerate(answers, 1):
         item = unanswered.pop(answer.custom_id, None)
         if item is None:
@@ -558,11 +558,11 @@ def tend_one(tenant_id: UUID, batch_id: UUID) -> None:
         _let_go(batch)
         return
     try:
-        door = client_for(batch)
+        api = client_for(batch)
     except AgentError as error:
         _abandon(batch, error)
         return
-    STEPS[BatchState(batch.state)](batch, door)
+    STEPS[BatchState(batch.state)](batch, api)
 
 
 def client_for(batch: ProviderBatch) -> MessageBatches:

@@ -128,7 +128,7 @@ def slots_of_roles(roles: Sequence[str]) -> dict[str, int]:
         used = client.hmget(f"{keys.generation(name.decode())}used", [f"role:{role}" for role in roles])
     except redis.RedisError:
         return {}
-    return {role: int(held or 0) for role, held in zip(roles, used, strict=True)}
+    return {role: int(count or 0) for role, count in zip(roles, used, strict=True)}
 
 
 def _roles(silence: Mapping[str, Any]) -> list[RoleStats]:

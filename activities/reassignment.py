@@ -39,9 +39,11 @@ def reassign(
         if activity is None:
             raise NotFound("activity", activity_id)
         _refuse_question(activity, agent_role)
-        heir = _hand_on(activity, reason=reason, agent_role=agent_role, human_role=human_role, actor=actor)
+        successor = _create_successor(
+            activity, reason=reason, agent_role=agent_role, human_role=human_role, actor=actor
+        )
         cancellation.release_everything(tenant_id, activity_id, actor=actor)
-        return heir
+        return successor
 
 
 def _refuse_question(activity: Activity, agent_role: str | None) -> None:
@@ -68,11 +70,11 @@ def reassign_by_agent(
     _refuse_another_hand(activity, agent_role)
     suspension.refuse_full_tree(activity_tree.tree_of(run.tenant_id, run.activity_id))
     actor = f"run:{run.run_id}"
-    heir = _hand_on(
+    successor = _create_successor(
         activity, reason=reason, agent_role=agent_role, human_role=human_role, actor=actor, run=run
     )
     cancellation.release_everything(run.tenant_id, run.activity_id, actor=actor)
-    return heir.pk
+    return successor.pk
 
 
 def _refuse_another_hand(activity: Activity, agent_role: str | None) -> None:
@@ -84,11 +86,11 @@ def _refuse_another_hand(activity: Activity, agent_role: str | None) -> None:
         raise ToolRefused(f"{agent_role} has had this work before; hand it to somebody else or to a person.")
 
 
-def _hand_on(
+def _create_successor(
     activity: Activity, *, reason: str, agent_role: str | None, human_role: str | None, actor: str, run: RunToken | None = None
 ) -> Activity:  # fmt: skip
     # The heir is there before the end of the first is announced, so that the pipeline sees the step go on.
-    (submitted,) = submit([_heir_of(activity, reason, agent_role, human_role)], actor=actor)
+    (submitted,) = submit([_new_successor(activity, reason, agent_role, human_role)], actor=actor)
     detail = {"heir": str(submitted.id), "reason": reason}
     if run is None:
         transitions.apply(activity.pk, "reassign", actor=actor, detail=detail, reassign_reason=reason)
@@ -97,8 +99,8 @@ def _hand_on(
     heirs = Activity.objects.for_tenant(activity.tenant_id).filter(pk=submitted.id)
     if activity.dedup_key and not _is_taken(activity):
         heirs.update(dedup_key=activity.dedup_key)  # Only now: two live activities may not share it.
-    heir: Activity = heirs.get()
-    return heir
+    successor: Activity = heirs.get()
+    return successor
 
 
 def _is_taken(activity: Activity) -> bool:
@@ -107,7 +109,9 @@ def _is_taken(activity: Activity) -> bool:
     return same.filter(in_status(*LIVE)).exists()
 
 
-def _heir_of(activity: Activity, reason: str, agent_role: str | None, human_role: str | None) -> NewActivity:
+def _new_successor(
+    activity: Activity, reason: str, agent_role: str | None, human_role: str | None
+) -> NewActivity:
     line = activity_tree.line_of(activity.tenant_id, activity)
     taken_over = next((member.agent_role for member in line if member.agent_role), None)
     reassignment = {"reassigned_from": str(activity.pk), "reassign_reason": reason}

@@ -32,8 +32,8 @@ ENDS_OF_DELAYS = ("claim", "start", "release", "retry")
 HELD_BY_PROVIDERS = frozenset({"provider_limit", "rate_limited", "breaker_open"})
 
 
-def reschedule(tenant_id: UUID, activity_id: UUID, wanted: Mapping[str, Any], *, actor: str) -> Activity:
-    """Set what is `wanted` of `priority`, `not_before`, `due_at` and `expires_at`; None clears a date.
+def reschedule(tenant_id: UUID, activity_id: UUID, new_values: Mapping[str, Any], *, actor: str) -> Activity:
+    """Set those of `priority`, `not_before`, `due_at` and `expires_at` that `new_values` has; None clears a date.
 
     Raises `NotFound`, `TransitionRefused` for what runs or is over, `SubmissionInvalid` naming each error by its path.
     """
@@ -46,51 +46,51 @@ def reschedule(tenant_id: UUID, activity_id: UUID, wanted: Mapping[str, Any], *,
             raise TransitionRefused(
                 activity_id, VERB, activity.status, f"Activity {activity_id} {doing}; only what waits can be rescheduled."
             )  # fmt: skip
-        if errors := list(_errors(activity, wanted)):
+        if errors := list(_errors(activity, new_values)):
             raise SubmissionInvalid(errors)
-        reschedule_locked([activity], wanted, actor=actor)
+        reschedule_locked([activity], new_values, actor=actor)
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
-def _errors(activity: Activity, wanted: Mapping[str, Any]) -> Iterable[dict[str, str]]:
-    not_before = wanted.get("not_before", activity.not_before)
-    expires_at = wanted.get("expires_at", activity.expires_at)
+def _errors(activity: Activity, new_values: Mapping[str, Any]) -> Iterable[dict[str, str]]:
+    not_before = new_values.get("not_before", activity.not_before)
+    expires_at = new_values.get("expires_at", activity.expires_at)
     now = clock.now()
-    if wanted.get("not_before") and activity.assignee_type == "human":
+    if new_values.get("not_before") and activity.assignee_type == "human":
         yield {"path": "not_before", "message": "is for an agent's work: a person takes it up when they want"}
     for name in ("due_at", "expires_at"):
-        if (moment := wanted.get(name)) is not None and moment <= now:
+        if (moment := new_values.get(name)) is not None and moment <= now:
             yield {"path": name, "message": "has passed"}
     if not_before and expires_at and now < expires_at <= not_before:
-        field = "expires_at" if wanted.get("expires_at") else "not_before"
+        field = "expires_at" if new_values.get("expires_at") else "not_before"
         text = "must be after not_before" if field == "expires_at" else "must be before expires_at"
         yield {"path": field, "message": text}
 
 
 def reschedule_locked(
-    activities: Sequence[Activity], wanted: Mapping[str, Any], *, actor: str, detail: Mapping[str, Any] | None = None
+    activities: Sequence[Activity], new_values: Mapping[str, Any], *, actor: str, detail: Mapping[str, Any] | None = None
 ) -> None:  # fmt: skip
-    """As `reschedule` for activities of one tenant that wait and are locked, in as many statements as for one; `wanted` has no errors.
+    """As `reschedule` for activities of one tenant that wait and are locked, in as many statements as for one; `new_values` has no errors.
 
     An activity that is as wanted already leaves no trace. In the caller's `tenant_scope`.
     """
     details = {
         activity.pk: {"changes": changes, **(detail or {})}
         for activity in activities
-        if (changes := _changes(activity, wanted))
+        if (changes := _changes(activity, new_values))
     }
-    rows = transitions.remark(details, VERB, actor=actor, **wanted)
+    rows = transitions.remark(details, VERB, actor=actor, **new_values)
     if not rows:
         return
     tenant_id, ids = rows[0].tenant_id, [row.id for row in rows]
-    if "priority" in wanted:
+    if "priority" in new_values:
         BudgetWait.objects.for_tenant(tenant_id).filter(activity_id__in=ids).update(
-            priority=wanted["priority"]
+            priority=new_values["priority"]
         )
-    if "due_at" in wanted:
-        _move_deadlines(rows, wanted["due_at"])
-    if "not_before" in wanted:
-        _put_off(tenant_id, ids, wanted["not_before"])
+    if "due_at" in new_values:
+        _move_deadlines(rows, new_values["due_at"])
+    if "not_before" in new_values:
+        _put_off(tenant_id, ids, new_values["not_before"])
     offer_anew([row for row in rows if row.status == Status.CREATED and row.assignee_type == "agent"])
 
 
@@ -133,11 +133,11 @@ def _held_by_provider(tenant_id: UUID, activity_id: UUID) -> bool:
     return (error or {}).get("code") in HELD_BY_PROVIDERS
 
 
-def _changes(activity: Activity, wanted: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _changes(activity: Activity, new_values: Mapping[str, Any]) -> dict[str, list[Any]]:
     """What was, and what is to be, by name."""
     return {
         name: [getattr(activity, name), value]
-        for name, value in wanted.items()
+        for name, value in new_values.items()
         if getattr(activity, name) != value
     }
 

@@ -198,8 +198,8 @@ def _count_dropped(run: RunToken, batch: _Batch, last: dict[str, Any]) -> Append
 def _report_repetition(batch: _Batch, same: dict[str, Any]) -> Appended:
     if same["digest"] != batch.digest:
         raise LogKeyReused("This Idempotency-Key was used for other lines of this run.")
-    kept = same["kept"]
-    return Appended(kept, len(batch.lines) - kept, same["last"] + same["full"], duplicate=True)
+    count = same["kept"]
+    return Appended(count, len(batch.lines) - count, same["last"] + same["full"], duplicate=True)
 
 
 def _announce(run: RunToken, appended: Appended) -> None:
@@ -381,8 +381,8 @@ def _lines(text: str) -> Iterator[str]:
     for line in text.replace("\r\n", "\n").split("\n"):
         shown = plain(line)
         if len(raw := shown.encode()) > most:
-            kept = raw[: most - 64].decode(errors="ignore")
-            shown = f"{kept}… ({len(shown) - len(kept)} more characters)"
+            part = raw[: most - 64].decode(errors="ignore")
+            shown = f"{part}… ({len(shown) - len(part)} more characters)"
         yield shown
 
 
@@ -419,8 +419,8 @@ def tail(tenant_id: UUID, run_id: UUID, count: int) -> Page:
     """The last lines of a log. As `read`."""
     try:
         with pymongo.timeout(outputs.READ_SECONDS):
-            wanted = {**_of_run(run_id), "tenant_id": str(tenant_id)}
-            last = _documents().find_one(wanted, {"last": 1}, sort=[("_id", pymongo.DESCENDING)])
+            selection = {**_of_run(run_id), "tenant_id": str(tenant_id)}
+            last = _documents().find_one(selection, {"last": 1}, sort=[("_id", pymongo.DESCENDING)])
             return _page(tenant_id, run_id, max(0, (last["last"] if last else 0) - count), count + 1)
     except mongodb.PyMongoError as error:
         raise OutputUnavailable("The store of logs does not answer; try again in a moment.") from error

@@ -83,7 +83,7 @@ class Wanted:
 
 
 def containing(
-    rows: QuerySet[Any], tenant_id: UUID, wanted: Iterable[Wanted], *, before: datetime | None = None
+    rows: QuerySet[Any], tenant_id: UUID, terms: Iterable[Wanted], *, before: datetime | None = None
 ) -> QuerySet[Any]:
     """Those of the rows that have all that is wanted, among the newest `SEARCHED` of the tenant, or of those made before that moment."""
     activities = Activity.objects.for_tenant(tenant_id)
@@ -93,7 +93,7 @@ def containing(
         activities.order_by("-created_at", "-id").values("id", *TEXTS)[:SEARCHED].query.sql_with_params()
     )
     conditions, words = [], []
-    for each in wanted:
+    for each in terms:
         # Objects are looked through as they are written in JSON: a quotation mark or a line feed has a backslash there.
         as_json = orjson.dumps(each.word).decode()[1:-1]
         found = [f"upper(coalesce(looked.{name}::text, '')) LIKE upper(%s)" for name in each.among]
@@ -112,12 +112,12 @@ def _like(word: str) -> str:
 
 def outputs_that_exist(tenant_id: UUID, ids: Collection[UUID]) -> set[UUID]:
     """Which of these are outputs of the tenant. Needs no MongoDB: an output's id is its run's, or stands in an activity."""
-    wanted = set(ids)
-    runs = ActivityRun.objects.for_tenant(tenant_id).filter(pk__in=wanted, status=RunStatus.COMPLETED)
-    found = set(runs.values_list("pk", flat=True)) if wanted else set()
+    output_ids = set(ids)
+    runs = ActivityRun.objects.for_tenant(tenant_id).filter(pk__in=output_ids, status=RunStatus.COMPLETED)
+    found = set(runs.values_list("pk", flat=True)) if output_ids else set()
     for rows, name in ((OutputSpool.objects, "pk"), (Activity.objects, "output_ref")):
         # The last of them has no index, but only a person's output that has left the spool needs it.
-        if missing := wanted - found:
+        if missing := output_ids - found:
             matching = rows.for_tenant(tenant_id).filter(**{f"{name}__in": missing})
             found |= set(matching.values_list(name, flat=True))
     return found
@@ -361,8 +361,8 @@ def with_grants(tenant_id: UUID, found: list[Queue]) -> list[Queue]:
         used = client.hmget(f"{keys.generation(name.decode())}used", scopes)
     except redis.RedisError:
         return found
-    for queue, held in zip(found, used, strict=True):
-        queue.granted = max(0, int(held or 0) - queue.running)
+    for queue, count in zip(found, used, strict=True):
+        queue.granted = max(0, int(count or 0) - queue.running)
     return found
 
 

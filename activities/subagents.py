@@ -284,10 +284,10 @@ def _line_of(tenant_id: UUID, first: Activity) -> list[Activity]:
         heirs = Activity.objects.for_tenant(tenant_id).filter(
             parent_id=line[-1].pk, link_kind__in=activity_tree.SUCCESSORS
         )
-        heir = heirs.order_by("-pk").first()
-        if heir is None:
+        successor = heirs.order_by("-pk").first()
+        if successor is None:
             break
-        line.append(heir)
+        line.append(successor)
     return line
 
 

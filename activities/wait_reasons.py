@@ -76,8 +76,8 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         awaited = activity_tree.counterparts_of(tenant_id, [activity])
         delays = _delays([activity])
         waits = budgets.waits_of(tenant_id, [activity_id] if delays else [])
-        held = _errors_of_held_back([activity], delays)
-        found = _explain_known(activity, delays, _pauses(tenant_id, [activity]), awaited, held, waits)
+        errors = _errors_of_held_back([activity], delays)
+        found = _explain_known(activity, delays, _pauses(tenant_id, [activity]), awaited, errors, waits)
         if (
             item := provider_batches.waiting_items(tenant_id, _running([activity])).get(activity_id)
         ) is not None:
@@ -105,11 +105,11 @@ def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiti
     # What has not moved since its submission still has the one wake of it, which the activity itself tells.
     delays = _delays([activity for activity in ready if activity.version > 1]) | _first_delays(ready)
     paused, awaited = _recent_pauses(tenant_id, ready), activity_tree.counterparts_of(tenant_id, activities)
-    held = _errors_of_held_back(ready, delays)
+    errors = _errors_of_held_back(ready, delays)
     waits = budgets.waits_of(tenant_id, [activity.pk for activity in ready])
     parked = provider_batches.waiting_items(tenant_id, _running(activities))
     return {
-        activity.pk: _explain_known(activity, delays, paused, awaited, held, waits)
+        activity.pk: _explain_known(activity, delays, paused, awaited, errors, waits)
         or Waiting("queued", QUEUED)
         for activity in activities
     } | {activity_id: _in_batch(item) for activity_id, item in parked.items()}
@@ -142,7 +142,7 @@ def _explain_known(
     delays: Mapping[UUID, Wake],
     paused: _Pauses,
     awaited: Mapping[UUID, Sequence[Activity]],
-    held: Mapping[UUID, Mapping[str, Any]],
+    errors: Mapping[UUID, Mapping[str, Any]],
     waits: Mapping[UUID, BudgetWait],
 ) -> Waiting | None:
     """What needs no question to admission; None for agent's work that could start as far as PostgreSQL knows."""
@@ -163,21 +163,21 @@ def _explain_known(
     if (wait := waits.get(activity.pk)) is not None:
         return _without_money(wait)
     if (delay := delays.get(activity.pk)) is not None and delay.due_at is not None:
-        return _explain_delay(activity, delay.due_at, delay.cause, held.get(activity.pk))
+        return _explain_delay(activity, delay.due_at, delay.cause, errors.get(activity.pk))
     if (who := paused.holder(activity)) is not None:
         return Waiting("paused", f"{who} is paused; nothing new starts.", holder=who)
     return None
 
 
 def _explain_delay(
-    activity: Activity, due_at: datetime, cause: str, held: Mapping[str, Any] | None = None
+    activity: Activity, due_at: datetime, cause: str, error: Mapping[str, Any] | None = None
 ) -> Waiting:
     seconds = max(0.0, (due_at - clock.now()).total_seconds())
     at = f"{due_at:%Y-%m-%dT%H:%M:%SZ}"  # for programs
     text = f"{due_at:%Y-%m-%d %H:%M:%S} UTC"
-    if cause == "retry" and held is not None:
-        code, words = _HELD_BACK[held["code"]]
-        holder = str(held.get("held_by") or activity.agent_role)
+    if cause == "retry" and error is not None:
+        code, words = _HELD_BACK[error["code"]]
+        holder = str(error.get("held_by") or activity.agent_role)
         detail = words.format(holder=holder, at=text)
         return Waiting(code, detail, holder=holder, estimate_seconds=round(seconds, 1))
     if cause == "retry":
@@ -227,9 +227,11 @@ def on_counterparts(activity: Activity, awaited: Sequence[Activity]) -> Waiting:
     elif status == Status.AWAITING_SUBTASK:
         code = "dependency"
     elif approvals and status == Status.AWAITING_REVIEW:
-        held = activity.started_at is None
+        is_held = activity.started_at is None
         detail = (
-            "It does not start before somebody has decided." if held else "Somebody decides what was asked."
+            "It does not start before somebody has decided."
+            if is_held
+            else "Somebody decides what was asked."
         )
     if len(awaited) > 1:
         detail = f"{detail} It goes on when all {len(awaited)} that it waits for are done."
@@ -363,7 +365,7 @@ def _explain_question(activity: Activity) -> Waiting:
     except redis.RedisError:
         return Waiting("queued", "Redis does not answer, so the order of what waits is not known right now.")
     found = reasons_of_queues(_as_those_that_run(activity, standing), role=activity.agent_role or "")
-    return _behind_doors(found, activity.agent_role or "") if found.code == "no_worker" else found
+    return _explain_closed_intake(found, activity.agent_role or "") if found.code == "no_worker" else found
 
 
 def _as_those_that_run(activity: Activity, standing: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -380,7 +382,7 @@ def _as_those_that_run(activity: Activity, standing: Mapping[str, Any]) -> Mappi
     return {**standing, "duration": max(float(standing["duration"]), (clock.now() - begun).total_seconds())}
 
 
-def _behind_doors(found: Waiting, role: str) -> Waiting:
+def _explain_closed_intake(found: Waiting, role: str) -> Waiting:
     """Where workers serve the role but take nothing new, what they say about it."""
     closed = [
         (worker.host, worker.closed.get(role) or worker.closed.get(ALL))

@@ -120,15 +120,15 @@ def signing_secrets_in_force(config: AgentConfig) -> tuple[str, ...]:
     """The secrets of a tenant's agent, newest first. Raises `ConfigurationError` when the key that sealed them is gone."""
     if not config.signing_sealed:
         return signing_secrets(config.tenant_id, config.agent_id)
-    kept = unseal(config.signing_sealed, context=signing_context(config.tenant_id, config.agent_id))
-    return tuple(kept["secrets"].split())
+    unsealed = unseal(config.signing_sealed, context=signing_context(config.tenant_id, config.agent_id))
+    return tuple(unsealed["secrets"].split())
 
 
 def renew_signing_secret(config: AgentConfig) -> str:
     """Give the agent a new secret, without saving it, and return it. The previous secret continues to sign as well."""
     new = webhook_signing.new_secret()
-    kept = " ".join((new, *signing_secrets_in_force(config)[:1]))
+    joined = " ".join((new, *signing_secrets_in_force(config)[:1]))
     config.signing_sealed = seal(
-        {"secrets": kept}, context=signing_context(config.tenant_id, config.agent_id)
+        {"secrets": joined}, context=signing_context(config.tenant_id, config.agent_id)
     )
     return new

@@ -78,10 +78,10 @@ def promote(role: str, deployment_id: UUID, *, actor: str) -> AgentVersionDeploy
     Raises `NotFound`, `AlreadyInProduction`, or `DeploymentConflict` when another version came into production meanwhile.
     """
     seen = in_production(role)
-    wanted = AgentVersionDeployment.objects.filter(pk=deployment_id, agent_id=role).first()
-    if wanted is None:
+    deployment = AgentVersionDeployment.objects.filter(pk=deployment_id, agent_id=role).first()
+    if deployment is None:
         raise NotFound(f"deployment of the agent {role!r}", deployment_id)
-    return _put_into_production(_copy(wanted, actor, promoted_from=wanted), seen=seen)
+    return _put_into_production(_copy(deployment, actor, promoted_from=deployment), seen=seen)
 
 
 def roll_back(role: str, *, actor: str) -> AgentVersionDeployment:

@@ -127,8 +127,8 @@ def check_waiting() -> int:
 def check(roles: Sequence[str] | None = None) -> list[Agent]:
     """Look at these agents now, or at all that have an address, due or not. For commands. Returns them as they are afterwards."""
     with system_scope():
-        wanted = Agent.objects.filter(adapter__in=CALLED_BY_URL, enabled=True)
-        found = wanted if roles is None else wanted.filter(role__in=roles)
+        agents = Agent.objects.filter(adapter__in=CALLED_BY_URL, enabled=True)
+        found = agents if roles is None else agents.filter(role__in=roles)
         found.update(health_due_at=None)
         names = list(found.values_list("role", flat=True))
         while _check(_claim_due(waiting().filter(role__in=names))):

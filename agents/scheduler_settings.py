@@ -313,14 +313,14 @@ def row() -> PlatformConfig:
 
 def save(value: Any, *, actor: str, expected_version: int | None = None) -> PlatformConfig:
     """Replace all settings; what is left out has its default. Raises `SettingsInvalid` and `VersionConflict`."""
-    wanted = read(value)
+    new_tree = read(value)
     with transaction.atomic(using=current_alias()):
         found = _lock_config()
         if expected_version is not None and found.version != expected_version:
             raise VersionConflict(
                 f"The settings are at version {found.version}. Read them again and decide again."
             )
-        return _write_settings(found, wanted, actor)
+        return _write_settings(found, new_tree, actor)
 
 
 def change(members: Mapping[str, Any], *, actor: str) -> PlatformConfig:
@@ -328,11 +328,11 @@ def change(members: Mapping[str, Any], *, actor: str) -> PlatformConfig:
     with transaction.atomic(using=current_alias()):
         found = _lock_config()
         flat = {key.path: member(found.value, key.parts) for key in KEYS} | dict(members)
-        wanted: Tree = {}
+        new_tree: Tree = {}
         for path, value in flat.items():
             if value is not None:
-                put(wanted, path.split("."), value)
-        return _write_settings(found, read(wanted), actor)
+                put(new_tree, path.split("."), value)
+        return _write_settings(found, read(new_tree), actor)
 
 
 def _lock_config() -> PlatformConfig:
@@ -341,11 +341,11 @@ def _lock_config() -> PlatformConfig:
     return PlatformConfig.objects.select_for_update().get(key=KEY)
 
 
-def _write_settings(found: PlatformConfig, wanted: Tree, actor: str) -> PlatformConfig:
-    changed = [key.path for key in KEYS if member(found.value, key.parts) != member(wanted, key.parts)]
+def _write_settings(found: PlatformConfig, new_tree: Tree, actor: str) -> PlatformConfig:
+    changed = [key.path for key in KEYS if member(found.value, key.parts) != member(new_tree, key.parts)]
     if changed or not found.version:
         PlatformConfig.objects.filter(key=KEY).update(
-            value=wanted, version=found.version + 1, updated_by=actor[:200], updated_at=Now()
+            value=new_tree, version=found.version + 1, updated_by=actor[:200], updated_at=Now()
         )
         facts = {"action": "platform_settings_changed", "actor": actor, "keys": changed}
         logger.info("Settings of scheduling changed", extra=facts)

@@ -89,8 +89,8 @@ NOTHING = Knowledge()
 
 def read_knowledge(tenant_id: UUID, role: str, *, with_texts: bool) -> Knowledge:
     """What an agent of this role is told, in the caller's `tenant_scope`. The texts of skills only `with_texts`."""
-    wanted = Q(kind__in=SkillKind.values if with_texts else [SkillKind.CONTEXT])
-    text = Case(When(wanted, then=F("content")), default=Value(""), output_field=TextField())
+    with_text = Q(kind__in=SkillKind.values if with_texts else [SkillKind.CONTEXT])
+    text = Case(When(with_text, then=F("content")), default=Value(""), output_field=TextField())
     columns = ("id", "kind", "key", "name", "description", "version")
     rows = _of(tenant_id, role).order_by("key").values_list(*columns, text)
     found = [KnownSkill(*row) for row in rows]

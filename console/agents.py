@@ -48,17 +48,17 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 
 def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
-    deed, address, seen = request.POST.get("deed", ""), f"/agents/{role}", _revision(request)
-    if deed == "roll_back":
+    action, address, seen = request.POST.get("deed", ""), f"/agents/{role}", _revision(request)
+    if action == "roll_back":
         # Of two who see the same version fail, the second must not roll back what the first has brought back.
         reply = internal_api.call_api(request, visit.who, "POST", f"{address}/rollback/", version=seen)
         words = "Rolled back"
-    elif deed == "check":
+    elif action == "check":
         reply = internal_api.call_api(request, visit.who, "POST", f"{address}/check/")
         words = "A worker looks at its endpoint within seconds"
-    elif deed.startswith("promote:"):
-        wanted = id_or_404(deed.removeprefix("promote:"))
-        path = f"{address}/deployments/{wanted}/promote/"
+    elif action.startswith("promote:"):
+        deployment_id = id_or_404(action.removeprefix("promote:"))
+        path = f"{address}/deployments/{deployment_id}/promote/"
         reply = internal_api.call_api(request, visit.who, "POST", path, version=seen)
         words = "In production now"
     else:

@@ -100,10 +100,10 @@ class Counted:
 
 def count(request: HttpRequest, who: Principal, fingerprint: str) -> Counted:
     """What the deed would do now. Raises `Refused`."""
-    deed, before = COUNTS[request.POST["deed"]], clock.now().isoformat()
-    answer = _ask(request, who, fingerprint, deed, before=before, dry_run=True)
+    action, before = COUNTS[request.POST["deed"]], clock.now().isoformat()
+    answer = _ask(request, who, fingerprint, action, before=before, dry_run=True)
     return Counted(
-        deed=deed,
+        deed=action,
         count=answer["count"],
         skipped=answer["skipped"],
         lasting=in_words(answer["seconds"]) if answer.get("seconds") else "",
@@ -115,12 +115,12 @@ def count(request: HttpRequest, who: Principal, fingerprint: str) -> Counted:
 
 def act_on_all(request: HttpRequest, who: Principal, fingerprint: str) -> str:
     """Do what was counted; what was done, in words. Raises `Refused`."""
-    deed = request.POST.get("deed", "")
-    if deed not in ACTS:
+    action = request.POST.get("deed", "")
+    if action not in ACTS:
         raise Refused(NOT_OFFERED, status=400)
-    answer = _ask(request, who, fingerprint, deed, before=request.POST.get("before", ""), dry_run=False)
+    answer = _ask(request, who, fingerprint, action, before=request.POST.get("before", ""), dry_run=False)
     skipped = f", {answer['skipped']} were resolved before" if answer["skipped"] else ""
-    return f"{ACTS[deed]}: {answer['count']}{skipped}"
+    return f"{ACTS[action]}: {answer['count']}{skipped}"
 
 
 def act_on_one(request: HttpRequest, who: Principal, letter_id: UUID) -> str:

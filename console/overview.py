@@ -217,10 +217,10 @@ def overview_within(scope: AbstractContextManager[None]) -> Overview:
     reasons = [check.sentence for check in checks if not check.well]
     people: list[PeopleRow] = []
     needs: list[Need] = []
-    held: dict[str, str] = {}
+    causes: dict[str, str] = {}
     if found is not None:
         figures, parts = found
-        held = wait_reasons.causes_by_role(parts)
+        causes = wait_reasons.causes_by_role(parts)
         people = [_people_row(row) for row in figures.people]
         reasons += _reasons(figures)
         needs = [*_needs(figures, wait_reasons.by_holder(parts)), *_questions(people)]
@@ -234,7 +234,7 @@ def overview_within(scope: AbstractContextManager[None]) -> Overview:
         needs=needs,
         checks=checks,
         figures=figures,
-        queues=[_queue_row(role, held.get(role.role)) for role in figures.roles] if figures else [],
+        queues=[_queue_row(role, causes.get(role.role)) for role in figures.roles] if figures else [],
         people=people,
     )
 
@@ -306,14 +306,14 @@ def _sentence(status: str, figures: QueueStats | None, needs: list[Need]) -> str
     return "All is well." if figures.workers else "All is well, but no worker runs."
 
 
-def _queue_row(role: RoleStats, held: str | None) -> QueueRow:
+def _queue_row(role: RoleStats, cause: str | None) -> QueueRow:
     state = (
         "paused"
         if role.paused
         else NO_WORKER
         if role.depth and not role.workers
-        else HELD_BY[held]
-        if held
+        else HELD_BY[cause]
+        if cause
         else "served"
         if role.workers
         else ""

@@ -231,13 +231,13 @@ def acting(request: HttpRequest, *, first: bool = True) -> tuple[Principal | Non
     own = members.memberships_of(user)
     tenants = [membership.tenant for membership in own]
     # PostgreSQL cannot even be asked for this character.
-    wanted = slug.replace("\x00", "")
-    if not wanted and tenants and first:
-        wanted = last_tenant(request, tenants) or tenants[0].slug
-    if not wanted:
+    wanted_slug = slug.replace("\x00", "")
+    if not wanted_slug and tenants and first:
+        wanted_slug = last_tenant(request, tenants) or tenants[0].slug
+    if not wanted_slug:
         return None, tenants
     try:
-        who = members.principal_of(user, wanted, own)
+        who = members.principal_of(user, wanted_slug, own)
     except MembershipRefused as refusal:
         raise Http404 from refusal
     turns.belongs_to(who.tenant_id)
@@ -396,12 +396,16 @@ def stream(request: HttpRequest) -> HttpResponseBase:
     if who is None:
         return HttpResponseBadRequest("Name a tenant.")
     try:
-        wanted = EventFilter(activity=_id(request, "activity"), pipeline_run=_id(request, "pipeline_run"))
+        event_filter = EventFilter(
+            activity=_id(request, "activity"), pipeline_run=_id(request, "pipeline_run")
+        )
         after = _number(request.headers.get(LAST_SEEN) or request.GET.get("after", ""))
     except ValueError:
         return HttpResponseBadRequest("That is no id.")
     try:
-        return event_stream.follow(request.META, Subscriber(who, request.session.session_key), wanted, after)
+        return event_stream.follow(
+            request.META, Subscriber(who, request.session.session_key), event_filter, after
+        )
     except TooManyStreams as refusal:
         return HttpResponse(str(refusal), status=429, headers={"Retry-After": str(refusal.retry_after)})
 

@@ -58,16 +58,16 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 
 def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
-    deed, _, number = request.POST.get("deed", "").partition(":")
-    if deed in ("pause", "resume"):
-        reply = call_api(request, visit.who, "POST", f"/pipelines/{key}/{deed}/", {})
-        words = "Paused: nothing new of its runs starts" if deed == "pause" else "It goes on"
-    elif deed == "restore" and (wanted := _number(number)) is not None:
+    action, _, number = request.POST.get("deed", "").partition(":")
+    if action in ("pause", "resume"):
+        reply = call_api(request, visit.who, "POST", f"/pipelines/{key}/{action}/", {})
+        words = "Paused: nothing new of its runs starts" if action == "pause" else "It goes on"
+    elif action == "restore" and (version_number := _number(number)) is not None:
         with tenant_scope(visit.tenant_id):
-            _, version = find_version(visit.tenant_id, key, wanted)
+            _, version = find_version(visit.tenant_id, key, version_number)
         seen = _number(request.POST.get("latest", ""))
         reply = call_api(request, visit.who, "PUT", f"/pipelines/{key}/", version.definition, version=seen)
-        words = f"Version {wanted} is the newest again, under a new number"
+        words = f"Version {version_number} is the newest again, under a new number"
     else:
         raise Refused(NOT_OFFERED, status=400)
     if reply.status == HTTPStatus.NOT_FOUND:

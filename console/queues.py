@@ -38,15 +38,15 @@ DEEDS = {"pause": "Paused", "resume": "Goes on"}
 
 
 def _switch_tenant(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    deed = request.POST.get("deed", "")
-    if deed not in DEEDS:
+    action = request.POST.get("deed", "")
+    if action not in DEEDS:
         raise Refused(NOT_OFFERED, status=400)
     try:
-        pausing.switch(visit.who, paused=deed == "pause")
+        pausing.switch(visit.who, paused=action == "pause")
     except pausing.PausingRefused as refusal:
         raise Refused(str(refusal), status=refusal.status) from refusal
     return redirect_with_success(
-        request, visit, reverse("console:queues"), f"{DEEDS[deed]}: all work of {visit.who.tenant}"
+        request, visit, reverse("console:queues"), f"{DEEDS[action]}: all work of {visit.who.tenant}"
     )
 
 
@@ -61,14 +61,14 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 
 def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
-    deed, _, provider = request.POST.get("deed", "").partition(":")
-    if deed not in DEEDS or (provider and provider not in PROVIDERS):
+    action, _, provider = request.POST.get("deed", "").partition(":")
+    if action not in DEEDS or (provider and provider not in PROVIDERS):
         raise Refused(NOT_OFFERED, status=400)
-    path = f"/providers/{provider}/{deed}/" if provider else f"/queues/{role}/{deed}/"
+    path = f"/providers/{provider}/{action}/" if provider else f"/queues/{role}/{action}/"
     reply = internal_api.call_api(request, visit.who, "POST", path)
     if not reply.ok:
         raise refusal_of(reply)
-    words = f"{DEEDS[deed]}: {provider or role}. In force within two seconds"
+    words = f"{DEEDS[action]}: {provider or role}. In force within two seconds"
     return redirect_with_success(request, visit, reverse("console:queue", args=[role]), words)
 
 
@@ -184,10 +184,10 @@ def queues(tenant_id: UUID) -> Queues:
     with tenant_scope(tenant_id):
         settings = Arranged.read(tenant_id)
         found = selectors.figures_of_queues(tenant_id, settings.agents)
-        held = wait_reasons.causes_by_role(wait_reasons.list_held_work())
+        causes = wait_reasons.causes_by_role(wait_reasons.list_held_work())
     found = selectors.with_grants(tenant_id, found)
     providers = settings.providers()
-    rows = [_row(queue, settings, providers.get(queue.role), held.get(queue.role)) for queue in found]
+    rows = [_row(queue, settings, providers.get(queue.role), causes.get(queue.role)) for queue in found]
     return Queues(rows, settings.tenant.paused)
 
 
@@ -198,7 +198,7 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
         if role not in settings.agents:
             return None
         found = selectors.figures_of_queues(tenant_id, [role])
-        held = wait_reasons.causes_by_role(wait_reasons.list_held_work()).get(role)
+        cause = wait_reasons.causes_by_role(wait_reasons.list_held_work()).get(role)
         line = head_of_line(tenant_id, role)
         away = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role=role)
         counts = dict(away.values_list("reason", "count"))
@@ -207,7 +207,7 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
     config = settings.own.get(role)
     provider = name_of((config and config.adapter) or settings.agents[role].adapter)
     return OneQueue(
-        row=_row(queue, settings, settings.providers().get(role), held),
+        row=_row(queue, settings, settings.providers().get(role), cause),
         tenant_paused=settings.tenant.paused,
         line=line,
         turned_away=[(AWAY[reason], counts[reason]) for reason in AWAY if counts.get(reason)],
@@ -219,13 +219,13 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
     )
 
 
-def _row(queue: Queue, settings: Arranged, provider: ProviderRow | None, held: str | None) -> Row:
+def _row(queue: Queue, settings: Arranged, provider: ProviderRow | None, cause: str | None) -> Row:
     oldest = "" if queue.oldest_wait_seconds is None else in_words(queue.oldest_wait_seconds)
     paused_by = settings.paused_by(queue.role)
     return Row(
         queue=queue,
         caps=settings.caps(queue.role),
-        state=_state(queue, paused_by, held),
+        state=_state(queue, paused_by, cause),
         paused_by=paused_by,
         may_resume=settings.is_paused(queue.role),
         oldest=oldest,
@@ -233,12 +233,12 @@ def _row(queue: Queue, settings: Arranged, provider: ProviderRow | None, held: s
     )
 
 
-def _state(queue: Queue, paused_by: str, held: str | None) -> str:
+def _state(queue: Queue, paused_by: str, cause: str | None) -> str:
     if paused_by:
         return "switched off" if paused_by == "off" else "paused"
     if not queue.workers:
         return "no worker"
-    return HELD_BY[held] if held else "served"
+    return HELD_BY[cause] if cause else "served"
 
 
 # What the registry, the platform and a tenant have set for queues: who has paused them, and how much may run at once.

@@ -60,14 +60,14 @@ def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """What does not fit a run any more is left alone and counted."""
     if not visit.who.role.includes(Role.OPERATOR):
         raise Http404
-    wanted = list(dict.fromkeys(id_or_404(pk) for pk in request.POST.getlist("run")[:PAGE]))
-    deed = request.POST.get("deed", "")
-    if deed not in ("cancel", "replay"):
+    run_ids = list(dict.fromkeys(id_or_404(pk) for pk in request.POST.getlist("run")[:PAGE]))
+    action = request.POST.get("deed", "")
+    if action not in ("cancel", "replay"):
         raise Http404
     address = reverse("console:runs")
-    if not wanted:
+    if not run_ids:
         return redirect_with_success(request, visit, address, "Choose the runs first.")
-    body = {"action": deed, "ids": [str(run_id) for run_id in wanted]}
+    body = {"action": action, "ids": [str(run_id) for run_id in run_ids]}
     reply = call_api(request, visit.who, "POST", "/pipeline-runs/bulk/", body)
     if not reply.ok:
         messages.error(request, reply.reason)
@@ -76,7 +76,7 @@ def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     for reason, count in reasons.most_common(3):
         messages.error(request, f"{count} left alone: {reason}")
     done_count = len(reply.data["done"])
-    did = "cancelled" if deed == "cancel" else "done again from the step that failed"
+    did = "cancelled" if action == "cancel" else "done again from the step that failed"
     words = f"{done_count} run{'' if done_count == 1 else 's'} {did}."
     return redirect_with_success(request, visit, address, words)
 

@@ -29,17 +29,17 @@ from tenants.models.access import LONGEST_NAME, SavedView
 
 
 def _act(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    deed, _, view_id = request.POST.get("deed", "").partition(":")
-    deeds: dict[str, Callable[[], HttpResponse]] = {
+    action, _, view_id = request.POST.get("deed", "").partition(":")
+    actions: dict[str, Callable[[], HttpResponse]] = {
         "keep": lambda: _keep_view(request, visit),
         "rename": lambda: _rename_view(request, visit, id_or_404(view_id)),
         "share": lambda: _share_view(request, visit, id_or_404(view_id)),
         "delete": lambda: _delete_view(request, visit, id_or_404(view_id)),
     }
-    if deed not in deeds:
+    if action not in actions:
         raise Refused(NOT_OFFERED, status=400)
     try:
-        return deeds[deed]()
+        return actions[action]()
     except saved_views.ViewRefused as error:
         raise Refused(str(error), status=error.status, field="name") from error
 
@@ -49,9 +49,9 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The views of all pages. A POST keeps one more and leads to it, or changes one."""
     with tenant_scope(visit.tenant_id):
         found = saved_views.views_of(visit.who)
-    kept = groupby(sorted(found, key=lambda view: list(PAGES).index(view.page)), key=lambda view: view.page)
+    groups = groupby(sorted(found, key=lambda view: list(PAGES).index(view.page)), key=lambda view: view.page)
     context: dict[str, Any] = {
-        "groups": [(PAGES[name][0], [_line(view, visit) for view in views]) for name, views in kept],
+        "groups": [(PAGES[name][0], [_line(view, visit) for view in views]) for name, views in groups],
         "may_share": visit.who.role.includes(Role.ADMIN),
         "longest": LONGEST_NAME,
         "sent": request.POST if request.POST.get("deed") == "keep" else {},

@@ -77,20 +77,20 @@ def trial(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
     """The jobs that it would make, or the answer that says what was done."""
-    deed, address, words = request.POST.get("deed", ""), f"/schedules/{schedule_id}/", ""
-    if deed == "dry_run":
+    action, address, words = request.POST.get("deed", ""), f"/schedules/{schedule_id}/", ""
+    if action == "dry_run":
         reply = internal_api.call_api(request, visit.who, "GET", f"{address}preview/", query={"count": TIMES})
-    elif deed == "run":
+    elif action == "run":
         reply = internal_api.call_api(request, visit.who, "POST", f"{address}run/")
         words = BEGUN_BEFORE if reply.repeated else "Begun: see its executions"
-    elif deed in ("on", "off"):
-        reply = internal_api.call_api(request, visit.who, "PATCH", address, {"enabled": deed == "on"})
-        words = "Switched on" if deed == "on" else "Switched off: it fires no more until it is switched on"
+    elif action in ("on", "off"):
+        reply = internal_api.call_api(request, visit.who, "PATCH", address, {"enabled": action == "on"})
+        words = "Switched on" if action == "on" else "Switched off: it fires no more until it is switched on"
     else:
         raise Refused(NOT_OFFERED, status=400)
     if not reply.ok:
         raise refusal_of(reply)
-    if deed == "dry_run":
+    if action == "dry_run":
         return reply.data
     return redirect_with_success(request, visit, reverse("console:schedule", args=[schedule_id]), words)
 
@@ -685,8 +685,8 @@ def _initial_of(present: Mapping[str, Any]) -> dict[str, Any]:
     """What the form begins with for a schedule that there is."""
     kind = present["target_type"]
     target = present["agent_role"] if kind == "agent" else present["pipeline"]
-    kept = {name: present[name] for name in ("name", "timezone", "params", "overlap", "description")}
-    return {**kept, "target": f"{kind}:{target}", **_when(present)}
+    initial = {name: present[name] for name in ("name", "timezone", "params", "overlap", "description")}
+    return {**initial, "target": f"{kind}:{target}", **_when(present)}
 
 
 def _when(present: Mapping[str, Any]) -> dict[str, Any]:

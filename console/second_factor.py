@@ -59,18 +59,18 @@ def are_offered() -> bool:
 
 def challenge_of(request: HttpRequest) -> bytes:
     """What the browser signs next: the one that the session has, or a new one if that is about to end."""
-    kept = _read_challenge(request)
-    if kept is None or kept[1] - clock.now().timestamp() < CHALLENGE_SECONDS / 2:
-        kept = (secrets.token_bytes(CHALLENGE_BYTES), clock.now().timestamp() + CHALLENGE_SECONDS)
-        request.session[CHALLENGE] = [kept[0].hex(), kept[1]]
-    return kept[0]
+    challenge = _read_challenge(request)
+    if challenge is None or challenge[1] - clock.now().timestamp() < CHALLENGE_SECONDS / 2:
+        challenge = (secrets.token_bytes(CHALLENGE_BYTES), clock.now().timestamp() + CHALLENGE_SECONDS)
+        request.session[CHALLENGE] = [challenge[0].hex(), challenge[1]]
+    return challenge[0]
 
 
 def use_challenge(request: HttpRequest) -> bytes | None:
     """The session's challenge, which it has no longer. Nothing if there was none, or one that is too old."""
-    kept = _read_challenge(request)
+    challenge = _read_challenge(request)
     request.session.pop(CHALLENGE, None)
-    return kept[0] if kept is not None and clock.now().timestamp() < kept[1] else None
+    return challenge[0] if challenge is not None and clock.now().timestamp() < challenge[1] else None
 
 
 def _read_challenge(request: HttpRequest) -> tuple[bytes, float] | None:
@@ -464,8 +464,8 @@ def _passkey_named(text: str) -> UUID | None:
 
 
 def _set_up(request: HttpRequest, person: Any, secret: bytes) -> None:
-    held = {"secret": base64.b32encode(secret).decode()}
-    request.session[SETTING_UP] = credentials.seal(held, context=credentials.person_context(person.pk))
+    fields = {"secret": base64.b32encode(secret).decode()}
+    request.session[SETTING_UP] = credentials.seal(fields, context=credentials.person_context(person.pk))
 
 
 def _being_set_up(request: HttpRequest, person: Any) -> bytes:
@@ -473,10 +473,10 @@ def _being_set_up(request: HttpRequest, person: Any) -> bytes:
     if not sealed:
         return b""
     try:
-        held = credentials.unseal(sealed, context=credentials.person_context(person.pk))
+        fields = credentials.unseal(sealed, context=credentials.person_context(person.pk))
     except ConfigurationError:  # its key has left the key ring since
         return b""
-    return base64.b32decode(held["secret"])
+    return base64.b32decode(fields["secret"])
 
 
 def _attempt(request: HttpRequest, person: Any) -> HttpResponse:
@@ -550,7 +550,7 @@ def _show_page(request: HttpRequest, *, complaint: str = "") -> HttpResponse:
 
 def _next(request: HttpRequest) -> str:
     """Where the person was going: a page of ours, never one that asks who they are."""
-    wanted = request.POST.get("next") or request.GET.get("next") or ""
-    ours = url_has_allowed_host_and_scheme(wanted, allowed_hosts=None)
-    asking = wanted.startswith((ADDRESS, *login_throttle.SIGN_IN_PATHS, *login_throttle.SIGN_OUT_PATHS))
-    return wanted if ours and not asking else resolve_url("console:home")
+    address = request.POST.get("next") or request.GET.get("next") or ""
+    ours = url_has_allowed_host_and_scheme(address, allowed_hosts=None)
+    asking = address.startswith((ADDRESS, *login_throttle.SIGN_IN_PATHS, *login_throttle.SIGN_OUT_PATHS))
+    return address if ours and not asking else resolve_url("console:home")

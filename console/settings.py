@@ -195,8 +195,8 @@ class Arranged(ApiForm):
         self.present = present or {}
 
     def body(self) -> dict[str, Any]:
-        kept = {name: self.present[name] for name in self.kept if self.present.get(name) is not None}
-        return {**{name: str(value) for name, value in kept.items()}, **super().body()}
+        fixed = {name: self.present[name] for name in self.kept if self.present.get(name) is not None}
+        return {**{name: str(value) for name, value in fixed.items()}, **super().body()}
 
 
 class ChangedBudget(Arranged):
@@ -428,16 +428,16 @@ class NewMemberForm(RoleForm):
 
 
 def _arrange_member(request: HttpRequest, visit: PageContext) -> str:
-    deed, _, member = request.POST.get("deed", "").partition(":")
-    if deed == "add":
+    action, _, member = request.POST.get("deed", "").partition(":")
+    if action == "add":
         return _add(request, visit)
-    if deed == "change":
+    if action == "change":
         seen = request.POST.get(f"seen:{member}", "")
         changed = tenant_members.change_member(
             visit.who, id_or_404(member), *_read_role(request, member), seen=seen
         )
         return f"{changed.user} acts as {changed.role} now"
-    if deed == "end":
+    if action == "end":
         if refusal := refuse_unsure(request):
             raise refusal
         return f"{tenant_members.end_membership(visit.who, id_or_404(member))} is no member any more"
@@ -559,8 +559,8 @@ def _make(visit: PageContext, form: TokenForm) -> Any:
 
 
 def _revoke(request: HttpRequest, visit: PageContext) -> str:
-    deed, _, token = request.POST.get("deed", "").partition(":")
-    if deed != "revoke":
+    action, _, token = request.POST.get("deed", "").partition(":")
+    if action != "revoke":
         raise Refused(NOT_OFFERED, status=400)
     if refusal := refuse_unsure(request):
         raise refusal

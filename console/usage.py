@@ -25,20 +25,22 @@ HEADS = ("runs", "input tokens", "output tokens", "cost in dollars", "tokens wit
 @page("usage")
 def show_usage(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The days that were asked for, by day, role and pipeline, and how the budgets stand."""
-    wanted = UsageFilter.read(request.GET)
-    return render_page(request, visit, "console/usage/usage.html", {"usage": usage(visit.tenant_id, wanted)})
+    usage_filter = UsageFilter.read(request.GET)
+    return render_page(
+        request, visit, "console/usage/usage.html", {"usage": usage(visit.tenant_id, usage_filter)}
+    )
 
 
 @page("usage")
 def export(request: HttpRequest, visit: PageContext, what: str) -> HttpResponse:
     """One of the tables of that page."""
-    wanted = UsageFilter.read(request.GET)
-    found = usage(visit.tenant_id, wanted)
+    usage_filter = UsageFilter.read(request.GET)
+    found = usage(visit.tenant_id, usage_filter)
     tables = {"days": found.days, "roles": found.roles, "pipelines": found.pipelines}
     if what not in tables:
         raise Http404
     rows = ([line.name, *line.figures] for line in tables[what])
-    name = f"usage-{visit.who.tenant}-{what}-{wanted.first}-{wanted.last}"
+    name = f"usage-{visit.who.tenant}-{what}-{usage_filter.first}-{usage_filter.last}"
     return csv_of(name, (what.removesuffix("s"), *HEADS), rows)
 
 
@@ -95,26 +97,30 @@ class Usage:
         return not (self.total.runs or self.total.cost or self.total.input_tokens)
 
 
-def usage(tenant_id: UUID, wanted: UsageFilter) -> Usage:
+def usage(tenant_id: UUID, usage_filter: UsageFilter) -> Usage:
     """What the tenant has consumed in these days."""
     with tenant_scope(tenant_id):
-        rows = _narrow(money.ledger_entries(tenant_id, first=wanted.first, last=wanted.last), wanted)
+        rows = _narrow(
+            money.ledger_entries(tenant_id, first=usage_filter.first, last=usage_filter.last), usage_filter
+        )
         by_day = {
             group["day"]: group for group in rows.values("day").annotate(**money.FIGURES).order_by("day")
         }
         roles, pipelines = _groups(rows, "agent_role"), _groups(rows, "pipeline")
         budgets = budgets_of(tenant_id)
-    days = [_line(str(day), by_day.get(day, {})) for day in wanted.days]
+    days = [_line(str(day), by_day.get(day, {})) for day in usage_filter.days]
     total = _sum(days)
-    return Usage(wanted, total, _with_shares(days), _lines(roles, total), _lines(pipelines, total), budgets)
+    return Usage(
+        usage_filter, total, _with_shares(days), _lines(roles, total), _lines(pipelines, total), budgets
+    )
 
 
-def _narrow(rows: QuerySet[Any], wanted: UsageFilter) -> QuerySet[Any]:
+def _narrow(rows: QuerySet[Any], usage_filter: UsageFilter) -> QuerySet[Any]:
     runs = PipelineRun.objects.filter(pk=OuterRef("pipeline_run_id"))
     rows = rows.annotate(pipeline=Subquery(runs.values("version__pipeline__key")[:1]))
-    if wanted.role:
-        rows = rows.filter(agent_role=wanted.role)
-    return rows.filter(pipeline=wanted.pipeline) if wanted.pipeline else rows
+    if usage_filter.role:
+        rows = rows.filter(agent_role=usage_filter.role)
+    return rows.filter(pipeline=usage_filter.pipeline) if usage_filter.pipeline else rows
 
 
 def _groups(rows: QuerySet[Any], column: str) -> list[Line]:

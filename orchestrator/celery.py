@@ -227,10 +227,10 @@ def _serve_added(serve: Callable[[Sequence[str]], None]) -> None:
     while not _ending.wait(ROLES_SECONDS):
         try:
             close_old_connections()
-            wanted = {*_roles, *roles_of(select_queues(_asked, configuration.present_roles()))}
-            if wanted - set(_roles):
-                serve(sorted(wanted))
-                _roles[:] = sorted(wanted)
+            roles = {*_roles, *roles_of(select_queues(_asked, configuration.present_roles()))}
+            if roles - set(_roles):
+                serve(sorted(roles))
+                _roles[:] = sorted(roles)
         except Exception as error:
             # Told and tried again: without this thread a new role would wait for a restart.
             level = logging.WARNING if outages.may_pass(error) else logging.ERROR

@@ -64,7 +64,7 @@ class Figures(Collector):
             yield from _of_queues(standing)
             yield from _of_workers(standing)
             yield from _of_people(standing)
-            yield from _of_the_door(standing)
+            yield from _of_submissions(standing)
         for name, describe in _OF_ANSWERS.items():
             if not self.answers[name].fault and self.answers[name].value is not None:
                 yield from describe(self.answers[name].value)
@@ -97,7 +97,7 @@ def _of_people(figures: QueueStats) -> Iterator[Metric]:
     yield family("people_oldest_wait_seconds", (((row.kind,), row.oldest_seconds) for row in figures.people))
 
 
-def _of_the_door(figures: QueueStats) -> Iterator[Metric]:
+def _of_submissions(figures: QueueStats) -> Iterator[Metric]:
     yield family("repeated_submissions", (((role,), count) for role, count in figures.repeated.items()))
     yield family("turned_away", figures.turned_away.items())
 

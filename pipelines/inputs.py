@@ -102,11 +102,11 @@ def read_inputs(
     )
     references = _collect_references(row[:4] for row in rows)
     steps_with_output = {step for step, part in parts if part != "status"}
-    wanted = {
+    output_ids = {
         each for step in steps_with_output for each in _as_list(references.get(step)) if each is not None
     }
-    there = {**known, **outputs.at_hand(tenant_id, wanted - known.keys())} if wanted else {}
-    missing = wanted - there.keys()
+    there = {**known, **outputs.at_hand(tenant_id, output_ids - known.keys())} if output_ids else {}
+    missing = output_ids - there.keys()
     states = {step: status for step, branch, *_, status in rows if branch == 0}
     return Seen(
         {

@@ -61,10 +61,10 @@ def follow_activity(
     job = ScheduleJob.objects.for_tenant(tenant_id).filter(activity_id=activity_id).first()
     if job is None:
         return
-    heir = _successor(tenant_id, activity_id) if status in (Status.REASSIGNED, Status.REJECTED) else None
-    if heir is not None:
-        _move(job, JobState.ENQUEUED, activity_id=heir.pk)
-        follow_activity(tenant_id, heir.pk, heir.status, _error_of(heir))
+    successor = _successor(tenant_id, activity_id) if status in (Status.REASSIGNED, Status.REJECTED) else None
+    if successor is not None:
+        _move(job, JobState.ENQUEUED, activity_id=successor.pk)
+        follow_activity(tenant_id, successor.pk, successor.status, _error_of(successor))
     elif status not in SETTLED:
         _move(job, JobState.ENQUEUED)
     else:

@@ -68,7 +68,7 @@ def advance(activity: Any) -> None:
     if _is_aside(activity):
         return
     if activity.status == Status.REASSIGNED:
-        _go_on_with_heir(activity)
+        _continue_with_successor(activity)
         return
     if activity.status == Status.REJECTED and follow_rejection(activity):
         return
@@ -89,7 +89,7 @@ def _is_aside(activity: Any) -> bool:
     return activity.pipeline_run_id is None or activity.step is None or activity.link_kind in _ASIDE
 
 
-def _go_on_with_heir(activity: Any) -> None:
+def _continue_with_successor(activity: Any) -> None:
     """The step is the successor's from now on. One that had failed is under way again, and what was skipped because of it waits.
 
     Raises `TransitionRefused` in a run that was cancelled: anyone who cancelled it has not seen this heir.

@@ -369,11 +369,11 @@ def verify_chains(
     chain: UUID | None = None, checkpoints: Mapping[UUID, tuple[int, str]] | None = None
 ) -> list[Chain]:
     """Every chain, or one, against itself and against what was noted earlier as its end."""
-    kept = checkpoints or {}
+    ends = checkpoints or {}
     found: dict[UUID, Chain] = {}
     for row in _entries(chain):
-        _follow(found.setdefault(row.chain, Chain(row.chain)), row, kept.get(row.chain, (0, ""))[0])
-    for of, (number, expected) in kept.items():
+        _follow(found.setdefault(row.chain, Chain(row.chain)), row, ends.get(row.chain, (0, ""))[0])
+    for of, (number, expected) in ends.items():
         if chain is None or chain == of:
             _compare(found.setdefault(of, Chain(of)), number, expected)
     return list(found.values())

@@ -144,12 +144,12 @@ class Places:
     def take(self, most: int, who: str) -> bool:
         """Hold a place, or keep the one that `who` has, whether or not there are more than `most` by now."""
         with answer_expected():
-            held = _PLACE.run(
+            is_held = _PLACE.run(
                 connections.client(),
                 [keys.places(self.name)],
                 (most, who, round(self.lease_seconds * 1000)),
             )
-        return bool(held)
+        return bool(is_held)
 
     def give_back(self, *who: str) -> None:
         """Places that are not held are ignored."""

@@ -113,8 +113,8 @@ class AdminMiddleware:
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """A refusal of the database is answered as a missing permission, even if our own code did not check."""
-        kept = isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege)
-        if request.path.startswith(ADMIN) and (kept or isinstance(error, TenantOutOfSight)):
+        is_refusal = isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege)
+        if request.path.startswith(ADMIN) and (is_refusal or isinstance(error, TenantOutOfSight)):
             logger.warning(
                 "The admin was kept from a row", extra={"action": "admin_refused", "path": request.path}
             )

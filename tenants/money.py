@@ -92,8 +92,8 @@ def recount(tenant_id: UUID, budget_id: UUID) -> Budget:
         )  # Looked at after this: transactions that count in it now wait for us.
         roll(budget)
         budget.spent = sum_ledger(budget, since=budget.period_start)
-        kept = Reservation.objects.for_tenant(tenant_id).filter(budget_id=budget_id)
-        budget.reserved = kept.aggregate(total=Sum("amount"))["total"] or Decimal(0)
+        reservations = Reservation.objects.for_tenant(tenant_id).filter(budget_id=budget_id)
+        budget.reserved = reservations.aggregate(total=Sum("amount"))["total"] or Decimal(0)
         budget.overshoot = max(budget.overshoot, budget.spent + budget.reserved - budget.cap)
         budget.recount_at = None
         budget.save()

@@ -163,11 +163,11 @@ def cutoff(days: float | None, *, now: datetime | None = None) -> datetime | Non
     return None if days is None else (now or clock.now()) - timedelta(days=days)
 
 
-def replace_policies(tenant_id: UUID, wanted: Mapping[str, object], *, actor: str) -> None:
+def replace_policies(tenant_id: UUID, policies: Mapping[str, object], *, actor: str) -> None:
     """Set the tenant's own policies: days, or "never", by kind. What is left out has the default again. Raises `RetentionInvalid`."""
-    if errors := [(kind, error) for kind, value in wanted.items() if (error := _error(kind, value))]:
+    if errors := [(kind, error) for kind, value in policies.items() if (error := _error(kind, value))]:
         raise RetentionInvalid(errors)
-    days = {kind: value if isinstance(value, int) else None for kind, value in wanted.items()}
+    days = {kind: value if isinstance(value, int) else None for kind, value in policies.items()}
     with tenant_scope(tenant_id):
         rows = RetentionPolicy.objects.for_tenant(tenant_id)
         rows.exclude(kind__in=days).delete()
@@ -272,13 +272,13 @@ def _pass(kind: Kind, until: float) -> int:
     else:
         _book(kind.name, rows=F("rows") + deleted, total=F("total") + deleted, reached=None, ended_at=Now())
         return deleted
-    kept = {} if reached is None else {"reached": reached}
+    values = {} if reached is None else {"reached": reached}
     _book(
         kind.name,
         rows=F("rows") + deleted,
         total=F("total") + deleted,
         due_at=Now() + GOING_ON,
-        **kept,
+        **values,
     )
     return deleted
 

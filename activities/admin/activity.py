@@ -149,8 +149,8 @@ class DecisionsAdmin(ActionsAdmin):
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
         """The buttons that would do something now. The page behind a button that is no longer shown refuses by itself."""
         found = self.get_object(request, object_id)
-        wanted = possible(found) if found else set()
-        return [button for button in super().get_actions_detail(request, object_id) if button.path in wanted]
+        names = possible(found) if found else set()
+        return [button for button in super().get_actions_detail(request, object_id) if button.path in names]
 
 
 def possible(activity: Activity) -> set[str]:
@@ -165,7 +165,7 @@ def possible(activity: Activity) -> set[str]:
         may -= {"approve_gate", "reject_gate"}
     if kind in (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.ESCALATION):
         may.discard("reassign")  # Anyone who is asked answers it.
-    found = {deed for deed, verbs in VERBS.items() if may.intersection(verbs)}
+    found = {action for action, verbs in VERBS.items() if may.intersection(verbs)}
     blocks = kind == LinkKind.RESOLUTION or activity.status == Status.BLOCKED
     return found if blocks else found - {"resolve"}
 

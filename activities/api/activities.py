@@ -97,8 +97,8 @@ class ActivityFilter(StrictFilterSet):
 
     def with_words(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
         before = self.form.cleaned_data.get("created_before")
-        wanted = map(selectors.Wanted, search_smart_split(value))  # type: ignore[arg-type]  # the stubs want a list of texts
-        return selectors.containing(rows, self.request.user.tenant_id, wanted, before=before)
+        words = map(selectors.Wanted, search_smart_split(value))  # type: ignore[arg-type]  # the stubs want a list of texts
+        return selectors.containing(rows, self.request.user.tenant_id, words, before=before)
 
 
 class InboxFilter(StrictFilterSet):
@@ -215,10 +215,10 @@ class ActivityViewSet(ActivityActions, VersionedResource):
         return producer.open_mailbox(self.tenant_id, attrs["mailbox"]).pk if "mailbox" in attrs else None
 
     def _refuse_unknown_outputs(self, items: Sequence[NewActivity], *, single: bool) -> None:
-        wanted = {item.input_ref for item in items if item.input_ref}
-        if not wanted:
+        output_ids = {item.input_ref for item in items if item.input_ref}
+        if not output_ids:
             return
-        unknown = wanted - selectors.outputs_that_exist(self.tenant_id, wanted)
+        unknown = output_ids - selectors.outputs_that_exist(self.tenant_id, output_ids)
         errors: list[FieldError] = [
             ("input_ref" if single else f"[{index}].input_ref", "is not an output of this tenant")
             for index, item in enumerate(items)

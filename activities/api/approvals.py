@@ -193,9 +193,9 @@ class ApprovalViewSet(Versioned, ListResource):
         answers, closes and replaces no other. A run that is under way goes on; an activity that has ended when the decision comes is listed
         as skipped."""
         body = read(NewApprovalSerializer, request.data)
-        wanted = body.get("activity_ids", [])
-        linked = activity_tree.lock(self.tenant_id, wanted)
-        if unknown := [index for index, wished in enumerate(wanted) if wished not in linked]:
+        activity_ids = body.get("activity_ids", [])
+        linked = activity_tree.lock(self.tenant_id, activity_ids)
+        if unknown := [index for index, wished in enumerate(activity_ids) if wished not in linked]:
             raise InvalidRequest(
                 [(f"activity_ids[{index}]", "is no activity of this tenant") for index in unknown]
             )

@@ -110,13 +110,13 @@ class Events(TenantView):
 
         A page begins with the oldest event that is kept.
         """
-        wanted, after, limit = self._read(request)
+        event_filter, after, limit = self._read(request)
         if request.accepted_renderer.format == JSONRenderer.format:
-            return self._page(request, wanted, after, limit)
-        return self._stream(request, wanted, after)
+            return self._page(request, event_filter, after, limit)
+        return self._stream(request, event_filter, after)
 
-    def _page(self, request: Request, wanted: EventFilter, after: int | None, limit: int) -> Response:
-        page = log.page(self.tenant_id, after, limit, wanted)
+    def _page(self, request: Request, event_filter: EventFilter, after: int | None, limit: int) -> Response:
+        page = log.page(self.tenant_id, after, limit, event_filter)
         following = replace_query_param(request.build_absolute_uri(), AFTER, page.cursor)
         return Response(
             {
@@ -127,10 +127,10 @@ class Events(TenantView):
             }
         )
 
-    def _stream(self, request: Request, wanted: EventFilter, after: int | None) -> Any:
+    def _stream(self, request: Request, event_filter: EventFilter, after: int | None) -> Any:
         session = getattr(request._request, "session", None)
         key = session.session_key if session and self.principal.user_id else None
-        return event_stream.follow(request.META, Subscriber(self.principal, key), wanted, after)
+        return event_stream.follow(request.META, Subscriber(self.principal, key), event_filter, after)
 
     def _read(self, request: Request) -> tuple[EventFilter, int | None, int]:
         kinds = request.query_params.getlist("kind")

@@ -325,11 +325,11 @@ class ActivityActions:
     def reassign(self, request: Request, pk: UUID) -> Response:
         """Its heir is a new activity with the same input and place, which is the answer; whoever waits gets the successor's result."""
         body = read(ReassignmentSerializer, request.data)
-        heir = reassignment.reassign(
+        successor = reassignment.reassign(
             self.tenant_id, self._lock_unchanged(pk), actor=self.principal.actor, reason=body["reason"],
             agent_role=body.get("agent_role"), human_role=body.get("human_role"),
         )  # fmt: skip
-        return Response(self.show(heir), status=201, headers={"Location": link_of(heir.pk)})
+        return Response(self.show(successor), status=201, headers={"Location": link_of(successor.pk)})
 
     @change(
         "Change when an activity has its turn",
@@ -339,9 +339,9 @@ class ActivityActions:
     )
     def partial_update(self, request: Request, pk: UUID) -> Response:
         """Its priority and its dates, while it waits; in force at once. 409 when it runs or is over."""
-        wanted = read(ReschedulingSerializer, request.data)
+        changes = read(ReschedulingSerializer, request.data)
         changed = rescheduling.reschedule(
-            self.tenant_id, self._lock_unchanged(pk), wanted, actor=self.principal.actor
+            self.tenant_id, self._lock_unchanged(pk), changes, actor=self.principal.actor
         )
         return Response(self.show(changed))
 

@@ -385,13 +385,13 @@ class RunLog(RunView):
         reports.refuse_if_over(self.caller.token)
         lines = [LogLine(line["kind"], line["text"], line.get("at")) for line in sent_lines]
         key = request.headers.get(HEADER)
-        kept = run_logs.record(self.caller.token, lines, key="" if key is None else key_of(key))
+        appended = run_logs.record(self.caller.token, lines, key="" if key is None else key_of(key))
         return Response(
             {
-                "accepted": kept.kept,
-                "dropped": kept.dropped,
-                "last": kept.last,
-                "duplicate": kept.duplicate,
+                "accepted": appended.kept,
+                "dropped": appended.dropped,
+                "last": appended.last,
+                "duplicate": appended.duplicate,
                 "stop": False,
             }
         )

@@ -158,15 +158,15 @@ def _request_human_review(run: RunToken, arguments: Mapping[str, Any]) -> dict[s
 
 def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
     asking = activity_tree.lock(run.tenant_id, [run.activity_id])[run.activity_id]
-    wanted = _find_asked_about(run, arguments)
-    if len(wanted) > (most := settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL):
+    activity_ids = _find_asked_about(run, arguments)
+    if len(activity_ids) > (most := settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL):
         raise QuotaExceeded("links", f"An agent may ask about {most} activities at once, not more.")
-    linked, refused = _sort_out(asking, wanted)
+    linked, refused = _sort_out(asking, activity_ids)
     not_granted = _not_granted(asking, arguments.get("scope") or {})
     if not linked:  # nothing would wait for the answer, so nobody is asked
-        return {**_goes_on(None), **_holding(asking, wanted, (), refused, not_granted)}
+        return {**_goes_on(None), **_holding(asking, activity_ids, (), refused, not_granted)}
     if run.activity_id not in linked and (same := _same_approval(asking, arguments, linked)):
-        return {**_goes_on(same), **_holding(asking, wanted, linked, refused, not_granted)}
+        return {**_goes_on(same), **_holding(asking, activity_ids, linked, refused, not_granted)}
     new = NewApproval(
         type=arguments["type"], title=arguments["title"], description=arguments.get("description", ""),
         human_role=arguments.get("human_role"), rules=DecisionRules(options=tuple(arguments.get("options") or ())),
@@ -178,7 +178,7 @@ def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, A
     if run.activity_id in linked:
         suspension.suspend(run, "await_review", tool=CREATE_APPROVAL, detail={"approval": str(approval)})
         answer = _waits(Status.AWAITING_REVIEW, approval)
-    return {**answer, **_holding(asking, wanted, linked, refused, not_granted)}
+    return {**answer, **_holding(asking, activity_ids, linked, refused, not_granted)}
 
 
 def _find_asked_about(run: RunToken, arguments: Mapping[str, Any]) -> list[UUID]:
@@ -241,10 +241,10 @@ def _not_granted(asking: Activity, scope: Mapping[str, Any]) -> list[dict[str, s
     ]
 
 
-def _askable(asking: Activity, wanted: Sequence[UUID]) -> dict[UUID, bool]:
+def _askable(asking: Activity, activity_ids: Sequence[UUID]) -> dict[UUID, bool]:
     """Of what an agent names, what its question may be about; true for what is part of its own work. The others may exist or not."""
-    own = activity_tree.own_work(asking.tenant_id, asking, wanted)
-    if (others := [one for one in wanted if one not in own]) and (granted := _read_grants(asking)):
+    own = activity_tree.own_work(asking.tenant_id, asking, activity_ids)
+    if (others := [one for one in activity_ids if one not in own]) and (granted := _read_grants(asking)):
         rows = Activity.objects.for_tenant(asking.tenant_id).filter(_within(granted), pk__in=others)
         own |= dict.fromkeys(rows.values_list("pk", flat=True), False)
     return own
@@ -264,12 +264,12 @@ NOT_OWN = "It is not of this run's work."
 _BY_A_PERSON = "A person does it, and decides when."
 
 
-def _sort_out(asking: Activity, wanted: Sequence[UUID]) -> tuple[dict[UUID, Activity], dict[UUID, str]]:
+def _sort_out(asking: Activity, activity_ids: Sequence[UUID]) -> tuple[dict[UUID, Activity], dict[UUID, str]]:
     """Of what an agent names: what its question may be about, locked, and why it is not about the others.
 
     That is its own activity, its subtasks at any depth, and what waits of its pipeline run, its deliverable and what its role was granted.
     """
-    own = _askable(asking, wanted)
+    own = _askable(asking, activity_ids)
     rows = activity_tree.lock(asking.tenant_id, own)
     refused = {
         activity_id: why for activity_id, row in rows.items() if (why := _why_not(row, is_part=own[activity_id]))
@@ -297,7 +297,7 @@ _NOT_HELD: dict[str, str] = {
 
 def _holding(
     asking: Activity,
-    wanted: Sequence[UUID],
+    activity_ids: Sequence[UUID],
     linked: Iterable[UUID],
     refused: Mapping[UUID, str],
     not_granted: Sequence[Mapping[str, str]],
@@ -305,26 +305,26 @@ def _holding(
     """What an agent is told about what it named: what waits for people now, and why the rest does not."""
     rows = Activity.objects.for_tenant(asking.tenant_id).filter(pk__in=list(linked))
     now = dict(rows.values_list("pk", "status"))
-    held = [pk for pk in wanted if now.get(pk) == Status.AWAITING_REVIEW]
+    held = [pk for pk in activity_ids if now.get(pk) == Status.AWAITING_REVIEW]
     reasons = {pk: _NOT_HELD.get(status, "It is {}.").format(status) for pk, status in now.items()}
     reasons |= refused
     return {
         "held": [str(pk) for pk in held],
         "not_held": [
-            *({"id": str(pk), "reason": reasons.get(pk, NOT_OWN)} for pk in wanted if pk not in held),
+            *({"id": str(pk), "reason": reasons.get(pk, NOT_OWN)} for pk in activity_ids if pk not in held),
             *not_granted,
         ],
     }
 
 
 def _reassign_task(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    heir = reassignment.reassign_by_agent(
+    successor = reassignment.reassign_by_agent(
         run,
         reason=arguments["reason"],
         agent_role=arguments.get("agent_role"),
         human_role=arguments.get("human_role"),
     )
-    return _waits(Status.REASSIGNED, heir)
+    return _waits(Status.REASSIGNED, successor)
 
 
 def _waits(status: Status, created: UUID) -> dict[str, Any]:

@@ -249,9 +249,9 @@ def first_report_with(tenant_id: UUID, role: str, message_id: str, digest: str) 
     connection = client()
     if connection.set(key, digest, nx=True, ex=REMEMBERED_SECONDS):
         return None
-    kept = connection.get(key)
+    digest_before = connection.get(key)
     # It may have been forgotten between the two questions; then it is too old to count again anyway.
-    return kept.decode() if isinstance(kept, bytes) else digest
+    return digest_before.decode() if isinstance(digest_before, bytes) else digest
 
 
 def _key(tenant_id: UUID, role: str, message_id: str) -> str:

@@ -167,8 +167,8 @@ def _wait(
     delay = (
         timedelta(seconds=error.retry_after) if error.retry_after is not None else refusals.backoff(policy)
     )
-    held = _hold_back_others(activity, error)
-    if held is not None and delay <= held:
+    is_held_back = _hold_back_others(activity, error)
+    if is_held_back is not None and delay <= is_held_back:
         # With them: it is in its place before the first of them may go.
         delay = max(timedelta(), delay - EARLY_TICKS * timedelta(seconds=settings.ORCHESTRATOR_TICK_SECONDS))
     return _retry(run, error, delay, actor, attempts=-1, detail=detail)

@@ -646,9 +646,9 @@ def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
     Who has taken its place is told what others have decided about the work, and waits for what they have not.
     """
     rows = Activity.objects.for_tenant(tenant_id)
-    heir = rows.filter(parent_id=activity_id, link_kind=LinkKind.REASSIGNED_FROM).first()
-    if heir is not None:
-        _tell_heir(tenant_id, activity_id, heir)
+    successor = rows.filter(parent_id=activity_id, link_kind=LinkKind.REASSIGNED_FROM).first()
+    if successor is not None:
+        _tell_successor(tenant_id, activity_id, successor)
     waiting = ApprovalLink.objects.for_tenant(tenant_id).filter(state=LinkState.WAITING)
     links = waiting.filter(activity_id=activity_id)
     approvals = list(links.values_list("approval_id", flat=True))
@@ -659,8 +659,8 @@ def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
     links.update(state=LinkState.SKIPPED, reason="It was cancelled or handed on.")
     for question in questions.values():
         # What others asked about the work is asked about the successor's work.
-        if heir is not None and question.parent_id != activity_id:
-            link(tenant_id, question.pk, [heir], actor=actor, may_hold=[heir.pk])
+        if successor is not None and question.parent_id != activity_id:
+            link(tenant_id, question.pk, [successor], actor=actor, may_hold=[successor.pk])
     waited_for = set(waiting.filter(approval_id__in=approvals).values_list("approval_id", flat=True))
     vain = sorted(set(approvals) - waited_for)
     transitions.apply_many(vain, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE)
@@ -685,18 +685,18 @@ def ask_about_revisions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, acto
         link(tenant_id, approval_id, [rows[id] for id in ids], actor=actor, may_hold=ids)
 
 
-def _tell_heir(tenant_id: UUID, activity_id: UUID, heir: Activity) -> None:
+def _tell_successor(tenant_id: UUID, activity_id: UUID, successor: Activity) -> None:
     """The heir begins again, so it hears what people have decided about the work; not what the first agent has asked for itself."""
-    if heir.assignee_type != "agent":
+    if successor.assignee_type != "agent":
         return
     woken = ApprovalLink.objects.for_tenant(tenant_id).filter(activity_id=activity_id, state=LinkState.WOKEN)
     answered = Activity.objects.for_tenant(tenant_id).filter(pk__in=woken.values("approval_id"))
     for item in answered.exclude(parent_id=activity_id).order_by("decided_at", "pk"):
         ApprovalLink.objects.create(
-            tenant_id=tenant_id, approval_id=item.pk, activity_id=heir.pk, state=LinkState.WOKEN
+            tenant_id=tenant_id, approval_id=item.pk, activity_id=successor.pk, state=LinkState.WOKEN
         )
         outbox.tell(
-            [heir],
+            [successor],
             suspension.reason_of(item),
             payload=_describe_decision(item),
             actor=item.decided_by or "engine",

@@ -362,9 +362,9 @@ def figures(tenant_id: UUID, mailboxes: Iterable[Mailbox]) -> dict[UUID, dict[st
 
 def consumers_of(tenant_id: UUID, mailbox: Mailbox) -> list[dict[str, Any]]:
     """The consumers that hold items of the mailbox now: how many, since when, and until when at least. The longest holder comes first."""
-    held = MailboxBatch.objects.for_tenant(tenant_id).filter(mailbox_id=mailbox.pk, state=BatchState.OPEN)
+    batches = MailboxBatch.objects.for_tenant(tenant_id).filter(mailbox_id=mailbox.pk, state=BatchState.OPEN)
     found: Iterable[Any] = (
-        held.order_by()
+        batches.order_by()
         .values("consumer")
         .annotate(claimed=Sum("size"), since=Min("created_at"), until=Min("leased_until"))
     )

@@ -211,10 +211,10 @@ def _slots_beside(live: list[Any]) -> list[str]:
 
     The slot of a run that is over may be in use as long as its agent is still being called.
     """
-    held = {(slot.activity_id, slot.grant) for slot in scripts.audit(withdraw_orphans=False) if slot.started}
+    slots = {(slot.activity_id, slot.grant) for slot in scripts.audit(withdraw_orphans=False) if slot.started}
     must = {(run.activity_id, run.grant) for run in live if not run.over}
     may = {(run.activity_id, run.grant) for run in live if run.over}
-    return [str(activity_id) for activity_id, _ in (held ^ must) - may]
+    return [str(activity_id) for activity_id, _ in (slots ^ must) - may]
 
 
 # What is checked, and what a check says.
@@ -310,8 +310,8 @@ def tenants_concerned(invariant: str) -> list[UUID]:
 
 def _read_last_report() -> dict[str, Any]:
     """Empty when there was no check lately."""
-    kept: Any = client().get(keys.invariants_outcome())
-    document: dict[str, Any] = orjson.loads(kept) if kept else {}
+    stored: Any = client().get(keys.invariants_outcome())
+    document: dict[str, Any] = orjson.loads(stored) if stored else {}
     return document
 
 

@@ -53,13 +53,13 @@ class Leader:
 
     def campaign(self) -> bool:
         """Renew the lease, or take over one that has run out. Raises `django.db.Error`; then the lease goes on for as long as it lasts."""
-        started, held = self.clock(), self.epoch
+        started, own_epoch = self.clock(), self.epoch
         self.began = started if self.began is None else self.began
         before = time.monotonic()
         (found,) = _CAMPAIGN.run(
             {
                 "holder": self.holder,
-                "epoch": held,
+                "epoch": own_epoch,
                 "host": socket.gethostname()[:255],
                 "pid": os.getpid(),
                 "seconds": settings.ORCHESTRATOR_LEADER_LEASE_SECONDS,
@@ -73,13 +73,13 @@ class Leader:
         clock.tell(found.now, asked_at=before)
         if found.epoch is None:
             self.epoch = 0
-            if held:
-                logger.warning("Lead lost", extra={"action": "lead_lost", "epoch": held})
+            if own_epoch:
+                logger.warning("Lead lost", extra={"action": "lead_lost", "epoch": own_epoch})
             return False
         # Counted from before the question: whatever the answer took, PostgreSQL ends the lease later than we do.
         self.valid_until = started + settings.ORCHESTRATOR_LEADER_LEASE_SECONDS
         self.epoch = found.epoch
-        if self.epoch != held:
+        if self.epoch != own_epoch:
             logger.info("Lead taken", extra={"action": "lead_taken", "epoch": self.epoch})
         return True
 

@@ -95,9 +95,9 @@ def forget_families(
         families.setdefault(row.family, set()).update([row.member] if row.member else [])
     everybody = [member for members in families.values() for member in members]
     common = {"tenant": tenant_id, "members": everybody}
-    held = {row.id for row in _HOLD.run({**common, "before": before, "ended": ENDED})}
+    locked_ids = {row.id for row in _HOLD.run({**common, "before": before, "ended": ENDED})}
     disturbed = {row.parent_id for row in _CHILDREN.run(common)}
-    whole = {family: members for family, members in families.items() if members <= held - disturbed}
+    whole = {family: members for family, members in families.items() if members <= locked_ids - disturbed}
     if hold is not None:
         ours = hold(sorted(whole))
         whole = {family: members for family, members in whole.items() if family in ours}

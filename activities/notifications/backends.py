@@ -413,10 +413,10 @@ def check_target(kind: str, address: str) -> None:
 
 def put_target(channel: NotificationChannel, address: str) -> None:
     """Give the channel this target, without saving it. A webhook keeps its secrets; one without any that can be read gets its first."""
-    kept = _secrets_of(channel)
-    if channel.kind == ChannelKind.WEBHOOK and not kept:
-        kept = (webhook_signing.new_secret(),)
-    _seal(channel, Target(address, kept))
+    own_secrets = _secrets_of(channel)
+    if channel.kind == ChannelKind.WEBHOOK and not own_secrets:
+        own_secrets = (webhook_signing.new_secret(),)
+    _seal(channel, Target(address, own_secrets))
     channel.target_shown = _show_target(channel.kind, address)
 
 
@@ -434,8 +434,8 @@ def open_target(channel: NotificationChannel) -> Target:
 
 def unseal_target(tenant_id: UUID, channel_id: UUID, sealed: str) -> Target:
     """The same from the columns of the row."""
-    kept = credentials.unseal(sealed, context=context_of(tenant_id, channel_id))
-    return Target(kept["address"], tuple(kept["secrets"].split()))
+    stored = credentials.unseal(sealed, context=context_of(tenant_id, channel_id))
+    return Target(stored["address"], tuple(stored["secrets"].split()))
 
 
 def platform_target(kind: str) -> Target | None:
@@ -480,8 +480,8 @@ def _show_target(kind: str, address: str) -> str:
 
 
 def _seal(channel: NotificationChannel, target: Target) -> None:
-    kept = {"address": target.address, "secrets": " ".join(target.secrets)}
-    channel.target_sealed = credentials.seal(kept, context=context_of(channel.tenant_id, channel.pk))
+    fields = {"address": target.address, "secrets": " ".join(target.secrets)}
+    channel.target_sealed = credentials.seal(fields, context=context_of(channel.tenant_id, channel.pk))
 
 
 def context_of(tenant_id: UUID, channel_id: UUID) -> str:

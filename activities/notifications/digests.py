@@ -45,8 +45,10 @@ AT_ONCE = 50  # of one message from the queue; then others get their turn
 
 def digests_due(now: Any = None) -> QuerySet[NotificationChannel]:
     """Channels whose time has come, of all tenants in a `system_scope`."""
-    wanted = NotificationChannel.objects.filter(kind=ChannelKind.EMAIL, enabled=True, tenant__is_active=True)
-    return wanted.filter(digest_due_at__lte=Now() if now is None else now)
+    channels = NotificationChannel.objects.filter(
+        kind=ChannelKind.EMAIL, enabled=True, tenant__is_active=True
+    )
+    return channels.filter(digest_due_at__lte=Now() if now is None else now)
 
 
 def send_due(*, now: datetime | None = None) -> int:
@@ -285,6 +287,6 @@ def period_before(digest: str, zone: ZoneInfo, now: datetime) -> Period:
 
 def plan_digest(channel: NotificationChannel, timezone: str, *, now: datetime | None = None) -> None:
     """Note on the channel, without saving it, when its next digest is due; never, when it wants none."""
-    wanted = channel.digest != Digest.OFF
+    is_on = channel.digest != Digest.OFF
     after = now or clock.now()
-    channel.digest_due_at = next_due(times_of(channel), zone_of(timezone), after=after) if wanted else None
+    channel.digest_due_at = next_due(times_of(channel), zone_of(timezone), after=after) if is_on else None

@@ -356,8 +356,8 @@ def renew_secret(endpoint: WebhookEndpoint) -> str:
         if endpoint.secret_sealed
         else ()
     )
-    kept = {"secrets": " ".join((new, *previous))}
-    endpoint.secret_sealed = credentials.seal(kept, context=context_of(endpoint.tenant_id, endpoint.pk))
+    fields = {"secrets": " ".join((new, *previous))}
+    endpoint.secret_sealed = credentials.seal(fields, context=context_of(endpoint.tenant_id, endpoint.pk))
     endpoint.previous_until = clock.now() + OVERLAP if previous else None
     return new
 

@@ -105,10 +105,10 @@ class MessageBatches:
         """The answers of an ended batch, in any order. All are fetched before the first is returned, so that the provider does not wait
         for the caller.
         """
-        with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as kept:
-            self._fetch(f"{self._url}/{batch_id}/results", kept, max_bytes)
-            kept.seek(0)
-            for line in kept:
+        with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
+            self._fetch(f"{self._url}/{batch_id}/results", file, max_bytes)
+            file.seek(0)
+            for line in file:
                 if line.strip():
                     yield self._answer(line)
 
@@ -124,7 +124,7 @@ class MessageBatches:
             feedback.headers = response.headers
             return self._read(response.status, response.body, response.headers)
 
-    def _fetch(self, url: str, kept: IO[bytes], max_bytes: int) -> None:
+    def _fetch(self, url: str, file: IO[bytes], max_bytes: int) -> None:
         client = outbound.client_for_vendor({**self._headers, "Accept": "application/binary"})
         with (
             self._govern(RESULTS_SECONDS) as feedback,
@@ -136,8 +136,8 @@ class MessageBatches:
             if response.status_code != 200:
                 self._read(response.status_code, response.read(), feedback.headers)
             for part in response.iter_bytes():
-                kept.write(part)
-                if kept.tell() > max_bytes:
+                file.write(part)
+                if file.tell() > max_bytes:
                     raise invalid(self.provider, f"more than {max_bytes} bytes of results")
 
     @property

@@ -104,12 +104,12 @@ class SchedulerSettingsForm(forms.ModelForm):
             raise ValidationError(
                 "Somebody else has changed the settings meanwhile. Read them again and decide again."
             )
-        wanted: dict[str, Any] = {}
+        tree: dict[str, Any] = {}
         for key in KEYS:
             if (value := _read_value(values.get(key.attribute))) is not None:
-                put(wanted, key.parts, value)
+                put(tree, key.parts, value)
         try:
-            values["wanted"] = scheduler_settings.read(wanted)
+            values["wanted"] = scheduler_settings.read(tree)
         except SettingsInvalid as error:
             attributes = {key.path: key.attribute for key in KEYS}
             for path, message in error.errors:

@@ -50,8 +50,8 @@ class DeploymentForm(forms.ModelForm):
         if agent and endpoint and (error := error_of_address(agent.adapter, endpoint)):
             self.add_error("endpoint", error)
         seen = deployments.in_production(agent.role) if agent else None
-        wanted = (values.get("version"), endpoint or "")
-        if values.get("environment") == "production" and seen and wanted == (seen.version, seen.endpoint):
+        pair = (values.get("version"), endpoint or "")
+        if values.get("environment") == "production" and seen and pair == (seen.version, seen.endpoint):
             self.add_error("version", ValidationError("This version is in production already."))
         return values
 

@@ -295,8 +295,8 @@ class AgentViewSet(VersionedResource):
         emptied = {name for name, value in sent.items() if value is None}
         standard = {name: value for name, value in defaults().items() if name in emptied}
         present = {name: getattr(agent, name) for name in PLAIN}
-        kept = body.get("auth") if "auth" in request.data else KEEP
-        self._write(agent, {**present, **standard, **body}, kept)
+        auth = body.get("auth") if "auth" in request.data else KEEP
+        self._write(agent, {**present, **standard, **body}, auth)
         return self._render(role)
 
     @removal("Remove a role", refusals=(404, 409))

@@ -70,13 +70,13 @@ class Transcript:
         return text
 
     def _write(self, text: bytes) -> None:
-        kept = text[: self.room]
+        part = text[: self.room]
         try:
-            self.file.write(kept)
+            self.file.write(part)
         except OSError:
-            kept, self.room = b"", 0  # a full disk must not end the agent
-        self.room -= len(kept)
-        self.missing += len(text) - len(kept)
+            part, self.room = b"", 0  # a full disk must not end the agent
+        self.room -= len(part)
+        self.missing += len(text) - len(part)
 
 
 def begin(tenant_id: UUID, run_id: UUID, *, secrets: Iterable[str]) -> Transcript:

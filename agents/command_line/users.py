@@ -73,13 +73,13 @@ def own(home: Path) -> Iterator[OwnUser]:
     folder = _home()
     _make_passable(home.parent)
     with _lock_file(folder / "lock") as choice:
-        uid, held = _choose_user(folder, choice)
+        uid, lock = _choose_user(folder, choice)
         try:
             gid = _group_of(home)
             using, is_alone = _read_usage(home)
             _open_home(home, uid if is_alone else -1, gid)
         except BaseException:
-            os.close(held)
+            os.close(lock)
             raise
     try:
         yield OwnUser(uid, gid)
@@ -87,7 +87,7 @@ def own(home: Path) -> Iterator[OwnUser]:
         end_all_of(uid)
         _forget_files_of(uid)
         os.close(using)
-        os.close(held)
+        os.close(lock)
 
 
 def give(folder: Path, user: OwnUser) -> None:
@@ -157,9 +157,9 @@ def _choose_user(folder: Path, choice: int) -> tuple[int, int]:
         if uid in busy:
             continue
         with suppress(BlockingIOError):
-            held = _try(folder / str(uid))
+            lock = _try(folder / str(uid))
             os.pwrite(choice, str(uid).encode().ljust(20), 0)
-            return uid, held
+            return uid, lock
     raise ConfigurationError(f"All {count} users of ORCHESTRATOR_CLI_USERS are taken.", code="no_user_left")
 
 
@@ -255,9 +255,9 @@ def _make_passable(folder: Path) -> None:
     top = Path(settings.ORCHESTRATOR_HOME)
     for each in (folder, *folder.parents):
         mode = stat.S_IMODE(each.stat().st_mode)
-        wanted = mode | 0o111 if each == top else PASSABLE
-        if mode != wanted:
-            each.chmod(wanted)
+        new_mode = mode | 0o111 if each == top else PASSABLE
+        if mode != new_mode:
+            each.chmod(new_mode)
         if each == top:
             break
 
@@ -303,13 +303,13 @@ def forget(names: Iterable[str] = SECRETS) -> None:
 
     To be called when the settings have been read, and before there are other threads that change the environment.
     """
-    wanted = {name.encode() for name in names}
+    encoded_names = {name.encode() for name in names}
     if sys.platform.startswith("linux"):
         entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
         place = 0
         while address := entries[place]:
             key, _, value = ctypes.string_at(address).partition(b"=")
-            if key in wanted:
+            if key in encoded_names:
                 ctypes.memset(address + len(key) + 1, ord("-"), len(value))
             place += 1
     for name in names:

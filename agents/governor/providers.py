@@ -227,7 +227,7 @@ def list_known_providers() -> list[KnownProvider]:
     old = [key for key, row in rows.items() if row["called_at"] < time.time() - KEPT_SECONDS]
     if old:
         client.hdel(keys.known_providers(), *old)
-    kept = [
+    providers = [
         KnownProvider(
             key,
             row["adapter"],
@@ -239,7 +239,7 @@ def list_known_providers() -> list[KnownProvider]:
         for key, row in rows.items()
         if key not in old
     ]
-    return sorted(kept, key=lambda each: (each.adapter, each.place, each.key))
+    return sorted(providers, key=lambda each: (each.adapter, each.place, each.key))
 
 
 def _profile_of_known(row: dict[str, Any]) -> Profile:

@@ -248,13 +248,13 @@ def client_for_vendor(credential: Mapping[str, str]) -> httpx2.Client:
 
 def send_for_library(request: httpx2.Request, credential: Mapping[str, str]) -> httpx2.Response:
     """Send what a library asks for; its answer, to be closed. Raises `PermanentAgentError` for one that is compressed."""
-    kept = {name: value for name, value in request.headers.items() if name.lower() in _NEEDED}
+    headers = {name: value for name, value in request.headers.items() if name.lower() in _NEEDED}
     own = {"User-Agent": "orchestrator", "Accept-Encoding": "identity"}
     # Another request: the library looks at its own again when the answer is there.
     passed = httpx2.Request(
         request.method,
         request.url,
-        headers={**kept, **own, **credential},
+        headers={**headers, **own, **credential},
         stream=request.stream,
         extensions=request.extensions,
     )

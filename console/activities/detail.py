@@ -114,13 +114,13 @@ def act_on_activity(request: HttpRequest, who: Principal, activity_id: UUID) -> 
     Raises `Refused`, `Http404`.
     """
     sent = request.POST
-    deed, version = sent.get("deed", ""), sent.get("version", "")
-    if deed not in DONE or not version.isdecimal():
+    action, version = sent.get("deed", ""), sent.get("version", "")
+    if action not in DONE or not version.isdecimal():
         raise Refused("Choose what is to be done.", status=HTTPStatus.BAD_REQUEST)
-    body: dict[str, Any] = {"reason": sent["reason"]} if deed != "retry" and "reason" in sent else {}
-    if deed == "reassign":
+    body: dict[str, Any] = {"reason": sent["reason"]} if action != "retry" and "reason" in sent else {}
+    if action == "reassign":
         body |= {"assignee_type": "agent", "agent_role": sent.get("agent_role", "")}
-    path = f"/activities/{activity_id}/{deed}/"
+    path = f"/activities/{activity_id}/{action}/"
     reply = call_api(request, who, "POST", path, body, version=int(version[:LONGEST_VERSION]))
     if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
@@ -128,7 +128,7 @@ def act_on_activity(request: HttpRequest, who: Principal, activity_id: UUID) -> 
         raise Refused(CHANGED, status=HTTPStatus.CONFLICT)
     if not reply.ok:
         raise refusal_of(reply)
-    return UUID(str(reply.data["id"])), DONE[deed]
+    return UUID(str(reply.data["id"])), DONE[action]
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,8 +158,8 @@ def filter_by(tenant_id: UUID, conditions: Sequence[Condition]) -> QuerySet[Acti
         rows = rows.filter(Q(link_kind=None) | ~Q(link_kind=LinkKind.ESCALATION))
     sought = [condition for condition in conditions if condition.field in _SOUGHT]
     if sought:
-        wanted = [Wanted(each.value, _SOUGHT[each.field], each.negated) for each in sought]
-        rows = selectors.containing(rows, tenant_id, wanted, before=_created_before(conditions))
+        words = [Wanted(each.value, _SOUGHT[each.field], each.negated) for each in sought]
+        rows = selectors.containing(rows, tenant_id, words, before=_created_before(conditions))
     for condition in conditions:
         if condition in sought:
             continue

@@ -229,17 +229,17 @@ def read(sent: Mapping[str, Any]) -> tuple[int, Answer]:
 
 def approve_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:
     """Say yes to several items, each `id:version`. One that cannot be approved says why, and hinders no other. Raises `Refused`."""
-    wanted = parse_chosen(chosen)
+    versions = parse_chosen(chosen)
     with refuse_when_busy(), tenant_scope(principal.tenant_id):
         # All locks first and in one order: people who approve overlapping items would else wait for each other.
-        lock(principal.tenant_id, set(wanted))
-        rows = Activity.objects.for_tenant(principal.tenant_id).filter(pk__in=wanted)
+        lock(principal.tenant_id, set(versions))
+        rows = Activity.objects.for_tenant(principal.tenant_id).filter(pk__in=versions)
         known = {pk: (name, run) for pk, name, run in rows.values_list("pk", "name", "pipeline_run_id")}
         results: dict[UUID, Result] = {}
-        for item_id in sorted(wanted, key=lambda pk: (str(known.get(pk, ("", ""))[1]), pk)):
+        for item_id in sorted(versions, key=lambda pk: (str(known.get(pk, ("", ""))[1]), pk)):
             name = known.get(item_id, ("", None))[0]
-            results[item_id] = _approve_one(principal, item_id, wanted[item_id], name)
-    return [results[item_id] for item_id in wanted]
+            results[item_id] = _approve_one(principal, item_id, versions[item_id], name)
+    return [results[item_id] for item_id in versions]
 
 
 def _approve_one(principal: Principal, item_id: UUID, version: int, name: str) -> Result:

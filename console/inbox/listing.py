@@ -118,10 +118,10 @@ def inbox(principal: Principal, view: View) -> Inbox:
         alike = counts_of_alike(every, page)
         runs = runs_of(principal.tenant_id, page)
         held = list_held(principal)
-    wanted, hidden = Wanted.by(principal, view.role), 0
+    words, hidden = Wanted.by(principal, view.role), 0
     kinds, aside = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
     for (kind, role, is_aside), count in counts.items():
-        if wanted.holds(kind, role):
+        if words.holds(kind, role):
             (aside if is_aside else kinds)[kind] += count
         elif not is_aside:
             hidden += count

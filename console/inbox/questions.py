@@ -71,9 +71,9 @@ class _Question:
 
     def tell(self) -> bool:
         item = self.item
-        wanted = {reference for reference in (item.input_ref, self.before) if reference}
+        output_ids = {reference for reference in (item.input_ref, self.before) if reference}
         try:
-            found = outputs.read_many(item.tenant_id, wanted)
+            found = outputs.read_many(item.tenant_id, output_ids)
         except OutputUnavailable:
             return False  # the next pass
         new, old = found.get(item.input_ref), found.get(self.before) if self.before else None

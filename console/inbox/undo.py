@@ -66,24 +66,24 @@ def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result
     with refuse_when_busy(), tenant_scope(principal.tenant_id):
         item = item_as_shown(principal.tenant_id, item_id, shown)
         action = actions.check_action(principal, item, answer)
-        held = HeldAnswer(
+        held_answer = HeldAnswer(
             tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), shown=shown, deed=action.name,
             words=action.done, said=answer.form_values, due_at=clock.now() + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
         )  # fmt: skip
         _forget_refused(principal, item_id)
-        _keep(held)
+        _keep(held_answer)
         return Result(item_id, item.name, True, action.done)
 
 
 def hold_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:
     """Keep a yes to several items, each `id:version`. One that cannot be approved says why, and hinders no other. Raises `Refused`."""
-    wanted = actions.parse_chosen(chosen)
+    versions = actions.parse_chosen(chosen)
     with tenant_scope(principal.tenant_id):
-        rows = Activity.objects.for_tenant(principal.tenant_id).filter(pk__in=wanted)
+        rows = Activity.objects.for_tenant(principal.tenant_id).filter(pk__in=versions)
         names = dict(rows.values_list("pk", "name"))
     return [
         _hold_approval(principal, item_id, version, names.get(item_id, ""))
-        for item_id, version in wanted.items()
+        for item_id, version in versions.items()
     ]
 
 
@@ -127,10 +127,10 @@ def _forget_refused(principal: Principal, item_id: UUID) -> None:
     rows.filter(activity_id=item_id).exclude(refusal="").delete()
 
 
-def _keep(held: HeldAnswer) -> None:
+def _keep(held_answer: HeldAnswer) -> None:
     try:
         with transaction.atomic(using=APP):
-            held.save(force_insert=True)
+            held_answer.save(force_insert=True)
     except IntegrityError as error:
         raise Refused(ON_ITS_WAY) from error
 
@@ -148,31 +148,33 @@ def give_due(now: datetime | None = None) -> int:
     with system_scope():
         rows = HeldAnswer.objects.filter(refusal="", due_at__lte=now or clock.now())
         due = list(rows.order_by("due_at", "pk")[:AT_ONCE])
-    return sum(_give(held) for held in due)
+    return sum(_give(held_answer) for held_answer in due)
 
 
-def _give(held: HeldAnswer) -> bool:
+def _give(held_answer: HeldAnswer) -> bool:
     """Whether it is settled now; else the next pass tries again, or somebody else is at it."""
-    principal = _principal(held.tenant_id, held.user_id)
+    principal = _principal(held_answer.tenant_id, held_answer.user_id)
     if principal is None:
-        return _settle_answer(held, lambda: _refuse(NOT_ANY_MORE))
-    sent = {**held.said, "deed": held.deed, "shown": held.shown}
+        return _settle_answer(held_answer, lambda: _refuse(NOT_ANY_MORE))
+    sent = {**held_answer.said, "deed": held_answer.deed, "shown": held_answer.shown}
     try:
-        shown, answer = actions.prepare(principal, held.activity_id, sent)
+        shown, answer = actions.prepare(principal, held_answer.activity_id, sent)
     except Refused as refusal:
         reason, status = refusal.reason, refusal.status
-        return _settle_answer(held, lambda: _refuse(reason, status))
-    return _settle_answer(held, lambda: actions.perform(principal, held.activity_id, shown, answer))
+        return _settle_answer(held_answer, lambda: _refuse(reason, status))
+    return _settle_answer(
+        held_answer, lambda: actions.perform(principal, held_answer.activity_id, shown, answer)
+    )
 
 
 def _refuse(reason: str, status: int = 409) -> None:
     raise Refused(reason, status=status)
 
 
-def _settle_answer(held: HeldAnswer, act: Callable[[], object]) -> bool:
+def _settle_answer(held_answer: HeldAnswer, act: Callable[[], object]) -> bool:
     """Do it and forget the row, or keep the row with the reason why not. What had begun is undone then."""
-    with tenant_scope(held.tenant_id):
-        rows = HeldAnswer.objects.for_tenant(held.tenant_id).filter(pk=held.pk, refusal="")
+    with tenant_scope(held_answer.tenant_id):
+        rows = HeldAnswer.objects.for_tenant(held_answer.tenant_id).filter(pk=held_answer.pk, refusal="")
         if rows.select_for_update(skip_locked=True, of=("self",)).first() is None:
             return False  # taken back, or somebody else is at it
         refusal = _refusal_of(act)

@@ -119,9 +119,9 @@ def agency_of(name: str, slug: str, addresses: Addresses, *, note: str | None) -
     return Agency(name, ApiClient(addresses.web, operator), ApiClient(addresses.web, editor), note)
 
 
-def find_free_port(wanted: int) -> int:
+def find_free_port(first_choice: int) -> int:
     """The wanted port, or any other when somebody has it."""
-    if wanted and is_free(wanted):
-        return wanted
+    if first_choice and is_free(first_choice):
+        return first_choice
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])

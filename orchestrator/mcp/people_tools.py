@@ -137,8 +137,8 @@ async def _show_item(api: Api, item_id: str) -> Answer:
         shown["subject"] = _short(about, (*_ROW, "round", "blocker_type", "blocker_message"))
     if found["link_kind"] == "approval":
         approval = await api.get(f"approvals/{item_id}/")
-        wanted = ("type", "options", "requested_by", "quorum", "voters", "votes", "links")
-        shown["approval"] = {name: approval[name] for name in wanted if approval.get(name) not in (None, [])}
+        names = ("type", "options", "requested_by", "quorum", "voters", "votes", "links")
+        shown["approval"] = {name: approval[name] for name in names if approval.get(name) not in (None, [])}
     material = await _unless(404, api, f"activities/{item_id}/input/")
     if material is not None:
         shown["to_look_at"] = _material(material)

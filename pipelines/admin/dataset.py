@@ -86,8 +86,8 @@ def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> Preview:
     filled = datasets.fill(dataset.tenant_id, dataset.pk, upload, replace=replace, dry_run=True)
     names = list(dataset.fields)
     rows = [[row.get(field) for field in names] for row in upload.rows[:FIRST_ROWS]]
-    kept = keep(_owner(request, dataset), name, raw)
-    return Preview(_in_words(filled, "would be"), names, rows, len(upload.rows), kept)
+    handle = keep(_owner(request, dataset), name, raw)
+    return Preview(_in_words(filled, "would be"), names, rows, len(upload.rows), handle)
 
 
 def _read_kept_file(request: HttpRequest, dataset: Dataset) -> tuple[bytes, str]:

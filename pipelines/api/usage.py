@@ -103,18 +103,18 @@ class UsageReport(TenantView):
     def get(self, request: Request) -> Response:
         """Sums of the ledger. Usage counts on the day on which it was reported."""
         refuse_unknown(request, self)
-        wanted = _Wanted(request)
-        rows = wanted.narrow(money.ledger_entries(self.tenant_id, first=wanted.first, last=wanted.last))
+        report = _Wanted(request)
+        rows = report.narrow(money.ledger_entries(self.tenant_id, first=report.first, last=report.last))
         total = money.figures_of(rows.aggregate(**money.FIGURES))
-        groups = wanted.group(rows) if wanted.group_by else []
+        groups = report.group(rows) if report.group_by else []
         return Response(
             {
-                "group_by": wanted.group_by,
-                "first_day": wanted.first,
-                "last_day": wanted.last,
-                "results": [money.figures_of(group) for group in groups[: wanted.limit]],
+                "group_by": report.group_by,
+                "first_day": report.first,
+                "last_day": report.last,
+                "results": [money.figures_of(group) for group in groups[: report.limit]],
                 "total": total,
-                "truncated": len(groups) > wanted.limit,
+                "truncated": len(groups) > report.limit,
             }
         )
 

@@ -168,21 +168,21 @@ def matches(row: Mapping[str, Any], comparisons: Iterable[Comparison]) -> bool:
 
 
 def _holds(value: Any, comparison: Comparison) -> bool:
-    wanted = comparison.value
+    expected = comparison.value
     match comparison.operator:
         case Operator.EXISTS:
-            return (value is not None) is wanted
+            return (value is not None) is expected
         case Operator.EQ:
-            return _equal(value, wanted)
+            return _equal(value, expected)
         case Operator.NE:
-            return not _equal(value, wanted)
+            return not _equal(value, expected)
         case Operator.IN | Operator.NIN:
-            among = isinstance(wanted, tuple) and any(_equal(value, member) for member in wanted)
+            among = isinstance(expected, tuple) and any(_equal(value, member) for member in expected)
             return among is (comparison.operator is Operator.IN)
         case ordered:
-            return value is not None and ORDERS[ordered](value, wanted)
+            return value is not None and ORDERS[ordered](value, expected)
 
 
-def _equal(value: Any, wanted: Any) -> bool:
+def _equal(value: Any, expected: Any) -> bool:
     # In Python true equals 1.
-    return isinstance(value, bool) is isinstance(wanted, bool) and bool(value == wanted)
+    return isinstance(value, bool) is isinstance(expected, bool) and bool(value == expected)

@@ -44,27 +44,27 @@ class Declaration:
     location_error: str | None = None  # what `error_of_location` said before the transaction
 
 
-def create(tenant_id: UUID, wanted: Declaration) -> Dataset:
+def create(tenant_id: UUID, declaration: Declaration) -> Dataset:
     """Raises `TableError`, `RowsInvalid`, `AlreadyExists`, `TooManyDatasets`, and what filling it raises."""
-    table = _check_declaration(wanted)
+    table = _check_declaration(declaration)
     with tenant_scope(tenant_id):
         own = Dataset.objects.for_tenant(tenant_id)
-        if own.filter(name=wanted.name).exists():
-            raise AlreadyExists("dataset", wanted.name)
+        if own.filter(name=declaration.name).exists():
+            raise AlreadyExists("dataset", declaration.name)
         if own.count() >= settings.ORCHESTRATOR_DATASETS_PER_TENANT:
             raise TooManyDatasets(
                 f"There are {settings.ORCHESTRATOR_DATASETS_PER_TENANT} datasets, which is the most."
             )
         dataset = Dataset.objects.create(
             tenant_id=tenant_id,
-            name=wanted.name,
-            source=wanted.source,
-            location=wanted.location,
-            description=wanted.description,
+            name=declaration.name,
+            source=declaration.source,
+            location=declaration.location,
+            description=declaration.description,
             fields=_plain(table),
         )
-        if wanted.rows is not None:
-            put(dataset, wanted.rows)
+        if declaration.rows is not None:
+            put(dataset, declaration.rows)
         dataset.refresh_from_db()
         return dataset
 
@@ -85,7 +85,7 @@ def change(
     """
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
-        wanted = Declaration(
+        declaration = Declaration(
             name=dataset.name,
             source=dataset.source,
             fields=dataset.fields if fields is None else fields,
@@ -93,12 +93,14 @@ def change(
             description=dataset.description if description is None else description,
             location_error=location_error,
         )
-        table, before = _check_declaration(wanted), tables.shape_of(dataset)
+        table, before = _check_declaration(declaration), tables.shape_of(dataset)
         if table != before and rows is None:
             _refit(dataset, before, table)
         elif table != before:
             _empty_rows(dataset)
-        raise_version(dataset, fields=_plain(table), location=wanted.location, description=wanted.description)
+        raise_version(
+            dataset, fields=_plain(table), location=declaration.location, description=declaration.description
+        )
         if rows is not None:
             put(dataset, rows, replace=True)
         return dataset
@@ -118,9 +120,9 @@ def delete(tenant_id: UUID, dataset_id: UUID) -> None:
 
 def schedules_reading(dataset: Dataset) -> list[str]:
     """The names of the schedules whose parameters name this dataset. In the caller's scope."""
-    wanted = (dataset.source, dataset.name)
+    source = (dataset.source, dataset.name)
     rows = Schedule.objects.for_tenant(dataset.tenant_id).order_by("name").values_list("name", "params")
-    return [name for name, params in rows.iterator() if wanted in set(_tables_in(params))]
+    return [name for name, params in rows.iterator() if source in set(_tables_in(params))]
 
 
 def error_of_location(source: str, location: str) -> str | None:
@@ -134,24 +136,24 @@ def error_of_location(source: str, location: str) -> str | None:
     return None
 
 
-def _check_declaration(wanted: Declaration) -> Table:
+def _check_declaration(declaration: Declaration) -> Table:
     errors: list[InputError] = []
     table = None
     try:
-        table = read_table(wanted.name, wanted.fields)
+        table = read_table(declaration.name, declaration.fields)
     except TableError as error:
         errors += error.errors
-    if wanted.source not in list(Source):
+    if declaration.source not in list(Source):
         errors.append(InputError("source", f"must be one of {', '.join(Source)}"))
-    elif wanted.source == Source.API and not wanted.location:
+    elif declaration.source == Source.API and not declaration.location:
         errors.append(InputError("location", "is required: the address of the rows"))
-    elif wanted.source != Source.API and wanted.location:
+    elif declaration.source != Source.API and declaration.location:
         errors.append(InputError("location", "is for the source api alone"))
-    elif wanted.location_error:
-        errors.append(InputError("location", wanted.location_error))
-    if len(wanted.location) > LONGEST_LOCATION:
+    elif declaration.location_error:
+        errors.append(InputError("location", declaration.location_error))
+    if len(declaration.location) > LONGEST_LOCATION:
         errors.append(InputError("location", f"must have at most {LONGEST_LOCATION} characters"))
-    if len(wanted.description) > LONGEST_DESCRIPTION:
+    if len(declaration.description) > LONGEST_DESCRIPTION:
         errors.append(InputError("description", f"must have at most {LONGEST_DESCRIPTION:,} characters"))
     if errors or table is None:
         raise TableError(errors)

@@ -222,8 +222,8 @@ class _Cached(DatasetAddress):
         return list(self._read_kept())
 
     def among(self, keys: Iterable[str]) -> dict[str, Row]:
-        kept = self._read_kept()
-        return {key: kept[key] for key in keys if key in kept}
+        rows = self._read_kept()
+        return {key: rows[key] for key in keys if key in rows}
 
     def write(self, fresh: Mapping[str, Row], gone: Sequence[str]) -> None:
         """If the transaction fails after this, Redis keeps rows that were never committed, until they expire."""

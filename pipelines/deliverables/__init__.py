@@ -84,9 +84,9 @@ def delete(tenant_id: UUID, deliverable_id: UUID) -> None:
 
 def find_unknown_pipelines(tenant_id: UUID, keys: Iterable[str]) -> set[str]:
     """Which of these are keys of no pipeline of the tenant. In the caller's scope."""
-    wanted = set(keys)
-    known = Pipeline.objects.for_tenant(tenant_id).filter(key__in=wanted).values_list("key", flat=True)
-    return wanted - set(known)
+    key_set = set(keys)
+    known = Pipeline.objects.for_tenant(tenant_id).filter(key__in=key_set).values_list("key", flat=True)
+    return key_set - set(known)
 
 
 def _lock_deliverable(tenant_id: UUID, deliverable_id: UUID) -> Deliverable:

@@ -90,25 +90,25 @@ def active_tenants() -> list[Tenant]:
 def keep(tenant: Tenant) -> None:
     """Update the tenant's periodic task to match the tenant. In the caller's transaction."""
     _ARRANGE.run({})
-    wanted = {_arguments(tenant): _name(tenant)} if tenant.is_active else {}
+    tasks = {_arguments(tenant): _name(tenant)} if tenant.is_active else {}
     present = PeriodicTask.objects.filter(task=TASK)
-    _arrange(wanted, present.filter(Q(kwargs=_arguments(tenant)) | Q(name=_name(tenant))))
+    _arrange(tasks, present.filter(Q(kwargs=_arguments(tenant)) | Q(name=_name(tenant))))
 
 
 def mend() -> None:
     """Update the periodic tasks of all tenants. Those that are right already are not touched."""
     with system_scope(), transaction.atomic(using=SYSTEM):
         _ARRANGE.run({})
-        wanted = {
+        tasks = {
             _arguments(tenant): _name(tenant)
             for tenant in Tenant.objects.filter(is_active=True).order_by("slug")
         }
-        _arrange(wanted, PeriodicTask.objects.filter(task=TASK))
+        _arrange(tasks, PeriodicTask.objects.filter(task=TASK))
 
 
-def _arrange(wanted: Mapping[str, str], present: Iterable[PeriodicTask]) -> None:
-    """Make of the `present` tasks the `wanted` ones: names by arguments. Whether a task is enabled is left to the operator."""
-    missing, before = dict(wanted), {}
+def _arrange(tasks: Mapping[str, str], present: Iterable[PeriodicTask]) -> None:
+    """Change the `present` tasks into `tasks`: names by arguments. Whether a task is enabled is left to the operator."""
+    missing, before = dict(tasks), {}
     for task in present:
         if missing.get(task.kwargs) == task.name and task.queue == DELIVERABLE_PERIODS:
             del missing[task.kwargs]

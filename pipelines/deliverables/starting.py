@@ -110,18 +110,18 @@ def _create(
     tenant_id: UUID, deliverables: Sequence[Deliverable], month: Month
 ) -> dict[UUID, DeliverablePeriod]:
     """The periods that were not there before, by deliverable."""
-    wanted = [
+    periods = [
         DeliverablePeriod(
             id=uuid7(), tenant_id=tenant_id, deliverable=deliverable, starts_on=month.starts_on, ends_on=month.ends_on,
             planner_activity_id=uuid7(), target=deliverable.target,
         )
         for deliverable in deliverables
     ]  # fmt: skip
-    if not wanted:
+    if not periods:
         return {}
-    DeliverablePeriod.objects.bulk_create(wanted, ignore_conflicts=True)
+    DeliverablePeriod.objects.bulk_create(periods, ignore_conflicts=True)
     # Of what collided nothing was written, so what is found under our own ids is new.
-    created = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk__in=[period.pk for period in wanted])
+    created = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk__in=[period.pk for period in periods])
     return {period.deliverable_id: period for period in created.order_by("deliverable_id")}
 
 

@@ -142,8 +142,8 @@ def calculate(budget: Budget, operator: str, left: Any, right: Any) -> Any:
             raise Mistake(f"a list that is made here may have at most {LONGEST_LIST:,} members")
         budget.spend((len(left) + len(right)) // 10)
         return left + right
-    wanted = "two numbers, two texts or two lists" if operator == "+" else "two numbers"
-    raise Mistake(f"{operator} needs {wanted}, not {kind_of(left)} and {kind_of(right)}")
+    operands = "two numbers, two texts or two lists" if operator == "+" else "two numbers"
+    raise Mistake(f"{operator} needs {operands}, not {kind_of(left)} and {kind_of(right)}")
 
 
 def _number(operator: str, left: float, right: float) -> float:

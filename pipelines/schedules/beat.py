@@ -104,7 +104,7 @@ def _is_in_step(task: PeriodicTask, schedule: Schedule, slug: str) -> bool:
 def keep_check() -> None:
     """The row that looks at everything, as often as the settings say."""
     seconds = max(1, scheduler_settings.current().check_interval_ms // 1000)
-    wanted = {
+    fields = {
         "name": CHECK_NAME, "task": CHECK_TASK, "kwargs": "{}", "queue": SCHEDULES, "enabled": True, "one_off": False,
         "crontab": None, "clocked": None, "interval": _interval(seconds), "expire_seconds": HINT_SECONDS,
         "description": "Looks at all schedules and their executions. Made by the system.",
@@ -112,8 +112,8 @@ def keep_check() -> None:
     first, *more = PeriodicTask.objects.filter(task=CHECK_TASK).order_by("pk") or [PeriodicTask()]
     for task in more:
         task.delete()
-    if _differs(first, wanted):
-        for name, value in wanted.items():
+    if _differs(first, fields):
+        for name, value in fields.items():
             setattr(first, name, value)
         first.save()
 
@@ -187,10 +187,10 @@ def _differs(task: PeriodicTask, fields: Row) -> bool:
 
 def _when(schedule: Schedule) -> dict[str, Any]:
     """Exactly one of beat's kinds, with the others empty. Nothing keeps its tables from holding equal rows, so the first one is taken."""
-    wanted, fields = _kind_of(schedule)
-    model = _KINDS[wanted]
+    kind, fields = _kind_of(schedule)
+    model = _KINDS[kind]
     row = model.objects.filter(**fields).order_by("pk").first() or model.objects.create(**fields)
-    return {"solar": None, **dict.fromkeys(_KINDS), wanted: row}
+    return {"solar": None, **dict.fromkeys(_KINDS), kind: row}
 
 
 _KINDS: dict[str, Any] = {

@@ -413,8 +413,8 @@ def change(
         spelled = synonyms.translate(members, synonyms.SCHEDULE)
         if isinstance(spelled.data, Mapping):
             unsaid = {name: None for name in MEMBERS if name != "enabled"} if whole else {}
-            wanted = merge_members(members_of(schedule), {**unsaid, **spelled.data})
-            spelled = replace(spelled, data=wanted)
+            members_now = merge_members(members_of(schedule), {**unsaid, **spelled.data})
+            spelled = replace(spelled, data=members_now)
         checked = check_translated(tenant_id, spelled)
         checked.raise_if_any()
         before = {name: getattr(schedule, name) for name in checked.columns}

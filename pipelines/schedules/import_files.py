@@ -107,8 +107,8 @@ def _load_dataset(tenant_id: UUID, item: Mapping[str, Any], folder: Path) -> str
     name, fields = item.get("name", ""), item.get("fields", {})
     found = Dataset.objects.for_tenant(tenant_id).filter(name=name, source=Source.DB).first()
     if found is None:
-        wanted = datasets.Declaration(name, fields, description=item.get("description", ""), rows=rows)
-        datasets.create(tenant_id, wanted)
+        declaration = datasets.Declaration(name, fields, description=item.get("description", ""), rows=rows)
+        datasets.create(tenant_id, declaration)
         return f"dataset {name}: made"
     if found.fields != fields:
         datasets.change(tenant_id, found.pk, fields=fields)
@@ -135,12 +135,14 @@ def _rows(rows: Any, folder: Path) -> datasets.Upload | None:
 
 def _load_pipeline(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
     templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
-    wanted = versions.check_definition(tenant_id, dict(item), templates)
-    own = PipelineVersion.objects.for_tenant(tenant_id).filter(pipeline__key=wanted.key).order_by("-number")
-    if own.values_list("digest", flat=True).first() == wanted.digest():
-        return f"pipeline {wanted.key}: as it was"
+    definition = versions.check_definition(tenant_id, dict(item), templates)
+    own = (
+        PipelineVersion.objects.for_tenant(tenant_id).filter(pipeline__key=definition.key).order_by("-number")
+    )
+    if own.values_list("digest", flat=True).first() == definition.digest():
+        return f"pipeline {definition.key}: as it was"
     version = versions.save(tenant_id, dict(item), actor=actor)
-    return f"pipeline {wanted.key}: version {version.number}"
+    return f"pipeline {definition.key}: version {version.number}"
 
 
 def _load_schedule(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:

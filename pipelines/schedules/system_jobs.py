@@ -137,13 +137,13 @@ def _settle(tenant_id: UUID, execution_id: UUID) -> None:
     lifecycle.expand(tenant_id, execution_id if following is None else following)
 
 
-def _each(found: Iterable[tuple[UUID, UUID]], deed: Callable[[UUID, UUID], object]) -> int:
+def _each(found: Iterable[tuple[UUID, UUID]], work: Callable[[UUID, UUID], object]) -> int:
     """Do it for all of them, for as long as a turn lasts; how many it was done for."""
     ends, done = time.monotonic() + TURN_SECONDS, 0
     for tenant_id, execution_id in found:
         done += 1
         try:
-            deed(tenant_id, execution_id)
+            work(tenant_id, execution_id)
         except Exception:
             logger.exception(
                 "Execution not tended",

@@ -98,10 +98,10 @@ def _from_file(dataset: Dataset) -> Numbered:
 
 
 def _from_cache(dataset: Dataset) -> Numbered:
-    kept = read_cached_rows(dataset.tenant_id, dataset.name)
-    if kept is None:
+    rows = read_cached_rows(dataset.tenant_id, dataset.name)
+    if rows is None:
         raise SourceUnavailable(f"cache:{dataset.name} is empty: its rows have expired, or were never given.")
-    return ((f"row {number}", row) for number, row in enumerate(kept, 1))
+    return ((f"row {number}", row) for number, row in enumerate(rows, 1))
 
 
 def _objects(raw: bytes) -> Numbered:

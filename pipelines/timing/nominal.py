@@ -95,8 +95,8 @@ def find_missed(
     """
     count = count_between(timing, last, now)
     on_time = count_between(timing, max(last, now - grace), now) if grace else 0
-    wanted = min(count, max(catch_up.up_to, on_time))
-    return Missed(_latest(timing, last, now, wanted), count - wanted, timing, last, now)
+    to_fire = min(count, max(catch_up.up_to, on_time))
+    return Missed(_latest(timing, last, now, to_fire), count - to_fire, timing, last, now)
 
 
 def count_between(timing: Timing, after: datetime, until: datetime) -> int:
@@ -110,15 +110,15 @@ def count_between(timing: Timing, after: datetime, until: datetime) -> int:
     return (end - first) // interval_of(timing)[1] + 1
 
 
-def _latest(timing: Timing, after: datetime, until: datetime, wanted: int) -> tuple[datetime, ...]:
-    if not wanted:
+def _latest(timing: Timing, after: datetime, until: datetime, count: int) -> tuple[datetime, ...]:
+    if not count:
         return ()
     if (
         timing.repeat is Repeat.INTERVAL
     ):  # which may have a million of them, so the early ones are passed over
         end = until if timing.end_at is None else min(until, timing.end_at)
-        after = max(after, end - wanted * interval_of(timing)[1])
-    return tuple(deque(times(timing, after=after, until=until), maxlen=wanted))
+        after = max(after, end - count * interval_of(timing)[1])
+    return tuple(deque(times(timing, after=after, until=until), maxlen=count))
 
 
 # A timing: the part of a schedule that says when, frozen, with its policies and their defaults.

@@ -64,15 +64,15 @@ def note_change(request: HttpRequest, row: Model, verb: str, message: Any) -> No
     tenant_id = tenant_of(row)
     if tenant_id is not None and not admin_scope.of_request(request).may_write(tenant_id):
         tenant_id = None  # a tenant's own row, changed by the platform
-    deed = one_line(message.partition(".")[0]) if isinstance(message, str) and message else ""
+    action = one_line(message.partition(".")[0]) if isinstance(message, str) and message else ""
     kind = f"{row._meta.app_label}.{row._meta.model_name}"
     audit.record(
         f"admin {kind} {verb}",
         actor=audit.actor_of(request.user),
         tenant_id=tenant_id,
         about=(kind, row.pk),
-        changes=getattr(request, KEPT, {}) if not deed else {},
-        detail={"deed": deed} if deed else {},
+        changes=getattr(request, KEPT, {}) if not action else {},
+        detail={"deed": action} if action else {},
     )
 
 
@@ -185,11 +185,11 @@ class RecordAdmin(KeptAdmin):
     ) -> tuple[QuerySet[Any], bool]:
         """An id that somebody pasted is looked up by the index; anything else is searched for in the fields."""
         try:
-            wanted = UUID(search_term.strip())
+            row_id = UUID(search_term.strip())
         except ValueError:
             found: tuple[QuerySet[Any], bool] = super().get_search_results(request, queryset, search_term)
             return found
-        return queryset.filter(pk=wanted), False
+        return queryset.filter(pk=row_id), False
 
 
 class ShownInline(TabularInline):

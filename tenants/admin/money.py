@@ -87,10 +87,10 @@ class UsageEntryAdmin(RecordAdmin):
     ) -> tuple[QuerySet[Any], bool]:
         """An id that somebody pasted is that of a run, an activity or a deliverable."""
         try:
-            wanted = UUID(search_term.strip())
+            row_id = UUID(search_term.strip())
         except ValueError:
             return super().get_search_results(request, queryset, search_term)
-        about = Q(run_id=wanted) | Q(activity_id=wanted) | Q(deliverable_id=wanted)
+        about = Q(run_id=row_id) | Q(activity_id=row_id) | Q(deliverable_id=row_id)
         return queryset.filter(about), False
 
 

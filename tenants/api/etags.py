@@ -32,8 +32,8 @@ class DigestEtag:
         """Raise `PreconditionFailed` if the caller's If-Match names another state than the present one, given as shown."""
         if "If-Match" not in self.request.headers:
             return
-        wanted = parse_etags(self.request.headers["If-Match"])
-        if not ("*" in wanted or self._tag(shown) in wanted):
+        etags = parse_etags(self.request.headers["If-Match"])
+        if not ("*" in etags or self._tag(shown) in etags):
             raise PreconditionFailed("The object has changed. Read it again and decide again.")
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
@@ -124,8 +124,8 @@ class Versioned:
         """
         if not self._is_conditional():
             return
-        wanted = parse_etags(self.request.headers["If-Match"])
-        if version is None or not ("*" in wanted or etag_of(version) in wanted):
+        etags = parse_etags(self.request.headers["If-Match"])
+        if version is None or not ("*" in etags or etag_of(version) in etags):
             now = "does not exist" if version is None else f"is at version {version}"
             raise PreconditionFailed(f"The object {now}. Read it again and decide again.")
 

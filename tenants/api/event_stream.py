@@ -45,7 +45,7 @@ class EventStreamRenderer(BaseRenderer):
 
 
 def follow(
-    environ: Mapping[str, Any], bearer: Subscriber, wanted: EventFilter, after: int | None
+    environ: Mapping[str, Any], bearer: Subscriber, event_filter: EventFilter, after: int | None
 ) -> StreamingHttpResponse:
     """The answer that carries what the bearer wants, from behind `after`, or with None from now on. One whose number is not kept any more
     is told so, and gets what happens from now on. A person's newest stream takes the place of their oldest where there is none free; a
@@ -62,7 +62,7 @@ def follow(
     position = last if after is None or gone else after
     place = connection_limits.take(bearer.principal, displacing=bearer.session is not None)
     hub.here().displace(place.displaced)
-    stream = Stream(bearer=bearer, wanted=wanted, position=position, seat=place.seat)
+    stream = Stream(bearer=bearer, wanted=event_filter, position=position, seat=place.seat)
     return answer(environ, stream, reset(oldest, last) if gone else b"")
 
 

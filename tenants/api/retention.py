@@ -71,10 +71,10 @@ class RetentionView(DigestEtag, TenantView):
     )
     def put(self, request: Request) -> Response:
         """What has been kept long enough by then is deleted within about an hour, and cannot be had back."""
-        wanted = read(RetentionSerializer, request.data)["kinds"]
+        kinds = read(RetentionSerializer, request.data)["kinds"]
         self.refuse_changed(_show_policies(self.tenant_id))
         try:
-            retention.replace_policies(self.tenant_id, wanted, actor=self.principal.actor)
+            retention.replace_policies(self.tenant_id, kinds, actor=self.principal.actor)
         except retention.RetentionInvalid as error:
             raise InvalidRequest([(f"kinds.{path}", message) for path, message in error.errors]) from error
         return Response(_show_policies(self.tenant_id))

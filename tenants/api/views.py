@@ -170,8 +170,8 @@ class TenantView(GenericAPIView):
 
     def _body_to_keep(self, response: Any) -> bytes:
         data = getattr(response, "data", None)
-        kept = self.answer_to_keep(data)
-        body: bytes = response.content if kept is data else dumps(kept)
+        answer = self.answer_to_keep(data)
+        body: bytes = response.content if answer is data else dumps(answer)
         return body
 
 

@@ -46,11 +46,11 @@ class Announcement:
     def subject(self) -> tuple[str, UUID, Any]:
         return self.kind, self.activity, self.data.get("run")
 
-    def is_for(self, wanted: EventFilter) -> bool:
+    def is_for(self, event_filter: EventFilter) -> bool:
         """Whether a subscriber with this filter gets the announcement. A filter for a pipeline run gets none."""
-        if wanted.pipeline_run is not None or wanted.activity not in (None, self.activity):
+        if event_filter.pipeline_run is not None or event_filter.activity not in (None, self.activity):
             return False
-        return not wanted.kinds or self.kind in wanted.kinds
+        return not event_filter.kinds or self.kind in event_filter.kinds
 
     def frame(self) -> bytes:
         """As text/event-stream. Without an id, so that clients resume from the last numbered event."""
@@ -69,7 +69,7 @@ def announce(tenant_id: UUID, kind: str, activity: UUID, data: Mapping[str, Any]
         return  # who follows sees it with the next one, or where it is kept
 
 
-class Ear:
+class AnnouncementReceiver:
     """Receives what is announced to the tenants that are followed here, over its own connection. Used by one thread."""
 
     def __init__(self) -> None:
@@ -82,17 +82,17 @@ class Ear:
         """Listen to exactly these tenants. Returns the socket that becomes readable when there is something; None while there is no
         connection.
         """
-        wanted = {keys.announcements(tenant_id): tenant_id for tenant_id in tenants}
+        channels = {keys.announcements(tenant_id): tenant_id for tenant_id in tenants}
         try:
             if self._subscription is None:
-                if not wanted or time.monotonic() - self._tried < RETRY_SECONDS:
+                if not channels or time.monotonic() - self._tried < RETRY_SECONDS:
                     return None
                 self._open()
-            if new := wanted.keys() - self._channels.keys():
+            if new := channels.keys() - self._channels.keys():
                 self._subscription.subscribe(*new)
-            if gone := self._channels.keys() - wanted.keys():
+            if gone := self._channels.keys() - channels.keys():
                 self._subscription.unsubscribe(*gone)
-            self._channels = wanted
+            self._channels = channels
             connected: socket = self._subscription.connection._sock
             return connected
         except (redis.RedisError, OSError, AttributeError) as error:

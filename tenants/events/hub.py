@@ -24,7 +24,7 @@ from django.db import DatabaseError, close_old_connections, connections
 
 from tenants.context import SYSTEM, tenant_scope
 from tenants.events import connection_limits, log
-from tenants.events.announcements import Announcement, Ear
+from tenants.events.announcements import Announcement, AnnouncementReceiver
 from tenants.events.stream import DISPLACED, KEEPALIVE, Stream, reset, still_allowed
 
 LOOK_SECONDS = 1.0  # between looks at every log that is followed, whether or not the bell rang
@@ -77,7 +77,7 @@ class Hub:
             return len(self._new) + sum(map(len, self._open.values()))
 
     def _run(self, hurried: socket.socket) -> None:
-        bell, ear, selector = Listener(), Ear(), selectors.DefaultSelector()
+        listener, receiver, selector = Listener(), AnnouncementReceiver(), selectors.DefaultSelector()
         hearing: socket.socket | None = None
         selector.register(hurried, selectors.EVENT_READ)
         checks = {
@@ -85,14 +85,14 @@ class Hub:
             self._check_welcome: WELCOME_SECONDS,
             self._hold: HOLD_SECONDS,
             self._follow: FOLLOW_SECONDS,
-            bell.prove: PROOF_SECONDS,
+            listener.prove: PROOF_SECONDS,
         }
         due = dict.fromkeys(checks, 0.0)
         while self._goes_on(selector):
-            ringing = _watch_socket(selector, bell)
-            hearing = _listening(selector, hearing, ear.listen(self._open))
-            self._hear(selector, bell)
-            _attempt(self._note, ear)
+            ringing = _watch_socket(selector, listener)
+            hearing = _listening(selector, hearing, receiver.listen(self._open))
+            self._hear(selector, listener)
+            _attempt(self._note, receiver)
             now = time.monotonic()
             for check, seconds in checks.items():
                 if now >= due[check]:
@@ -100,13 +100,13 @@ class Hub:
                     _attempt(check)
             for tenant_id in [tenant for tenant, at in self._due.items() if at <= now]:
                 _attempt(self._carry, tenant_id)
-            if ringing is not None and not bell.rings:
+            if ringing is not None and not listener.rings:
                 selector.unregister(ringing)  # before another connection gets the same number
             self._tell(now)
             self._keep_alive(now)
             self._flush(selector)
-        bell.close()
-        ear.close()
+        listener.close()
+        receiver.close()
         selector.close()
         hurried.close()
         connections.close_all()
@@ -126,7 +126,7 @@ class Hub:
                 self._hurry = None
             return self._hurry is not None
 
-    def _hear(self, selector: selectors.BaseSelector, bell: Listener) -> None:
+    def _hear(self, selector: selectors.BaseSelector, listener: Listener) -> None:
         due_times = (self._told.get(tenant, 0.0) + TELL_SECONDS for tenant in self._announced)
         patience = min([LOOK_SECONDS, *(at - time.monotonic() for at in (*self._due.values(), *due_times))])
         for key, mask in selector.select(max(patience, 0.0)):
@@ -134,7 +134,7 @@ class Hub:
                 key.fileobj.recv(4096)
             elif isinstance(key.data, Stream) and mask & selectors.EVENT_READ and not key.data.is_open():
                 self._close(selector, key.data)
-        for tenant_id in bell.receive() & self._open.keys():
+        for tenant_id in listener.receive() & self._open.keys():
             self._due[tenant_id] = 0.0
 
     def _look(self) -> None:
@@ -150,8 +150,8 @@ class Hub:
         if ready and carry(tenant_id, ready):
             self._due[tenant_id] = time.monotonic() + AGAIN_SECONDS
 
-    def _note(self, ear: Ear) -> None:
-        for announcement in ear.receive():
+    def _note(self, receiver: AnnouncementReceiver) -> None:
+        for announcement in receiver.receive():
             self._announced[announcement.tenant_id][announcement.subject] = announcement
 
     def _tell(self, now: float) -> None:
@@ -219,9 +219,9 @@ class Hub:
         return [stream for streams in self._open.values() for stream in streams]
 
 
-def _watch_socket(selector: selectors.BaseSelector, bell: Listener) -> int | None:
+def _watch_socket(selector: selectors.BaseSelector, listener: Listener) -> int | None:
     """The socket of the bell, looked after by the selector; None while it does not ring."""
-    ringing = bell.socket()
+    ringing = listener.socket()
     if ringing is not None and ringing not in selector.get_map():
         selector.register(ringing, selectors.EVENT_READ)
     return ringing

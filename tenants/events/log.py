@@ -91,7 +91,7 @@ def number_unread(tenant_id: UUID, within: float | None = None) -> bool:
     return True
 
 
-def page(tenant_id: UUID, after: int | None, limit: int, wanted: EventFilter = EventFilter()) -> Page:
+def page(tenant_id: UUID, after: int | None, limit: int, event_filter: EventFilter = EventFilter()) -> Page:
     """The next events after a number; None begins with the oldest. What has committed by now is in the log. Raises `EventsGone`."""
     with tenant_scope(tenant_id):
         all_numbered = number_unread(tenant_id, PATIENCE_SECONDS)
@@ -101,21 +101,21 @@ def page(tenant_id: UUID, after: int | None, limit: int, wanted: EventFilter = E
         if not oldest - 1 <= after <= last:
             raise EventsGone(after, oldest, last)
         until = min(after + WINDOW, last)
-        found = list(between(tenant_id, after, until, wanted)[: limit + 1])
+        found = list(between(tenant_id, after, until, event_filter)[: limit + 1])
         if len(found) > limit:
             return Page(found[:limit], found[limit - 1].number, more=True)
         return Page(found, until, more=until < last or not all_numbered)
 
 
-def between(tenant_id: UUID, after: int, until: int, wanted: EventFilter = EventFilter()) -> Any:
+def between(tenant_id: UUID, after: int, until: int, event_filter: EventFilter = EventFilter()) -> Any:
     """Events with numbers above `after`, up to `until`, in order. In the caller's `tenant_scope`."""
     rows = Event.objects.for_tenant(tenant_id).filter(number__gt=after, number__lte=until)
-    if wanted.kinds:
-        rows = rows.filter(kind__in=wanted.kinds)
-    if wanted.activity:
-        rows = rows.filter(activity_id=wanted.activity)
-    if wanted.pipeline_run:
-        rows = rows.filter(pipeline_run_id=wanted.pipeline_run)
+    if event_filter.kinds:
+        rows = rows.filter(kind__in=event_filter.kinds)
+    if event_filter.activity:
+        rows = rows.filter(activity_id=event_filter.activity)
+    if event_filter.pipeline_run:
+        rows = rows.filter(pipeline_run_id=event_filter.pipeline_run)
     return rows.order_by("number")
 
 

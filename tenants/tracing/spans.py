@@ -163,9 +163,9 @@ class Holding(SpanProcessor):
 
     def let_go(self, trace_id: int, *, kept: bool) -> None:
         with self._lock:
-            held = self._held.pop(trace_id, [])
+            spans = self._held.pop(trace_id, [])
         if kept:
-            for span in held:
+            for span in spans:
                 self._following.on_end(span)
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -173,11 +173,11 @@ class Holding(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         with self._lock:
-            held = self._held.get(span.context.trace_id) if self._held else None
-            if held is not None:
+            spans = self._held.get(span.context.trace_id) if self._held else None
+            if spans is not None:
                 # Its root, which ends last, is always kept: the others name it.
-                if len(held) < MOST_HELD or span.parent is None:
-                    held.append(span)
+                if len(spans) < MOST_HELD or span.parent is None:
+                    spans.append(span)
                 return
         self._following.on_end(span)
 

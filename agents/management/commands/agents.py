@@ -85,7 +85,7 @@ class Command(BaseCommand):
 
     def _deploy(self, role: str, version: str, environment: str, endpoint: str, **options: Any) -> None:
         deployments.deploy(role, version, environment, endpoint=endpoint, actor=_actor())
-        _record_deed("deploy", role, version=version, environment=environment)
+        _record_operation("deploy", role, version=version, environment=environment)
         self.stdout.write(f"{role} {version} is in {environment}")
 
     def _promote(self, role: str, version: str, **options: Any) -> None:
@@ -102,13 +102,13 @@ class Command(BaseCommand):
                 f"First: manage.py agents deploy {role} {version}"
             )
         deployments.promote(role, found.pk, actor=_actor())
-        _record_deed("promote", role, version=version)
+        _record_operation("promote", role, version=version)
         self.stdout.write(f"{role} {version} is in production")
 
     def _rollback(self, role: str, **options: Any) -> None:
         _agent(role)
         restored = deployments.roll_back(role, actor=_actor())
-        _record_deed("rollback", role, version=restored.version)
+        _record_operation("rollback", role, version=restored.version)
         self.stdout.write(f"{role} {restored.version} is in production")
 
     def _check(self, roles: Sequence[str], **options: Any) -> None:
@@ -175,8 +175,8 @@ def _row_of(deployment: AgentVersionDeployment) -> tuple[str, ...]:
     )
 
 
-def _record_deed(deed: str, role: str, **detail: str) -> None:
-    audit.record_command(f"agents {deed}", about=("agents", role), detail=detail)
+def _record_operation(operation: str, role: str, **detail: str) -> None:
+    audit.record_command(f"agents {operation}", about=("agents", role), detail=detail)
 
 
 def _actor() -> str:

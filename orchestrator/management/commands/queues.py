@@ -133,7 +133,7 @@ def of_platform(roles: Collection[str]) -> dict[str, Any]:
     """All tenants together. `granted` is missing (null) while Redis does not answer."""
     caps = {agent.role: agent.max_concurrency for agent in _find_roles(roles)}
     found = [row for row in cli.standing_of_all().roles if not roles or row.role in caps]
-    held = queue_stats.slots_of_roles([row.role for row in found])
+    slots = queue_stats.slots_of_roles([row.role for row in found])
     return {
         "tenant": None,
         "queues": [
@@ -141,7 +141,7 @@ def of_platform(roles: Collection[str]) -> dict[str, Any]:
                 "role": row.role,
                 "queue": queue_of(row.role),
                 "waiting": row.waiting,
-                "granted": max(0, held[row.role] - row.running) if row.role in held else None,
+                "granted": max(0, slots[row.role] - row.running) if row.role in slots else None,
                 "running": row.running,
                 "delayed": row.later,
                 "oldest_wait_seconds": round(row.oldest_seconds, 3) if row.depth else None,

@@ -74,10 +74,10 @@ class Command(TerminalCommand):
         self, *, tenant: str | None, dry_run: bool, per_second: int | None, **options: Any
     ) -> dict[str, Any]:
         owner = cli.owner_of(tenant)
-        wanted = {name: options[name] for name in ("fingerprint", "agent_role") if options[name]}
-        if not wanted and not options["all"]:
+        filters = {name: options[name] for name in ("fingerprint", "agent_role") if options[name]}
+        if not filters and not options["all"]:
             return {"tenant": owner.slug, "groups": groups(owner.pk)}
-        done = failures(owner.pk, wanted, dry_run=dry_run, per_second=per_second, stream=self.stderr)
+        done = failures(owner.pk, filters, dry_run=dry_run, per_second=per_second, stream=self.stderr)
         return self._note(owner, ("dead_letters", options["fingerprint"] or ""), {"dry_run": dry_run, **done})
 
     def _run(
@@ -141,11 +141,11 @@ def groups(tenant_id: UUID) -> list[dict[str, Any]]:
 
 
 def failures(
-    tenant_id: UUID, wanted: Mapping[str, Any], *, dry_run: bool, per_second: int | None = None, stream: Any
+    tenant_id: UUID, filters: Mapping[str, Any], *, dry_run: bool, per_second: int | None = None, stream: Any
 ) -> dict[str, Any]:
     """Set the open failures going again that fit. With a rate all in one transaction, since each start has its own moment."""
     with tenant_scope(tenant_id):
-        ids = list(_open(tenant_id, wanted).order_by("pk").values_list("pk", flat=True))
+        ids = list(_open(tenant_id, filters).order_by("pk").values_list("pk", flat=True))
     size = PORTION if per_second is None and not dry_run else max(1, len(ids))
     portions = [ids[start : start + size] for start in range(0, len(ids), size)]
     count, seconds = 0, 0.0
@@ -175,8 +175,8 @@ def run(tenant_id: UUID, run_id: UUID, *, from_step: str, dry_run: bool) -> dict
     }
 
 
-def _open(tenant_id: UUID, wanted: Mapping[str, Any]) -> Any:
-    return DeadLetter.objects.for_tenant(tenant_id).filter(state=DeadLetterState.OPEN, **wanted)
+def _open(tenant_id: UUID, filters: Mapping[str, Any]) -> Any:
+    return DeadLetter.objects.for_tenant(tenant_id).filter(state=DeadLetterState.OPEN, **filters)
 
 
 def _these(tenant_id: UUID, ids: Sequence[Any]) -> Any:

@@ -25,10 +25,10 @@ class Command(BaseCommand):
         if older_than_days < LEAST_DAYS:
             raise CommandError(f"--older-than-days must be at least {LEAST_DAYS}")
         try:
-            wanted = [registration.find(tenant).pk] if tenant else chains()
+            chosen_chains = [registration.find(tenant).pk] if tenant else chains()
         except TenantError as error:
             raise CommandError(str(error)) from error
         before = clock.now() - timedelta(days=older_than_days)
-        for chain in wanted:
+        for chain in chosen_chains:
             deleted = purge_chain(chain, before, actor=audit.actor_of_command("purge_audit"))
             self.stdout.write(f"{chain}: {deleted} entries deleted")
