@@ -84,14 +84,14 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class WaitingCounts:
     """How much waits by role, including what this process has let in since; `at` is on the monotonic clock."""
 
     at: float
     waiting: Counter[str]
 
 
-_counts: TtlCache[Counted] = TtlCache(seconds=FAR_SECONDS, entries=10_000)
+_counts: TtlCache[WaitingCounts] = TtlCache(seconds=FAR_SECONDS, entries=10_000)
 
 
 def policy_of(tenant_id: UUID, role: str) -> Policy:
@@ -169,7 +169,7 @@ def _read_counts(tenant_id: UUID, by_role: Mapping[str, Sequence[int]]) -> Count
             for role, more in by_role.items()
         )
     ):
-        found = _counts.keep(str(tenant_id), Counted(now, _count_waiting(tenant_id)))
+        found = _counts.keep(str(tenant_id), WaitingCounts(now, _count_waiting(tenant_id)))
     return found.waiting
 
 

@@ -87,14 +87,14 @@ def _usual(tenant_id: UUID, role: str) -> tuple[Decimal, Decimal]:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class UsageCount:
     """Whether the run goes on, and the budget for which it has to stop, if there is one."""
 
     live: bool
     refusal: OutOfBudget | None = None
 
 
-def count_usage(run: RunToken, usage: Usage, *, beat: bool = False, progress: Any = None) -> Counted:
+def count_usage(run: RunToken, usage: Usage, *, beat: bool = False, progress: Any = None) -> UsageCount:
     """Enter what a run has consumed in total, and with `beat` that its agent lives.
 
     It is counted however the run has ended, since the money is spent. In a `tenant_scope`, as the last that its transaction locks.
@@ -119,9 +119,9 @@ def count_usage(run: RunToken, usage: Usage, *, beat: bool = False, progress: An
         using=APP,
     )
     if not found:
-        return Counted(live=False)
+        return UsageCount(live=False)
     (new,) = found
-    return Counted(new.live, _settle_run(run, new, day) if new.budgeted else None)
+    return UsageCount(new.live, _settle_run(run, new, day) if new.budgeted else None)
 
 
 def _sound(usage: Usage) -> Usage:

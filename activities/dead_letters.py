@@ -139,7 +139,7 @@ def open_letters() -> dict[tuple[str, str, str], int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Dismissed:
+class DismissResult:
     """What a dismissal has done, or would do."""
 
     count: int
@@ -148,13 +148,13 @@ class Dismissed:
 
 def dismiss(
     tenant_id: UUID, chosen: QuerySet[DeadLetter], *, actor: str, reason: str, dry_run: bool = False
-) -> Dismissed:
+) -> DismissResult:
     """Cancel the activities and items of open dead letters. In the caller's `tenant_scope`."""
     total = chosen.count()
     ids = activities_of_letters(tenant_id, chosen, lock=not dry_run)
     items = items_of_letters(tenant_id, chosen, lock=not dry_run)
     if dry_run:
-        return Dismissed(len(ids) + len(items), total - len(ids) - len(items))
+        return DismissResult(len(ids) + len(items), total - len(ids) - len(items))
     count = len(items)
     _cancel_items(tenant_id, items, actor)
     for portion in portions(ids):
@@ -163,7 +163,7 @@ def dismiss(
         )  # fmt: skip
         _let_go(tenant_id, [activity.id for activity in moved], actor)
         count += len(moved)
-    return Dismissed(count, total - count)
+    return DismissResult(count, total - count)
 
 
 def cancel_item(tenant_id: UUID, item_id: UUID, *, actor: str) -> bool:
@@ -228,7 +228,7 @@ OBSOLETE = "obsolete"
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """What a replay has done, or would do."""
 
     count: int
@@ -253,7 +253,7 @@ def replay(
     actor: str,
     per_second: float | None = None,
     dry_run: bool = False,
-) -> Replayed:
+) -> ReplayResult:
     """Set the activities and items of open dead letters going again, oldest first, at most `per_second` of them a second.
 
     In the caller's `tenant_scope`.
@@ -265,7 +265,7 @@ def replay(
     if not dry_run:
         _reopen_items(tenant_id, items, actor, before=count, per_second=per_second)
     count += len(items)
-    return Replayed(count, total - count, max(0, count - 1) / per_second if per_second else 0.0)
+    return ReplayResult(count, total - count, max(0, count - 1) / per_second if per_second else 0.0)
 
 
 def reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | None) -> list[UUID]:
@@ -355,7 +355,7 @@ class _NotOurTurn(Exception):
     """Another process is handling a letter."""
 
 
-class _Unhandled(NamedTuple):
+class _UnhandledLetter(NamedTuple):
     pk: UUID
     tenant_id: UUID
     activity_id: UUID | None
@@ -390,21 +390,21 @@ def unhandled_since(age: timedelta) -> bool:
         return list_unhandled().filter(created_at__lt=Now() - age).exists()
 
 
-def _waiting() -> Iterator[_Unhandled]:
+def _waiting() -> Iterator[_UnhandledLetter]:
     """Oldest first, each once in a turn."""
     last: UUID | None = None
     while True:
         with system_scope():
             rows = list_unhandled() if last is None else list_unhandled().filter(pk__gt=last)
             found = rows.order_by("pk").values_list("pk", "tenant_id", "activity_id")[:PAGE]
-            page = [_Unhandled(*row) for row in found]
+            page = [_UnhandledLetter(*row) for row in found]
         yield from page
         if len(page) < PAGE:
             return
         last = page[-1].pk
 
 
-def _try_handle(letter: _Unhandled) -> bool:
+def _try_handle(letter: _UnhandledLetter) -> bool:
     try:
         with tenant_scope(letter.tenant_id):
             _take_turn()
@@ -430,7 +430,7 @@ def _take_turn() -> None:
             raise _NotOurTurn
 
 
-def _handle(waiting: _Unhandled, activity_id: UUID) -> bool:
+def _handle(waiting: _UnhandledLetter, activity_id: UUID) -> bool:
     activity = activity_tree.lock_with_parent(waiting.tenant_id, activity_id)
     letters = DeadLetter.objects.for_tenant(waiting.tenant_id).filter(pk=waiting.pk, handled_at=None)
     letter = letters.select_for_update().first()
@@ -446,7 +446,7 @@ def _handle(waiting: _Unhandled, activity_id: UUID) -> bool:
     return True
 
 
-def _handle_item(waiting: _Unhandled) -> bool:
+def _handle_item(waiting: _UnhandledLetter) -> bool:
     """Nobody in the inbox can do the work of a consumer outside, so there is an alert and no escalation."""
     letters = DeadLetter.objects.for_tenant(waiting.tenant_id).filter(pk=waiting.pk, handled_at=None)
     letter = letters.select_for_update().first()

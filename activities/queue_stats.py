@@ -179,19 +179,19 @@ class IdleRole:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class GrantedWork:
     """What was granted to workers of one role and not taken up yet."""
 
     count: int
     oldest_seconds: float
 
 
-def read_granted() -> dict[str, Granted]:
+def read_granted() -> dict[str, GrantedWork]:
     """By role. Raises `redis.RedisError`, and `scripts.Closed` while nothing is granted at all."""
     ages: dict[str, list[float]] = {}
     for grant in scripts.unstarted():
         ages.setdefault(grant.role, []).append(grant.age_seconds)
-    return {role: Granted(len(found), max(found)) for role, found in ages.items()}
+    return {role: GrantedWork(len(found), max(found)) for role, found in ages.items()}
 
 
 def list_idle_roles() -> list[IdleRole]:

@@ -72,7 +72,7 @@ class LogKeyReused(ActivityError):
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendResult:
     """What became of a batch. `last` is the number of the last line of the log, as far as it is known."""
 
     kept: int
@@ -104,7 +104,7 @@ class Page:
 # Writing
 
 
-def record(run: RunToken, lines: Sequence[LogLine], *, key: str = "") -> Appended:
+def record(run: RunToken, lines: Sequence[LogLine], *, key: str = "") -> AppendResult:
     """Add what an agent has reported. `key` tells two batches with equal lines apart. Raises `LogKeyReused`, and nothing for MongoDB: while
     that is away lines are dropped, and the next ones that are kept say how many.
     """
@@ -137,7 +137,7 @@ class _Batch:
     size: int = 0  # what it takes of the room for lines that wait
 
 
-def _append(run: RunToken, batch: _Batch) -> Appended:
+def _append(run: RunToken, batch: _Batch) -> AppendResult:
     """Insert a batch behind the last one. Raises `PyMongoError`, `LogKeyReused`."""
     documents = _documents()
     with pymongo.timeout(WRITE_SECONDS):
@@ -157,7 +157,9 @@ def _append(run: RunToken, batch: _Batch) -> Appended:
     raise mongodb.PyMongoError("too many add to the same log at once")
 
 
-def _document(run: RunToken, batch: _Batch, last: dict[str, Any] | None) -> tuple[dict[str, Any], Appended]:
+def _document(
+    run: RunToken, batch: _Batch, last: dict[str, Any] | None
+) -> tuple[dict[str, Any], AppendResult]:
     """The document of as much of the batch as has room; the last one of its log if not all of it has."""
     number, size = (last["last"], last["bytes"]) if last else (0, 0)
     kept: list[LogLine] = []
@@ -180,10 +182,10 @@ def _document(run: RunToken, batch: _Batch, last: dict[str, Any] | None) -> tupl
         "lines": [{"at": line.at or batch.at, "kind": line.kind, "text": line.text} for line in kept],
         "created_at": batch.at,
     }  # fmt: skip
-    return document, Appended(ours, dropped, number + len(kept) + (dropped > 0))
+    return document, AppendResult(ours, dropped, number + len(kept) + (dropped > 0))
 
 
-def _count_dropped(run: RunToken, batch: _Batch, last: dict[str, Any]) -> Appended:
+def _count_dropped(run: RunToken, batch: _Batch, last: dict[str, Any]) -> AppendResult:
     """The log is full: count the lines. A repetition is known as long as nothing else comes in between."""
     documents = _documents()
     if (same := documents.find_one({"run_id": str(run.run_id), "key": batch.key})) is not None:
@@ -192,26 +194,26 @@ def _count_dropped(run: RunToken, batch: _Batch, last: dict[str, Any]) -> Append
     counted = documents.update_one(
         unknown, {"$inc": {"dropped": len(batch.lines)}, "$set": {"dropped_key": batch.key}}
     )
-    return Appended(0, len(batch.lines), last["last"] + 1, duplicate=not counted.matched_count)
+    return AppendResult(0, len(batch.lines), last["last"] + 1, duplicate=not counted.matched_count)
 
 
-def _report_repetition(batch: _Batch, same: dict[str, Any]) -> Appended:
+def _report_repetition(batch: _Batch, same: dict[str, Any]) -> AppendResult:
     if same["digest"] != batch.digest:
         raise LogKeyReused("This Idempotency-Key was used for other lines of this run.")
     count = same["kept"]
-    return Appended(count, len(batch.lines) - count, same["last"] + same["full"], duplicate=True)
+    return AppendResult(count, len(batch.lines) - count, same["last"] + same["full"], duplicate=True)
 
 
-def _announce(run: RunToken, appended: Appended) -> None:
+def _announce(run: RunToken, appended: AppendResult) -> None:
     if not appended.duplicate and appended.last is not None:
         announcements.announce(
             run.tenant_id, EVENT, run.activity_id, {"run": str(run.run_id), "last": appended.last}
         )
 
 
-def _report_missed(run: RunToken, count: int) -> Appended:
+def _report_missed(run: RunToken, count: int) -> AppendResult:
     _add_missed(run, count)
-    return Appended(0, count, None)
+    return AppendResult(0, count, None)
 
 
 def _add_missed(run: RunToken, count: int) -> None:

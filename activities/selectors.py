@@ -74,8 +74,8 @@ TEXTS = ("name", "description", "params", "metadata", "error")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A word that is looked for in these of `TEXTS`; upper and lower case are one. `negated`: in none of them."""
+class SearchWord:
+    """A word to search for in these of `TEXTS`, ignoring case. `negated`: it must be in none of them."""
 
     word: str
     among: tuple[str, ...] = TEXTS
@@ -83,7 +83,7 @@ class Wanted:
 
 
 def containing(
-    rows: QuerySet[Any], tenant_id: UUID, terms: Iterable[Wanted], *, before: datetime | None = None
+    rows: QuerySet[Any], tenant_id: UUID, terms: Iterable[SearchWord], *, before: datetime | None = None
 ) -> QuerySet[Any]:
     """Those of the rows that have all that is wanted, among the newest `SEARCHED` of the tenant, or of those made before that moment."""
     activities = Activity.objects.for_tenant(tenant_id)

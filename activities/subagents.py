@@ -61,20 +61,20 @@ class NewSubagent:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedSubagent:
     """The subagent, and whether it is new."""
 
     subagent: Subagent
     created: bool
 
 
-def start(tenant_id: UUID, new: NewSubagent, *, actor: str) -> Started:
+def start(tenant_id: UUID, new: NewSubagent, *, actor: str) -> StartedSubagent:
     """In the caller's `tenant_scope`. One `tool_call_id` of a parent starts one subagent, however often it is asked for.
 
     Raises `SubmissionInvalid` when what it shall continue is not there, or is another role's.
     """
     if new.parent_mailbox and (known := _find_earlier(tenant_id, new)) is not None:
-        return Started(known, created=False)
+        return StartedSubagent(known, created=False)
     subagent_id = uuid7()
     conversation = _conversation(tenant_id, new, subagent_id)
     (submitted,) = submit([_activity(new, conversation, subagent_id)], actor=actor)
@@ -84,7 +84,7 @@ def start(tenant_id: UUID, new: NewSubagent, *, actor: str) -> Started:
         tool_call_id=new.tool_call_id, run_in_background=new.run_in_background, silent=new.silent, parent_mailbox=new.parent_mailbox,
         created_by=actor,
     )  # fmt: skip
-    return Started(subagent, created=True)
+    return StartedSubagent(subagent, created=True)
 
 
 def _find_earlier(tenant_id: UUID, new: NewSubagent) -> Subagent | None:

@@ -45,7 +45,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
     return render_page(request, visit, "console/dead_letters/every.html", {"letters": found})
 
 
-def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> Counted | HttpResponse:
+def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> CountedAction | HttpResponse:
     if request.POST.get("deed", "") in COUNTS:
         return count(request, visit.who, fingerprint)
     if request.POST.get("letter"):
@@ -86,7 +86,7 @@ NO_SPEED = "So many a second must be a number above 0, or empty."
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedAction:
     """What would be done. `before` is when it was counted, `per_second` and `reason` what goes with the deed."""
 
     deed: str
@@ -98,11 +98,11 @@ class Counted:
     reason: str
 
 
-def count(request: HttpRequest, who: Principal, fingerprint: str) -> Counted:
+def count(request: HttpRequest, who: Principal, fingerprint: str) -> CountedAction:
     """What the deed would do now. Raises `Refused`."""
     action, before = COUNTS[request.POST["deed"]], clock.now().isoformat()
     answer = _ask(request, who, fingerprint, action, before=before, dry_run=True)
-    return Counted(
+    return CountedAction(
         deed=action,
         count=answer["count"],
         skipped=answer["skipped"],
@@ -218,7 +218,7 @@ class Letters:
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class SimilarLetters:
     """The page of one fingerprint. `letters` are the newest of the page that was asked for."""
 
     group: Group
@@ -245,7 +245,7 @@ def letters(tenant_id: UUID, *, only_open: bool = True, role: str = "") -> Lette
     return Letters(groups, history, roles, len(page) > MOST_GROUPS, only_open, role)
 
 
-def find_similar(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> Alike | None:
+def find_similar(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> SimilarLetters | None:
     """What failed like this, newest first; None when nothing did."""
     with tenant_scope(tenant_id):
         rows = DeadLetter.objects.for_tenant(tenant_id).filter(fingerprint=fingerprint)
@@ -263,7 +263,9 @@ def find_similar(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> Alike |
         )
         newest = found[0] if page == 1 and found else rows.latest("created_at", "pk")
         history = _history(rows)
-    return Alike(_make_group(newest, **figures), found[:LETTERS], history, page, len(found) > LETTERS)
+    return SimilarLetters(
+        _make_group(newest, **figures), found[:LETTERS], history, page, len(found) > LETTERS
+    )
 
 
 def _history(rows: QuerySet[Any]) -> list[Dealing]:

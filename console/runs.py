@@ -287,7 +287,7 @@ def _item_name(branch: BranchRow) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RunView:
     """A run, in the list and on its page."""
 
     run: PipelineRun
@@ -312,7 +312,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Detail(Shown):
+class Detail(RunView):
     """What the page shows."""
 
     steps: Sequence[Step]
@@ -515,7 +515,7 @@ TONES = ("good", "live", "ask", "bad", "idle", "off")
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Shown):
+class Row(RunView):
     """One run of the list."""
 
     steps: Sequence[StepRow]

@@ -29,7 +29,7 @@ from activities.leases import program_version
 from activities.maintenance import counters, invariants, job_records
 from activities.maintenance.counters import ATTEMPTS, DURATIONS, Histogram, Reading
 from activities.maintenance.job_records import Upkeep
-from activities.queue_stats import Granted, QueueStats
+from activities.queue_stats import GrantedWork, QueueStats
 from agents.governor import overview
 from agents.models import Agent
 from agents.routing import SYSTEM_QUEUES, queue_of
@@ -117,7 +117,7 @@ def _of_counters(reading: Reading) -> Iterator[Metric]:
     yield single("workers_lost", sum(lost.values()))
 
 
-def _of_granted(granted: Mapping[str, Granted]) -> Iterator[Metric]:
+def _of_granted(granted: Mapping[str, GrantedWork]) -> Iterator[Metric]:
     yield family("queue_granted", (((role,), found.count) for role, found in granted.items()))
     yield family(
         "queue_oldest_grant_seconds", (((role,), found.oldest_seconds) for role, found in granted.items())
@@ -217,7 +217,7 @@ Kind = Literal["gauge", "counter", "histogram"]
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class MetricSpec:
     """One metric. `name` is without the prefix and, for a counter, without `_total`."""
 
     name: str
@@ -236,73 +236,73 @@ _ROLE = ("role",)
 CATALOGUE = {
     declared.name: declared
     for declared in (
-        Declared("build_info", "gauge", "What runs here.", ("version", "python")),
-        Declared("database_up", "gauge", "Whether PostgreSQL answered this scrape."),
-        Declared("admission_open", "gauge", "Whether work is granted: 0 while Redis is being rebuilt."),
-        Declared("keeper_timestamp_seconds", "gauge", "When a leader last looked for something to count."),
-        Declared("counters_timestamp_seconds", "gauge", "Up to when the counters hold all that happened."),
+        MetricSpec("build_info", "gauge", "What runs here.", ("version", "python")),
+        MetricSpec("database_up", "gauge", "Whether PostgreSQL answered this scrape."),
+        MetricSpec("admission_open", "gauge", "Whether work is granted: 0 while Redis is being rebuilt."),
+        MetricSpec("keeper_timestamp_seconds", "gauge", "When a leader last looked for something to count."),
+        MetricSpec("counters_timestamp_seconds", "gauge", "Up to when the counters hold all that happened."),
         # What came, how long it waited, how long it took, what became of it.
-        Declared("activities_submitted", "counter", "Activities that were submitted.", _ROLE),
-        Declared(
+        MetricSpec("activities_submitted", "counter", "Activities that were submitted.", _ROLE),
+        MetricSpec(
             "activities_ended", "counter", "Arrivals of activities in a status in which they are settled.", ("role", "status")
         ),
-        Declared("queue_wait_seconds", "histogram", "From when an activity could be claimed to its claim by a worker.", _ROLE),
-        Declared("run_duration_seconds", "histogram", "From the claim of a run to its end.", ("role", "status")),
-        Declared("activity_attempts", "histogram", "Which attempt an activity succeeded with, or failed for good.", _ROLE),
-        Declared(
+        MetricSpec("queue_wait_seconds", "histogram", "From when an activity could be claimed to its claim by a worker.", _ROLE),
+        MetricSpec("run_duration_seconds", "histogram", "From the claim of a run to its end.", ("role", "status")),
+        MetricSpec("activity_attempts", "histogram", "Which attempt an activity succeeded with, or failed for good.", _ROLE),
+        MetricSpec(
             "refusals", "counter",
             "Runs that ended because their agent or its provider asked to come back later (429).", _ROLE,
         ),
-        Declared(
+        MetricSpec(
             "repeated_submissions", "counter",
             "Submissions answered with an equal activity that was under way.", _ROLE,
         ),
-        Declared(
+        MetricSpec(
             "turned_away", "counter",
             "Work that was refused (rejected), dropped to make room (shed), or given up after its time (expired).",
             ("role", "reason"),
         ),
         # Queues.
-        Declared("queue_waiting", "gauge", "Activities that are due and wait for a worker.", ("role", "band")),
-        Declared(
+        MetricSpec("queue_waiting", "gauge", "Activities that are due and wait for a worker.", ("role", "band")),
+        MetricSpec(
             "queue_delayed", "gauge", "Activities whose time has not come: put off, or between two attempts.", ("role", "band")
         ),
-        Declared("queue_oldest_wait_seconds", "gauge", "How long the first of them has waited.", _ROLE),
-        Declared("queue_granted", "gauge", "Of these, granted to a worker that has not taken them up yet.", _ROLE),
-        Declared("queue_oldest_grant_seconds", "gauge", "How long the first of the granted has not been taken up.", _ROLE),
-        Declared("queue_running", "gauge", "Runs under way: taken up by a worker and not ended.", _ROLE),
-        Declared("queue_accepted", "gauge", "Of these, runs whose agent accepted the work and will call back.", _ROLE),
-        Declared("queue_paused", "gauge", "1 when the role is paused or switched off for everybody.", _ROLE),
-        Declared("broker_messages", "gauge", "Messages in a queue of Celery's, where the broker is Redis.", ("queue",)),
+        MetricSpec("queue_oldest_wait_seconds", "gauge", "How long the first of them has waited.", _ROLE),
+        MetricSpec("queue_granted", "gauge", "Of these, granted to a worker that has not taken them up yet.", _ROLE),
+        MetricSpec("queue_oldest_grant_seconds", "gauge", "How long the first of the granted has not been taken up.", _ROLE),
+        MetricSpec("queue_running", "gauge", "Runs under way: taken up by a worker and not ended.", _ROLE),
+        MetricSpec("queue_accepted", "gauge", "Of these, runs whose agent accepted the work and will call back.", _ROLE),
+        MetricSpec("queue_paused", "gauge", "1 when the role is paused or switched off for everybody.", _ROLE),
+        MetricSpec("broker_messages", "gauge", "Messages in a queue of Celery's, where the broker is Redis.", ("queue",)),
         # Workers.
-        Declared("workers", "gauge", "Worker processes that serve the role.", _ROLE),
-        Declared("worker_seats", "gauge", "Runs that these can carry at once, over all roles that they serve.", _ROLE),
-        Declared("worker_processes", "gauge", "Worker processes that beat."),
-        Declared("workers_silent", "gauge", "Worker processes that do not beat and are not declared lost yet."),
-        Declared("workers_lost", "counter", "Worker processes that were declared lost."),
-        Declared("providers", "gauge", "Model providers called within two days, by the state in which they are.", ("adapter", "state")),
+        MetricSpec("workers", "gauge", "Worker processes that serve the role.", _ROLE),
+        MetricSpec("worker_seats", "gauge", "Runs that these can carry at once, over all roles that they serve.", _ROLE),
+        MetricSpec("worker_processes", "gauge", "Worker processes that beat."),
+        MetricSpec("workers_silent", "gauge", "Worker processes that do not beat and are not declared lost yet."),
+        MetricSpec("workers_lost", "counter", "Worker processes that were declared lost."),
+        MetricSpec("providers", "gauge", "Model providers called within two days, by the state in which they are.", ("adapter", "state")),
         # Upkeep.
-        Declared("leader_epoch", "gauge", "How often the lead of upkeep has changed hands."),
-        Declared("leader_up", "gauge", "Whether some process leads, and does the upkeep."),
-        Declared("system_job_up", "gauge", "0 when this part of upkeep fails again and again, or hangs.", ("job", "owner")),
-        Declared("system_job_age_seconds", "gauge", "How long ago a run of it last ended well.", ("job",)),
-        Declared("system_job_duration_seconds", "gauge", "How long its last run took.", ("job",)),
-        Declared("system_job_lag_seconds", "gauge", "How long after its time its last run began.", ("job",)),
-        Declared("system_job_failures", "gauge", "How many of its runs in a row have failed.", ("job",)),
+        MetricSpec("leader_epoch", "gauge", "How often the lead of upkeep has changed hands."),
+        MetricSpec("leader_up", "gauge", "Whether some process leads, and does the upkeep."),
+        MetricSpec("system_job_up", "gauge", "0 when this part of upkeep fails again and again, or hangs.", ("job", "owner")),
+        MetricSpec("system_job_age_seconds", "gauge", "How long ago a run of it last ended well.", ("job",)),
+        MetricSpec("system_job_duration_seconds", "gauge", "How long its last run took.", ("job",)),
+        MetricSpec("system_job_lag_seconds", "gauge", "How long after its time its last run began.", ("job",)),
+        MetricSpec("system_job_failures", "gauge", "How many of its runs in a row have failed.", ("job",)),
         # What needs somebody.
-        Declared("outputs_spooled", "gauge", "Outputs that wait for MongoDB."),
-        Declared("outputs_spooled_seconds", "gauge", "How long the first of them has waited."),
-        Declared(
+        MetricSpec("outputs_spooled", "gauge", "Outputs that wait for MongoDB."),
+        MetricSpec("outputs_spooled_seconds", "gauge", "How long the first of them has waited."),
+        MetricSpec(
             "activities_needing_people", "gauge", "Activities that have failed, failed for good, or are blocked.", ("status",)
         ),
-        Declared(
+        MetricSpec(
             "dead_letters", "gauge", "What failed for good and nobody has dealt with: activities and items of mailboxes.",
             ("role", "kind", "reason"),
         ),
-        Declared("people_waiting", "gauge", "What waits for people, by what they are asked for.", ("kind",)),
-        Declared("people_oldest_wait_seconds", "gauge", "How long the first of them has waited.", ("kind",)),
-        Declared("invariant_violations", "gauge", "Rows that broke the invariant at the last check.", ("invariant",)),
-        Declared("invariants_checked_timestamp_seconds", "gauge", "When the last check ran."),
+        MetricSpec("people_waiting", "gauge", "What waits for people, by what they are asked for.", ("kind",)),
+        MetricSpec("people_oldest_wait_seconds", "gauge", "How long the first of them has waited.", ("kind",)),
+        MetricSpec("invariant_violations", "gauge", "Rows that broke the invariant at the last check.", ("invariant",)),
+        MetricSpec("invariants_checked_timestamp_seconds", "gauge", "When the last check ran."),
     )
 }  # fmt: skip
 

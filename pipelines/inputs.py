@@ -72,7 +72,7 @@ def of_branch(plan: Compiled, step: str, found: References) -> dict[str, Referen
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StepInputs:
     """What expressions see of the steps.
 
     `missing` are outputs that are not in PostgreSQL any more and were not given either; `lost` are steps of which an output is nowhere.
@@ -89,12 +89,12 @@ def read_inputs(
     plan: Compiled,
     steps: Iterable[str],
     known: Mapping[UUID, StoredOutput | None],
-) -> Seen:
+) -> StepInputs:
     """Only the inputs that the expressions of these steps read. `known` are outputs that were read before: None for what is nowhere."""
     parts = frozenset().union(*(conditions.parts_read(plan.step(step)) for step in steps))
     names = {step for step, _ in parts}
     if not names:
-        return Seen({}, frozenset())
+        return StepInputs({}, frozenset())
     rows = list(
         StepRun.objects.filter(run_id=run_id, step__in=names)
         .order_by("branch")
@@ -108,7 +108,7 @@ def read_inputs(
     there = {**known, **outputs.at_hand(tenant_id, output_ids - known.keys())} if output_ids else {}
     missing = output_ids - there.keys()
     states = {step: status for step, branch, *_, status in rows if branch == 0}
-    return Seen(
+    return StepInputs(
         {
             step: {
                 "status": states.get(step),

@@ -23,13 +23,13 @@ SLOW_SECONDS, AGAIN_SECONDS = 1.0, 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Reading:
     at: datetime
     monotonic: float  # of this process, at that moment
     until: float  # then it is asked for again
 
 
-_told: _Told | None = None
+_told: _Reading | None = None
 
 
 def now() -> datetime:
@@ -49,10 +49,10 @@ def tell(at: datetime, *, asked_at: float) -> None:
     global _told
     answered = time.monotonic()
     if answered - asked_at < SLOW_SECONDS or _told is None:
-        _told = _Told(at.astimezone(UTC), (asked_at + answered) / 2, answered + RENEW_SECONDS)
+        _told = _Reading(at.astimezone(UTC), (asked_at + answered) / 2, answered + RENEW_SECONDS)
 
 
-def _ask(known: _Told | None) -> _Told:
+def _ask(known: _Reading | None) -> _Reading:
     global _told
     asked_at = time.monotonic()
     try:

@@ -97,7 +97,7 @@ class ActivityFilter(StrictFilterSet):
 
     def with_words(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
         before = self.form.cleaned_data.get("created_before")
-        words = map(selectors.Wanted, search_smart_split(value))  # type: ignore[arg-type]  # the stubs want a list of texts
+        words = map(selectors.SearchWord, search_smart_split(value))  # type: ignore[arg-type]  # the stubs want a list of texts
         return selectors.containing(rows, self.request.user.tenant_id, words, before=before)
 
 

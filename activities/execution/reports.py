@@ -19,7 +19,7 @@ from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
 from activities import activity_tree, budgets, keys, outputs
-from activities.budgets import Counted
+from activities.budgets import UsageCount
 from activities.exceptions import ActivityError, OutOfBudget, OutputUnavailable, RunSuperseded
 from activities.execution import results, sessions
 from activities.models import ActivityRun
@@ -109,13 +109,13 @@ def beat(token: RunToken, *, progress: Any, usage: Usage | None, session_id: str
     raise RunOver(reason_of(run))
 
 
-def _beaten(token: RunToken, progress: Any, usage: Usage | None) -> Counted:
+def _beaten(token: RunToken, progress: Any, usage: Usage | None) -> UsageCount:
     if usage is not None:
         return budgets.count_usage(token, usage, beat=True, progress=progress)
     changes: dict[str, Any] = {"beats": F("beats") + 1, "beat_at": Now()}
     if progress is not None:
         changes["progress"] = progress
-    return Counted(live=bool(_runs_of(token).filter(status=RunStatus.RUNNING).update(**changes)))
+    return UsageCount(live=bool(_runs_of(token).filter(status=RunStatus.RUNNING).update(**changes)))
 
 
 def count_usage(token: RunToken, usage: Usage) -> str | None:

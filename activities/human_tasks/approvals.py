@@ -163,7 +163,7 @@ def _refuse_unknown_option(rules: DecisionRules, chosen_option: str | None) -> N
 
 def _close(
     waiting: Activity | None, item: Activity | None, decision: str, actor: str, notes: str, chosen_option: str | None,
-    edited: Edited | None = None,
+    edited: EditedOutput | None = None,
 ) -> None:  # fmt: skip
     decided: dict[str, Any] = {
         "decided_by": actor, "decided_at": transitions.NOW, "reviewer_notes": notes or None, "chosen_option": chosen_option
@@ -291,7 +291,7 @@ _EMPTY = "needs content or data"
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
+class EditedOutput:
     """The output that takes the place of another."""
 
     before: UUID
@@ -319,7 +319,7 @@ def why_not_edit(item: Activity | None) -> str:
     return _OF_SEVERAL if DecisionRules.read(item.decision_rules).is_voted_on else ""
 
 
-def keep_edited(waiting: Activity | None, item: Activity | None, output: Mapping[str, Any]) -> Edited:
+def keep_edited(waiting: Activity | None, item: Activity | None, output: Mapping[str, Any]) -> EditedOutput:
     """Keep the edited output, in the caller's transaction. Both activities are locked and open; `waiting` is what waits behind the gate.
 
     Raises `SubmissionInvalid` for an empty output, and where there is no result whose place it could take.
@@ -328,7 +328,7 @@ def keep_edited(waiting: Activity | None, item: Activity | None, output: Mapping
     error = why_not_edit(item) or (_EMPTY if is_empty else "")
     if error or item is None or item.input_ref is None:
         raise SubmissionInvalid([{"path": "output", "message": error}])
-    return Edited(item.input_ref, outputs.keep(item.tenant_id, (waiting or item).pk, output))
+    return EditedOutput(item.input_ref, outputs.keep(item.tenant_id, (waiting or item).pk, output))
 
 
 # A rejection makes a revision: the same work again, with the rejected output and the notes, as the next round.
@@ -719,7 +719,7 @@ _NAMES = {status.value: name for name, statuses in STATUSES.items() for status i
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class LinkedActivity:
     """An activity that the approval is about. `state` is waiting, woken or skipped, and `reason` says why it was skipped."""
 
     activity: UUID
@@ -736,7 +736,7 @@ class Question:
     approval: Approval
     item: Activity
     rules: DecisionRules
-    links: Sequence[Linked]
+    links: Sequence[LinkedActivity]
     votes: Sequence[Vote]
 
     @property
@@ -766,12 +766,12 @@ def questions(tenant_id: UUID, approvals: Sequence[Approval]) -> list[Question]:
     ]
 
 
-def _links(tenant_id: UUID, ids: Sequence[UUID]) -> Mapping[UUID, list[Linked]]:
+def _links(tenant_id: UUID, ids: Sequence[UUID]) -> Mapping[UUID, list[LinkedActivity]]:
     rows = ApprovalLink.objects.for_tenant(tenant_id).filter(approval_id__in=ids).order_by("activity_id")
-    found: dict[UUID, list[Linked]] = defaultdict(list)
+    found: dict[UUID, list[LinkedActivity]] = defaultdict(list)
     named = ("approval_id", "activity_id", "activity__name", "activity__status", "state", "reason")
     for approval_id, *linked in rows.values_list(*named):
-        found[approval_id].append(Linked(*linked))
+        found[approval_id].append(LinkedActivity(*linked))
     return found
 
 

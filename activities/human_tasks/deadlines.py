@@ -37,7 +37,7 @@ NOBODY = "Nobody decided in time."
 _OPEN = (Status.CREATED, Status.IN_PROGRESS)
 
 
-class _Due(NamedTuple):
+class _DueDeadline(NamedTuple):
     at: datetime
     pk: UUID
     tenant_id: UUID
@@ -62,22 +62,24 @@ def pass_due(now: datetime | None = None) -> int:
     return passed
 
 
-def _list_due(now: datetime) -> Iterator[_Due]:
+def _list_due(now: datetime) -> Iterator[_DueDeadline]:
     """Page by page and never back, so that a row which does not pass is not seen twice in a turn."""
-    last: _Due | None = None
+    last: _DueDeadline | None = None
     while True:
         with system_scope():
             rows = Deadline.objects.filter(happened_at=None, at__lte=now).order_by("at", "pk")
             if last is not None:
                 rows = rows.filter(Q(at__gt=last.at) | Q(at=last.at, pk__gt=last.pk))
-            page = [_Due(*row) for row in rows.values_list("at", "pk", "tenant_id", "activity_id")[:PAGE]]
+            page = [
+                _DueDeadline(*row) for row in rows.values_list("at", "pk", "tenant_id", "activity_id")[:PAGE]
+            ]
         yield from page
         if len(page) < PAGE:
             return
         last = page[-1]
 
 
-def _try_pass(due: _Due, now: datetime) -> bool:
+def _try_pass(due: _DueDeadline, now: datetime) -> bool:
     try:
         _pass(due, now)
     except Exception as error:
@@ -93,7 +95,7 @@ def _try_pass(due: _Due, now: datetime) -> bool:
     return True
 
 
-def _pass(due: _Due, now: datetime) -> None:
+def _pass(due: _DueDeadline, now: datetime) -> None:
     with tenant_scope(due.tenant_id):
         question = Activity.objects.for_tenant(due.tenant_id).filter(pk=due.activity_id).first()
         if question is None:

@@ -34,7 +34,7 @@ WAITING_ROOM = 1000  # of the items that are looked at for a batch, first to las
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenBatch:
     """A batch, its items in the order in which they came, and how many are due beside it."""
 
     batch: MailboxBatch
@@ -59,7 +59,7 @@ def take(
     *,
     now: Callable[[], datetime] = clock.now,
     pause: Callable[[float], None] = time.sleep,
-) -> Taken | None:
+) -> TakenBatch | None:
     """Take a batch; None when nothing is due. Waits until the window of a young first item is over, before it locks anything.
 
     Raises `NotFound`, `OtherConsumer`.
@@ -76,7 +76,7 @@ def take(
         return _take_batch(_for_takers(tenant_id, key, locked=True), wish, now())
 
 
-def _take_batch(mailbox: Mailbox, wish: Wish, now: datetime) -> Taken | None:
+def _take_batch(mailbox: Mailbox, wish: Wish, now: datetime) -> TakenBatch | None:
     give_back_expired(mailbox, now)
     due = list(_list_due(mailbox, now)[:WAITING_ROOM])
     if not due:
@@ -88,7 +88,7 @@ def _take_batch(mailbox: Mailbox, wish: Wish, now: datetime) -> Taken | None:
     ids = [item.pk for item in chosen]
     items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(pk__in=ids)
     items.update(state=ItemState.CLAIMED, batch_id=batch.pk, claimed_at=now, attempts=F("attempts") + 1)
-    return Taken(batch, list(items.order_by("pk")), _list_due(mailbox, now).count())
+    return TakenBatch(batch, list(items.order_by("pk")), _list_due(mailbox, now).count())
 
 
 def _begin_batch(mailbox: Mailbox, wish: Wish, now: datetime, size: int) -> MailboxBatch:

@@ -66,7 +66,7 @@ class NewItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class PostedItem:
     """The item, and whether it is new."""
 
     item: MailboxItem
@@ -84,14 +84,14 @@ def open_mailbox(tenant_id: UUID, key: str, agent_role: str | None = None) -> Ma
     return mailbox
 
 
-def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool = True) -> Posted:
+def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool = True) -> PostedItem:
     """Put it into the mailbox, in the caller's `tenant_scope`. Raises `OtherConsumer` and, if `bounded`, `MailboxFull` and `BacklogFull`.
 
     An agent's activity is told of it in the same transaction.
     """
     mailbox = open_mailbox(tenant_id, key, new.agent_role)
     if (known := _find_earlier(mailbox, new)) is not None:
-        return Posted(known, created=False)
+        return PostedItem(known, created=False)
     if bounded:
         _refuse_when_full(mailbox)
     item = _item(mailbox, new)
@@ -99,10 +99,10 @@ def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool =
     stored = MailboxItem.objects.for_tenant(tenant_id).filter(pk=item.pk).first()
     if stored is None:
         # The same was said at the same moment, and the other has committed by now.
-        return Posted(_find_earlier(mailbox, new) or item, created=False)
+        return PostedItem(_find_earlier(mailbox, new) or item, created=False)
     if mailbox.agent_role:
         deliver(mailbox, stored, actor=actor, bounded=bounded)
-    return Posted(stored, created=True)
+    return PostedItem(stored, created=True)
 
 
 def _find_earlier(mailbox: Mailbox, new: NewItem) -> MailboxItem | None:

@@ -46,7 +46,7 @@ _OLD = Statement.load(Path(__file__).resolve().parent.parent / "sql" / "conditio
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
+class Finding:
     """One condition, as it is now. `tenants` is asked for once, when it begins; `over` is what people are told when it has ended."""
 
     subject: str
@@ -58,10 +58,10 @@ class Noticed:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def find_idle_workers() -> list[Noticed]:
+def find_idle_workers() -> list[Finding]:
     """Raises `redis.RedisError`, `scripts.Closed`."""
     return [
-        Noticed(
+        Finding(
             subject=idle.role,
             title=f"Workers of {idle.role} take nothing",
             over=f"Workers of {idle.role} take work again",
@@ -74,7 +74,7 @@ def find_idle_workers() -> list[Noticed]:
     ]
 
 
-def old_queues() -> list[Noticed]:
+def old_queues() -> list[Finding]:
     """Work that could begin and has not for longer than the target, by role. None without a target."""
     target = settings.ORCHESTRATOR_QUEUE_TARGET_SECONDS
     if not target:
@@ -85,7 +85,7 @@ def old_queues() -> list[Noticed]:
     for row in rows:
         by_role.setdefault(row.agent_role, []).append(row)
     return [
-        Noticed(
+        Finding(
             subject=role,
             title=f"Work for {role} waits for too long",
             over=f"Work for {role} begins in time again",
@@ -97,7 +97,7 @@ def old_queues() -> list[Noticed]:
     ]
 
 
-def failures_in_a_row() -> list[Noticed]:
+def failures_in_a_row() -> list[Finding]:
     """Roles of a tenant, and schedules, whose runs have failed that often one after the other. None where the number is 0."""
     most = settings.ORCHESTRATOR_ALERT_FAILURES_IN_A_ROW
     if most <= 0:
@@ -107,10 +107,10 @@ def failures_in_a_row() -> list[Noticed]:
     return [_failing(row) for row in rows]
 
 
-def _failing(row: FailuresInARow) -> Noticed:
+def _failing(row: FailuresInARow) -> Finding:
     of_schedule = row.kind == FailuresInARow.Kind.SCHEDULE
     who = f"What the schedule {row.subject} starts" if of_schedule else row.subject
-    return Noticed(
+    return Finding(
         subject=f"{row.tenant_id}:{row.kind}:{row.subject}",
         title=f"{who} fails again and again",
         over=f"{who} succeeds again",
@@ -126,10 +126,10 @@ def _failing(row: FailuresInARow) -> Noticed:
     )
 
 
-def open_breakers() -> list[Noticed]:
+def open_breakers() -> list[Finding]:
     """Raises `redis.RedisError`, `LimiterUnavailable`."""
     return [
-        Noticed(
+        Finding(
             subject=provider.key,
             title=f"The model provider {provider.adapter} at {provider.place} fails",
             over=f"The model provider {provider.adapter} at {provider.place} answers again",
@@ -146,13 +146,13 @@ def failing_providers() -> QuerySet[Condition]:
     return Condition.objects.filter(kind=AlertKind.BREAKER_OPEN)
 
 
-def find_broken_invariants() -> list[Noticed]:
+def find_broken_invariants() -> list[Finding]:
     """As the last check has found them. Raises `redis.RedisError`."""
     known = invariants.last_known()
     if known is None:
         return []
     return [
-        Noticed(
+        Finding(
             subject=name,
             title=f"The invariant {name} does not hold",
             over=f"The invariant {name} holds again",
@@ -169,10 +169,10 @@ def find_broken_invariants() -> list[Noticed]:
 _FAULTS = {"late": "hangs", "failing": "fails"}
 
 
-def failing_jobs() -> list[Noticed]:
+def failing_jobs() -> list[Finding]:
     """Parts of upkeep that fail again and again, or hang. The part that asks this cannot tell of itself; `/readyz` does."""
     return [
-        Noticed(
+        Finding(
             subject=job.name,
             title=f"A part of upkeep fails: {job.name}",
             over=f"A part of upkeep works again: {job.name}",
@@ -186,7 +186,7 @@ def failing_jobs() -> list[Noticed]:
 
 
 #: Whose answers are which kind of alert.
-QUESTIONS: Mapping[AlertKind, Callable[[], list[Noticed]]] = {
+QUESTIONS: Mapping[AlertKind, Callable[[], list[Finding]]] = {
     AlertKind.IDLE_WORKER: find_idle_workers,
     AlertKind.QUEUE_OLD: old_queues,
     AlertKind.BREAKER_OPEN: open_breakers,
@@ -258,7 +258,7 @@ _BEGIN, _END = (Statement.load(_FOLDER, name) for name in ("begin", "end"))
 LONGEST_NAME = 400
 
 
-def tell_changes(kind: AlertKind, noticed: Sequence[Noticed]) -> int:
+def tell_changes(kind: AlertKind, noticed: Sequence[Finding]) -> int:
     """Tell of each that has begun, and of each of this kind that is over; how many this told of.
 
     Any number of processes may do it at once.
@@ -271,7 +271,7 @@ def tell_changes(kind: AlertKind, noticed: Sequence[Noticed]) -> int:
     return sum(begun) + sum(over)
 
 
-def _begin(name: str, kind: AlertKind, found: Noticed) -> bool:
+def _begin(name: str, kind: AlertKind, found: Finding) -> bool:
     tenants = list(found.tenants())
     row = {
         "name": name,

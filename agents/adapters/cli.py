@@ -25,7 +25,7 @@ from agents import redaction
 from agents.command_line import invocation, options, output, processes, transcripts, users, workspaces
 from agents.command_line.options import Options
 from agents.command_line.output import AgentOutput
-from agents.command_line.processes import Command, Ended, Resources, Watch
+from agents.command_line.processes import Command, ProcessEnd, Resources, Watch
 from agents.command_line.users import OwnUser
 from agents.command_line.workspaces import Worktree
 from agents.contracts import AgentRequest, AgentResult, Completed, RunLink
@@ -133,7 +133,7 @@ class _Call:
     def _report(self, resources: Resources) -> None:
         self.link.note_progress({"resources": resources.as_dict()})
 
-    def _result(self, ended: Ended, output: AgentOutput) -> Completed:
+    def _result(self, ended: ProcessEnd, output: AgentOutput) -> Completed:
         if ended.stopped == processes.OVERDUE:
             message = f"The agent did not finish within {self.request.timeout_seconds:g} s and was ended."
             raise RetryableAgentError(message, code="agent_timeout")
@@ -149,7 +149,7 @@ class _Call:
             return output.result
         raise self._failure(ended, output)
 
-    def _failure(self, ended: Ended, output: AgentOutput) -> AgentError:
+    def _failure(self, ended: ProcessEnd, output: AgentOutput) -> AgentError:
         detail = output.error or bytes(self.tail).decode("utf-8", "replace")
         shown = redaction.excerpt(detail, secrets=redaction.secrets_of(self.request))
         message = f"The agent {_end_of(ended)}" + (f": {shown}" if shown else ".")
@@ -169,7 +169,7 @@ class _Call:
         return RetryableAgentError(message, code="agent_failed")
 
 
-def _end_of(ended: Ended) -> str:
+def _end_of(ended: ProcessEnd) -> str:
     if ended.code < 0:
         try:
             return f"was killed by {signal.Signals(-ended.code).name}"

@@ -51,7 +51,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ProcessEnd:
     """How it ended. `code` is negative for a signal; `stopped` says why we ended it, if we did."""
 
     code: int
@@ -69,7 +69,7 @@ class Watch:
     on_sample: Callable[[Resources], None] = lambda resources: None
 
 
-def run(command: Command, watch: Watch) -> Ended:
+def run(command: Command, watch: Watch) -> ProcessEnd:
     """Start it, and return when it has ended. Must stay in the thread that called: the agent's life is tied to it."""
     process = subprocess.Popen(
         _launch_command(command), cwd=command.folder, env=dict(command.environment), start_new_session=True,
@@ -123,7 +123,7 @@ class _Going:
     reading: set[int] = field(default_factory=set)
     resources: Resources | None = None
 
-    def follow(self) -> Ended:
+    def follow(self) -> ProcessEnd:
         with selectors.DefaultSelector() as selector:
             self._register(selector)
             while not self._is_over():
@@ -202,11 +202,11 @@ class _Going:
         """Without reaping it: as long as its number is taken, a signal to its group can hit nobody else."""
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
-    def _reap(self) -> Ended:
+    def _reap(self) -> ProcessEnd:
         _, status, used = os.wait4(self.process.pid, 0)
         self.process.returncode = os.waitstatus_to_exitcode(status)
         self.resources = self.meter.complete(used)
-        return Ended(self.process.returncode, self.stopped, self.resources)
+        return ProcessEnd(self.process.returncode, self.stopped, self.resources)
 
     def signal(self, number: int) -> None:
         """Send the signal to the whole group. It is no error if the group has no members any more."""

@@ -38,7 +38,7 @@ from typing import Any
 import redis
 
 from agents.governor import keys
-from agents.governor.limits import DIMENSIONS, Learned, Profile
+from agents.governor.limits import DIMENSIONS, Profile, ReportedLimits
 from tenants import redis as connections
 from tenants.exceptions import LimiterUnavailable
 from tenants.redis import Script
@@ -141,13 +141,13 @@ class Governor:
         *,
         input_tokens: int | None = None,
         output_tokens: int | None = None,
-        learned: Learned | None = None,
+        learned: ReportedLimits | None = None,
     ) -> bool:
         """Note how a call ended, with what it used where that is known. Counts once; False when it was told before or its lease is over.
 
         A call that was refused has used no tokens, whatever is given here.
         """
-        limits, profile = learned or Learned(), self.profile
+        limits, profile = learned or ReportedLimits(), self.profile
         if outcome is Outcome.LIMITED:
             input_tokens = output_tokens = 0
         used = (

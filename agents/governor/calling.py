@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from agents.exceptions import AgentError, AgentRateLimited, RetryableAgentError
 from agents.governor import Answer, Call, Governor, Outcome, Reason, providers
-from agents.governor.limits import Learned, read_limits
+from agents.governor.limits import ReportedLimits, read_limits
 from agents.governor.providers import Provider
 from tenants.exceptions import LimiterUnavailable
 
@@ -124,7 +124,7 @@ def _outcome_of(error: AgentError, call: Call) -> Outcome:
 
 
 def _tell(governor: Governor, call: Call, outcome: Outcome, feedback: ProviderFeedback) -> None:
-    learned = read_limits(feedback.headers) if feedback.headers else Learned()
+    learned = read_limits(feedback.headers) if feedback.headers else ReportedLimits()
     try:
         governor.tell(
             call,

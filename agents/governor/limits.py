@@ -97,7 +97,7 @@ _OPENAI = {"requests": "requests", "input_tokens": "tokens"}
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class ReportedLimits:
     """By dimension: units left, seconds until the provider counts from zero, and its whole limit. `retry_after` in seconds."""
 
     left: Mapping[str, int] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Learned:
     limits: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_limits(headers: Mapping[str, str], *, now: datetime | None = None) -> Learned:
+def read_limits(headers: Mapping[str, str], *, now: datetime | None = None) -> ReportedLimits:
     """Read the headers of an answer; their names in any case. Its moments are measured by its own `Date`, or else our clock."""
     fields = {name.lower(): value.strip() for name, value in headers.items()}
     moment = now or _date(fields.get("date", "")) or datetime.now(UTC)
@@ -125,7 +125,9 @@ def read_limits(headers: Mapping[str, str], *, now: datetime | None = None) -> L
             if _WHOLE.fullmatch(text := fields.get(limit, "")) and int(text) >= max(1, left[dimension]):
                 limits[dimension] = int(text)
             break
-    return Learned(left, reset, client.retry_after_seconds(fields.get("retry-after"), now=moment), limits)
+    return ReportedLimits(
+        left, reset, client.retry_after_seconds(fields.get("retry-after"), now=moment), limits
+    )
 
 
 def _date(value: str) -> datetime | None:

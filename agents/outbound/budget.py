@@ -58,13 +58,13 @@ class Gate:
             self._changed.notify_all()
 
     @contextmanager
-    def pass_through(self, call: Patience, *, over_all: bool = True) -> Iterator[Held | None]:
+    def pass_through(self, call: Patience, *, over_all: bool = True) -> Iterator[HeldPlace | None]:
         """A place for the call, until the end of the block; with `over_all` also among those of all processes, which is to be kept.
 
         Raises `CallsAtLimit`, or that the run was cancelled.
         """
         self._enter(call)
-        held = Held(self) if over_all else None
+        held = HeldPlace(self) if over_all else None
         try:
             if held is not None:
                 while not held.keep():
@@ -95,7 +95,7 @@ class Gate:
             raise late from error
 
 
-class Held:
+class HeldPlace:
     """The place of a call among those of all processes."""
 
     def __init__(self, gate: Gate) -> None:
@@ -175,7 +175,7 @@ class Budget:
         self._bytes_left = max_bytes * WIRE_FACTOR + WIRE_EXTRA_BYTES
         self._cancelled = cancelled
         self._next_poll = now + POLL_SECONDS
-        self.place: Held | None = None  # among the calls of all processes
+        self.place: HeldPlace | None = None  # among the calls of all processes
         self.sending = False  # whether a part of the request may have left
 
     def wait(self) -> float:

@@ -167,7 +167,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedRun:
     """The newest run of its agent, for people who watch it. `alive_at`: the last sign of life, its agent's own or that of the worker."""
 
     run: ActivityRun
@@ -258,7 +258,7 @@ class Detail:
     moments: Sequence[Moment]
     children: Sequence[Activity]
     actions: Sequence[str]
-    watched: Watched | None
+    watched: WatchedRun | None
 
     @property
     def is_for_people(self) -> bool:
@@ -335,7 +335,7 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
     return replace(found, reason=wait_reasons.exactly(activity, reason))
 
 
-def read_watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, Watched | None]:
+def read_watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, WatchedRun | None]:
     """The activity and its newest run. Raises `Http404`."""
     with tenant_scope(tenant_id):
         activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
@@ -370,14 +370,14 @@ def log_of(tenant_id: UUID, activity_id: UUID, run_id: UUID, after: int) -> tupl
     return run.activity, ShownLog(run, lines, before=after, following=page.cursor if page.more else None)
 
 
-def _build_watched(run: ActivityRun | None, activity: Activity) -> Watched | None:
+def _build_watched(run: ActivityRun | None, activity: Activity) -> WatchedRun | None:
     if run is None:
         return None
     alive_at = run.beat_at
     if run.status == RunStatus.RUNNING and alive_at is None and run.worker_id is not None:
         worker = WorkerProcess.objects.filter(pk=run.worker_id)
         alive_at = worker.values_list("beat_at", flat=True).first()
-    return Watched(run, str((activity.agent_options or {}).get("model") or ""), alive_at)
+    return WatchedRun(run, str((activity.agent_options or {}).get("model") or ""), alive_at)
 
 
 def _actions(who: Principal, activity: Activity) -> list[str]:

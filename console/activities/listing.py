@@ -16,7 +16,7 @@ from django.urls import reverse
 from activities import selectors, wait_reasons
 from activities.models import Activity
 from activities.models.activity import in_status
-from activities.selectors import TEXTS, Wanted
+from activities.selectors import TEXTS, SearchWord
 from activities.states import BANDS, LinkKind
 from agents import configuration
 from console.activities.query_language import Condition, QueryError, parse
@@ -158,7 +158,7 @@ def filter_by(tenant_id: UUID, conditions: Sequence[Condition]) -> QuerySet[Acti
         rows = rows.filter(Q(link_kind=None) | ~Q(link_kind=LinkKind.ESCALATION))
     sought = [condition for condition in conditions if condition.field in _SOUGHT]
     if sought:
-        words = [Wanted(each.value, _SOUGHT[each.field], each.negated) for each in sought]
+        words = [SearchWord(each.value, _SOUGHT[each.field], each.negated) for each in sought]
         rows = selectors.containing(rows, tenant_id, words, before=_created_before(conditions))
     for condition in conditions:
         if condition in sought:

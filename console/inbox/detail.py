@@ -54,7 +54,7 @@ class Item:
     before: Round | None
     expense: Expense | None
     votes: Votes | None
-    linked: Sequence[Linked]
+    linked: Sequence[LinkedRow]
     history: Sequence[Moment]
     consequences: Sequence[Consequence]
     offer: Offer
@@ -165,7 +165,7 @@ MOST_LINKED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class LinkedRow:
     """An activity that waits for an approval, or did."""
 
     id: UUID
@@ -177,14 +177,14 @@ class Linked:
     reason: str
 
 
-def list_links(tenant_id: UUID, approval_id: UUID) -> list[Linked]:
+def list_links(tenant_id: UUID, approval_id: UUID) -> list[LinkedRow]:
     rows = ApprovalLink.objects.for_tenant(tenant_id).filter(approval_id=approval_id)
     links = list(rows.select_related("activity").order_by("activity_id")[:MOST_LINKED])
     run_ids = {link.activity.pipeline_run_id for link in links if link.activity.pipeline_run_id}
     runs = PipelineRun.objects.for_tenant(tenant_id).filter(pk__in=run_ids)
     pipelines = dict(runs.values_list("pk", "version__pipeline__name"))
     return [
-        Linked(
+        LinkedRow(
             id=link.activity_id,
             name=link.activity.name,
             role=link.activity.agent_role or link.activity.human_role or "",

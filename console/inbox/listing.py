@@ -23,8 +23,8 @@ from console.inbox.query import (
     EVERYBODY,
     MINE,
     SHOWN,
+    Audience,
     View,
-    Wanted,
     asking_actor,
     counts_of,
     counts_of_alike,
@@ -34,7 +34,7 @@ from console.inbox.query import (
     runs_of,
     search_open,
 )
-from console.inbox.undo import Held, list_held
+from console.inbox.undo import PendingAnswer, list_held
 from console.labels import KINDS, band, in_words, name_actor, outcome
 from tenants import clock
 from tenants.context import tenant_scope
@@ -65,7 +65,7 @@ class Inbox:
     roles: Sequence[str]
     total: int
     has_more: bool
-    held: Sequence[Held]  # what the person has answered a moment ago
+    held: Sequence[PendingAnswer]  # what the person has answered a moment ago
     hidden: int  # items of all kinds that are asked of others
 
     def is_answered(self, item_id: UUID) -> bool:
@@ -118,7 +118,7 @@ def inbox(principal: Principal, view: View) -> Inbox:
         alike = counts_of_alike(every, page)
         runs = runs_of(principal.tenant_id, page)
         held = list_held(principal)
-    words, hidden = Wanted.by(principal, view.role), 0
+    words, hidden = Audience.by(principal, view.role), 0
     kinds, aside = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
     for (kind, role, is_aside), count in counts.items():
         if words.holds(kind, role):
@@ -222,7 +222,7 @@ MOST = 50  # as many as a page of the inbox shows
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ClosedItem:
     """An item that is over. `who` is empty where nobody is on record."""
 
     id: UUID
@@ -231,7 +231,7 @@ class Gone:
     who: str
 
 
-def list_closed(principal: Principal, ids: Sequence[UUID]) -> list[Gone]:
+def list_closed(principal: Principal, ids: Sequence[UUID]) -> list[ClosedItem]:
     """Those of the items that are over, in the order in which they were asked about. With two queries, however many there are."""
     item_ids, tenant_id = list(dict.fromkeys(ids))[:MOST], principal.tenant_id
     with tenant_scope(tenant_id):
@@ -241,7 +241,9 @@ def list_closed(principal: Principal, ids: Sequence[UUID]) -> list[Gone]:
         last = events.order_by("activity_id", "-at", "-seq").distinct("activity_id")
         actors = dict(last.values_list("activity_id", "actor"))
     return [
-        Gone(pk, over[pk].name, outcome(over[pk].status), name_actor(actors[pk]) if actors.get(pk) else "")
+        ClosedItem(
+            pk, over[pk].name, outcome(over[pk].status), name_actor(actors[pk]) if actors.get(pk) else ""
+        )
         for pk in item_ids
         if pk in over
     ]

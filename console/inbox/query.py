@@ -124,7 +124,7 @@ def counts_of(rows: QuerySet[Any]) -> dict[tuple[str, str, bool], int]:
 
 
 def narrow(rows: QuerySet[Any], principal: Principal, view: View) -> QuerySet[Any]:
-    rows = rows.filter(Wanted.by(principal, view.role).condition(), aside=view.aside)
+    rows = rows.filter(Audience.by(principal, view.role).condition(), aside=view.aside)
     return rows.filter(kind=view.kind) if view.kind else rows
 
 
@@ -149,15 +149,15 @@ def counts_of_alike(rows: QuerySet[Any], page: Sequence[Any]) -> dict[tuple[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """For whom what is listed is. `roles` None: whatever human role is asked; of `failures` either all are listed, none, or those of the
-    roles, like all else."""
+class Audience:
+    """Whose items are listed. `roles` None: those of every human role. `failures` True: all failures; False: none; None: those of the
+    roles, as with all other items."""
 
     roles: tuple[str, ...] | None = None
     failures: bool | None = None
 
     @classmethod
-    def by(cls, principal: Principal, role: str) -> Wanted:
+    def by(cls, principal: Principal, role: str) -> Audience:
         """What a view asks for. Without a word it is what the person may and should decide: what is asked of their human roles or of
         reviewers in general, and failures if they are an operator, since others can do nothing about these. A person without human roles is
         asked for everything, and a viewer sees everything.

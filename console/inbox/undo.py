@@ -39,7 +39,7 @@ ON_ITS_WAY = "Your answer to this is on its way already. Take it back first to g
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PendingAnswer:
     """An answer that has not taken effect. `refusal` says why it could not; then it is only there to be read."""
 
     id: UUID
@@ -96,13 +96,13 @@ def _hold_approval(principal: Principal, item_id: UUID, version: int, name: str)
         return Result(item_id, name, False, refusal.reason)
 
 
-def list_held(principal: Principal) -> list[Held]:
+def list_held(principal: Principal) -> list[PendingAnswer]:
     """What the person has answered and has not taken effect, oldest first. In the caller's `tenant_scope`."""
     if principal.user_id is None:
         return []  # a token's answers take effect at once
     rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=_person(principal))
     facts = ("pk", "activity_id", "activity__name", "words", "due_at", "refusal")
-    return [Held(*row) for row in rows.order_by("due_at", "pk").values_list(*facts)]
+    return [PendingAnswer(*row) for row in rows.order_by("due_at", "pk").values_list(*facts)]
 
 
 def take_back(principal: Principal, ids: Sequence[UUID]) -> int:

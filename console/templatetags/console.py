@@ -182,7 +182,7 @@ def percent(share: float) -> str:
 
 
 @register.filter
-def said(value: Any) -> str:
+def readable(value: Any) -> str:
     """A member of the API as people read it."""
     if value is None or value == "" or value == []:
         return NOTHING

@@ -23,7 +23,7 @@ from unfold.decorators import action, display
 
 from pipelines import datasets, keys
 from pipelines.data_sources import Source
-from pipelines.datasets import Declaration, Filled, Upload
+from pipelines.datasets import Declaration, FillResult, Upload
 from pipelines.definition.errors import DefinitionError
 from pipelines.exceptions import PipelineError
 from pipelines.models import Dataset, DatasetRow
@@ -49,8 +49,8 @@ class Preview:
     kept: str
 
 
-class _Refused(Exception):
-    """The file was not even looked at."""
+class _RefusedUpload(Exception):
+    """The file is refused without reading it."""
 
 
 def page(request: HttpRequest, dataset: Dataset, context: dict[str, Any], *, done: Done) -> HttpResponse:
@@ -69,7 +69,7 @@ def page(request: HttpRequest, dataset: Dataset, context: dict[str, Any], *, don
             shown["preview"] = _preview(request, dataset, replace)
         except DefinitionError as error:
             shown["faults"] = error.errors
-        except (PipelineError, _Refused) as error:
+        except (PipelineError, _RefusedUpload) as error:
             shown["refusal"] = str(error)
     return TemplateResponse(request, TEMPLATE, {**context, **shown})
 
@@ -77,10 +77,10 @@ def page(request: HttpRequest, dataset: Dataset, context: dict[str, Any], *, don
 def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> Preview:
     file = request.FILES.get("file")
     if file is None:
-        raise _Refused("Choose a file.")
+        raise _RefusedUpload("Choose a file.")
     most = settings.ORCHESTRATOR_DATASET_BODY_BYTES
     if (file.size or 0) > most:
-        raise _Refused(f"The file has {file.size:,} bytes; {most:,} are taken at most.")
+        raise _RefusedUpload(f"The file has {file.size:,} bytes; {most:,} are taken at most.")
     raw, name = file.read(), str(file.name)
     upload = _read(raw, name)
     filled = datasets.fill(dataset.tenant_id, dataset.pk, upload, replace=replace, dry_run=True)
@@ -93,7 +93,7 @@ def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> Preview:
 def _read_kept_file(request: HttpRequest, dataset: Dataset) -> tuple[bytes, str]:
     found = read_kept(_owner(request, dataset), request.POST.get("kept", ""))
     if found is None:
-        raise _Refused("The file is no longer there. Choose it again.")
+        raise _RefusedUpload("The file is no longer there. Choose it again.")
     return found
 
 
@@ -106,10 +106,10 @@ def _read(raw: bytes, name: str) -> Upload:
         return datasets.read_csv(raw)
     if name.lower().endswith(".json"):
         return datasets.read_json(raw)
-    raise _Refused("The name of the file must end with .csv or .json.")
+    raise _RefusedUpload("The name of the file must end with .csv or .json.")
 
 
-def _in_words(filled: Filled, verb: str) -> str:
+def _in_words(filled: FillResult, verb: str) -> str:
     return f"{filled.added:,} rows {verb} added, {filled.updated:,} changed and {filled.removed:,} removed; {filled.rows:,} in all."
 
 

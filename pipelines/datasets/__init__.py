@@ -8,5 +8,5 @@ validation   rows as a caller gives them, and whether they fit
 from pipelines.datasets.validation import BadUpload, read_csv, read_json
 
 from .declaration import Declaration, change, create, delete, error_of_location, schedules_reading
-from .rows import Filled, fill, number_of_rows, refuse_not_listed, remove
+from .rows import FillResult, fill, number_of_rows, refuse_not_listed, remove
 from .validation import RowsInvalid, Upload

@@ -29,7 +29,7 @@ from .validation import Row, Upload, fitting, key_of, refuse_too_many
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FillResult:
     """The outcome of a call. `rows` is how many there are now, `version` that of the dataset."""
 
     added: int
@@ -45,7 +45,7 @@ class Filled:
 
 def fill(
     tenant_id: UUID, dataset_id: UUID, upload: Upload, *, replace: bool = False, dry_run: bool = False
-) -> Filled:
+) -> FillResult:
     """Add the rows, or change those with the same `id`; with `replace`, remove all others. A `dry_run` only says what would be.
 
     Raises `RowsInvalid`, `TooManyRows`, `DatasetFull`, `NotFound` and, where rows are not kept here, `RowsElsewhere`.
@@ -58,7 +58,7 @@ def fill(
         return dataclasses.replace(done, version=dataset.version)
 
 
-def put(dataset: Dataset, upload: Upload, *, replace: bool = False, dry_run: bool = False) -> Filled:
+def put(dataset: Dataset, upload: Upload, *, replace: bool = False, dry_run: bool = False) -> FillResult:
     """As `fill`, for a caller that holds the lock of the dataset's row and raises its version."""
     refuse_elsewhere(dataset)
     refuse_too_many(upload)
@@ -72,7 +72,7 @@ def put(dataset: Dataset, upload: Upload, *, replace: bool = False, dry_run: boo
     fresh = {key: row for key, row in keyed.items() if before.get(key) != row}
     if (fresh or gone) and not dry_run:
         place.write(fresh, gone)
-    return Filled(len(added), len(fresh) - len(added), len(gone), number, dataset.version)
+    return FillResult(len(added), len(fresh) - len(added), len(gone), number, dataset.version)
 
 
 def remove(tenant_id: UUID, dataset_id: UUID, key: str) -> None:
@@ -144,7 +144,7 @@ def rows_of(dataset: Dataset) -> Any:
 
 
 def place_of(dataset: Dataset) -> DatasetAddress:
-    kind = _Cached if dataset.source == Source.CACHE else _Stored
+    kind = _CachedRows if dataset.source == Source.CACHE else _StoredRows
     return kind(dataset, tables.shape_of(dataset))
 
 
@@ -178,7 +178,7 @@ class DatasetAddress(ABC):
         return {next(places, None) or str(uuid7()): row for row in rows}
 
 
-class _Stored(DatasetAddress):
+class _StoredRows(DatasetAddress):
     """Rows in PostgreSQL."""
 
     def number(self) -> int:
@@ -212,7 +212,7 @@ class _Stored(DatasetAddress):
         )
 
 
-class _Cached(DatasetAddress):
+class _CachedRows(DatasetAddress):
     """Rows in Redis, all of them one value."""
 
     def number(self) -> int:

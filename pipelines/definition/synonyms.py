@@ -39,7 +39,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Translated:
+class Translation:
     """A document in our spelling. `data` shares with the original whatever did not have to be changed."""
 
     data: Any
@@ -61,11 +61,11 @@ class Translated:
         return replace(error, path=path + error.path[len(head) :], message=message)
 
 
-def translate(data: Any, kind: Kind) -> Translated:
+def translate(data: Any, kind: Kind) -> Translation:
     """`data` in our spelling. Never raises: anything that is not an object of this kind is returned as it is. Changes nothing in `data`."""
     errors: list[InputError] = []
     written: dict[str, tuple[str, str]] = {}
-    return Translated(_object(data, kind, "", "", errors, written), errors, written)
+    return Translation(_object(data, kind, "", "", errors, written), errors, written)
 
 
 def _object(

@@ -26,7 +26,7 @@ from pipelines.data_sources import DataSourceError, ExpansionError, Pacing, Para
 from pipelines.definition import DefinitionError, synonyms
 from pipelines.definition.errors import Errors, InputError, at, quote_value
 from pipelines.definition.reading import JsonCopier, Reader
-from pipelines.definition.synonyms import Translated
+from pipelines.definition.synonyms import Translation
 from pipelines.exceptions import AlreadyExists, NotFound, ScheduleChanged
 from pipelines.models import Pipeline, Schedule
 from pipelines.models.schedule import TIMING, AfterOnce, Overlap, Repeat
@@ -61,7 +61,7 @@ ABOUT_WORK = ("name", "description", "target_type", "agent_role", "pipeline", "p
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedSchedule:
     """A schedule as it was given, as far as it could be read, and what is wrong with it."""
 
     columns: Mapping[str, Any]  # of the row; to be saved only if there is no error at all
@@ -75,12 +75,12 @@ class Checked:
             raise InvalidSchedule([*self.errors, *self.errors_of_work])
 
 
-def check(tenant_id: UUID, members: Any) -> Checked:
+def check(tenant_id: UUID, members: Any) -> CheckedSchedule:
     """Read the members of a schedule in either spelling. In the caller's `tenant_scope`; writes nothing, calls nobody."""
     return check_translated(tenant_id, synonyms.translate(members, synonyms.SCHEDULE))
 
 
-def check_translated(tenant_id: UUID, spelled: Translated) -> Checked:
+def check_translated(tenant_id: UUID, spelled: Translation) -> CheckedSchedule:
     """As `check`, with members as `editing.MEMBERS` names them; errors are named as they were written before the translation."""
     checked = _check_members(tenant_id, spelled.data)
     return replace(
@@ -90,7 +90,7 @@ def check_translated(tenant_id: UUID, spelled: Translated) -> Checked:
     )
 
 
-def _check_members(tenant_id: UUID, members: Any) -> Checked:
+def _check_members(tenant_id: UUID, members: Any) -> CheckedSchedule:
     form, work = Errors(), Errors()
     whole: Mapping[Any, Any] = members if isinstance(members, Mapping) else {}
     about = Reader({name: whole[name] for name in ABOUT_WORK if name in whole}, "", JsonCopier(work))
@@ -106,7 +106,7 @@ def _check_members(tenant_id: UUID, members: Any) -> Checked:
         tenant_id, columns["params"], role=columns["agent_role"], pipeline=columns["pipeline"]
     )
     errors_of_work = _at_members(work.found) if members is whole else []
-    return Checked(columns, when, _at_members(form.found), errors_of_work)
+    return CheckedSchedule(columns, when, _at_members(form.found), errors_of_work)
 
 
 def _at_members(found: list[InputError]) -> list[InputError]:
@@ -261,7 +261,7 @@ def _usable_pipeline(tenant_id: UUID, about: Reader, key: str | None) -> Pipelin
     return found
 
 
-def row_of(tenant_id: UUID, checked: Checked) -> Schedule:
+def row_of(tenant_id: UUID, checked: CheckedSchedule) -> Schedule:
     """A row that is not saved, for what computes from rows. Its timing must have no error."""
     return Schedule(tenant_id=tenant_id, **checked.columns)
 

@@ -59,7 +59,7 @@ class ExpansionError(PipelineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedJob:
     """One job that is to be: its place, its batch, when it starts at the earliest, and its parameters."""
 
     ordinal: int
@@ -87,7 +87,7 @@ class Plan:
         """Whether a batch starts only after the one before has ended, or has begun."""
         return self.is_expanded and self.pacing.gate is not BatchGate.DELAY
 
-    def jobs(self) -> Iterator[Planned]:
+    def jobs(self) -> Iterator[PlannedJob]:
         """Every job in order, as it is read. Raises `ExpansionError` when a source cannot be read to its end."""
         return (self.place(ordinal, params) for ordinal, params in enumerate(self.inputs()))
 
@@ -101,10 +101,10 @@ class Plan:
         except (data_sources.ExpansionError, PipelineError) as error:
             raise ExpansionError([{"path": "params", "message": str(error)}]) from error
 
-    def place(self, ordinal: int, params: dict[str, Any]) -> Planned:
+    def place(self, ordinal: int, params: dict[str, Any]) -> PlannedJob:
         """These parameters as the job with this number: its batch, and when that starts."""
         batch = ordinal // self.pacing.batch_size
-        return Planned(
+        return PlannedJob(
             ordinal, batch, self.asked_at + batch * timedelta(milliseconds=self.pacing.stagger_ms), params
         )
 

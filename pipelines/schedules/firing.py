@@ -35,7 +35,7 @@ from pipelines import timing
 from pipelines.models import Firing, Schedule, ScheduleExecution
 from pipelines.models.schedule import AfterOnce, ExecutionStatus, FiringState, Overlap
 from pipelines.schedules import beat, executions
-from pipelines.timing import Missed, Timing
+from pipelines.timing import MissedTimes, Timing
 from tenants import clock, pausing
 from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import PauseKind
@@ -158,7 +158,7 @@ class Look:
     schedule: Schedule
     timing: Timing
     until: datetime  # up to here everything is dealt with by this look
-    missed: Missed
+    missed: MissedTimes
 
     @property
     def key(self) -> UUID:

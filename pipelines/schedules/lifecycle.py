@@ -32,7 +32,7 @@ from pipelines.jobs import OPEN
 from pipelines.models import Firing, PipelineRun, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
 from pipelines.schedules import executions, expansion
-from pipelines.schedules.expansion import ExpansionError, Plan, Planned
+from pipelines.schedules.expansion import ExpansionError, Plan, PlannedJob
 from tenants import clock, outages
 from tenants.context import tenant_scope
 
@@ -111,7 +111,7 @@ def _expand_single(tenant_id: UUID, ids: Sequence[UUID]) -> Sequence[UUID]:
     return [execution_id for execution_id in ids if execution_id not in expanded]
 
 
-def _only_job(execution: ScheduleExecution) -> Planned | None:
+def _only_job(execution: ScheduleExecution) -> PlannedJob | None:
     if _has_sources(execution.definition):
         return None
     try:
@@ -191,7 +191,7 @@ def _on_record(tenant_id: UUID, execution_id: UUID) -> tuple[int, Counter[bytes]
     return known.total(), known
 
 
-def _following(plan: Plan, recorded: int, known: Counter[bytes]) -> Iterator[Planned]:
+def _following(plan: Plan, recorded: int, known: Counter[bytes]) -> Iterator[PlannedJob]:
     """What is not on record yet, in the places after what is."""
     for params in plan.inputs():
         if known and known[digest := _digest(params)] > 0:
@@ -221,7 +221,7 @@ def _is_ours(execution: ScheduleExecution, recorded: int) -> bool:
 
 
 def _record(
-    execution: ScheduleExecution, page: Sequence[Planned], *, recorded: int, waits_for_batches: bool
+    execution: ScheduleExecution, page: Sequence[PlannedJob], *, recorded: int, waits_for_batches: bool
 ) -> None:
     """Record the jobs of a page with their work, and count them on the execution, unsaved. Under the execution's lock."""
     rows = [
@@ -240,7 +240,7 @@ def _record(
     execution.touched_at = clock.now()
 
 
-def _job(execution: ScheduleExecution, planned: Planned, state: JobState) -> ScheduleJob:
+def _job(execution: ScheduleExecution, planned: PlannedJob, state: JobState) -> ScheduleJob:
     return ScheduleJob(
         tenant_id=execution.tenant_id,
         execution_id=execution.pk,

@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredTable:
     """A model, or a selection of ours with `id` and `tenant_id`, of which some columns may be read."""
 
     source: type[Model] | sql.Composable
@@ -58,8 +58,8 @@ _RUNS = sql.SQL(
 ).format(runs=_table(ActivityRun), activities=_table(Activity))
 
 _T = FieldType
-TABLES: dict[str, Declared] = {
-    "deliverable": Declared(
+TABLES: dict[str, DeclaredTable] = {
+    "deliverable": DeclaredTable(
         Deliverable,
         {
             "id": _T.STRING,
@@ -69,7 +69,7 @@ TABLES: dict[str, Declared] = {
             "created_at": _T.DATETIME,
         },
     ),
-    "channel": Declared(
+    "channel": DeclaredTable(
         Channel,
         {
             "id": _T.STRING,
@@ -79,10 +79,10 @@ TABLES: dict[str, Declared] = {
             "expires_at": _T.DATETIME,
         },
     ),
-    "pipeline": Declared(
+    "pipeline": DeclaredTable(
         Pipeline, {"id": _T.STRING, "key": _T.STRING, "name": _T.STRING, "enabled": _T.BOOLEAN}
     ),
-    "run": Declared(
+    "run": DeclaredTable(
         _RUNS,
         {
             "id": _T.STRING,
@@ -186,7 +186,7 @@ _COLUMNS = {
 }
 
 
-def _relation_of_table(tenant_id: UUID, table: Declared) -> Relation:
+def _relation_of_table(tenant_id: UUID, table: DeclaredTable) -> Relation:
     return Relation(
         table=table.source if isinstance(table.source, sql.Composable) else _table(table.source),
         selected=sql.SQL(", ").join([sql.Identifier(name) for name in table.fields]),

@@ -28,7 +28,17 @@ Without a `start_at` they count from the beginning of 1970 in UTC. They are mult
 from pipelines.timing.nominal import times
 from pipelines.timing.parsing import in_words
 
-from .nominal import DEFAULT_TIMEZONE, CatchUp, DstFold, DstGap, Missed, Repeat, Timing, find_missed, jitter
+from .nominal import (
+    DEFAULT_TIMEZONE,
+    CatchUp,
+    DstFold,
+    DstGap,
+    MissedTimes,
+    Repeat,
+    Timing,
+    find_missed,
+    jitter,
+)
 from .parsing import TimingError, errors, read
 
 __all__ = (
@@ -36,7 +46,7 @@ __all__ = (
     "CatchUp",
     "DstFold",
     "DstGap",
-    "Missed",
+    "MissedTimes",
     "Repeat",
     "Timing",
     "TimingError",

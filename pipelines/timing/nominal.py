@@ -70,7 +70,7 @@ class CatchUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class MissedTimes:
     """What became due after `last`, up to and with `now`."""
 
     to_fire: tuple[datetime, ...]  # in order
@@ -87,7 +87,7 @@ class Missed:
 
 def find_missed(
     timing: Timing, *, last: datetime, now: datetime, catch_up: CatchUp, grace: timedelta = NO_TIME
-) -> Missed:
+) -> MissedTimes:
     """What to do about everything that became due after `last` (the latest time already dealt with) until `now`.
 
     What became due less than `grace` ago is on time: it is fired whatever the policy says, and counts towards what
@@ -96,7 +96,7 @@ def find_missed(
     count = count_between(timing, last, now)
     on_time = count_between(timing, max(last, now - grace), now) if grace else 0
     to_fire = min(count, max(catch_up.up_to, on_time))
-    return Missed(_latest(timing, last, now, to_fire), count - to_fire, timing, last, now)
+    return MissedTimes(_latest(timing, last, now, to_fire), count - to_fire, timing, last, now)
 
 
 def count_between(timing: Timing, after: datetime, until: datetime) -> int:

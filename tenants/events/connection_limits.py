@@ -35,14 +35,14 @@ class TooManyStreams(TenantError):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenSeat:
     """A seat for a stream, and the seats of the same caller that were taken away for it."""
 
     seat: str
     displaced: frozenset[str] = frozenset()
 
 
-def take(principal: Principal, *, displacing: bool = False) -> Taken:
+def take(principal: Principal, *, displacing: bool = False) -> TakenSeat:
     """A seat for one more stream. `displacing`: where none is free, the caller's oldest is taken away. Raises `TooManyStreams`."""
     seat = str(uuid7())
     most = (settings.ORCHESTRATOR_STREAMS_PER_TENANT, settings.ORCHESTRATOR_STREAMS_PER_CALLER)
@@ -57,11 +57,11 @@ def take(principal: Principal, *, displacing: bool = False) -> Taken:
             names, [seat, LAPSE_SECONDS, *most, int(displacing)], client=_client()
         )
     except redis.RedisError:
-        return Taken(seat)
+        return TakenSeat(seat)
     if full:
         whose = ("Your tenant", "You")[int(full) - 1]
         raise TooManyStreams(f"{whose} may have {most[int(full) - 1]} streams open at once.")
-    return Taken(seat, _read(displaced))
+    return TakenSeat(seat, _read(displaced))
 
 
 def hold(tenant_id: UUID, seats: Iterable[tuple[Principal, str]]) -> frozenset[str]:

@@ -132,7 +132,7 @@ def test_a_condition_that_comes_back_is_told_of_anew(
 
 
 def test_of_keepers_that_see_the_same_one_tells(engine: Engine, tenant: Tenant) -> None:
-    seen = platform_checks.Noticed("qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk])
+    seen = platform_checks.Finding("qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk])
 
     begun = at_once(*[lambda: platform_checks.tell_changes(AlertKind.IDLE_WORKER, [seen])] * 4)
     ended = at_once(*[lambda: platform_checks.tell_changes(AlertKind.IDLE_WORKER, [])] * 4)
@@ -144,7 +144,7 @@ def test_of_keepers_that_see_the_same_one_tells(engine: Engine, tenant: Tenant) 
 def test_the_platform_is_told_once_however_many_tenants_are_concerned(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    seen = platform_checks.Noticed(
+    seen = platform_checks.Finding(
         "qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
     )
 
@@ -159,7 +159,7 @@ def test_the_platform_is_told_once_however_many_tenants_are_concerned(
 def test_a_tenant_that_has_left_meanwhile_keeps_nobody_from_being_told(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
-    seen = platform_checks.Noticed(
+    seen = platform_checks.Finding(
         "qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
     )
     platform_checks.tell_changes(AlertKind.IDLE_WORKER, [seen])

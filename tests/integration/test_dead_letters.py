@@ -42,12 +42,12 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
     return tenant
 
 
-def replay(tenant: Tenant, **how: Any) -> dead_letters.Replayed:
+def replay(tenant: Tenant, **how: Any) -> dead_letters.ReplayResult:
     with tenant_scope(tenant.pk):
         return dead_letters.replay(tenant.pk, DeadLetter.objects.for_tenant(tenant.pk), actor="Ann", **how)
 
 
-def dismiss(tenant: Tenant, **how: Any) -> dead_letters.Dismissed:
+def dismiss(tenant: Tenant, **how: Any) -> dead_letters.DismissResult:
     with tenant_scope(tenant.pk):
         chosen = DeadLetter.objects.for_tenant(tenant.pk)
         return dead_letters.dismiss(tenant.pk, chosen, actor="Ann", reason="not wanted", **how)
@@ -295,8 +295,8 @@ def test_of_a_thousand_the_dry_run_counts_what_the_replay_starts_and_a_second_re
     done = replay(acme, per_second=10)
     again = replay(acme, per_second=10)
 
-    assert planned == done == dead_letters.Replayed(1_000, 0, 99.9)
-    assert again == dead_letters.Replayed(0, 1_000, 0.0)
+    assert planned == done == dead_letters.ReplayResult(1_000, 0, 99.9)
+    assert again == dead_letters.ReplayResult(0, 1_000, 0.0)
     with tenant_scope(acme.pk):
         due = list(
             Wake.objects.filter(state="pending").order_by("activity_id").values_list("activity_id", "due_at")
@@ -311,7 +311,7 @@ def test_of_a_thousand_the_dry_run_counts_what_the_replay_starts_and_a_second_re
 def test_a_replay_without_a_speed_starts_everything_at_once(engine: Engine, acme: Tenant) -> None:
     ids = failed(engine, acme, count=3)
 
-    assert replay(acme) == dead_letters.Replayed(3, 0, 0.0)
+    assert replay(acme) == dead_letters.ReplayResult(3, 0, 0.0)
     engine.drain()
 
     assert {engine.status(acme, activity_id) for activity_id in ids} == {"done"}
@@ -364,7 +364,7 @@ def test_of_equal_work_that_failed_twice_or_was_submitted_anew_one_is_replayed(
     failed(engine, acme, dedup_key="again")
     engine.submit(acme, "dev", dedup_key="again")
 
-    assert replay(acme, dry_run=True) == replay(acme) == dead_letters.Replayed(1, 2, 0.0)
+    assert replay(acme, dry_run=True) == replay(acme) == dead_letters.ReplayResult(1, 2, 0.0)
 
     assert engine.status(acme, first) == "created"
 
@@ -380,14 +380,14 @@ def test_dismissing_cancels_the_work_and_what_still_hangs_on_it(engine: Engine, 
     approval = asked(acme, [parent])
     dead_letters_escalation.handle_waiting()
 
-    assert dismiss(acme) == dead_letters.Dismissed(1, 0)
+    assert dismiss(acme) == dead_letters.DismissResult(1, 0)
 
     assert engine.get(acme, parent).cancel_reason == "not wanted"
     ended = [
         engine.status(acme, one) for one in (parent, subtask, approval, escalations_of(acme, parent)[0].pk)
     ]
     assert ended == ["cancelled"] * 4
-    assert dismiss(acme) == dead_letters.Dismissed(0, 1)
+    assert dismiss(acme) == dead_letters.DismissResult(0, 1)
 
 
 @pytest.mark.parametrize("action", [replay, dismiss])

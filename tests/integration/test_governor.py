@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from agents.governor import Answer, Call, Governor, Outcome, Reason, keys
-from agents.governor.limits import Learned, Profile, read_limits
+from agents.governor.limits import Profile, ReportedLimits, read_limits
 from tenants import redis
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -129,7 +129,7 @@ def test_asking_twice_for_one_call_reserves_once():
 def test_less_left_than_known_here_counts_until_the_providers_reset():
     guard, one = governor(requests_per_minute=50), call()
     guard.ask(one)
-    guard.tell(one, Outcome.OK, learned=Learned({"requests": 1}, {"requests": 20.0}))
+    guard.tell(one, Outcome.OK, learned=ReportedLimits({"requests": 1}, {"requests": 20.0}))
 
     assert guard.ask(call()).granted
     assert guard.ask(call()).wait_seconds == pytest.approx(20, abs=1.5)
@@ -140,7 +140,7 @@ def test_less_left_than_known_here_counts_until_the_providers_reset():
 def test_more_left_than_known_here_changes_nothing():
     guard, one = governor(requests_per_minute=2), call()
     guard.ask(one)
-    guard.tell(one, Outcome.OK, learned=Learned({"requests": 1_000}, {}))
+    guard.tell(one, Outcome.OK, learned=ReportedLimits({"requests": 1_000}, {}))
 
     assert [answer.granted for answer in asked(guard, 2)] == [True, False]
 
@@ -148,7 +148,7 @@ def test_more_left_than_known_here_changes_nothing():
 def test_below_a_tenth_only_urgent_calls_begin_until_the_reset():
     guard, one = governor(requests_per_minute=50, low_share=0.1), call()
     guard.ask(one)
-    guard.tell(one, Outcome.OK, learned=Learned({"requests": 4}, {"requests": 30.0}))
+    guard.tell(one, Outcome.OK, learned=ReportedLimits({"requests": 4}, {"requests": 30.0}))
 
     assert not guard.ask(call()).granted
     assert guard.ask(call(urgent=True)).granted
@@ -160,7 +160,9 @@ def learns(guard: Governor, left: int, reset: float = 30.0, limit: int | None = 
     """One call whose answer says what is left."""
     one = call(**fields)
     assert guard.ask(one).granted
-    told = Learned({"requests": left}, {"requests": reset}, limits={"requests": limit} if limit else {})
+    told = ReportedLimits(
+        {"requests": left}, {"requests": reset}, limits={"requests": limit} if limit else {}
+    )
     guard.tell(one, Outcome.OK, learned=told)
 
 
@@ -219,7 +221,7 @@ def test_calls_from_before_a_limit_was_known_are_counted_by_what_the_provider_sa
     guard, early, silent = governor(), [call(tokens_in=5_000) for _ in range(3)], call(tokens_in=5_000)
     for each in (*early, silent):
         guard.ask(each)
-    told = Learned({"input_tokens": 9_700}, {"input_tokens": 30.0}, limits={"input_tokens": 10_000})
+    told = ReportedLimits({"input_tokens": 9_700}, {"input_tokens": 30.0}, limits={"input_tokens": 10_000})
     for each in early:
         guard.tell(each, Outcome.OK, input_tokens=100, output_tokens=1, learned=told)
     guard.tell(silent, Outcome.OK, input_tokens=100, output_tokens=1)
@@ -264,13 +266,13 @@ def test_moments_in_headers_are_measured_by_the_providers_own_clock():
         }
     )
 
-    assert said == Learned({"requests": 7}, {"requests": 30.0}, 12.0, {"requests": 10})
+    assert said == ReportedLimits({"requests": 7}, {"requests": 30.0}, 12.0, {"requests": 10})
 
 
 def test_plain_headers_tell_of_requests():
     said = read_limits({"RateLimit-Limit": "10", "RateLimit-Remaining": "7", "RateLimit-Reset": "30"})
 
-    assert said == Learned({"requests": 7}, {"requests": 30.0}, None, {"requests": 10})
+    assert said == ReportedLimits({"requests": 7}, {"requests": 30.0}, None, {"requests": 10})
 
 
 def test_headers_of_both_families_are_read_and_nonsense_says_nothing():
@@ -305,11 +307,11 @@ def test_headers_of_both_families_are_read_and_nonsense_says_nothing():
         now=now,
     )
 
-    assert anthropic == Learned({"requests": 7, "input_tokens": 500}, {"requests": 30.0}, 12.0)
-    assert openai == Learned(
+    assert anthropic == ReportedLimits({"requests": 7, "input_tokens": 500}, {"requests": 30.0}, 12.0)
+    assert openai == ReportedLimits(
         {"requests": 3, "input_tokens": 10}, {"requests": 90.5, "input_tokens": 0.25}, None
     )
-    assert nonsense == Learned()
+    assert nonsense == ReportedLimits()
 
 
 # Slots
@@ -334,21 +336,21 @@ def test_a_429_halves_the_slots_once_for_all_that_were_under_way_and_leaves_at_l
         guard.ask(each)
 
     for each in under_way:
-        guard.tell(each, Outcome.LIMITED, learned=Learned(retry_after=0.0))
+        guard.tell(each, Outcome.LIMITED, learned=ReportedLimits(retry_after=0.0))
     assert guard.look().slots == 4
 
     for _ in range(5):
         let_time_pass(2)
         again = call()
         assert guard.ask(again).granted
-        guard.tell(again, Outcome.LIMITED, learned=Learned(retry_after=0.0))
+        guard.tell(again, Outcome.LIMITED, learned=ReportedLimits(retry_after=0.0))
     assert guard.look().slots == 1
 
 
 def test_retry_after_stops_every_call_until_then():
     guard, one = governor(), call()
     guard.ask(one)
-    guard.tell(one, Outcome.LIMITED, learned=Learned(retry_after=12.0))
+    guard.tell(one, Outcome.LIMITED, learned=ReportedLimits(retry_after=12.0))
 
     refused = guard.ask(call(urgent=True))
 
@@ -382,7 +384,7 @@ def test_five_faults_in_a_row_open_the_breaker_and_anything_else_in_between_does
         faulty(guard, 4)
         well = call()
         guard.ask(well)
-        guard.tell(well, between, learned=Learned(retry_after=0.0))
+        guard.tell(well, between, learned=ReportedLimits(retry_after=0.0))
     faulty(guard, 4)
     assert guard.look().breaker == "closed"
 
@@ -398,7 +400,7 @@ def test_no_number_of_429_opens_the_breaker():
     for _ in range(20):
         each = call()
         assert guard.ask(each).granted
-        guard.tell(each, Outcome.LIMITED, learned=Learned(retry_after=0.0))
+        guard.tell(each, Outcome.LIMITED, learned=ReportedLimits(retry_after=0.0))
 
     assert guard.look().breaker == "closed"
 

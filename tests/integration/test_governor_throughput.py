@@ -15,7 +15,7 @@ import pytest
 
 from agents import governor
 from agents.governor import Call, Governor, Outcome
-from agents.governor.limits import Learned, Profile
+from agents.governor.limits import Profile, ReportedLimits
 from tenants import redis
 from tenants.redis import Script
 
@@ -47,7 +47,7 @@ class Provider:
     refused: list[float] = field(default_factory=list)
     served: list[float] = field(default_factory=list)
 
-    def receive(self, now: float) -> Learned | None:
+    def receive(self, now: float) -> ReportedLimits | None:
         """What its headers say, or None for a 429."""
         while self.arrived and self.arrived[0] <= now - MINUTE_MS:
             self.arrived.popleft()
@@ -56,7 +56,7 @@ class Provider:
             return None
         self.arrived.append(now)
         self.served.append(now)
-        return Learned({"requests": REQUESTS - len(self.arrived)}, {"requests": MINUTE_MS / 1_000})
+        return ReportedLimits({"requests": REQUESTS - len(self.arrived)}, {"requests": MINUTE_MS / 1_000})
 
 
 def played(provider: Provider, *, minutes: int, lag: tuple[int, int], work: tuple[int, int]) -> list[float]:
@@ -68,9 +68,9 @@ def played(provider: Provider, *, minutes: int, lag: tuple[int, int], work: tupl
         "test", Profile(requests_per_minute=REQUESTS, input_tokens_per_minute=TOKENS, most_slots=25)
     )
     chance, numbers = random.Random(20260501), itertools.count()
-    events: list[tuple[float, int, str, Call | None, Learned | None]] = []
+    events: list[tuple[float, int, str, Call | None, ReportedLimits | None]] = []
 
-    def later(when: float, what: str, call: Call | None = None, told: Learned | None = None) -> None:
+    def later(when: float, what: str, call: Call | None = None, told: ReportedLimits | None = None) -> None:
         heapq.heappush(events, (when, next(numbers), what, call, told))
 
     begun: list[float] = []
@@ -93,7 +93,7 @@ def played(provider: Provider, *, minutes: int, lag: tuple[int, int], work: tupl
             assert call is not None
             guard.tell(
                 call, Outcome.OK if told else Outcome.LIMITED, input_tokens=1_000, output_tokens=100,
-                learned=told or Learned(retry_after=1.0),
+                learned=told or ReportedLimits(retry_after=1.0),
             )  # fmt: skip
             later(now, "ask")
     return begun

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from activities.exceptions import LeaseLost
 from activities.mailboxes import consumer, producer
-from activities.mailboxes.consumer import Taken, Wish
+from activities.mailboxes.consumer import TakenBatch, Wish
 from activities.mailboxes.producer import NewItem
 from activities.models import Mailbox, MailboxBatch, MailboxItem
 from tenants.context import tenant_scope
@@ -62,7 +62,7 @@ def post_directly(tenant: Tenant, *said: str, **fields: Any) -> list[UUID]:
         ]
 
 
-def taken_at(tenant: Tenant, now: datetime, lease: float = 300, limit: int = 10) -> Taken | None:
+def taken_at(tenant: Tenant, now: datetime, lease: float = 300, limit: int = 10) -> TakenBatch | None:
     wish = Wish(consumer="c1", lease=timedelta(seconds=lease), window=timedelta(0), limit=limit)
     return consumer.take(tenant.pk, "session-1", wish, now=lambda: now)
 

@@ -69,7 +69,7 @@ def test_a_bulk_job_that_ended_goes_with_its_items_and_one_that_goes_on_stays(
     assert left(acme, BulkItem) == left(acme, BulkItem, job_id=running) == 3
 
 
-def taken(tenant: Tenant, key: str) -> consumer.Taken:
+def taken(tenant: Tenant, key: str) -> consumer.TakenBatch:
     wish = Wish(consumer="c1", lease=timedelta(minutes=5), window=timedelta(0), limit=10)
     found = consumer.take(tenant.pk, key, wish)
     assert found is not None
