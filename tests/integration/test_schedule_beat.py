@@ -310,7 +310,7 @@ def test_what_waits_is_found_by_its_index(tenant: Tenant) -> None:
     }
 
     for name, plan in found.items():
-        index = "schedules_due" if name == "due" else "executions_open"
+        index = "schedules_due" if name == "list_due" else "executions_open"
         assert index in plan, plan
         assert "Seq Scan on pipelines_" not in plan, plan
 
