@@ -251,7 +251,7 @@ def render_policy(policy: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# Counts what was turned away at the door, dropped to make room, or given up because its time had passed: by tenant, role and reason.
+# Counts what was refused at submission, dropped to make room, or given up because its time had passed: by tenant, role and reason.
 
 
 Reason = TurnedAway.Reason

@@ -85,7 +85,7 @@ def start(
     job = BulkJob.objects.create(
         tenant_id=tenant_id, action=action, filter=dict(filter), arguments=dict(arguments), total=len(ids), created_by=actor
     )  # fmt: skip
-    # An heir takes the place of each, which locks more than the activity itself.
+    # A successor takes the place of each, which locks more than the activity itself.
     alone = action == BulkAction.REASSIGN
     _ADD.run(
         {

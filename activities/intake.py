@@ -1,14 +1,14 @@
-"""Doors: a worker process says which work it takes now; admission grants it no other, and it takes no other messages.
+"""Intake: which roles a worker process takes new work of now. Admission grants it no other work, and it takes no other messages.
 
-A door is closed for a role, or for all of them, with a reason that people can read. The row of the process says so, and the limits of
-admission: the seats are withdrawn, so nothing is granted that only this process could take. What was granted before and arrives at a
-closed door goes back to waiting. What runs goes on. A row that could not be written is written with the next beat; when the process
-dies, its doors die with its row.
+The intake is closed for a role, or for all roles, with a reason that people can read. This is stored in the row of the process and in the
+limits of admission: the seats are withdrawn, so nothing is granted that only this process could take. Work that was granted before and
+arrives after the intake was closed waits again. Runs under way continue. A row that could not be written is written with the next beat;
+when the process dies, the closed intake ends with its row.
 
-The host is protected by two rules (`Protection`). While processor or memory are used beyond their targets the doors are closed; they open
-when every figure is clearly below its target again. And while targets are set, the number of runs at once grows one by one, with a pause
-between them: what starts shows in the figures only after a while, so that many starts at once would overshoot. Runs that take the place of
-others that have ended wait for nothing.
+Two rules protect the host (`Protection`). While processor or memory are used beyond their targets the intake is closed; it opens when
+every figure is clearly below its target again. And while targets are set, the number of runs at once grows one by one, with a pause
+between them: the load of a start is measured only after a while, so many starts at once would overshoot. Runs that take the place of
+others that have ended do not wait.
 """
 
 from __future__ import annotations
@@ -204,9 +204,9 @@ def _number(path: Path, name: str) -> int:
     return 0
 
 
-CLEARLY_BELOW = 0.05  # of the share, so that the doors do not swing
+CLEARLY_BELOW = 0.05  # of the share, so that the intake does not open and close all the time
 SMOOTH_SECONDS = 3.0  # a moment of full processors is no load
-PATIENCE_SECONDS = 0.05  # between looks at the doors while a start waits for its turn
+PATIENCE_SECONDS = 0.05  # between looks at the intake while a start waits for its turn
 
 
 @dataclass(slots=True)

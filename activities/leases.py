@@ -34,7 +34,7 @@ from tenants.identifiers import uuid7
 
 logger = logging.getLogger(__name__)
 
-ALL = "*"  # the door for all roles
+ALL = "*"  # stands for all roles
 DRAINING = "shutting down"
 
 RETRY_SECONDS = 1.0  # until the next beat after one that failed

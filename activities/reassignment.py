@@ -1,7 +1,7 @@
 """Reassignment: the work is handed to another agent or to a person, as a new activity that takes the place of this one.
 
-The heir inherits input, place in the pipeline and whatever waits for the result: a parent gets its answer from the successor. An agent may
-hand on only so many times, and never back to a role that has had it. What people decide stays with people.
+The successor gets the input, the place in the pipeline and everything that waits for the result: a parent gets its answer from it. An
+agent may reassign work only so many times, and never to a role that has had it. What people decide stays with people.
 """
 
 from __future__ import annotations
@@ -89,17 +89,17 @@ def _refuse_another_hand(activity: Activity, agent_role: str | None) -> None:
 def _create_successor(
     activity: Activity, *, reason: str, agent_role: str | None, human_role: str | None, actor: str, run: RunToken | None = None
 ) -> Activity:  # fmt: skip
-    # The heir is there before the end of the first is announced, so that the pipeline sees the step go on.
+    # The successor is there before the end of the first is announced, so that the pipeline sees the step go on.
     (submitted,) = submit([_new_successor(activity, reason, agent_role, human_role)], actor=actor)
     detail = {"heir": str(submitted.id), "reason": reason}
     if run is None:
         transitions.apply(activity.pk, "reassign", actor=actor, detail=detail, reassign_reason=reason)
     else:
         suspension.suspend(run, "reassign", tool=TOOL, detail=detail, reassign_reason=reason)
-    heirs = Activity.objects.for_tenant(activity.tenant_id).filter(pk=submitted.id)
+    successors = Activity.objects.for_tenant(activity.tenant_id).filter(pk=submitted.id)
     if activity.dedup_key and not _is_taken(activity):
-        heirs.update(dedup_key=activity.dedup_key)  # Only now: two live activities may not share it.
-    successor: Activity = heirs.get()
+        successors.update(dedup_key=activity.dedup_key)  # Only now: two live activities may not share it.
+    successor: Activity = successors.get()
     return successor
 
 

@@ -281,10 +281,10 @@ def _line_of(tenant_id: UUID, first: Activity) -> list[Activity]:
     """The activity and what has taken its place, one after the other."""
     line = [first]
     while line[-1].status in (Status.REJECTED, Status.REASSIGNED):
-        heirs = Activity.objects.for_tenant(tenant_id).filter(
+        successors = Activity.objects.for_tenant(tenant_id).filter(
             parent_id=line[-1].pk, link_kind__in=activity_tree.SUCCESSORS
         )
-        successor = heirs.order_by("-pk").first()
+        successor = successors.order_by("-pk").first()
         if successor is None:
             break
         line.append(successor)

@@ -365,7 +365,7 @@ def refuse_full_tree(tree: Any) -> None:
 
 
 def outcome_of_subtask(ended: Any, origin: Origin) -> dict[str, Any]:
-    """What the parent's agent learns from the end of a subtask, or of the revision or heir that took its place: a row of Activity.
+    """What the parent's agent is told about the end of a subtask, or of the revision or successor that took its place: a row of Activity.
 
     `subtask` and its name are those that the agent was told when it asked.
     """

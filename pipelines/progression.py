@@ -92,7 +92,7 @@ def _is_aside(activity: Any) -> bool:
 def _continue_with_successor(activity: Any) -> None:
     """The step is the successor's from now on. One that had failed is under way again, and what was skipped because of it waits.
 
-    Raises `TransitionRefused` in a run that was cancelled: anyone who cancelled it has not seen this heir.
+    Raises `TransitionRefused` in a run that was cancelled: the person who cancelled it has not seen this successor.
     """
     run = lock_runs(activity.tenant_id).get(pk=activity.pipeline_run_id)
     if run.status == "cancelled":

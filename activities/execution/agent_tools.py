@@ -395,7 +395,7 @@ def _refuse_unknown(run: RunToken, arguments: Mapping[str, Any]) -> None:
             raise ToolRefused(f"There is no channel {channel}.")
 
 
-# How often the agent of one run may knock at the door of the tools, refused calls included.
+# How often the agent of one run may call tools, refused calls included.
 #
 # A quota counts what came of calls; a call that is refused costs statements all the same. This bound is asked of Redis alone, before
 # anything else, so that an agent that repeats what is refused keeps nobody waiting. Where Redis does not answer at once, calls pass

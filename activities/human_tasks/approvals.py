@@ -686,7 +686,7 @@ def ask_about_revisions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, acto
 
 
 def _tell_successor(tenant_id: UUID, activity_id: UUID, successor: Activity) -> None:
-    """The heir begins again, so it hears what people have decided about the work; not what the first agent has asked for itself."""
+    """The successor begins again, so it is told what people decided about the work, but not what the first agent asked for itself."""
     if successor.assignee_type != "agent":
         return
     woken = ApprovalLink.objects.for_tenant(tenant_id).filter(activity_id=activity_id, state=LinkState.WOKEN)

@@ -106,7 +106,7 @@ def _own_names(place: Place) -> list[str]:
 
 def _access_of(context: Context) -> Access:
     assert context.request is not None  # noqa: S101  # it came over HTTP
-    found: Access = context.request.scope[_ACCESS]  # the door lets nobody in without
+    found: Access = context.request.scope[_ACCESS]  # no request is let in without
     return found
 
 

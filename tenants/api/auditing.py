@@ -1,4 +1,4 @@
-"""The door of the audit trail: what a request changed is written down in the transaction of the change.
+"""The audit trail of the API: what a request changed is recorded in the transaction of the change.
 
 Every view passes through here, so no operation can forget it. A view whose POST changes nothing says why in `not_audited`. What an
 object was before, and is after, is what its own address answers, so the trail and the API never disagree.

@@ -27,7 +27,7 @@ from tenants.events import connection_limits, log
 from tenants.events.announcements import Announcement, AnnouncementReceiver
 from tenants.events.stream import DISPLACED, KEEPALIVE, Stream, reset, still_allowed
 
-LOOK_SECONDS = 1.0  # between looks at every log that is followed, whether or not the bell rang
+LOOK_SECONDS = 1.0  # between looks at every log that is followed, whether or not a notification came
 AGAIN_SECONDS = 0.1  # after a find; what commits right behind it does not ring
 WELCOME_SECONDS = (
     2.0  # between checks whether the callers still may read; with all that delays it, well below 5
@@ -220,7 +220,7 @@ class Hub:
 
 
 def _watch_socket(selector: selectors.BaseSelector, listener: Listener) -> int | None:
-    """The socket of the bell, looked after by the selector; None while it does not ring."""
+    """The socket of the listener, registered with the selector; None while it has no connection."""
     ringing = listener.socket()
     if ringing is not None and ringing not in selector.get_map():
         selector.register(ringing, selectors.EVENT_READ)
@@ -322,20 +322,20 @@ def _carry(tenant_id: UUID, streams: Collection[Stream]) -> None:
                 stream.offer(event)
 
 
-# The bell: PostgreSQL tells this process that something has happened to a tenant whose log is followed.
+# The listener: PostgreSQL notifies this process when something has happened to a tenant whose log is followed.
 #
 # One connection of its own, for all streams of the process. It only saves waiting: readers of a log look once a second in any case,
 # so a lost connection makes events late by a second at most. It is opened again as soon as that is possible.
 #
-# A connection that nothing comes from may as well be one that nothing can come from any more, because something between forgot it. So every
-# few seconds the bell has itself rung, on a channel that nobody else listens to and by way of another connection; when it does not hear
-# that, it takes a new one. Nobody ever waits for an answer on it.
+# A silent connection may be a dead one, because something between has forgotten it. So every few seconds the listener has itself notified,
+# on a channel that nobody else listens to and by way of another connection; when that notification does not come, it takes a new
+# connection. Nobody ever waits for an answer on it.
 
 
 CHANNEL = "orchestrator_events"  # also written in sql/record.sql
 RETRY_SECONDS = 5.0
-PROOF_SECONDS = 5.0  # between two times that it is rung to see whether it can be heard
-SILENT_SECONDS = 12.0  # without having been heard: more than two of these
+PROOF_SECONDS = 5.0  # between two notifications that prove the connection
+SILENT_SECONDS = 12.0  # without a notification: more than two of these
 
 
 class Listener:

@@ -2,8 +2,8 @@
 
 Sockets are written to without waiting. A client that takes nothing gets nothing more read for it; after a minute it is given up.
 
-A stream outlives the request that opened it, so what the door has checked once is asked again all the time, for all streams of the process
-together. Any difference ends the stream: the client comes back, and its permissions are checked again.
+A stream outlives the request that opened it, so its permissions are checked again and again, for all streams of the process together.
+Any difference ends the stream: the client comes back, and its permissions are checked again.
 """
 
 from __future__ import annotations

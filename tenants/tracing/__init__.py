@@ -1,7 +1,7 @@
 """Tracing: what happens becomes spans of OpenTelemetry, when OTEL_EXPORTER_OTLP_ENDPOINT says where to send them.
 
-This is the only door. While tracing is off nothing of OpenTelemetry is imported, and each call here is one comparison. While it is on, a
-failure to send spans is logged by the SDK and changes nothing else.
+All tracing goes through this module. While tracing is off nothing of OpenTelemetry is imported, and each call here is one comparison.
+While it is on, a failure to send spans is logged by the SDK and changes nothing else.
 
 Work waits in PostgreSQL and Redis for seconds or weeks, and no span is open meanwhile. `current_context` is kept with it and names the
 span that set it going. What begins soon enough continues that trace; later it begins a trace of its own, with a link.
