@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django.db import DatabaseError, connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 OPENED_AT_ONCE = 2  # connections of a process that nobody waits for
@@ -85,7 +85,7 @@ class ConnectionPool:
         if lent.errors_occurred:
             try:
                 lent.close_if_unusable_or_obsolete()
-            except DatabaseError:
+            except Error:
                 is_usable = False
         with self._changed:
             self._lent.discard(lent)
