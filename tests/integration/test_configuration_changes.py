@@ -264,7 +264,7 @@ def test_who_has_not_looked_for_half_an_hour_believes_nothing(
         cursor.execute("SELECT %s - interval '31 minutes'", [known.at])
         ((long_ago,),) = cursor.fetchall()
 
-    kept._known = caches._Known(known.horizon, long_ago, known.asked, known.values)
+    kept._known = caches._Known(known.horizon, long_ago, known.checked_at, known.values)
 
     assert is_read_anew(kept, tenant.pk)
 
