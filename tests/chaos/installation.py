@@ -296,7 +296,7 @@ class Installation:
             with self._lock:
                 if self._stopped.is_set():
                     return
-                for ended in self.supervisor.ended():
+                for ended in self.supervisor.list_ended():
                     self.restarts.append((time.time(), ended.name, ended.exit_code))
                     self.tell(f"{ended.name} ended by itself with {ended.exit_code} and is started again")
                     self._launch(self._specs[ended.name])

@@ -75,8 +75,8 @@ class Link:
         return found
 
     def _wake(self) -> None:
-        self.change.set()
-        self.change = asyncio.Event()
+        self.changed.set()
+        self.changed = asyncio.Event()
 
     def _impose(self, fault: str) -> None:
         self.imposed.append(fault)
@@ -96,7 +96,7 @@ class Link:
     async def _passable(self) -> str | None:
         """Return once something may pass, and in which state."""
         while self.state == SILENT:
-            await self.change.wait()
+            await self.changed.wait()
         return self.state
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
