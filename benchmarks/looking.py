@@ -59,7 +59,10 @@ def _addresses(tenant: Tenant) -> dict[str, str]:
     entries = [entry for group in navigation.groups("home") for entry in group.entries]
     with tenant_scope(tenant.pk):
         newest = Activity.objects.for_tenant(tenant.pk).latest("created_at")
-    return {**{entry.page.words: entry.address for entry in entries}, "One activity": f"/activities/{newest.pk}/"}
+    return {
+        **{entry.page.words: entry.address for entry in entries},
+        "One activity": f"/activities/{newest.pk}/",
+    }
 
 
 def _visits(connection: http.client.HTTPConnection, address: str, cookie: str) -> list[float]:
