@@ -86,8 +86,8 @@ def test_a_program_does_an_activity_and_what_it_used_and_printed_is_kept(
 
     (run,) = engine.runs(tenant, activity_id)
     assert (engine.status(tenant, activity_id), run.session_id) == ("done", "s-1")
-    # Its largest sample; it may end before there is one of Python that has loaded.
-    assert run.progress["resources"]["peak_rss_bytes"] > 100_000
+    # Its largest sample, which may be of the moment when the program had only been begun.
+    assert run.progress["resources"]["peak_rss_bytes"] > 0
     address = f"/api/v1/activities/{activity_id}/runs/{run.pk}/transcript/"
     answer = api("viewer").get(address)
     assert answer.status_code == 200
