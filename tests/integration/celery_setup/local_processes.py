@@ -6,6 +6,7 @@ import os
 import signal as signals
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ QUEUE = "system"
 PATIENCE_SECONDS = 60.0
 
 
-class LocalProcess(CeleryTestContainer):  # type: ignore[misc]  # the kit has no types
+class LocalProcess(CeleryTestContainer, ABC):  # type: ignore[misc]  # the kit has no types
     """A process with the surface of a container: status, logs, kill, restart."""
 
     def __init__(
@@ -51,9 +52,9 @@ class LocalProcess(CeleryTestContainer):  # type: ignore[misc]  # the kit has no
         eventually(self.answers, PATIENCE_SECONDS)
         return True
 
+    @abstractmethod
     def answers(self) -> bool:
-        """Whether it takes work by now. A subclass asks it."""
-        raise NotImplementedError
+        """Whether it takes work by now."""
 
     def reload(self) -> None:
         """Nothing: what is asked is asked of the process itself."""
