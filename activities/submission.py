@@ -24,8 +24,8 @@ from activities.models.decision import DeadlineKind
 from agents import configuration
 from tenants import clock, request_context, wire_json
 from tenants.context import APP
+from tenants.current_tenant import current_tenant
 from tenants.identifiers import uuid7
-from tenants.request_context import current_tenant
 from tenants.sql import Array, JsonArray, Statement
 
 from . import backlog, relay, states

@@ -28,7 +28,7 @@ from activities.models import Activity
 from activities.signals import activity_settled
 from tenants import wire_json
 from tenants.context import APP
-from tenants.request_context import current_tenant
+from tenants.current_tenant import current_tenant
 from tenants.sql import Array, Rows, Statement
 
 _FOLDER = Path(__file__).parent / "sql"

@@ -20,7 +20,7 @@ from django.conf import settings
 
 from agents.contracts import Accepted, Completed, Output, Parked, Usage
 from agents.exceptions import PermanentAgentError
-from tenants import wire_json
+from tenants import strict_json
 
 MAX_SESSION_ID = 200
 MAX_CONTENT_TYPE = 100
@@ -179,8 +179,8 @@ def _require_text(text: object, path: str) -> int:
 
 def _require_storable(value: object, path: str) -> None:
     try:
-        wire_json.check(value)
-    except wire_json.StrictJSONError as error:
+        strict_json.check(value)
+    except strict_json.StrictJSONError as error:
         separator = "." if error.path and not error.path.startswith("[") else ""
         raise InvalidAnswer((f"{path}{separator}{error.path}", error.message)) from error
 

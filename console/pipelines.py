@@ -40,7 +40,7 @@ from pipelines.definition.errors import at
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, Schedule
 from pipelines.models.pipeline import KEY_PATTERN
 from pipelines.subjects import subject_of
-from tenants import pausing, wire_json
+from tenants import pausing, strict_json
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
 from tenants.plain_names import LONGEST_NAME
@@ -181,8 +181,8 @@ class ValueField(forms.CharField):
         if not text:
             return None
         try:
-            return wire_json.loads(text.encode(), max_bytes=LONGEST_JSON)
-        except wire_json.StrictJSONError as error:
+            return strict_json.loads(text.encode(), max_bytes=LONGEST_JSON)
+        except strict_json.StrictJSONError as error:
             raise forms.ValidationError(f"This is no JSON: {error.message}") from error
 
 

@@ -33,7 +33,7 @@ from django.views.decorators.http import require_http_methods
 
 from agents import credentials
 from agents.exceptions import ConfigurationError
-from tenants import audit, clock, login_throttle, members, wire_json
+from tenants import audit, clock, login_throttle, members, strict_json
 from tenants.audit import address_of
 from tenants.models import Passkey, Role, SecondFactor
 
@@ -121,7 +121,7 @@ def add(factor: SecondFactor, name: str, answer: str, challenge: bytes) -> bool:
             expected_rp_id=_host(),
             expected_origin=settings.ORCHESTRATOR_PASSKEY_ORIGIN,
         )
-    except (WebAuthnException, wire_json.StrictJSONError, ValueError):
+    except (WebAuthnException, strict_json.StrictJSONError, ValueError):
         return False
     _, is_new = Passkey.objects.get_or_create(
         credential=verified.credential_id,
@@ -161,7 +161,7 @@ def opens(person: Any, answer: str, challenge: bytes) -> bool:
                 credential_public_key=bytes(passkey.public_key),
                 credential_current_sign_count=passkey.uses,
             )
-        except (WebAuthnException, wire_json.StrictJSONError, ValueError):
+        except (WebAuthnException, strict_json.StrictJSONError, ValueError):
             return False
         passkey.uses, passkey.answered, passkey.used_at = shown.new_sign_count, challenge, clock.now()
         passkey.save(update_fields=["uses", "answered", "used_at"])
@@ -169,7 +169,7 @@ def opens(person: Any, answer: str, challenge: bytes) -> bool:
 
 
 def _read(answer: str) -> dict[str, Any]:
-    value = wire_json.loads(answer.encode(), max_bytes=ANSWER_BYTES, reject_duplicate_keys=True)
+    value = strict_json.loads(answer.encode(), max_bytes=ANSWER_BYTES, reject_duplicate_keys=True)
     if not isinstance(value, dict):
         raise ValueError("no answer of a browser")
     return value

@@ -26,9 +26,9 @@ from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
 
 from tenants.connection_pool import ConnectionPool
+from tenants.current_tenant import CURRENT
 from tenants.exceptions import TenantOutOfSight, TenantScopeConflict
 from tenants.postgresql.base import BoundedConnection
-from tenants.request_context import CURRENT
 
 APP = "default"
 SYSTEM = "system"

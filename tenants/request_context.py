@@ -1,10 +1,7 @@
-"""Whose work is done here: the tenant, which `tenants.context` sets, and the request that set it going.
+"""Which request set work going. That is written beside the work, so that it is still known after a wait of hours.
 
-Whatever is submitted or woken while a request is answered, or while work runs that goes back to it, carries the request's id. It is written
-beside the work, so that it is still known after a wait of hours, and on the log lines of that time, too: as `request_id`, or as `caused_by`
-where a request with an id of its own is answered, an agent's callback.
-
-No client of the database is loaded for it: the parent of the web's processes writes lines that name the tenant, and does nothing else.
+Whatever is submitted or woken while a request is answered, or while work runs that goes back to it, carries the request's id. It is on
+the log lines of that time, too: as `request_id`, or as `caused_by` where a request with an id of its own is answered, an agent's callback.
 """
 
 from __future__ import annotations
@@ -13,20 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
-from uuid import UUID
 
 import orjson
 import structlog
 
 from tenants import tracing
-
-CURRENT: ContextVar[UUID | None] = ContextVar("tenant", default=None)
-
-
-def current_tenant() -> UUID | None:
-    """The tenant of the innermost `tenant_scope`, or None outside of one."""
-    return CURRENT.get()
-
 
 REQUEST = "request"
 

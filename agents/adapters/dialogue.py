@@ -37,7 +37,7 @@ from agents.governor import Call
 from agents.governor.calling import PATIENCE_SECONDS, ProviderFeedback, govern_call
 from agents.governor.providers import Provider, payable_provider_of
 from agents.response_parser import InvalidAnswer
-from tenants import wire_json
+from tenants import strict_json
 
 MOST_ROUNDS = 200
 MOST_TOKENS = 1_000_000
@@ -312,7 +312,7 @@ class _Dialogue:
         """The model's last word, or None when it was asked to say it again."""
         try:
             return output_of(answer, self.options)
-        except wire_json.StrictJSONError as error:
+        except strict_json.StrictJSONError as error:
             if self.asked_again:
                 raise InvalidAnswer(
                     (error.path, f"is not the JSON that was asked for: {error.message}")
@@ -369,7 +369,7 @@ def _as_json(value: Any) -> str:
 
 def _json(text: str) -> Any:
     fenced = _FENCE.match(text)
-    return wire_json.loads(
+    return strict_json.loads(
         (fenced[1] if fenced else text).encode(), max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES
     )
 

@@ -24,7 +24,7 @@ from agents.exceptions import (
 )
 from agents.outbound import client
 from agents.response_parser import InvalidAnswer, read_completed, session_of_acceptance
-from tenants import tracing, wire_json
+from tenants import strict_json, tracing
 
 _RETRYABLE_STATUSES = frozenset({408, 425})  # and all from 500
 
@@ -118,16 +118,16 @@ def authentication_of(request: AgentRequest) -> dict[str, str]:
 def _read_acceptance(response: outbound.OutboundResponse) -> AgentResult:
     """Any body will do. If it happens to name the agent's conversation, that is known from now on."""
     try:
-        answer = wire_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
-    except wire_json.StrictJSONError:
+        answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+    except strict_json.StrictJSONError:
         return Accepted()
     return Accepted(session_of_acceptance(answer))
 
 
 def _read_result(response: outbound.OutboundResponse) -> AgentResult:
     try:
-        answer = wire_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
-    except wire_json.StrictJSONError as error:
+        answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+    except strict_json.StrictJSONError as error:
         raise InvalidAnswer((error.path, error.message)) from error
     return read_completed(answer)
 
@@ -158,8 +158,8 @@ def error_of_status(
 def _code_of(response: outbound.OutboundResponse) -> Any:
     """The code in `{error: {code}}`, the form in which agents report failures, if the body has it."""
     try:
-        answer = wire_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
-    except wire_json.StrictJSONError:
+        answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+    except strict_json.StrictJSONError:
         return None
     error = answer.get("error") if isinstance(answer, dict) else None
     return error.get("code") if isinstance(error, dict) else None

@@ -27,7 +27,7 @@ from agents.governor import Call, Governor
 from agents.governor.calling import ProviderFeedback, govern_call
 from agents.governor.limits import Profile
 from agents.governor.providers import Provider
-from tenants import wire_json
+from tenants import strict_json
 
 VERSION = "2023-06-01"
 MOST_REQUESTS = 100_000  # of one batch, as the protocol has it
@@ -229,7 +229,7 @@ def read_completed(message: Mapping[str, Any], options: Mapping[str, Any]) -> Co
         return None
     try:
         return Completed(dialogue.output_of(answer, ModelOptions.of(options)), usage_of(message))
-    except wire_json.StrictJSONError:
+    except strict_json.StrictJSONError:
         return None
 
 

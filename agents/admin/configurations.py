@@ -23,7 +23,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 from agents import credentials
 from agents.api.configurations import AgentSettingsSerializer, refuse_unusable
 from agents.models import AgentConfig, AgentSession, Skill
-from tenants import wire_json
+from tenants import strict_json
 from tenants.admin.bases import KeptAdmin, PlatformAdmin, RecordAdmin, TenantFilter, badge
 from tenants.api.problems import InvalidRequest, flatten_errors
 
@@ -60,8 +60,8 @@ class SealingForm(forms.ModelForm):
         if not text:
             return None
         try:
-            found = wire_json.loads(text.encode(), max_bytes=LONGEST_AUTH)
-        except wire_json.StrictJSONError as error:
+            found = strict_json.loads(text.encode(), max_bytes=LONGEST_AUTH)
+        except strict_json.StrictJSONError as error:
             raise ValidationError(f"This is not valid JSON: {error.message}") from error
         if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
             raise ValidationError("Credentials are an object whose values are texts.")

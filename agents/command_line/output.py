@@ -20,7 +20,7 @@ from django.conf import settings
 
 from agents.contracts import Completed, Output, RunLink, Usage
 from agents.response_parser import InvalidAnswer, read_completed, session_id_from, usage_from
-from tenants import wire_json
+from tenants import strict_json
 
 LONGEST_LIVE_LINE = 16_384  # shown before it has ended
 LONGEST_LINE = 4 * 1024 * 1024  # of an event; longer ones are passed over
@@ -113,13 +113,13 @@ class Whole:
             return AgentOutput(Completed(Output(content=_plain(bytes(self.kept)).strip())))
         try:
             return self._object()
-        except wire_json.StrictJSONError as error:
+        except strict_json.StrictJSONError as error:
             return AgentOutput(fault=InvalidAnswer((error.path, error.message)))
         except InvalidAnswer as fault:
             return AgentOutput(fault=fault)
 
     def _object(self) -> AgentOutput:
-        answer = wire_json.loads(bytes(self.kept), max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+        answer = strict_json.loads(bytes(self.kept), max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
         if not isinstance(answer, list) and (not isinstance(answer, Mapping) or "type" not in answer):
             return AgentOutput(read_completed(answer))
         events = Events(self.link, lambda reason: None)

@@ -19,7 +19,7 @@ import structlog
 from structlog import tracebacks
 
 from tenants import tracing
-from tenants.request_context import current_tenant
+from tenants.current_tenant import current_tenant
 
 LONGEST_MESSAGE = 300  # characters of an exception's message
 LONGEST_VALUE = 2_000

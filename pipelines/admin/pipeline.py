@@ -32,7 +32,7 @@ from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVe
 from pipelines.models.pipeline import StepReason, StepState
 from pipelines.selectors import BranchCounts
 from pipelines.submission import NewRun, start_run
-from tenants import wire_json
+from tenants import strict_json
 from tenants.admin.actions import NAMED, Action, ActionsAdmin
 from tenants.admin.bases import (
     NOTHING,
@@ -467,8 +467,8 @@ def _params(typed: str) -> dict[str, Any]:
     if not typed.strip():
         return {}
     try:
-        found = wire_json.loads(typed.encode(), max_bytes=LONGEST_PARAMS)
-    except wire_json.StrictJSONError as error:
+        found = strict_json.loads(typed.encode(), max_bytes=LONGEST_PARAMS)
+    except strict_json.StrictJSONError as error:
         raise ParamsInvalid(f"The parameters are not valid JSON: {error.message}") from error
     if not isinstance(found, dict):
         raise ParamsInvalid('The parameters must be an object, such as {"topic": "bees"}.')

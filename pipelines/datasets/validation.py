@@ -18,7 +18,7 @@ from pipelines.definition.errors import DefinitionError, InputError, at, quote_v
 from pipelines.definition.reading import number
 from pipelines.exceptions import PipelineError, TooManyRows
 from pipelines.tables import BadTable, csv_lines, plain
-from tenants import wire_json
+from tenants import strict_json
 
 MOST_ERRORS = 50
 LONGEST_KEY = 200  # characters
@@ -156,10 +156,10 @@ def read_csv(raw: bytes) -> Upload:
 def read_json(raw: bytes) -> Upload:
     """The rows of a JSON file. Raises `BadUpload`."""
     try:
-        found = wire_json.loads(
+        found = strict_json.loads(
             raw, max_bytes=settings.ORCHESTRATOR_DATASET_BODY_BYTES, max_nodes=most_values()
         )
-    except wire_json.StrictJSONError as error:
+    except strict_json.StrictJSONError as error:
         raise BadUpload(f"The JSON cannot be read: {error}.") from error
     return rows_in(found)
 

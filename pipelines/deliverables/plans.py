@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipelines.definition.errors import Errors, InputError, at
 from pipelines.exceptions import PipelineError
-from tenants import wire_json
+from tenants import strict_json
 from tenants.lazy_import import lazy_import
 
 if TYPE_CHECKING:
@@ -114,10 +114,10 @@ def in_words(content: str) -> Any:
     if len(blocks) != 1:
         raise PlanInvalid([InputError("", _NO_PLAN if not blocks else _SEVERAL)])
     try:
-        return wire_json.loads(
+        return strict_json.loads(
             blocks[0].encode(errors="replace"), max_bytes=MOST_BYTES, reject_duplicate_keys=True
         )
-    except wire_json.StrictJSONError as error:
+    except strict_json.StrictJSONError as error:
         raise PlanInvalid([InputError("", f"is not JSON: {error}")]) from error
 
 

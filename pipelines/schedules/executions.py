@@ -25,7 +25,7 @@ from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
 from tenants import clock
 from tenants.context import tenant_scope
-from tenants.request_context import current_tenant
+from tenants.current_tenant import current_tenant
 
 from . import expansion
 

@@ -26,7 +26,7 @@ from pipelines.models.schedule import ExecutionStatus, JobState, Overlap
 from pipelines.schedules import beat, executions, firing, lifecycle
 from tenants import clock
 from tenants.context import system_scope, tenant_scope
-from tenants.request_context import current_tenant
+from tenants.current_tenant import current_tenant
 
 logger = logging.getLogger(__name__)
 

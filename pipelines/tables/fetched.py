@@ -30,7 +30,7 @@ from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset
 from pipelines.tables.relations import Row, dataset_of, shape_of
 from tenants import redis as connections
-from tenants import wire_json
+from tenants import strict_json
 from tenants.context import tenant_scope
 
 MOST_VALUES_PER_ROW = 200  # of JSON; a table has a hundred fields at most
@@ -107,10 +107,10 @@ def _from_cache(dataset: Dataset) -> Numbered:
 def _objects(raw: bytes) -> Numbered:
     most = settings.ORCHESTRATOR_DATASET_ROWS
     try:
-        found = wire_json.loads(
+        found = strict_json.loads(
             raw, max_bytes=settings.ORCHESTRATOR_DATA_SOURCE_BYTES, max_nodes=most * MOST_VALUES_PER_ROW
         )
-    except wire_json.StrictJSONError as error:
+    except strict_json.StrictJSONError as error:
         raise BadTable(f"{error.path} {error.message}".strip()) from error
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise BadTable("it must be a list of objects")

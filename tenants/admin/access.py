@@ -18,7 +18,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from tenants import channels, clock, tokens
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, TenantFilter, badge
-from tenants.admin_scope import is_superuser
+from tenants.admin.permissions import is_superuser
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Channel, IdempotentRequest, Membership, Passkey, SecondFactor
 from tenants.models.access import SavedView

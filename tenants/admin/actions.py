@@ -23,7 +23,7 @@ from unfold.enums import ActionVariant
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
 from tenants.admin.bases import KeptAdmin, page_of
-from tenants.admin_scope import may_write
+from tenants.admin.permissions import may_write
 
 CONFIRMED, BACK = "confirmed", "back"  # fields of the page that asks
 NAMED = 20  # rows that a message names one by one

@@ -19,7 +19,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from tenants import admin_scope, break_glass
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter
-from tenants.admin_scope import is_superuser
+from tenants.admin.permissions import is_superuser
 from tenants.break_glass import GlassRefused
 from tenants.models.audit import AuditEntry, BreakGlass
 from tenants.models.events import Event, EventLog, FreshEvent

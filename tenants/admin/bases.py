@@ -25,7 +25,7 @@ from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from tenants import admin_scope, audit
-from tenants.admin_scope import BySight, PlatformOnly, tenant_of
+from tenants.admin.permissions import BySight, PlatformOnly, tenant_of
 from tenants.audit import one_line, redact
 from tenants.models import Tenant
 

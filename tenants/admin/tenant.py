@@ -22,7 +22,7 @@ from unfold.widgets import (
 
 from tenants import admin_scope, clock, tokens
 from tenants.admin.bases import KeptAdmin, RecordAdmin, TenantFilter
-from tenants.admin_scope import find_row, is_superuser, may_write
+from tenants.admin.permissions import find_row, is_superuser, may_write
 from tenants.bounds import check_bounds
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Pause, Plan, Role, Tenant

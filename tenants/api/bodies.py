@@ -14,7 +14,7 @@ from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 
-from tenants import wire_json
+from tenants import strict_json
 from tenants.api.problems import InvalidRequest
 from tenants.wire_json import dumps
 
@@ -35,7 +35,7 @@ class LengthRequired(APIException):
 
 
 class StrictJSONParser(BaseParser):
-    """Reads `application/json` by the rules of `tenants.wire_json`.
+    """Reads `application/json` by the rules of `tenants.strict_json`.
 
     A key that stands twice in an object is refused: of two values one would be shown and the other obeyed. A view may widen the rules with
     attributes: `max_body_bytes`, `max_body_values`, and `allows_array` for a list at the top. One with `raw_body` gets the bytes as they
@@ -55,14 +55,14 @@ class StrictJSONParser(BaseParser):
         if not raw.strip():
             return {}
         try:
-            value = wire_json.loads(
+            value = strict_json.loads(
                 raw,
                 max_bytes=limit,
-                max_nodes=getattr(view, "max_body_values", wire_json.MAX_NODES),
+                max_nodes=getattr(view, "max_body_values", strict_json.MAX_NODES),
                 reject_duplicate_keys=True,
             )
-        except wire_json.StrictJSONError as error:
-            if error.code == wire_json.TOO_LARGE:
+        except strict_json.StrictJSONError as error:
+            if error.code == strict_json.TOO_LARGE:
                 raise BodyTooLarge(_too_large(limit)) from error
             raise InvalidRequest([(error.path, error.message)], code=error.code) from error
         if isinstance(value, dict) or (isinstance(value, list) and getattr(view, "allows_array", False)):

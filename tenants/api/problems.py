@@ -278,7 +278,7 @@ def extend_path(path: str, key: str | int) -> str:
         return f"{path}[{key}]"
     if key in ("", api_settings.NON_FIELD_ERRORS_KEY):
         return path
-    if key.isidentifier() and key.isascii() and len(key) <= 40:  # as `tenants.wire_json` writes paths
+    if key.isidentifier() and key.isascii() and len(key) <= 40:  # as `tenants.strict_json` writes paths
         return f"{path}.{key}" if path else key
     return f"{path}[{json.dumps(key[:40])}]"
 

@@ -49,7 +49,7 @@ def schema() -> dict[str, Any]:
 def _document() -> str:
     """Not by `manage.py spectacular`, which reads all sources to name the line of each warning."""
     GENERATOR_STATS.reset()
-    document = api_document._render_as(OpenApiJsonRenderer.media_type)
+    document = api_document._render_as.__wrapped__(OpenApiJsonRenderer.media_type)
     assert not GENERATOR_STATS
     return document.decode()
 

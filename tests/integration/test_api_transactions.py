@@ -6,7 +6,7 @@ import pytest
 from django.db import connections
 
 from tenants.context import current_alias
-from tenants.request_context import current_tenant
+from tenants.current_tenant import current_tenant
 from tests.answers import problem
 from tests.integration import notes_api
 from tests.integration.notes_api import names_of

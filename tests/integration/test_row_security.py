@@ -18,10 +18,10 @@ from django.db import DatabaseError, IntegrityError, ProgrammingError, connectio
 from activities.models import Activity
 from tenants import row_security
 from tenants.context import APP, OWNER, SYSTEM, current_alias, system_scope, tenant_scope
+from tenants.current_tenant import current_tenant
 from tenants.exceptions import RowSecurityMissing, TenantScopeConflict
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
-from tenants.request_context import current_tenant
 
 pytestmark = pytest.mark.usefixtures("database")
 

@@ -16,7 +16,7 @@ import structlog
 
 from orchestrator.settings.logging import LOGGING, log_format
 from tenants import request_context
-from tenants.request_context import CURRENT
+from tenants.current_tenant import CURRENT
 
 TENANT = UUID("0198a5c2-0000-7000-8000-000000000001")
 CANARY = "kanarie-3c1f"

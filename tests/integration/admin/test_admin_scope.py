@@ -23,7 +23,7 @@ from pipelines import versions
 from pipelines.models import Pipeline
 from tenants import admin_scope as tenant_admin_scope
 from tenants import break_glass, tokens
-from tenants.admin_scope import is_owned
+from tenants.admin.permissions import is_owned
 from tenants.context import ADMIN, admin_scope, system_scope, tenant_scope
 from tenants.exceptions import TenantOutOfSight
 from tenants.models import ApiToken, Channel, Membership, Tenant

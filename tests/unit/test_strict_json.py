@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenants import wire_json
-from tenants.wire_json import StrictJSONError
+from tenants import strict_json
+from tenants.strict_json import StrictJSONError
 
 LIMIT = 100_000
 
@@ -30,7 +30,7 @@ documents = st.recursive(
 
 def refusal(raw: bytes, **limits: Any) -> StrictJSONError:
     with pytest.raises(StrictJSONError) as caught:
-        wire_json.loads(raw, **{"max_bytes": LIMIT, **limits})
+        strict_json.loads(raw, **{"max_bytes": LIMIT, **limits})
     return caught.value
 
 
@@ -42,16 +42,16 @@ def nested(depth: int) -> bytes:
 def test_every_ordinary_document_is_read_as_it_was_written(document: Any) -> None:
     raw = json.dumps(document).encode()
 
-    assert wire_json.loads(raw, max_bytes=LIMIT) == document
-    assert wire_json.loads(raw, max_bytes=LIMIT, reject_duplicate_keys=True) == document
-    wire_json.check(document)
+    assert strict_json.loads(raw, max_bytes=LIMIT) == document
+    assert strict_json.loads(raw, max_bytes=LIMIT, reject_duplicate_keys=True) == document
+    strict_json.check(document)
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_but_the_one_error(raw: bytes) -> None:
     for reject in (False, True):
         with suppress(StrictJSONError):
-            wire_json.loads(raw, max_bytes=LIMIT, reject_duplicate_keys=reject)
+            strict_json.loads(raw, max_bytes=LIMIT, reject_duplicate_keys=reject)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_is_not_json_is_invalid(raw: bytes) -> None:
 def test_a_document_of_the_largest_size_is_read_and_one_byte_more_is_too_large() -> None:
     raw = b'"' + b"a" * 8 + b'"'
 
-    assert wire_json.loads(raw, max_bytes=10) == "aaaaaaaa"
+    assert strict_json.loads(raw, max_bytes=10) == "aaaaaaaa"
     assert refusal(raw, max_bytes=9).code == "too_large"
 
 
@@ -99,7 +99,7 @@ def test_what_is_nested_too_deep_is_refused_without_recursion(depth: int) -> Non
 
 
 def test_the_deepest_allowed_nesting_is_read() -> None:
-    assert wire_json.loads(nested(32), max_bytes=LIMIT)
+    assert strict_json.loads(nested(32), max_bytes=LIMIT)
     assert refusal(nested(33)).path == "[0]" * 32
 
 
@@ -110,14 +110,14 @@ def test_depth_hidden_behind_a_repeated_key_is_refused() -> None:
 
 
 def test_every_value_counts_towards_the_limit_of_values() -> None:
-    assert wire_json.loads(b"[1,2,[3]]", max_bytes=LIMIT, max_nodes=5)
+    assert strict_json.loads(b"[1,2,[3]]", max_bytes=LIMIT, max_nodes=5)
     assert "more than 4 values" in str(refusal(b"[1,2,[3]]", max_nodes=4))
     assert refusal(b"[" + b"1," * 10_000 + b"1]").code == "invalid_json"
 
 
 @pytest.mark.parametrize("number", ["9223372036854775807", "-9223372036854775808", "0", "-0"])
 def test_integers_of_64_bits_are_exact(number: str) -> None:
-    assert wire_json.loads(number.encode(), max_bytes=LIMIT) == int(number)
+    assert strict_json.loads(number.encode(), max_bytes=LIMIT) == int(number)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_an_integer_of_many_thousand_digits_is_refused() -> None:
 
 @pytest.mark.parametrize("number", ["1e300", "-1.5e20", "18446744073709551616.0"])
 def test_large_floats_are_no_integers(number: str) -> None:
-    assert wire_json.loads(number.encode(), max_bytes=LIMIT) == float(number)
+    assert strict_json.loads(number.encode(), max_bytes=LIMIT) == float(number)
 
 
 @pytest.mark.parametrize("raw", [b'{"a": "x\\u0000y"}', b'{"a": ["\\u0000"]}'])
@@ -155,7 +155,7 @@ def test_a_nul_character_in_a_key_is_refused() -> None:
 def test_repeated_keys_are_refused_only_when_asked_for() -> None:
     raw = b'{"steps": [{"id": 1}, {"id": 1, "\\u0069d": 2}]}'
 
-    assert wire_json.loads(raw, max_bytes=LIMIT) == {"steps": [{"id": 1}, {"id": 2}]}
+    assert strict_json.loads(raw, max_bytes=LIMIT) == {"steps": [{"id": 1}, {"id": 2}]}
     error = refusal(raw, reject_duplicate_keys=True)
     assert (error.path, error.message) == ("steps[1]", 'has the key "id" twice')
 
@@ -192,11 +192,11 @@ class Colour(Enum):
 )
 def test_values_that_never_were_text_are_held_to_the_same_rules(value: Any) -> None:
     with pytest.raises(StrictJSONError):
-        wire_json.check(value)
+        strict_json.check(value)
 
 
 def test_tuples_and_subclasses_pass_as_what_they_are() -> None:
-    wire_json.check({"a": (1, 2.5, True, None), "b": OrderedDict(c=[])})
+    strict_json.check({"a": (1, 2.5, True, None), "b": OrderedDict(c=[])})
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:
@@ -204,4 +204,4 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     loop.append(loop)
 
     with pytest.raises(StrictJSONError, match="deeper than 32"):
-        wire_json.check(loop)
+        strict_json.check(loop)
