@@ -255,8 +255,8 @@ class RecentRuns:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The figures by role, and by version where one role was asked for. `since` when there were too many to count them all: then only what
-    began later is counted."""
+    """The figures by role, and by version where one role was asked for. `since` is set when there were too many
+    to count them all: then only the runs that began later are counted."""
 
     by_role: Mapping[str, RecentRuns]
     by_version: dict[str, RecentRuns]
@@ -265,8 +265,8 @@ class Runs:
 
 def recent_runs(tenant_id: UUID, role: str | None = None) -> Runs:
     """The runs of the last day, of all roles or of one. In the caller's `tenant_scope`."""
-    since = first_id_at(clock.now() - WITHIN)
-    rows = ActivityRun.objects.for_tenant(tenant_id).filter(pk__gte=since, status__in=ENDED)
+    first_id = first_id_at(clock.now() - WITHIN)
+    rows = ActivityRun.objects.for_tenant(tenant_id).filter(pk__gte=first_id, status__in=ENDED)
     if role is not None:
         rows = rows.filter(activity__agent_role=role)
     facts = ("activity__agent_role", "agent_version", "status", "started_at", "ended_at")

@@ -1,8 +1,8 @@
 """No answer leaves without saying what a browser may do with it.
 
-A page of ours may load our style sheets and pictures, where it says so our scripts, and nothing else from anywhere. The console and the
-page of the API say so themselves. For all other answers the middleware does: a page of the admin may run the theme's scripts, any other
-page may show our style sheets, and what is no page may do nothing at all, even if somebody opens it in a window of its own.
+A page of ours may load our style sheets and pictures, our scripts if its view says so, and nothing else. The views of the console and the
+page of the API send the policy themselves. To all other answers the middleware adds it: a page of the admin may run the theme's scripts,
+any other page may show our style sheets, and an answer that is no page may do nothing at all, even if somebody opens it in a window.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POLICY_WITH_SCRIPTS = f"{POLICY}; script-src 'self'; connect-src 'self'"
 View = Callable[..., Any]
 
 
-def contain(view: View, policy: str = POLICY) -> View:
+def send_policy(view: View, policy: str = POLICY) -> View:
     """Send the policy with every answer of the view."""
 
     @wraps(view)
@@ -42,9 +42,9 @@ def contain(view: View, policy: str = POLICY) -> View:
     return wrapper
 
 
-def contain_with_scripts(view: View) -> View:
-    """`contain`, for a page with script files of ours, which talk to us alone. Scripts inside the page stay forbidden."""
-    return contain(view, POLICY_WITH_SCRIPTS)
+def send_policy_with_scripts(view: View) -> View:
+    """`send_policy`, for a page with script files of ours, which talk to us alone. Scripts inside the page stay forbidden."""
+    return send_policy(view, POLICY_WITH_SCRIPTS)
 
 
 ADMIN = "/admin/"
@@ -69,7 +69,7 @@ ADMIN_POLICY = "; ".join(
 
 
 class ContentPolicyMiddleware:
-    """Adds the policy to answers that have none. Stands before whatever may answer by itself, static files among it."""
+    """Adds the policy to answers that have none. It comes before all middleware that may answer by itself, as that of static files does."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response

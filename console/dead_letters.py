@@ -87,9 +87,9 @@ NO_SPEED = "So many a second must be a number above 0, or empty."
 
 @dataclass(frozen=True, slots=True)
 class CountedAction:
-    """What would be done. `before` is when it was counted, `per_second` and `reason` what goes with the deed."""
+    """What would be done. `before` is when it was counted, `per_second` and `reason` what goes with the action."""
 
-    deed: str
+    action: str
     count: int
     skipped: int
     lasting: str
@@ -99,11 +99,11 @@ class CountedAction:
 
 
 def count(request: HttpRequest, who: Principal, fingerprint: str) -> CountedAction:
-    """What the deed would do now. Raises `Refused`."""
+    """What the action would do now. Raises `Refused`."""
     action, before = COUNTS[request.POST["deed"]], clock.now().isoformat()
     answer = _ask(request, who, fingerprint, action, before=before, dry_run=True)
     return CountedAction(
-        deed=action,
+        action=action,
         count=answer["count"],
         skipped=answer["skipped"],
         lasting=in_words(answer["seconds"]) if answer.get("seconds") else "",

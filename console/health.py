@@ -152,7 +152,7 @@ NEEDED = frozenset({"postgresql", "migrations"})
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One dependency. `state` is ok or open when all is well, else failing, silent, behind, closed, idle,
+    """One dependency. `state` is ok or open when all is well, else failing, silent, behind, closed, idle
     or leaderless."""
 
     name: str
@@ -266,7 +266,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
 def readyz(request: HttpRequest) -> JsonResponse:
     """503 without PostgreSQL or with migrations missing; else 200, or `degraded` when another server is away or workers take nothing.
 
-    `seconds_ago`: when the oldest of what it tells was so. Servers are asked each time; one that takes too long is told as it last was.
+    Servers are asked each time; for one that takes too long its last answer is shown. `seconds_ago` is the age of the oldest answer.
     """
     checks = check_all()
     status = status_of(checks)

@@ -143,9 +143,8 @@ def _view(match: ResolverMatch, method: str) -> Any:
     view: Any = match.func
     kind, initkwargs = view.cls, {**view.initkwargs, "authentication_classes": (_Known,)}
     if method == "GET":
-        initkwargs[
-            "throttle_classes"
-        ] = ()  # a page that looks at several things is one request of one person
+        # A page that looks at several things is one request of one person.
+        initkwargs["throttle_classes"] = ()
     actions = getattr(view, "actions", None)
     return kind.as_view(**initkwargs) if actions is None else kind.as_view(actions, **initkwargs)
 

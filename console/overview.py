@@ -1,7 +1,7 @@
 """The overview: one sentence on how things are, with its reasons, and the figures behind it.
 
 For a tenant's member it shows the tenant's work; for the platform's superusers everybody's, or one tenant's that they name. Another page
-shows all tenants of a person beside each other.
+shows all tenants of a person beside each other, and the start of the admin shows the same figures.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from django.contrib.auth.decorators import login_required
 from django.db import DatabaseError
 from django.db.models import Count, Min, Q, QuerySet, Sum
 from django.db.models.functions import TruncHour
-from django.http import (
-    HttpRequest,
-    HttpResponse,
-)
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
@@ -37,7 +34,7 @@ from agents.governor import overview as governor
 from agents.governor.overview import ProviderRow
 from console import health
 from console.agents import ENDED
-from console.content_security import contain_with_scripts
+from console.content_security import send_policy_with_scripts
 from console.error_pages import show_outages
 from console.health import Check
 from console.labels import HELD_BY, in_words
@@ -45,7 +42,8 @@ from console.page import acting, choose, remember_tenant
 from console.usage import BudgetLine, budgets_of
 from pipelines.models import Schedule
 from tenants import clock, money
-from tenants.admin_scope import Sight, of_request
+from tenants.admin_scope import Sight
+from tenants.admin_scope import of_request as sight_of_request
 from tenants.context import admin_scope, system_scope, tenant_scope
 from tenants.identifiers import first_id_at
 from tenants.models import BudgetWait, Tenant, UsageEntry
@@ -68,7 +66,7 @@ WORDS = {
 }
 
 
-@contain_with_scripts
+@send_policy_with_scripts
 @never_cache
 @require_safe
 @show_outages
@@ -92,7 +90,7 @@ def home(request: HttpRequest) -> HttpResponse:
     return answer
 
 
-@contain_with_scripts
+@send_policy_with_scripts
 @never_cache
 @require_safe
 @show_outages
@@ -406,7 +404,7 @@ class Board:
 
 def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """The theme's DASHBOARD_CALLBACK."""
-    return {**context, "title": "Dashboard", "board": board(of_request(request))}
+    return {**context, "title": "Dashboard", "board": board(sight_of_request(request))}
 
 
 def board(seen: Sight) -> Board:

@@ -1,4 +1,4 @@
-"""A page of the console: who looks, for which tenant, what a browser may do with it, and what is told afterwards.
+"""A page of the console: who looks, for which tenant, what a browser may do with it, where long lists go on, and what it says afterwards.
 
 A view is decorated with `page`, gets a `PageContext` as its `visit`, and answers with `render_page`.
 """
@@ -20,30 +20,19 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db import OperationalError
 from django.db.models import Count, Q, QuerySet
-from django.http import (
-    Http404,
-    HttpRequest,
-    HttpResponse,
-    HttpResponseBadRequest,
-    HttpResponseBase,
-    HttpResponseRedirect,
-)
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_http_methods
 
 from activities.models import Activity
 from activities.selectors import OPEN_FOR_PEOPLE
-from console.content_security import contain_with_scripts
+from console.content_security import send_policy_with_scripts
 from console.error_pages import show_outages
 from tenants import break_glass, members, outages, turns
-from tenants.api import event_stream
 from tenants.context import system_scope
-from tenants.events.connection_limits import TooManyStreams
-from tenants.events.log import EventFilter
-from tenants.events.stream import Subscriber
 from tenants.members import MembershipRefused
 from tenants.models import Role, Tenant
 from tenants.models.audit import BreakGlass
@@ -53,10 +42,6 @@ from .internal_api import Reply
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
-
-if TYPE_CHECKING:
-    from django.contrib.auth.models import User
-
 
 View = Callable[..., HttpResponse]
 LOOKING = ("GET", "HEAD")
@@ -100,9 +85,9 @@ def page(
     A POST is answered by `act(request, visit, ...)`, and by the page as well when that refuses or returns no answer. People below the role
     `least` are answered 404. With `for_admins`, a word for what others do not see, all but admins are told so.
 
-    It acts for the tenant chosen with ?tenant=, else for the one looked at last, else for the person's first one.
-    Who may not is answered 404; who belongs to no tenant is
-    asked to choose. The page is never cached, runs only scripts from our own files, and talks to nobody but us.
+    It acts for the tenant chosen with ?tenant=, else for the one looked at last, else for the person's first one. Who may not is answered
+    404; who belongs to no tenant is asked to choose. The page is never cached, runs only scripts from our own files, and talks to nobody
+    but us.
     """
 
     def decorate(view: View) -> View:
@@ -134,7 +119,7 @@ def page(
 
         allowed = [*methods, *(ACTING if act is not None and methods == LOOKING else ())]
         guarded = show_outages(login_required(page_view, login_url="console:login"))
-        return contain_with_scripts(never_cache(require_http_methods(allowed)(guarded)))
+        return send_policy_with_scripts(never_cache(require_http_methods(allowed)(guarded)))
 
     return decorate
 
@@ -374,48 +359,3 @@ def refuse_when_busy() -> Iterator[None]:
         if outages.is_contention(error):
             raise Refused(BUSY, status=503) from error
         raise
-
-
-# What happens in a tenant, for pages that keep themselves up to date: the stream of the API, for who signed in.
-
-
-LAST_SEEN = "Last-Event-ID"
-LONGEST_NUMBER = 18  # digits, below what a number in the log can have
-
-
-@require_GET
-def stream(request: HttpRequest) -> HttpResponseBase:
-    """Server-sent events of the tenant named with ?tenant=, or of one activity or pipeline run of it.
-
-    Goes on after `Last-Event-ID`, or after ?after= where a page opens the stream again. It ends with the session, the membership, or with a
-    change of the role. Who did not sign in is told so in a way that a browser does not follow to the login page.
-    """
-    if not request.user.is_authenticated:
-        return HttpResponse(status=401)
-    who, _ = acting(request, first=False)
-    if who is None:
-        return HttpResponseBadRequest("Name a tenant.")
-    try:
-        event_filter = EventFilter(
-            activity=_id(request, "activity"), pipeline_run=_id(request, "pipeline_run")
-        )
-        after = _number(request.headers.get(LAST_SEEN) or request.GET.get("after", ""))
-    except ValueError:
-        return HttpResponseBadRequest("That is no id.")
-    try:
-        return event_stream.follow(
-            request.META, Subscriber(who, request.session.session_key), event_filter, after
-        )
-    except TooManyStreams as refusal:
-        return HttpResponse(str(refusal), status=429, headers={"Retry-After": str(refusal.retry_after)})
-
-
-def _id(request: HttpRequest, name: str) -> UUID | None:
-    text = request.GET.get(name)
-    return UUID(text) if text else None
-
-
-def _number(text: str) -> int | None:
-    if text and not (text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER):
-        raise ValueError(text)
-    return int(text) if text else None

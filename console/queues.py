@@ -182,7 +182,7 @@ class OneQueue:
 def queues(tenant_id: UUID) -> Queues:
     """All queues of the tenant."""
     with tenant_scope(tenant_id):
-        settings = RolesInForce.read(tenant_id)
+        settings = QueueSettings.read(tenant_id)
         found = selectors.figures_of_queues(tenant_id, settings.agents)
         causes = wait_reasons.causes_by_role(wait_reasons.list_held_work())
     found = selectors.with_grants(tenant_id, found)
@@ -194,7 +194,7 @@ def queues(tenant_id: UUID) -> Queues:
 def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
     """One queue of the tenant, or None when there is no such role."""
     with tenant_scope(tenant_id):
-        settings = RolesInForce.read(tenant_id, role)
+        settings = QueueSettings.read(tenant_id, role)
         if role not in settings.agents:
             return None
         found = selectors.figures_of_queues(tenant_id, [role])
@@ -219,7 +219,7 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
     )
 
 
-def _row(queue: Queue, settings: RolesInForce, provider: ProviderRow | None, cause: str | None) -> Row:
+def _row(queue: Queue, settings: QueueSettings, provider: ProviderRow | None, cause: str | None) -> Row:
     oldest = "" if queue.oldest_wait_seconds is None else in_words(queue.oldest_wait_seconds)
     paused_by = settings.paused_by(queue.role)
     return Row(
@@ -256,7 +256,7 @@ class Caps:
 
 
 @dataclass(slots=True)
-class RolesInForce:
+class QueueSettings:
     """What the registry and the tenant have set, by role."""
 
     tenant: Tenant
@@ -265,7 +265,7 @@ class RolesInForce:
     led_to: Mapping[str, Provider] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, tenant_id: UUID, role: str | None = None) -> RolesInForce:
+    def read(cls, tenant_id: UUID, role: str | None = None) -> QueueSettings:
         agents = Agent.objects.filter(enabled=True).order_by("role")
         own = AgentConfig.objects.for_tenant(tenant_id)
         if role is not None:

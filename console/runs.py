@@ -323,7 +323,7 @@ class Detail(RunView):
     chart: SafeString
     history: Sequence[tuple[str, Entry]]
     cost: Decimal
-    params: Sequence[tuple[str, str]]
+    arguments: Sequence[tuple[str, str]]
     output: UUID | None  # the activity of the last step, once it has one
 
     @property
@@ -345,7 +345,7 @@ def detail(who: Principal, run_id: UUID) -> Detail:
         replays = list(again.only("id", "status", "started_at", "replay_from")[:MOST_REPLAYS])
         names = _name_activities(steps)
         moments = activity_selectors.transitions_of(who.tenant_id, names, MOST_EVENTS)
-        params = _list_given(run)
+        arguments = _list_arguments(run)
     operates, running = who.role.includes(Role.OPERATOR), run.status == RunState.RUNNING
     depended_on = {need for step in steps for need in step.shown.needs}
     ends = [step for step in steps if step.shown.run.step not in depended_on and step.shown.run.activity_id]
@@ -359,7 +359,7 @@ def detail(who: Principal, run_id: UUID) -> Detail:
         chart=_chart(run, names, moments, who.tenant),
         history=_history(names, moments),
         cost=sum(costs.values(), Decimal(0)),
-        params=params,
+        arguments=arguments,
         output=ends[-1].shown.run.activity_id if ends else None,
     )
 
@@ -403,7 +403,7 @@ def _history(
     return sorted(entries, key=lambda each: each[1].at)[-MOST_TOLD:]
 
 
-def _list_given(run: PipelineRun) -> list[tuple[str, str]]:
+def _list_arguments(run: PipelineRun) -> list[tuple[str, str]]:
     """What it was started with: its parameters and its input, as text."""
     both = (("Parameters", run.params), ("Input", run.input))
     return [

@@ -59,23 +59,25 @@ def are_offered() -> bool:
 
 def challenge_of(request: HttpRequest) -> bytes:
     """What the browser signs next: the one that the session has, or a new one if that is about to end."""
-    challenge = _read_challenge(request)
-    if challenge is None or challenge[1] - clock.now().timestamp() < CHALLENGE_SECONDS / 2:
-        challenge = (secrets.token_bytes(CHALLENGE_BYTES), clock.now().timestamp() + CHALLENGE_SECONDS)
-        request.session[CHALLENGE] = [challenge[0].hex(), challenge[1]]
-    return challenge[0]
+    challenge, ends_at = _read_challenge(request)
+    now = clock.now().timestamp()
+    if ends_at - now < CHALLENGE_SECONDS / 2:
+        challenge, ends_at = secrets.token_bytes(CHALLENGE_BYTES), now + CHALLENGE_SECONDS
+        request.session[CHALLENGE] = [challenge.hex(), ends_at]
+    return challenge
 
 
 def use_challenge(request: HttpRequest) -> bytes | None:
     """The session's challenge, which it has no longer. Nothing if there was none, or one that is too old."""
-    challenge = _read_challenge(request)
+    challenge, ends_at = _read_challenge(request)
     request.session.pop(CHALLENGE, None)
-    return challenge[0] if challenge is not None and clock.now().timestamp() < challenge[1] else None
+    return challenge if clock.now().timestamp() < ends_at else None
 
 
-def _read_challenge(request: HttpRequest) -> tuple[bytes, float] | None:
+def _read_challenge(request: HttpRequest) -> tuple[bytes, float]:
+    """The challenge of the session and when it ends, in seconds since 1970: 0 if there is none."""
     found = request.session.get(CHALLENGE)
-    return (bytes.fromhex(found[0]), found[1]) if found else None
+    return (bytes.fromhex(found[0]), found[1]) if found else (b"", 0.0)
 
 
 def to_be_asked(person: Any, challenge: bytes) -> dict[str, Any]:

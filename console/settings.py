@@ -185,7 +185,7 @@ def _version(request: HttpRequest) -> int | None:
 CHOSEN = forms.CheckboxSelectMultiple
 
 
-class EditedSettings(ApiForm):
+class SettingsForm(ApiForm):
     """Base: `present` is what the API shows of the one that is changed, None for a new one."""
 
     kept: tuple[str, ...] = ()  # members that cannot be changed and are sent as they are
@@ -199,7 +199,7 @@ class EditedSettings(ApiForm):
         return {**{name: str(value) for name, value in fixed.items()}, **super().body()}
 
 
-class ChangedBudget(EditedSettings):
+class ChangedBudget(SettingsForm):
     """What of a budget can be changed; what it counts stays."""
 
     kept = ("agent_role", "deliverable", "activity", "unit", "period")
@@ -232,7 +232,7 @@ class NewBudget(ChangedBudget):
     field_order = ("name", "agent_role", "unit", "period", "cap", "warning_share", "estimate")
 
 
-class ChannelForm(EditedSettings):
+class ChannelForm(SettingsForm):
     """A connection of the tenant's to the outside."""
 
     kind = forms.CharField(max_length=63, help_text="For example google-ads.")
@@ -243,7 +243,7 @@ class ChannelForm(EditedSettings):
     details = JsonField(required=False, help_text="For agents: account numbers and the like. No secrets.")
 
 
-class ChangedNotification(EditedSettings):
+class ChangedNotification(SettingsForm):
     """Where people are told of alerts. A target that is left empty stays as it is."""
 
     name = forms.CharField(max_length=100)
@@ -307,7 +307,7 @@ class NewNotification(ChangedNotification):
     )
 
 
-class WebhookForm(EditedSettings):
+class WebhookForm(SettingsForm):
     """Where events are sent."""
 
     url = forms.CharField(label="Address", max_length=2_000)
@@ -340,8 +340,8 @@ class Collection:
     one: str
     about: str
     columns: tuple[tuple[str, str], ...]
-    new: type[EditedSettings]
-    changed: type[EditedSettings]
+    new: type[SettingsForm]
+    changed: type[SettingsForm]
     actions: tuple[Action, ...] = ()
     removal: str = ""
     has_log: bool = False

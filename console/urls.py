@@ -9,6 +9,7 @@ from console import (
     agents,
     audit,
     dead_letters,
+    live,
     overview,
     pipelines,
     queues,
@@ -20,11 +21,10 @@ from console import (
     workers,
 )
 from console.activities import bulk, detail, listing
-from console.content_security import contain_with_scripts
+from console.content_security import send_policy_with_scripts
 from console.inbox import slack
 from console.inbox import views as inbox
 from console.inbox.undo import undo
-from console.page import stream
 from console.saved_views import every as saved_views
 
 from .navigation import Signpost
@@ -33,7 +33,7 @@ app_name = "console"
 urlpatterns = [
     path("", overview.home, name="home"),
     path("tenants/", overview.tenants, name="tenants"),
-    path("live/", stream, name="stream"),
+    path("live/", live.stream, name="stream"),
     path("views/", saved_views, name="saved_views"),
     path("activities/", listing.list_activities, name="activities"),
     path("activities/new/", listing.new, name="activity_new"),
@@ -81,14 +81,14 @@ urlpatterns = [
     path("settings/<slug:key>/<uuid:item_id>/", settings.item, name="settings_item"),
     path(
         "login/",
-        contain_with_scripts(
+        send_policy_with_scripts(
             LoginView.as_view(
                 template_name="console/login.html", redirect_authenticated_user=True, next_page="console:home"
             )
         ),
         name="login",
     ),
-    path("second-factor/", contain_with_scripts(second_factor.page), name="second_factor"),
+    path("second-factor/", send_policy_with_scripts(second_factor.page), name="second_factor"),
     path("logout/", LogoutView.as_view(next_page="console:login"), name="logout"),
     # Addresses that people know from elsewhere; with and without the slash.
     re_path(

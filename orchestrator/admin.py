@@ -1,6 +1,7 @@
-"""The admin: its addresses, and people and Celery's own tables in it: the packages' admins once more, in our theme and for superusers only.
+"""The addresses of the admin, and its pages for people and for Celery's own tables.
 
-To import this loads every admin of every application, so it is done when one of them is needed.
+These pages are the admins of the packages once more, in our theme and for superusers only. Importing this module loads the admins of all
+applications, so it is imported only when one of them is needed.
 """
 
 from __future__ import annotations

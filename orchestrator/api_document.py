@@ -17,7 +17,7 @@ from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 from rest_framework.request import Request
 
-from console.content_security import POLICY_WITH_SCRIPTS, contain
+from console.content_security import POLICY_WITH_SCRIPTS, send_policy
 
 # The page draws itself: its script sets styles, and its style sheet holds pictures as data.
 DRAWS_ITSELF = POLICY_WITH_SCRIPTS.replace("img-src 'self'", "img-src 'self' data:").replace(
@@ -66,7 +66,7 @@ urlpatterns = [
     path("schema/", SchemaView.as_view(), name="schema"),
     path(
         "docs/",
-        contain(SpectacularSwaggerSplitView.as_view(url_name="api_document:schema"), DRAWS_ITSELF),
+        send_policy(SpectacularSwaggerSplitView.as_view(url_name="api_document:schema"), DRAWS_ITSELF),
         name="docs",
     ),
 ]

@@ -29,7 +29,6 @@ from activities.exceptions import ActivityError
 from activities.models import Activity
 from pipelines.definition import DefinitionError
 from pipelines.exceptions import PipelineError
-from pipelines.management.commands.load_pipeline import owner_of
 from pipelines.models import PipelineRun
 from tenants import registration, wire_json
 from tenants.audit import one_line
@@ -183,7 +182,7 @@ T = TypeVar("T")
 WORTH_A_BAR = 20
 
 
-def count_items(items: Sequence[T], what: str, stream: Any) -> Iterator[T]:
+def show_progress(items: Sequence[T], what: str, stream: Any) -> Iterator[T]:
     """The items, one after the other. The bar is drawn on `stream`, the command's stderr."""
     if len(items) < WORTH_A_BAR or not getattr(stream, "isatty", lambda: False)():
         yield from items
@@ -192,7 +191,7 @@ def count_items(items: Sequence[T], what: str, stream: Any) -> Iterator[T]:
     yield from track(items, description=what, console=console, transient=True)
 
 
-__all__ = ("all_of_them", "of_activity", "of_run", "owner_of", "standing_of_all")
+# The tenants and rows that a command line names.
 
 
 def all_of_them(slug: str | None) -> list[Tenant]:

@@ -1,6 +1,7 @@
-"""What gunicorn is told to be: the class of its worker processes, and that of its logger.
+"""The classes that gunicorn is started with: that of its worker processes, and that of its logger.
 
-The workers are gunicorn's threads, for which tenants take turns, and which an answer may leave while its connection stays open.
+A worker process answers requests in gunicorn's threads. Tenants take turns for these, and an answer may leave its thread while its
+connection stays open.
 
 `/healthz` and `/readyz` have threads of their own, so they are answered however many requests wait for something. The loop that takes
 connections looks at what has arrived before any thread is given to it: a request whose head is not complete holds none, and has some

@@ -29,9 +29,9 @@ from agents.exceptions import AgentError
 from console.activities import chart
 from console.activities.chart import Segment, segments
 from console.inbox.detail import Reader, Source, Text
-from console.inbox.listing import parts_wanted
 from console.internal_api import call_api
 from console.labels import band, cost_in, did, name_actor
+from console.live import parts_wanted
 from console.page import PageContext, Refused, page, redirect_with_success, refusal_of, render_page
 from tenants import clock
 from tenants.context import tenant_scope
@@ -408,17 +408,11 @@ def entry_of(moment: Moment) -> Entry:
         )
     if moment.kind == "deadline":
         return Entry(moment.at, f"Deadline: {facts['deadline'].replace('_', ' ')}", facts["human_role"] or "")
-    detail = facts["detail"]
-    words = next(
-        (
-            detail[name]
-            for name in ("reason", "message", "notes", "note")
-            if isinstance(detail.get(name), str)
-        ),
-        "",
-    )
+    facts_of_verb = facts["detail"]
+    names = ("reason", "message", "notes", "note")
+    more = next((facts_of_verb[name] for name in names if isinstance(facts_of_verb.get(name), str)), "")
     what = "submitted it" if facts["verb"] == "submit" else did(facts["verb"])
-    return Entry(moment.at, f"{name_actor(facts['actor'])} {what}", words)
+    return Entry(moment.at, f"{name_actor(facts['actor'])} {what}", more)
 
 
 # What an agent was told in one of its runs, and what it made of it, side by side.
@@ -428,7 +422,7 @@ LONGEST_PROMPT = 300_000  # characters that are shown
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """`prompts` and `results` stand side by side."""
+    """What its agent was told and what it made of it, which stand side by side."""
 
     activity: Activity
     run: ActivityRun | None

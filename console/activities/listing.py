@@ -134,9 +134,9 @@ def listing(tenant_id: UUID, query: str, after: Any = "") -> Listing:
     place = Cursor.read(str(after)) if after else None
     with tenant_scope(tenant_id):
         rows = filter_by(tenant_id, conditions).defer("input", "retry", "metadata")
-        page, following = page_of(rows, "created_at", place, PAGE)
-        reasons = wait_reasons.briefly(tenant_id, page)
-    found = [Row(one, _describe_reason(reasons[one.pk])) for one in page]
+        activities, following = page_of(rows, "created_at", place, PAGE)
+        reasons = wait_reasons.briefly(tenant_id, activities)
+    found = [Row(one, _describe_reason(reasons[one.pk])) for one in activities]
     return Listing(query, found, following, is_first=place is None)
 
 

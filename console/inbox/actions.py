@@ -3,8 +3,8 @@
 The form names the version that the item had when it was shown. Everything concerned is locked before the two are compared, so nobody
 decides about something that has changed under their eyes: then nothing is done, and the page shows what has become of it.
 
-What a person may do about an item now becomes the buttons of its page, with a reason where there is none; the same question is asked
-again when one of them is pressed. What an activity allows is the API's to say, and who may decide is the engine's.
+What a person may do about an item now is offered as the buttons of its page, with a reason where there is none, and is looked up again
+when a button is pressed. The API says what an activity allows, and the engine who may decide.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from django.http import Http404
 
 from activities import cancellation, outputs
 from activities.api import operations as api
-from activities.api.operations import voter_of
 from activities.api.serializers import list_allowed_actions
 from activities.decision_rules import DecisionRules
 from activities.exceptions import ActivityError, OutputUnavailable
@@ -112,7 +111,7 @@ def offer_actions(principal: Principal, item: Any, *, approval: Any | None, vote
 
 def why_not_decide(principal: Principal, item: Any, rules: DecisionRules) -> str:
     """Why a yes or a no is not this person's to say; empty when it is."""
-    voter = voter_of(principal)
+    voter = api.voter_of(principal)
     if not principal.role.includes(Role.REVIEWER):
         return _looking(principal)
     if not voter.may_decide(item.human_role or None):
@@ -133,9 +132,8 @@ def _about_a_decision(
     rules = DecisionRules.read(item.decision_rules)
     why_not = why_not_decide(principal, item, rules) or ("You have voted." if voted else "")
     actions = [] if why_not else [APPROVE, _NO.get(item.link_kind, REJECT)]
-    takes_output = (
-        "complete" in allowed
-    )  # the work of an agent that this person took over: decide it, or do it
+    # The work of an agent that this person took over: they may decide it, or do it.
+    takes_output = "complete" in allowed
     if takes_output:
         actions.append(COMPLETE)
     if approval is not None and "cancel" in allowed and _may_withdraw(principal, approval):
@@ -175,14 +173,15 @@ def _about_a_failure(principal: Principal, item: Any) -> Offer:
     return Offer((*actions, CLOSE), note="Reason or note")
 
 
+# An answer: read from the form, checked against what is offered, and done.
+
+
 MOST_AT_ONCE = 100
 NOT_OFFERED = "This item does not offer that."
 NO_SUCH_ITEM = "There is no such item."
 NO_OPTION = "Choose one of the options."
 VOTED = "Your vote counts; more must agree"
 MOST_CHARACTERS = 200_000  # of a text that can be edited
-AWAY = "The store of outputs does not answer. Nothing was done; try again in a moment."
-LOST = "The result is not there any more. Nothing was done."
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,6 +471,10 @@ def _what_happened(item: Activity) -> str:
 #
 # The page sends the whole text back, edited or not, with a mark of the one that it showed. So an approval whose text is the same is one
 # like any other, and an edited text is never lost to the wrong button.
+
+
+AWAY = "The store of outputs does not answer. Nothing was done; try again in a moment."
+LOST = "The result is not there any more. Nothing was done."
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from activities.models.decision import LinkState
 from activities.outputs import StoredOutput
 from activities.states import LinkKind, Status
 from console import markdown
-from console.inbox import actions, effects
-from console.inbox.actions import OPEN, Draft, Offer, draft_of
+from console.inbox import effects
+from console.inbox.actions import OPEN, Draft, Offer, draft_of, offer_actions
 from console.inbox.effects import About, Consequence, Place
 from console.inbox.listing import Timing, who_asks
 from console.labels import KINDS, band, cost_in, did, dollars, kind_of, name_actor, outcome
@@ -154,7 +154,7 @@ def _read_facts(principal: Principal, item_id: UUID) -> Item:
         linked=links,
         history=history_of(row, subject),
         consequences=effects.consequences(about) if is_open else (),
-        offer=actions.offer_actions(principal, row, approval=approval, voted=voted) if is_open else Offer(),
+        offer=offer_actions(principal, row, approval=approval, voted=voted) if is_open else Offer(),
     )
 
 

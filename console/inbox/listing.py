@@ -13,8 +13,6 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.http import HttpRequest
-
 from activities.decision_rules import DecisionRules
 from activities.models import Activity, ActivityEvent
 from activities.states import Status
@@ -118,10 +116,10 @@ def inbox(principal: Principal, view: View) -> Inbox:
         alike = counts_of_alike(every, page)
         runs = runs_of(principal.tenant_id, page)
         held = list_held(principal)
-    words, hidden = Audience.by(principal, view.role), 0
+    audience, hidden = Audience.by(principal, view.role), 0
     kinds, aside = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
     for (kind, role, is_aside), count in counts.items():
-        if words.holds(kind, role):
+        if audience.holds(kind, role):
             (aside if is_aside else kinds)[kind] += count
         elif not is_aside:
             hidden += count
@@ -247,18 +245,6 @@ def list_closed(principal: Principal, ids: Sequence[UUID]) -> list[ClosedItem]:
         for pk in item_ids
         if pk in over
     ]
-
-
-# Which parts of itself a page fetches again: it names them, so that nothing else has to be read for it.
-
-
-HEADER = "X-Live"
-
-
-def parts_wanted(request: HttpRequest) -> frozenset[str] | None:
-    """The ids of the parts; None when somebody wants the whole page."""
-    named = request.headers.get(HEADER)
-    return None if named is None else frozenset(named.split())
 
 
 # Since when an item of the inbox waits, and by when it is due.

@@ -1,4 +1,7 @@
-"""Which part of the inbox is looked at. A view is an address, so it can be kept and shared."""
+"""Which part of the inbox is looked at, and the queries that find, count and order its items.
+
+A view is an address, so it can be kept and shared.
+"""
 
 from __future__ import annotations
 
@@ -138,12 +141,15 @@ def first_of_alike(rows: QuerySet[Any]) -> QuerySet[Any]:
 
 
 def counts_of_alike(rows: QuerySet[Any], page: Sequence[Any]) -> dict[tuple[str, str], int]:
-    """For how many of `rows` each question about a failure on this page stands, by what is alike and the human role."""
-    letters = [item.alike for item in page if item.link_kind == LinkKind.ESCALATION]
-    if not letters:
+    """How many of `rows` each question about a failure on this page stands for, by the failure's fingerprint and the human role."""
+    fingerprints = [item.alike for item in page if item.link_kind == LinkKind.ESCALATION]
+    if not fingerprints:
         return {}
     counted = (
-        rows.filter(alike__in=letters).order_by().values("alike", "human_role").annotate(count=Count("pk"))
+        rows.filter(alike__in=fingerprints)
+        .order_by()
+        .values("alike", "human_role")
+        .annotate(count=Count("pk"))
     )
     return {(row["alike"], row["human_role"]): row["count"] for row in counted}
 

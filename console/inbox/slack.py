@@ -54,9 +54,9 @@ def decide(request: HttpRequest) -> HttpResponse:
     """The address for interactivity of the Slack app. Answered 200 whatever was decided: the person is told in Slack."""
     if not settings.SLACK_SIGNING_SECRET:
         raise Http404
-    decision = limiter.take_with_fallback(Bucket(f"slack:{address_of(request)}", rate=20.0, burst=100.0))
-    if not decision.allowed:
-        return HttpResponse(status=429, headers={"Retry-After": str(int(decision.retry_after) + 1)})
+    limit = limiter.take_with_fallback(Bucket(f"slack:{address_of(request)}", rate=20.0, burst=100.0))
+    if not limit.allowed:
+        return HttpResponse(status=429, headers={"Retry-After": str(int(limit.retry_after) + 1)})
     if int(request.META.get("CONTENT_LENGTH") or 0) > MOST_BYTES:
         return HttpResponse(status=413)
     body = request.body  # as it came: the signature is over these bytes

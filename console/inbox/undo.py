@@ -1,7 +1,8 @@
-"""Held answers take effect when their time has come, as anyone who gave them may act by then.
+"""Held answers: an answer takes effect some seconds after it was given, and until then the person can take it back.
 
-The leader asks for it. Row and effect go in one transaction, so that an answer takes effect once, however many processes try and wherever
-they die. What cannot take effect any more stays with the reason, for the person to read.
+The leader looks for answers whose time has come; each takes effect with the rights that its person has then. The row goes in the
+transaction of the effect, so that an answer takes effect once, however many processes try and wherever they die. An answer that cannot take
+effect any more stays with the reason, for the person to read.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from tenants.context import APP, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.principals import Principal
 
-# An answer is held: checked as if it took effect now, written down, shown to who gave it, and taken back when they say so.
+logger = logging.getLogger(__name__)
+
+# Holding an answer: it is checked as if it took effect now, kept as a row, and shown to the person who gave it.
 #
-# Truth is a row. It goes in the transaction of its effect or in that of being taken back, whichever comes first.
+# The row goes in the transaction of its effect or in that of being taken back, whichever comes first.
 
 ON_ITS_WAY = "Your answer to this is on its way already. Take it back first to give another one."
 
@@ -135,7 +138,8 @@ def _keep(held_answer: HeldAnswer) -> None:
         raise Refused(ON_ITS_WAY) from error
 
 
-logger = logging.getLogger(__name__)
+# Answers take effect when their time has come.
+
 
 AT_ONCE = 100  # in one pass of the leader
 AGAIN_LATER = 503  # the status of a refusal that has nothing to do with the answer

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.contrib import messages
-from django.http import (
-    HttpRequest,
-    HttpResponse,
-    HttpResponseRedirect,
-)
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 
@@ -21,14 +17,12 @@ from activities.notifications.digests import zone_of
 from console.inbox import actions, snooze, undo
 from console.inbox.actions import Result
 from console.inbox.detail import Item, item
-from console.inbox.listing import inbox, list_closed, parts_wanted
+from console.inbox.listing import inbox, list_closed
 from console.inbox.query import View
 from console.inbox.snooze import choices, until
+from console.live import parts_wanted
 from console.page import ACTING, PageContext, id_or_404, page, render_page
 from tenants import clock
-
-if TYPE_CHECKING:
-    pass
 
 PARTS_OF_ITEM = frozenset({"asked", "verdict"})
 

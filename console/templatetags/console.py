@@ -1,5 +1,5 @@
-"""The words of the console's templates: addresses that stay with the tenant, states, times, money, counts, objects as JSON, the views that
-are kept of a page, small pictures of figures, the way to the admin."""
+"""Tags and filters of the console's templates: addresses that stay with the tenant, states, times, money, counts, objects as JSON, the
+views that are kept of a page, small pictures of figures, and links between console and admin."""
 
 from __future__ import annotations
 

@@ -57,11 +57,11 @@ class Progress:
         if self.stage != "compiling" or self._first is None:
             return None
         began, already = self._first
-        new_lines, seconds = self.done - already, now - began
+        newly_done, seconds = self.done - already, now - began
         # Of what make counts in per cent, ten are enough as well.
-        if new_lines < ENOUGH_FILES or seconds < ENOUGH_SECONDS:
+        if newly_done < ENOUGH_FILES or seconds < ENOUGH_SECONDS:
             return None
-        return seconds / new_lines * (self.all - self.done)
+        return seconds / newly_done * (self.all - self.done)
 
     def _note_compiled(self, done: int, everything: int, now: float) -> None:
         if everything <= 0 or done > everything:

@@ -120,7 +120,7 @@ def agency_of(name: str, slug: str, addresses: Addresses, *, note: str | None) -
 
 
 def find_free_port(first_choice: int) -> int:
-    """The wanted port, or any other when somebody has it."""
+    """This port, or any other when somebody has it. 0: any."""
     if first_choice and is_free(first_choice):
         return first_choice
     with socket.create_server(("127.0.0.1", 0)) as probe:

@@ -155,10 +155,10 @@ async def _unless(status: int, api: Api, path: str) -> Answer | None:
         raise
 
 
-def _material(arguments: Mapping[str, Any]) -> Answer:
+def _material(material: Mapping[str, Any]) -> Answer:
     """What an item is about, with texts that are too long to be shown at once cut, and said to be so."""
     cut: Answer = {}
-    for name, value in arguments.items():
+    for name, value in material.items():
         if name == "content" and isinstance(value, str):
             cut |= piece(value)
         elif name == "steps" and isinstance(value, dict):

@@ -147,7 +147,7 @@ def _debug(environment: Environment) -> Iterator[str]:
             yield f"{name}: pages of errors would show settings and data; unset it"
 
 
-def _find_embedded_servers(environment: Environment) -> Iterator[str]:
+def _embedded_servers(environment: Environment) -> Iterator[str]:
     if environment.get("ORCHESTRATOR_START_SERVICES") == "1":
         yield "ORCHESTRATOR_START_SERVICES: embedded servers are for one machine and its owner; unset it"
 
@@ -251,7 +251,7 @@ TABLE: Mapping[str, Callable[[Environment], Iterator[str]]] = {
     "an address for callbacks without TLS": _public_url,
     "passkeys for an address without TLS, or without their package": _passkeys,
     "pages of errors that show data": _debug,
-    "embedded servers": _find_embedded_servers,
+    "embedded servers": _embedded_servers,
     "PostgreSQL, Redis or MongoDB without a login or with a weak one": _servers,
     "addresses inside our network that name no purpose, our own servers or this machine": _egress,
     "inline agents that are any function": _inline_callables,

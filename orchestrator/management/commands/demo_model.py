@@ -1,4 +1,8 @@
-"""`manage.py demo_model`: the content pipeline done by a language model on this machine, with a person's decisions, offline."""
+"""`manage.py demo_model`: the content pipeline done by a language model on this machine, with a person's decisions, offline.
+
+The model is a small one that comes in a Python package. It writes whole sentences and knows little; it shows that the way to a model
+works.
+"""
 
 from __future__ import annotations
 

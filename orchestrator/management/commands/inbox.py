@@ -9,8 +9,8 @@ from django.core.management.base import CommandParser
 from console.inbox.listing import Row, inbox
 from console.inbox.query import MOST_PAGES, View
 from console.labels import KINDS
-from orchestrator import cli
 from orchestrator.cli import TerminalCommand, count_up_to
+from pipelines.management.commands.load_pipeline import owner_of
 from tenants.models import Role
 from tenants.principals import Principal
 
@@ -39,7 +39,7 @@ class Command(TerminalCommand):
     def look(
         self, *, tenant: str | None, kind: str | None, role: str, search: str, page: int, **options: Any
     ) -> dict[str, Any]:
-        owner = cli.owner_of(tenant)
+        owner = owner_of(tenant)
         reader = Principal(tenant_id=owner.pk, tenant=owner.slug, role=Role.VIEWER, actor="command:inbox")
         found = inbox(reader, View(owner.slug, kind or "", role, search, page))
         return {

@@ -16,6 +16,7 @@ from agents.routing import queue_of
 from console.labels import in_words
 from orchestrator import cli
 from orchestrator.cli import TerminalCommand
+from pipelines.management.commands.load_pipeline import owner_of
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
@@ -51,7 +52,7 @@ class Command(TerminalCommand):
             raise CommandError(f"There is no role {unknown[0]!r}. See: manage.py agents list")
         if tenant is None:
             return of_platform(roles)
-        return of_tenant(cli.owner_of(tenant), roles)
+        return of_tenant(owner_of(tenant), roles)
 
     def show(self, found: dict[str, Any]) -> None:
         self.table(HEAD, [_row(queue) for queue in found["queues"]])

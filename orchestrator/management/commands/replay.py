@@ -13,9 +13,10 @@ from activities import dead_letters
 from activities.models import DeadLetter
 from activities.models.dead_letter import DeadLetterState
 from orchestrator import cli
-from orchestrator.cli import TerminalCommand, count_items, count_up_to, identifier
+from orchestrator.cli import TerminalCommand, count_up_to, identifier, show_progress
 from pipelines import replay
 from pipelines.graph import StepState
+from pipelines.management.commands.load_pipeline import owner_of
 from pipelines.models import StepRun
 from tenants.audit import record_command
 from tenants.context import APP, tenant_scope
@@ -73,7 +74,7 @@ class Command(TerminalCommand):
     def _failures(
         self, *, tenant: str | None, dry_run: bool, per_second: int | None, **options: Any
     ) -> dict[str, Any]:
-        owner = cli.owner_of(tenant)
+        owner = owner_of(tenant)
         filters = {name: options[name] for name in ("fingerprint", "agent_role") if options[name]}
         if not filters and not options["all"]:
             return {"tenant": owner.slug, "groups": groups(owner.pk)}
@@ -149,7 +150,7 @@ def failures(
     size = PORTION if per_second is None and not dry_run else max(1, len(ids))
     portions = [ids[start : start + size] for start in range(0, len(ids), size)]
     count, seconds = 0, 0.0
-    for portion in count_items(portions, "replayed", stream):
+    for portion in show_progress(portions, "replayed", stream):
         with tenant_scope(tenant_id):
             done = dead_letters.replay(
                 tenant_id, _these(tenant_id, portion), actor=ACTOR, per_second=per_second, dry_run=dry_run

@@ -6,9 +6,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from orchestrator import cli
 from orchestrator.cli import TerminalCommand, count_up_to
 from pipelines import timing
+from pipelines.management.commands.load_pipeline import owner_of
 from pipelines.models import Schedule
 from pipelines.schedules import preview
 from tenants.context import tenant_scope
@@ -33,7 +33,7 @@ class Command(TerminalCommand):
         super().add_arguments(parser)
 
     def look(self, *, tenant: str | None, count: int, **options: Any) -> dict[str, Any]:
-        owner = cli.owner_of(tenant)
+        owner = owner_of(tenant)
         with tenant_scope(owner.pk):
             rows = Schedule.objects.for_tenant(owner.pk).select_related("pipeline").order_by("name", "pk")
             return {"tenant": owner.slug, "schedules": [_show_schedule(row, count) for row in rows]}

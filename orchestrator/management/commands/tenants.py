@@ -7,7 +7,7 @@ from typing import Any
 
 from activities import queue_stats
 from orchestrator import cli
-from orchestrator.cli import TerminalCommand, count_items
+from orchestrator.cli import TerminalCommand, show_progress
 from tenants import clock, money
 from tenants.context import tenant_scope
 from tenants.models import Budget, BudgetPeriod, Tenant
@@ -35,7 +35,7 @@ class Command(TerminalCommand):
 
     def look(self, *, tenant: str | None, **options: Any) -> list[dict[str, Any]]:
         found = cli.all_of_them(tenant)
-        return [_show_tenant(each) for each in count_items(found, "tenants", self.stderr)]
+        return [_show_tenant(each) for each in show_progress(found, "tenants", self.stderr)]
 
     def show(self, found: list[dict[str, Any]]) -> None:
         rows = [
