@@ -146,7 +146,7 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
         (row,) = rows
         agent: Agent = _row_of(Agent, row.agent)
         config: AgentConfig = _row_of(AgentConfig, row.own) if row.own else _nothing_own(tenant_id, role)
-        # As PostgreSQL has it: what is older would be kept for longer than others keep it.
+        # Not `scheduler_settings.current`: that may be a second old, and would be kept here until the next change.
         platform = scheduler_settings.settings_of(json.loads(row.platform) if row.platform else None)
         production = (
             AgentVersionDeployment(agent=agent, version=row.version, endpoint=row.endpoint)
@@ -173,7 +173,7 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
 
 
 def _row_of(model: type[models.Model], text: str) -> Any:
-    """The row of a model that came as JSON."""
+    """The row of a model whose columns came as one JSON object: of any kind but decimals, which would be rounded."""
     columns, fields = json.loads(text), model._meta.concrete_fields
     values = [field.to_python(columns[field.column]) for field in fields]
     return model.from_db(APP, [field.attname for field in fields], values)
