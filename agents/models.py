@@ -1,4 +1,4 @@
-"""Agents, what tenants set for them, what they remember and what they may know."""
+"""Agents: the registry, what tenants and the platform set for them, their sessions and skills."""
 
 from __future__ import annotations
 
@@ -249,11 +249,8 @@ class AgentConfig(TenantOwned):
         return f"settings of {self.agent_id}"
 
 
-# Settings of the platform as a whole that are changed while it runs.
-
-
 class PlatformConfig(models.Model):
-    """One group of settings by its key. What is left out of `value` has its default."""
+    """A group of settings of the whole platform, changed while it runs. What is left out of `value` has its default."""
 
     key = models.CharField(primary_key=True, max_length=63)
     value = models.JSONField(default=dict, blank=True)
@@ -323,13 +320,13 @@ class AgentSession(TenantOwned):
 
 
 # Also the name of a folder, which is why nothing else is allowed in it.
-KEY_PATTERN = r"^[a-z0-9]+(-[a-z0-9]+)*\Z"
-key_validator = RegexValidator(
-    KEY_PATTERN, "Use lower-case letters, digits and single hyphens, such as tone-of-voice."
+SKILL_KEY_PATTERN = r"^[a-z0-9]+(-[a-z0-9]+)*\Z"
+skill_key_validator = RegexValidator(
+    SKILL_KEY_PATTERN, "Use lower-case letters, digits and single hyphens, such as tone-of-voice."
 )
 
-LONGEST_CONTENT = 100_000  # characters; what agents read in one go
-LONGEST_DESCRIPTION = 1_000  # characters; an agent sees the descriptions of all its skills at once
+LONGEST_SKILL = 100_000  # characters; what agents read in one go
+LONGEST_SKILL_DESCRIPTION = 1_000  # characters; an agent sees the descriptions of all its skills at once
 
 
 class SkillKind(models.TextChoices):
@@ -343,14 +340,14 @@ class Skill(TenantOwned):
     bounded_as = "skills"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    key = models.CharField(max_length=63, validators=[key_validator])
+    key = models.CharField(max_length=63, validators=[skill_key_validator])
     name = models.CharField(max_length=100)
     description = models.TextField(
         blank=True,
-        validators=[MaxLengthValidator(LONGEST_DESCRIPTION)],
+        validators=[MaxLengthValidator(LONGEST_SKILL_DESCRIPTION)],
         help_text="When to read it. Agents decide by this.",
     )
-    content = models.TextField(validators=[MaxLengthValidator(LONGEST_CONTENT)], help_text="Markdown.")
+    content = models.TextField(validators=[MaxLengthValidator(LONGEST_SKILL)], help_text="Markdown.")
     kind = models.CharField(max_length=8, choices=SkillKind.choices, default=SkillKind.SKILL)
     roles = ArrayField(
         models.CharField(max_length=63), default=list, blank=True, help_text="Of agents. Empty: for all."

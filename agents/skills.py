@@ -30,7 +30,7 @@ from django.db.models import Case, F, Q, QuerySet, TextField, Value, When
 
 from agents.contracts import AdapterSettings, AgentRequest, ContextFile, Skills, SkillSummary
 from agents.exceptions import InputUnavailable
-from agents.models import Adapter, Skill, SkillKind, key_validator
+from agents.models import Adapter, Skill, SkillKind, skill_key_validator
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def _write(folder: Path, request: AgentRequest, knowledge: Knowledge) -> None:
         manifest = orjson.dumps(request.skills.manifest, option=orjson.OPT_INDENT_2)
         (folder / "manifest.json").write_bytes(manifest)
         for skill in knowledge.skills:
-            key_validator(skill.key)  # it becomes a name of a folder, so it is not taken on trust
+            skill_key_validator(skill.key)  # it becomes a name of a folder, so it is not taken on trust
             file = folder / skill.path
             file.parent.mkdir(mode=OWN_ONLY)
             file.write_text(skill.content, encoding="utf-8")

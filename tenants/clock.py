@@ -1,7 +1,7 @@
 """The clock: what time it is in PostgreSQL, for everything that is compared with a stored time.
 
 Processes run on many machines, and a machine whose clock is wrong must change nothing: fail no run early, decide no gate, fire no
-schedule ahead. So nobody asks their own machine. The time is PostgreSQL's as it was told last, carried on by the monotonic clock of this
+schedule ahead. So nobody asks their own machine. The time is PostgreSQL's as it was read last, carried on by the monotonic clock of this
 process; it is asked for again every `RENEW_SECONDS`, so that it costs the hot path nothing. Workers and beats learn it from the
 renewal of the leader's lease each second. Statements use `now()` and `clock_timestamp()` themselves where they can.
 """
@@ -29,12 +29,12 @@ class _Reading:
     until: float  # then it is asked for again
 
 
-_told: _Reading | None = None
+_last: _Reading | None = None
 
 
 def now() -> datetime:
     """The time in UTC. Raises `django.db.Error` when PostgreSQL does not answer the first time; later the monotonic clock continues it."""
-    reading = _told
+    reading = _last
     if reading is None or time.monotonic() > reading.until:
         reading = _ask(reading)
     return reading.at + timedelta(seconds=time.monotonic() - reading.monotonic)
@@ -46,14 +46,14 @@ def today() -> date:
 
 def tell(at: datetime, *, asked_at: float) -> None:
     """Note what an answer of PostgreSQL said of `clock_timestamp()`; `asked_at` is the monotonic time before the question."""
-    global _told
+    global _last
     answered = time.monotonic()
-    if answered - asked_at < SLOW_SECONDS or _told is None:
-        _told = _Reading(at.astimezone(UTC), (asked_at + answered) / 2, answered + RENEW_SECONDS)
+    if answered - asked_at < SLOW_SECONDS or _last is None:
+        _last = _Reading(at.astimezone(UTC), (asked_at + answered) / 2, answered + RENEW_SECONDS)
 
 
 def _ask(known: _Reading | None) -> _Reading:
-    global _told
+    global _last
     asked_at = time.monotonic()
     try:
         with connections[current_alias()].cursor() as cursor:
@@ -62,8 +62,8 @@ def _ask(known: _Reading | None) -> _Reading:
     except DatabaseFault:
         if known is None:
             raise
-    if known is not None and _told is known:
-        _told = replace(known, until=time.monotonic() + AGAIN_SECONDS)
-    if _told is None:
+    if known is not None and _last is known:
+        _last = replace(known, until=time.monotonic() + AGAIN_SECONDS)
+    if _last is None:
         raise OperationalError("PostgreSQL has not said what time it is")
-    return _told
+    return _last

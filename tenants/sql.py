@@ -176,7 +176,7 @@ class _PreparedStatements:
         raw = self._raw
         with raw.lock:
             execution = self._execution(text, parameters)
-            raw.wait(self._executing(execution))
+            raw.wait(self._execute_gen(execution))
             return execution.rows.fetch()
 
     def keep(self, text: str, parameters: Parameters, lists: Collection[str] = ()) -> Rows:
@@ -187,12 +187,12 @@ class _PreparedStatements:
                 if isinstance(kept, _MergedStatement) and kept.add(text, parameters):
                     return kept.rows
             if lists and raw.keep(
-                gathered := _MergedStatement(self, text, parameters, lists, Rows(self._send))
+                merged := _MergedStatement(self, text, parameters, lists, Rows(self._send))
             ):
-                return gathered.rows
+                return merged.rows
             execution = self._execution(text, parameters)
             if lists or not raw.keep(execution):
-                raw.wait(self._executing(execution))
+                raw.wait(self._execute_gen(execution))
             return execution.rows
 
     def _execution(self, text: str, parameters: Parameters) -> _Execution:
@@ -210,7 +210,7 @@ class _PreparedStatements:
     def _send(self) -> None:
         self._raw.send_kept()
 
-    def _executing(self, execution: _Execution) -> PQGen[None]:
+    def _execute_gen(self, execution: _Execution) -> PQGen[None]:
         """In one round trip with what has to go before it."""
         raw, name = self._raw, self._names.get(execution.key)
         if name is None or raw.is_to_send_more():

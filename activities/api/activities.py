@@ -49,7 +49,7 @@ from tenants.api.filters import SEARCH_LENGTH, FlagFilter, StrictFilterSet, pars
 from tenants.api.pagination import LIMIT, Cursor, CursorPagination
 from tenants.api.problems import FieldError, InvalidRequest
 from tenants.api.serializers import ResponseSerializer
-from tenants.api.views import TenantView, VersionedResource, describe_lists
+from tenants.api.views import TenantView, VersionedResource, describe_resource
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -143,7 +143,7 @@ SHOWN = PolymorphicProxySerializer(
 )
 
 
-@describe_lists(many="List activities, newest first", one="One activity")
+@describe_resource(many="List activities, newest first", one="One activity")
 class ActivityViewSet(ActivityActions, VersionedResource):
     """One piece of work for an agent or a person."""
 

@@ -35,7 +35,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import Resource, VersionedResource, describe_lists, require_found
+from tenants.api.views import Resource, VersionedResource, describe_resource, require_found
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
 
@@ -90,7 +90,7 @@ class AlertFilter(StrictFilterSet):
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
 
-@describe_lists(many="Alerts, newest first", one="One alert")
+@describe_resource(many="Alerts, newest first", one="One alert")
 class AlertViewSet(DigestEtag, Resource):
     queryset = Alert.objects
     serializer_class = AlertSerializer
@@ -202,7 +202,7 @@ class NotificationChannelFilter(StrictFilterSet):
     enabled = FlagFilter()
 
 
-@describe_lists(many="The channels", one="One channel")
+@describe_resource(many="The channels", one="One channel")
 class NotificationChannelViewSet(VersionedResource):
     queryset = NotificationChannel.objects
     serializer_class = NotificationChannelSerializer

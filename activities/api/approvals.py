@@ -25,7 +25,7 @@ from tenants.api.etags import Versioned
 from tenants.api.filters import StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import OPTIONAL, OneOf, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import ListResource, describe_lists
+from tenants.api.views import ListResource, describe_resource
 from tenants.models import Role
 
 # What is sent to ask for an approval and to decide one.
@@ -164,7 +164,7 @@ class SettledApprovalSerializer(ApprovalItemSerializer):
         return [linked.activity for linked in question.links if linked.state == "skipped"]
 
 
-@describe_lists(many="Approvals, newest first")
+@describe_resource(many="Approvals, newest first")
 class ApprovalViewSet(Versioned, ListResource):
     """The same items are decided in the inbox, and at `/activities/{id}/approve/` and `/reject/`."""
 

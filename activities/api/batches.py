@@ -13,7 +13,7 @@ from activities.models import BatchItem, ProviderBatch
 from activities.models.batch import BatchState, ItemState
 from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
-from tenants.api.views import ListResource, Resource, describe_lists
+from tenants.api.views import ListResource, Resource, describe_resource
 from tenants.models import Role
 
 
@@ -74,7 +74,7 @@ class BatchItemFilter(StrictFilterSet):
     agent_role = django_filters.CharFilter()
 
 
-@describe_lists(many="Batches of model providers, newest first", one="One batch")
+@describe_resource(many="Batches of model providers, newest first", one="One batch")
 class BatchViewSet(Resource):
     queryset = ProviderBatch.objects
     serializer_class = BatchSerializer
@@ -97,7 +97,7 @@ class BatchViewSet(Resource):
         return super().show(found, many=many)
 
 
-@describe_lists(many="Work that waits for a batch or did, newest first")
+@describe_resource(many="Work that waits for a batch or did, newest first")
 class BatchItemList(ListResource):
     queryset = BatchItem.objects
     serializer_class = BatchItemSerializer

@@ -39,7 +39,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import Resource, TenantView, TenantViewSet, describe_lists
+from tenants.api.views import Resource, TenantView, TenantViewSet, describe_resource
 from tenants.models import Role
 
 # What is sent to do one thing to many activities, and how the job is shown.
@@ -320,7 +320,7 @@ class BulkOfActivities(TenantView):
         return {"dry_run": True, "count": found.count(), "sample": sample}
 
 
-@describe_lists(many="Bulk jobs, newest first", one="One bulk job with its progress")
+@describe_resource(many="Bulk jobs, newest first", one="One bulk job with its progress")
 class BulkJobViewSet(DigestEtag, Resource):
     queryset = BulkJob.objects
     serializer_class = BulkJobSerializer

@@ -37,7 +37,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
-from tenants.api.views import Resource, TenantView, describe_lists
+from tenants.api.views import Resource, TenantView, describe_resource
 from tenants.models import Role
 
 # What is sent to replay or to dismiss dead letters.
@@ -196,7 +196,7 @@ class ReplayedSerializer(DismissedSerializer):
     seconds = serializers.FloatField(help_text="Until the last of them starts.")
 
 
-@describe_lists(many="Work that failed for good, newest first", one="One dead letter")
+@describe_resource(many="Work that failed for good, newest first", one="One dead letter")
 class DeadLetterViewSet(DigestEtag, Resource):
     queryset = DeadLetter.objects
     serializer_class = DeadLetterSerializer

@@ -23,7 +23,7 @@ from tenants.api.documentation import ProblemSerializer, posting
 from tenants.api.etags import PreconditionFailed
 from tenants.api.problems import problem_of
 from tenants.api.serializers import OPTIONAL, Identifier, OneOf, StrictSerializer, Text, Whole, read
-from tenants.api.views import ListResource, describe_lists
+from tenants.api.views import ListResource, describe_resource
 from tenants.context import APP
 from tenants.models import Role
 
@@ -76,7 +76,7 @@ class DecisionResultsSerializer(serializers.Serializer[Any]):
     results = DecisionResultSerializer(many=True)
 
 
-@describe_lists(many="Everything that people are asked for, most urgent first")
+@describe_resource(many="Everything that people are asked for, most urgent first")
 class InboxViewSet(ListResource):
     queryset = Activity.objects.defer("input", "retry")
     serializer_class = InboxItemSerializer

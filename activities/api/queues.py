@@ -21,7 +21,7 @@ from agents.routing import queue_of
 from tenants import clock
 from tenants.api.documentation import operation
 from tenants.api.serializers import ResponseSerializer
-from tenants.api.views import ListResource, TenantViewSet, describe_lists
+from tenants.api.views import ListResource, TenantViewSet, describe_resource
 from tenants.context import tenant_scope
 
 
@@ -164,7 +164,7 @@ class QueueViewSet(Pausable, TenantViewSet):
         return {"role": role, "queue": queue_of(role)}
 
 
-@describe_lists(many="The workers that are alive")
+@describe_resource(many="The workers that are alive")
 class WorkerList(ListResource):
     serializer_class = WorkerSerializer
     queryset = WorkerProcess.objects

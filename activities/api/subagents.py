@@ -38,7 +38,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import ListResource, TenantView, describe_lists
+from tenants.api.views import ListResource, TenantView, describe_resource
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -138,7 +138,7 @@ class SubagentFilter(StrictFilterSet):
     parent_mailbox = django_filters.CharFilter()
 
 
-@describe_lists(many="Subagents, newest first")
+@describe_resource(many="Subagents, newest first")
 class SubagentViewSet(DigestEtag, ListResource):
     queryset = Subagent.objects
     serializer_class = SubagentSerializer

@@ -23,7 +23,7 @@ from tenants.api.documentation import change, command, creation, operation, post
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import OPTIONAL, Flag, OneOf, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import TenantView, VersionedResource, describe_lists, require_found
+from tenants.api.views import TenantView, VersionedResource, describe_resource, require_found
 from tenants.events import log
 from tenants.models import Role
 from tenants.models.events import KINDS, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
@@ -102,7 +102,7 @@ class WebhookFilter(StrictFilterSet):
     enabled = FlagFilter()
 
 
-@describe_lists(many="The webhooks", one="One webhook")
+@describe_resource(many="The webhooks", one="One webhook")
 class WebhookViewSet(VersionedResource):
     queryset = WebhookEndpoint.objects
     serializer_class = WebhookSerializer

@@ -380,7 +380,7 @@ def _json(text: str) -> Any:
 
 
 class Record:
-    """The transcript of a dialogue, written while it goes on: messages, `ModelAnswer`, `ToolRequest` with its `ToolAnswer`."""
+    """The transcript of a dialogue, written while it goes on."""
 
     def __init__(self, transcript: Transcript | None) -> None:
         self._transcript = transcript
@@ -388,7 +388,7 @@ class Record:
     def add_user_text(self, text: str) -> None:
         self._write({"role": "user", "content": text})
 
-    def add_model_answer(self, answer: Any) -> None:
+    def add_model_answer(self, answer: ModelAnswer) -> None:
         tools = [
             {"id": each.id, "name": each.name, "arguments": each.arguments} for each in answer.tool_requests
         ]
@@ -407,7 +407,7 @@ class Record:
             }
         )
 
-    def add_tool_answer(self, tool_request: Any, answer: Any) -> None:
+    def add_tool_answer(self, tool_request: ToolRequest, answer: ToolAnswer) -> None:
         line = {
             "tool": tool_request.name,
             "id": tool_request.id,

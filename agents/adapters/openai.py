@@ -82,14 +82,14 @@ class _Chat:
         self._messages.append({"role": "user", "content": request.prompt})
 
     def say(self, feedback: ProviderFeedback, on_text: Callable[[str], None]) -> ModelAnswer:
-        stream = _Reply(on_text)
+        reply = _Reply(on_text)
         with plain_errors(openai, request=self._request, provider=self._provider, feedback=feedback):
             for piece in self._pieces(feedback):
-                stream.add(piece)
-            if stream.finish is None:
+                reply.add(piece)
+            if reply.finish is None:
                 raise error_of_break(self._provider)
-            answer = self._build_answer(stream)
-        self._messages.append(_plain(stream))
+            answer = self._build_answer(reply)
+        self._messages.append(_plain(reply))
         return answer
 
     def answer(self, results: Sequence[tuple[ToolRequest, ToolAnswer]]) -> None:
@@ -130,22 +130,22 @@ class _Chat:
             body["response_format"] = {"type": "json_object"}
         return body
 
-    def _build_answer(self, stream: _Reply) -> ModelAnswer:
-        input_tokens, produced = self._tokens(stream)
-        tool_requests = [_read_tool_request(call) for _, call in sorted(stream.calls.items())]
+    def _build_answer(self, reply: _Reply) -> ModelAnswer:
+        input_tokens, produced = self._tokens(reply)
+        tool_requests = [_read_tool_request(call) for _, call in sorted(reply.calls.items())]
         if any(not each.id or not each.name for each in tool_requests):
             raise invalid(self._provider, "a call to a tool without its name or id")
-        ended = "refused" if stream.refusal else _ENDS.get(stream.finish or "", "done")
+        ended = "refused" if reply.refusal else _ENDS.get(reply.finish or "", "done")
         return ModelAnswer(
-            text="".join(stream.text), tool_requests=tool_requests, ended=ended, input_tokens=input_tokens,
-            output_tokens=produced, limited_input=input_tokens, model=stream.model,
+            text="".join(reply.text), tool_requests=tool_requests, ended=ended, input_tokens=input_tokens,
+            output_tokens=produced, limited_input=input_tokens, model=reply.model,
         )  # fmt: skip
 
-    def _tokens(self, stream: _Reply) -> tuple[int, int]:
+    def _tokens(self, reply: _Reply) -> tuple[int, int]:
         """Given and produced. Servers that do not count while they stream, such as llama.cpp's, are counted for, by characters."""
-        if stream.usage:
-            return stream.usage.prompt_tokens or 0, stream.usage.completion_tokens or 0
-        produced = sum(map(len, stream.text)) + sum(len(str(call)) for call in stream.calls.values())
+        if reply.usage:
+            return reply.usage.prompt_tokens or 0, reply.usage.completion_tokens or 0
+        produced = sum(map(len, reply.text)) + sum(len(str(call)) for call in reply.calls.values())
         return _tokens_of(self.characters()), _tokens_of(produced)
 
 
@@ -170,16 +170,16 @@ def _read_tool_request(call: Mapping[str, str]) -> ToolRequest:
     return ToolRequest(call["id"], call["name"], arguments if isinstance(arguments, dict) else None)
 
 
-def _plain(stream: _Reply) -> dict[str, Any]:
+def _plain(reply: _Reply) -> dict[str, Any]:
     """As it is sent back."""
-    message: dict[str, Any] = {"role": "assistant", "content": "".join(stream.text)}
-    if stream.calls:
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(reply.text)}
+    if reply.calls:
         message["tool_calls"] = [
             {
                 "id": call["id"],
                 "type": "function",
                 "function": {"name": call["name"], "arguments": call["arguments"]},
             }
-            for _, call in sorted(stream.calls.items())
+            for _, call in sorted(reply.calls.items())
         ]
     return message

@@ -30,7 +30,7 @@ from tenants.api.serializers import (
     Text,
     read,
 )
-from tenants.api.views import VersionedResource, describe_lists, require_found
+from tenants.api.views import VersionedResource, describe_resource, require_found
 from tenants.models import Budget, BudgetPeriod, BudgetUnit, Role
 
 ADDRESS = "/api/v1/budgets/"
@@ -135,7 +135,7 @@ class BudgetFilter(StrictFilterSet):
     period = django_filters.ChoiceFilter(choices=BudgetPeriod.choices)
 
 
-@describe_lists(many="The budgets", one="One budget")
+@describe_resource(many="The budgets", one="One budget")
 class BudgetViewSet(VersionedResource):
     queryset = Budget.objects
     serializer_class = BudgetSerializer

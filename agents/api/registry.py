@@ -55,7 +55,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView, TenantViewSet, VersionedResource, describe_lists, require_found
+from tenants.api.views import TenantView, TenantViewSet, VersionedResource, describe_resource, require_found
 from tenants.exceptions import TenantError
 from tenants.models import Role
 
@@ -239,7 +239,7 @@ PRODUCTION = AgentVersionDeployment.Environment.PRODUCTION
 KEEP: Any = object()  # of credentials: leave what is stored
 
 
-@describe_lists(many="The roles that there are")
+@describe_resource(many="The roles that there are")
 class AgentViewSet(VersionedResource):
     """Read by everybody, changed by platform admins: the registry belongs to no tenant."""
 

@@ -13,11 +13,11 @@ from rest_framework.response import Response
 
 from agents import configuration
 from agents.exceptions import AgentError, AlreadyExists
-from agents.models import LONGEST_CONTENT, LONGEST_DESCRIPTION, Skill, SkillKind, key_validator
+from agents.models import LONGEST_SKILL, LONGEST_SKILL_DESCRIPTION, Skill, SkillKind, skill_key_validator
 from tenants.api.documentation import change, creation, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.serializers import OPTIONAL, Flag, OneOf, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import VersionedResource, describe_lists
+from tenants.api.views import VersionedResource, describe_resource
 from tenants.models import Role
 
 SKILLS = "/api/v1/skills/"
@@ -77,11 +77,11 @@ class SkillBodySerializer(StrictSerializer):
     name = Text(max_length=100)
     description = Text(
         allow_blank=True,
-        max_length=LONGEST_DESCRIPTION,
+        max_length=LONGEST_SKILL_DESCRIPTION,
         help_text="When to read it. Agents decide by this.",
         **OPTIONAL,
     )
-    content = Text(trim_whitespace=False, max_length=LONGEST_CONTENT, help_text="Markdown.")
+    content = Text(trim_whitespace=False, max_length=LONGEST_SKILL, help_text="Markdown.")
     kind = OneOf(
         choices=SkillKind.choices,
         help_text="`context` is given to agents in full, a `skill` is read by those that need it (the default).",
@@ -97,7 +97,7 @@ class SkillBodySerializer(StrictSerializer):
 
 
 class NewSkillSerializer(SkillBodySerializer):
-    key = Text(max_length=63, validators=[key_validator], help_text=str(key_validator.message))
+    key = Text(max_length=63, validators=[skill_key_validator], help_text=str(skill_key_validator.message))
 
 
 class SkillFilter(StrictFilterSet):
@@ -109,7 +109,7 @@ class SkillFilter(StrictFilterSet):
         return rows.filter(Q(roles=[]) | Q(roles__contains=[value]))
 
 
-@describe_lists(many="The skills, without their texts", one="One skill")
+@describe_resource(many="The skills, without their texts", one="One skill")
 class SkillViewSet(VersionedResource):
     queryset = Skill.objects
     serializer_class = SkillSerializer

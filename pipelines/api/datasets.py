@@ -27,7 +27,7 @@ from tenants.api.etags import Versioned
 from tenants.api.filters import refuse_unknown
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import OPTIONAL, Member, OneOf, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import TenantViewSet, VersionedResource, describe_lists
+from tenants.api.views import TenantViewSet, VersionedResource, describe_resource
 from tenants.models import Role
 
 # Bodies that hold rows may be larger than others.
@@ -165,7 +165,7 @@ class FilledSerializer(ResponseSerializer):
     version = serializers.IntegerField(help_text="Of the dataset; the ETag.")
 
 
-@describe_lists(many="The datasets", one="One dataset")
+@describe_resource(many="The datasets", one="One dataset")
 class DatasetViewSet(LargeBodies, VersionedResource):
     queryset = Dataset.objects
     serializer_class = DatasetSerializer

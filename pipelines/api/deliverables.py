@@ -37,7 +37,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import Resource, TenantView, VersionedResource, describe_lists
+from tenants.api.views import Resource, TenantView, VersionedResource, describe_resource
 from tenants.context import tenant_scope
 from tenants.models import Role
 
@@ -147,7 +147,7 @@ def show_period(tenant_id: UUID, period_id: UUID) -> Any:
     return PeriodDetailSerializer((period, runs)).data
 
 
-@describe_lists(many="Periods, newest first")
+@describe_resource(many="Periods, newest first")
 class PeriodViewSet(DigestEtag, Resource):
     queryset = DeliverablePeriod.objects.defer("plan")
     serializer_class = PeriodSerializer
@@ -279,7 +279,7 @@ class NewDeliverableSerializer(DeliverableBodySerializer, KeyedSerializer):
     pass
 
 
-@describe_lists(many="The deliverables", one="One deliverable")
+@describe_resource(many="The deliverables", one="One deliverable")
 class DeliverableViewSet(VersionedResource):
     queryset = Deliverable.objects
     serializer_class = DeliverableSerializer

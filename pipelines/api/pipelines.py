@@ -39,7 +39,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import Resource, VersionedResource, describe_lists
+from tenants.api.views import Resource, VersionedResource, describe_resource
 from tenants.models import PauseKind, Role
 from tenants.plain_names import LONGEST_NAME, error_of_name
 
@@ -133,7 +133,7 @@ class NewRunSerializer(StrictSerializer):
         return {**attrs, "priority": priority_of(attrs.get("priority"))}
 
 
-@describe_lists(many="The pipelines")
+@describe_resource(many="The pipelines")
 class PipelineViewSet(Pausable, VersionedResource):
     queryset = Pipeline.objects
     serializer_class = PipelineSerializer
@@ -297,7 +297,7 @@ class NewTemplateSerializer(TemplateBodySerializer, KeyedSerializer):
     pass
 
 
-@describe_lists(many="The templates", one="One template")
+@describe_resource(many="The templates", one="One template")
 class TemplateViewSet(DigestEtag, Resource):
     queryset = ActivityTemplate.objects
     serializer_class = TemplateSerializer

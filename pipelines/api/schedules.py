@@ -43,7 +43,7 @@ from tenants.api.serializers import (
     Whole,
     read,
 )
-from tenants.api.views import TenantView, VersionedResource, describe_lists
+from tenants.api.views import TenantView, VersionedResource, describe_resource
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
 
@@ -206,7 +206,7 @@ class ScheduleFilter(StrictFilterSet):
     repeat = django_filters.ChoiceFilter(choices=Repeat.choices)
 
 
-@describe_lists(many="The schedules", one="One schedule")
+@describe_resource(many="The schedules", one="One schedule")
 class ScheduleViewSet(Pausable, VersionedResource):
     queryset = Schedule.objects
     serializer_class = ScheduleSerializer

@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import ResponseSerializer
-from tenants.api.views import ListResource, describe_lists
+from tenants.api.views import ListResource, describe_resource
 from tenants.models import Role
 from tenants.models.audit import AuditEntry
 
@@ -60,7 +60,7 @@ class AuditFilter(StrictFilterSet):
     until = django_filters.IsoDateTimeFilter(field_name="at", lookup_expr="lt")
 
 
-@describe_lists(many="The audit trail, newest first")
+@describe_resource(many="The audit trail, newest first")
 class AuditList(ListResource):
     queryset = AuditEntry.objects
     serializer_class = AuditEntrySerializer

@@ -16,7 +16,7 @@ from tenants import channels
 from tenants.api.documentation import change, command, creation, removal
 from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import OPTIONAL, Member, Moment, ResponseSerializer, StrictSerializer, Text, read
-from tenants.api.views import VersionedResource, describe_lists, require_found
+from tenants.api.views import VersionedResource, describe_resource, require_found
 from tenants.channels import STANDING
 from tenants.exceptions import AlreadyExists
 from tenants.models import Channel, ChannelStatus, Role
@@ -60,7 +60,7 @@ class ChannelFilter(StrictFilterSet):
     status = django_filters.ChoiceFilter(field_name="standing", choices=ChannelStatus.choices)
 
 
-@describe_lists(many="The channels", one="One channel")
+@describe_resource(many="The channels", one="One channel")
 class ChannelViewSet(VersionedResource):
     queryset = Channel.objects
     serializer_class = ChannelSerializer

@@ -5,9 +5,9 @@ there, so that nothing is read outside; an error of any kind rolls everything ba
 the commit happens before the answer leaves. Deadlocks and lost serialisations are the database's way of
 asking for another try, which they get.
 
-Resources derive from `ListResource`, `Resource` or `VersionedResource` and say what is their own: the rows, how one is shown, what a
-change does. The list, the page of a row and the change that nobody makes unseen are said once, here. `@described` gives the list and the
-page their place in the OpenAPI schema.
+Resources derive from `ListResource`, `Resource` or `VersionedResource` and contain only what is their own: the rows, how one is shown,
+what a change does. The list, the page of a row and the lock before a change are written once, here; `@describe_resource` describes the
+list and the page in the OpenAPI schema.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ class VersionedResource(Versioned, Resource):
         return rows.for_tenant(self.tenant_id)
 
 
-def describe_lists(*, many: str, one: str = "") -> Callable[[View], View]:
+def describe_resource(*, many: str, one: str = "") -> Callable[[View], View]:
     """Put the list into the schema with this summary, and with `one` the page of a row."""
 
     def decorate(view: View) -> View:

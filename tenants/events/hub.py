@@ -28,7 +28,7 @@ from tenants.events.announcements import Announcement, AnnouncementReceiver
 from tenants.events.stream import DISPLACED, KEEPALIVE, Stream, reset, still_allowed
 
 LOOK_SECONDS = 1.0  # between looks at every log that is followed, whether or not a notification came
-AGAIN_SECONDS = 0.1  # after a find; what commits right behind it does not ring
+AGAIN_SECONDS = 0.1  # after a find; what commits right behind it sends no notification
 WELCOME_SECONDS = (
     2.0  # between checks whether the callers still may read; with all that delays it, well below 5
 )
@@ -78,7 +78,7 @@ class Hub:
 
     def _run(self, hurried: socket.socket) -> None:
         listener, receiver, selector = Listener(), AnnouncementReceiver(), selectors.DefaultSelector()
-        hearing: socket.socket | None = None
+        receiver_socket: socket.socket | None = None
         selector.register(hurried, selectors.EVENT_READ)
         checks = {
             self._look: LOOK_SECONDS,
@@ -89,9 +89,9 @@ class Hub:
         }
         due = dict.fromkeys(checks, 0.0)
         while self._goes_on(selector):
-            ringing = _watch_socket(selector, listener)
-            hearing = _listening(selector, hearing, receiver.listen(self._open))
-            self._hear(selector, listener)
+            listener_socket = _watch_listener(selector, listener)
+            receiver_socket = _watch_receiver(selector, receiver_socket, receiver.listen(self._open))
+            self._wait(selector, listener)
             _attempt(self._note, receiver)
             now = time.monotonic()
             for check, seconds in checks.items():
@@ -100,8 +100,8 @@ class Hub:
                     _attempt(check)
             for tenant_id in [tenant for tenant, at in self._due.items() if at <= now]:
                 _attempt(self._carry, tenant_id)
-            if ringing is not None and not listener.rings:
-                selector.unregister(ringing)  # before another connection gets the same number
+            if listener_socket is not None and not listener.is_connected:
+                selector.unregister(listener_socket)  # before another connection gets the same number
             self._tell(now)
             self._keep_alive(now)
             self._flush(selector)
@@ -126,7 +126,7 @@ class Hub:
                 self._hurry = None
             return self._hurry is not None
 
-    def _hear(self, selector: selectors.BaseSelector, listener: Listener) -> None:
+    def _wait(self, selector: selectors.BaseSelector, listener: Listener) -> None:
         due_times = (self._told.get(tenant, 0.0) + TELL_SECONDS for tenant in self._announced)
         patience = min([LOOK_SECONDS, *(at - time.monotonic() for at in (*self._due.values(), *due_times))])
         for key, mask in selector.select(max(patience, 0.0)):
@@ -219,18 +219,18 @@ class Hub:
         return [stream for streams in self._open.values() for stream in streams]
 
 
-def _watch_socket(selector: selectors.BaseSelector, listener: Listener) -> int | None:
+def _watch_listener(selector: selectors.BaseSelector, listener: Listener) -> int | None:
     """The socket of the listener, registered with the selector; None while it has no connection."""
-    ringing = listener.socket()
-    if ringing is not None and ringing not in selector.get_map():
-        selector.register(ringing, selectors.EVENT_READ)
-    return ringing
+    listener_socket = listener.socket()
+    if listener_socket is not None and listener_socket not in selector.get_map():
+        selector.register(listener_socket, selectors.EVENT_READ)
+    return listener_socket
 
 
-def _listening(
+def _watch_receiver(
     selector: selectors.BaseSelector, before: socket.socket | None, now: socket.socket | None
 ) -> socket.socket | None:
-    """The connection on which announcements come, looked after by the selector."""
+    """The socket on which announcements come, registered with the selector; None while there is no connection."""
     if now is not before:
         if before is not None:
             selector.unregister(before)
@@ -361,7 +361,7 @@ class Listener:
         return None if self._connection is None else self._connection.fileno()
 
     @property
-    def rings(self) -> bool:
+    def is_connected(self) -> bool:
         return self._connection is not None
 
     def receive(self) -> set[UUID]:
@@ -378,7 +378,7 @@ class Listener:
         return {UUID(one.payload) for one in notifications if one.channel == CHANNEL}
 
     def prove(self) -> None:
-        """Have it rung, to be heard before the next time; a connection on which nothing was heard for too long is given up."""
+        """Send a notification to itself, which should come before the next call. A connection that was silent for too long is given up."""
         if self._connection is None:
             return
         if self._clock() - self._heard > SILENT_SECONDS:

@@ -353,76 +353,76 @@ def test_a_filter_that_fits_nothing_still_gets_on(tenant: Tenant, monkeypatch: p
     assert (page.cursor, page.more) == (6, False)
 
 
-def test_the_bell_rings_once_for_a_burst_and_only_where_somebody_listens(
+def test_a_burst_sends_one_notification_and_only_where_somebody_listens(
     tenant: Tenant, other_tenant: Tenant
 ) -> None:
     """NOTIFY makes commits wait for each other, so work that nobody follows must not pay for it."""
-    bell = Listener()
-    assert bell.socket() is not None
+    listener = Listener()
+    assert listener.socket() is not None
     log.follow(tenant.pk)
 
     happens(tenant, 3)
     happens(tenant)
     happens(other_tenant)
-    rings = bell._connection.notifies  # type: ignore[union-attr]
-    first = [*rings(timeout=10, stop_after=1), *rings(timeout=0.2)]
+    notifications = listener._connection.notifies  # type: ignore[union-attr]
+    first = [*notifications(timeout=10, stop_after=1), *notifications(timeout=0.2)]
     log.number(tenant.pk)
     happens(tenant)
 
     assert [told.payload for told in first] == [str(tenant.pk)]
-    eventually(lambda: bell.receive() == {tenant.pk})
-    bell.close()
+    eventually(lambda: listener.receive() == {tenant.pk})
+    listener.close()
 
 
-def test_a_bell_whose_connection_goes_silent_takes_a_new_one_and_rings_again(
+def test_a_listener_whose_connection_goes_silent_takes_a_new_one_and_is_notified_again(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, now = connections.settings[SYSTEM], [0.0]
-    bell = Listener(clock=lambda: now[0])
+    listener = Listener(clock=lambda: now[0])
     with proxy_to(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432)) as between:
         with monkeypatch.context() as through:
             through.setitem(settings, "PORT", str(between.port))
-            assert bell.socket() is not None
+            assert listener.socket() is not None
         log.follow(tenant.pk)
         between.fall_silent()
         happens(tenant)
-        bell.prove()
+        listener.prove()
         now[0] += SILENT_SECONDS + 0.1
-        assert bell.receive() == set()
+        assert listener.receive() == set()
 
-        bell.prove()
+        listener.prove()
 
-        assert not bell.rings
-        assert bell.socket() is not None
+        assert not listener.is_connected
+        assert listener.socket() is not None
         log.number(tenant.pk)
         happens(tenant)
-        eventually(lambda: bell.receive() == {tenant.pk})
-        bell.close()
+        eventually(lambda: listener.receive() == {tenant.pk})
+        listener.close()
 
 
-def test_a_bell_that_nobody_rings_hears_itself_and_stays(database: None) -> None:
+def test_a_listener_to_whom_nothing_happens_notifies_itself_and_keeps_its_connection(database: None) -> None:
     now = [0.0]
-    bell = Listener(clock=lambda: now[0])
-    kept = bell.socket()
+    listener = Listener(clock=lambda: now[0])
+    kept = listener.socket()
     for _ in range(4):
-        bell.prove()
-        heard = bell._heard
+        listener.prove()
+        heard = listener._heard
         now[0] += PROOF_SECONDS
-        eventually(lambda before=heard: bell.receive() == set() and bell._heard > before)  # type: ignore[misc]
+        eventually(lambda before=heard: listener.receive() == set() and listener._heard > before)  # type: ignore[misc]
 
-    assert bell.socket() == kept
-    bell.close()
+    assert listener.socket() == kept
+    listener.close()
 
 
-def test_a_bell_waits_for_no_silent_server(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_does_not_wait_for_a_silent_server(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = base.of(connections[SYSTEM].get_connection_params())
     with monkeypatch.context() as patched:
         patched.setattr(heard, "is_known", True)
         patched.setattr(heard, "suspect", lambda: None)
-        bell = Listener()
+        listener = Listener()
 
-        assert bell.socket() is None
-        assert not bell.rings
+        assert listener.socket() is None
+        assert not listener.is_connected
 
 
 def test_what_has_happened_cannot_be_changed(tenant: Tenant) -> None:
