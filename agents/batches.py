@@ -20,8 +20,8 @@ __all__ = ("MOST_REQUESTS", "Answer", "MessageBatches", "client_for", "read_comp
 
 
 def client_for(chosen: AdapterSettings, key: str) -> MessageBatches:
-    """The client for the batches of a provider, by the key that is stored with its items. Raises `AgentError` when the settings lead
-    there no more.
+    """The client for the batches of the provider with this key, which is stored with each item. Raises `AgentError` when the settings
+    lead to another provider by now.
     """
     provider = provider_of(chosen)
     if chosen.adapter not in BATCHES_OF or _place(provider.key) != _place(key):

@@ -59,7 +59,7 @@ class Announcement:
 
 
 def announce(tenant_id: UUID, kind: str, activity: UUID, data: Mapping[str, Any]) -> None:
-    """Send to the readers that follow right now."""
+    """Send this to the readers that follow the tenant right now."""
     message_body = orjson.dumps({"kind": kind, "activity": activity, "data": dict(data)})
     try:
         connections.client(timeout_seconds=PATIENCE_SECONDS).publish(
@@ -121,13 +121,8 @@ class AnnouncementReceiver:
                 yield Announcement(tenant_id, body["kind"], UUID(body["activity"]), body["data"])
 
     def close(self) -> None:
-        subscription, client, self._subscription, self._client, self._channels = (
-            self._subscription,
-            self._client,
-            None,
-            None,
-            {},
-        )
+        subscription, client = self._subscription, self._client
+        self._subscription, self._client, self._channels = None, None, {}
         if subscription is not None:
             subscription.close()
         if client is not None:

@@ -41,7 +41,7 @@ def acme(engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Ten
     monkeypatch.setattr(configuration._kept, "_asked_every", math.inf)
     monkeypatch.setattr(clock, "RENEW_SECONDS", math.inf)
     engine.serve(tenant)
-    monkeypatch.setattr(clock, "_told", None)
+    monkeypatch.setattr(clock, "_last", None)
     clock.now()
     engine.submit(tenant)
     engine.drain()  # connections, prepared statements and settings are there from now on

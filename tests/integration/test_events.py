@@ -414,7 +414,9 @@ def test_a_listener_to_whom_nothing_happens_notifies_itself_and_keeps_its_connec
     listener.close()
 
 
-def test_a_listener_does_not_wait_for_a_silent_server(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_does_not_wait_for_a_silent_server(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heard = base.of(connections[SYSTEM].get_connection_params())
     with monkeypatch.context() as patched:
         patched.setattr(heard, "is_known", True)

@@ -44,7 +44,7 @@ HOUR = timedelta(hours=1)
 @pytest.fixture(params=[HOUR, -HOUR], ids=["an hour ahead", "an hour behind"])
 def wrong(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[timedelta]:
     """This process believes that it is another time; PostgreSQL and the monotonic clock do not."""
-    monkeypatch.setattr(clock, "_told", None)
+    monkeypatch.setattr(clock, "_last", None)
     with time_machine.travel(datetime.now(UTC) + request.param, tick=True):
         yield request.param
 
