@@ -29,9 +29,9 @@ from activities.exceptions import OutOfBudget, OutputUnavailable, RunSuperseded
 from activities.execution import request as execution_request
 from activities.execution import results
 from activities.execution import sessions as execution_sessions
-from activities.execution.agent_tools import LinkOfRun
 from activities.execution.request import Attempt, Material
-from activities.intake import PROTECTION
+from activities.execution.run_links import LinkOfRun
+from activities.load_shedding import PROTECTION
 from activities.models import Activity, ActivityRun, Wake
 from activities.quick_work import Group, HeldGrant, QuickWork, most_together
 from activities.run_tokens import RunToken

@@ -12,7 +12,7 @@ from django.db import connections
 
 from activities.exceptions import RunSuperseded
 from activities.execution import results
-from activities.intake import PROTECTION
+from activities.load_shedding import PROTECTION
 from activities.models import ActivityRun
 from activities.run_tokens import RunToken
 from agents import retention, skills

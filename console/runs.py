@@ -47,7 +47,7 @@ from pipelines import diagram, selectors, versions
 from pipelines.definition import DefinitionError
 from pipelines.diagram import Counts, StepPicture
 from pipelines.models import Pipeline, PipelineRun, StepRun
-from pipelines.models.pipeline import RunState, StepReason, StepState
+from pipelines.models.run import RunState, StepReason, StepState
 from pipelines.selectors import BranchRow, StepRow
 from pipelines.subjects import subject_of
 from tenants import clock

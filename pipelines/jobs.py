@@ -18,7 +18,7 @@ from activities import activity_tree
 from activities.models import Activity
 from activities.states import SETTLED, Status
 from pipelines.models import PipelineRun, ScheduleExecution, ScheduleJob
-from pipelines.models.pipeline import RunState
+from pipelines.models.run import RunState
 from pipelines.models.schedule import ExecutionStatus, JobState
 
 OPEN = (JobState.WAITING, JobState.ENQUEUED)

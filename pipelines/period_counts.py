@@ -32,7 +32,7 @@ from pipelines import jobs, versions
 from pipelines.graph import StepState
 from pipelines.models import DeliverablePeriod, PipelineRun, StepRun
 from pipelines.models.deliverable import PeriodState
-from pipelines.models.pipeline import RunState
+from pipelines.models.run import RunState
 
 NAMED = 3  # troubles that a reason names; it counts the rest
 

@@ -35,7 +35,7 @@ from pipelines.definition import StepDefinition
 from pipelines.graph import Advance, StepState
 from pipelines.inputs import References
 from pipelines.models import PipelineRun, StepRun
-from pipelines.models.pipeline import StepReason
+from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants.context import APP
 from tenants.sql import Array, Statement

@@ -24,7 +24,7 @@ from pipelines.exceptions import (
 )
 from pipelines.graph import StepState
 from pipelines.models import PipelineRun, StepRun
-from pipelines.models.pipeline import RunState, StepReason
+from pipelines.models.run import RunState, StepReason
 from pipelines.versions import Compiled
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7

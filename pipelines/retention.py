@@ -9,7 +9,7 @@ from uuid import UUID
 
 from activities.maintenance import retention as activities
 from pipelines.models import PipelineRun
-from pipelines.models.pipeline import RunState
+from pipelines.models.run import RunState
 from tenants.retention import Kind, Rows, register
 from tenants.sql import Statement
 

@@ -20,7 +20,7 @@ from activities import selectors as activity_selectors
 from activities.models import Activity
 from activities.states import STATUSES, Status
 from pipelines.models import Pipeline, PipelineRun, PipelineVersion, StepRun
-from pipelines.models.pipeline import StepState
+from pipelines.models.run import StepState
 
 MOST_BRANCHES = 100  # of a step that are listed
 MOST_VERSIONS = 100  # of a pipeline that are listed

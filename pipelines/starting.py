@@ -25,7 +25,7 @@ from pipelines.definition import StepDefinition
 from pipelines.graph import StepState
 from pipelines.inputs import Reference, References
 from pipelines.models import PipelineRun, StepRun
-from pipelines.models.pipeline import StepReason
+from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants.context import APP
 from tenants.identifiers import uuid7

@@ -18,7 +18,7 @@ from pipelines.definition import InputError, StepDefinition
 from pipelines.exceptions import InvalidParams, NotFound, PipelineDisabled, ReservedParams
 from pipelines.graph import Advance, StepState
 from pipelines.models import PipelineRun
-from pipelines.models.pipeline import StepReason
+from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants import clock
 from tenants.context import APP, tenant_scope

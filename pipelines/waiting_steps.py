@@ -22,7 +22,7 @@ from activities.models import Activity
 from activities.states import LIVE, Status
 from pipelines.graph import SETTLED, StepState
 from pipelines.models import PipelineRun, StepRun
-from pipelines.models.pipeline import RunState, StepReason
+from pipelines.models.run import RunState, StepReason
 from pipelines.progression import Known
 from pipelines.versions import Compiled
 from tenants import clock, outages

@@ -5,5 +5,6 @@ from activities.admin import (  # each registers its models
     alerts,
     approvals,
     dead_letters,
+    mailboxes,
     records,
 )

@@ -1,5 +1,5 @@
-"""What the engine writes: runs, wakes, history, outputs under way, worker processes, mailboxes and what was said in them, subagents. Shown,
-never changed."""
+"""What the engine writes: runs, wakes, history, outputs under way, worker processes, what the platform counts, bulk jobs and batches of
+providers. Shown, never changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import admin
-from django.db.models import Count, F, FloatField, Q, QuerySet, Subquery
+from django.db.models import F, FloatField, QuerySet, Subquery
 from django.db.models.functions import Extract, Now
 from django.http import HttpRequest
 from django.utils.html import format_html_join
@@ -30,19 +30,14 @@ from activities.models import (
     CountingMark,
     HeldAnswer,
     LeaderLease,
-    Mailbox,
-    MailboxBatch,
-    MailboxItem,
     OutputSpool,
     ProviderBatch,
     SnoozedItem,
-    Subagent,
     SystemJob,
     TurnedAway,
     Wake,
     WorkerProcess,
 )
-from activities.models.mailbox import ItemState
 from tenants import clock
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, badge_of, link_of, link_to
 
@@ -353,102 +348,3 @@ class BatchItemAdmin(PartAdmin):
         # A list needs none of the prompts.
         alone = request.resolver_match and "object_id" in request.resolver_match.kwargs
         return rows if alone else rows.defer("body", "begun")
-
-
-_COLOURS_OF_ITEMS = {
-    "done": "success",
-    "completed": "success",
-    "failed": "danger",
-    "expired": "warning",
-    "claimed": "info",
-    "open": "info",
-}
-
-
-@admin.register(Mailbox)
-class MailboxAdmin(RecordAdmin):
-    list_display = ("key", "tenant", "consumer", "waiting", "created_at")
-    list_filter = (TenantFilter, "agent_role")
-    search_fields = ("key", "tenant__slug")
-    fields = ("id", "key", "tenant", "consumer", "waiting", "fence", "created_at")
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        open_ones = Q(items__state__in=(ItemState.PENDING, ItemState.CLAIMED))
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.annotate(open_items=Count("items", filter=open_ones))
-
-    @display(description="Consumed by")
-    def consumer(self, mailbox: Mailbox) -> str:
-        return mailbox.agent_role or "anyone who takes from it"
-
-    @display(description="Not done yet")
-    def waiting(self, mailbox: Any) -> int:
-        return int(mailbox.open_items)
-
-
-class MailboxPartAdmin(RecordAdmin):
-    """Rows that belong to a mailbox."""
-
-    list_select_related = ("mailbox",)
-    search_fields = ("mailbox__key", "tenant__slug")
-
-    mailbox_link = link_of("mailbox_id", Mailbox, "Mailbox", text=lambda row: row.mailbox)
-    situation = badge_of("state", _COLOURS_OF_ITEMS, "State")
-
-
-@admin.register(MailboxItem)
-class MailboxItemAdmin(MailboxPartAdmin):
-    list_display = (
-        "created_at", "mailbox_link", "tenant", "kind", "source", "priority", "situation", "attempts", "due_at",
-    )  # fmt: skip
-    list_filter = (TenantFilter, "kind", "state")
-    fields = (
-        "id", "mailbox_link", "tenant", "agent_role", "kind", "source", "text", "content", "priority", "is_coalescable",
-        "client_message_id", "situation", "attempts", "max_attempts", "backoff", "run_after", "due_at", "activity_link",
-        "batch_link", "error", "created_at", "claimed_at", "done_at",
-    )  # fmt: skip
-
-    activity_link = link_of("activity_id", Activity, "Activity")
-    batch_link = link_of("batch_id", MailboxBatch, "Batch")
-
-
-@admin.register(MailboxBatch)
-class MailboxBatchAdmin(MailboxPartAdmin):
-    list_display = (
-        "created_at",
-        "mailbox_link",
-        "tenant",
-        "consumer",
-        "size",
-        "situation",
-        "leased_until",
-        "ended_at",
-    )
-    list_filter = (TenantFilter, "state")
-    fields = (
-        "id", "mailbox_link", "tenant", "consumer", "fence", "size", "situation", "leased_until", "result", "error",
-        "created_at", "ended_at",
-    )  # fmt: skip
-
-
-@admin.register(Subagent)
-class SubagentAdmin(RecordAdmin):
-    list_display = ("created_at", "name", "tenant", "subagent_type", "state", "model", "parent_mailbox")
-    list_filter = (TenantFilter, "subagent_type")
-    list_select_related = ("activity", "conversation")
-    search_fields = ("description", "subagent_type", "tenant__slug")
-    fields = (
-        "id", "name", "tenant", "subagent_type", "state", "activity_link", "conversation_link", "continues_id", "prompt", "model",
-        "max_turns", "tool_call_id", "run_in_background", "silent", "parent_mailbox", "created_by", "created_at",
-    )  # fmt: skip
-
-    @display(description="Status")
-    def state(self, subagent: Subagent) -> SafeString:
-        return badge(subagent.activity.status, columns.STATUS.get(subagent.activity.status, ""))
-
-    @display(description="Task")
-    def name(self, subagent: Subagent) -> str:
-        return subagent.description or subagent.activity.name or NOTHING
-
-    activity_link = link_of("activity_id", Activity, "Activity", text=lambda row: row.activity)
-    conversation_link = link_of("conversation_id", Mailbox, "Conversation", text=lambda row: row.conversation)

@@ -22,18 +22,18 @@ from rest_framework.utils.urls import replace_query_param
 from rest_framework.viewsets import ViewSetMixin
 
 from activities import outputs, run_logs, selectors, wait_reasons
-from activities.api.operations import ActivityActions
+from activities.api.decisions import DecisionActions
+from activities.api.operations import OperationActions
 from activities.api.serializers import (
     ActivitySerializer,
     MomentSerializer,
-    NewActivitySerializer,
     OutputSerializer,
     RunSerializer,
     WhySerializer,
     WorkedOnSerializer,
     link_of,
-    new_activity,
 )
+from activities.api.submissions import NewActivitySerializer, new_activity
 from activities.exceptions import NotFound
 from activities.execution import request as execution_request
 from activities.mailboxes import producer
@@ -144,7 +144,7 @@ SHOWN = PolymorphicProxySerializer(
 
 
 @describe_resource(many="List activities, newest first", one="One activity")
-class ActivityViewSet(ActivityActions, VersionedResource):
+class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
     """One piece of work for an agent or a person."""
 
     queryset = Activity.objects.defer("input", "retry")
@@ -156,7 +156,8 @@ class ActivityViewSet(ActivityActions, VersionedResource):
     scope = "activities"
     required_role: ClassVar[dict[str, Role]] = {
         "create": Role.OPERATOR,
-        **ActivityActions.required_role,
+        **DecisionActions.required_role,
+        **OperationActions.required_role,
     }
 
     @posting(

@@ -13,7 +13,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.alerts import acknowledge, try_channel
-from activities.api.operations import EmptySerializer
 from activities.exceptions import ActivityError, AlreadyExists
 from activities.models import Alert, AlertDelivery, NotificationChannel
 from activities.models.alert import AlertKind, ChannelKind, Digest, Severity, Weekday
@@ -27,6 +26,7 @@ from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
+    EmptySerializer,
     Flag,
     OneOf,
     ResponseSerializer,

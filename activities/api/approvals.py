@@ -13,7 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities import activity_tree
-from activities.api.operations import LONGEST_NOTES, ReasonSerializer, act_or_name_first, decide, voter_of
+from activities.api.decisions import LONGEST_NOTES, act_or_name_first, decide, voter_of
+from activities.api.operations import ReasonSerializer
 from activities.api.serializers import link_of
 from activities.exceptions import NotFound
 from activities.human_tasks import approvals

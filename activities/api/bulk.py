@@ -16,7 +16,6 @@ from rest_framework.response import Response
 
 from activities import bulk_jobs
 from activities.api.activities import ActivityFilter
-from activities.api.operations import EmptySerializer
 from activities.api.serializers import link_of
 from activities.models import Activity, BulkItem, BulkJob
 from activities.models.activity import AssigneeType
@@ -29,6 +28,7 @@ from tenants.api.filters import SEARCH_LENGTH
 from tenants.api.problems import InvalidRequest, extend_path
 from tenants.api.serializers import (
     OPTIONAL,
+    EmptySerializer,
     Flag,
     Identifier,
     Moment,

@@ -17,7 +17,6 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from activities import dead_letters
-from activities.api.operations import EmptySerializer
 from activities.api.serializers import link_of
 from activities.exceptions import TransitionRefused
 from activities.models import DeadLetter
@@ -27,6 +26,7 @@ from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import (
     OPTIONAL,
+    EmptySerializer,
     Flag,
     Identifier,
     Moment,

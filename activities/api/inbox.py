@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities import selectors, wait_reasons
-from activities.api.operations import LONGEST_NOTES, answer, lock_all
+from activities.api.decisions import LONGEST_NOTES, answer, lock_all
 from activities.api.serializers import InboxItemSerializer, link_of
 from activities.exceptions import ActivityError
 from activities.models import Activity

@@ -16,7 +16,6 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from activities import dead_letters
-from activities.api.operations import EmptySerializer
 from activities.exceptions import ItemRefused, NotFound
 from activities.mailboxes import consumer, producer
 from activities.mailboxes.consumer import Wish
@@ -31,6 +30,7 @@ from tenants.api.filters import StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
+    EmptySerializer,
     Flag,
     Json,
     Moment,

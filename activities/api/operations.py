@@ -1,5 +1,4 @@
-"""What is done with an activity. People decide gates, take tasks up and complete them; operators cancel an activity, try it again, hand
-it to somebody else, or have it run sooner or later."""
+"""What operators do with any activity: cancel it, try it again, hand it to somebody else, or have it run sooner or later."""
 
 from __future__ import annotations
 
@@ -12,156 +11,18 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities import (
-    activity_tree,
-    cancellation,
-    reassignment,
-    relay,
-    rescheduling,
-    suspension,
-    wait_reasons,
-)
+from activities import activity_tree, cancellation, reassignment, relay, rescheduling, wait_reasons
 from activities.api.serializers import ActivitySerializer, link_of
-from activities.decision_rules import Voter
-from activities.exceptions import AlreadyDecided, NotFound, TransitionRefused
-from activities.human_tasks import approvals, human_work
+from activities.exceptions import NotFound, TransitionRefused
 from activities.models import Activity
 from activities.schemas import SCALES, PriorityField, ReassignmentSerializer, priority_of
-from activities.states import BANDS, LinkKind, Status
+from activities.states import BANDS, LinkKind
 from tenants.api.documentation import change, command
 from tenants.api.etags import Versioned
-from tenants.api.serializers import OPTIONAL, Flag, Json, Moment, OneOf, StrictSerializer, Text, read
+from tenants.api.serializers import OPTIONAL, EmptySerializer, Moment, OneOf, StrictSerializer, Text, read
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
 from tenants.models import Role
-from tenants.principals import Principal
-
-LONGEST_NOTES = 20_000
-
-
-class RejectionSerializer(StrictSerializer):
-    """A no. The notes are what the agent works by."""
-
-    notes = Text(max_length=LONGEST_NOTES)
-    chosen_option = Text(max_length=200, **OPTIONAL)
-
-
-class GivenOutputSerializer(StrictSerializer):
-    """What a person produced."""
-
-    content = Text(allow_blank=True, trim_whitespace=False, **OPTIONAL)
-    data = Json(**OPTIONAL)  # type: ignore[assignment]  # a field, not the attribute
-    content_type = Text(max_length=100, **OPTIONAL)
-
-
-class ApprovalSerializer(StrictSerializer):
-    """A yes, with whatever there is to say. An `output` is approved in the place of the result, as a whole."""
-
-    notes = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
-    chosen_option = Text(max_length=200, **OPTIONAL)
-    output = GivenOutputSerializer(**OPTIONAL)
-
-
-class CompletionSerializer(StrictSerializer):
-    output = GivenOutputSerializer(**OPTIONAL)
-    note = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
-
-
-class ResolutionSerializer(StrictSerializer):
-    """How the blocker went away. The agent works by it."""
-
-    note = Text(max_length=LONGEST_NOTES)
-
-
-class ReviewSerializer(StrictSerializer):
-    """A reviewer's answer. Feedback may go with a yes; a no is of no use without it."""
-
-    approved = Flag()
-    feedback = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
-    chosen_option = Text(max_length=200, **OPTIONAL)
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if not attrs["approved"] and not attrs.get("feedback"):
-            raise serializers.ValidationError(
-                {"feedback": ["is required for changes: the agent works by it"]}
-            )
-        return attrs
-
-
-class EmptySerializer(StrictSerializer):
-    """A body without members, or none at all."""
-
-
-_CALLED: dict[str, str] = {Status.CANCELLED: "withdrawn"}
-
-
-class Decided(AlreadyDecided):
-    """`AlreadyDecided` with the facts of the decision that counts."""
-
-    def __init__(self, first: Activity, error: TransitionRefused) -> None:
-        super().__init__(error.activity_id, error.verb, error.current, str(error))
-        self.problem_members: dict[str, Any] = {
-            "decision": _CALLED.get(first.status, first.status), "decided_by": first.decided_by, "decided_at": first.decided_at
-        }  # fmt: skip
-
-
-def voter_of(principal: Principal) -> Voter:
-    """Who decides. Operators and admins decide whatever is asked; others what their human roles are asked for."""
-    return Voter(
-        principal.actor,
-        identity=principal.identity,
-        human_roles=principal.human_roles,
-        decides_all=principal.role.includes(Role.OPERATOR),
-    )
-
-
-def decide(
-    tenant_id: UUID, activity_id: UUID, decision: str, *, by: Principal, body: dict[str, Any]
-) -> Activity:
-    """Approve or reject. Raises `Decided` naming who was first. In the caller's `tenant_scope`."""
-    notes, option = body.get("notes", ""), body.get("chosen_option")
-    return act_or_name_first(
-        tenant_id,
-        lambda: approvals.decide(
-            tenant_id,
-            activity_id,
-            decision,
-            by=voter_of(by),
-            notes=notes,
-            chosen_option=option,
-            output=body.get("output"),
-        ),
-    )
-
-
-def answer(
-    tenant_id: UUID, activity_id: UUID, decision: str, *, by: Principal, body: dict[str, Any]
-) -> Activity:
-    """`decide`, or resolve a blocker, or complete a task, by the word for it. In the caller's `tenant_scope`."""
-    note = body.get("notes", "")
-    if decision == "resolve":
-        return act_or_name_first(
-            tenant_id, lambda: suspension.resolve_blocker(tenant_id, activity_id, actor=by.actor, note=note)
-        )
-    if decision == "complete":
-        return act_or_name_first(
-            tenant_id, lambda: human_work.complete(tenant_id, activity_id, actor=by.actor, note=note)
-        )
-    return decide(tenant_id, activity_id, decision, by=by, body=body)
-
-
-def act_or_name_first(tenant_id: UUID, action: Callable[[], Activity]) -> Activity:
-    """Do it. Raises `Decided` with the facts when somebody was first."""
-    try:
-        return action()
-    except AlreadyDecided as error:
-        first = Activity.objects.for_tenant(tenant_id).get(pk=error.activity_id)
-        raise Decided(first, error) from error
-
-
-def lock_all(tenant_id: UUID, ids: set[UUID]) -> None:
-    """Lock items with everything that deciding them may move, in the one order that all use."""
-    approvals.lock_concerned_by(tenant_id, ids)
 
 
 class ReasonSerializer(StrictSerializer):
@@ -206,98 +67,17 @@ class ReschedulingSerializer(StrictSerializer):
         return {"priority": priority_of(priority, scale)}
 
 
-class ActivityActions:
-    """Actions of an `ActivityViewSet`. A decision is final: a second or late one is told who decided what and when."""
+class OperationActions:
+    """Actions of an `ActivityViewSet`, beside `DecisionActions`."""
 
-    required_role: ClassVar[dict[str, Role]] = {
-        **dict.fromkeys(("approve", "reject", "start", "complete", "resolve", "review"), Role.REVIEWER),
-        **dict.fromkeys(("cancel", "retry", "reassign", "partial_update"), Role.OPERATOR),
-    }
+    required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
+        ("cancel", "retry", "reassign", "partial_update"), Role.OPERATOR
+    )
 
-    request: Any
     tenant_id: UUID
     principal: Any
-    get_object: Callable[[], Activity]
     show: Callable[..., Any]
-
-    def _lock_unchanged(self, pk: UUID) -> UUID:
-        """The id, after `If-Match` was found true of the activity, which is locked from then on."""
-        if "If-Match" in self.request.headers:
-            lock_all(self.tenant_id, {pk})
-            self.get_object()
-        return pk
-
-    def _decide(self, decision: str, pk: UUID, kind: type[StrictSerializer]) -> Response:
-        body = read(kind, self.request.data)
-        decided = decide(self.tenant_id, self._lock_unchanged(pk), decision, by=self.principal, body=body)
-        return Response(self.show(decided))
-
-    @command("Approve what waits behind a gate", ApprovalSerializer, ActivitySerializer)
-    @action(detail=True, methods=["post"])
-    def approve(self, request: Request, pk: UUID) -> Response:
-        """Takes the gate's id, or that of the activity that waits behind it. With an `output` that is approved instead of the agent's, and
-        what follows works with it; the agent's own stays the gate's `input_ref`. Not where several people decide."""
-        return self._decide("approve", pk, ApprovalSerializer)
-
-    @command("Send back what waits behind a gate", RejectionSerializer, ActivitySerializer)
-    @action(detail=True, methods=["post"])
-    def reject(self, request: Request, pk: UUID) -> Response:
-        """The agent starts again, as the next round, with its result and these notes."""
-        return self._decide("reject", pk, RejectionSerializer)
-
-    @command("Take up a person's task", EmptySerializer, ActivitySerializer)
-    @action(detail=True, methods=["post"])
-    def start(self, request: Request, pk: UUID) -> Response:
-        read(EmptySerializer, request.data)
-        return Response(
-            self.show(
-                human_work.take_up(self.tenant_id, self._lock_unchanged(pk), actor=self.principal.actor)
-            )
-        )
-
-    @command("Complete a person's task", CompletionSerializer, ActivitySerializer)
-    @action(detail=True, methods=["post"])
-    def complete(self, request: Request, pk: UUID) -> Response:
-        body = read(CompletionSerializer, request.data)
-        self._lock_unchanged(pk)
-        self.get_object()  # An output is kept before the move, so whose it is must be certain before.
-        completed = act_or_name_first(
-            self.tenant_id,
-            lambda: human_work.complete(
-                self.tenant_id,
-                pk,
-                actor=self.principal.actor,
-                output=body.get("output"),
-                note=body.get("note", ""),
-            ),
-        )
-        return Response(self.show(completed))
-
-    @command("Say that a blocker is removed", ResolutionSerializer, ActivitySerializer)
-    @action(detail=True, methods=["post"])
-    def resolve(self, request: Request, pk: UUID) -> Response:
-        """Takes the resolution's id, or that of the blocked activity, which wakes with the note."""
-        note = read(ResolutionSerializer, request.data)["note"]
-        self._lock_unchanged(pk)
-        resolved = act_or_name_first(
-            self.tenant_id,
-            lambda: suspension.resolve_blocker(self.tenant_id, pk, actor=self.principal.actor, note=note),
-        )
-        return Response(self.show(resolved))
-
-    @command("Answer a review that an agent asked for", ReviewSerializer, ActivitySerializer)
-    @action(detail=True, methods=["post"])
-    def review(self, request: Request, pk: UUID) -> Response:
-        """Takes the review's id, or that of the activity whose agent asked. Either answer wakes it, with the feedback."""
-        body = read(ReviewSerializer, request.data)
-        item = suspension.open_review_of(self.tenant_id, self._lock_unchanged(pk))
-        answered = decide(
-            self.tenant_id, item, "approve" if body["approved"] else "reject", by=self.principal,
-            body={"notes": body.get("feedback", ""), "chosen_option": body.get("chosen_option")},
-        )  # fmt: skip
-        return Response(
-            self.show(answered if item == pk else Activity.objects.for_tenant(self.tenant_id).get(pk=pk))
-        )
+    _lock_unchanged: Callable[[UUID], UUID]
 
     @command("Cancel an activity", ReasonSerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])

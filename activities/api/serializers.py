@@ -1,45 +1,18 @@
-"""Activities as the API shows them, and new ones as they are asked for: one object with everything that is wrong with it, by path."""
+"""Activities as the API shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from activities import activity_tree, file_scopes, states
+from activities import activity_tree, states
 from activities.models import Activity
-from activities.models.activity import GroupScope
-from activities.schemas import (
-    ABOUT_PEOPLE,
-    SCALES,
-    OptionsField,
-    PriorityField,
-    RulesSerializer,
-    priority_of,
-    rules_of,
-)
 from activities.states import LinkKind, Status
-from activities.submission import NewActivity
 from activities.wait_reasons import Waiting
-from agents import configuration, input_schemas
-from agents.routing import role_named
-from tenants import clock
-from tenants.api.serializers import (
-    OPTIONAL,
-    Flag,
-    Identifier,
-    Json,
-    Member,
-    Moment,
-    OneOf,
-    ResponseSerializer,
-    StrictSerializer,
-    Text,
-    Whole,
-)
+from tenants.api.serializers import Json, ResponseSerializer
 
 ACTIVITIES = "/api/v1/activities/"
 
@@ -278,173 +251,3 @@ class MomentSerializer(serializers.Serializer[Any]):
 
     at = serializers.DateTimeField()
     kind = serializers.CharField(help_text="transition, wake, run, tool_call, vote or deadline")
-
-
-LONGEST_NAME = 200
-LONGEST_KEY = 200
-LONGEST_TIMEOUT = 86_400  # seconds; a provider's batch may take a day
-MOST_ATTEMPTS = 50
-
-
-class FilesField(serializers.ListField):
-    """Paths and globs, each of whose errors is named by its place."""
-
-    child = serializers.CharField()
-    default_error_messages = {"not_a_list": "must be a list of paths"}
-
-    def to_internal_value(self, data: Any) -> list[str]:
-        if not isinstance(data, list):
-            self.fail("not_a_list", input_type=type(data).__name__)
-        if len(data) > file_scopes.MOST_FILES:
-            raise serializers.ValidationError([f"must have at most {file_scopes.MOST_FILES} paths"])
-        errors: dict[Any, Any] = {}
-        found = set()
-        for index, path in enumerate(data):
-            try:
-                if not isinstance(path, str):
-                    raise ValueError("must be text")
-                found.add(file_scopes.normalise_path(path))
-            except ValueError as error:
-                errors[index] = [str(error)]
-        if errors:
-            raise serializers.ValidationError(errors)
-        return sorted(found)
-
-
-class GivenInputSerializer(StrictSerializer):
-    """What the work begins with."""
-
-    content = Text(trim_whitespace=False, allow_blank=True, **OPTIONAL)
-    data = Json(**OPTIONAL)  # type: ignore[assignment]  # a field, not the attribute
-
-
-class NewActivitySerializer(RulesSerializer):
-    """A piece of work for an agent (`agent_role`) or a person (`human_role`)."""
-
-    name = Text(max_length=LONGEST_NAME)
-    description = Text(trim_whitespace=False, allow_blank=True, max_length=100_000, **OPTIONAL)
-    agent_role = Text(max_length=63, **OPTIONAL)
-    human_role = Text(max_length=63, **OPTIONAL)
-    is_approval_gate = Flag(help_text="A person answers yes or no, instead of completing a task.", **OPTIONAL)
-    options = OptionsField(help_text="What may be chosen from with the decision.", **OPTIONAL)
-    params = Member(**OPTIONAL)
-    metadata = Member(**OPTIONAL)
-    priority = PriorityField(**OPTIONAL)
-    priority_scale = OneOf(
-        choices=list(SCALES), help_text="The scale that `priority` is on, if not 1 to 20.", **OPTIONAL
-    )
-    not_before = Moment(**OPTIONAL)
-    expires_at = Moment(**OPTIONAL)
-    dedup_key = Text(max_length=LONGEST_KEY, **OPTIONAL)
-    group_key = Text(max_length=LONGEST_KEY, **OPTIONAL)
-    group_scope = OneOf(
-        choices=GroupScope.values,
-        help_text="Whether the group is one of its role, which is the default, or of all roles of the tenant.",
-        **OPTIONAL,
-    )
-    files = FilesField(
-        help_text="Paths and globs (`src/**`) that nobody else of the tenant may work on at once.", **OPTIONAL
-    )
-    deliverable = Identifier(**OPTIONAL)
-    mailbox = Text(
-        max_length=LONGEST_KEY,
-        help_text="Key of the mailbox whose conversation it belongs to; made when there is none.",
-        **OPTIONAL,
-    )
-    input = GivenInputSerializer(**OPTIONAL)
-    input_ref = Identifier(
-        help_text="An output to work on: the `output_ref` of another activity.", **OPTIONAL
-    )
-    max_attempts = Whole(min_value=1, max_value=MOST_ATTEMPTS, **OPTIONAL)
-    timeout_seconds = Whole(min_value=1, max_value=LONGEST_TIMEOUT, **OPTIONAL)
-    requires_approval = Flag(help_text="The agent's result waits for a person's approval.", **OPTIONAL)
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        attrs = super().validate(attrs)
-        if "agent_role" in attrs:
-            attrs["agent_role"] = role_named(attrs["agent_role"])
-        errors: dict[str, Any] = (
-            _errors_of_assignee(attrs) | _errors_of_times(attrs) | _errors_of_asking(attrs)
-        )
-        if "input" in attrs and "input_ref" in attrs:
-            errors["input_ref"] = ["cannot be given together with input"]
-        try:
-            attrs["priority"] = priority_of(attrs.get("priority"), attrs.pop("priority_scale", None))
-        except serializers.ValidationError as error:
-            errors |= dict(error.detail)  # type: ignore[arg-type]  # a mapping: it has a path
-        if not errors and "agent_role" in attrs:
-            errors |= _errors_of_params(
-                self.context["tenant_id"], attrs["agent_role"], attrs.get("params", {})
-            )
-        if errors:
-            raise serializers.ValidationError(errors)
-        return attrs
-
-
-def new_activity(
-    attrs: Mapping[str, Any], *, asked_by: str = "", mailbox_id: UUID | None = None
-) -> NewActivity:
-    """From what was validated to what is submitted, by the caller with the identity `asked_by`."""
-    names = ("deliverable", "mailbox", "input", *ABOUT_PEOPLE)
-    plain = {name: value for name, value in attrs.items() if name not in names}
-    asks = any(name in attrs for name in ABOUT_PEOPLE)
-    return NewActivity(
-        **plain,
-        deliverable_id=attrs.get("deliverable"),
-        mailbox_id=mailbox_id,
-        input=attrs.get("input") or None,
-        decision_rules=rules_of(attrs, asked_by=asked_by).as_json() if asks else None,
-    )
-
-
-def _errors_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
-    agent, human = attrs.get("agent_role"), attrs.get("human_role")
-    if agent and human:
-        return {"human_role": ["cannot be given together with agent_role: one of them does the work"]}
-    if not agent and not human:
-        return {"agent_role": ["is required, unless human_role is given"]}
-    if agent and agent not in configuration.list_roles():
-        return {"agent_role": [f"{agent!r} is no role of the registry; GET /api/v1/agents/ lists them"]}
-    if human and attrs.get("requires_approval"):
-        return {"requires_approval": ["is for an agent's work"]}
-    if human and attrs.get("files"):
-        return {"files": ["is for an agent's work"]}
-    if "group_scope" in attrs and "group_key" not in attrs:
-        return {"group_scope": ["needs group_key"]}
-    return {}
-
-
-def _errors_of_asking(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
-    """What is said about people who decide, where nobody decides."""
-    names = [name for name in ABOUT_PEOPLE if name in attrs]
-    if attrs.get("is_approval_gate") and attrs.get("agent_role"):
-        return {"is_approval_gate": ["is for a person; an agent's work has requires_approval"]}
-    if attrs.get("is_approval_gate") or attrs.get("requires_approval"):
-        return {}
-    if not attrs.get("human_role"):
-        return {name: ["is for a person's work, or an agent's with requires_approval"] for name in names}
-    decided = [name for name in names if name in ("quorum", "voters", "self_approval", "options")]
-    errors = {name: ["needs is_approval_gate: a task is completed, not decided"] for name in decided}
-    if attrs.get("on_timeout") in ("approve", "reject"):
-        errors["on_timeout"] = ["needs is_approval_gate, unless it is escalate: nobody decides a task"]
-    return errors
-
-
-def _errors_of_times(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
-    expires_at, not_before = attrs.get("expires_at"), attrs.get("not_before")
-    if expires_at and expires_at <= clock.now():
-        return {"expires_at": ["has passed"]}
-    if expires_at and not_before and expires_at <= not_before:
-        return {"expires_at": ["must be after not_before"]}
-    return {}
-
-
-def _errors_of_params(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What the agent's own JSON Schema says about the parameters, nested as the parameters are."""
-    errors: dict[str, Any] = {}
-    for path, message in input_schemas.violations(tenant_id, role, params):
-        place: dict[Any, Any] = errors
-        for part in path:
-            place = place.setdefault(part, {})
-        place.setdefault("", []).append(message)
-    return errors

@@ -20,7 +20,7 @@ from rest_framework.viewsets import ViewSetMixin
 from activities import outputs, subagents
 from activities.api.activities import transcript_of
 from activities.api.operations import ReasonSerializer
-from activities.execution.request import as_json
+from activities.execution import prompt
 from activities.models import ActivityRun, Subagent
 from activities.subagents import NewSubagent, SubagentState, output_file_of
 from agents import configuration
@@ -208,7 +208,7 @@ class SubagentTranscript(ViewSetMixin, TenantView):
         reference = found.activity.output_ref
         output = outputs.read(self.tenant_id, reference) if reference else None
         if output is not None:
-            text = output.content if output.content is not None else as_json(output.data)
+            text = output.content if output.content is not None else prompt.as_json(output.data)
         elif found.activity.error:
             text = str(found.activity.error.get("message", ""))
         else:

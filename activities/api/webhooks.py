@@ -13,7 +13,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
-from activities.api.operations import EmptySerializer
 from activities.exceptions import ActivityError
 from activities.notifications import webhooks
 from agents import outbound
@@ -22,7 +21,16 @@ from tenants.api import idempotency
 from tenants.api.documentation import change, command, creation, operation, posting, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
-from tenants.api.serializers import OPTIONAL, Flag, OneOf, ResponseSerializer, StrictSerializer, Text, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    EmptySerializer,
+    Flag,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    read,
+)
 from tenants.api.views import TenantView, VersionedResource, describe_resource, require_found
 from tenants.events import log
 from tenants.models import Role

@@ -21,12 +21,11 @@ from uuid import UUID
 import orjson
 from django.conf import settings
 from django.db.models import Q
-from rest_framework.exceptions import ValidationError
 
-from activities import activity_tree, reassignment, run_logs, suspension
+from activities import activity_tree, reassignment, suspension
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
 from activities.exceptions import ActivityError, KeyReused, QuotaExceeded, RunSuperseded, ToolRefused
-from activities.execution import reports, sessions
+from activities.execution import reports
 from activities.human_tasks import approvals
 from activities.human_tasks.approvals import NewApproval
 from activities.models import Activity, ApprovalLink, ToolCall
@@ -34,10 +33,7 @@ from activities.models.activity import in_status
 from activities.run_tokens import RunToken
 from activities.schemas import arguments_of
 from activities.states import LIVE, SETTLED, LinkKind, Status
-from agents import contracts
-from agents.contracts import ToolAnswer, Usage
 from agents.models import AgentConfig
-from agents.tools import DEFINITIONS
 from tenants.context import tenant_scope
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Bucket
@@ -491,55 +487,3 @@ def _first(
     )
     found: UUID | None = rows.order_by("created_at").values_list("pk", flat=True).first()
     return found
-
-
-# The link of a run that goes on inside a worker.
-
-
-_NAMES = frozenset(definition.name for definition in DEFINITIONS)
-
-
-@dataclass(frozen=True, slots=True)
-class LinkOfRun:
-    """What the adapter of a run learns is recorded at once, what its agent asks for is done; each call is a transaction of its own.
-
-    For agents in a worker it does what the callback API does for agents elsewhere, by the same functions.
-    """
-
-    run: RunToken
-
-    def stop_reason(self) -> str | None:
-        """Why the agent shall stop, or None. An agent that suspended its activity may still finish its call."""
-        return reports.stop_reason(self.run)
-
-    def saw_session(self, session_id: str) -> None:
-        sessions.saw(self.run, session_id)
-
-    def count_usage(self, usage: Usage) -> str | None:
-        return reports.count_usage(self.run, usage)
-
-    def note_progress(self, progress: Mapping[str, Any]) -> None:
-        reports.note_progress(self.run, progress)
-
-    def log(self, kind: str, text: str) -> None:
-        run_logs.here().add(self.run, kind, text)
-
-    def call_tool(self, call: contracts.ToolCall) -> ToolAnswer:
-        """Refusals are told to the agent, so that it can do something about them; a run that is over stops."""
-        if call.name not in _NAMES:
-            return _refuse("tool_not_available", f"The tools are {', '.join(sorted(_NAMES))}.")
-        try:
-            answer = receive_call(self.run, call.name, dict(call.arguments), key=call.call_id)
-        except ValidationError as error:
-            return _refuse(
-                "invalid_arguments", "The arguments are not what the tool takes.", faults=error.detail
-            )
-        except reports.RunOver as error:
-            return ToolAnswer({"error": error.code, "message": str(error)}, stop=True, refused=True)
-        except ActivityError as error:
-            return _refuse(error.code, str(error))
-        return ToolAnswer(answer.body, stop=bool(answer.body.get("stop")))
-
-
-def _refuse(code: str, message: str, **more: Any) -> ToolAnswer:
-    return ToolAnswer({"error": code, "message": message, **more}, refused=True)

@@ -22,7 +22,7 @@ from django.db import transaction
 from django.http import Http404
 
 from activities import cancellation, outputs
-from activities.api import operations as api
+from activities.api import decisions as api
 from activities.api.serializers import list_allowed_actions
 from activities.decision_rules import DecisionRules
 from activities.exceptions import ActivityError, OutputUnavailable

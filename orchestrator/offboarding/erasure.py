@@ -30,7 +30,7 @@ from orchestrator import offboarding
 from pipelines import cancellation as pipelines
 from pipelines.exceptions import PipelineError
 from pipelines.models import PipelineRun, Schedule
-from pipelines.models.pipeline import RunState
+from pipelines.models.run import RunState
 from pipelines.schedules import beat
 from tenants import audit
 from tenants import redis as tenant_redis

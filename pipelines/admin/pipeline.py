@@ -29,7 +29,7 @@ from pipelines.definition import DefinitionError, PipelineDefinition, StepDefini
 from pipelines.diagram import Counts, StepPicture
 from pipelines.exceptions import PipelineError, VersionConflict
 from pipelines.models import ActivityTemplate, Pipeline, PipelineRun, PipelineVersion, Schedule, StepRun
-from pipelines.models.pipeline import StepReason, StepState
+from pipelines.models.run import StepReason, StepState
 from pipelines.selectors import BranchCounts
 from pipelines.submission import NewRun, start_run
 from tenants import strict_json

@@ -16,7 +16,7 @@ from pipelines import cancellation
 from pipelines.admin.pipeline import draw_version
 from pipelines.exceptions import PipelineError
 from pipelines.models import DeliverablePeriod, PipelineRun, PipelineVersion, StepRun
-from pipelines.models.pipeline import RunState
+from pipelines.models.run import RunState
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import RecordAdmin, ShownInline, TenantFilter, actor_of, badge_of, link_of
 

@@ -11,7 +11,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities.api.operations import EmptySerializer, ReasonSerializer
+from activities.api.operations import ReasonSerializer
 from activities.api.serializers import link_of as activity_link
 from pipelines import deliverables, selectors
 from pipelines.api.pipelines import KeyedSerializer
@@ -20,7 +20,7 @@ from pipelines.deliverables import PlanInvalid
 from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
 from pipelines.models.deliverable import DeliverableState, PeriodState
-from pipelines.models.pipeline import RunState
+from pipelines.models.run import RunState
 from tenants import clock
 from tenants.api.documentation import change, command, creation, operation, posting, removal
 from tenants.api.etags import DigestEtag
@@ -28,6 +28,7 @@ from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
+    EmptySerializer,
     Json,
     Member,
     OneOf,

@@ -12,7 +12,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities.api.serializers import GivenInputSerializer
+from activities.api.submissions import GivenInputSerializer
 from activities.schemas import PriorityField, priority_of
 from agents import configuration
 from agents.api.configurations import DAY, RetrySerializer

@@ -19,8 +19,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities.api.operations import ReasonSerializer
-from activities.api.serializers import GivenInputSerializer
 from activities.api.serializers import link_of as activity_link
+from activities.api.submissions import GivenInputSerializer
 from activities.exceptions import ActivityError
 from activities.schemas import LONGEST_REASON
 from pipelines import diagram, selectors, versions
@@ -28,7 +28,7 @@ from pipelines.cancellation import cancel_run
 from pipelines.diagram import StepPicture
 from pipelines.exceptions import NotFound, PipelineError
 from pipelines.models import PipelineRun
-from pipelines.models.pipeline import RunState, StepState
+from pipelines.models.run import RunState, StepState
 from pipelines.replay import first_failed_step, replay
 from pipelines.selectors import MOST_BRANCHES, BranchRow, StepRow
 from tenants.api.bodies import JSONRenderer

@@ -17,7 +17,6 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from activities.api.operations import EmptySerializer
 from activities.schemas import PriorityField
 from agents.api.configurations import RetrySerializer
 from agents.api.pausing import Pausable
@@ -33,6 +32,7 @@ from tenants.api.filters import FlagFilter, StrictFilterSet, refuse_unknown
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
+    EmptySerializer,
     Flag,
     Json,
     Member,

@@ -28,7 +28,7 @@ from pipelines.exceptions import (
 )
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
 from pipelines.models.deliverable import DeliverableState, Month, PeriodState
-from pipelines.models.pipeline import RunState
+from pipelines.models.run import RunState
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 from tenants.models import TenantQuerySet

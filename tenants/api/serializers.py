@@ -57,6 +57,10 @@ class StrictSerializer(serializers.Serializer[Any]):
         return {name: value for name, value in data.items() if value is not None or name not in optional}
 
 
+class EmptySerializer(StrictSerializer):
+    """A body without members, or none at all."""
+
+
 def read(kind: type[Body], data: Any, **context: Any) -> dict[str, Any]:
     """The body as this kind of object. Raises REST framework's `ValidationError` naming every error."""
     body = kind(data=data, context=context)

@@ -41,7 +41,7 @@ OWNERS: dict[str, tuple[set[str], str]] = {
         {"agents.outbound", "orchestrator.demo", "orchestrator.mcp"},
         "One guarded client calls addresses that others may choose. The demo and the MCP server call our own API.",
     ),
-    "jinja2": ({"activities.execution.request"}, "Prompt templates are ours alone, and sandboxed."),
+    "jinja2": ({"activities.execution.prompt"}, "Prompt templates are ours alone, and sandboxed."),
     "markdown_it": ({"console.markdown"}, "What it makes of hostile text is cleaned in the same place."),
     "pymongo": (
         {

@@ -159,10 +159,10 @@ from celery import signals
 
 @signals.celeryd_after_setup.connect
 def patch(**kwargs):
-    from activities import intake
-    from activities.intake import Load
-    intake.SMOOTH_SECONDS = 0.001
-    intake.PROTECTION.read = lambda: Load(float(Path(load).read_text() or 0), 0.1)
+    from activities import load_shedding
+    from activities.load_shedding import Load
+    load_shedding.SMOOTH_SECONDS = 0.001
+    load_shedding.PROTECTION.read = lambda: Load(float(Path(load).read_text() or 0), 0.1)
 
 from celery.__main__ import main
 load = sys.argv[1]

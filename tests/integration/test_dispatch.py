@@ -261,7 +261,7 @@ def test_of_a_hundred_and_one_that_are_due_a_pass_offers_a_hundred(engine: Engin
 def test_a_mistake_inside_the_engine_fails_the_activity_instead_of_leaving_it_open(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("activities.execution.request.build_prompt", lambda **everything: 1 / 0)
+    monkeypatch.setattr("activities.execution.prompt.build", lambda **everything: 1 / 0)
     engine.agent.behaviour = lambda request: Completed(Output(content=request.prompt))
     (activity_id,) = engine.submit(acme)
 

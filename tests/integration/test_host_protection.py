@@ -13,7 +13,7 @@ from django.test import Client
 from activities import intake as activity_intake
 from activities import tasks, wait_reasons
 from activities.admission import inspect, rebuilding
-from activities.intake import Load, Meter, Protection
+from activities.load_shedding import Load, Meter, Protection
 from activities.models import WorkerProcess
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
 from tenants.models import Tenant

@@ -199,12 +199,12 @@ CASES: dict[str, dict[str, Any]] = {
 
 def rendered(case: str) -> str:
     """The prompt of a case, its random marker replaced."""
-    from activities.execution import request
+    from activities.execution import prompt
     from agents.contracts import ContextFile
 
     told = dict(CASES[case])
     told["context"] = [ContextFile(*file) for file in told.get("context", ())]
-    return re.sub(r"\b[0-9a-f]{16}(?=>>)", "MARKER", request.build_prompt(**told))
+    return re.sub(r"\b[0-9a-f]{16}(?=>>)", "MARKER", prompt.build(**told))
 
 
 def main() -> None:

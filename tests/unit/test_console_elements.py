@@ -13,7 +13,7 @@ from console.labels import tone_of, words_of
 from console.page import Cursor
 from console.templatetags.console import bars
 from pipelines.diagram import TONES
-from pipelines.models.pipeline import RunState
+from pipelines.models.run import RunState
 
 ID = UUID("01a20146-3c77-704b-9279-1d37fd515cc4")
 

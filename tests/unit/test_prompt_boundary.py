@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.execution import request
+from activities.execution import prompt
 from agents import payload, prompt_blocks
 from agents.adapters import dialogue
 from agents.adapters.dialogue import ModelOptions
@@ -41,7 +41,7 @@ def built(text: str, reason: str) -> str:
         "subtask_outcome": "done", "outcome": "approved",
         "rejected_output": {"content": text, "data": {"k": text}}, "subtask_output": {"content": text, "data": [text]},
     }  # fmt: skip
-    return request.build_prompt(
+    return prompt.build(
         name="Write", description="Now.", params={"a": text, "b": [text]}, context=[ContextFile("Client", text)],
         inputs={"content": text, "data": {"x": text}, "steps": {"one": {"content": text, "data": None}}}, wakes=[wake],
     )  # fmt: skip
@@ -71,7 +71,7 @@ def test_outside_its_blocks_a_prompt_says_the_same_whatever_is_in_them(text: str
 @given(text=OUTSIDE)
 def test_a_task_from_another_agent_says_the_same_outside_its_blocks_whatever_it_is(text: str) -> None:
     def asked(words: str) -> str:
-        return request.build_prompt(
+        return prompt.build(
             name=words, description=words, params={"a": 1}, asked_by="seo", wakes=[{"reason": "new_task"}]
         )
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.execution import request
+from activities.execution import prompt
 from activities.states import WakeReason
 from agents.contracts import ContextFile
 from tests.unit import golden_prompts
@@ -37,9 +37,7 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def built(**told: Any) -> str:
-    return request.build_prompt(
-        **{"name": "Write", "description": "Now.", "wakes": [{"reason": "new_task"}], **told}
-    )
+    return prompt.build(**{"name": "Write", "description": "Now.", "wakes": [{"reason": "new_task"}], **told})
 
 
 @pytest.fixture
@@ -118,7 +116,7 @@ def test_no_outside_text_closes_its_block_or_opens_another(
     used = MARKER if f" {MARKER}>>" in text and OTHER not in text else OTHER
     own = _of_marker(text, used)
     assert text.count(used) == 2 * len(own)
-    assert own[0] == ("parameters", request.as_json({"text": parameter}))
+    assert own[0] == ("parameters", prompt.as_json({"text": parameter}))
     assert own[1:3] == [("context file", context), ("previous output", content)]
     assert len(own) > 3
     assert {body for _, body in own[3:]} == {notes}
@@ -143,14 +141,14 @@ def test_every_prompt_has_a_marker_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "length", [request.LONGEST_BLOCK, request.LONGEST_BLOCK + 1, request.LONGEST_BLOCK + 500]
+    "length", [prompt.LONGEST_BLOCK, prompt.LONGEST_BLOCK + 1, prompt.LONGEST_BLOCK + 500]
 )
 def test_what_is_too_long_is_cut_and_says_so_inside_its_block(length: int) -> None:
     ((_, told),) = blocks(built(inputs={"content": "x" * length, "data": None}))
 
-    left_out = length - request.LONGEST_BLOCK
+    left_out = length - prompt.LONGEST_BLOCK
     note = f"\n[{left_out} further characters left out]" if left_out else ""
-    assert told == "x" * request.LONGEST_BLOCK + note
+    assert told == "x" * prompt.LONGEST_BLOCK + note
 
 
 def test_a_name_is_one_heading_whatever_is_in_it() -> None:

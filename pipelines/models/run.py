@@ -1,0 +1,166 @@
+"""Runs of pipelines, and their steps."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+
+from tenants.identifiers import uuid7
+from tenants.models import FOR_LISTS, TenantOwned, TenantPart
+
+
+class RunState(models.TextChoices):
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class StepState(models.TextChoices):
+    PENDING = "pending"
+    ACTIVE = "active"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class StepReason(models.TextChoices):
+    """Why a step was skipped, or does not start yet."""
+
+    CONDITION = "condition", "its condition is false"
+    UPSTREAM = "upstream", "a step before it failed, or none before it was needed"
+    EVALUATING = "evaluating", "its condition is being evaluated"
+    BACKLOG = "backlog", "as much work of its role is waiting as may wait"
+
+
+class PipelineRun(TenantOwned):
+    """One passage through a pipeline version. Its row is the lock under which steps advance."""
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    version = models.ForeignKey(
+        "pipelines.PipelineVersion", on_delete=models.PROTECT, related_name="runs", db_constraint=False
+    )
+    status = models.CharField(max_length=12, choices=RunState.choices, default=RunState.RUNNING)
+    params = models.JSONField(default=dict, blank=True)
+    input = models.JSONField(null=True, blank=True)
+    deliverable_id = models.UUIDField(null=True, blank=True)
+    period = models.ForeignKey(
+        "pipelines.DeliverablePeriod",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="runs",
+        db_constraint=False,
+        db_index=False,
+    )
+    plan_item = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="Its place in the period's plan."
+    )
+    name = models.CharField(max_length=200, blank=True, default="", help_text="What this run is about.")
+    labels = models.JSONField(
+        default=dict, db_default={}, blank=True, help_text="Names and texts by which people find it."
+    )
+    schedule_id = models.UUIDField(null=True, blank=True, help_text="The schedule that it comes from.")
+    priority = models.SmallIntegerField(default=10)
+    retry = models.JSONField(
+        default=dict, db_default={}, blank=True, help_text="For steps that say nothing of their own."
+    )
+    timeout_seconds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Of each attempt, for steps that say nothing of their own."
+    )
+    unsettled = models.IntegerField(help_text="Steps that are neither done, failed nor skipped.")
+    failed = models.BooleanField(default=False, help_text="A failure that no later step makes up for.")
+    created_by = models.CharField(max_length=200, blank=True, default="")
+    requested_identity = models.CharField(
+        max_length=100,
+        blank=True,
+        db_default="",
+        help_text="Of the caller who started it; unlike names, nobody can choose it.",
+    )
+    replay_of = models.UUIDField(null=True, blank=True, help_text="The ended run that this one does again.")
+    replay_from = models.CharField(
+        max_length=63, blank=True, default="", db_default="", help_text="The step that it began with."
+    )
+    replay_input = models.JSONField(
+        null=True, blank=True, help_text="What that step works on instead of what those before it have left."
+    )
+    started_at = models.DateTimeField(db_default=Now(), editable=False)
+    finished_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_run_of_tenant"),
+            # Taking up the same plan twice starts nothing twice. Also the index for the runs of a period.
+            models.UniqueConstraint(
+                fields=("period", "plan_item"),
+                condition=models.Q(period__isnull=False),
+                name="plan_item_run_once",
+            ),
+        )
+        indexes = (
+            models.Index(
+                fields=("tenant", "-started_at", "-id"), condition=FOR_LISTS, name="pipeline_runs_listed"
+            ),
+            models.Index(
+                fields=("tenant", "schedule_id", "-started_at"),
+                condition=models.Q(schedule_id__isnull=False),
+                name="pipeline_run_of_schedule",
+            ),
+            models.Index(
+                fields=("tenant", "replay_of"),
+                condition=models.Q(replay_of__isnull=False),
+                name="pipeline_run_replays",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name or f"run {self.id}"
+
+
+class StepRun(TenantPart):
+    """Where one step of a run stands. All of them exist from the start.
+
+    A step with a `for_each` has a row for each of its items besides, made when it starts: `branch` is 1 for the first, and so on. The
+    row with branch 0 is the step as a whole, which has no activity then; it settles with the last of its branches.
+    """
+
+    run = models.ForeignKey(
+        PipelineRun, on_delete=models.CASCADE, related_name="steps", db_constraint=False, db_index=False
+    )
+    step = models.CharField(max_length=63)
+    branch = models.IntegerField(default=0)
+    position = models.IntegerField()
+    status = models.CharField(max_length=10, choices=StepState.choices, default=StepState.PENDING)
+    reason = models.CharField(
+        max_length=12, choices=StepReason.choices, blank=True, default="", db_default=""
+    )
+    error = models.JSONField(
+        null=True, blank=True, help_text="Why a step failed that never came to its activity."
+    )
+    activity_id = models.UUIDField(null=True)
+    output_ref = models.UUIDField(null=True)
+    round = models.PositiveSmallIntegerField(default=1)
+    branches = models.PositiveIntegerField(null=True, help_text="How many there are, of a step as a whole.")
+    unsettled_branches = models.IntegerField(default=0, db_default=0)
+    failed_branches = models.IntegerField(default=0, db_default=0)
+    waits_until = models.DateTimeField(
+        null=True,
+        help_text="When it fails unless what it depends on has settled. Null while nothing of that has started.",
+    )
+    settled_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("run", "position", "branch")
+        constraints = (models.UniqueConstraint(fields=("run", "step", "branch"), name="step_once_per_run"),)
+        indexes = (
+            models.Index(
+                fields=("waits_until",),
+                condition=models.Q(waits_until__isnull=False),
+                name="step_waits_until",
+            ),
+            models.Index(fields=("run",), condition=models.Q(reason="evaluating"), name="step_evaluating"),
+            models.Index(fields=("run",), condition=models.Q(reason="backlog"), name="step_without_room"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.status}"
