@@ -48,8 +48,8 @@ class Origin(NamedTuple):
 
 def lock(tenant_id: UUID, ids: Iterable[UUID | None]) -> dict[UUID, Activity]:
     """Lock activities in the order of their ids, before anything is written; the rows as they are then."""
-    known_ids = {activity_id for activity_id in ids if activity_id is not None}
-    rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=known_ids).order_by("pk").select_for_update()
+    pks = {activity_id for activity_id in ids if activity_id is not None}
+    rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=pks).order_by("pk").select_for_update()
     return {row.pk: row for row in rows}
 
 
@@ -193,10 +193,10 @@ def holds_up(tenant_id: UUID, origin: Origin) -> bool:
     A parent that is woken may ask again. What it had asked for before, such as a subtask that failed and was tried again by an operator,
     may then end while the parent waits for something else.
     """
-    questions = Activity.objects.for_tenant(tenant_id).filter(
+    children = Activity.objects.for_tenant(tenant_id).filter(
         parent_id=origin.parent_id, link_kind=origin.kind
     )
-    newest = questions.order_by("-created_at", "-pk").values_list("pk", flat=True).first()
+    newest = children.order_by("-created_at", "-pk").values_list("pk", flat=True).first()
     return newest == origin.first_id
 
 
@@ -217,10 +217,10 @@ def counterparts_of(tenant_id: UUID, activities: Iterable[Activity]) -> dict[UUI
     waiting = {activity.pk: activity.status for activity in activities if activity.status in WAITING}
     if not waiting:
         return {}
-    questions = Activity.objects.for_tenant(tenant_id).filter(
+    children = Activity.objects.for_tenant(tenant_id).filter(
         parent_id__in=waiting, link_kind__in=COUNTERPARTS
     )
-    newest = {(child.parent_id, child.link_kind): child for child in questions.order_by("created_at", "pk")}
+    newest = {(child.parent_id, child.link_kind): child for child in children.order_by("created_at", "pk")}
     found: dict[UUID, list[Activity]] = defaultdict(list)
     for activity_id, status in waiting.items():
         child = newest.get((activity_id, STATUSES[status].ended_by))

@@ -133,8 +133,7 @@ def count_admitted(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> int
 
 def entering(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> Iterator[bool]:
     """Say of each group, in order, whether all of it may wait; no group waits in part. Ask about all groups in one call: what this call
-    lets
-    in is not in the tables yet, so a second call would not count it.
+    lets in is not in the tables yet, so a second call would not count it.
 
     A group that is larger than the bound may once nothing of its role waits, since it could never otherwise. As `make_room`.
     """

@@ -147,9 +147,9 @@ def _settle_run(run: RunToken, new: Any, day: date) -> OutOfBudget | None:
 
 
 def settle_ended_run(run: RunToken, end: Any, usage: Usage | None = None) -> None:
-    """Settle the budgets of a run that has ended in this transaction: count what it reports it consumed, and release what was reserved
-    for it. `end`
-    is the row of its end."""
+    """Settle the budgets of a run that has ended in this transaction: count what it reports to have consumed, and release what was
+    reserved for it. `end` is the row of its end.
+    """
     if usage is not None:
         count_usage(run, usage)
     elif end.reserved:

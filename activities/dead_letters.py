@@ -45,8 +45,8 @@ FAILED = states.sources_of("retry")
 def activities_of_letters(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: bool) -> list[UUID]:
     """The failed activities of open letters, oldest failure first. The others were dealt with before.
 
-    All are locked at once: when two callers choose overlapping letters at the same time, the second waits for the first and then finds them
-    closed.
+    All are locked at once: of two callers that choose overlapping letters at the same time, the second waits for the first and then
+    finds them closed.
     """
     failed = chosen.filter(state=DeadLetterState.OPEN, activity__status__in=FAILED).order_by("pk")
     ids = [found for found in failed.values_list("activity_id", flat=True) if found is not None]
@@ -552,9 +552,9 @@ def _alert(activity: Activity | None, letter: DeadLetter) -> None:
 
 
 def _write_question(letter: DeadLetter) -> str:
-    texts = _SAID[BurialReason(letter.reason)]
+    reason = _SAID[BurialReason(letter.reason)]
     message = str(letter.error.get("message") or letter.error.get("code") or "")
     stalls = f", stalls {letter.stalls}" if letter.stalls else ""
     cost = f", cost so far ${letter.cost_usd.normalize():f}" if letter.cost_usd else ""
     who = letter.agent_role or f"The consumer of the mailbox {letter.mailbox_key}"
-    return f"{who} has given up: {texts}. Attempts {letter.attempts}{stalls}{cost}. {message}"
+    return f"{who} has given up: {reason}. Attempts {letter.attempts}{stalls}{cost}. {message}"

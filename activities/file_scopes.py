@@ -43,8 +43,8 @@ def normalise_path(path: str) -> str:
 
 def digest_of(files: Sequence[str]) -> str:
     """A digest of a set of paths: work on equal sets waits in one line. Empty for work on no files. Admission computes the same digest
-    to check
-    that it has kept a set unchanged, so it is one that Redis can compute."""
+    to check that it has kept a set unchanged, so it is one that Redis can compute.
+    """
     return hashlib.sha1("\n".join(files).encode(), usedforsecurity=False).hexdigest() if files else ""
 
 

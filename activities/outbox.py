@@ -190,10 +190,10 @@ def wake_all(
         if activity.id in spent:
             _stop(activity, reason, payload, actor)
     detail = {"reason": reason.value} | ({"progress": True} if progress else {})
-    due_ids = [activity.id for activity in waiting if activity.id not in spent]
+    in_budget = [activity.id for activity in waiting if activity.id not in spent]
     moved = (
         transitions.apply_many(
-            due_ids,
+            in_budget,
             "wake",
             actor=actor,
             detail=detail,
@@ -201,7 +201,7 @@ def wake_all(
             blocker_message=None,
             blocked_at=None,
         )
-        if due_ids
+        if in_budget
         else []
     )
     if moved:

@@ -83,27 +83,27 @@ class SearchWord:
 
 
 def containing(
-    rows: QuerySet[Any], tenant_id: UUID, terms: Iterable[SearchWord], *, before: datetime | None = None
+    rows: QuerySet[Any], tenant_id: UUID, words: Iterable[SearchWord], *, before: datetime | None = None
 ) -> QuerySet[Any]:
-    """Those of the rows that have all that is wanted, among the newest `SEARCHED` of the tenant, or of those made before that moment."""
+    """Those of the rows that contain all the words, among the newest `SEARCHED` of the tenant, or of those made before that moment."""
     activities = Activity.objects.for_tenant(tenant_id)
     if before is not None:
         activities = activities.filter(created_at__lt=before)
-    newest, by_key = (
+    newest, parameters = (
         activities.order_by("-created_at", "-id").values("id", *TEXTS)[:SEARCHED].query.sql_with_params()
     )
-    conditions, words = [], []
-    for each in terms:
+    conditions, patterns = [], []
+    for each in words:
         # Objects are looked through as they are written in JSON: a quotation mark or a line feed has a backslash there.
         as_json = orjson.dumps(each.word).decode()[1:-1]
         found = [f"upper(coalesce(looked.{name}::text, '')) LIKE upper(%s)" for name in each.among]
         conditions.append(f"{'NOT ' if each.negated else ''}({' OR '.join(found)})")
-        words += [_like(each.word if name in TEXTS[:2] else as_json) for name in each.among]
+        patterns += [_like(each.word if name in TEXTS[:2] else as_json) for name in each.among]
     if not conditions:
         return rows
     # The names are those above. What is looked through is bounded inside, where no other condition can move the bound.
     text = f"SELECT looked.id FROM ({newest}) looked WHERE {' AND '.join(conditions)}"  # noqa: S608
-    return rows.filter(pk__in=RawSQL(text, (*by_key, *words)))  # noqa: S611
+    return rows.filter(pk__in=RawSQL(text, (*parameters, *patterns)))  # noqa: S611
 
 
 def _like(word: str) -> str:

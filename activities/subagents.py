@@ -179,17 +179,17 @@ def tell_parent(ended: Any) -> None:
 
 def _notification(subagent: Subagent, ended: Any) -> NewItem:
     status = status_of(ended.status)
-    payload: dict[str, Any] = {
+    content: dict[str, Any] = {
         "task_id": str(subagent.activity_id), "subagent_id": str(subagent.pk), "tool_call_id": subagent.tool_call_id or None,
         "description": subagent.description, "status": status, "output_file": output_file_of(subagent.pk),
     }  # fmt: skip
     result, error = _result_of(ended) if status == COMPLETED else None, getattr(ended, "error", None)
     summary = _summary(subagent, status, result, error)
-    payload |= {"summary": summary} | ({"result": result} if status == COMPLETED else {"error": error})
+    content |= {"summary": summary} | ({"result": result} if status == COMPLETED else {"error": error})
     return NewItem(
         kind=ItemKind.TASK_NOTIFICATION,
         source=ItemSource.ENGINE,
-        content=payload,
+        content=content,
         text=summary,
         client_message_id=f"{ended.id}:{status}",
     )
@@ -315,7 +315,7 @@ def _tokens_by_activity(tenant_id: UUID, lines: Sequence[Sequence[Activity]]) ->
     sums: Any = (
         entries.order_by().values_list("activity_id").annotate(Sum("input_tokens"), Sum("output_tokens"))
     )
-    return {activity_id: read_tokens + written_tokens for activity_id, read_tokens, written_tokens in sums}
+    return {activity_id: read + written for activity_id, read, written in sums}
 
 
 def _find_begin_times(tenant_id: UUID, ids: Iterable[UUID]) -> dict[UUID, datetime]:

@@ -233,11 +233,11 @@ def open_review_of(tenant_id: UUID, activity_id: UUID) -> UUID:
     Raises `NotFound`, `TransitionRefused` when there is no review.
     """
     rows = Activity.objects.for_tenant(tenant_id)
-    review: Activity | None = rows.filter(pk=activity_id).first()
-    if review is None:
+    found: Activity | None = rows.filter(pk=activity_id).first()
+    if found is None:
         raise NotFound("activity", activity_id)
-    if review.link_kind == LinkKind.REVIEW:
-        return review.pk
+    if found.link_kind == LinkKind.REVIEW:
+        return found.pk
     newest: UUID | None = (
         rows.filter(parent_id=activity_id, link_kind=LinkKind.REVIEW)
         .order_by("-created_at")
@@ -248,8 +248,8 @@ def open_review_of(tenant_id: UUID, activity_id: UUID) -> UUID:
         raise TransitionRefused(
             activity_id,
             "review",
-            review.status,
-            f"Activity {activity_id} is {review.status}; no review was asked for.",
+            found.status,
+            f"Activity {activity_id} is {found.status}; no review was asked for.",
         )
     return newest
 
@@ -341,12 +341,12 @@ def refuse_unlisted(asking: Activity, agent_role: str | None) -> None:
 
 
 def _list_roles(asking: Activity) -> Sequence[str]:
-    """What the operators say about the role: for its tenant before for all of them, by its name before by "*"."""
-    roles: Mapping[str, Sequence[str]] = settings.ORCHESTRATOR_HANDS_WORK_TO
+    """The roles to which operators let this role hand work: as set for its tenant, else for all tenants; by its name, else by "*"."""
+    targets: Mapping[str, Sequence[str]] = settings.ORCHESTRATOR_HANDS_WORK_TO
     names = [str(asking.agent_role), "*"]
-    if any("/" in key for key in roles):
+    if any("/" in key for key in targets):
         names = [*(f"{asking.tenant.slug}/{name}" for name in names), *names]
-    return next((roles[name] for name in names if name in roles), ("*",))
+    return next((targets[name] for name in names if name in targets), ("*",))
 
 
 def _is_related(asking: Activity, agent_role: str) -> bool:

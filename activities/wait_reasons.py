@@ -416,11 +416,11 @@ def reasons_of_queues(standing: Mapping[str, Any], *, role: str) -> Waiting:
             "queued", QUEUED, _explain_full(standing, role), position=position, estimate_seconds=estimate
         )
     if "due" in standing:
-        return _wait_for_limit(at.partition(":")[0], position, standing, role)
+        return _explain_limit(at.partition(":")[0], position, standing, role)
     return _explain_cap(at, position, standing, role)
 
 
-def _wait_for_limit(kind: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
+def _explain_limit(kind: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
     """It waits for a limit that has room again at a time that is known."""
     seconds = float(standing["due"]) / 1000
     text = f"{clock.now() + timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S} UTC"

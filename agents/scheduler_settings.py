@@ -39,7 +39,7 @@ class InvalidValue(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting. `fit` brings a JSON value to what is kept, or raises `Unfit`."""
+    """One setting. `fit` turns a JSON value into what is stored, or raises `InvalidValue`."""
 
     path: str
     attribute: str

@@ -39,9 +39,9 @@ def _collect_references(rows: Iterable[tuple[str, int, int | None, UUID | None]]
     found: dict[str, Reference] = {}
     for step, branch, branches, reference in rows:
         if branch:
-            output = found[step]
-            if isinstance(output, list):
-                output.append(reference)
+            references = found[step]
+            if isinstance(references, list):
+                references.append(reference)
         elif branches is not None:
             found[step] = []
         elif reference is not None:

@@ -339,10 +339,10 @@ def reopen(activity: Any) -> None:
     period_counts.run_changed(run)
 
 
-def _reopen_whole(steps: QuerySet[StepRun]) -> bool:
+def _reopen_whole(step: QuerySet[StepRun]) -> bool:
     """Count a branch that is under way again in its step; whether the step had settled."""
-    steps.update(unsettled_branches=F("unsettled_branches") + 1, failed_branches=F("failed_branches") - 1)
-    had_settled = steps.exclude(status=StepState.ACTIVE)
+    step.update(unsettled_branches=F("unsettled_branches") + 1, failed_branches=F("failed_branches") - 1)
+    had_settled = step.exclude(status=StepState.ACTIVE)
     return had_settled.update(status=StepState.ACTIVE, settled_at=None) > 0
 
 

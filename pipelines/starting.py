@@ -48,7 +48,7 @@ def first_activities(runs: Sequence[PipelineRun], plan: Compiled) -> list[NewAct
 def start(
     run: Any, plan: Compiled, steps: Sequence[str], left: References, not_before: datetime | None = None
 ) -> None:
-    """Start these steps, which work on what others have `left`; those for which there is no room wait, see `unadmitted`."""
+    """Start these steps, which work on what others have `left`. Those without room wait, see `waiting_steps.steps_unadmitted`."""
     items = [_activity(run, plan, step, inputs.of_step(plan, step, left)) for step in steps]
     items = _admit(run, [[item] for item in items])
     steps = [item.step for item in items if item.step]

@@ -43,7 +43,7 @@ class WhenFull(Enum):
 
     REFUSE = auto()  # none of them starts, and the caller is told
     FEWER = auto()  # as many start as there is room for, from the first on
-    WAIT = auto()  # all start; the steps wait, see `unadmitted`
+    WAIT = auto()  # all start; the steps wait, see `waiting_steps.steps_unadmitted`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

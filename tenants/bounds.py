@@ -42,8 +42,7 @@ def _before_save(instance: Any, using: str, **_: object) -> None:
 
 def refuse_beyond(row: Any, using: str) -> None:
     """Called before the row is created. When two transactions reach the bound, one waits for the other: the lock lasts until the
-    transaction
-    ends.
+    transaction ends.
 
     Raises `TooManyOwned`.
     """

@@ -47,8 +47,8 @@ class Attempt:
 
     def forgive(self) -> None:
         """Forget the failures of this account, and give back what this attempt took of the address. The other failures of the address
-        stay: else
-        somebody with an account could guess at others without limit."""
+        stay: else somebody with an account could guess at others without limit.
+        """
         for bucket in self.refills:
             limiter.refill_with_fallback(bucket)
         for bucket in self.gives_back:

@@ -179,7 +179,7 @@ def fingerprint_of(member: Membership) -> str:
 def change_member(
     who: Principal, membership_id: UUID, role: Role, human_roles: Sequence[str], *, seen: str
 ) -> Membership:
-    """Give a member another role, if `standing_of` them still is what was seen.
+    """Give a member another role, if the `fingerprint_of` the member is still the one that was `seen`.
 
     Raises `MembershipForbidden`, `MemberNotFound`, `MemberChanged` or `LastAdmin`.
     """

@@ -103,7 +103,7 @@ def _limits(workers: Workers) -> Limits:
     serving = Counter(role for roles, _, _ in workers for role in roles)
     _config_limits(caps, agents, serving, tenants)
     _pauses(caps, agents, tenants)
-    pools, seats = worker_pools([_limit_by_load(*worker) for worker in workers])
+    pools, seats = worker_pools([_seats_of(*worker) for worker in workers])
     for role, agent in agents.items():
         if limit := agent.starts_per_minute():
             caps[f"starts:{role}"] = limit * max(1, serving[role])
@@ -195,8 +195,8 @@ def _or_none(cap: int | None) -> int | str:
     return NO_LIMIT if cap is None else cap
 
 
-def _limit_by_load(roles: list[str], concurrency: int, closed: dict[str, str]) -> tuple[list[str], int]:
-    """What a worker serves right now: a closed door withdraws a role, the door for all of them every seat."""
+def _seats_of(roles: list[str], concurrency: int, closed: dict[str, str]) -> tuple[list[str], int]:
+    """The roles that a worker takes now, and its seats: none while it takes no work of any role."""
     return [role for role in roles if role not in closed], 0 if ALL in closed else concurrency
 
 

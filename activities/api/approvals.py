@@ -196,7 +196,7 @@ class ApprovalViewSet(Versioned, ListResource):
         body = read(NewApprovalSerializer, request.data)
         activity_ids = body.get("activity_ids", [])
         linked = activity_tree.lock(self.tenant_id, activity_ids)
-        if unknown := [index for index, wished in enumerate(activity_ids) if wished not in linked]:
+        if unknown := [index for index, activity_id in enumerate(activity_ids) if activity_id not in linked]:
             raise InvalidRequest(
                 [(f"activity_ids[{index}]", "is no activity of this tenant") for index in unknown]
             )

@@ -406,17 +406,17 @@ class MailboxTake(MailboxPart):
         """204 when nothing is due. The batch is the consumer's until its lease ends; then its items go back, an attempt used up.
 
         Of two takers at once each gets other items. A task notification comes alone, everything else that is due together."""
-        batch = consumer.take(self.tenant_id, key, wish_of(read(TakeSerializer, request.data)))
-        if batch is None:
+        taken = consumer.take(self.tenant_id, key, wish_of(read(TakeSerializer, request.data)))
+        if taken is None:
             return Response(status=204)
         return Response(
             {
-                "batch_id": batch.batch.pk,
-                "items": TakenItemSerializer(batch.items, many=True).data,
-                "merged_count": len(batch.items),
-                "queue_length_after": batch.left,
-                "fence": batch.batch.fence,
-                "leased_until": batch.batch.leased_until,
+                "batch_id": taken.batch.pk,
+                "items": TakenItemSerializer(taken.items, many=True).data,
+                "merged_count": len(taken.items),
+                "queue_length_after": taken.left,
+                "fence": taken.batch.fence,
+                "leased_until": taken.batch.leased_until,
             }
         )
 

@@ -78,8 +78,11 @@ _HEADERS = (
 )
 
 
-def verify_signature(request: Request, token: RunToken, body: bytes) -> bool:
-    """Whether a signed report has come before. Raises `AuthenticationFailed` for one that must be signed and is not, or is so wrongly."""
+def is_repeated(request: Request, token: RunToken, body: bytes) -> bool:
+    """Verify the signature of a report, and say whether the same one has come before; an unsigned one never has.
+
+    Raises `AuthenticationFailed` for a report that is signed wrongly, or that must be signed and is not.
+    """
     if not token.signed_as and not any(name in request.headers for name in _HEADERS):
         return False
     role = token.signed_as or _role_of(token)
@@ -318,7 +321,7 @@ class RunView(TenantView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         turns.belongs_to(self.caller.token.tenant_id)
-        self.repeated = verify_signature(request, self.caller.token, self.raw_body)
+        self.repeated = is_repeated(request, self.caller.token, self.raw_body)
 
     def _handle(self, handler: Handler) -> Any:
         token = self.caller.token

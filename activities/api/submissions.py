@@ -1,4 +1,4 @@
-"""New activities as clients submit them. What is wrong with one is told all at once, by path."""
+"""New activities as clients submit them. An invalid one is refused with all its errors at once, by path."""
 
 from __future__ import annotations
 

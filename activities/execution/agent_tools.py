@@ -133,8 +133,8 @@ def _report_blocker(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, An
 def _create_subtask(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
     blocking = arguments["blocking"]
     if not blocking and (human_role := arguments.get("human_role")):
-        payload = {"name": arguments["name"], "description": arguments.get("description") or ""}
-        same = same_task(suspension.live(run), human_role=human_role, **payload)
+        task = {"name": arguments["name"], "description": arguments.get("description") or ""}
+        same = same_task(suspension.live(run), human_role=human_role, **task)
         if same is not None:
             return _goes_on(same)
     subtask = suspension.create_subtask(

@@ -100,7 +100,7 @@ def beat(token: RunToken, *, progress: Any, usage: Usage | None, session_id: str
     # By itself: the run's row may be written once in a transaction that did not lock its activity before.
     sessions.saw(token, session_id)
     with tenant_scope(token.tenant_id):
-        counted = _beaten(token, progress, usage)
+        counted = _note_beat(token, progress, usage)
         run = None if counted.live else _runs_of(token).first()
     if counted.live:
         return _stop_reason(token, counted.refusal)
@@ -109,7 +109,7 @@ def beat(token: RunToken, *, progress: Any, usage: Usage | None, session_id: str
     raise RunOver(reason_of(run))
 
 
-def _beaten(token: RunToken, progress: Any, usage: Usage | None) -> UsageCount:
+def _note_beat(token: RunToken, progress: Any, usage: Usage | None) -> UsageCount:
     if usage is not None:
         return budgets.count_usage(token, usage, beat=True, progress=progress)
     changes: dict[str, Any] = {"beats": F("beats") + 1, "beat_at": Now()}

@@ -157,7 +157,7 @@ def record_failed(run: RunToken, error: AgentError, *, actor: str = "worker") ->
 def _wait(
     run: RunToken, activity: Activity, error: AgentError, policy: RetryPolicy, actor: str
 ) -> transitions.Moved:
-    """Come back later without using up an attempt. Whoever refuses for too long (429) ends the work; people hear of it before."""
+    """Come back later without using up an attempt. A provider that refuses (429) for too long ends the work; people are told before."""
     refusals = Refusals.after(activity, error)
     detail = as_dict(error) | refusals.as_dict()
     if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_END_SECONDS):
@@ -167,8 +167,8 @@ def _wait(
     delay = (
         timedelta(seconds=error.retry_after) if error.retry_after is not None else refusals.backoff(policy)
     )
-    is_held_back = _hold_back_others(activity, error)
-    if is_held_back is not None and delay <= is_held_back:
+    others_wait = _hold_back_others(activity, error)
+    if others_wait is not None and delay <= others_wait:
         # With them: it is in its place before the first of them may go.
         delay = max(timedelta(), delay - EARLY_TICKS * timedelta(seconds=settings.ORCHESTRATOR_TICK_SECONDS))
     return _retry(run, error, delay, actor, attempts=-1, detail=detail)
@@ -403,8 +403,8 @@ def _fail_for_good(
 
 def note_late(run: RunToken, result: Completed) -> bool:
     """Record what an agent reports after its run was over: what it consumed and, if the agent suspended its activity itself, the
-    session. An
-    output is never kept. Returns whether the agent suspended it."""
+    session. An output is never kept. Returns whether the agent suspended it.
+    """
     with tenant_scope(run.tenant_id):
         runs = ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id, fence=run.fence)
         aside = runs.exclude(ended_by_tool="").select_related("activity").first()

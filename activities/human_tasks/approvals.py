@@ -117,27 +117,21 @@ def decide(
 
 def _pair(tenant_id: UUID, activity_id: UUID) -> tuple[Activity | None, Activity | None]:
     """The activity that waits behind a gate, and the item that people decide, whichever of them was asked for; locked."""
-    question = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
-    if question is None:
+    found = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
+    if found is None:
         return None, None
-    if (
-        question.assignee_type == "human"
-        and not question.is_approval_gate
-        and question.link_kind not in _DECIDED
-    ):
+    if found.assignee_type == "human" and not found.is_approval_gate and found.link_kind not in _DECIDED:
         raise TransitionRefused(
-            question.pk, "approve", question.status, f"Activity {question.pk} is not an approval gate."
+            found.pk, "approve", found.status, f"Activity {found.pk} is not an approval gate."
         )
-    locked = lock_concerned(tenant_id, question)
-    if question.assignee_type == "agent":
+    locked = lock_concerned(tenant_id, found)
+    if found.assignee_type == "agent":
         gates = [
-            row for row in locked.values() if row.link_kind == LinkKind.GATE and row.parent_id == question.pk
+            row for row in locked.values() if row.link_kind == LinkKind.GATE and row.parent_id == found.pk
         ]
-        return locked[question.pk], max(gates, key=lambda gate: gate.created_at, default=None)
-    behind = (
-        locked.get(question.parent_id) if question.link_kind == LinkKind.GATE and question.parent_id else None
-    )
-    return behind, locked[question.pk]
+        return locked[found.pk], max(gates, key=lambda gate: gate.created_at, default=None)
+    behind = locked.get(found.parent_id) if found.link_kind == LinkKind.GATE and found.parent_id else None
+    return behind, locked[found.pk]
 
 
 def _refuse_stranger(question: Activity, by: Voter) -> None:
@@ -535,28 +529,28 @@ def link(
         relay.after_commit(Exchange(withdrawals=[activity.id for activity in moved]))
 
 
-def lock_concerned(tenant_id: UUID, question: Activity) -> dict[UUID, Activity]:
+def lock_concerned(tenant_id: UUID, activity: Activity) -> dict[UUID, Activity]:
     """Lock an activity and every activity that its end may change: what it waits for or answers, and what an approval may wake."""
-    return activity_tree.lock(tenant_id, _ids_concerned(tenant_id, [question]))
+    return activity_tree.lock(tenant_id, _ids_concerned(tenant_id, [activity]))
 
 
 def lock_concerned_by(tenant_id: UUID, ids: Iterable[UUID]) -> None:
     """`lock_concerned` for many at once, all in one order."""
-    questions = Activity.objects.for_tenant(tenant_id).filter(pk__in=set(ids))
-    activity_tree.lock(tenant_id, _ids_concerned(tenant_id, list(questions)))
+    activities = Activity.objects.for_tenant(tenant_id).filter(pk__in=set(ids))
+    activity_tree.lock(tenant_id, _ids_concerned(tenant_id, list(activities)))
 
 
-def _ids_concerned(tenant_id: UUID, questions: Sequence[Activity]) -> set[UUID | None]:
+def _ids_concerned(tenant_id: UUID, activities: Sequence[Activity]) -> set[UUID | None]:
     rows = Activity.objects.for_tenant(tenant_id)
     ids: set[UUID | None] = set()
-    ids.update(known for activity in questions for known in (activity.pk, activity.parent_id))
+    ids.update(known for activity in activities for known in (activity.pk, activity.parent_id))
     behind = [
         activity.parent_id
-        for activity in questions
+        for activity in activities
         if activity.link_kind == LinkKind.GATE and activity.parent_id
     ]
     ending = [
-        *questions,
+        *activities,
         *(rows.only("id", "parent_id", "link_kind").filter(pk__in=behind) if behind else ()),
     ]
     ids.update(
@@ -565,10 +559,10 @@ def _ids_concerned(tenant_id: UUID, questions: Sequence[Activity]) -> set[UUID |
         if activity.link_kind is not None
     )
     waiting = ApprovalLink.objects.for_tenant(tenant_id).filter(state=LinkState.WAITING)
-    if approvals := [activity.pk for activity in questions if activity.link_kind == LinkKind.APPROVAL]:
+    if approvals := [activity.pk for activity in activities if activity.link_kind == LinkKind.APPROVAL]:
         linked = set(waiting.filter(approval_id__in=approvals).values_list("activity_id", flat=True))
         ids |= linked
-    if agents := [activity.pk for activity in questions if activity.assignee_type == "agent"]:
+    if agents := [activity.pk for activity in activities if activity.assignee_type == "agent"]:
         # An approval is closed with the last activity that waits for it: of two that go at once, one must see the other.
         ids.update(waiting.filter(activity_id__in=agents).values_list("approval_id", flat=True))
         ids.update(rows.filter(parent_id__in=agents, link_kind=LinkKind.GATE).values_list("pk", flat=True))

@@ -97,10 +97,10 @@ def _try_pass(due: _DueDeadline, now: datetime) -> bool:
 
 def _pass(due: _DueDeadline, now: datetime) -> None:
     with tenant_scope(due.tenant_id):
-        question = Activity.objects.for_tenant(due.tenant_id).filter(pk=due.activity_id).first()
-        if question is None:
+        found = Activity.objects.for_tenant(due.tenant_id).filter(pk=due.activity_id).first()
+        if found is None:
             return  # It was deleted, with everything about it.
-        activity = approvals.lock_concerned(due.tenant_id, question)[due.activity_id]
+        activity = approvals.lock_concerned(due.tenant_id, found)[due.activity_id]
         deadline = Deadline.objects.for_tenant(due.tenant_id).filter(pk=due.pk, happened_at=None).first()
         if deadline is None:
             return  # Another process was first; the lock showed us that.

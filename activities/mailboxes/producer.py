@@ -45,8 +45,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewItem:
     """A message. `priority` is from 0 to 9, lower first. With `is_coalescable` it is delivered together with others of its `scope_key`;
-    None
-    means True, but for a task notification.
+    None means True, but for a task notification.
 
     `backoff` may have `multiplier` and `max_seconds`.
     """
@@ -198,8 +197,8 @@ def follow(ended: Any) -> None:
         return
     end = _ENDS[Status(ended.status)]
     unheard = set() if end == ItemState.CANCELLED else _unheard(ended, [item.pk for item in open_ones])
-    changed_items = [item for item in open_ones if item.pk not in unheard and item.state != end]
-    _end(ended, changed_items, end)
+    ending = [item for item in open_ones if item.pk not in unheard and item.state != end]
+    _end(ended, ending, end)
     if unheard:
         _tell_anew(ended, [item for item in open_ones if item.pk in unheard])
 
@@ -372,16 +371,16 @@ def consumers_of(tenant_id: UUID, mailbox: Mailbox) -> list[dict[str, Any]]:
 
 
 def seconds_since(since: datetime | None, now: datetime) -> float | None:
-    """Seconds since then."""
+    """Rounded to milliseconds; None when there is no such time."""
     return None if since is None else round(max(0.0, (now - since).total_seconds()), 3)
 
 
 def _standing(tenant_id: UUID) -> QuerySet[Any]:
     wakes = Wake.objects.for_tenant(tenant_id).filter(pk=OuterRef("pk"))
     rows: QuerySet[Any] = MailboxItem.objects.for_tenant(tenant_id)
-    subject = Activity.objects.for_tenant(tenant_id).filter(pk=OuterRef("activity_id"))
+    activity = Activity.objects.for_tenant(tenant_id).filter(pk=OuterRef("activity_id"))
     return rows.annotate(
-        tries=Coalesce(Subquery(subject.values("attempts")[:1]), F("attempts")),
+        tries=Coalesce(Subquery(activity.values("attempts")[:1]), F("attempts")),
         run_id=Subquery(wakes.values("run_id")[:1]),
         stands=Case(
             When(~Q(state=ItemState.PENDING) | Q(agent_role=None), then=F("state")),

@@ -46,8 +46,7 @@ YOUNG_SECONDS = 2.0  # Younger wakes are on their way; offering them again would
 @dataclass(slots=True)
 class WatchedTime:
     """The clock of a watch: it counts only time in which we looked. It almost stops while PostgreSQL does not answer, since a worker or
-    agent
-    that could not be seen then was not silent.
+    agent that could not be seen then was not silent.
 
     `clock` is monotonic. Time between two looks counts up to `MOST_SECONDS`.
     """

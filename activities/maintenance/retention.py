@@ -73,7 +73,7 @@ def connect() -> None:
         Kind(
             "tool_calls",
             "Arguments of agents' tool calls; that they were made stays",
-            _empty_mailbox,
+            _empty_tool_calls,
             _TOOL_CALLS.count,
         ),
     )
@@ -117,7 +117,7 @@ def _trees(tenant_id: UUID, before: datetime, most: int) -> list[Any]:
     return _TREES.run({"tenant": tenant_id, "before": before, "ended": ENDED, "most": most})
 
 
-def _empty_mailbox(tenant_id: UUID, before: datetime, most: int) -> int:
+def _empty_tool_calls(tenant_id: UUID, before: datetime, most: int) -> int:
     return len(_EMPTY.run({"tenant": tenant_id, "before": before, "most": most}))
 
 

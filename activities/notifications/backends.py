@@ -345,7 +345,7 @@ def post(
     target: Target, body: bytes, headers: Mapping[str, str] | None = None, *, seconds: float = SECONDS
 ) -> None:
     """Returns when the receiver has taken it. Raises the `DeliveryProblem` that the answer, or its absence, stands for."""
-    parameters = {
+    all_headers = {
         "Content-Type": "application/json",
         # A reused connection may be closed under our hands, and then nobody knows whether the message arrived.
         "Connection": "close",
@@ -355,7 +355,7 @@ def post(
         response = outbound.send(
             "POST",
             target.address,
-            headers=parameters,
+            headers=all_headers,
             body=body,
             deadline_seconds=seconds,
             max_bytes=MOST_BYTES,

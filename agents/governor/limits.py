@@ -1,5 +1,5 @@
 """What a provider allows, as its contract says (`Profile`), and as the headers of its answers say: how much is left, until when, and when
-to come back (`Learned`).
+to come back (`ReportedLimits`).
 
 Three families are understood: `anthropic-ratelimit-<kind>-{limit,remaining,reset}` with times in ISO 8601, `x-ratelimit-{limit,remaining,
 reset}-{requests,tokens}` of OpenAI's protocol with durations such as `6m0s`, and for requests the plain

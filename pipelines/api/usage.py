@@ -103,23 +103,23 @@ class UsageReport(TenantView):
     def get(self, request: Request) -> Response:
         """Sums of the ledger. Usage counts on the day on which it was reported."""
         refuse_unknown(request, self)
-        report = _Wanted(request)
-        rows = report.narrow(money.ledger_entries(self.tenant_id, first=report.first, last=report.last))
+        query = _Query(request)
+        rows = query.narrow(money.ledger_entries(self.tenant_id, first=query.first, last=query.last))
         total = money.figures_of(rows.aggregate(**money.FIGURES))
-        groups = report.group(rows) if report.group_by else []
+        groups = query.group(rows) if query.group_by else []
         return Response(
             {
-                "group_by": report.group_by,
-                "first_day": report.first,
-                "last_day": report.last,
-                "results": [money.figures_of(group) for group in groups[: report.limit]],
+                "group_by": query.group_by,
+                "first_day": query.first,
+                "last_day": query.last,
+                "results": [money.figures_of(group) for group in groups[: query.limit]],
                 "total": total,
-                "truncated": len(groups) > report.limit,
+                "truncated": len(groups) > query.limit,
             }
         )
 
 
-class _Wanted:
+class _Query:
     """The query string, read. Raises `InvalidRequest` naming every error."""
 
     def __init__(self, request: Request) -> None:

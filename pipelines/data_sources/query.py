@@ -163,7 +163,7 @@ ORDERS: dict[Operator, Callable[[Any, Any], bool]] = {
 
 
 def matches(row: Mapping[str, Any], comparisons: Iterable[Comparison]) -> bool:
-    """Whether the row fulfils all of them. Its values must have the types of their fields, as from `rows.read_row`."""
+    """Whether the row fulfils all of them. Its values must have the types of their fields, as from `catalogue.read_row`."""
     return all(_holds(row.get(comparison.field), comparison) for comparison in comparisons)
 
 

@@ -157,11 +157,9 @@ def close_jobs(tenant_id: UUID, execution_id: UUID, *, most: int = CLOSED_AT_ONC
             execution_id=execution_id, state=JobState.ENQUEUED
         )
         open_jobs = list(rows.order_by("batch", "ordinal")[:most])
-    cancellation = execution.metadata.get("cancelled", {})
+    cancelled = execution.metadata.get("cancelled", {})
     for job in open_jobs:
-        _end_work(
-            job, actor=cancellation.get("by") or expansion.ACTOR, reason=cancellation.get("reason") or ""
-        )
+        _end_work(job, actor=cancelled.get("by") or expansion.ACTOR, reason=cancelled.get("reason") or "")
     return len(open_jobs)
 
 

@@ -74,8 +74,8 @@ class TokenForm(forms.Form):
 
 class TenantForm(forms.ModelForm):
     """A tenant may be paused in the console while somebody has this form open. If the switch is not changed in the form, the tenant
-    keeps the
-    present state."""
+    keeps the present state.
+    """
 
     paused_seen = forms.BooleanField(required=False, widget=forms.HiddenInput)
 

@@ -27,7 +27,7 @@ LIMIT, CURSOR = "limit", "cursor"
 
 
 class CursorPagination(BasePagination):
-    """Newest first unless the view or the caller says otherwise; see `tenants.api.ordering`."""
+    """Newest first unless the view or the caller says otherwise; see `ordering_of`."""
 
     default_limit = 50
     max_limit = 200  # larger wishes get this many; `next` says that there is more
