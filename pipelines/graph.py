@@ -165,11 +165,6 @@ class Graph:
             both[step] = numbers.setdefault((forward[step], behind), len(numbers))
         return both
 
-    def list_ready(self, states: States) -> list[str]:
-        """The pending steps that may start as the states are, in the order of the definition."""
-        consequences = _Consequences(self, states)
-        return [step for step in self.dependencies if consequences.verdict(step) is _Verdict.START]
-
     def after(self, step: str, states: States) -> Advance:
         """What follows from `step` having settled; `states` already say so.
 

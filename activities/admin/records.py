@@ -161,12 +161,12 @@ class TurnedAwayAdmin(RecordAdmin):
 @admin.register(WorkerProcess)
 class WorkerProcessAdmin(RecordAdmin):
     list_display = (
-        "host", "pid", "state", "roles_briefly", "concurrency", "active", "load_in_words", "doors", "beat_at", "started_at",
+        "host", "pid", "state", "roles_briefly", "concurrency", "active", "load_in_words", "closed_roles", "beat_at", "started_at",
     )  # fmt: skip
     search_fields = ("host",)
     fields = (
         "id", "name", "host", "pid", "boot", "version", "state",
-        "roles_in_words", "concurrency", "active", "runs_under_way", "load_in_words", "doors",
+        "roles_in_words", "concurrency", "active", "runs_under_way", "load_in_words", "closed_roles",
         "taken", "counter", "started_at", "beat_at", "ended_at", "end_reason",
     )  # fmt: skip
 
@@ -195,7 +195,7 @@ class WorkerProcessAdmin(RecordAdmin):
         return f"processor {worker.load['cpu']:.0%}, memory {worker.load['memory']:.0%}"
 
     @display(description="Takes nothing new")
-    def doors(self, worker: WorkerProcess) -> str:
+    def closed_roles(self, worker: WorkerProcess) -> str:
         closed = {"of any role" if role == ALL else f"of {role}": why for role, why in worker.closed.items()}
         return "; ".join(f"{role}: {why}" for role, why in closed.items()) or NOTHING
 

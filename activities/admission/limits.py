@@ -32,7 +32,7 @@ Limits = dict[str, dict[str, Any]]
 NO_LIMIT = "none"
 
 
-#: Roles, concurrency and closed doors of each worker.
+#: Of each worker its roles, its concurrency, and why it takes no new work of which role.
 Workers = list[tuple[list[str], int, dict[str, str]]]
 
 

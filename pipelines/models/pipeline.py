@@ -9,9 +9,6 @@ from django.db.models.functions import Now
 from tenants.identifiers import uuid7
 from tenants.models import TenantOwned
 
-# What several pipelines do in the same way.
-
-
 KEY_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 key_validator = RegexValidator(KEY_PATTERN, "Use lower-case letters, digits, - and _.")
 
