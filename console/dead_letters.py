@@ -58,7 +58,7 @@ def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> CountedA
 
 
 @page("dead_letters", act=_act)
-def show_alike(request: HttpRequest, visit: PageContext, fingerprint: str) -> HttpResponse:
+def show_similar(request: HttpRequest, visit: PageContext, fingerprint: str) -> HttpResponse:
     """What failed like this. A POST counts what a replay or a dismissal would do, does it, or tries one failure again."""
     number = request.GET.get("page", "1")
     if not number.isdecimal() or not 0 < int(number[:6]) <= MOST_PAGES:

@@ -216,13 +216,13 @@ def acting(request: HttpRequest, *, first: bool = True) -> tuple[Principal | Non
     own = members.memberships_of(user)
     tenants = [membership.tenant for membership in own]
     # PostgreSQL cannot even be asked for this character.
-    wanted_slug = slug.replace("\x00", "")
-    if not wanted_slug and tenants and first:
-        wanted_slug = last_tenant(request, tenants) or tenants[0].slug
-    if not wanted_slug:
+    chosen_slug = slug.replace("\x00", "")
+    if not chosen_slug and tenants and first:
+        chosen_slug = last_tenant(request, tenants) or tenants[0].slug
+    if not chosen_slug:
         return None, tenants
     try:
-        who = members.principal_of(user, wanted_slug, own)
+        who = members.principal_of(user, chosen_slug, own)
     except MembershipRefused as refusal:
         raise Http404 from refusal
     turns.belongs_to(who.tenant_id)

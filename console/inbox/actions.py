@@ -98,11 +98,11 @@ def offer_actions(principal: Principal, item: Any, *, approval: Any | None, vote
     if not allowed:
         return Offer()
     if not principal.role.includes(Role.REVIEWER):
-        return Offer(why_not=_looking(principal))
+        return Offer(why_not=_explain_viewer(principal))
     if kind == "escalation":
-        return _about_a_failure(principal, item)
+        return _offer_for_failure(principal, item)
     if kind in DECIDED:
-        return _about_a_decision(principal, item, allowed, approval, voted)
+        return _offer_for_decision(principal, item, allowed, approval, voted)
     take_up = (TAKE_UP,) if "start" in allowed else ()
     if "resolve" in allowed:
         return Offer((RESOLVE, *take_up), note="How did the blocker go away?")
@@ -113,7 +113,7 @@ def why_not_decide(principal: Principal, item: Any, rules: DecisionRules) -> str
     """Why a yes or a no is not this person's to say; empty when it is."""
     voter = api.voter_of(principal)
     if not principal.role.includes(Role.REVIEWER):
-        return _looking(principal)
+        return _explain_viewer(principal)
     if not voter.may_decide(item.human_role or None):
         own = ", ".join(voter.human_roles)
         return f"This is for the human role {item.human_role} to decide; yours: {own}."
@@ -122,11 +122,11 @@ def why_not_decide(principal: Principal, item: Any, rules: DecisionRules) -> str
     return ""
 
 
-def _looking(principal: Principal) -> str:
+def _explain_viewer(principal: Principal) -> str:
     return f"You may look, but not decide: your role here is {principal.role}."
 
 
-def _about_a_decision(
+def _offer_for_decision(
     principal: Principal, item: Any, allowed: set[str], approval: Any | None, voted: bool
 ) -> Offer:
     rules = DecisionRules.read(item.decision_rules)
@@ -163,7 +163,7 @@ def _may_withdraw(principal: Principal, approval: Any) -> bool:
     return principal.role.includes(Role.OPERATOR) or approval.requested_identity == principal.identity
 
 
-def _about_a_failure(principal: Principal, item: Any) -> Offer:
+def _offer_for_failure(principal: Principal, item: Any) -> Offer:
     """The failed work is the item's parent. Trying it again and cancelling it is for operators."""
     possible = set(list_allowed_actions(item.parent)) if item.parent else set()
     actions = [action for action in (RETRY, CANCEL) if action.name in possible]

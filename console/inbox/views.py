@@ -92,9 +92,9 @@ def show_gone(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 def _snooze(request: HttpRequest, visit: PageContext, item_id: UUID) -> None:
     shown, zone = snooze.version_shown(request.POST), _zone(visit)
-    wanted = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
-    row, back_at = snooze.snooze(visit.who, item_id, shown=shown, until=wanted)
-    due = ", when it is due" if back_at < wanted else ""
+    moment = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
+    row, back_at = snooze.snooze(visit.who, item_id, shown=shown, until=moment)
+    due = ", when it is due" if back_at < moment else ""
     messages.success(request, f"Put aside until {snooze.in_words(back_at, zone)}{due}: {row.name}")
 
 

@@ -226,10 +226,10 @@ async def _start_run(api: Api, arguments: dict[str, Any]) -> Answer:
 
 
 async def _runs(api: Api, arguments: dict[str, Any]) -> Answer:
-    wanted = (
+    names = (
         "id", "name", "labels", "pipeline", "version", "status", "waits_for", "cost_usd", "deliverable", "started_at", "finished_at",
     )  # fmt: skip
-    return _page(await api.get("pipeline-runs/", **_list_items(arguments)), wanted)
+    return _page(await api.get("pipeline-runs/", **_list_items(arguments)), names)
 
 
 async def _run(api: Api, arguments: dict[str, Any]) -> Answer:
@@ -268,12 +268,12 @@ def _list_items(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**arguments, "limit": arguments.get("limit", 20)}
 
 
-def _page(answer: Answer, wanted: tuple[str, ...]) -> Answer:
-    return {"results": [_short(row, wanted) for row in answer["results"]], "next_cursor": cursor_in(answer)}
+def _page(answer: Answer, names: tuple[str, ...]) -> Answer:
+    return {"results": [_short(row, names) for row in answer["results"]], "next_cursor": cursor_in(answer)}
 
 
-def _short(row: Mapping[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
-    found = {name: row[name] for name in wanted if row.get(name) is not None}
+def _short(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    found = {name: row[name] for name in names if row.get(name) is not None}
     description = found.get("description")
     if isinstance(description, str) and len(description) > LONGEST_IN_LIST:
         found["description"] = description[:LONGEST_IN_LIST] + " ..."

@@ -14,7 +14,7 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from mcp_types import Tool as Described
+from mcp_types import Tool as ToolDescription
 
 from orchestrator.mcp.api import Answer, Api, Refusal
 
@@ -36,8 +36,8 @@ class Tool:
     changes: bool = False  # something in the orchestrator
     repeatable: bool = False  # the same call a second time changes nothing more
 
-    def describe(self) -> Described:
-        return Described(
+    def describe(self) -> ToolDescription:
+        return ToolDescription(
             name=self.name,
             description=self.description,
             input_schema=dict(self.schema),
