@@ -28,18 +28,18 @@ SELECT {id_then} AS id, tenant.id AS tenant_id, number, now() - number * interva
 FROM generate_series(1, %(each)s) AS number, unnest(%(tenants)s::uuid[]) AS tenant (id);
 
 INSERT INTO activities_activity
-SELECT (jsonb_populate_record(a, jsonb_build_object(
+SELECT copy.* FROM activities_activity a, crowd c, jsonb_populate_record(a, jsonb_build_object(
     'id', c.id, 'tenant_id', c.tenant_id, 'name', 'Article ' || c.number, 'status', c.status, 'agent_role', c.agent_role,
     'indexed_status', CASE c.status WHEN 'created' THEN 'open' ELSE c.status END,
     'created_at', c.at, 'updated_at', c.at, 'started_at', CASE WHEN c.status <> 'created' THEN c.at END,
-    'finished_at', CASE WHEN c.status <> 'created' THEN c.at + interval '1 minute' END))).*
-FROM activities_activity a, crowd c WHERE a.id = %(model)s;
+    'finished_at', CASE WHEN c.status <> 'created' THEN c.at + interval '1 minute' END)) AS copy
+WHERE a.id = %(model)s;
 
 INSERT INTO activities_wake
-SELECT (jsonb_populate_record(w, jsonb_build_object(
+SELECT copy.* FROM activities_wake w, crowd c, jsonb_populate_record(w, jsonb_build_object(
     'id', {id_of_c}, 'tenant_id', c.tenant_id, 'activity_id', c.id, 'created_at', c.at,
-    'state', CASE WHEN c.status = 'created' THEN 'pending' ELSE 'consumed' END))).*
-FROM activities_wake w, crowd c WHERE w.activity_id = %(model)s;
+    'state', CASE WHEN c.status = 'created' THEN 'pending' ELSE 'consumed' END)) AS copy
+WHERE w.activity_id = %(model)s;
 
 INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, detail, at)
 SELECT c.tenant_id, c.id, 2, CASE c.status WHEN 'done' THEN 'complete' WHEN 'failed' THEN 'fail' ELSE 'cancel' END,
@@ -47,10 +47,10 @@ SELECT c.tenant_id, c.id, 2, CASE c.status WHEN 'done' THEN 'complete' WHEN 'fai
 FROM crowd c WHERE c.status <> 'created';
 
 INSERT INTO activities_activityrun
-SELECT (jsonb_populate_record(r, jsonb_build_object(
+SELECT copy.* FROM activities_activityrun r, crowd c, jsonb_populate_record(r, jsonb_build_object(
     'id', {id_of_c}, 'tenant_id', c.tenant_id, 'activity_id', c.id, 'started_at', c.at, 'ended_at', c.at + interval '1 minute',
-    'status', CASE c.status WHEN 'done' THEN 'completed' ELSE 'failed' END))).*
-FROM activities_activityrun r, crowd c WHERE r.activity_id = %(model)s AND c.status <> 'created';
+    'status', CASE c.status WHEN 'done' THEN 'completed' ELSE 'failed' END)) AS copy
+WHERE r.activity_id = %(model)s AND c.status <> 'created';
 
 DELETE FROM activities_activityrun WHERE activity_id = %(model)s;
 """  # a number of ours
