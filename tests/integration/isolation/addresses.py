@@ -14,6 +14,13 @@ from tests.integration.isolation.world import API, World
 SHARED = {"role": "qa", "agent_role": "qa", "tool": "report_blocker", "deployments": str(uuid4())}
 # What lists call an id that they do not call "id".
 NAMES_OF_IDS = {"subagents": "subagent_id"}
+# What fields and filters call the things of a list, where that is not the beginning of the list's name.
+CALLED = {
+    "activities": "parent",
+    "batches": "batch",
+    "deliverable-periods": "period",
+    "pipeline-runs": "replay-of",
+}
 
 
 class Things:
@@ -31,7 +38,7 @@ class Things:
         if not parameter.endswith("id"):
             return self.world.word
         if unlisted := self._unlisted(place):
-            return unlisted
+            self._found[place] = unlisted
         if place not in self._found:
             answer = self.world.admin.get(f"{place}?limit=1", headers={"Accept": sending.ACCEPT})
             results = answer.json().get("results") if answer.status_code == 200 else None
@@ -104,5 +111,9 @@ def candidates(theirs: Things, path: Any) -> list[str]:
     """Ids of theirs that a field or filter of this name may mean: those whose list sounds like it, or else all."""
     name = "".join(str(step) for step in path).lower().replace("_", "-")
     known = theirs.all_ids()
-    alike = [found for place, found in known.items() if place.split("/")[3].rstrip("s")[:6] in name]
+    alike = [found for place, found in known.items() if _sounds_like(place.split("/")[3], name)]
     return alike or list(known.values())
+
+
+def _sounds_like(things: str, name: str) -> bool:
+    return things.rstrip("s")[:6] in name or CALLED.get(things, things) in name
