@@ -7,10 +7,11 @@ PostgreSQL); a duplicate, late or forged message finds one of them refused and d
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -35,6 +36,7 @@ from activities.load_shedding import PROTECTION
 from activities.models import Activity, ActivityRun, Wake
 from activities.quick_work import Group, HeldGrant, QuickWork, most_together
 from activities.run_tokens import RunToken
+from activities.submission import NewActivity, reserving
 from agents import configuration, runner, sessions, skills
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError, ServerAway
@@ -42,6 +44,8 @@ from agents.routing import queue_of
 from agents.skills import Knowledge
 from tenants import clock, outages, request_context, tracing
 from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
+from tenants.sql import Rows
 
 from . import admission, budgets, leases, relay, transitions
 
@@ -142,7 +146,7 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
             if is_quick:
                 held += QUICK_WORK.take(held[0].kind, most - len(held))
             with relay.collecting() as changes:
-                superseded = _run(held, lease)
+                superseded = _run(held, lease, began)
             asked = time.monotonic()
             grants = EXCHANGING.do(
                 None, (changes, _seats_for_next(lease, asked - began, most if is_quick else 1))
@@ -167,7 +171,9 @@ def _seats_for_next(lease: leases.Lease, age: float, most: int) -> int:
 
 def _exchange_alone(wanted: tuple[Exchange, int]) -> list[Grant]:
     what, seats = wanted
-    return relay.release_and_acquire(what, roles=leases.current().open_roles(), start=seats)
+    grants = relay.release_and_acquire(what, roles=leases.current().open_roles(), start=seats)
+    (OTHERS_WAIT.set if grants.others_wait else OTHERS_WAIT.clear)()
+    return grants
 
 
 def _exchange_shared(wanted: Sequence[tuple[Exchange, int]]) -> list[list[Grant]]:
@@ -208,8 +214,9 @@ def _slot_is_held(grant: Grant) -> bool:
         return False
 
 
-def _run(held: Sequence[HeldGrant], lease: leases.Lease) -> list[Grant]:
-    """Run activities of one tenant and role, from claim to result. What ends a run gives back its slot.
+def _run(held: Sequence[HeldGrant], lease: leases.Lease, message_began: float) -> list[Grant]:
+    """Run activities of one tenant and role, from claim to result, and the steps that follow one at once. What ends a run gives back its
+    slot.
 
     Returns the grants whose runs were ended by others during the call.
     """
@@ -223,11 +230,31 @@ def _run(held: Sequence[HeldGrant], lease: leases.Lease) -> list[Grant]:
                 _give_back_unless_used(each.grant)
             return [each.grant for each in held]
         began = time.time_ns()
-        group = Group(_Run(claimed, began) for claimed in _claim_or_give_back(held))
-        if group.is_alone:
-            return _call_and_record(group)
+        runs = [_Run(claimed, began) for claimed in _claim_or_give_back(held)]
+        if len(runs) == 1:
+            return _run_with_following(runs[0], lease, message_began)
+        group = Group(runs)
         with QUICK_WORK.watching(group):
             return _call_and_record(group)
+
+
+def _run_with_following(run: _Run, lease: leases.Lease, message_began: float) -> list[Grant]:
+    """Run it, and as long as the message is young each step that follows at once, see `_Following`."""
+    superseded: list[Grant] = []
+    next_run: _Run | None = run
+    while next_run is not None:
+        if _seats_for_next(lease, time.monotonic() - message_began, 1):
+            next_run.following = _Following(next_run.claimed, lease)
+        following = next_run.following
+        try:
+            with next_run.holding:
+                superseded += _call_and_record(Group([next_run]))
+        except Exception:
+            if following is not None:
+                following.abandon()
+            raise
+        next_run = following.take_up() if following is not None else None
+    return superseded
 
 
 def _relieve(group: Group) -> None:
@@ -268,6 +295,10 @@ class _Run:
     claimed: _ClaimedRun
     began: int
     answer: Completed | None = None
+    following: _Following | None = None
+    holding: AbstractContextManager[object] = field(
+        default_factory=nullcontext
+    )  # of the run by this process, unless others see to it
 
     def context(self) -> AbstractContextManager[None]:
         return run_of(self.claimed.row, self.claimed.run.run_id, began=self.began)
@@ -318,7 +349,10 @@ class _RecordRequest:
 
 
 def _record_alone(shared: _RecordRequest) -> bool:
-    _record(shared.run.claimed, shared.answer)
+    following = shared.run.following
+    if following is not None and following.may_begin():
+        following.ask()
+    _record(shared.run.claimed, shared.answer, following)
     return True
 
 
@@ -387,8 +421,8 @@ def _offer_if_woken(grant: Grant) -> None:
     relay.hand_over(Exchange(offers=offers))
 
 
-def _give_back_unless_used(grant: Grant, run_id: UUID | None = None) -> None:
-    """Give back the slot of a grant whose claim found nothing.
+def _give_back_unless_used(grant: Grant, run_id: UUID | None = None, *, is_passed: bool = False) -> None:
+    """Give back the slot of a grant whose claim found nothing. `is_passed`: no message has named it, so it is ours without doubt.
 
     When another delivery of the same message was first, its run gives the slot back. When it was our own claim, `run_id`, whose answer was
     lost with the connection or came too late, nobody works on that run, and it is handed back.
@@ -404,7 +438,7 @@ def _give_back_unless_used(grant: Grant, run_id: UUID | None = None) -> None:
         named = Activity.objects.for_tenant(grant.tenant_id).filter(
             pk=grant.activity_id, agent_role=grant.role
         )
-        forged = used is None and not named.exists()
+        forged = used is None and not is_passed and not named.exists()
     if forged:
         # The slot is that of somebody else's message, which is still to come.
         refuse_message("forged", grant)
@@ -471,37 +505,65 @@ def _claim(held: Sequence[HeldGrant], *, is_patient: bool = True) -> list[_Claim
     held. A claim that took `CLAIM_SECONDS`, behind a locked row or a server that was away, asks for its slot again before any agent is
     called. Raises `_SlotWithdrawn`, `OutOfBudget`.
     """
+    with tenant_scope(held[0].grant.tenant_id, is_patient=is_patient):
+        _refuse_late(held)
+        claims = _begin_claims(held)
+        if claims.role.budgeted:
+            for row in claims.rows.fetch():
+                budgets.reserve(row, row.run, execution_request.role_for(claims.role, row.agent_options))
+    return claims.fetch()
+
+
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """Claims that go with what their transaction does next."""
+
+    held: Sequence[HeldGrant]
+    role: configuration.RoleSettings
+    knowledge: Knowledge
+    briefing: str
+    rows: Rows
+
+    def fetch(self) -> list[_ClaimedRun]:
+        """What was claimed, after the commit. Raises `_SlotWithdrawn`."""
+        rows = {row.run: row for row in self.rows.fetch()}
+        if rows:
+            _refuse_late(self.held)
+        tenant_id, agent_role = self.held[0].kind
+        signs = agent_role if self.role.adapter.options.get("signed_callbacks") is True else ""
+        return [
+            _ClaimedRun(
+                row=row,
+                run=RunToken(
+                    tenant_id,
+                    row.id,
+                    row.run,
+                    row.fence,
+                    self.briefing,
+                    execution_sessions.resume(row),
+                    signs,
+                ),
+                role=execution_request.role_for(self.role, row.agent_options),
+                knowledge=self.knowledge,
+                grant=each.grant,
+            )
+            for each in self.held
+            if (row := rows.get(each.run_id)) is not None
+        ]
+
+
+def _begin_claims(held: Sequence[HeldGrant]) -> _Claims:
+    """In the caller's `tenant_scope`. Raises `AgentError` when the role cannot run."""
     tenant_id, agent_role = held[0].kind
-    with tenant_scope(tenant_id, is_patient=is_patient):
-        role = configuration.settings_for(tenant_id, agent_role)
-        knowledge = execution_request.knowledge_of(tenant_id, agent_role, role)
-        briefing = sessions.briefing_with(role.briefing, knowledge.versions)
-        _refuse_late(held)
-        found = transitions.claim(
-            [transitions.Claim(each.grant.activity_id, each.run_id, each.grant.grant) for each in held],
-            tenant_id=tenant_id, role=agent_role, worker_id=leases.current().worker_id, timeout_seconds=role.timeout_seconds,
-            version=role.adapter.version or "", briefing=briefing, day=clock.today(),
-        )  # fmt: skip
-        if role.budgeted:
-            for row in found.fetch():
-                budgets.reserve(row, row.run, execution_request.role_for(role, row.agent_options))
-    rows = {row.run: row for row in found.fetch()}
-    if rows:
-        _refuse_late(held)
-    signs = agent_role if role.adapter.options.get("signed_callbacks") is True else ""
-    return [
-        _ClaimedRun(
-            row=row,
-            run=RunToken(
-                tenant_id, row.id, row.run, row.fence, briefing, execution_sessions.resume(row), signs
-            ),
-            role=execution_request.role_for(role, row.agent_options),
-            knowledge=knowledge,
-            grant=each.grant,
-        )
-        for each in held
-        if (row := rows.get(each.run_id)) is not None
-    ]
+    role = configuration.settings_for(tenant_id, agent_role)
+    knowledge = execution_request.knowledge_of(tenant_id, agent_role, role)
+    briefing = sessions.briefing_with(role.briefing, knowledge.versions)
+    rows = transitions.claim(
+        [transitions.Claim(each.grant.activity_id, each.run_id, each.grant.grant) for each in held],
+        tenant_id=tenant_id, role=agent_role, worker_id=leases.current().worker_id, timeout_seconds=role.timeout_seconds,
+        version=role.adapter.version or "", briefing=briefing, day=clock.today(),
+    )  # fmt: skip
+    return _Claims(held, role, knowledge, briefing, rows)
 
 
 def _refuse_late(held: Sequence[HeldGrant]) -> None:
@@ -509,6 +571,114 @@ def _refuse_late(held: Sequence[HeldGrant]) -> None:
     for each in held:
         if time.monotonic() - each.asked > CLAIM_SECONDS and not _slot_is_held(each.grant):
             raise _SlotWithdrawn(each.grant)
+
+
+class _Following:
+    """The step that follows a run at once, on its slot: claimed in the transaction that ends the run, without a message of its own.
+
+    Only while nobody waits for anything, so that nobody is overtaken. Admission is asked before that transaction begins, and within it one
+    only looks whether it has answered: no transaction waits for Redis. What comes otherwise than expected is offered as usual, and the
+    slot is given back.
+    """
+
+    def __init__(self, before: _ClaimedRun, lease: leases.Lease) -> None:
+        self._before, self._lease = before, lease
+        self._activity_id, self._run_id = uuid7(), uuid7()
+        self._asked = 0.0
+        self._slot: admission.PassedSlot | None = None
+        self._claims: _Claims | None = None
+        self._holding = ExitStack()
+
+    def may_begin(self) -> bool:
+        """Whether the end of the run may begin another step that needs nothing but the same slot."""
+        row, role = self._before.row, self._before.role
+        return (
+            row.step is not None
+            and not (row.group_key or row.files or role.budgeted or OTHERS_WAIT.is_set() or tracing.is_on())
+            # Its work gets a group by its parameters, which are not known here.
+            and role.adapter.adapter != "cli"
+            and row.agent_role in self._lease.open_roles()
+        )
+
+    def ask(self) -> None:
+        """Let admission pass the slot on, if it can; nobody waits for its answer."""
+        self._asked = time.monotonic()
+        with suppress(redis.RedisError):
+            grant = self._before.grant
+            self._slot = admission.PassedSlot(grant.activity_id, grant.grant, self._activity_id)
+
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        """Surrounds what follows from the result, in its transaction, which may be tried several times."""
+        self._claims = None
+        self._holding.close()
+        with reserving(self._activity_id) as reservation:
+            yield
+        if (
+            self._slot is None
+            or not self._is_expected(reservation.begun)
+            or not (grant := self._slot.grant_so_far())
+            or time.monotonic() - self._asked > CLAIM_SECONDS
+        ):
+            return
+        held = HeldGrant(self._passed(grant), self._asked, self._run_id)
+        with suppress(AgentError):
+            if not configuration.settings_for(*held.kind).budgeted:
+                self._holding.enter_context(self._lease.holding(self._run_id))
+                self._claims = _begin_claims([held])
+
+    def _is_expected(self, begun: Sequence[NewActivity]) -> bool:
+        """Whether just this has begun: work that needs the slot that was asked for, and nothing else."""
+        row = self._before.row
+        wanted = (self._activity_id, row.agent_role, row.pipeline_run_id, row.priority, None, None, False)
+        return [
+            (
+                each.id, each.agent_role, each.pipeline_run_id, each.priority, each.not_before, each.group_key, bool(each.files),
+            )
+            for each in begun
+        ] == [wanted]  # fmt: skip
+
+    def _passed(self, grant: str) -> Grant:
+        before = self._before.grant
+        return Grant(self._activity_id, before.tenant_id, before.role, grant, started=True)
+
+    def take_up(self) -> _Run | None:
+        """The claimed run of the step, when the run before it was recorded; None when it goes the usual way. Gives back an unused slot."""
+        if self._slot is None:
+            return None
+        grant = self._slot.grant()
+        if self._claims is None:
+            if grant != "":
+                unused = Release(self._activity_id, grant or "", unused=True)
+                relay.hand_over(Exchange(releases=[unused]))
+            return None
+        claimed: list[_ClaimedRun] = []
+        with suppress(LookupError, _SlotWithdrawn):
+            claimed = self._claims.fetch()
+        if not claimed:
+            # The transaction was undone or took too long, or the answer to its commit was lost.
+            self._holding.close()
+            held = self._passed(grant or "")
+            results.persistently(partial(_give_back_unless_used, held, self._run_id, is_passed=True))
+            return None
+        self._tell_others()
+        return _Run(claimed[0], time.time_ns(), holding=self._holding)
+
+    def _tell_others(self) -> None:
+        """What else the end of the run before has left for admission does not wait for this run, which may take long."""
+        gathered = relay.collector()
+        if gathered is None:
+            return
+        gathered.drop_offer(self._activity_id)
+        gathered.drop_release(self._before.grant.activity_id)
+        if gathered:
+            others = gathered.take()
+            with relay.collecting_in(None):
+                relay.hand_over(others)
+
+    def abandon(self) -> None:
+        """The run before it could not be recorded. Upkeep finds a slot that was passed on."""
+        self._holding.close()
 
 
 def _outcome(claimed: _ClaimedRun) -> AgentResult | AgentError:
@@ -522,11 +692,13 @@ def _outcome(claimed: _ClaimedRun) -> AgentResult | AgentError:
         return _error_of(error, claimed.run)
 
 
-def _record(claimed: _ClaimedRun, outcome: AgentResult | AgentError) -> None:
+def _record(
+    claimed: _ClaimedRun, outcome: AgentResult | AgentError, following: _Following | None = None
+) -> None:
     """Record the outcome in a transaction of its own. Raises `RunSuperseded` when it does not count any more."""
     if not isinstance(outcome, AgentError):
         try:
-            _record_answer(claimed, outcome)
+            _record_answer(claimed, outcome, following)
             return
         except RunSuperseded:
             raise
@@ -554,7 +726,7 @@ def _error_of(error: Exception, run: RunToken) -> AgentError:
     return PermanentAgentError(f"Internal error: {type(error).__name__}", code="internal_error")
 
 
-def _record_answer(claimed: _ClaimedRun, result: AgentResult) -> None:
+def _record_answer(claimed: _ClaimedRun, result: AgentResult, following: _Following | None) -> None:
     run, needs_approval = claimed.run, claimed.row.requires_approval
     if isinstance(result, Parked):
         results.persistently(lambda: provider_batches.park(run, result, claimed.row))
@@ -574,6 +746,7 @@ def _record_answer(claimed: _ClaimedRun, result: AgentResult) -> None:
                 needs_approval=needs_approval,
                 has_parent=claimed.row.link_kind is not None,
                 of_step=claimed.row.step is not None,
+                context=following.claiming if following else nullcontext,
             )
         )
     except RunSuperseded:
@@ -651,5 +824,7 @@ def _attributes(row: Any, ids: dict[str, str]) -> dict[str, Any]:
 CLAIMING = Combining(together=_claim_shared, alone=lambda held: _claim_persistently([held]))
 EXCHANGING = Combining(together=_exchange_shared, alone=_exchange_alone)
 RECORDING = Combining(together=_record_shared, alone=_record_alone)
+#: Set while work waits for its turn, as admission has said last: then nothing follows at once.
+OTHERS_WAIT = threading.Event()
 #: The quick work of this process.
 QUICK_WORK = QuickWork(begin=partial(_run_and_continue, alone=True), relieve=_relieve)

@@ -23,6 +23,7 @@ from django.db import transaction
 
 from activities import publishing
 from activities.admission import Closed, Exchange, Grant, exchange
+from activities.admission.exchange import Grants
 from tenants import tracing
 from tenants.context import APP
 
@@ -88,7 +89,7 @@ def collecting_in(gathered: Exchange | None) -> Iterator[None]:
         _collected.reset(token)
 
 
-def release_and_acquire(what: Exchange, *, roles: Iterable[str] = (), start: int = 0) -> list[Grant]:
+def release_and_acquire(what: Exchange, *, roles: Iterable[str] = (), start: int = 0) -> Grants:
     """Exchange from within a worker; returns at most `start` grants of these roles, for it to run itself.
 
     The other grants are published. When Redis does not answer, the relay keeps trying and nothing is returned.
@@ -98,10 +99,11 @@ def release_and_acquire(what: Exchange, *, roles: Iterable[str] = (), start: int
             grants = exchange(what, start_roles=roles if start else (), start=start)
         except (Closed, redis.RedisError):
             _relay.put(what)
-            return []
+            return Grants()
         _relay.ask_again(grants.ask_again_seconds)
         publish([grant for grant in grants if not grant.started])
-    return [grant for grant in grants if grant.started]
+    grants[:] = [grant for grant in grants if grant.started]
+    return grants
 
 
 def grant_waiting() -> int:

@@ -6,7 +6,9 @@ A repeated submission with a live dedup key, or of a pipeline step that has its 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from functools import lru_cache
@@ -65,6 +67,35 @@ def _statement(beginning: str) -> Statement:
     return Statement(name="submit", text=text)
 
 
+@dataclass(slots=True)
+class Reservation:
+    """The first activity that is made within the block gets `next_id`, for which a slot is kept. `begun`: what has begun within it."""
+
+    next_id: UUID | None
+    begun: list[NewActivity] = field(default_factory=list)
+
+
+_reservation: ContextVar[Reservation | None] = ContextVar("reservation", default=None)
+
+
+@contextmanager
+def reserving(activity_id: UUID) -> Iterator[Reservation]:
+    """Within the block the reservation is in force."""
+    token = _reservation.set(reservation := Reservation(activity_id))
+    try:
+        yield reservation
+    finally:
+        _reservation.reset(token)
+
+
+def _new_id() -> UUID:
+    reservation = _reservation.get()
+    if reservation is None or (reserved := reservation.next_id) is None:
+        return uuid7()
+    reservation.next_id = None
+    return reserved
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewActivity:
     """One piece of work to be created: `agent_role` for an agent, `human_role` for a person."""
@@ -108,7 +139,7 @@ class NewActivity:
     wake_id: UUID = field(default_factory=uuid7)
     mailbox_id: UUID | None = None
     agent_options: Mapping[str, Any] = field(default_factory=dict)
-    id: UUID = field(default_factory=uuid7)
+    id: UUID = field(default_factory=_new_id)
 
     @property
     def assignee_type(self) -> str:
@@ -155,6 +186,8 @@ def begin(items: Sequence[NewActivity], beginning: Beginning, *, actor: str) -> 
     )
     if any(map(_may_have_deadlines, items)):
         _plan_deadlines(tenant_id, items, _by_id(rows.fetch()))
+    if (reservation := _reservation.get()) is not None:
+        reservation.begun += items
     relay.after_commit_of(lambda: Exchange(offers=_offers(tenant_id, items, _by_id(rows.fetch()))))
 
 

@@ -28,7 +28,6 @@ from pipelines.models import PipelineRun, StepRun
 from pipelines.models.run import StepReason
 from pipelines.versions import Compiled
 from tenants.context import APP
-from tenants.identifiers import uuid7
 from tenants.sql import Array, Statement
 
 ACTOR = "pipeline"
@@ -161,7 +160,6 @@ def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Refere
     references = [] if edited else list(given.values())
     alone = references[0] if len(references) == 1 and isinstance(references[0], UUID) else None
     return NewActivity(
-        id=uuid7(),
         name=step.title,
         description=step.description,
         agent_role=step.agent_role,

@@ -61,6 +61,44 @@ def _client(url: str, timeout_seconds: float) -> redis.Redis:
 os.register_at_fork(after_in_child=_client.cache_clear)
 
 
+class SentCommand:
+    """A command whose answer is read later, on a connection that nobody else uses until then. For one thread.
+
+    Making one raises `redis.RedisError` when the command cannot be sent.
+    """
+
+    def __init__(self, client: redis.Redis, *command: str | int | bytes) -> None:
+        self._pool = client.connection_pool
+        self._connection = self._pool.get_connection()
+        self._answer: Any = None
+        try:
+            self._connection.send_command(*command)
+        except BaseException:
+            self._leave()
+            raise
+
+    def is_answered(self) -> bool:
+        """Whether `read` would not wait."""
+        return self._connection is None or bool(self._connection.can_read(0))
+
+    def read(self) -> Any:
+        """The answer, at the latest when the client's patience is over. Raises `redis.RedisError`."""
+        if self._connection is not None:
+            try:
+                self._answer = self._connection.read_response()
+            except redis.RedisError as error:
+                self._answer = error
+            finally:
+                self._leave()
+        if isinstance(self._answer, redis.RedisError):
+            raise self._answer
+        return self._answer
+
+    def _leave(self) -> None:
+        connection, self._connection = self._connection, None
+        self._pool.release(connection)
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """A Lua script: one file per verb. `run` sends its hash and, only when the server does not know it (any more), its text."""

@@ -8,6 +8,8 @@ Who runs next is one order, in `lua/library.lua`: band, virtual time of the tena
 """
 
 from activities.admission.exchange import CLAIM_SECONDS, Exchange, Grant, exchange
-from activities.admission.scripts import Closed, accept, audit, inspect, start
+from activities.admission.scripts import Closed, PassedSlot, accept, audit, inspect, start
 
-__all__ = ("CLAIM_SECONDS", "Closed", "Exchange", "Grant", "accept", "audit", "exchange", "inspect", "start")
+__all__ = (
+    "CLAIM_SECONDS", "Closed", "Exchange", "Grant", "PassedSlot", "accept", "audit", "exchange", "inspect", "start",
+)  # fmt: skip

@@ -109,9 +109,10 @@ class Grant(NamedTuple):
 
 class Grants(list[Grant]):
     """`ask_again_seconds`: when the caller should exchange again, because a rate has a token then for something that waits. Only one
-    caller at a time gets it."""
+    caller at a time gets it. `others_wait`: whether anything waits beside what was granted."""
 
     ask_again_seconds: float | None = None
+    others_wait: bool = False
 
 
 @dataclass(slots=True)
@@ -151,6 +152,24 @@ class Exchange:
             if place >= self._withdrawn_before.get(offer.activity_id, 0)
         }
         return list(current.values())
+
+    def drop_offer(self, activity_id: UUID) -> None:
+        """The activity holds a slot already."""
+        stays = [offer.activity_id != activity_id for offer in self.offers]
+        self.offers = [offer for offer, its in zip(self.offers, stays, strict=True) if its]
+        self._withdrawn_before = {gone: sum(stays[:place]) for gone, place in self._withdrawn_before.items()}
+
+    def drop_release(self, activity_id: UUID) -> None:
+        """The slot was passed on."""
+        self.releases = [release for release in self.releases if release.activity_id != activity_id]
+
+    def take(self) -> Exchange:
+        """All that it has, and has no more then."""
+        taken = Exchange(
+            self.releases, self.offers, self.withdrawals, self.holds, self.causes, self._withdrawn_before
+        )
+        Exchange.__init__(self)
+        return taken
 
     def drop_offers(self) -> None:
         """Recovery finds them again."""
@@ -210,4 +229,5 @@ def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0)
         for activity, tenant, role, grant, started in reply.get("grants", ())
     )
     grants.ask_again_seconds = reply["ask"] / 1000 if "ask" in reply else None
+    grants.others_wait = "waits" in reply
     return grants

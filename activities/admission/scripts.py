@@ -15,7 +15,7 @@ import redis
 
 from activities.admission import keys
 from tenants import tracing
-from tenants.redis import client
+from tenants.redis import SentCommand, client
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +110,43 @@ def check_structure() -> None:
 def start(activity_id: UUID, grant: str) -> bool:
     """Whether the grant still holds; from now on its slots count as in use. Raises `Closed`."""
     return _flag(run("start", str(activity_id), grant))
+
+
+class PassedSlot:
+    """The slot of a run that ends, for the activity that follows it: admission is asked when this is made, and answers later."""
+
+    _is_known = False  # the script, to the server
+
+    def __init__(self, ended: UUID, grant: str, following: UUID) -> None:
+        """Raises `redis.RedisError` when admission cannot be asked."""
+        command = ("EVALSHA", _sha("pass_on")) if PassedSlot._is_known else ("EVAL", _source("pass_on"))
+        self._sent = SentCommand(client(), *command, 1, keys.pointer(), str(ended), grant, str(following))
+
+    def grant_so_far(self) -> str:
+        """The grant of the one that follows; empty while that is not known, and when it has to be offered. Never waits for Redis."""
+        try:
+            return self._read() if self._sent.is_answered() else ""
+        except redis.RedisError:
+            return ""
+
+    def grant(self) -> str | None:
+        """As `grant_so_far`, when admission has answered. None when it did not, so that the one that follows may hold the slot."""
+        try:
+            return self._read()
+        except redis.exceptions.NoScriptError:
+            PassedSlot._is_known = False
+            return ""
+        except redis.exceptions.ResponseError as error:
+            if _is_about_data(error):
+                invalidate(f"pass_on: {error}")
+            return None
+        except redis.RedisError:
+            return None
+
+    def _read(self) -> str:
+        answer = self._sent.read()
+        PassedSlot._is_known = True
+        return "" if answer == b"closed" else answer.decode()
 
 
 def accept(activity_id: UUID, grant: str) -> bool:

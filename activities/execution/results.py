@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -71,10 +71,12 @@ def record_completed(
     has_parent: bool = False,
     of_step: bool = False,
     actor: str = "worker",
+    context: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> transitions.Moved:
     """Accept the output; the activity is done, or waits for its approval.
 
     `has_parent`: its end may wake another activity. `of_step`: its end may settle a step of a run, which then costs no further statement.
+    `context`: what surrounds all that follows from the result, within the transaction.
     """
     with tenant_scope(run.tenant_id):
         if has_parent:
@@ -84,7 +86,8 @@ def record_completed(
         )  # fmt: skip
         if not moved:
             raise RunSuperseded(run.run_id)
-        _follow(run, result, moved[0])
+        with context():
+            _follow(run, result, moved[0])
     return moved[0]
 
 

@@ -5,7 +5,8 @@
 --                "hold": [[tenant, role, 1 even for urgent work or 0, ms, code, holder]...],
 --                "limit": grants at most, "ageing_ms": n, "share": n, "start_roles": [role...], "start": n}
 --          `start`: so many grants of these roles are started at once, for a worker that goes on by itself.
--- Returns  "closed", or JSON {"grants": [[id, tenant, role, grant, started 0 or 1]...], "ask": ms after which to call again, or missing}
+-- Returns  "closed", or JSON {"grants": [[id, tenant, role, grant, started 0 or 1]...], "ask": ms after which to call again, or missing,
+--          "waits": true when something still waits}
 -- Twice    Offers, unless they have changed, and withdrawals are no-ops the second time, and so are releases, which name their grant.
 
 if not open() then
@@ -66,8 +67,11 @@ while #grants < request.limit do
     end
     grants[#grants + 1] = granted
 end
-local ask = ask_again_in()
-if #grants == 0 and not ask then
+local ask, waits = ask_again_in(), nil
+for _, waiting in pairs(all_of("waiting")) do
+    waits = waits or (waiting and true or nil)
+end
+if #grants == 0 and not ask and not waits then
     return "{}"
 end
-return cjson.encode({ grants = #grants > 0 and grants or nil, ask = ask })
+return cjson.encode({ grants = #grants > 0 and grants or nil, ask = ask, waits = waits })
