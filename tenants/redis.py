@@ -69,7 +69,7 @@ class SentCommand:
 
     def __init__(self, client: redis.Redis, *command: str | int | bytes) -> None:
         self._pool = client.connection_pool
-        self._connection = self._pool.get_connection()
+        self._connection: Any = self._pool.get_connection()
         self._answer: Any = None
         try:
             self._connection.send_command(*command)

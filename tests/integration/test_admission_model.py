@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
 from typing import Any
@@ -76,6 +78,10 @@ works = st.lists(
     ),
     max_size=8,
 )
+
+
+#: What was passed on in all sequences.
+PASSED: list[Waiter] = []
 
 
 class Admission(RuleBasedStateMachine):
@@ -208,6 +214,60 @@ class Admission(RuleBasedStateMachine):
         scripts.check_structure()
 
 
+class PassingOn(Admission):
+    """Little work and some seats, so that often nobody waits."""
+
+    def put(self, given: dict[str, Any], generation: str = "") -> None:
+        super().put({**given, "seats": [seats + 1 for seats in given["seats"]]}, generation)
+
+    def offers_of(self, work: list[tuple[Any, ...]]) -> list[Offer]:
+        return super().offers_of(
+            [
+                (*one[:3], (None, "role"), one[4]) if number % 3 else one
+                for number, one in enumerate(work[:2], self.ids)
+            ]
+        )
+
+    @rule(number=st.integers(0, 9), work=works)
+    def pass_on(self, number: int, work: list[tuple[Any, ...]]) -> None:
+        """A slot goes to the one that follows if that would be granted next, and nobody waits; otherwise nothing happens."""
+        if number % 2:
+            self.trade(Exchange(withdrawals=[UUID(id) for id in self.model.waiting]))
+        if not self.held:
+            offers = self.offers_of(work)
+            self.offers |= {str(offer.activity_id): offer for offer in offers}
+            self.trade(Exchange(offers=offers))
+        if not (id := self.one_of(list(self.held), number)):
+            return
+        if number != 8:
+            self.start(number, accepted=number == 9)
+        slot = self.model.slots[id]
+        ended, self.ids = slot.waiter, self.ids + 1
+        follower = replace(
+            ended, id=str(UUID(int=self.ids)), since=self.model.now, score=self.model.now + ended.score - ended.since
+        )  # fmt: skip
+        after = deepcopy(self.model)
+        after.release(id)
+        after.offer(follower)
+        alone = slot.started and slot.pool and not (self.model.waiting or id in self.model.again)
+        needs_more = bool(ended.files or ended.group.rpartition("|")[2])
+        may = bool(alone and not needs_more and after.grant())
+
+        passed = admission.PassedSlot(UUID(id), self.held[id].grant, UUID(follower.id)).grant()
+
+        assert bool(passed) == may
+        if passed:
+            after.slots[follower.id].started = after.now
+            self.model = after
+            del self.held[id]
+            self.held[follower.id] = Grant(
+                UUID(follower.id), UUID(ended.tenant), ended.role, passed, started=True
+            )
+            since = datetime.fromtimestamp(follower.since / 1000, UTC)
+            self.offers[follower.id] = self.offers[id]._replace(activity_id=UUID(follower.id), since=since)
+            PASSED.append(follower)
+
+
 class OnFiles(Admission):
     """Some of the work is on files: then who is next depends on who has been looked at, but what must never be does not."""
 
@@ -273,6 +333,18 @@ def test_every_grant_is_the_one_that_the_model_expects(settings: Any) -> None:
     settings.ORCHESTRATOR_AGEING_SECONDS, settings.ORCHESTRATOR_AGED_SHARE = AGEING_SECONDS, SHARE
 
     run_state_machine_as_test(Admission, settings=_profile())
+
+
+@pytest.mark.usefixtures("clock_of_the_test")
+def test_a_slot_is_passed_on_just_when_its_follower_would_be_granted_next_and_nobody_waits(
+    settings: Any,
+) -> None:
+    settings.ORCHESTRATOR_AGEING_SECONDS, settings.ORCHESTRATOR_AGED_SHARE = AGEING_SECONDS, SHARE
+    PASSED.clear()
+
+    run_state_machine_as_test(PassingOn, settings=_profile())
+
+    assert len(PASSED) > 20, "the sequences pass hardly anything on"
 
 
 @pytest.mark.usefixtures("clock_of_the_test")
