@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -586,7 +586,9 @@ class _Following:
         self._activity_id, self._run_id = uuid7(), uuid7()
         self._asked = 0.0
         self._slot: admission.PassedSlot | None = None
-        self._claims: _Claims | None = None
+        self._claims: _Claims | None = None  # of the last transaction
+        self._was_claimed = False  # in any of them
+        self._is_recorded = False
         self._holding = ExitStack()
 
     def may_begin(self) -> bool:
@@ -607,36 +609,38 @@ class _Following:
             grant = self._before.grant
             self._slot = admission.PassedSlot(grant.activity_id, grant.grant, self._activity_id)
 
-    @contextmanager
-    def claiming(self) -> Iterator[None]:
-        """Surrounds what follows from the result, in its transaction, which may be tried several times."""
+    def record(self, end: Callable[[Callable[[], AbstractContextManager[None]]], object]) -> None:
+        """Carry out `end`, which ends the run before in a transaction, with what surrounds all that follows from that. May be repeated."""
         self._claims = None
         self._holding.close()
+        end(self._claiming)
+        self._is_recorded = True
+
+    @contextmanager
+    def _claiming(self) -> Iterator[None]:
         with reserving(self._activity_id) as reservation:
             yield
-        if (
-            self._slot is None
-            or not self._is_expected(reservation.begun)
-            or not (grant := self._slot.grant_so_far())
-            or time.monotonic() - self._asked > CLAIM_SECONDS
-        ):
+        if self._slot is None or not self._is_expected(reservation.begun):
+            return
+        grant = self._slot.grant_so_far()
+        if not grant or time.monotonic() - self._asked > CLAIM_SECONDS:
             return
         held = HeldGrant(self._passed(grant), self._asked, self._run_id)
         with suppress(AgentError):
             if not configuration.settings_for(*held.kind).budgeted:
                 self._holding.enter_context(self._lease.holding(self._run_id))
+                self._was_claimed = True
                 self._claims = _begin_claims([held])
 
     def _is_expected(self, begun: Sequence[NewActivity]) -> bool:
         """Whether just this has begun: work that needs the slot that was asked for, and nothing else."""
-        row = self._before.row
-        wanted = (self._activity_id, row.agent_role, row.pipeline_run_id, row.priority, None, None, False)
-        return [
-            (
-                each.id, each.agent_role, each.pipeline_run_id, each.priority, each.not_before, each.group_key, bool(each.files),
-            )
-            for each in begun
-        ] == [wanted]  # fmt: skip
+        if len(begun) != 1 or begun[0].id != self._activity_id:
+            return False
+        step, row = begun[0], self._before.row
+        alike = (step.agent_role, step.pipeline_run_id, step.priority) == (
+            row.agent_role, row.pipeline_run_id, row.priority,
+        )  # fmt: skip
+        return alike and not (step.group_key or step.files or step.not_before)
 
     def _passed(self, grant: str) -> Grant:
         before = self._before.grant
@@ -647,19 +651,17 @@ class _Following:
         if self._slot is None:
             return None
         grant = self._slot.grant()
-        if self._claims is None:
-            if grant != "":
-                unused = Release(self._activity_id, grant or "", unused=True)
-                relay.hand_over(Exchange(releases=[unused]))
-            return None
         claimed: list[_ClaimedRun] = []
-        with suppress(LookupError, _SlotWithdrawn):
-            claimed = self._claims.fetch()
+        with suppress(_SlotWithdrawn):
+            claimed = self._claims.fetch() if self._claims and self._is_recorded else []
         if not claimed:
-            # The transaction was undone or took too long, or the answer to its commit was lost.
             self._holding.close()
-            held = self._passed(grant or "")
-            results.persistently(partial(_give_back_unless_used, held, self._run_id, is_passed=True))
+            if self._was_claimed:
+                # It was undone, took too long, or its answer was lost.
+                held = self._passed(grant or "")
+                results.persistently(partial(_give_back_unless_used, held, self._run_id, is_passed=True))
+            elif grant != "":
+                relay.hand_over(Exchange(releases=[Release(self._activity_id, grant or "", unused=True)]))
             return None
         self._tell_others()
         return _Run(claimed[0], time.time_ns(), holding=self._holding)
@@ -738,16 +740,17 @@ def _record_answer(claimed: _ClaimedRun, result: AgentResult, following: _Follow
         results.persistently(lambda: results.record_accepted(run))
         _leave_seat(claimed.grant)
         return
+    end = partial(
+        results.record_completed,
+        run,
+        result,
+        needs_approval=needs_approval,
+        has_parent=claimed.row.link_kind is not None,
+        of_step=claimed.row.step is not None,
+    )
     try:
         results.persistently(
-            lambda: results.record_completed(
-                run,
-                result,
-                needs_approval=needs_approval,
-                has_parent=claimed.row.link_kind is not None,
-                of_step=claimed.row.step is not None,
-                context=following.claiming if following else nullcontext,
-            )
+            end if following is None else lambda: following.record(lambda context: end(context=context))
         )
     except RunSuperseded:
         results.persistently(lambda: results.note_late(run, result))

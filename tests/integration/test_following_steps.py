@@ -1,0 +1,396 @@
+"""The step that follows a run takes its slot at once, in the transaction that ends the run: only while nobody is kept waiting by that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from django.db import connections
+from psycopg import errors
+
+from activities import cancellation, dispatch, relay, submission
+from activities.admission import rebuilding, scripts
+from activities.maintenance import invariants, recovery
+from activities.models import ActivityRun
+from activities.signals import activity_settled
+from activities.submission import NewActivity
+from agents.contracts import AgentRequest, AgentResult, Completed, Output
+from tenants.context import APP, tenant_scope
+from tenants.models import Tenant
+from tenants.redis import SentCommand
+from tests.engine import Engine, elsewhere
+from tests.flows import Flow, step
+from tests.integration.recovery.losses import Died, lose
+from tests.integration.test_outages import lost_answer
+from tests.spending import capped
+
+CHAIN = (step("one"), step("two", "one"), step("three", "two"))
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tenant]:
+    """A message goes on as long as there is work, and Redis is never too slow to pass a slot on."""
+    settings.ORCHESTRATOR_CONTINUE_SECONDS = 600.0
+    monkeypatch.setattr(SentCommand, "is_answered", lambda self: True)
+    monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 1e6)
+    dispatch.OTHERS_WAIT.clear()
+    engine.serve(tenant)
+    yield tenant
+    relay.flush()
+    assert invariants.check() == []
+    assert scripts.audit(withdraw_orphans=False) == []
+    assert not engine.lease.runs
+
+
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each slot that admission was asked for whether a step has followed on it."""
+    found: list[bool] = []
+    take_up = dispatch._Following.take_up
+
+    def noted(self: Any) -> Any:
+        run = take_up(self)
+        if self._slot is not None:
+            found.append(run is not None)
+        return run
+
+    monkeypatch.setattr(dispatch._Following, "take_up", noted)
+    return found
+
+
+def transaction_of(tenant: Tenant, flow: Flow, name: str, verb: str) -> int:
+    """The number of the transaction that has written this event of a step."""
+    with tenant_scope(tenant.pk), connections[APP].cursor() as cursor:
+        cursor.execute(
+            "SELECT e.xmin::text::bigint FROM activities_activityevent e JOIN activities_activity a ON a.id = e.activity_id"
+            " WHERE a.pipeline_run_id = %s AND a.step = %s AND e.verb = %s",
+            [flow.id, name, verb],
+        )
+        (found,) = cursor.fetchall()
+    return int(found[0])
+
+
+def test_a_step_begins_in_the_transaction_that_ends_the_one_before(
+    engine: Engine, acme: Tenant, passed: list[bool]
+) -> None:
+    flow = Flow(engine, acme, *CHAIN)
+
+    assert engine.drain() == 1
+
+    assert flow.outcome == ("completed", 0)
+    assert [call.pipeline_step for call in engine.agent.calls] == ["one", "two", "three"]
+    assert engine.agent.calls[2].input["content"] == "two: done"
+    assert passed == [True, True, False]
+    for before, after in (("one", "two"), ("two", "three")):
+        ended = transaction_of(acme, flow, before, "complete")
+        assert {transaction_of(acme, flow, after, verb) for verb in ("submit", "start")} == {ended}
+
+
+def calls(engine: Engine) -> list[str | None]:
+    return [call.pipeline_step for call in engine.agent.calls]
+
+
+def during(name: str, happen: Callable[[], object]) -> Callable[[AgentRequest], AgentResult]:
+    """An agent during whose call for this step something happens elsewhere."""
+
+    def behave(request: AgentRequest) -> AgentResult:
+        if request.pipeline_step == name:
+            elsewhere(happen)
+        return Completed(Output(content=f"{request.pipeline_step}: done"))
+
+    return behave
+
+
+def runs_of(engine: Engine, acme: Tenant, flow: Flow, name: str) -> list[ActivityRun]:
+    return engine.runs(acme, flow.row(name).activity_id)
+
+
+def test_whoever_waits_goes_first(engine: Engine, acme: Tenant, passed: list[bool]) -> None:
+    engine.serve(acme, "qa", max_concurrency=1)
+    flow = Flow(engine, acme, *CHAIN[:2])
+    engine.submit(acme)
+
+    engine.drain()
+
+    assert flow.outcome == ("completed", 0)
+    assert [call.name for call in engine.agent.calls] == ["one", "work 0", "two"]
+    assert passed == [False, False], "of the first step, and of the last one"
+
+
+def test_while_others_wait_admission_is_not_even_asked(
+    engine: Engine, acme: Tenant, passed: list[bool]
+) -> None:
+    engine.serve(acme, "qa", max_concurrency=1)
+    flows = [Flow(engine, acme, *CHAIN) for _ in range(3)]
+
+    engine.drain()
+
+    assert {flow.outcome for flow in flows} == {("completed", 0)}
+    assert calls(engine)[:6] == ["one"] * 3 + ["two"] * 3
+    assert passed[:1] == [False]
+    assert len(passed) < 5, "asked in vain once, and where nobody waited any more"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (step("one"), step("two", "one", agent_role="dev")),
+        (step("one"), step("two", "one"), step("also", "one")),
+        (step("one"), step("two", "one", priority=3)),
+        (step("one"), step("two", "one", human_role="editor")),
+    ],
+    ids=["of another role", "beside another one", "more urgent", "of a person"],
+)
+def test_a_step_that_is_not_just_the_same_work_is_offered_as_usual(
+    engine: Engine, acme: Tenant, passed: list[bool], steps: tuple[dict[str, Any], ...]
+) -> None:
+    flow = Flow(engine, acme, *steps)
+
+    engine.drain()
+
+    assert not any(passed)
+    assert flow.row("two").status == ("active" if "human_role" in steps[1] else "done")
+
+
+def test_what_costs_money_asks_its_budget_first(engine: Engine, acme: Tenant, passed: list[bool]) -> None:
+    capped(acme)
+    flow = Flow(engine, acme, *CHAIN)
+
+    engine.drain()
+
+    assert flow.outcome == ("completed", 0)
+    assert passed == []
+
+
+def test_a_pause_during_the_call_holds_the_step_that_follows(
+    engine: Engine, acme: Tenant, passed: list[bool]
+) -> None:
+    def pause() -> None:
+        engine.serve(acme, "qa", paused=True)
+
+    engine.agent.behaviour = during("one", pause)
+    flow = Flow(engine, acme, *CHAIN)
+    engine.drain()
+
+    assert (calls(engine), passed) == (["one"], [False])
+    engine.serve(acme, "qa", paused=False)
+    relay.grant_waiting()
+    engine.drain()
+    assert flow.outcome == ("completed", 0)
+
+
+def test_a_worker_that_drains_takes_no_step_that_follows(
+    engine: Engine, acme: Tenant, passed: list[bool]
+) -> None:
+    engine.agent.behaviour = during("one", engine.lease.drain)
+    flow = Flow(engine, acme, *CHAIN)
+
+    engine.deliver()
+
+    assert (calls(engine), passed) == (["one"], [])
+    engine.replace_worker()
+    relay.grant_waiting()
+    engine.drain()
+    assert flow.outcome == ("completed", 0)
+
+
+def test_nobody_waits_for_a_redis_that_has_not_answered_yet(
+    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SentCommand, "is_answered", lambda self: False)
+    flow = Flow(engine, acme, *CHAIN)
+
+    assert engine.drain() == 1
+
+    assert flow.outcome == ("completed", 0)
+    assert passed == [False] * 3
+
+
+def is_away(*arguments: object) -> None:
+    raise redis.ConnectionError("away")
+
+
+def answers_too_late(self: SentCommand) -> None:
+    """The command is carried out."""
+    self._connection.read_response()
+    raise redis.TimeoutError("too late")
+
+
+@pytest.mark.parametrize(("method", "fails"), [("__init__", is_away), ("read", answers_too_late)])
+def test_without_an_answer_of_redis_the_step_is_offered_as_usual(
+    engine: Engine,
+    acme: Tenant,
+    passed: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    fails: Callable[..., None],
+) -> None:
+    monkeypatch.setattr(SentCommand, method, fails)
+    flow = Flow(engine, acme, *CHAIN)
+
+    engine.drain()
+
+    assert flow.outcome == ("completed", 0)
+    assert calls(engine) == ["one", "two", "three"]
+    assert not any(passed)
+
+
+def test_a_transaction_that_is_tried_again_claims_the_step_again(
+    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, tried = dispatch._begin_claims, []
+
+    def fails_once(held: Any) -> Any:
+        claims = begin(held)
+        if held[0].grant.activity_id != first and not tried:
+            tried.append(claims.rows.fetch())
+            raise errors.DeadlockDetected("another transaction met this one")
+        return claims
+
+    monkeypatch.setattr(dispatch, "_begin_claims", fails_once)
+    flow = Flow(engine, acme, *CHAIN)
+    first = flow.row("one").activity_id
+    engine.drain()
+
+    assert len(tried[0]) == 1
+    assert flow.outcome == ("completed", 0)
+    assert calls(engine) == ["one", "two", "three"]
+    assert [len(runs_of(engine, acme, flow, name)) for name in ("one", "two", "three")] == [1, 1, 1]
+    assert passed == [True, True, False]
+
+
+def test_a_result_that_is_refused_leaves_nothing_of_the_step_that_was_to_follow(
+    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim was answered before its transaction was undone for good."""
+    begin = dispatch._begin_claims
+
+    def breaks(held: Any) -> Any:
+        claims = begin(held)
+        if held[0].grant.activity_id != first:
+            assert len(claims.rows.fetch()) == 1
+            raise ValueError("a mistake of ours")
+        return claims
+
+    monkeypatch.setattr(dispatch, "_begin_claims", breaks)
+    flow = Flow(engine, acme, *CHAIN)
+    first = flow.row("one").activity_id
+    engine.drain()
+
+    assert calls(engine) == ["one"]
+    assert engine.status(acme, first) == "failed"
+    assert flow.row("two").activity_id is None
+    assert passed == [False]
+
+
+def test_a_step_whose_commit_was_never_answered_is_handed_back_and_runs_once(
+    engine: Engine, acme: Tenant, passed: list[bool]
+) -> None:
+    flow = Flow(engine, acme, *CHAIN)
+    with lost_answer("pipelines_steprun s SET status = 'active'") as lost:
+        engine.drain()
+    engine.make_due(acme)
+    engine.drain()
+
+    assert lost == [1]
+    assert flow.outcome == ("completed", 0)
+    assert calls(engine) == ["one", "two", "three"]
+    assert [run.status for run in runs_of(engine, acme, flow, "two")] == ["failed", "completed"]
+
+
+def test_the_slot_of_a_step_whose_worker_died_before_the_commit_is_found_and_given_back(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = dispatch._begin_claims
+
+    def dies(held: Any) -> Any:
+        claims = begin(held)
+        if held[0].grant.activity_id != first:
+            raise Died
+        return claims
+
+    flow = Flow(engine, acme, *CHAIN)
+    first = flow.row("one").activity_id
+    with monkeypatch.context() as patched:
+        patched.setattr(dispatch, "_begin_claims", dies)
+        with pytest.raises(Died):
+            engine.deliver()
+    (orphan,) = scripts.audit(withdraw_orphans=False)
+    assert orphan.activity_id != first
+    connections.close_all()
+    engine.lease.runs.clear()
+    lose(engine)
+    recovery.reclaim_runs_of_ended_workers()
+    relay.flush()
+    slots = rebuilding.SlotAudit()
+    for _ in range(2):
+        release, _ = slots.compare()
+        relay.release_and_acquire(release)
+    engine.drain()
+
+    assert flow.outcome == ("completed", 0)
+    assert calls(engine) == ["one", "one", "two", "three"]
+
+
+def test_what_else_the_end_of_a_run_has_left_does_not_wait_for_the_step_that_follows(
+    engine: Engine, acme: Tenant, passed: list[bool]
+) -> None:
+    seen: list[int] = []
+
+    def leave_something(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+        if activity.step == "one":
+            submission.submit([NewActivity(name="aside", agent_role="seo")], actor="test")
+
+    engine.agent.behaviour = during("two", lambda: seen.append(engine.messages()))
+    activity_settled.connect(leave_something, dispatch_uid="test.leave_something")
+    try:
+        Flow(engine, acme, *CHAIN[:2])
+        engine.drain()
+    finally:
+        activity_settled.disconnect(dispatch_uid="test.leave_something")
+
+    assert seen == [1]
+    assert passed == [True, False]
+
+
+def test_a_step_that_follows_can_be_cancelled_like_any_other(
+    engine: Engine, acme: Tenant, passed: list[bool]
+) -> None:
+    def cancel() -> None:
+        cancellation.cancel(acme.pk, flow.row("two").activity_id, actor="test")
+
+    flow = Flow(engine, acme, *CHAIN)
+    engine.agent.behaviour = during("two", cancel)
+    engine.drain()
+
+    assert calls(engine) == ["one", "two"]
+    assert passed == [True, False]
+    assert flow.row("two").status == "failed"
+
+
+def test_a_step_whose_slot_was_taken_back_before_its_agent_is_called_runs_later(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, late = dispatch._Claims.fetch, []
+
+    def comes_late(self: Any) -> Any:
+        if self.held[0].grant.activity_id == flow.row("two").activity_id and not late:
+            late.append(self)
+            with monkeypatch.context() as patched:
+                patched.setattr(dispatch, "CLAIM_SECONDS", -1.0)
+                patched.setattr(dispatch, "_slot_is_held", lambda grant: False)
+                return fetch(self)
+        return fetch(self)
+
+    monkeypatch.setattr(dispatch._Claims, "fetch", comes_late)
+    flow = Flow(engine, acme, *CHAIN)
+    engine.drain()
+    engine.make_due(acme)
+    engine.drain()
+
+    assert flow.outcome == ("completed", 0)
+    assert calls(engine) == ["one", "two", "three"]
+    assert len(late) == 1
+    assert len(runs_of(engine, acme, flow, "two")) == 2
