@@ -52,6 +52,9 @@ class Beginning:
     parameters: Mapping[str, Array]
 
 
+_OF_NEW_RUNS = Beginning("", {})
+
+
 @lru_cache(maxsize=16)
 def _statement(beginning: str) -> Statement:
     parts = {"beginning": "", "round": "round", "begun": ""}
@@ -172,9 +175,10 @@ def child_of(parent: Any, kind: str, **fields: Any) -> NewActivity:
     )
 
 
-def begin(items: Sequence[NewActivity], beginning: Beginning, *, actor: str) -> None:
-    """Create those of the items, each a step of a run, that the beginning lets begin. Otherwise as `submit`, without the bound: what begins
-    was admitted before. A step that has its activity already gets no other one.
+def begin(items: Sequence[NewActivity], beginning: Beginning = _OF_NEW_RUNS, *, actor: str) -> None:
+    """Create those of the items, each a step of a run, that the beginning lets begin; all of them when it is left out, for runs that are
+    made in the same transaction. Otherwise as `submit`, without the bound: what begins was admitted before. A step that has its activity
+    already gets no other one.
 
     Goes with what the transaction does next, mostly its commit, in one statement with what else begins before that.
     """

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from activities import backlog
-from activities.submission import newcomers, submit
+from activities.submission import begin, newcomers
 from pipelines.conditions import RESERVED
 from pipelines.definition import InputError, StepDefinition
 from pipelines.exceptions import InvalidParams, NotFound, PipelineDisabled, ReservedParams
@@ -107,9 +107,11 @@ def start_runs(
             )
             for new in news
         ]  # fmt: skip
-        begin = {run.pk: new.not_before for run, new in zip(runs, news, strict=True) if new.not_before}
+        not_before: dict[UUID | None, datetime] = {
+            run.pk: new.not_before for run, new in zip(runs, news, strict=True) if new.not_before
+        }
         first = [
-            replace(item, not_before=begin[item.pipeline_run_id]) if item.pipeline_run_id in begin else item
+            replace(item, not_before=not_before.get(item.pipeline_run_id)) if not_before else item
             for item in starting.first_activities(runs, plan)
         ]
         if when_full == WhenFull.WAIT:
@@ -122,12 +124,15 @@ def start_runs(
             for run in runs
             for position, step in enumerate(plan.definition.steps)
         ]
+        if when_full == WhenFull.REFUSE:
+            backlog.make_room(tenant_id, newcomers(first))
         created = _create(tenant_id, version_id, runs, steps, actor) if runs else None
-        submit(first, actor=actor, bounded=when_full == WhenFull.REFUSE)
-        _mark_started(runs, created.fetch() if created else ())
+        if first:
+            begin(first, actor=actor)
         asked = tuple(step for step in plan.graph.roots() if step in plan.conditional)
         for run in runs if asked else ():
-            progression.start_following(run, plan, Advance(start=asked), not_before=begin.get(run.pk))
+            progression.start_following(run, plan, Advance(start=asked), not_before=not_before.get(run.pk))
+    _mark_started(runs, created.fetch() if created else ())
     return runs
 
 
@@ -203,7 +208,7 @@ def _create(
     steps: Sequence[Mapping[str, Any]],
     actor: str,
 ) -> Rows:
-    """Goes with what creates the first activities."""
+    """Goes with what the transaction does next."""
     return _START_RUNS.run_with_next(
         {
             "tenant": tenant_id,

@@ -278,7 +278,9 @@ def test_two_deliveries_of_the_same_messages_in_opposite_orders_run_each_once(
 
     def run(grants: list[Grant]) -> Callable[[], Any]:
         now = monotonic()
-        return lambda: dispatch._run([quick_work.HeldGrant(grant, now) for grant in grants], engine.lease)
+        return lambda: dispatch._run(
+            [quick_work.HeldGrant(grant, now) for grant in grants], engine.lease, now
+        )
 
     at_once(run(held), run(held[::-1]))
     relay.flush()
