@@ -14,16 +14,20 @@ import sys
 MOST = 65_536  # bytes of a command line
 
 
-def serve(path: str) -> None:
-    """Answer until we are ended. The environment is ours; folder, arguments and terminal are the asker's."""
+def serve(path: str, *, checks_first: bool = True) -> None:
+    """Answer until we are ended. The environment is ours; folder, arguments and terminal are the asker's.
+
+    `checks_first`: most commands begin with Django's checks, which import all views and admin pages: ten times the work of a usual command.
+    Not needed where every command is given `--skip-checks`.
+    """
     import django
     from django.core import checks
     from django.core.management import execute_from_command_line, get_commands
 
     django.setup()
     get_commands()
-    # Most commands begin with them, and have all views and admin pages imported for that: ten times the work of a usual command.
-    checks.run_checks()
+    if checks_first:
+        checks.run_checks()
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(path)
         door.listen()

@@ -61,7 +61,7 @@ class Stack:
         ready = [sys.executable, "-S", "-E", preloaded.__file__, str(self.commands)]
         alone = [sys.executable, str(ROOT / "manage.py")]
         done = subprocess.run(
-            [*(ready if self.commands.exists() else alone), *arguments],
+            [*(ready if self.commands.exists() else alone), *arguments, "--skip-checks"],
             env=self.environment, cwd=ROOT, capture_output=True, text=True, timeout=180,
         )  # fmt: skip
         assert not check or done.returncode == 0, done.stdout + done.stderr
@@ -148,7 +148,9 @@ def _running(home: ServiceHome, *, workers: int, beats: int) -> Iterator[Stack]:
             stack = Stack(home, supervisor, environment, web, "")
             if not servers.copy_database(settings.DATABASES["owner"]["NAME"], environment["DATABASE_URL"]):
                 stack.manage("migrate", "-v0")
-            serving = f"from tests import preloaded; preloaded.serve({str(stack.commands)!r})"
+            serving = (
+                f"from tests import preloaded; preloaded.serve({str(stack.commands)!r}, checks_first=False)"
+            )
             supervisor.start(ProcessSpec("commands", (sys.executable, "-c", serving)))
             agents = (
                 sys.executable,

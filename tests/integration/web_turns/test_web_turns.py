@@ -96,10 +96,10 @@ def test_threads_are_left_for_whoever_comes_when_a_tenant_alone_holds_all(web: i
 def test_beside_others_a_tenant_that_computes_much_does_so_once_at_a_time(web: int) -> None:
     for tenant in (NOISY, QUIET):
         ask(web, "/", tenant)
-    ask(web, "/compute?seconds=1.5", NOISY)
+    ask(web, "/compute?seconds=0.8", NOISY)
     ask(web, "/", QUIET)
-    with ThreadPoolExecutor(6) as clients:
-        answers = [clients.submit(ask, web, "/compute?seconds=0.2", NOISY) for _ in range(6)]
+    with ThreadPoolExecutor(4) as clients:
+        answers = [clients.submit(ask, web, "/compute?seconds=0.1", NOISY) for _ in range(4)]
 
         assert {each.result() for each in answers} == {(200, "1")}
 
