@@ -8,13 +8,14 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
+from django.conf import settings
 from flower.urls import handlers
 
 from orchestrator.processes.specs import standard_processes
+from tests import servers
 from tests.engine import eventually
 
 LOGIN = ("admin", "a password of tests")
@@ -29,8 +30,9 @@ def addresses() -> list[str]:
     return [("/nothing" if each == ".*" else each) for each in filled]
 
 
-@pytest.fixture
-def flower(process_environment: dict[str, str], tmp_path: Path) -> Iterator[httpx.Client]:
+@pytest.fixture(scope="module")
+def flower(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    log = tmp_path_factory.mktemp("flower") / "log"
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     [spec] = [
@@ -38,14 +40,16 @@ def flower(process_environment: dict[str, str], tmp_path: Path) -> Iterator[http
         for each in standard_processes(port=0, flower_port=port, concurrency=None)
         if each.name == "flower"
     ]
-    environment = {**process_environment, "FLOWER_BASIC_AUTH": ":".join(LOGIN)}
+    environment = {**servers.environment(settings), "FLOWER_BASIC_AUTH": ":".join(LOGIN)}
     environment.pop("FLOWER_UNAUTHENTICATED_API", None)
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(spec.argv, env=environment, stdout=log, stderr=log, start_new_session=True)
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            spec.argv, env=environment, stdout=said, stderr=said, start_new_session=True
+        )
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}")
     try:
         eventually(lambda: process.poll() is not None or answers(client), 60)
-        assert process.poll() is None, (tmp_path / "log").read_text()
+        assert process.poll() is None, log.read_text()
         yield client
     finally:
         client.close()

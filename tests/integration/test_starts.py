@@ -9,8 +9,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 from tenants import tokens
 from tenants.models import Tenant
 
@@ -28,35 +26,42 @@ DESCRIPTION = ("orchestrator.api_document", "tenants.api.schema", "drf_spectacul
 LIBRARIES = ("pymongo", "cryptography.hazmat", "jsonschema", "httpx2", "anthropic", "openai", "mcp")
 API = ("orchestrator.urls", "rest_framework.views")
 
-LOADED = "import json, sys; print(json.dumps(sorted(sys.modules)))"
+#: What a process has loaded that begins in one way and goes on in several: each time in a fork that knows nothing of the others.
+LOADED = """
+import json, os, sys
+exec(sys.argv[1])
+for end in json.loads(sys.argv[2]):
+    if child := os.fork():
+        assert os.waitpid(child, 0)[1] == 0, end
+    else:
+        exec(end)
+        print(json.dumps(sorted(sys.modules)), flush=True)
+        os._exit(0)
+"""
 #: As gunicorn calls it, without Django's test client, which loads much by itself.
 FIRST_REQUEST = """
-import io, sys
+import io, os, sys
 from orchestrator.wsgi import application
 request = {
     "REQUEST_METHOD": "GET", "PATH_INFO": "/api/v1/queues/", "QUERY_STRING": "", "SERVER_NAME": "127.0.0.1", "SERVER_PORT": "80",
-    "HTTP_HOST": "127.0.0.1", "HTTP_AUTHORIZATION": "Bearer " + sys.argv[1], "REMOTE_ADDR": "127.0.0.1", "wsgi.input": io.BytesIO(),
+    "HTTP_HOST": "127.0.0.1", "HTTP_AUTHORIZATION": "Bearer " + os.environ["TOKEN"], "REMOTE_ADDR": "127.0.0.1", "wsgi.input": io.BytesIO(),
     "wsgi.errors": sys.stderr, "wsgi.url_scheme": "http",
 }
 status = []
 answer = application(request, lambda line, headers, error=None: status.append(line))
 assert status == ["200 OK"], (status, b"".join(answer))
 """
-WORKER = """
+CELERY = """
 from orchestrator.celery import app
 app.loader.init_worker()
-from activities import intake, maintenance, worker
 """
-BEAT = """
-from orchestrator.celery import app
-app.loader.init_worker()
-from orchestrator import beat
-"""
+WORKER = "from activities import intake, maintenance, worker"
+BEAT = "from orchestrator import beat"
 
 
-def loaded_by(program: str, environment: dict[str, str], *arguments: str) -> set[str]:
+def loaded_by(environment: dict[str, str], begin: str, *ends: str) -> list[set[str]]:
     done = subprocess.run(
-        [sys.executable, "-c", f"{program}\n{LOADED}", *arguments],
+        [sys.executable, "-c", LOADED, begin, json.dumps(ends or [""])],
         env=environment,
         capture_output=True,
         text=True,
@@ -64,7 +69,7 @@ def loaded_by(program: str, environment: dict[str, str], *arguments: str) -> set
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return [set(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("[")]
 
 
 def test_a_web_process_has_loaded_the_api_and_no_pages_after_its_first_request(
@@ -72,25 +77,23 @@ def test_a_web_process_has_loaded_the_api_and_no_pages_after_its_first_request(
 ) -> None:
     _, secret = tokens.create(tenant, "admin", "first")
 
-    loaded = loaded_by(FIRST_REQUEST, process_environment, secret)
+    (loaded,) = loaded_by({**process_environment, "TOKEN": secret}, FIRST_REQUEST)
 
     assert set(API) <= loaded
     assert loaded & {*PAGES, *DESCRIPTION, *LIBRARIES} == set()
 
 
-@pytest.mark.parametrize("program", [WORKER, BEAT], ids=["worker", "beat"])
-def test_worker_and_beat_load_neither_pages_nor_the_api(
-    program: str, process_environment: dict[str, str]
-) -> None:
-    loaded = loaded_by(program, process_environment)
+def test_worker_and_beat_load_neither_pages_nor_the_api(process_environment: dict[str, str]) -> None:
+    of_worker, of_beat = loaded_by(process_environment, CELERY, WORKER, BEAT)
 
-    assert loaded & {*PAGES, *DESCRIPTION, *LIBRARIES, *API} == set()
+    assert of_worker & {*PAGES, *DESCRIPTION, *LIBRARIES, *API} == set()
+    assert of_beat & {*PAGES, *DESCRIPTION, *LIBRARIES, *API} == set()
 
 
 def test_the_parent_of_the_web_processes_loads_no_client_of_a_database(
     process_environment: dict[str, str],
 ) -> None:
-    loaded = loaded_by("from orchestrator import web_worker", process_environment)
+    (loaded,) = loaded_by(process_environment, "from orchestrator import web_worker")
 
     assert loaded & {"psycopg", "django.db", "redis", "celery", "pymongo"} == set()
 
@@ -105,22 +108,17 @@ ADDRESSES = {
 }
 
 
-@pytest.mark.parametrize(
-    "holds", ["reverse(name) == address", "resolve(address).view_name == name"], ids=["made", "found"]
-)
-def test_addresses_of_parts_that_are_not_loaded_yet_are(
-    holds: str, process_environment: dict[str, str]
+def test_addresses_of_parts_that_are_not_loaded_yet_are_made_and_found(
+    process_environment: dict[str, str],
 ) -> None:
-    program = f"""
-import orchestrator.wsgi
-from django.urls import resolve, reverse
-for name, address in {ADDRESSES!r}.items():
-    assert {holds}, name
-"""
+    web = "import orchestrator.wsgi; from django.urls import resolve, reverse"
+    made, found = (
+        f"for name, address in {ADDRESSES!r}.items(): assert {holds}, name"
+        for holds in ("reverse(name) == address", "resolve(address).view_name == name")
+    )
 
-    loaded = loaded_by(program, process_environment)
-
-    assert set(PAGES) <= loaded
+    for loaded in loaded_by(process_environment, web, made, found):
+        assert set(PAGES) <= loaded
 
 
 def test_checks_look_at_every_admin_though_nobody_has_asked_for_a_page(
@@ -135,4 +133,6 @@ call_command("check", "--tag", "admin")
 assert admin.site._registry
 """
 
-    assert "orchestrator.admin" in loaded_by(program, process_environment)
+    (loaded,) = loaded_by(process_environment, program)
+
+    assert "orchestrator.admin" in loaded
