@@ -341,9 +341,7 @@ _RETRYABLE = frozenset({408, 425, 429})
 _ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
 
 
-def post(
-    target: Target, body: bytes, headers: Mapping[str, str] | None = None, *, seconds: float = SECONDS
-) -> None:
+def post(target: Target, body: bytes, headers: Mapping[str, str] | None = None) -> None:
     """Returns when the receiver has taken it. Raises the `DeliveryProblem` that the answer, or its absence, stands for."""
     all_headers = {
         "Content-Type": "application/json",
@@ -357,7 +355,7 @@ def post(
             target.address,
             headers=all_headers,
             body=body,
-            deadline_seconds=seconds,
+            deadline_seconds=SECONDS,
             max_bytes=MOST_BYTES,
             purpose=outbound.NOTIFICATIONS,
         )

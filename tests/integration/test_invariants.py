@@ -86,8 +86,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def mongodb_away(settings: Any) -> Iterator[None]:
-    settings.MONGODB_URI = "mongodb://127.0.0.1:1/none?serverSelectionTimeoutMS=50&appname=away"
+def mongodb_away(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(outputs, "TIMEOUT_MS", 50)
+    settings.MONGODB_URI = "mongodb://127.0.0.1:1/none?appname=away"
     yield
     outputs.collection().database.client.close()
 

@@ -244,17 +244,22 @@ def test_a_line_costs_one_question_to_postgresql_and_no_write(engine: Engine, ac
 
 @pytest.fixture
 def mongodb_comes_and_goes(settings: Any) -> Iterator[Any]:
-    """`away()` and `back()`."""
+    """`away()` and `back()`. While it is away nobody waits for long."""
     there, away = settings.MONGODB_URI, "mongodb://127.0.0.1:1/none?appname=logs-away"
+    meanwhile = pytest.MonkeyPatch()
 
     class Switch:
         def away(self) -> None:
             settings.MONGODB_URI = away
+            meanwhile.setattr(run_logs, "WRITE_SECONDS", 0.2)
+            meanwhile.setattr(outputs, "READ_SECONDS", 0.2)
 
         def back(self) -> None:
             settings.MONGODB_URI = there
+            meanwhile.undo()
 
     yield Switch()
+    meanwhile.undo()
     settings.MONGODB_URI = away
     outputs.collection().database.client.close()
 
