@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -148,9 +148,7 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
             with relay.collecting() as changes:
                 superseded = _run(held, lease, began)
             asked = time.monotonic()
-            grants = EXCHANGING.do(
-                None, (changes, _seats_for_next(lease, asked - began, most if is_quick else 1))
-            )
+            grants = EXCHANGING.do(None, (changes, _seats_for_next(lease, began, most if is_quick else 1)))
             for grant in superseded:
                 _offer_if_woken(grant)
             held = _pass_on_others([HeldGrant(grant, asked) for grant in grants])
@@ -162,9 +160,15 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
             QUICK_WORK.leave()
 
 
-def _seats_for_next(lease: leases.Lease, age: float, most: int) -> int:
-    """How many grants a thread asks for when its message is `age` seconds old: none when that is old or the worker drains."""
-    if age >= settings.ORCHESTRATOR_CONTINUE_SECONDS or lease.draining.is_set():
+def _may_go_on(lease: leases.Lease, message_began: float) -> bool:
+    """Whether a thread takes more work than its message has named: not when the message is old, or the worker drains."""
+    age = time.monotonic() - message_began
+    return age < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.draining.is_set()
+
+
+def _seats_for_next(lease: leases.Lease, message_began: float, most: int) -> int:
+    """How many grants a thread asks for."""
+    if not _may_go_on(lease, message_began):
         return 0
     return max(1, min(most, lease.concurrency - lease.active - QUICK_WORK.waiting()))
 
@@ -220,22 +224,22 @@ def _run(held: Sequence[HeldGrant], lease: leases.Lease, message_began: float) -
 
     Returns the grants whose runs were ended by others during the call.
     """
-    with (
-        lease.holding(*(each.run_id for each in held)),
-        PROTECTION.turn(lease, held[0].grant.role) as is_open,
-    ):
-        if not is_open:
-            # The host is overloaded by now. They are offered again, to other workers.
-            for each in held:
-                _give_back_unless_used(each.grant)
-            return [each.grant for each in held]
-        began = time.time_ns()
-        runs = [_Run(claimed, began) for claimed in _claim_or_give_back(held)]
-        if len(runs) == 1:
-            return _run_with_following(runs[0], lease, message_began)
-        group = Group(runs)
-        with QUICK_WORK.watching(group):
-            return _call_and_record(group)
+    with ExitStack() as holding:
+        holding.enter_context(lease.holding(*(each.run_id for each in held)))
+        with PROTECTION.turn(lease, held[0].grant.role) as is_open:
+            if not is_open:
+                # The host is overloaded by now. They are offered again, to other workers.
+                for each in held:
+                    _give_back_unless_used(each.grant)
+                return [each.grant for each in held]
+            began = time.time_ns()
+            runs = [_Run(claimed, began) for claimed in _claim_or_give_back(held)]
+            if len(runs) == 1:
+                runs[0].holding = holding.pop_all()
+                return _run_with_following(runs[0], lease, message_began)
+            group = Group(runs)
+            with QUICK_WORK.watching(group):
+                return _call_and_record(group)
 
 
 def _run_with_following(run: _Run, lease: leases.Lease, message_began: float) -> list[Grant]:
@@ -243,7 +247,7 @@ def _run_with_following(run: _Run, lease: leases.Lease, message_began: float) ->
     superseded: list[Grant] = []
     next_run: _Run | None = run
     while next_run is not None:
-        if _seats_for_next(lease, time.monotonic() - message_began, 1):
+        if _may_go_on(lease, message_began):
             next_run.following = _Following(next_run.claimed, lease)
         following = next_run.following
         try:
@@ -290,15 +294,16 @@ def _call_and_record(group: Group) -> list[Grant]:
 
 @dataclass(slots=True)
 class _Run:
-    """A claimed run and the answer of its agent. `began`: when the claim began, in nanoseconds of the epoch."""
+    """A claimed run and the answer of its agent.
+
+    `began`: when the claim began, in nanoseconds of the epoch. `following`: what may follow it at once, if anything may.
+    """
 
     claimed: _ClaimedRun
     began: int
     answer: Completed | None = None
     following: _Following | None = None
-    holding: AbstractContextManager[object] = field(
-        default_factory=nullcontext
-    )  # of the run by this process, unless others see to it
+    holding: ExitStack = field(default_factory=ExitStack)  # of this run alone
 
     def context(self) -> AbstractContextManager[None]:
         return run_of(self.claimed.row, self.claimed.run.run_id, began=self.began)
