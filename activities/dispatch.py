@@ -601,7 +601,7 @@ class _Following:
         row, role = self._before.row, self._before.role
         return (
             row.step is not None
-            and not (row.group_key or row.files or role.budgeted or OTHERS_WAIT.is_set() or tracing.is_on())
+            and not (role.budgeted or OTHERS_WAIT.is_set() or tracing.is_on())
             # Its work gets a group by its parameters, which are not known here.
             and role.adapter.adapter != "cli"
             and row.agent_role in self._lease.open_roles()

@@ -355,6 +355,74 @@ def test_work_on_files_never_meets_is_not_overtaken_and_waits_for_nothing_else(
     run_state_machine_as_test(machine, settings=_profile())
 
 
+ONE, TWO = TENANTS[:2]
+ROOMY: dict[str, Any] = {
+    "rates": {}, "guards": {}, "some": {}, "default": 100, "seats": [2, 2, 2], "shared": {}, "weights": {},
+}  # fmt: skip
+
+
+def passing_on(**given: Any) -> PassingOn:
+    """One activity of a tenant holds a slot, and nobody waits."""
+    machine = PassingOn()
+    machine.begin({**ROOMY, **given})
+    machine.exchange([(ONE, "dev", 10, (None, "role"), 0)], [], [], [], [])
+    return machine
+
+
+@pytest.mark.usefixtures("clock_of_the_test")
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [({"rates": {f"rate:{ONE}:dev": "0.01|3"}}, 2), ({"guards": {"starts:dev": 3}}, 2), ({}, 5)],
+    ids=["a rate", "starts of all tenants", "nothing"],
+)
+def test_a_slot_that_is_passed_on_is_a_start_for_limits_over_time(given: dict[str, Any], passed: int) -> None:
+    PASSED.clear()
+    machine = passing_on(**given)
+
+    for _ in range(5):
+        machine.pass_on(number=0, work=[])  # as often as the model says
+
+    assert len(PASSED) == passed
+
+
+@pytest.mark.usefixtures("clock_of_the_test")
+@pytest.mark.parametrize(
+    "happen",
+    [
+        lambda machine: machine.put({**ROOMY, "seats": [-1, 2, 2]}),
+        lambda machine: machine.put({**ROOMY, "shared": {"dev": None}}),
+        lambda machine: machine.start(0, accepted=True),
+        lambda machine: machine.exchange([], [], [], [machine.start(0, accepted=False) or 0], []),
+    ],
+    ids=["its seat is gone", "nobody serves the role", "its worker waits no longer", "it was woken again"],
+)
+def test_a_slot_is_not_passed_on_when_meanwhile(happen: Callable[[PassingOn], None]) -> None:
+    PASSED.clear()
+    machine = passing_on()
+    happen(machine)
+
+    machine.pass_on(number=0, work=[])
+
+    assert PASSED == []
+
+
+@pytest.mark.usefixtures("clock_of_the_test")
+def test_whoever_comes_while_slots_are_passed_on_gets_no_credit_for_having_been_away() -> None:
+    machine = passing_on(seats=[0, 0, 0])
+    for _ in range(3):
+        machine.wait(40_000)
+        machine.pass_on(number=0, work=[])
+    work = [(tenant, "dev", 10, (None, "role"), age) for age in (3, 2, 1) for tenant in (ONE, TWO)]
+    for one in work:
+        machine.exchange([one], [], [], [], [])
+    for _ in work:
+        machine.start(0, accepted=False)
+        machine.wait(5_000)
+        machine.exchange([], [0], [], [], [])  # granted in the order of the model
+
+    assert not machine.model.waiting
+
+
 def test_the_model_and_the_scripts_mean_the_same_files(database: None) -> None:
     text = (scripts.FOLDER / "files.lua").read_text(encoding="utf-8")
     call = f"{text}\nreturn files_may_meet(ARGV[1], ARGV[2]) and 1 or 0"

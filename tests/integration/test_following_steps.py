@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 import pytest
 import redis
-from django.db import connections
+from django.db import DatabaseError, connections
 from psycopg import errors
 
 from activities import cancellation, dispatch, relay, submission
-from activities.admission import rebuilding, scripts
+from activities.admission import limits, rebuilding, scripts
 from activities.maintenance import invariants, recovery
 from activities.models import ActivityRun
 from activities.signals import activity_settled
 from activities.submission import NewActivity
+from agents import adapters
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
+from agents.models import Agent
+from pipelines import progression
+from pipelines.models import Pipeline
+from tenants import pausing
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
+from tenants.models.base import PauseKind
 from tenants.redis import SentCommand
 from tests.engine import Engine, elsewhere
 from tests.flows import Flow, step
@@ -75,11 +83,19 @@ def transaction_of(tenant: Tenant, flow: Flow, name: str, verb: str) -> int:
 def test_a_step_begins_in_the_transaction_that_ends_the_one_before(
     engine: Engine, acme: Tenant, passed: list[bool]
 ) -> None:
+    active: list[int] = []
+
+    def behave(request: AgentRequest) -> AgentResult:
+        active.append(engine.lease.active)
+        return Completed(Output(content=f"{request.pipeline_step}: done"))
+
+    engine.agent.behaviour = behave
     flow = Flow(engine, acme, *CHAIN)
 
     assert engine.drain() == 1
 
     assert flow.outcome == ("completed", 0)
+    assert active == [1, 1, 1]
     assert [call.pipeline_step for call in engine.agent.calls] == ["one", "two", "three"]
     assert engine.agent.calls[2].input["content"] == "two: done"
     assert passed == [True, True, False]
@@ -164,18 +180,57 @@ def test_what_costs_money_asks_its_budget_first(engine: Engine, acme: Tenant, pa
     assert passed == []
 
 
-def test_a_pause_during_the_call_holds_the_step_that_follows(
+def test_a_budget_that_comes_during_the_call_is_asked(
     engine: Engine, acme: Tenant, passed: list[bool]
 ) -> None:
-    def pause() -> None:
-        engine.serve(acme, "qa", paused=True)
+    engine.agent.behaviour = during("one", lambda: capped(acme))
+    flow = Flow(engine, acme, *CHAIN)
 
-    engine.agent.behaviour = during("one", pause)
+    engine.drain()
+
+    assert flow.outcome == ("completed", 0)
+    assert passed == [False]
+
+
+def test_work_whose_group_is_known_only_when_it_is_created_is_offered_as_usual(
+    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inline, find = adapters.get("inline"), adapters.get
+    monkeypatch.setattr(adapters, "get", lambda name: inline if name == "cli" else find(name))
+    Agent.objects.filter(role="qa").update(options={"repositories": {"site": "https://git.example/site"}})
+    engine.serve(acme, "qa", adapter="cli")
+    flow = Flow(engine, acme, step("one"), step("two", "one", params={"repository": "site"}))
+
+    engine.drain()
+
+    assert flow.outcome == ("completed", 0)
+    assert engine.get(acme, flow.row("two").activity_id).group_key == "repository:site"
+    assert passed == []
+
+
+def pause_role(engine: Engine, acme: Tenant, is_paused: bool) -> None:
+    engine.serve(acme, "qa", paused=is_paused)
+
+
+def pause_pipeline(engine: Engine, acme: Tenant, is_paused: bool) -> None:
+    with tenant_scope(acme.pk):
+        pipeline = Pipeline.objects.get(key="flow").pk
+        pausing.switch_part(
+            acme.pk, PauseKind.PIPELINE, pipeline, name="Flow", paused=is_paused, actor="test"
+        )
+    limits.refresh()
+
+
+@pytest.mark.parametrize("pause", [pause_role, pause_pipeline])
+def test_a_pause_during_the_call_holds_the_step_that_follows(
+    engine: Engine, acme: Tenant, passed: list[bool], pause: Callable[[Engine, Tenant, bool], None]
+) -> None:
+    engine.agent.behaviour = during("one", lambda: pause(engine, acme, True))
     flow = Flow(engine, acme, *CHAIN)
     engine.drain()
 
     assert (calls(engine), passed) == (["one"], [False])
-    engine.serve(acme, "qa", paused=False)
+    pause(engine, acme, False)
     relay.grant_waiting()
     engine.drain()
     assert flow.outcome == ("completed", 0)
@@ -203,6 +258,19 @@ def test_nobody_waits_for_a_redis_that_has_not_answered_yet(
     flow = Flow(engine, acme, *CHAIN)
 
     assert engine.drain() == 1
+
+    assert flow.outcome == ("completed", 0)
+    assert passed == [False] * 3
+
+
+def test_a_slot_that_was_passed_on_too_long_ago_is_not_used(
+    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit of slots may have taken it back."""
+    monkeypatch.setattr(dispatch, "CLAIM_SECONDS", 0.0)
+    flow = Flow(engine, acme, *CHAIN)
+
+    engine.drain()
 
     assert flow.outcome == ("completed", 0)
     assert passed == [False] * 3
@@ -237,47 +305,74 @@ def test_without_an_answer_of_redis_the_step_is_offered_as_usual(
     assert not any(passed)
 
 
+@contextmanager
+def failing_commit(error: psycopg.Error) -> Iterator[list[bool]]:
+    """The first commit that begins a step that follows fails, after all before it was answered: it is undone."""
+    connection, seen, done = connections[APP], list[bool](), list[bool]()
+    commit = connection._commit
+
+    def note(execute: Any, sql: Any, parameters: Any, many: bool, context: Any) -> Any:
+        if "pipelines_steprun s SET status = 'active'" in sql:
+            seen.append(True)
+        return execute(sql, parameters, many, context)
+
+    def fail() -> None:
+        if seen and not done:
+            connection.connection.send_kept()
+            done.append(True)
+            raise DatabaseError from error
+        commit()
+
+    connection._commit = fail
+    try:
+        with connection.execute_wrapper(note):
+            yield done
+    finally:
+        del connection._commit
+
+
+DEADLOCK = errors.DeadlockDetected("another transaction met this one")
+
+
 def test_a_transaction_that_is_tried_again_claims_the_step_again(
-    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
+    engine: Engine, acme: Tenant, passed: list[bool]
 ) -> None:
-    begin, tried = dispatch._begin_claims, []
-
-    def fails_once(held: Any) -> Any:
-        claims = begin(held)
-        if held[0].grant.activity_id != first and not tried:
-            tried.append(claims.rows.fetch())
-            raise errors.DeadlockDetected("another transaction met this one")
-        return claims
-
-    monkeypatch.setattr(dispatch, "_begin_claims", fails_once)
     flow = Flow(engine, acme, *CHAIN)
-    first = flow.row("one").activity_id
-    engine.drain()
+    with failing_commit(DEADLOCK) as failed:
+        engine.drain()
 
-    assert len(tried[0]) == 1
+    assert failed == [True]
     assert flow.outcome == ("completed", 0)
     assert calls(engine) == ["one", "two", "three"]
     assert [len(runs_of(engine, acme, flow, name)) for name in ("one", "two", "three")] == [1, 1, 1]
     assert passed == [True, True, False]
 
 
-def test_a_result_that_is_refused_leaves_nothing_of_the_step_that_was_to_follow(
+def test_what_was_claimed_before_a_transaction_was_undone_does_not_count(
     engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claim was answered before its transaction was undone for good."""
-    begin = dispatch._begin_claims
+    """The second try comes so late that it claims nothing."""
+    flow = Flow(engine, acme, *CHAIN[:2])
+    with failing_commit(DEADLOCK) as failed:
+        expected = dispatch._Following._is_expected
+        monkeypatch.setattr(
+            dispatch._Following, "_is_expected", lambda self, begun: not failed and expected(self, begun)
+        )
+        engine.drain()
 
-    def breaks(held: Any) -> Any:
-        claims = begin(held)
-        if held[0].grant.activity_id != first:
-            assert len(claims.rows.fetch()) == 1
-            raise ValueError("a mistake of ours")
-        return claims
+    assert flow.outcome == ("completed", 0)
+    assert calls(engine) == ["one", "two"]
+    assert [len(runs_of(engine, acme, flow, name)) for name in ("one", "two")] == [1, 1]
+    assert passed == [False, False]
 
-    monkeypatch.setattr(dispatch, "_begin_claims", breaks)
+
+def test_a_result_that_is_refused_leaves_nothing_of_the_step_that_was_to_follow(
+    engine: Engine, acme: Tenant, passed: list[bool]
+) -> None:
     flow = Flow(engine, acme, *CHAIN)
     first = flow.row("one").activity_id
-    engine.drain()
+    with failing_commit(errors.CheckViolation("a mistake of ours")):
+        engine.drain()
 
     assert calls(engine) == ["one"]
     assert engine.status(acme, first) == "failed"
@@ -353,6 +448,25 @@ def test_what_else_the_end_of_a_run_has_left_does_not_wait_for_the_step_that_fol
 
     assert seen == [1]
     assert passed == [True, False]
+
+
+def test_the_slot_is_for_the_step_and_for_nothing_else_that_was_created_before_it(
+    engine: Engine, acme: Tenant, passed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = progression.advance
+
+    def advance_after_another(activity: Any) -> None:
+        if activity.step == "one":
+            submission.submit([NewActivity(name="aside", agent_role="qa")], actor="test")
+        advance(activity)
+
+    monkeypatch.setattr(progression, "advance", advance_after_another)
+    flow = Flow(engine, acme, *CHAIN[:2])
+    engine.drain()
+
+    assert sorted(call.name for call in engine.agent.calls) == ["aside", "one", "two"]
+    assert flow.outcome == ("completed", 0)
+    assert not any(passed)
 
 
 def test_a_step_that_follows_can_be_cancelled_like_any_other(

@@ -12,7 +12,7 @@ if not open() then
 end
 local id, following = ARGV[1], ARGV[3]
 local slot = read_slot(id)
-if not slot or slot.grant ~= ARGV[2] or slot.started == 0 or slot.pool == "" or field("again", id) or field("slots", following)
+if not slot or slot.grant ~= ARGV[2] or slot.started == 0 or field("again", id) or field("slots", following)
     or redis.call("HLEN", key("entries")) > 0 then
     return ""
 end
