@@ -341,7 +341,13 @@ _RETRYABLE = frozenset({408, 425, 429})
 _ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
 
 
-def post(target: Target, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+def post(
+    target: Target,
+    body: bytes,
+    headers: Mapping[str, str] | None = None,
+    *,
+    seconds: float | None = None,
+) -> None:
     """Returns when the receiver has taken it. Raises the `DeliveryProblem` that the answer, or its absence, stands for."""
     all_headers = {
         "Content-Type": "application/json",
@@ -355,7 +361,7 @@ def post(target: Target, body: bytes, headers: Mapping[str, str] | None = None) 
             target.address,
             headers=all_headers,
             body=body,
-            deadline_seconds=SECONDS,
+            deadline_seconds=seconds or SECONDS,
             max_bytes=MOST_BYTES,
             purpose=outbound.NOTIFICATIONS,
         )
