@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from activities import dispatch
 from agents import configuration
 from agents.models import Agent, AgentVersionDeployment
 from tenants.context import system_scope
 from tenants.models import Tenant
+from tenants.redis import SentCommand
 from tests import pages
 from tests.engine import Engine
 from tests.fuzzing.world import Known, populate
@@ -20,8 +22,10 @@ from tests.registry import registered
 
 
 @pytest.fixture
-def engine(database: None) -> Iterator[Engine]:
-    """Three roles, ten seats, a scripted agent."""
+def engine(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """Three roles, ten seats, a scripted agent. Whether a step follows at once does not depend on how fast the machine is."""
+    monkeypatch.setattr(SentCommand, "is_answered", lambda self: True)
+    dispatch.OTHERS_WAIT.clear()
     running = Engine(["qa", "dev", "seo"])
     yield running
     running.close()

@@ -204,6 +204,8 @@ DONE = ("completed", 0, [("first", "done"), ("second", "done")])
 def test_a_step_whose_end_was_recorded_and_its_answer_lost_settles_once(
     engine: Engine, chain: PipelineRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As while others wait. What becomes of a step that follows at once is in `test_following_steps`.
+    monkeypatch.setattr(dispatch._Following, "may_begin", lambda self: False)
     with lost_answer(transitions._finish_of_step.text) as lost:
         engine.drain()
     settled = _outcome(chain)
