@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from activities import dispatch
+from activities.admission import scripts
 from agents import configuration
 from agents.models import Agent, AgentVersionDeployment
 from tenants.context import system_scope
@@ -25,6 +26,7 @@ from tests.registry import registered
 def engine(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Three roles, ten seats, a scripted agent. Whether a step follows at once does not depend on how fast the machine is."""
     monkeypatch.setattr(SentCommand, "is_answered", lambda self: True)
+    monkeypatch.setattr(scripts.PassedSlot, "_is_known", False)
     dispatch.OTHERS_WAIT.clear()
     running = Engine(["qa", "dev", "seo"])
     yield running

@@ -324,6 +324,7 @@ def clock_of_the_test(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterat
         return text.replace(CLOCK_LINE, 'redis.call("LRANGE", KEYS[1] .. ":clock", 0, 1)')
 
     monkeypatch.setattr(scripts, "_source", source)
+    monkeypatch.setattr(scripts.PassedSlot, "_is_known", False)
     yield
     scripts._sha.cache_clear()
 
@@ -344,7 +345,7 @@ def test_a_slot_is_passed_on_just_when_its_follower_would_be_granted_next_and_no
 
     run_state_machine_as_test(PassingOn, settings=_profile())
 
-    assert len(PASSED) > 5, "the sequences pass hardly anything on"
+    assert len(PASSED) > 20, "the sequences pass hardly anything on"
 
 
 @pytest.mark.usefixtures("clock_of_the_test")

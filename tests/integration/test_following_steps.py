@@ -278,9 +278,12 @@ def is_away(*arguments: object) -> None:
     raise redis.ConnectionError("away")
 
 
+READ = SentCommand.read
+
+
 def answers_too_late(self: SentCommand) -> None:
     """The command is carried out."""
-    self._connection.read_response()
+    READ(self)
     raise redis.TimeoutError("too late")
 
 
