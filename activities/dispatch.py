@@ -686,6 +686,8 @@ class _Following:
     def abandon(self) -> None:
         """The run before it could not be recorded. Upkeep finds a slot that was passed on."""
         self._holding.close()
+        if self._slot is not None:
+            self._slot.grant()  # or its connection would wait for the answer for ever
 
 
 def _outcome(claimed: _ClaimedRun) -> AgentResult | AgentError:

@@ -12,8 +12,9 @@ import redis
 from django.db import DatabaseError, connections
 from psycopg import errors
 
-from activities import cancellation, dispatch, relay, submission
+from activities import cancellation, dispatch, relay, submission, worker
 from activities.admission import limits, rebuilding, scripts
+from activities.execution import results
 from activities.maintenance import invariants, recovery
 from activities.models import ActivityRun
 from activities.signals import activity_settled
@@ -27,7 +28,7 @@ from tenants import pausing
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tenants.models.base import PauseKind
-from tenants.redis import SentCommand
+from tenants.redis import SentCommand, client
 from tests.engine import Engine, elsewhere
 from tests.flows import Flow, step
 from tests.integration.recovery.losses import Died, lose
@@ -379,6 +380,32 @@ def test_a_result_that_is_refused_leaves_nothing_of_the_step_that_was_to_follow(
     assert engine.status(acme, first) == "failed"
     assert flow.row("two").activity_id is None
     assert passed == [False]
+
+
+def test_a_run_that_cannot_be_recorded_keeps_no_connection_to_redis(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(action: Callable[[], object]) -> object:
+        return action()  # once, and then the server is away for longer than the lease
+
+    flow = Flow(engine, acme, *CHAIN)
+    in_use = len(client().connection_pool._in_use_connections)
+    with monkeypatch.context() as patched:
+        patched.setattr(results, "persistently", fails)
+        with failing_commit(DEADLOCK), pytest.raises(DatabaseError):
+            dispatch.receive(**(engine.take() or {}))
+
+    assert len(client().connection_pool._in_use_connections) == in_use
+    assert not engine.lease.runs
+    engine.lease.doubtful = {run.pk for run in runs_of(engine, acme, flow, "one")}
+    worker.hand_back_unattended(engine.lease)
+    slots = rebuilding.SlotAudit()
+    for _ in range(2):
+        release, _ = slots.compare()
+        relay.release_and_acquire(release)
+    engine.make_due(acme)
+    engine.drain()
+    assert flow.outcome == ("completed", 0)
 
 
 def test_a_step_whose_commit_was_never_answered_is_handed_back_and_runs_once(
