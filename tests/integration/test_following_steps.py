@@ -391,6 +391,7 @@ def test_a_run_that_cannot_be_recorded_keeps_no_connection_to_redis(
     flow = Flow(engine, acme, *CHAIN)
     in_use = len(client().connection_pool._in_use_connections)
     with monkeypatch.context() as patched:
+        patched.setattr(SentCommand, "is_answered", lambda self: False)
         patched.setattr(results, "persistently", fails)
         with failing_commit(DEADLOCK), pytest.raises(DatabaseError):
             dispatch.receive(**(engine.take() or {}))
