@@ -345,7 +345,7 @@ def test_a_slot_is_passed_on_just_when_its_follower_would_be_granted_next_and_no
 
     run_state_machine_as_test(PassingOn, settings=_profile())
 
-    assert len(PASSED) > 20, "the sequences pass hardly anything on"
+    assert len(PASSED) > 5, "the sequences pass hardly anything on"
 
 
 @pytest.mark.usefixtures("clock_of_the_test")
