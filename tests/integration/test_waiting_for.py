@@ -204,6 +204,10 @@ def test_a_page_of_what_waits_costs_the_same_however_much_is_on_it(
     client = api("viewer")
 
     def statements() -> int:
+        # What is known for a second is asked for again on a slow machine.
+        return min(statements_of_a_look() for _ in range(3))
+
+    def statements_of_a_look() -> int:
         client.get(ACTIVITIES)  # the token is known for a while
         with CaptureQueriesContext(connections[APP]) as captured:
             assert (
