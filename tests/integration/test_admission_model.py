@@ -408,6 +408,21 @@ def test_a_slot_is_not_passed_on_when_meanwhile(happen: Callable[[PassingOn], No
 
 
 @pytest.mark.usefixtures("clock_of_the_test")
+def test_a_slot_that_is_given_back_unused_says_nothing_about_how_long_work_takes() -> None:
+    machine = passing_on()
+    for _ in range(2):
+        machine.start(0, accepted=False)
+        machine.wait(40_000)
+        machine.pass_on(number=0, work=[])
+    root = keys.generation(client().get(keys.pointer()).decode())
+
+    ((id, grant),) = machine.held.items()
+    exchange(Exchange(releases=[Release(UUID(id), grant.grant, unused=True)]))
+
+    assert float(client().hget(f"{root}durations", f"{ONE}|dev")) == 40
+
+
+@pytest.mark.usefixtures("clock_of_the_test")
 def test_whoever_comes_while_slots_are_passed_on_gets_no_credit_for_having_been_away() -> None:
     machine = passing_on(seats=[0, 0, 0])
     for _ in range(3):

@@ -129,9 +129,8 @@ def nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch._Following, "may_begin", lambda self: False)
 
 
-def test_a_step_that_follows_another_takes_4_statements_in_1_transaction_and_2_round_trips(
-    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def cost_of_twelve_steps(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Of a chain, one after the other."""
     steps = [{"id": f"s{number}", "agent_role": "qa"} for number in range(12)]
     versions.save(acme.pk, {"key": "chain", "name": "Chain", "steps": steps}, actor="test")
     start_run(acme.pk, "chain", NewRun(), actor="test")
@@ -139,6 +138,13 @@ def test_a_step_that_follows_another_takes_4_statements_in_1_transaction_and_2_r
 
     with counted(monkeypatch) as counts:
         engine.drain()
+    return counts
+
+
+def test_a_step_that_follows_another_takes_4_statements_in_1_transaction_and_2_round_trips(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = cost_of_twelve_steps(engine, acme, monkeypatch)
 
     # The first is started and claimed on its own, and the slot of the last one is given back: it was kept for a step that did not follow.
     assert dict(counts) == {
@@ -150,13 +156,7 @@ def test_a_step_that_follows_another_takes_4_statements_in_1_transaction_and_2_r
 def test_a_step_that_is_offered_takes_5_statements_in_2_transactions(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = [{"id": f"s{number}", "agent_role": "qa"} for number in range(12)]
-    versions.save(acme.pk, {"key": "chain", "name": "Chain", "steps": steps}, actor="test")
-    start_run(acme.pk, "chain", NewRun(), actor="test")
-    relay.flush()
-
-    with counted(monkeypatch) as counts:
-        engine.drain()
+    counts = cost_of_twelve_steps(engine, acme, monkeypatch)
 
     # A step settles with the end of its activity. The last one starts nothing (one statement less) and ends the run (one more).
     assert dict(counts) == {

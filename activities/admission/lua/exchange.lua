@@ -69,7 +69,9 @@ while #grants < request.limit do
 end
 local ask, waits = ask_again_in(), nil
 for _, waiting in pairs(all_of("waiting")) do
-    waits = waits or (waiting and true or nil)
+    if waiting then
+        waits = true
+    end
 end
 if #grants == 0 and not ask and not waits then
     return "{}"

@@ -1027,7 +1027,7 @@ local function release(id, grant, unused)
     end
     local actual = slot.started > 0 and (now - slot.started) / 1000 or 0
     charge(parts.role, parts.tenant, actual - slot.charged)
-    if slot.started > 0 then
+    if slot.started > 0 and not unused then
         local name = parts.tenant .. "|" .. parts.role
         local before = number("durations", name, actual)
         set_field("durations", name, string.format("%.4f", before * 0.8 + actual * 0.2))
