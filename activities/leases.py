@@ -98,7 +98,7 @@ class Lease:
             closed=self.closed,
             roles=self.roles,
         )
-        if not moved:
+        if not moved and not self.ended.is_set():
             if self.active and self.watched:
                 _end_process("declared lost while it had runs")
             self.worker_id = uuid7()
@@ -150,22 +150,25 @@ class Lease:
         WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(closed=self.closed)
 
     def end(self, reason: str = "stopped") -> None:
-        """Give the lease up: nothing more is granted on behalf of this process."""
+        """Give the lease up: nothing more is granted on behalf of this process, and it begins nothing more."""
         self.draining.set()
         self.ended.set()
+        with self.lock:
+            self.closed = {**self.closed, ALL: DRAINING}
         WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(
             ended_at=Now(), end_reason=reason
         )
 
 
-_lease: Lease | None = None
+_lease: Lease | None = None  # kept after its end: threads of this process may still work under it
 
 
 def begin(
     *, roles: list[str], concurrency: int, watched: bool = True, check: Callable[[Lease], None] | None = None
 ) -> Lease:
-    """Register this process and keep beating until it ends."""
+    """Register this process and keep beating until it ends. A lease that it still has ends before, so that no other one beats."""
     global _lease
+    end()
     lease = Lease(roles=roles, concurrency=concurrency, watched=watched, check=check)
     lease.register()  # Whoever works without being known has its runs taken away at once.
     _lease = lease
@@ -176,21 +179,31 @@ def begin(
 
 
 def current() -> Lease:
-    """The lease of this process; one without roles when nobody has begun one."""
-    return _lease or begin(roles=[], concurrency=0, watched=False)
+    """The lease of this process, also after its end. Where none was begun, one that has ended and takes no work.
+
+    Never begins a lease: a thread that is still at work while its process stops would leave one that beats on and that nobody ends.
+    """
+    return _lease or _ended_lease()
+
+
+def _ended_lease() -> Lease:
+    lease = Lease(roles=[], concurrency=0, watched=False, closed={ALL: DRAINING})
+    lease.draining.set()
+    lease.ended.set()
+    return lease
 
 
 def end() -> None:
-    global _lease
     if _lease:
         _lease.end()
-        _lease = None
 
 
 def is_over() -> bool:
-    """Whether this process could not beat for so long that its runs may go to others. Without a lease it has none."""
+    """Whether the runs of this process may go to others: its lease has ended, or it could not beat for too long."""
     lease = _lease
-    return lease is None or time.monotonic() - lease.beaten > settings.ORCHESTRATOR_WATCHDOG_SECONDS
+    if lease is None or lease.ended.is_set():
+        return True
+    return time.monotonic() - lease.beaten > settings.ORCHESTRATOR_WATCHDOG_SECONDS
 
 
 def _keep_beating(lease: Lease) -> None:

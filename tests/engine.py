@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -166,6 +167,9 @@ class Engine:
         limits.refresh()
 
     def close(self) -> None:
+        for thread in threading.enumerate():
+            if thread.name.startswith("relief of"):
+                thread.join(self.patience)  # it has its last run recorded, and still asks for the next one
         relay.flush()
         leases.end()
 
