@@ -1,6 +1,7 @@
-"""Who belongs to whom: subtasks, gates, reviews and successors point to their parent by `parent_id`; `link_kind` says what they are to it.
+"""Relations between activities: `parent_id` names the parent of a subtask, gate, review or successor, and `link_kind` the kind of link.
 
-Parents are older than their children, so that locking both in the order of their ids is the order in which everybody locks them.
+A *line* is an activity with all successors and revisions that took its place. Everybody locks activities in the order of their ids.
+Parents are older than their children, so they are locked first.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ _TREE, _DEPENDENTS, _OWN_WORK = (
     Statement.load(Path(__file__).parent / "sql", name) for name in ("tree", "dependents", "own_work")
 )
 
-#: These take the place of their parent: what is asked of it is asked of them.
+#: These take the place of their parent, and inherit what is expected of it.
 SUCCESSORS = (LinkKind.REVISION_OF, LinkKind.REASSIGNED_FROM)
 #: A parent in one of the waiting statuses waits for one of these.
 COUNTERPARTS = (LinkKind.GATE, LinkKind.RESOLUTION, LinkKind.REVIEW, LinkKind.SUBTASK)
-#: What was asked for the sake of an activity and is of no use without it.
+#: Requested for the sake of an activity, and useless without it.
 DEPENDENTS = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.RESOLUTION, LinkKind.ESCALATION, LinkKind.SUBTASK)
-#: Nothing more will come of an activity in one of these itself. One that has failed may be tried again.
+#: Final statuses. `failed` is not one of them, because a failed activity can be retried.
 ENDED = (Status.DONE, Status.APPROVED, Status.REJECTED, Status.REASSIGNED, Status.CANCELLED)
 
-#: In the metadata of a successor: the agent's role whose work it is, null when it was a person's from the beginning.
+#: Key in the metadata of a successor: the agent role that had the work first, null if a person had it from the beginning.
 TAKEN_OVER = "taken_over_from"
 
-MOST_MEMBERS = 10_000  # of a tree that are counted: far above any quota
+MOST_MEMBERS = 10_000  # of a tree are counted; far above any quota
 
 
 class Origin(NamedTuple):
-    """The first of the line that an activity stands in: what it is (`kind`) to whom, and which one it is."""
+    """The first activity of a line, with its parent and its kind of link."""
 
     parent_id: UUID | None
     kind: str | None
@@ -47,14 +48,14 @@ class Origin(NamedTuple):
 
 
 def lock(tenant_id: UUID, ids: Iterable[UUID | None]) -> dict[UUID, Activity]:
-    """Lock activities in the order of their ids, before anything is written; the rows as they are then."""
+    """Lock activities in the order of their ids and return the locked rows. Call it before the transaction writes anything."""
     pks = {activity_id for activity_id in ids if activity_id is not None}
     rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=pks).order_by("pk").select_for_update()
     return {row.pk: row for row in rows}
 
 
 def lock_with_parent(tenant_id: UUID, activity_id: UUID) -> Activity | None:
-    """Lock an activity and every activity that its end may wake; None when there is no such activity."""
+    """Lock an activity and the parent that its end may wake. Return None if the activity does not exist."""
     known = Activity.objects.for_tenant(tenant_id).only("id", "parent_id", "link_kind").filter(pk=activity_id)
     activity = known.first()
     if activity is None:
@@ -63,23 +64,23 @@ def lock_with_parent(tenant_id: UUID, activity_id: UUID) -> Activity | None:
 
 
 def lock_with_dependents(tenant_id: UUID, activity_id: UUID) -> Activity | None:
-    """As `lock_with_parent`, and everything that ends with the activity: for moves that end it while others wait for it."""
+    """Lock as `lock_with_parent` does, and also everything that ends with the activity. For moves that end it before its work is done."""
     known = Activity.objects.for_tenant(tenant_id).only("id", "parent_id", "link_kind").filter(pk=activity_id)
     activity = known.first()
     if activity is None:
         return None
     parent = waiting_parent_of(tenant_id, activity)
-    concerned = {activity_id, parent, *ids_that_end_with(tenant_id, activity_id)}
-    return lock(tenant_id, concerned).get(activity_id)
+    affected_ids = {activity_id, parent, *ids_that_end_with(tenant_id, activity_id)}
+    return lock(tenant_id, affected_ids).get(activity_id)
 
 
 def ids_that_end_with(tenant_id: UUID, activity_id: UUID) -> set[UUID]:
-    """Whatever the end of an activity may end or close: its dependents and the approvals that they wait for."""
+    """Return the ids of everything that the end of an activity may end: its dependents and the approvals that they wait for."""
     return {row.id for row in _dependents_of(tenant_id, activity_id)}
 
 
 def open_dependents(tenant_id: UUID, activity_id: UUID) -> list[UUID]:
-    """The descendants of an activity, at any depth, that have not ended; oldest first."""
+    """Return the dependents of an activity, at any depth, that have not ended; oldest first."""
     rows = _dependents_of(tenant_id, activity_id)
     return sorted(row.id for row in rows if not row.is_approval and row.status not in ENDED)
 
@@ -95,22 +96,22 @@ def _dependents_of(tenant_id: UUID, activity_id: UUID) -> list[Any]:
 
 
 def waiting_parent_of(tenant_id: UUID, activity: Any) -> UUID | None:
-    """The activity that is woken when this one ends: the parent of the first of its line."""
+    """Return the activity that is woken when this one ends: the parent of its line's first activity."""
     origin = origin_of(tenant_id, activity)
     return origin.parent_id if origin.kind in COUNTERPARTS else None
 
 
 def origin_of(tenant_id: UUID, activity: Any) -> Origin:
-    """Where the line of revisions and successors that an activity stands in began. `activity` is a row of Activity."""
-    found = Origin(activity.parent_id, activity.link_kind, activity.id)
-    while found.kind in SUCCESSORS and found.parent_id is not None:
-        above = Activity.objects.for_tenant(tenant_id).filter(pk=found.parent_id)
-        found = Origin._make(above.values_list("parent_id", "link_kind", "pk").get())
-    return found
+    """Return the first activity of the line that an activity belongs to. `activity` is a row of Activity."""
+    origin = Origin(activity.parent_id, activity.link_kind, activity.id)
+    while origin.kind in SUCCESSORS and origin.parent_id is not None:
+        predecessor = Activity.objects.for_tenant(tenant_id).filter(pk=origin.parent_id)
+        origin = Origin._make(predecessor.values_list("parent_id", "link_kind", "pk").get())
+    return origin
 
 
 def has_successor(tenant_id: UUID, activity_id: UUID) -> bool:
-    """Whether another activity has taken the place of this one, so that the work goes on after its end."""
+    """Whether another activity has taken the place of this one, so that the work continues after its end."""
     return (
         Activity.objects.for_tenant(tenant_id)
         .filter(parent_id=activity_id, link_kind__in=SUCCESSORS)
@@ -119,7 +120,7 @@ def has_successor(tenant_id: UUID, activity_id: UUID) -> bool:
 
 
 def newest_of_line(tenant_id: UUID, activity: Activity) -> Activity:
-    """The activity that does the work now: the last of the successors and revisions, or the activity itself."""
+    """Return the activity that does the work now: the newest of its successors, or the activity itself."""
     while activity.status in (Status.REASSIGNED, Status.REJECTED):
         rows = Activity.objects.for_tenant(tenant_id).filter(parent_id=activity.pk, link_kind__in=SUCCESSORS)
         successor = rows.order_by("-created_at").first()
@@ -130,18 +131,18 @@ def newest_of_line(tenant_id: UUID, activity: Activity) -> Activity:
 
 
 def was_taken_over(activity: Activity) -> bool:
-    """Whether an agent had the work before. Then a person may do it or approve it, and it may go back to an agent."""
+    """Whether a person took the work over from an agent. A person may then do or approve it, or reassign it to an agent."""
     return activity.link_kind == LinkKind.REASSIGNED_FROM and bool(activity.metadata.get(TAKEN_OVER))
 
 
 def is_decision(activity: Activity) -> bool:
-    """Whether people answer it with a yes or a no, and with nothing else."""
+    """Whether people can only approve or reject it."""
     kinds = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL)
     return activity.link_kind in kinds or (activity.is_approval_gate and not was_taken_over(activity))
 
 
 def open_children(tenant_id: UUID, activity_id: UUID, kinds: Iterable[str]) -> QuerySet[Any]:
-    """Children of these kinds that have not ended, oldest first."""
+    """Return the children of these kinds that have not ended, oldest first."""
     rows: QuerySet[Any] = Activity.objects.for_tenant(tenant_id)
     return (
         rows.filter(parent_id=activity_id, link_kind__in=list(kinds)).exclude(status__in=ENDED).order_by("pk")
@@ -149,7 +150,7 @@ def open_children(tenant_id: UUID, activity_id: UUID, kinds: Iterable[str]) -> Q
 
 
 def line_of(tenant_id: UUID, activity: Any) -> list[Activity]:
-    """The activity and everything whose place it has taken, newest first."""
+    """Return the activity and all whose place it has taken, newest first."""
     line = [activity]
     while line[-1].link_kind in SUCCESSORS and line[-1].parent_id is not None:
         line.append(Activity.objects.for_tenant(tenant_id).get(pk=line[-1].parent_id))
@@ -157,9 +158,9 @@ def line_of(tenant_id: UUID, activity: Any) -> list[Activity]:
 
 
 def own_work(tenant_id: UUID, activity: Any, activity_ids: Iterable[UUID]) -> dict[UUID, bool]:
-    """Which of `activity_ids` are of the work that an activity, a row of Activity, belongs to; the others may exist or not.
+    """Return those of `activity_ids` that belong to the same work as an activity, which is a row of Activity.
 
-    True: the activity itself, and its subtasks at any depth. False: what is of the same pipeline run or deliverable.
+    The value is True for the activity itself and its subtasks at any depth, and False for others of the same pipeline run or deliverable.
     """
     parameters = {
         "tenant": tenant_id,
@@ -172,26 +173,25 @@ def own_work(tenant_id: UUID, activity: Any, activity_ids: Iterable[UUID]) -> di
 
 
 def tree_of(tenant_id: UUID, activity_id: UUID) -> Any:
-    """Root, depth, members and own subtasks of the tree that the activity stands in."""
+    """Return root, depth, number of members and number of own subtasks, for the tree that the activity belongs to."""
     parameters = {"tenant": tenant_id, "activity": activity_id, "most": MOST_MEMBERS}
     return _TREE.run(parameters, using=APP)[0]
 
 
-# Counterparts: the open activities that a waiting one waits for. A gate, a resolution, a review or a subtask, or what has taken the place
-# of one of these; and every approval about it.
+# Counterparts: the open activities that a waiting activity waits for. They are its gate, resolution, review or subtask, or a successor of
+# that, and every approval about it.
 #
-# To ask for something that holds it up is to put the work aside, so of what an agent has asked for itself the newest counts. What others
-# ask about its work comes on top: it goes on when all of them have their answer.
-
+# An agent that requests one of them suspends its activity, so only the newest request of the agent itself counts. Approvals that others
+# request come on top: the activity continues when all of them are answered.
 
 OPEN = (Status.CREATED, Status.IN_PROGRESS)
 
 
 def holds_up(tenant_id: UUID, origin: Origin) -> bool:
-    """Whether the line that began so is what its parent waits for.
+    """Whether the parent waits for the line with this origin.
 
-    A parent that is woken may ask again. What it had asked for before, such as a subtask that failed and was tried again by an operator,
-    may then end while the parent waits for something else.
+    A parent that was woken may request something else. An earlier request, such as a failed subtask that an operator retries, may then
+    end while the parent waits for the newer one.
     """
     children = Activity.objects.for_tenant(tenant_id).filter(
         parent_id=origin.parent_id, link_kind=origin.kind
@@ -201,19 +201,19 @@ def holds_up(tenant_id: UUID, origin: Origin) -> bool:
 
 
 def find_held(tenant_id: UUID, activity_ids: Sequence[UUID]) -> set[UUID]:
-    """Which of these an open question holds: an approval that is linked to it, or a review that its own agent has asked for."""
+    """Return the activities that an open question holds: a linked approval, or a review that its own agent requested."""
     links = ApprovalLink.objects.for_tenant(tenant_id).filter(
         activity_id__in=activity_ids, state=LinkState.WAITING
     )
     reviews = Activity.objects.for_tenant(tenant_id).filter(
         parent_id__in=activity_ids, link_kind=LinkKind.REVIEW, status__in=OPEN
     )
-    found = links.order_by().values_list("activity_id").union(reviews.order_by().values_list("parent_id"))
-    return {activity_id for (activity_id,) in found}
+    rows = links.order_by().values_list("activity_id").union(reviews.order_by().values_list("parent_id"))
+    return {activity_id for (activity_id,) in rows}
 
 
 def counterparts_of(tenant_id: UUID, activities: Iterable[Activity]) -> dict[UUID, list[Activity]]:
-    """What each of these activities waits for, by its id: first what its agent asked for, then approvals, oldest first."""
+    """Return what each of these activities waits for, by activity id: first its agent's own request, then approvals, oldest first."""
     waiting = {activity.pk: activity.status for activity in activities if activity.status in WAITING}
     if not waiting:
         return {}
@@ -221,18 +221,18 @@ def counterparts_of(tenant_id: UUID, activities: Iterable[Activity]) -> dict[UUI
         parent_id__in=waiting, link_kind__in=COUNTERPARTS
     )
     newest = {(child.parent_id, child.link_kind): child for child in children.order_by("created_at", "pk")}
-    found: dict[UUID, list[Activity]] = defaultdict(list)
+    counterparts: dict[UUID, list[Activity]] = defaultdict(list)
     for activity_id, status in waiting.items():
         child = newest.get((activity_id, STATUSES[status].ended_by))
-        standing_in = newest_of_line(tenant_id, child) if child is not None else None
-        # A review that has been answered is not what is waited for now.
-        if standing_in and not (status == Status.AWAITING_REVIEW and standing_in.status in ENDED):
-            found[activity_id].append(standing_in)
+        request = newest_of_line(tenant_id, child) if child is not None else None
+        # After its own review was answered, the activity may still be `awaiting_review` because of an approval.
+        if request and not (status == Status.AWAITING_REVIEW and request.status in ENDED):
+            counterparts[activity_id].append(request)
     links = ApprovalLink.objects.for_tenant(tenant_id).filter(
         activity_id__in=waiting, state=LinkState.WAITING
     )
     linked = list(links.values_list("approval_id", "activity_id"))
     items = Activity.objects.for_tenant(tenant_id).in_bulk({approval_id for approval_id, _ in linked})
     for approval_id, activity_id in sorted(linked, key=lambda link: (items[link[0]].created_at, link)):
-        found[activity_id].append(items[approval_id])
-    return found
+        counterparts[activity_id].append(items[approval_id])
+    return counterparts

@@ -1,7 +1,7 @@
-"""Alerts: what people must be told, inside the application at once and outside of it as soon as it can be sent.
+"""Alerts: notify people, inside the application at once and over channels as soon as a delivery succeeds.
 
-`raise_alert` writes the notice and one delivery per channel in the transaction of what happened, so neither is ever without the
-other. Deliverers carry them out later, from a queue, with no transaction open.
+`raise_alert` writes the alert and one delivery per channel in the transaction of the event, so neither exists without the other.
+Background workers send the deliveries later, with no transaction open.
 """
 
 from __future__ import annotations
@@ -28,16 +28,13 @@ from tenants.identifiers import uuid7
 from tenants.models import Channel
 from tenants.sql import Statement
 
-# Raising: an alert and its deliveries become rows in the transaction of what they tell of. Nothing is sent here.
-
-
 LONGEST_TITLE = 200
 LONGEST_BODY = 10_000
-PLATFORM = "platform"  # the name under which the platform's own channels are shown
+PLATFORM = "platform"  # the displayed name of the platform's own channels
 
 _RAISE = Statement.load(Path(__file__).parent / "sql", "raise_alert")
 
-#: Kind, id and name. Without an id it is the platform's.
+#: Kind, id and name of a channel. The id of a platform channel is None.
 Recipient = tuple[str, UUID | None, str]
 
 
@@ -54,15 +51,15 @@ def raise_alert(
     platform: bool = True,
     without: Container[str] = (),
 ) -> UUID | None:
-    """Tell people of something. Returns the alert's id, or None when there is one with this `dedup_key` already.
+    """Raise an alert. Returns its id, or None if an alert with this `dedup_key` exists already.
 
-    Must run in the caller's `tenant_scope`, in the transaction of what happened. One statement, and one more when there is a
-    channel; no row is locked but that of an equal key. `title` and `body` may hold text from outside, which is cut and never makes
-    the caller's transaction fail. `facts` are for programs: ids, times and figures. Without `platform`, the platform's own channels are
-    not told, for what concerns several tenants and is told to them once. Channels of the kinds `without` are not told.
+    Must run in the caller's `tenant_scope`, in the transaction of the event. Runs one statement, and a second one if there is a channel;
+    it locks only a row with an equal key. `title` and `body` may hold text from outside: it is cut, and never makes the caller's
+    transaction fail. `facts` are for programs: ids, times and figures. `platform=False` skips the platform's own channels, for
+    events that concern several tenants and are sent there once. Channels of the kinds in `without` are skipped.
     """
     alert_id = uuid7()
-    found = _RAISE.run(
+    rows = _RAISE.run(
         {
             "id": alert_id,
             "tenant": tenant_id,
@@ -75,26 +72,27 @@ def raise_alert(
             "dedup_key": dedup_key,
         }
     )
-    if not found:
+    if not rows:
         return None
-    targets = [(row.channel_kind, row.channel_id, row.channel_name) for row in found if row.channel_id]
+    targets = [(row.channel_kind, row.channel_id, row.channel_name) for row in rows if row.channel_id]
     channels = (*targets, *(platform_channels() if platform else ()))
     _queue(tenant_id, alert_id, [channel for channel in channels if channel[0] not in without])
     return alert_id
 
 
 def try_channel(channel: NotificationChannel, *, actor: str) -> Alert:
-    """Have an alert that says nothing sent to this one channel. In the caller's `tenant_scope`."""
+    """Send a test alert to this channel only. In the caller's `tenant_scope`."""
     title = f"A test of the channel {channel.name}"
-    return tell_channel(channel, AlertKind.TEST, title, body=f"Asked for by {actor}. Nothing has happened.")
+    body = f"Requested by {actor}. No problem has occurred."
+    return notify_channel(channel, AlertKind.TEST, title, body=body)
 
 
-def tell_channel(
+def notify_channel(
     channel: NotificationChannel, kind: AlertKind, title: str, *, body: str, **fields: Any
 ) -> Alert:
-    """Tell this one channel of something that is not a problem. In the caller's `tenant_scope`."""
+    """Send an alert that reports no problem to this channel only. In the caller's `tenant_scope`."""
     if fields.get("acknowledged_by"):
-        fields["acknowledged_at"] = Now()  # nobody has to see it inside the application
+        fields["acknowledged_at"] = Now()  # nobody has to acknowledge it inside the application
     alert = Alert.objects.create(
         tenant_id=channel.tenant_id,
         kind=kind,
@@ -108,7 +106,7 @@ def tell_channel(
 
 
 def platform_channels() -> Iterator[Recipient]:
-    """The channels of the platform's operators, which get the alerts of every tenant."""
+    """Return the channels of the platform's operators, which receive the alerts of every tenant."""
     if settings.SLACK_WEBHOOK_URL:
         yield ChannelKind.SLACK.value, None, PLATFORM
     if settings.ALERT_EMAIL:
@@ -128,25 +126,22 @@ def _queue(tenant_id: UUID, alert_id: UUID, channels: Iterable[Recipient]) -> No
     )
 
 
-# Acknowledging: somebody has seen an alert. The first to say so is the one who is named.
-
-
 def acknowledge(tenant_id: UUID, alert_id: UUID, *, actor: str) -> Alert:
-    """Idempotent. Raises `NotFound`."""
+    """Record who acknowledged an alert first. Idempotent. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         own = Alert.objects.for_tenant(tenant_id).filter(pk=alert_id)
         own.filter(acknowledged_at=None).update(acknowledged_at=Now(), acknowledged_by=actor)
-        found: Alert | None = own.first()
-    if found is None:
+        alert: Alert | None = own.first()
+    if alert is None:
         raise NotFound("alert", alert_id)
-    return found
+    return alert
 
 
-# Occasions of alerts that are told by signals of the apps below.
+# Receivers of signals from the apps below.
 
 
-def tell_of_expired_channel(sender: Any, *, channel: Channel, **kwargs: Any) -> None:
-    """Once for each time that the channel expires."""
+def alert_expired_channel(sender: Any, *, channel: Channel, **kwargs: Any) -> None:
+    """Raise an alert once for each time that the channel expires."""
     raise_alert(
         channel.tenant_id,
         AlertKind.CHANNEL_EXPIRED,
@@ -157,37 +152,40 @@ def tell_of_expired_channel(sender: Any, *, channel: Channel, **kwargs: Any) -> 
     )
 
 
-def tell_of_expiring_channel(sender: Any, *, channel: Channel, **kwargs: Any) -> bool:
-    """Once for each time at which the channel would expire. True when this call told of it."""
-    alert = raise_alert(
+def alert_expiring_channel(sender: Any, *, channel: Channel, **kwargs: Any) -> bool:
+    """Raise an alert once for each `expires_at` of the channel. Returns whether this call raised it."""
+    alert_id = raise_alert(
         channel.tenant_id,
         AlertKind.CHANNEL_EXPIRING,
         f"The channel {channel.name} ({channel.kind}) expires soon",
-        body=f"Renew its access before {channel.expires_at:%Y-%m-%d %H:%M} UTC, and put the new time at the channel.",
+        body=f"Renew its access before {channel.expires_at:%Y-%m-%d %H:%M} UTC, and enter the new time in the channel.",
         facts={"channel": channel.pk, "kind": channel.kind, "expires_at": channel.expires_at},
         dedup_key=f"channel_expiring:{channel.pk}:{channel.expires_at:%Y%m%dT%H%M%S}",
     )
-    return alert is not None
+    return alert_id is not None
 
 
-def tell_of_agent_health(sender: Any, *, agent: Agent, **kwargs: Any) -> None:
-    """Once for each change, in every tenant whose schedules, pipelines or open work need the agent; the platform's channels once."""
-    away = agent.health == Health.UNHEALTHY
+def alert_agent_health(sender: Any, *, agent: Agent, **kwargs: Any) -> None:
+    """Raise an alert once per change, for every tenant whose schedules, pipelines or open work need the agent.
+
+    The platform's channels receive it once.
+    """
+    unhealthy = agent.health == Health.UNHEALTHY
     title = (
         f"The agent {agent.role} cannot be reached"
-        if away
+        if unhealthy
         else f"The agent {agent.role} can be reached again"
     )
-    found = registry.references_to(agent.role)
-    for number, tenant_id in enumerate(dict.fromkeys(reference.tenant_id for reference in found)):
-        needs_it = [reference for reference in found if reference.tenant_id == tenant_id]
+    references = registry.references_to(agent.role)
+    for number, tenant_id in enumerate(dict.fromkeys(reference.tenant_id for reference in references)):
+        own_references = [reference for reference in references if reference.tenant_id == tenant_id]
         raise_alert(
             tenant_id,
             AlertKind.AGENT_HEALTH,
             title,
-            # Not why: the reason names the endpoint, which is the platform's own affair.
-            body=f"It is needed by: {registry.references_in_words(needs_it)}. The agent's page in the admin says more.",
-            severity=Severity.WARNING if away else Severity.INFO,
+            # Without the reason, because it names the endpoint, which tenants must not see.
+            body=f"It is needed by: {registry.references_in_words(own_references)}. The agent's page in the admin says more.",
+            severity=Severity.WARNING if unhealthy else Severity.INFO,
             facts={"role": agent.role, "health": agent.health, "checked_at": agent.health_checked_at},
             dedup_key=f"agent_health:{agent.role}:{agent.health}:{agent.health_checked_at:%Y%m%dT%H%M%S.%f}",
             platform=number == 0,

@@ -1,7 +1,7 @@
-"""Background tasks: what the system has to do besides running agents, each on a queue of its own.
+"""Background tasks: the work of the system besides running agents, on queues of their own.
 
-The work is rows in PostgreSQL; a message only hints that there are some. Anyone who gets one looks for itself, so a hint that is lost,
-late or double changes nothing: while rows wait, the leader hints again. One statement asks for all background tasks together.
+The work consists of rows in PostgreSQL; a message only hints that some wait. The worker that receives a hint reads the rows, so a lost,
+late or duplicate hint does no harm: while rows wait, the leader sends another. One statement checks all background tasks together.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from agents.routing import SYSTEM_QUEUES
 from tenants import tracing
 from tenants.context import SYSTEM
 
-REPEAT_SECONDS = 3.0  # between hints of one background task: time enough for a worker to take one up and to get through some rows
-EXPIRY = timedelta(
-    days=1
-)  # a hint this old says nothing; workers compare by their own clocks, so it is well above what these may differ by
+REPEAT_SECONDS = (
+    3.0  # between hints for one background task: a worker needs time to receive one and to process some rows
+)
+# An older hint means nothing. Workers compare it with their own clocks, so it is far above any difference between clocks.
+EXPIRY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundTask:
-    """Work for any worker that takes from the queue. It is safe to do twice, late or not at all, and returns how much was done.
+    """Work for any worker that consumes the queue. Doing it twice or late is safe. `work` returns how much it has done.
 
-    `task` is its name in messages: it outlives the code. `waiting` gives the rows, of all tenants, for which there is something to do,
-    by an index; it is asked for once per process, so it takes the time from the database (`Now()`). Without it, Celery beat sends the
-    task. `keeps_result`: for work that is seldom and long, its results are kept for the operators (Task results in the admin).
+    `task` is the name in messages; it never changes. `waiting` selects the rows of all tenants that need work, and must use an index. It
+    is called once per process, so it takes the time from the database (`Now()`). A task without `waiting` is sent by Celery beat.
+    `keeps_result` stores the result for operators (Task results in the admin); it is meant for rare and long work.
     """
 
     name: str
@@ -51,9 +52,9 @@ _known_to_celery: set[str] = set()
 
 
 def register(*tasks: BackgroundTask) -> None:
-    """Give the tasks to Celery, and have the process that leads look for what waits. Registering a name again replaces it.
+    """Register the tasks with Celery, and have the leader check for waiting rows. Registering a name again replaces the task.
 
-    Raises `ValueError` for a queue that no worker would take from.
+    Raises `ValueError` for a queue that no worker consumes.
     """
     for task in tasks:
         if task.queue not in SYSTEM_QUEUES:
@@ -68,16 +69,16 @@ def register(*tasks: BackgroundTask) -> None:
 
 @dataclass(slots=True)
 class Reminder:
-    """Hints at what waits. Held by the leader; two of them would only hint twice."""
+    """Sends hints for waiting work. Runs in the leader; a second one would only send duplicate hints."""
 
     hinted: dict[str, float] = field(default_factory=dict)
 
     def remind(self) -> list[str]:
-        """Hint at every background task that has something to do; returns the names of those with a new hint. Raises the broker's error."""
+        """Send a hint for every background task with waiting rows. Returns the names of the hinted tasks. Raises the broker's error."""
         now = time.monotonic()
-        quiet = [name for name in _tasks if now - self._last(name) >= REPEAT_SECONDS]
-        # Background tasks that share a queue take turns: only one hint lies in it at a time.
-        hinted = [name for name in sorted(_with_something_waiting(quiet), key=self._last) if _hint(name)]
+        candidates = [name for name in _tasks if now - self._last(name) >= REPEAT_SECONDS]
+        # Tasks that share a queue take turns, because a queue holds only one hint at a time.
+        hinted = [name for name in sorted(_with_waiting_rows(candidates), key=self._last) if _hint(name)]
         self.hinted.update(dict.fromkeys(hinted, now))
         return hinted
 
@@ -90,23 +91,22 @@ def _hint(name: str) -> bool:
     return publishing.hint(task.task, task.arguments, queue=task.queue, expires_after=EXPIRY)
 
 
-def _with_something_waiting(names: list[str]) -> list[str]:
-    """One statement for all of them."""
+def _with_waiting_rows(names: list[str]) -> list[str]:
     if not names:
         return []
     conditions = [_condition(name) for name in names]
-    question = " UNION ALL ".join(f"SELECT %s WHERE {sql}" for sql, _ in conditions)
+    query = " UNION ALL ".join(f"SELECT %s WHERE {sql}" for sql, _ in conditions)
     parameters = [
         value for name, (_, values) in zip(names, conditions, strict=True) for value in (name, *values)
     ]
     with connections[SYSTEM].cursor() as cursor:
-        cursor.execute(question, parameters)
+        cursor.execute(query, parameters)
         return [name for (name,) in cursor.fetchall()]
 
 
 @cache
 def _condition(name: str) -> tuple[str, tuple[Any, ...]]:
-    """Whether the background task has rows, as SQL. Building it costs more than asking it, so it is kept."""
+    """Return the SQL condition "the task has waiting rows". Cached, because building it costs more than running it."""
     waiting = _tasks[name].waiting
     if waiting is None:
         return "FALSE", ()

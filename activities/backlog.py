@@ -1,19 +1,18 @@
-"""How much work of a role may wait for a tenant, and what happens to a submission beyond it.
+"""Backlog: limits how much work of a role may wait for a tenant, and decides what happens to submissions beyond the limit.
 
-    reject        it is answered 429, with when to try again
-    drop_oldest   the oldest work that nobody waits for makes room
-    evict_lowest  the newest of the least urgent does, for work that is more urgent than that
+    reject        the submission is answered with 429 and a time to retry after
+    drop_oldest   the oldest sheddable work is cancelled to make room
+    evict_lowest  the newest sheddable work is cancelled to make room, but only for work that is more urgent
 
-Every submission passes here (`submission.submit`). A caller that cannot be refused asks `count_admitted` first, and keeps the rest: the
-jobs of a schedule, the steps of a pipeline run that is under way. What was accepted before and comes back (a retry, a revision, what is
-handed back) is counted and never refused.
+Every submission is checked here (`submission.submit`). Callers that must not be refused call `count_admitted` first and keep the rest for
+later: the jobs of a schedule, the steps of a running pipeline run. Work that was accepted before and returns (a retry, a revision,
+requeued work) is counted and never refused.
 
-Only background work (band 20) that was never started and that no person waits for is ever given up; sheddable.sql says exactly which.
-Where there is not enough of it, the submission is refused.
+Only background work (band 20) that never started and that nobody waits for is sheddable; sheddable.sql defines it. If there is not
+enough of it, the submission is refused.
 
-A bound of up to `EXACT_BELOW` holds exactly, over all processes: those who come near it count under a lock, so two submissions at the brim
-follow one another. Beyond, the count is taken at most every few seconds per process, every half minute while it is below half of the
-bound, and what this process accepts in between is added.
+A limit of up to `EXACT_BELOW` holds exactly over all processes, because submissions near it count under a lock. For larger limits each
+process counts at most every few seconds, or every half minute while less than half of the limit waits, and adds what it accepts meanwhile.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ from tenants.sql import Statement
 from . import relay, transitions
 
 KEPT_SECONDS = 2.0
-FAR_SECONDS = 30.0  # while less than half of the bound waits: what comes costs no look then
-RETRY_SECONDS = 10  # by then a tenth of a second's work of a few workers is gone, and the count is new
+FAR_SECONDS = 30.0  # while less than half of the limit waits, so that submissions need no query
+RETRY_SECONDS = 10  # after this time workers have done some of the work, and the count is new
 EXACT_BELOW = 1_000
-NEAR = 500  # so far below a larger bound it is counted under the lock as well
+NEAR = 500  # distance to a larger limit from which it is counted under the lock as well
 
 REJECT, DROP_OLDEST, EVICT_LOWEST = ("reject", "drop_oldest", "evict_lowest")
 
@@ -61,7 +60,7 @@ _OLDEST, _NEWEST = (
 
 
 class BacklogFull(ActivityError):
-    """As much work of this role is waiting as may wait."""
+    """The backlog of this role is full."""
 
     code = "backlog_full"
     status = 429
@@ -69,7 +68,7 @@ class BacklogFull(ActivityError):
 
 
 class Newcomer(NamedTuple):
-    """Work that wants to wait."""
+    """One activity that a caller wants to add to the backlog."""
 
     role: str
     priority: int = BANDS["normal"]
@@ -77,7 +76,7 @@ class Newcomer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """For one role at one tenant."""
+    """The limit of one role of one tenant."""
 
     max_waiting: int
     when_full: str
@@ -85,7 +84,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class WaitingCounts:
-    """How much waits by role, including what this process has let in since; `at` is on the monotonic clock."""
+    """Waiting activities by role, including what this process has accepted since the count; `at` is monotonic time."""
 
     at: float
     waiting: Counter[str]
@@ -95,64 +94,65 @@ _counts: TtlCache[WaitingCounts] = TtlCache(seconds=FAR_SECONDS, entries=10_000)
 
 
 def policy_of(tenant_id: UUID, role: str) -> Policy:
-    """The tenant's own over the registry's, within what the platform allows at all.
+    """Return the tenant's policy, or else the registry's, limited by the platform's maximum.
 
-    For a role whose settings cannot be read (it has gone from the registry, its credentials cannot be opened), only the platform's bound
-    holds. Whether its work may run is decided elsewhere, and the work can still be reassigned.
+    If the settings of the role cannot be read (it was removed from the registry, its credentials cannot be decrypted), only the
+    platform's maximum holds. Whether its work may run is decided elsewhere, and the work can still be reassigned.
     """
     try:
         policy = configuration.settings_for(tenant_id, role).backlog
     except AgentError:
         policy = {}
-    most = policy.get("max_waiting") or settings.ORCHESTRATOR_MAX_BACKLOG
-    return Policy(min(most, settings.ORCHESTRATOR_MAX_BACKLOG), policy.get("when_full", REJECT))
+    limit = policy.get("max_waiting") or settings.ORCHESTRATOR_MAX_BACKLOG
+    return Policy(min(limit, settings.ORCHESTRATOR_MAX_BACKLOG), policy.get("when_full", REJECT))
 
 
 def make_room(tenant_id: UUID, newcomers: Iterable[Newcomer]) -> None:
-    """Let all of these wait, or raise `BacklogFull`. In the transaction that submits them, within the caller's `tenant_scope`."""
+    """Admit all of these to the backlog, or raise `BacklogFull`. In the transaction that submits them, in the caller's `tenant_scope`."""
     by_role = _by_role(newcomers)
     if not by_role:
         return
     waiting = _read_counts(tenant_id, by_role)
-    for role in sorted(by_role):  # in one order, since each may take a lock
-        _measure(tenant_id, role, len(by_role[role]), waiting)
-        if not _enters(tenant_id, role, by_role[role], waiting):
+    for role in sorted(by_role):  # sorted, because each may take a lock
+        _recount_if_near(tenant_id, role, len(by_role[role]), waiting)
+        if not _admit(tenant_id, role, by_role[role], waiting):
             note_refused(tenant_id, [role] * len(by_role[role]))
             raise BacklogFull(explain_full(tenant_id, role))
 
 
 def count_admitted(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> int:
-    """How many of these groups may wait, counted from the first. For callers that keep the others and try again later. Otherwise as
-    `entering`.
+    """Return how many of these groups, counted from the first, may wait. For callers that keep the others and try again later.
+
+    See `entering`.
     """
-    for number, enters in enumerate(entering(tenant_id, groups)):
-        if not enters:
+    for number, is_admitted in enumerate(entering(tenant_id, groups)):
+        if not is_admitted:
             return number
     return len(groups)
 
 
 def entering(tenant_id: UUID, groups: Sequence[Sequence[Newcomer]]) -> Iterator[bool]:
-    """Say of each group, in order, whether all of it may wait; no group waits in part. Ask about all groups in one call: what this call
-    lets in is not in the tables yet, so a second call would not count it.
+    """Yield for each group, in order, whether all of it may wait; a group is never admitted in part.
 
-    A group that is larger than the bound may once nothing of its role waits, since it could never otherwise. As `make_room`.
+    Pass all groups in one call, because a second call does not count what the first one admitted. A group larger than the limit is
+    admitted when nothing of its role waits, because it would otherwise wait for ever. Same transaction and scope as `make_room`.
     """
     by_role = _by_role(newcomer for group in groups for newcomer in group)
     waiting: Counter[str] = _read_counts(tenant_id, by_role) if by_role else Counter()
     for role in sorted(by_role):
-        _measure(tenant_id, role, len(by_role[role]), waiting)
+        _recount_if_near(tenant_id, role, len(by_role[role]), waiting)
     for group in groups:
         roles = _by_role(group)
-        yield all(_enters(tenant_id, role, roles[role], waiting, is_whole=True) for role in sorted(roles))
+        yield all(_admit(tenant_id, role, roles[role], waiting, is_whole=True) for role in sorted(roles))
 
 
 def explain_full(tenant_id: UUID, role: str) -> str:
-    """Why work of the role is refused."""
+    """Say why work of the role is refused."""
     return f"{policy_of(tenant_id, role).max_waiting} activities may wait for {role}, and there is no room for more."
 
 
 def _by_role(newcomers: Iterable[Newcomer]) -> dict[str, list[int]]:
-    """Their priorities."""
+    """Return the priorities of the newcomers of each role."""
     priorities: dict[str, list[int]] = {}
     for newcomer in newcomers:
         priorities.setdefault(newcomer.role, []).append(newcomer.priority)
@@ -160,20 +160,20 @@ def _by_role(newcomers: Iterable[Newcomer]) -> dict[str, list[int]]:
 
 
 def _read_counts(tenant_id: UUID, by_role: Mapping[str, Sequence[int]]) -> Counter[str]:
-    found, now = _counts.recall(str(tenant_id)), time.monotonic()
-    if found is None or (
-        now - found.at > KEPT_SECONDS
+    counts, now = _counts.recall(str(tenant_id)), time.monotonic()
+    if counts is None or (
+        now - counts.at > KEPT_SECONDS
         and any(
-            2 * (found.waiting[role] + len(more)) > policy_of(tenant_id, role).max_waiting
+            2 * (counts.waiting[role] + len(more)) > policy_of(tenant_id, role).max_waiting
             for role, more in by_role.items()
         )
     ):
-        found = _counts.keep(str(tenant_id), WaitingCounts(now, _count_waiting(tenant_id)))
-    return found.waiting
+        counts = _counts.keep(str(tenant_id), WaitingCounts(now, _count_waiting(tenant_id)))
+    return counts.waiting
 
 
-def _measure(tenant_id: UUID, role: str, more: int, waiting: Counter[str]) -> None:
-    """Count again, under the lock, what is so near its bound that the count must be exact."""
+def _recount_if_near(tenant_id: UUID, role: str, more: int, waiting: Counter[str]) -> None:
+    """Count the role again under its lock if it is so near its limit that the count must be exact."""
     policy = policy_of(tenant_id, role)
     if policy.max_waiting > EXACT_BELOW and waiting[role] + more <= policy.max_waiting - NEAR:
         return
@@ -186,48 +186,48 @@ def _measure(tenant_id: UUID, role: str, more: int, waiting: Counter[str]) -> No
         waiting[role] = _count_waiting(tenant_id, role)[role]
 
 
-def _enters(
+def _admit(
     tenant_id: UUID, role: str, priorities: list[int], waiting: Counter[str], *, is_whole: bool = False
 ) -> bool:
-    """Let so many in, if there is or can be made room for all of them."""
+    """Admit all of them, if there is room or room can be made; otherwise none."""
     policy, more = policy_of(tenant_id, role), len(priorities)
     over = waiting[role] + more - policy.max_waiting
     if over > 0 and not (is_whole and more > policy.max_waiting and waiting[role] == 0):
-        given_up = _shed(tenant_id, role, over, priorities, policy)
-        waiting[role] -= given_up
-        if given_up < over:
+        shed = _shed(tenant_id, role, over, priorities, policy)
+        waiting[role] -= shed
+        if shed < over:
             return False
     waiting[role] += more
     return True
 
 
 def _shed(tenant_id: UUID, role: str, over: int, priorities: list[int], policy: Policy) -> int:
-    """Give up as many; how many that were, all or none."""
+    """Cancel `over` sheddable activities. Returns how many were cancelled: all or none."""
     if policy.when_full == EVICT_LOWEST:
-        # What is background itself is no more urgent than what it would replace.
+        # Background newcomers are no more urgent than the work that they would replace.
         urgent = sum(priority < BANDS["background"] for priority in priorities)
         if urgent < over:
             return 0
     if policy.when_full == REJECT:
         return 0
     statement = _OLDEST if policy.when_full == DROP_OLDEST else _NEWEST
-    found = statement.run(
+    rows = statement.run(
         {"tenant": tenant_id, "role": role, "background": BANDS["background"], "count": over}, using=APP
     )
-    if len(found) < over:
+    if len(rows) < over:
         return 0
     detail = {"reason": "shed", "policy": policy.when_full, "max_waiting": policy.max_waiting}
-    gone = transitions.apply_many(
-        [row.id for row in found], "cancel", actor="backlog", detail=detail, cancel_reason="shed"
+    cancelled = transitions.apply_many(
+        [row.id for row in rows], "cancel", actor="backlog", detail=detail, cancel_reason="shed"
     )
-    # Never started and part of nothing: all that they hold is their place in line.
-    relay.after_commit(Exchange(withdrawals=[activity.id for activity in gone]))
-    count_refused(tenant_id, Reason.SHED, {role: len(gone)})
-    return len(gone)
+    # They never started and belong to nothing, so all they hold is their place in the queue.
+    relay.after_commit(Exchange(withdrawals=[activity.id for activity in cancelled]))
+    count_refused(tenant_id, Reason.SHED, {role: len(cancelled)})
+    return len(cancelled)
 
 
 def _lock(tenant_id: UUID, role: str) -> None:
-    """Until the end of the transaction: who is next sees what this one submits."""
+    """Lock the role until the end of the transaction, so that the next caller counts what this one submits."""
     with connections[APP].cursor() as cursor:
         cursor.execute(
             "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"backlog:{tenant_id}:{role}"]
@@ -242,7 +242,7 @@ def _count_waiting(tenant_id: UUID, role: str | None = None) -> Counter[str]:
 
 
 def render_policy(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored policy with its defaults, as people see it."""
+    """Return a stored policy with its defaults filled in, for display."""
     return {
         "max_waiting": policy.get("max_waiting") or settings.ORCHESTRATOR_MAX_BACKLOG,
         "when_full": policy.get("when_full", REJECT),
@@ -250,8 +250,7 @@ def render_policy(policy: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# Counts what was refused at submission, dropped to make room, or given up because its time had passed: by tenant, role and reason.
-
+# Counters of work that was refused at submission, cancelled to make room, or expired: by tenant, role and reason.
 
 Reason = TurnedAway.Reason
 
@@ -265,15 +264,14 @@ _rejections_lock = Lock()
 
 
 def count_refused(tenant_id: UUID, reason: Reason, roles: Mapping[str, int]) -> None:
-    """In the caller's transaction, so that nothing is counted that did not happen."""
+    """Count in the caller's transaction, so that the count is rolled back with it."""
     _write(tenant_id, reason, roles, using=APP)
 
 
 def note_refused(tenant_id: UUID, roles: Iterable[str]) -> None:
-    """Count a submission that is about to be refused. As its transaction is rolled back, the count has a transaction of its own.
+    """Count a submission that is about to be refused, in a separate transaction because its own is rolled back.
 
-    Written at most once a second by each process, so that a flood of refusals costs little; those of its last second are written with the
-    next refusal.
+    Each process writes at most once a second, so that many refusals cost little; it writes the rest with a later refusal.
     """
     with _rejections_lock:
         counts = _refused.setdefault(tenant_id, Counter())
@@ -287,10 +285,10 @@ def note_refused(tenant_id: UUID, roles: Iterable[str]) -> None:
 
 
 def _write(tenant_id: UUID, reason: Reason, roles: Mapping[str, int], *, using: str) -> None:
-    found = sorted(roles.items())
-    if found:
-        ids = [uuid7() for _ in found]
-        names, counts = [role for role, _ in found], [number for _, number in found]
+    items = sorted(roles.items())
+    if items:
+        ids = [uuid7() for _ in items]
+        names, counts = [role for role, _ in items], [number for _, number in items]
         parameters = {
             "tenant": tenant_id,
             "reason": reason.value,

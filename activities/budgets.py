@@ -1,13 +1,13 @@
-"""Spending: what a run consumes is counted when it says so, and it starts only with money kept for it.
+"""Spending of runs: reserves money before a run starts, counts the usage that it reports, and lets work wait for a budget.
 
-The ledger and the budgets change in the transaction of what they tell of: a claim that gets no room is no claim, and an end of a run
-gives back what was kept for it. Tenants without a budget pay nothing for this but the ledger's rows.
+The ledger and the budgets change in the transaction of the event: a claim without room in the budgets is rolled back, and the end of a
+run releases its reservations. For tenants without a budget only the ledger's rows are written.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -40,17 +40,17 @@ from tenants.sql import Statement
 
 logger = logging.getLogger(__name__)
 
-LOOKED_AT = timedelta(days=7)  # the past whose average is the estimate
+AVERAGE_PERIOD = timedelta(days=7)  # the estimate is the average of the runs of this period
 MOST_ENTRIES = 2_000
 _COUNT = Statement.load(Path(__file__).parent / "sql", "count_usage")
-_EXACT = Decimal("1e-12")  # the ledger's last place
+_EXACT = Decimal("1e-12")  # the last decimal place of the ledger
 _averages: TtlCache[tuple[Decimal, Decimal]] = TtlCache(seconds=60.0, entries=10_000)
 
 
 def reserve(row: Any, run_id: UUID, role: RoleSettings) -> None:
-    """Keep in every budget what the run that was just claimed may need. Raises `OutOfBudget`: then the claim must be undone.
+    """Reserve in every budget what the run that was just claimed may need. In the transaction of the claim.
 
-    In the transaction of the claim.
+    Raises `OutOfBudget` if a budget has no room; the caller must then undo the claim.
     """
     bearer = BudgetedRun(row.tenant_id, run_id, row.id, row.agent_role, row.deliverable_id)
     dollars, tokens = estimate(row.tenant_id, row.agent_role, role)
@@ -62,46 +62,50 @@ def reserve(row: Any, run_id: UUID, role: RoleSettings) -> None:
 
 
 def estimate(tenant_id: UUID, role: str, options: RoleSettings) -> tuple[Decimal, Decimal]:
-    """Dollars and tokens that a run of this role may need: the role's own estimate, else what its recent runs took, else the platform's
-    estimate.
+    """Return the dollars and tokens that a run of this role may need.
+
+    Uses the role's own estimate, or else the average of its recent runs, or else the platform's estimate.
     """
     adapter_options = options.adapter.options
     dollars, tokens = adapter_options.get("estimate_usd"), adapter_options.get("estimate_tokens")
     if dollars is None or tokens is None:
-        usual = _usual(tenant_id, role)
-        dollars, tokens = usual[0] if dollars is None else dollars, usual[1] if tokens is None else tokens
+        average = _average(tenant_id, role)
+        dollars, tokens = (
+            average[0] if dollars is None else dollars,
+            average[1] if tokens is None else tokens,
+        )
     return Decimal(str(dollars)).quantize(_EXACT), Decimal(str(tokens)).quantize(_EXACT)
 
 
-def _usual(tenant_id: UUID, role: str) -> tuple[Decimal, Decimal]:
+def _average(tenant_id: UUID, role: str) -> tuple[Decimal, Decimal]:
     key = f"{tenant_id}:{role}"
-    if (known := _averages.recall(key)) is not None:
-        return known
-    since = clock.today() - LOOKED_AT
-    found = money.average_of(tenant_id, role, since=since, most=MOST_ENTRIES)
-    estimate = (
+    if (cached := _averages.recall(key)) is not None:
+        return cached
+    since = clock.today() - AVERAGE_PERIOD
+    average = money.average_of(tenant_id, role, since=since, most=MOST_ENTRIES)
+    default = (
         Decimal(str(settings.ORCHESTRATOR_RUN_ESTIMATE_USD)),
         Decimal(settings.ORCHESTRATOR_RUN_ESTIMATE_TOKENS),
     )
-    return _averages.keep(key, found or estimate)
+    return _averages.keep(key, average or default)
 
 
 @dataclass(frozen=True, slots=True)
 class UsageCount:
-    """Whether the run goes on, and the budget for which it has to stop, if there is one."""
+    """Whether the run is still live, and the exhausted budget that stops it, if there is one."""
 
     live: bool
     refusal: OutOfBudget | None = None
 
 
 def count_usage(run: RunToken, usage: Usage, *, beat: bool = False, progress: Any = None) -> UsageCount:
-    """Enter what a run has consumed in total, and with `beat` that its agent lives.
+    """Record the total that a run has consumed; `beat` also records a heartbeat of its agent.
 
-    It is counted however the run has ended, since the money is spent. In a `tenant_scope`, as the last that its transaction locks.
+    Usage counts even if the run has ended, because the money is spent. In a `tenant_scope`, as the last lock of the transaction.
     """
-    usage, day = _sound(usage), clock.today()
+    usage, day = _sanitise(usage), clock.today()
     price = prices.price_of(usage.model, in_batch=usage.in_batch)
-    found = _COUNT.run(
+    rows = _COUNT.run(
         {
             "tenant": run.tenant_id,
             "run": run.run_id,
@@ -118,14 +122,14 @@ def count_usage(run: RunToken, usage: Usage, *, beat: bool = False, progress: An
         },
         using=APP,
     )
-    if not found:
+    if not rows:
         return UsageCount(live=False)
-    (new,) = found
+    (new,) = rows
     return UsageCount(new.live, _settle_run(run, new, day) if new.budgeted else None)
 
 
-def _sound(usage: Usage) -> Usage:
-    """As answers are checked before they come here; what an adapter says on its way is not, and must not spoil sums for ever."""
+def _sanitise(usage: Usage) -> Usage:
+    """Limit every figure. Final answers are validated earlier, but progress reports of adapters are not, and must not corrupt the sums."""
     cost = usage.cost_usd
     if cost is not None:
         cost = min(cost, MAX_COST_USD).quantize(_EXACT) if cost.is_finite() and cost >= 0 else None
@@ -147,9 +151,7 @@ def _settle_run(run: RunToken, new: Any, day: date) -> OutOfBudget | None:
 
 
 def settle_ended_run(run: RunToken, end: Any, usage: Usage | None = None) -> None:
-    """Settle the budgets of a run that has ended in this transaction: count what it reports to have consumed, and release what was
-    reserved for it. `end` is the row of its end.
-    """
+    """Count the usage of a run that has ended in this transaction, and release its reservations. `end` is the row of its end."""
     if usage is not None:
         count_usage(run, usage)
     elif end.reserved:
@@ -163,29 +165,27 @@ def _warn(tenant_id: UUID, standings: list[Standing]) -> None:
                 tenant_id,
                 AlertKind.BUDGET_WARNING,
                 f"The budget {budget.name} is nearly used up",
-                body=f"{plain(budget.spent)} of {plain(budget.cap)} {budget.unit} are spent. When it is used up, work waits for it.",
+                body=f"{plain(budget.spent)} of {plain(budget.cap)} {budget.unit} are spent. New work waits once the cap is reached.",
                 facts={"budget": budget.id, "spent": budget.spent, "cap": budget.cap, "unit": budget.unit},
                 dedup_key=f"budget:{budget.id}:{budget.period_start}:{plain(budget.cap)}",
             )
 
 
-# Work that waits for a budget: put off without a slot, and let go on when there is room.
+# Work that waits for a budget holds no slot. Its wakes are due at the end of time, so the promoter never selects them.
 #
-# Its wakes are due at the end of time, so nothing asks about them. A background task asks for budgets that have room again
-# (their cap was raised, their period is over, reservations came back) and releases as many as there is room
-# for, the most urgent first and then the oldest.
-
+# A background task finds budgets that have room again (the cap was raised, the period is over, reservations were released) and releases
+# as many activities as fit: the most urgent first, then the oldest.
 
 T = TypeVar("T")
 
 CAUSE = "budget"
-#: When a wake is due that waits for money: never by itself.
+#: `due_at` of a wake that waits for a budget.
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
-AT_ONCE = 500  # activities released, and budgets looked at, in one pass
+AT_ONCE = 500  # activities released, and budgets checked, in one pass
 
 
 def postpone(tenant_id: UUID, activity_id: UUID, refusal: OutOfBudget) -> None:
-    """Have an activity wait for the budget that had no room for it. Idempotent; does nothing when the activity is running already."""
+    """Let an activity wait for the budget that had no room for it. Idempotent; does nothing if the activity is running already."""
     with tenant_scope(tenant_id):
         activity = activity_tree.lock(tenant_id, [activity_id]).get(activity_id)
         if activity is None or activity.status != Status.CREATED:
@@ -196,7 +196,7 @@ def postpone(tenant_id: UUID, activity_id: UUID, refusal: OutOfBudget) -> None:
 
 
 def note_wait(activity: Any, refusal: OutOfBudget) -> None:
-    """Record which budget an activity waits for. In the transaction in which its wakes were put off."""
+    """Record which budget an activity waits for. In the transaction that postpones its wakes."""
     tenant_id = activity.tenant_id
     wait = BudgetWait(
         tenant_id=tenant_id,
@@ -218,72 +218,72 @@ def note_wait(activity: Any, refusal: OutOfBudget) -> None:
 
 
 def waits_of(tenant_id: UUID, activity_ids: Sequence[UUID]) -> dict[UUID, BudgetWait]:
-    """The budget waits of these activities, each with its budget. In the caller's `tenant_scope`."""
+    """Return the budget waits of these activities, by activity id, each with its budget. In the caller's `tenant_scope`."""
     if not activity_ids:
         return {}
     rows = BudgetWait.objects.for_tenant(tenant_id).filter(activity_id__in=activity_ids)
     return {wait.activity_id: wait for wait in rows.select_related("budget")}
 
 
-def waiting() -> QuerySet[Any]:
-    """Budgets that have something to do: work to release, or figures to count again."""
+def needing_work() -> QuerySet[Any]:
+    """Return budgets with activities to release or figures to recount."""
     return money.list_awaited_budgets() | money.to_recount()
 
 
-def leftovers() -> QuerySet[Any]:
-    """Reservations whose run has ended: of a run that was cancelled, or that went without anybody's noticing."""
+def stale_reservations() -> QuerySet[Any]:
+    """Return reservations whose run has ended, because it was cancelled or lost."""
     live = ActivityRun.objects.filter(pk=OuterRef("run_id"), status="running")
     return Reservation.objects.filter(~Exists(live))
 
 
 def release_where_room() -> int:
-    """Count again what is to be counted, and release what may go on; returns how many activities. Any number may do it at once."""
+    """Recount budgets, and release activities that now fit; returns how many. Safe to run in several processes at once."""
     with system_scope():
         recounts = list(money.to_recount().values_list("tenant_id", "pk")[:AT_ONCE])
     for tenant_id, budget_id in recounts:
         _try(money.recount, tenant_id, budget_id)
     with system_scope():
-        roomy = list(money.list_awaited_budgets().values_list("tenant_id", "pk")[:AT_ONCE])
-    return sum(_try(release, tenant_id, budget_id) or 0 for tenant_id, budget_id in roomy)
+        awaited = list(money.list_awaited_budgets().values_list("tenant_id", "pk")[:AT_ONCE])
+    return sum(_try(release, tenant_id, budget_id) or 0 for tenant_id, budget_id in awaited)
 
 
-def release_leftovers() -> int:
-    """Give back what is kept for runs that have ended; returns how many reservations."""
+def release_stale_reservations() -> int:
+    """Release the reservations of runs that have ended; returns how many."""
     with system_scope():
-        found = list(leftovers().values_list("tenant_id", "run_id")[:AT_ONCE])
+        reservations = list(stale_reservations().values_list("tenant_id", "run_id")[:AT_ONCE])
     runs_of: dict[UUID, list[UUID]] = {}
-    for tenant_id, run_id in found:
+    for tenant_id, run_id in reservations:
         runs_of.setdefault(tenant_id, []).append(run_id)
     for tenant_id, run_ids in runs_of.items():
         with tenant_scope(tenant_id):
             money.release(tenant_id, run_ids)
-    return len(found)
+    return len(reservations)
 
 
 def release(tenant_id: UUID, budget_id: UUID) -> int:
-    """Release as much of the work that waits for the budget as it has room for; returns how many activities.
+    """Release as many of the activities that wait for the budget as it has room for; returns how many.
 
-    A released activity asks for room again when it starts, so releasing one too many costs a start and nothing else.
+    A released activity reserves again when it starts, so releasing one too many only costs a start.
     """
-    chosen = _choose_waiting(tenant_id, budget_id)
-    released = _let_go(tenant_id, chosen)
-    _note_who_is_left(tenant_id, budget_id)
+    activity_ids = _choose_waiting(tenant_id, budget_id)
+    released = _release_activities(tenant_id, activity_ids)
+    _update_waiting(tenant_id, budget_id)
     return released
 
 
-def _note_who_is_left(tenant_id: UUID, budget_id: UUID) -> None:
+def _update_waiting(tenant_id: UUID, budget_id: UUID) -> None:
     with tenant_scope(tenant_id):
         budget = Budget.objects.for_tenant(tenant_id).filter(pk=budget_id)
-        # Locked before looking: anyone who begins to wait now waits for this first, and then says so itself.
+        # Lock before reading: an activity that begins to wait now waits for this lock, and then updates the budget again.
         if budget.select_for_update().first() is None:
             return
-        left = BudgetWait.objects.for_tenant(tenant_id).filter(budget_id=budget_id)
-        remaining = left.aggregate(since=Min("since"), wanted=Min("amount"))
+        waits = BudgetWait.objects.for_tenant(tenant_id).filter(budget_id=budget_id)
+        remaining = waits.aggregate(since=Min("since"), wanted=Min("amount"))
         budget.update(waiting_since=remaining["since"], wanted=remaining["wanted"])
 
 
 def _choose_waiting(tenant_id: UUID, budget_id: UUID) -> list[UUID]:
-    """Who may go on. The budget is not locked any more when their rows are: activities come before budgets."""
+    """Choose the activities to release. In a transaction of its own, because activities must be locked before budgets."""
     with tenant_scope(tenant_id):
         rows = Budget.objects.for_tenant(tenant_id).select_for_update()
         budget = rows.filter(pk=budget_id).first()
@@ -296,17 +296,15 @@ def _choose_waiting(tenant_id: UUID, budget_id: UUID) -> list[UUID]:
         first = list(queue.order_by("priority", "since").values_list("activity_id", "amount")[:AT_ONCE])
     if budget.deleted_at is not None:
         return [activity_id for activity_id, _ in first]
-    return list(_that_fit(first, budget.cap - budget.spent - budget.reserved))
-
-
-def _that_fit(waits: Iterable[tuple[UUID, Decimal]], room: Decimal) -> Iterable[UUID]:
-    for activity_id, amount in waits:
+    room, fitting = budget.cap - budget.spent - budget.reserved, []
+    for activity_id, amount in first:
         if amount <= room and room > 0:
             room -= amount
-            yield activity_id
+            fitting.append(activity_id)
+    return fitting
 
 
-def _let_go(tenant_id: UUID, activity_ids: list[UUID]) -> int:
+def _release_activities(tenant_id: UUID, activity_ids: list[UUID]) -> int:
     if not activity_ids:
         return 0
     with tenant_scope(tenant_id):
@@ -314,22 +312,22 @@ def _let_go(tenant_id: UUID, activity_ids: list[UUID]) -> int:
         wakes = Wake.objects.for_tenant(tenant_id).filter(
             activity_id__in=activity_ids, state="pending", cause=CAUSE, due_at=NEVER
         )
-        # A date that was set meanwhile holds, and is no wait for money any more.
+        # A start date that was set meanwhile still applies; such a wake no longer waits for the budget.
         dated = Activity.objects.filter(pk=OuterRef("activity_id"), not_before__gt=Now())
-        put_off = wakes.filter(Exists(dated))
-        woken = put_off.update(due_at=Subquery(dated.values("not_before")), cause="wake")
-        woken += wakes.update(due_at=Now())
+        postponed = wakes.filter(Exists(dated))
+        count = postponed.update(due_at=Subquery(dated.values("not_before")), cause="wake")
+        count += wakes.update(due_at=Now())
         BudgetWait.objects.for_tenant(tenant_id).filter(activity_id__in=activity_ids).delete()
-    logger.info("Work released by a budget", extra={"action": "budget_released", "count": woken})
+    logger.info("Work released by a budget", extra={"action": "budget_released", "count": count})
     return len(activity_ids)
 
 
 def _try(action: Callable[[UUID, UUID], T], tenant_id: UUID, budget_id: UUID) -> T | None:
-    """One budget that cannot be looked after must not keep the others from it."""
+    """Log an error instead of raising it, so that one broken budget does not stop the others."""
     try:
         return action(tenant_id, budget_id)
     except Exception:
         logger.exception(
-            "Budget could not be looked after", extra={"action": "budget_failed", "budget": str(budget_id)}
+            "Budget could not be processed", extra={"action": "budget_failed", "budget": str(budget_id)}
         )
         return None

@@ -1,7 +1,7 @@
-"""Bulk: one thing done to many activities, found once by a filter, in portions, by whichever worker has time.
+"""Bulk jobs: apply one action to many activities, which a filter selected once, in portions and by any worker.
 
-Each item's state changes in the transaction of its effect, so a job that is killed half-way goes on where it was, and nothing happens to
-an activity twice. Others may do what they like with the activities meanwhile: what is no longer in a state for it is skipped.
+Each item's state changes in the transaction of its effect, so a job that is killed half-way resumes where it stopped, and no activity is
+processed twice. Activities may change meanwhile: an item whose activity no longer allows the action is skipped.
 """
 
 from __future__ import annotations
@@ -34,27 +34,24 @@ from . import activity_tree, cancellation, reassignment, relay, rescheduling, st
 
 logger = logging.getLogger(__name__)
 
-# Jobs: written down with all of their items, and called off.
-
-
 MOST = 50_000  # items of one job
 
 _ADD = Statement.load(Path(__file__).parent / "sql", "add_bulk_items")
 
 
 class CountChanged(ActivityError):
-    """The filter finds another number of activities than the caller expects. Nothing was done."""
+    """The filter matches another number of activities than the caller expects. Nothing was done."""
 
     code = "count_changed"
     status = 409
 
-    def __init__(self, expected: int, found: int) -> None:
-        super().__init__(f"The filter finds {found} activities by now, not {expected}. Look at them again.")
-        self.problem_members = {"count": found}
+    def __init__(self, expected: int, actual: int) -> None:
+        super().__init__(f"The filter now matches {actual} activities, not {expected}. Review them again.")
+        self.problem_members = {"count": actual}
 
 
 class TooMany(ActivityError):
-    """More activities than one job may have."""
+    """More activities than one job may process."""
 
     code = "too_many_items"
     status = 409
@@ -77,15 +74,15 @@ def start(
     arguments: Mapping[str, Any],
     actor: str,
 ) -> BulkJob:
-    """Write a job down; workers begin within seconds. In the caller's `tenant_scope`. Raises `CountChanged`, `TooMany`."""
+    """Create a job; workers begin within seconds. In the caller's `tenant_scope`. Raises `CountChanged`, `TooMany`."""
     if len(ids) != expected:
         raise CountChanged(expected, len(ids))
     if len(ids) > MOST:
-        raise TooMany(f"One job takes at most {MOST:,} activities, and these are {len(ids):,}.")
+        raise TooMany(f"One job may process at most {MOST:,} activities; the filter matches {len(ids):,}.")
     job = BulkJob.objects.create(
         tenant_id=tenant_id, action=action, filter=dict(filter), arguments=dict(arguments), total=len(ids), created_by=actor
     )  # fmt: skip
-    # A successor takes the place of each, which locks more than the activity itself.
+    # Reassigning creates a successor, which locks more than the activity itself.
     alone = action == BulkAction.REASSIGN
     _ADD.run(
         {
@@ -102,7 +99,10 @@ def start(
 
 
 def cancel(tenant_id: UUID, job_id: UUID, *, actor: str) -> None:
-    """Cancel the job; what is done stays done. Idempotent. Raises `BulkEnded`. Waits for the portion that is being processed."""
+    """Cancel the job; processed items stay as they are. Idempotent. Waits for the portion that is being processed.
+
+    Raises `BulkEnded` if the job has completed.
+    """
     moved = (
         BulkJob.objects.for_tenant(tenant_id)
         .filter(pk=job_id, status=BulkStatus.RUNNING)
@@ -119,50 +119,49 @@ def refuse_unknown(tenant_id: UUID, job_id: UUID) -> None:
         raise NotFound("bulk job", job_id)
 
 
-# Working: portions of bulk jobs, one transaction each, until nothing waits or the time is up.
+# Processing: one transaction per portion, until nothing waits or the time is up.
 #
-# The row of the job is locked for the portion, so of two workers one deals with it and the other goes on to the next job. Anyone who dies
-# loses the portion's transaction with everything in it.
-
+# A worker locks the row of the job for the portion, so a second worker skips the job and takes the next one. If a worker dies, the
+# transaction of its portion is rolled back.
 
 PORTION = 100  # activities that one statement moves; its cost grows with the square of their number
-TURN_SECONDS = 20.0  # of one task; the leader hints again while jobs are left
+TURN_SECONDS = 20.0  # of one task; the leader hints again while jobs are waiting
 
 
 def jobs_waiting() -> QuerySet[BulkJob]:
-    """Jobs with something to do, of all tenants."""
+    """Return the running jobs of all tenants."""
     return BulkJob.objects.filter(status=BulkStatus.RUNNING)
 
 
 def work(within: float = TURN_SECONDS) -> int:
     """Process the waiting items, a portion of each job in turn; returns how many items. Safe to run twice at once."""
-    until, dealt_with = time.monotonic() + within, 0
+    until, count = time.monotonic() + within, 0
     while time.monotonic() < until:
         with system_scope():
             jobs = list(jobs_waiting().order_by("created_at").values_list("tenant_id", "pk"))
-        found = [_safely(tenant_id, job_id) for tenant_id, job_id in jobs]
-        dealt_with += sum(found)
-        if not any(found):
+        counts = [_try_portion(tenant_id, job_id) for tenant_id, job_id in jobs]
+        count += sum(counts)
+        if not any(counts):
             break
-    return dealt_with
+    return count
 
 
-def _safely(tenant_id: UUID, job_id: UUID) -> int:
+def _try_portion(tenant_id: UUID, job_id: UUID) -> int:
     try:
-        return do_portion(tenant_id, job_id)
+        return process_portion(tenant_id, job_id)
     except Exception as error:
         if outages.may_pass(error):
-            # A deadlock, or a server that goes away: the portion has not happened, and is tried again.
+            # A deadlock or an outage: the portion was rolled back, and will be retried.
             facts = {"action": "bulk_portion_failed", "job": str(job_id), "reason": type(error).__name__}
             logger.warning("A portion of a bulk job failed", extra=facts)
             return 0
-        # One that cannot be helped must not keep the jobs behind it from their turn. It is tried again at the next one.
+        # Do not raise, because a broken job must not block the jobs after it. The next turn retries it.
         logger.exception("A bulk job broke", extra={"action": "bulk_job_broke", "job": str(job_id)})
         return 0
 
 
-def do_portion(tenant_id: UUID, job_id: UUID) -> int:
-    """Process the next items of one job; returns how many. 0 when another process works on the job, or it has ended."""
+def process_portion(tenant_id: UUID, job_id: UUID) -> int:
+    """Process the next items of one job; returns how many. Returns 0 if another process works on the job, or if it has ended."""
     with tenant_scope(tenant_id):
         running = BulkJob.objects.for_tenant(tenant_id).filter(pk=job_id, status=BulkStatus.RUNNING)
         job = running.select_for_update(skip_locked=True, no_key=True).first()
@@ -206,10 +205,10 @@ def _record(job: BulkJob, items: list[BulkItem], outcomes: dict[UUID, Outcome]) 
     )
 
 
-# Deeds: what is done to a portion of activities, by the functions that do it to one.
+# Actions on a portion of activities, in the caller's `tenant_scope`.
 #
-# Most are alike and lie by themselves, so they are moved together; one that others hang on is dealt with in a transaction of its own,
-# since its end locks more than itself. In the caller's `tenant_scope`.
+# Most activities have no dependents and are processed together. One that others depend on is processed in a transaction of its own,
+# because ending it locks more than its own row.
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +224,7 @@ Outcomes = dict[UUID, Outcome]
 
 
 def apply_to_all(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
-    """Process many activities together. If the database refuses that, each of them is tried alone."""
+    """Process many activities together. If the database refuses the statement, each of them is processed alone later."""
     try:
         with transaction.atomic(using=APP):
             return _TOGETHER[job.action](job, ids)
@@ -238,7 +237,7 @@ def apply_to_all(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
 
 
 def apply_to_one(job: BulkJob, activity_id: UUID) -> Outcome:
-    """Deal with one activity. What it or the database refuses is its outcome; that the server is away, or met others, is raised."""
+    """Process one activity. A refusal or an error becomes its outcome; only an outage or a deadlock is raised."""
     try:
         with transaction.atomic(using=APP):
             if job.action not in _ALONE:
@@ -265,23 +264,25 @@ def _skip(message: str, code: str = TransitionRefused.code) -> Outcome:
 
 
 def _cancel_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
-    """Cancel those that nothing hangs on; the others are left for later."""
-    found = activity_tree.lock(job.tenant_id, ids)
-    plain = [
-        activity_id for activity_id in _childless(job.tenant_id, ids) if _is_plain(found.get(activity_id))
+    """Cancel the activities without dependents; the others are left to be processed alone."""
+    activities = activity_tree.lock(job.tenant_id, ids)
+    independent = [
+        activity_id
+        for activity_id in _childless(job.tenant_id, ids)
+        if _is_independent(activities.get(activity_id))
     ]
     reason = job.arguments.get("reason", "")
     detail = {"reason": reason, "bulk_job": str(job.pk)}
     moved = transitions.apply_many(
-        plain, "cancel", actor=job.created_by, detail=detail, cancel_reason=reason or None
+        independent, "cancel", actor=job.created_by, detail=detail, cancel_reason=reason or None
     )
     relay.after_commit(Exchange(withdrawals=[activity.id for activity in moved]))
     done = {activity.id for activity in moved}
     return {activity_id: DONE if activity_id in done else ALONE for activity_id in ids}
 
 
-def _is_plain(activity: Activity | None) -> bool:
-    """Whether an activity waits for its agent and is no part of anything."""
+def _is_independent(activity: Activity | None) -> bool:
+    """Whether an activity waits for its agent and belongs to no parent, pipeline run or schedule."""
     return (
         activity is not None
         and activity.status == Status.CREATED
@@ -319,7 +320,7 @@ def _retry_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
 
 
 def _prioritise_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
-    """What waits moves to its new place; what is at work goes on, and has the priority if it waits again."""
+    """Set the priority. Waiting work moves to its new place in the queue; a running activity uses the priority if it waits again."""
     priority = int(job.arguments["priority"])
     live = [
         activity
@@ -352,6 +353,7 @@ def _reassign_one(job: BulkJob, activity_id: UUID) -> None:
     )  # fmt: skip
 
 
+# By action: the function for many activities at once, and the one for a single activity in a transaction of its own.
 _TOGETHER: dict[str, Callable[[BulkJob, Sequence[UUID]], Outcomes]] = {
     BulkAction.CANCEL: _cancel_many,
     BulkAction.RETRY: _retry_many,

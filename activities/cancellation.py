@@ -1,7 +1,7 @@
-"""Cancelling, and trying again: what operators do.
+"""Cancels and retries activities for operators.
 
-A cancellation is a fact in PostgreSQL. A waiting activity never starts; a worker or agent that has it learns at its next heartbeat, and
-whatever it still delivers is refused. What others were asked because of it is closed as obsolete, and its subtasks end with it.
+A cancellation is committed in PostgreSQL. A waiting activity never starts; the worker or agent of a running one learns of it at its next
+heartbeat, and its late result is refused. Open questions about the activity are closed as obsolete, and its subtasks are cancelled.
 """
 
 from __future__ import annotations
@@ -30,20 +30,23 @@ EXPIRED = "expired"
 
 
 def cancel(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str = "") -> Activity:
-    """Cancel an activity. Cancelling a question to people withdraws it. Raises `TransitionRefused` when it has ended, `NotFound`."""
+    """Cancel an activity. Cancelling a question to people withdraws it.
+
+    Raises `TransitionRefused` if it has ended or is a gate, `NotFound`.
+    """
     with tenant_scope(tenant_id):
         _cancel(_lock_activity(tenant_id, activity_id), actor, reason)
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
 def expire(tenant_id: UUID, activity_id: UUID, *, actor: str) -> bool:
-    """Cancel an activity that may not start any more, with the questions that it waits for: no answer could let it go on.
+    """Cancel an activity whose `expires_at` has passed, together with the questions that it waits for.
 
-    False when by now it runs, has ended, or has got more time. Raises `TransitionRefused` for a gate, `NotFound`.
+    Returns False if meanwhile it runs, has ended, or has a later expiry. Raises `TransitionRefused` for a gate, `NotFound`.
     """
     with tenant_scope(tenant_id):
         activity = _lock_activity(tenant_id, activity_id)
-        # The row is ours from here; what was read before it was locked may be old.
+        # Read again, because the values read before the lock may be outdated.
         late = Activity.objects.for_tenant(tenant_id).filter(
             pk=activity_id, status__in=EXPIRING, expires_at__lte=Now()
         )
@@ -67,12 +70,12 @@ def _lock_activity(tenant_id: UUID, activity_id: UUID) -> Activity:
         raise NotFound("activity", activity_id)
     if activity.link_kind == LinkKind.APPROVAL:
         return approvals.lock_concerned(tenant_id, activity)[activity_id]
-    # Everything that this may end is locked now, in one order: later, the pipeline run is locked as well.
+    # Lock everything that this may end now, in order of ids, because the pipeline run is locked later.
     return activity_tree.lock_with_dependents(tenant_id, activity_id) or activity
 
 
 def _refuse_gate(activity: Activity) -> None:
-    """Without its gate, what waits behind it could never be decided."""
+    """Raise `TransitionRefused` for an open gate, because the activity behind it could never be decided without it."""
     if activity.link_kind == LinkKind.GATE and activity.status in (Status.CREATED, Status.IN_PROGRESS):
         raise TransitionRefused(
             activity.pk,
@@ -85,30 +88,30 @@ def _refuse_gate(activity: Activity) -> None:
 def release_everything(
     tenant_id: UUID, activity_id: UUID, *, actor: str, run_status: str = "cancelled"
 ) -> None:
-    """End everything that an activity still holds when it has just ended: its run, slots, questions, subtasks and dead letter.
+    """End everything that an activity that has just ended still holds: its run, slots, questions, subtasks and dead letter.
 
     In the transaction of the move that ended it.
     """
     ended = [_stop_work(tenant_id, activity_id, actor, run_status)]
-    # Again until there is none: what is at work right now may ask for more while we come to it.
+    # Loop, because a running dependent may create more dependents before it is cancelled.
     while open_ones := activity_tree.open_dependents(tenant_id, activity_id):
-        # All are moved before any end is told, so that none of them wakes because another has ended.
+        # Cancel all before announcing any end, so that none of them is woken by the end of another.
         cancelled = transitions.apply_many(
             open_ones, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
         )
         ended += [_stop_work(tenant_id, dependent.id, actor, "cancelled") for dependent in cancelled]
-    # Last: budgets are locked after everything else.
-    if kept_for := [run.id for run in ended if run is not None and run.reserved]:
-        money.release(tenant_id, kept_for)
+    # Last, because budgets are locked after everything else.
+    if reserved := [run.id for run in ended if run is not None and run.reserved]:
+        money.release(tenant_id, reserved)
 
 
 def _stop_work(tenant_id: UUID, activity_id: UUID, actor: str, run_status: str) -> Any | None:
-    """The run that this ended, if one was live."""
+    """Return the run that this ended, if one was live."""
     run = transitions.end_run(tenant_id=tenant_id, activity_id=activity_id, run_status=run_status)
     freed = Exchange(withdrawals=[activity_id])
     if run and run.accepted_at:
         freed.releases.append(Release(activity_id, run.grant))
-    # A worker that is still waiting for the agent keeps its slots until the call has ended: they are in use.
+    # A worker that still waits for the agent keeps its slots until the call has ended, because they are in use.
     relay.after_commit(freed)
     dead_letter_records.close(tenant_id, activity_id, DeadLetterState.CLOSED, actor=actor)
     approvals.drop_links_of(tenant_id, activity_id, actor=actor)
@@ -135,7 +138,7 @@ def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
 
 
 def _refuse_twin(activity: Activity | None) -> None:
-    """Of activities with one dedup key at most one is live. After this one had failed, another may have been submitted."""
+    """Raise `TransitionRefused` if another activity with the same dedup key was submitted after the failure and is live."""
     if activity is None or activity.dedup_key is None:
         return
     same = Activity.objects.for_tenant(activity.tenant_id).filter(

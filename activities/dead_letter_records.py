@@ -1,6 +1,6 @@
-"""Dead letters come into being here, in the transaction of the failure, and end here when people have dealt with it.
+"""Creates dead letters in the transaction of the failure, and closes them when people have resolved the failure.
 
-What a dead letter sets going (an escalation, an alert) is done afterwards by `deadletters`, so that a failure never fails for it.
+The consequences of a dead letter (an escalation, an alert) follow later in `dead_letters`, so they cannot make this transaction fail.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from tenants.sql import Statement
 
 _BURY = Statement.load(Path(__file__).parent / "sql", "bury")
 
-# What differs between failures that look alike: ids, numbers, addresses. Quoted texts stay: they tell what an agent or a server has said.
+# The variable parts of similar failures: ids, numbers, addresses. Quoted text stays, because it is what an agent or a server reported.
 _VARIABLE = re.compile(
     r"https?://[^\s\"']+|\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b|\d+(?:[.,]\d+)*",
     re.IGNORECASE,
 )
-LOOKED_AT = 4_000  # characters of the message; what varies is taken out before it is cut, so that its length does not matter
-FINGERPRINTED = 500
+# Characters of a message before and after its variable parts are removed. The second is cut later, so their length does not matter.
+MOST_READ = 4_000
+MOST_FINGERPRINTED = 500
 
 
 def record_dead_letter(
     activity: Any, *, reason: str, run_id: UUID | None, error: Mapping[str, Any]
 ) -> UUID | None:
-    """Put an activity that has just failed for good among the dead letters; None when it lies there already.
+    """Create the dead letter of an activity that has just failed for good. Returns its id, or None if it has an open one already.
 
     `activity` is its row after the move. Must run inside `tenant_scope`, in the transaction of that move.
     """
@@ -64,7 +65,7 @@ def record_dead_letter(
 
 
 def record_dead_item(item: MailboxItem, mailbox_key: str, *, reason: str, error: Mapping[str, Any]) -> None:
-    """Put an item of a mailbox among the dead letters, which has just failed for good. In the transaction of that."""
+    """Create the dead letter of a mailbox item that has just failed for good. In the transaction of the failure."""
     DeadLetter.objects.bulk_create(
         [
             DeadLetter(
@@ -83,14 +84,14 @@ def record_dead_item(item: MailboxItem, mailbox_key: str, *, reason: str, error:
 
 
 def fingerprint_of(role: str, error: Mapping[str, Any]) -> str:
-    """Equal for errors of one role that differ in nothing but numbers, ids and addresses."""
-    message = _VARIABLE.sub("_", str(error.get("message", ""))[:LOOKED_AT]).casefold()
-    text = "\x00".join((role, str(error.get("code", "")), " ".join(message.split())[:FINGERPRINTED]))
+    """Return a digest that is equal for errors of one role that differ only in numbers, ids and addresses."""
+    message = _VARIABLE.sub("_", str(error.get("message", ""))[:MOST_READ]).casefold()
+    text = "\x00".join((role, str(error.get("code", "")), " ".join(message.split())[:MOST_FINGERPRINTED]))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def close(tenant_id: UUID, activity_id: UUID, state: str, *, actor: str) -> UUID | None:
-    """Close the dead letter, since people have dealt with the failure. Returns the escalation that asked them, if one did. Idempotent."""
+    """Close the open dead letter of an activity. Returns the id of its escalation, if there is one. Idempotent."""
     letter = (
         DeadLetter.objects.for_tenant(tenant_id)
         .filter(activity_id=activity_id, state=DeadLetterState.OPEN)

@@ -1,7 +1,7 @@
-"""Dead letters: people are told of work that failed for good, once, and set it going again or give it up, one by one or all alike.
+"""Dead letters: notifies people once of work that failed for good, and lets them replay or dismiss it, one by one or in groups.
 
-The failure itself is recorded by `dead_letter_records`. What follows from it is done here, apart from the failure: anyone who dies
-half-way has done nothing, and everything may be done twice.
+`dead_letter_records` records the failure itself. The consequences follow here in other transactions: a crash rolls one back, and
+repeating it is safe.
 """
 
 from __future__ import annotations
@@ -35,45 +35,42 @@ from agents.models import AgentConfig
 from tenants import clock, outages
 from tenants.context import APP, system_scope, tenant_scope
 
-# Choosing: which of the dead letters that somebody names can still be acted on, with their activities locked in the order that all use.
-
+# Selecting: the chosen dead letters that are still open, with their activities locked in order of ids.
 
 AT_ONCE = 100  # activities that one statement moves; its cost grows with the square of their number
 FAILED = states.sources_of("retry")
 
 
 def activities_of_letters(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: bool) -> list[UUID]:
-    """The failed activities of open letters, oldest failure first. The others were dealt with before.
+    """Return the failed activities of the chosen letters that are open, oldest failure first.
 
-    All are locked at once: of two callers that choose overlapping letters at the same time, the second waits for the first and then
-    finds them closed.
+    With `lock` all are locked at once: if two callers choose overlapping letters, the second waits, and then sees the letters closed.
     """
     failed = chosen.filter(state=DeadLetterState.OPEN, activity__status__in=FAILED).order_by("pk")
-    ids = [found for found in failed.values_list("activity_id", flat=True) if found is not None]
+    ids = [pk for pk in failed.values_list("activity_id", flat=True) if pk is not None]
     if lock:
         rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=ids).order_by("pk")
         list(rows.select_for_update().values_list("pk"))
-        # Asked again: anyone who held the locks before may have dealt with some of them.
-        again = failed.filter(activity_id__in=ids).values_list("activity_id", flat=True)
-        ids = [found for found in again if found is not None]
+        # Read again, because the previous holder of the locks may have closed some of them.
+        still_failed = failed.filter(activity_id__in=ids).values_list("activity_id", flat=True)
+        ids = [pk for pk in still_failed if pk is not None]
     return ids
 
 
 def items_of_letters(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: bool) -> list[UUID]:
-    """The failed items of mailboxes of open letters, oldest failure first; locked as `activities_of`."""
+    """Return the failed mailbox items of the chosen letters that are open, oldest failure first; `lock` locks them."""
     letters = chosen.filter(state=DeadLetterState.OPEN, mailbox_item_id__isnull=False).order_by("pk")
-    ids = [found for found in letters.values_list("mailbox_item_id", flat=True) if found is not None]
+    ids = [pk for pk in letters.values_list("mailbox_item_id", flat=True) if pk is not None]
     if not ids:
         return []
     failed = MailboxItem.objects.for_tenant(tenant_id).filter(pk__in=ids, state=ItemState.FAILED)
     rows = failed.order_by("pk").select_for_update() if lock else failed
-    found = set(rows.values_list("pk", flat=True))
-    return [item_id for item_id in ids if item_id in found]
+    failed_ids = set(rows.values_list("pk", flat=True))
+    return [item_id for item_id in ids if item_id in failed_ids]
 
 
 def without_twins(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
-    """Those that can be live again. Of activities with one dedup key at most one is, and the same work may have been submitted again or
-    have failed twice."""
+    """Return those that can be live again: at most one for each dedup key, and none whose key a live activity uses."""
     rows = Activity.objects.for_tenant(tenant_id)
     keys = dict(rows.filter(pk__in=ids, dedup_key__isnull=False).values_list("pk", "dedup_key"))
     live = rows.filter(in_status(*states.LIVE), dedup_key__in=set(keys.values()))
@@ -88,8 +85,8 @@ def without_twins(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
 
 
 def escalations_of(letters: QuerySet[DeadLetter]) -> list[UUID]:
-    """The activities that ask people about these letters."""
-    return [found for found in letters.values_list("escalation_id", flat=True) if found is not None]
+    """Return the activities that ask people about these letters."""
+    return [pk for pk in letters.values_list("escalation_id", flat=True) if pk is not None]
 
 
 def portions(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
@@ -97,29 +94,29 @@ def portions(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
         yield ids[start : start + AT_ONCE]
 
 
-# Sorting: failures that look alike, together, and how many wait for people.
+# Grouping and counting.
 
 
 def groups(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Dead letters that look alike: `count`, how many of them are `open`, when they came, and the id of the newest as `example`.
+    """Group similar dead letters. Each row has `count`, the number of `open` ones, first and last time, and the newest id as `example`.
 
-    The rows are named tuples; they can still be filtered by what a dead letter has.
+    The rows are named tuples, and can still be filtered by the fields of dead letters.
     """
-    alike = ("fingerprint", "agent_role", "reason")
-    # As text, since not every PostgreSQL compares UUIDs in an aggregate; in the order of their digits.
+    group_by = ("fingerprint", "agent_role", "reason")
+    # As text, because not every PostgreSQL can aggregate UUIDs; collation C compares them digit by digit.
     newest = Max(Collate(Cast("pk", TextField()), "C"))
-    counted = rows.order_by().values(*alike).annotate(
+    counted = rows.order_by().values(*group_by).annotate(
         count=Count("pk"),
         open=Count("pk", filter=Q(state=DeadLetterState.OPEN)),
         first_at=Min("created_at"),
         last_at=Max("created_at"),
         example=newest,
     )  # fmt: skip
-    return counted.values_list(*alike, "count", "open", "first_at", "last_at", "example", named=True)
+    return counted.values_list(*group_by, "count", "open", "first_at", "last_at", "example", named=True)
 
 
 def open_letters() -> dict[tuple[str, str, str], int]:
-    """How many people have not dealt with, by role (empty for a consumer outside), kind and reason. In the scope that is open."""
+    """Count open dead letters by role (empty for an external consumer), kind and reason. In the caller's scope."""
     kind = Case(
         When(mailbox_item_id=None, then=Value(LetterKind.ACTIVITY.value)),
         default=Value(LetterKind.MAILBOX_ITEM.value),
@@ -135,15 +132,15 @@ def open_letters() -> dict[tuple[str, str, str], int]:
     return {(role, what, reason): count for role, what, reason, count in counted}
 
 
-# Dismissing: nobody wants this work any more. Its activities are cancelled, with everything that still hangs on them.
+# Dismissing: the failed activities are cancelled, with everything that depends on them.
 
 
 @dataclass(frozen=True, slots=True)
 class DismissResult:
-    """What a dismissal has done, or would do."""
+    """The result of a dismissal or of its dry run."""
 
     count: int
-    skipped: int  # chosen, but dealt with before
+    skipped: int  # chosen, but no longer open
 
 
 def dismiss(
@@ -161,19 +158,19 @@ def dismiss(
         moved = transitions.apply_many(
             portion, "cancel", actor=actor, detail={"reason": reason, "dismissed": True}, cancel_reason=reason or None
         )  # fmt: skip
-        _let_go(tenant_id, [activity.id for activity in moved], actor)
+        _close_cancelled(tenant_id, [activity.id for activity in moved], actor)
         count += len(moved)
     return DismissResult(count, total - count)
 
 
 def cancel_item(tenant_id: UUID, item_id: UUID, *, actor: str) -> bool:
-    """Cancel an item of a mailbox, so that no consumer takes it; whether it waited or had failed. In the caller's `tenant_scope`."""
+    """Cancel a mailbox item that is pending or has failed; returns whether it was. In the caller's `tenant_scope`."""
     idle = MailboxItem.objects.for_tenant(tenant_id).filter(
         pk=item_id, state__in=(ItemState.PENDING, ItemState.FAILED), agent_role=None
     )
-    found = list(idle.select_for_update().values_list("pk", flat=True))
-    _cancel_items(tenant_id, found, actor)
-    return bool(found)
+    ids = list(idle.select_for_update().values_list("pk", flat=True))
+    _cancel_items(tenant_id, ids, actor)
+    return bool(ids)
 
 
 def _cancel_items(tenant_id: UUID, ids: Sequence[UUID], actor: str) -> None:
@@ -185,8 +182,11 @@ def _cancel_items(tenant_id: UUID, ids: Sequence[UUID], actor: str) -> None:
     letters.update(state=DeadLetterState.CLOSED, closed_at=Now(), closed_by=actor)
 
 
-def _let_go(tenant_id: UUID, cancelled: Sequence[UUID], actor: str) -> None:
-    """What has failed runs no more and holds no slot. Most have nothing left but the question to a person, which all share a statement."""
+def _close_cancelled(tenant_id: UUID, cancelled: Sequence[UUID], actor: str) -> None:
+    """Close the letters and escalations of all in one statement each, and release the few activities that have other dependents.
+
+    Failed activities have no run and hold no slot.
+    """
     letters = DeadLetter.objects.for_tenant(tenant_id).filter(
         activity_id__in=cancelled, state=DeadLetterState.OPEN
     )
@@ -199,11 +199,11 @@ def _let_go(tenant_id: UUID, cancelled: Sequence[UUID], actor: str) -> None:
         detail={"reason": cancellation.OBSOLETE},
         cancel_reason=cancellation.OBSOLETE,
     )
-    for activity_id in sorted(_with_more(tenant_id, cancelled)):
+    for activity_id in sorted(_with_dependents(tenant_id, cancelled)):
         cancellation.release_everything(tenant_id, activity_id, actor=actor)
 
 
-def _with_more(tenant_id: UUID, cancelled: Sequence[UUID]) -> set[UUID]:
+def _with_dependents(tenant_id: UUID, cancelled: Sequence[UUID]) -> set[UUID]:
     children = (
         Activity.objects.for_tenant(tenant_id)
         .filter(
@@ -219,31 +219,28 @@ def _with_more(tenant_id: UUID, cancelled: Sequence[UUID]) -> set[UUID]:
     )
 
 
-# Replaying: failed work is set going again, one letter or all that failed alike, as fast as is wanted.
+# Replaying: failed work is retried, one letter or a whole group, at the requested rate.
 #
-# Each activity is opened again by a guarded move, so of two replays at once one gets it, and repeating a replay starts nothing twice.
-
-
-OBSOLETE = "obsolete"
+# Each activity is reopened by a guarded transition, so two replays at once, or a repeated one, start nothing twice.
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay has done, or would do."""
+    """The result of a replay or of its dry run."""
 
     count: int
-    skipped: int  # chosen, but dealt with before
+    skipped: int  # chosen, but no longer open
     seconds: float  # until the last of them starts
 
 
 def retry_item(tenant_id: UUID, item_id: UUID, *, actor: str) -> bool:
-    """Let a failed item of a mailbox be taken again; whether it was one. In the caller's `tenant_scope`."""
+    """Make a failed mailbox item pending again; returns whether it had failed. In the caller's `tenant_scope`."""
     failed = MailboxItem.objects.for_tenant(tenant_id).filter(
         pk=item_id, state=ItemState.FAILED, agent_role=None
     )
-    found = list(failed.select_for_update().values_list("pk", flat=True))
-    _reopen_items(tenant_id, found, actor, before=0, per_second=None)
-    return bool(found)
+    ids = list(failed.select_for_update().values_list("pk", flat=True))
+    _reopen_items(tenant_id, ids, actor, before=0, per_second=None)
+    return bool(ids)
 
 
 def replay(
@@ -254,7 +251,7 @@ def replay(
     per_second: float | None = None,
     dry_run: bool = False,
 ) -> ReplayResult:
-    """Set the activities and items of open dead letters going again, oldest first, at most `per_second` of them a second.
+    """Retry the activities and items of open dead letters, oldest first, at most `per_second` of them a second.
 
     In the caller's `tenant_scope`.
     """
@@ -269,14 +266,14 @@ def replay(
 
 
 def reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | None) -> list[UUID]:
-    """Set these failed activities going again; those that were. The caller holds their locks."""
+    """Retry these failed activities; returns those that were reopened. The caller holds their locks."""
     began = clock.now()
     reopened: list[Any] = []
     for portion in portions(ids):
         moved = transitions.apply_many(
             portion, "retry", actor=actor, detail={"replay": True}, attempts=0, stalls=0, error=None
         )
-        # The database answers in an order of its own; the oldest failure starts first.
+        # The database returns the rows in any order; the oldest failure must start first.
         place = {activity_id: index for index, activity_id in enumerate(portion)}
         moved.sort(key=lambda activity: place[activity.id])
         outbox.record_again(
@@ -284,14 +281,14 @@ def reopen(tenant_id: UUID, ids: list[UUID], actor: str, per_second: float | Non
         )
         _close_letters(tenant_id, [activity.id for activity in moved], actor)
         reopened += moved
-    _tell_pipelines(reopened)
+    _announce_reopened(reopened)
     return [activity.id for activity in reopened]
 
 
 def _reopen_items(
     tenant_id: UUID, ids: list[UUID], actor: str, *, before: int, per_second: float | None
 ) -> None:
-    """Items of mailboxes can be taken again, with all their attempts. The caller holds their locks."""
+    """Make mailbox items pending again, with all their attempts. The caller holds their locks."""
     rows = MailboxItem.objects.for_tenant(tenant_id)
     rows.filter(pk__in=ids).update(state=ItemState.PENDING, attempts=0, error=None, done_at=None, due_at=None)
     times = _start_times(clock.now(), before, len(ids), per_second)
@@ -304,7 +301,7 @@ def _reopen_items(
 
 
 def _start_times(began: datetime, before: int, count: int, per_second: float | None) -> list[datetime]:
-    """When each of the next `count` starts; nothing when they may all start at once."""
+    """Return the start times of the next `count`; an empty list if all may start at once."""
     if not per_second:
         return []
     return [began + timedelta(seconds=(before + index) / per_second) for index in range(count)]
@@ -318,36 +315,40 @@ def _close_letters(tenant_id: UUID, activities: list[UUID], actor: str) -> None:
     letters.update(state=DeadLetterState.REPLAYED, closed_at=Now(), closed_by=actor)
     if escalations:
         transitions.apply_many(
-            escalations, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
+            escalations,
+            "cancel",
+            actor=actor,
+            detail={"reason": cancellation.OBSOLETE},
+            cancel_reason=cancellation.OBSOLETE,
         )
 
 
-def _tell_pipelines(reopened: Iterable[Any]) -> None:
-    """Last, and in the order of the runs, since each is locked: activities come before runs."""
+def _announce_reopened(reopened: Iterable[Any]) -> None:
+    """Send `activity_reopened`. Call it last, because receivers lock pipeline runs, which come after activities; sorted by run."""
     for activity in sorted(reopened, key=lambda one: str(one.pipeline_run_id)):
         if activity.pipeline_run_id is not None:
             activity_reopened.send(sender=Activity, activity=activity)
 
 
-# Handling: the activity goes to `needs_review`, an escalation asks a person, an alert goes out, a planner is woken where the tenant has
-# one. All of it or nothing, once per letter.
+# Handling: the activity goes to `needs_review`, an escalation asks a person, an alert is raised, and the tenant's planner is woken if it
+# has one. One transaction per letter does all of this.
 #
-# At most one process does it at a time, so that a thousand failures at once are told of one after the other. The turn is held for one
-# letter, by its transaction, which PostgreSQL ends when the process is frozen in it.
+# At most one process at a time handles letters, so that many failures at once are processed one after the other. The transaction of one
+# letter holds the lock; PostgreSQL ends that transaction if the process freezes.
 
 logger = logging.getLogger(__name__)
 
 PAGE = 200
-JOB_FAILED = "job.failed"  # what a planner is woken with
-TURN_LOCK = 0x6465616C  # "deal": the transaction that holds it handles a dead letter; never change it
-TURN_SECONDS = 20.0  # Then the queue gets its worker back. While letters wait, the next hint is on its way.
+JOB_FAILED = "job.failed"  # the event that wakes a planner
+TURN_LOCK = 0x6465616C  # "deal": advisory lock of the transaction that handles a dead letter; never change it
+TURN_SECONDS = 20.0  # of one background task; while letters wait, the leader hints again
 
-_SAID = {
+_REASONS = {
     BurialReason.EXHAUSTED: "its attempts are used up",
-    BurialReason.PERMANENT: "another attempt would fail alike",
-    BurialReason.STALLED: "its worker was lost once too often",
-    BurialReason.WAKE_BUDGET: "it was woken again and again without getting anywhere",
-    BurialReason.RATE_LIMITED: "its agent or provider asked to come back later for too long",
+    BurialReason.PERMANENT: "another attempt would fail in the same way",
+    BurialReason.STALLED: "its worker was lost too often",
+    BurialReason.WAKE_BUDGET: "it was woken repeatedly without progress",
+    BurialReason.RATE_LIMITED: "its agent or provider was rate limited for too long",
 }
 
 
@@ -362,13 +363,13 @@ class _UnhandledLetter(NamedTuple):
 
 
 def handle_waiting(*, within: float = TURN_SECONDS) -> int:
-    """Tell people of every dead letter that they were not told of yet, for at most `within` seconds; how many.
+    """Handle the dead letters that were not handled yet, for at most `within` seconds; returns how many.
 
-    One process at a time, others return at once. A letter that cannot be handled holds up no other. Raises what says so when
-    PostgreSQL does not answer.
+    One process at a time; others return at once. A letter that cannot be handled does not block the others. Raises the database's
+    error during an outage.
     """
     handled, until = 0, time.monotonic() + within
-    for letter in _waiting():
+    for letter in _unhandled_letters():
         try:
             handled += _try_handle(letter)
         except _NotOurTurn:
@@ -379,25 +380,25 @@ def handle_waiting(*, within: float = TURN_SECONDS) -> int:
 
 
 def list_unhandled() -> QuerySet[Any]:
-    """What people were not told of yet, of all tenants."""
+    """Return the dead letters of all tenants that people were not notified of yet."""
     rows: QuerySet[Any] = DeadLetter.objects.filter(handled_at=None)
     return rows
 
 
 def unhandled_since(age: timedelta) -> bool:
-    """Whether somebody should have been told of something that long ago."""
+    """Whether a dead letter older than `age` is not handled yet."""
     with system_scope():
         return list_unhandled().filter(created_at__lt=Now() - age).exists()
 
 
-def _waiting() -> Iterator[_UnhandledLetter]:
-    """Oldest first, each once in a turn."""
+def _unhandled_letters() -> Iterator[_UnhandledLetter]:
+    """Yield each once, oldest first."""
     last: UUID | None = None
     while True:
         with system_scope():
-            rows = list_unhandled() if last is None else list_unhandled().filter(pk__gt=last)
-            found = rows.order_by("pk").values_list("pk", "tenant_id", "activity_id")[:PAGE]
-            page = [_UnhandledLetter(*row) for row in found]
+            letters = list_unhandled() if last is None else list_unhandled().filter(pk__gt=last)
+            rows = letters.order_by("pk").values_list("pk", "tenant_id", "activity_id")[:PAGE]
+            page = [_UnhandledLetter(*row) for row in rows]
         yield from page
         if len(page) < PAGE:
             return
@@ -414,7 +415,7 @@ def _try_handle(letter: _UnhandledLetter) -> bool:
     except Exception as error:
         if outages.may_pass(error):
             raise
-        # A mistake of ours about one failure must not keep people from learning of all others.
+        # Do not raise: a bug that concerns one letter must not block the others.
         logger.exception(
             "A dead letter cannot be handled",
             extra={"action": "dead_letter_stuck", "dead_letter": str(letter.pk)},
@@ -423,7 +424,7 @@ def _try_handle(letter: _UnhandledLetter) -> bool:
 
 
 def _take_turn() -> None:
-    """Until the end of the transaction. Raises `_NotOurTurn`."""
+    """Take the lock until the end of the transaction, or raise `_NotOurTurn`."""
     with connections[APP].cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [TURN_LOCK])
         if not cursor.fetchone()[0]:
@@ -435,7 +436,7 @@ def _handle(waiting: _UnhandledLetter, activity_id: UUID) -> bool:
     letters = DeadLetter.objects.for_tenant(waiting.tenant_id).filter(pk=waiting.pk, handled_at=None)
     letter = letters.select_for_update().first()
     if activity is None or letter is None:
-        return False  # It was handled or deleted in this moment.
+        return False  # It was handled or deleted meanwhile.
     if letter.state == DeadLetterState.OPEN:
         if activity.status == Status.FAILED:
             transitions.apply(activity_id, "escalate", actor="engine", detail={"dead_letter": str(letter.pk)})
@@ -447,7 +448,7 @@ def _handle(waiting: _UnhandledLetter, activity_id: UUID) -> bool:
 
 
 def _handle_item(waiting: _UnhandledLetter) -> bool:
-    """Nobody in the inbox can do the work of a consumer outside, so there is an alert and no escalation."""
+    """Raise an alert but no escalation, because nobody in the inbox can do the work of an external consumer."""
     letters = DeadLetter.objects.for_tenant(waiting.tenant_id).filter(pk=waiting.pk, handled_at=None)
     letter = letters.select_for_update().first()
     if letter is None:
@@ -463,7 +464,7 @@ def _escalate(activity: Activity, letter: DeadLetter) -> UUID:
         activity,
         LinkKind.ESCALATION,
         name=f"Failed: {activity.name}"[:200],
-        description=f"{_write_question(letter)}\n\nTry it again, hand it to somebody else, or cancel it.",
+        description=f"{_write_question(letter)}\n\nRetry it, reassign it, or cancel it.",
         human_role=DEFAULT_ESCALATION_ROLE,
         priority=BANDS["urgent"],
         metadata={"dead_letter": str(letter.pk), "fingerprint": letter.fingerprint, "reason": letter.reason},
@@ -472,19 +473,19 @@ def _escalate(activity: Activity, letter: DeadLetter) -> UUID:
 
 
 def _wake_planners(activity: Activity, letter: DeadLetter) -> UUID | None:
-    """Have the roles of the tenant that hear of failures plan again; the activity of the first of them.
+    """Submit an activity for each of the tenant's roles that hear of failures; returns the first activity's id.
 
-    They hear of a kind of failure once in a while, not of each of a thousand: their activity tells the fingerprint, by which all are
-    listed. A planner does not hear of its own failures, nor of its subtasks', whose end it is told anyway: it would plan for ever.
+    They are notified of a group of similar failures once in a while, with its fingerprint, not of each failure. A planner is not notified
+    of its own failures, because it would plan for ever, nor of those of its subtasks, because it receives their outcome anyway.
     """
     chosen = AgentConfig.objects.for_tenant(letter.tenant_id).filter(
         hears_of_failures=True, enabled=True, agent__enabled=True
     )
     roles = list(chosen.order_by("agent_id").values_list("agent_id", flat=True))
-    concerned = {activity.agent_role, _find_asking_role(activity)}
-    if not roles or not concerned.isdisjoint(roles) or _planned_lately(letter):
+    involved_roles = {activity.agent_role, _role_of_parent(activity)}
+    if not roles or not involved_roles.isdisjoint(roles) or _was_planned_recently(letter):
         return None
-    failed = {
+    params = {
         "event": JOB_FAILED,
         "activity": str(activity.pk),
         "name": activity.name,
@@ -501,9 +502,9 @@ def _wake_planners(activity: Activity, letter: DeadLetter) -> UUID | None:
     planning = [
         NewActivity(
             name="Plan again after a failure",
-            description="Work has failed for good; the parameters say what and why. Plan how its goal is reached all the same.",
+            description="Work has failed for good; the parameters say which work and why. Plan another way to reach its goal.",
             agent_role=role,
-            params=failed,
+            params=params,
             metadata={"event": JOB_FAILED, "dead_letter": str(letter.pk)},
             deliverable_id=activity.deliverable_id,
             priority=BANDS["gated"],
@@ -514,8 +515,7 @@ def _wake_planners(activity: Activity, letter: DeadLetter) -> UUID | None:
     return submit(planning, actor="engine", bounded=False)[0].id
 
 
-def _find_asking_role(activity: Activity) -> str | None:
-    """The role of the agent whose subtask this was."""
+def _role_of_parent(activity: Activity) -> str | None:
     if activity.parent_id is None:
         return None
     parents = Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.parent_id)
@@ -523,10 +523,10 @@ def _find_asking_role(activity: Activity) -> str | None:
     return role
 
 
-def _planned_lately(letter: DeadLetter) -> bool:
-    alike = DeadLetter.objects.for_tenant(letter.tenant_id).filter(fingerprint=letter.fingerprint)
+def _was_planned_recently(letter: DeadLetter) -> bool:
+    similar = DeadLetter.objects.for_tenant(letter.tenant_id).filter(fingerprint=letter.fingerprint)
     since = Now() - timedelta(seconds=settings.ORCHESTRATOR_PLAN_AGAIN_SECONDS)
-    return alike.filter(planning_id__isnull=False, handled_at__gte=since).exists()
+    return similar.filter(planning_id__isnull=False, handled_at__gte=since).exists()
 
 
 def _alert(activity: Activity | None, letter: DeadLetter) -> None:
@@ -552,9 +552,9 @@ def _alert(activity: Activity | None, letter: DeadLetter) -> None:
 
 
 def _write_question(letter: DeadLetter) -> str:
-    reason = _SAID[BurialReason(letter.reason)]
+    reason = _REASONS[BurialReason(letter.reason)]
     message = str(letter.error.get("message") or letter.error.get("code") or "")
     stalls = f", stalls {letter.stalls}" if letter.stalls else ""
     cost = f", cost so far ${letter.cost_usd.normalize():f}" if letter.cost_usd else ""
     who = letter.agent_role or f"The consumer of the mailbox {letter.mailbox_key}"
-    return f"{who} has given up: {reason}. Attempts {letter.attempts}{stalls}{cost}. {message}"
+    return f"{who} failed for good: {reason}. Attempts {letter.attempts}{stalls}{cost}. {message}"

@@ -1,4 +1,4 @@
-"""What can be wrong with asking for something to happen to an activity."""
+"""Errors of operations on activities."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from tenants.exceptions import NoneOfKind, OneOfKind
 
 
 class ActivityError(Exception):
-    """The activity cannot do what was asked."""
+    """The operation on the activity is not possible."""
 
     code: ClassVar[str] = "activity_error"
     status: ClassVar[int] = 409
 
 
 class NotFound(NoneOfKind, ActivityError):
-    """The tenant has nothing of this kind and key."""
+    """The tenant has no object of this kind with this key."""
 
 
 class AlreadyExists(OneOfKind, ActivityError):
-    """The tenant has something of this kind and name already."""
+    """The tenant already has an object of this kind with this name."""
 
 
 class TransitionRefused(ActivityError):
-    """The activity was no longer in a state this step starts from."""
+    """The activity was no longer in a status that this transition starts from."""
 
     code = "transition_refused"
 
@@ -37,19 +37,19 @@ class TransitionRefused(ActivityError):
 
 
 class StillHeld(TransitionRefused):
-    """It waits for something that cannot be skipped: an answer of people, or other work."""
+    """The activity waits for something that cannot be skipped: an answer from people, or other work."""
 
     code = "still_held"
 
 
 class AlreadyDecided(TransitionRefused):
-    """Somebody else decided first. Says who, what and when."""
+    """Somebody else decided first. The message says who, what and when."""
 
     code = "already_decided"
 
 
 class AlreadyVoted(TransitionRefused):
-    """One person has one voice. Says what it was."""
+    """This person has voted already. The message says how."""
 
     code = "already_voted"
 
@@ -60,7 +60,7 @@ class AlreadyVoted(TransitionRefused):
 
 
 class RunSuperseded(ActivityError):
-    """This run was lost, cancelled or ended, so what it reports no longer counts."""
+    """The run was lost, cancelled or has ended, so its report is ignored."""
 
     code = "run_superseded"
 
@@ -70,27 +70,27 @@ class RunSuperseded(ActivityError):
 
 
 class OutOfBudget(ActivityError):
-    """A budget has no room for what a run may need, so it does not start, or goes on no more. `budget` is its row as it stands."""
+    """A budget has no room for a run, so the run does not start or is stopped. `budget` is the budget's current row."""
 
     code = "budget"
 
     def __init__(self, budget: Any, need: Decimal) -> None:
         super().__init__(
             f"The budget {budget.name} is used up: {plain(budget.spent)} of {plain(budget.cap)} {budget.unit} spent,"
-            f" {plain(budget.reserved)} kept for runs that are going on."
+            f" {plain(budget.reserved)} reserved for running work."
         )
         self.budget_id: UUID = budget.id
         self.need = need
 
 
 def plain(amount: Decimal) -> str:
-    """An amount as people write it: 0.3 and not 0.300000000000 or 3E-1."""
+    """Format an amount the way people write it: 0.3, not 0.300000000000 or 3E-1."""
     text = f"{amount:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 class SubmissionInvalid(ActivityError):
-    """What was submitted has errors; each is named by its path."""
+    """The submission has errors; each names its path."""
 
     code = "validation_failed"
     status = 400
@@ -101,20 +101,20 @@ class SubmissionInvalid(ActivityError):
 
 
 class SubmissionRaced(ActivityError):
-    """An equal submission appeared and ended again and again, so none could be returned."""
+    """Equal submissions appeared and ended repeatedly, so none could be returned."""
 
     code = "submission_raced"
 
 
 class OutputUnavailable(ActivityError):
-    """The output exists, but the store that keeps it does not answer."""
+    """The output exists, but its store does not answer."""
 
     code = "output_unavailable"
     status = 503
 
 
 class QuotaExceeded(ActivityError):
-    """An agent asked for more than its run, its activity or its tree may have. `quota` names which."""
+    """An agent exceeded a quota of its run, its activity or its tree. `quota` names which."""
 
     code = "quota_exceeded"
     status = 429
@@ -125,7 +125,7 @@ class QuotaExceeded(ActivityError):
 
 
 class ToolRefused(ActivityError):
-    """The agent may not do this with what it names."""
+    """The agent may not use this tool with these arguments."""
 
     code = "tool_refused"
     status = 403
@@ -139,44 +139,44 @@ class KeyReused(ActivityError):
 
 
 class DecisionForbidden(ActivityError):
-    """The item is not this caller's to decide."""
+    """The caller may not decide this item."""
 
     code = "forbidden"
     status = 403
 
 
 class PersonRequired(DecisionForbidden):
-    """People decide this, each with one voice, and nobody stands behind the caller's token."""
+    """A person must decide this, and the caller's token belongs to no person."""
 
     code = "person_required"
 
 
 class MailboxError(ActivityError):
-    """A mailbox cannot do what was asked."""
+    """The operation on the mailbox is not possible."""
 
     code = "mailbox_error"
 
 
 class OtherConsumer(MailboxError):
-    """A mailbox is consumed in one way: by the agent that it names, or by anyone who takes from it."""
+    """The mailbox has another kind of consumer: either its agent role, or external clients."""
 
     code = "other_consumer"
 
 
 class MailboxFull(MailboxError):
-    """Too much waits in it already."""
+    """Too many items wait in the mailbox."""
 
     code = "mailbox_full"
     status = 429
 
 
 class ItemRefused(MailboxError):
-    """The item does not stand as this needs: only what has failed is tried again, only what waits or has failed is cancelled."""
+    """The item is in the wrong state: only failed items can be retried, only pending or failed ones cancelled."""
 
     code = "item_refused"
 
 
 class LeaseLost(MailboxError):
-    """The batch is not its consumer's any more: its lease ran out and its items went back, or it ended otherwise."""
+    """The consumer no longer holds the batch: its lease expired and its items were returned, or the batch has ended."""
 
     code = "lease_lost"

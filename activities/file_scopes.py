@@ -1,9 +1,9 @@
-"""File scopes: the paths and globs that an activity works on, as admission compares them.
+"""File scopes: normalises the paths and globs that an activity works on, so that admission can compare them.
 
-`src/a.py` is a file, `src` may be a folder and then stands for all that is in it, `src/*.py` names files right in `src`, and `src/**` all
-below it. A last part with a dot after its first character, such as `a.py`, names a file; a folder that is called so is written with a slash
-at its end. Two sets overlap when a path of the one and a path of the other may name a common file. That is decided in
-admission/lua/files.lua, where the sets of the running work are: rather too often than too seldom.
+`src/a.py` is a file. `src` may be a folder, and then includes everything in it. `src/*.py` matches files directly in `src`, and `src/**`
+everything below it. A last part with a dot after its first character, such as `a.py`, is a file; a folder with such a name needs a slash at
+its end. Two sets overlap if a path of each may name the same file. admission/lua/files.lua decides that, next to the sets of running
+work; in doubt it reports an overlap.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ LONGEST_PATH = 300
 
 
 def normalise_path(path: str) -> str:
-    """The path as it is stored and compared. Raises `ValueError` with what is wrong with it."""
+    """Return the path as it is stored and compared. Raises `ValueError` with the reason if it is invalid."""
     if not path.strip():
         raise ValueError("must not be blank")
     if len(path) > LONGEST_PATH:
         raise ValueError(f"must have at most {LONGEST_PATH} characters")
     if "\\" in path:
-        raise ValueError("must separate its parts with /, and quotes nothing with a backslash")
+        raise ValueError("must use / between its parts, and must not contain a backslash")
     if any(unicodedata.category(character).startswith("C") for character in path):
         raise ValueError("must not contain control characters")
     parts = [part for part in unicodedata.normalize("NFC", path).split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise ValueError("must not climb with ..")
+        raise ValueError("must not contain ..")
     for index, part in enumerate(parts):
         if "{" in part:
-            # What is in the braces may have slashes; from here on it may be anything.
+            # Braces may contain slashes, so match anything from here on.
             parts = [*parts[:index], "**"]
             break
     if not parts:
@@ -42,12 +42,13 @@ def normalise_path(path: str) -> str:
 
 
 def digest_of(files: Sequence[str]) -> str:
-    """A digest of a set of paths: work on equal sets waits in one line. Empty for work on no files. Admission computes the same digest
-    to check that it has kept a set unchanged, so it is one that Redis can compute.
+    """Return a digest of a set of paths, empty for no files. Work on equal sets waits in one queue.
+
+    SHA-1, because admission computes the same digest in Redis to check that it has stored a set unchanged.
     """
     return hashlib.sha1("\n".join(files).encode(), usedforsecurity=False).hexdigest() if files else ""
 
 
 def as_set(files: Iterable[str]) -> list[str]:
-    """Normalised, each once, in one order. Raises `ValueError`."""
+    """Return the normalised paths, sorted and without duplicates. Raises `ValueError`."""
     return sorted({normalise_path(path) for path in files})

@@ -1,9 +1,8 @@
-"""Intake: which roles a worker process takes new work of now. Admission grants it no other work, and it takes no other messages.
+"""Intake: the roles of which a worker process accepts new work now. Admission grants it no other work, and it takes no other messages.
 
-The intake is closed for a role, or for all roles, with a reason that people can read. This is stored in the row of the process and in the
-limits of admission: the seats are withdrawn, so nothing is granted that only this process could take. Work that was granted before and
-arrives after the intake was closed waits again. Runs under way continue. A row that could not be written is written with the next beat;
-when the process dies, the closed intake ends with its row.
+The intake can be closed for a role or for all roles, with a reason for people. The row of the process stores this, and admission's
+limits lose the seats, so nothing is granted that only this process could take. Work that was granted before and arrives later is
+requeued. Runs continue. If the row cannot be written, the next heartbeat writes it. A closed intake ends with its process.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class Intake(Protocol):
-    """Where the process takes its messages from."""
+    """The source of the messages of this process."""
 
     def take_only(self, roles: Sequence[str]) -> None:
-        """Take messages of these roles and of no others. May be called from any thread."""
+        """Take messages of these roles only. May be called from any thread."""
         ...  # pragma: no cover
 
 
@@ -34,18 +33,18 @@ _intake: Intake | None = None
 
 
 def use(intake: Intake | None) -> None:
-    """Set who is notified, besides admission, when intake of a role is paused or resumed."""
+    """Set the message source that follows the intake."""
     global _intake
     _intake = intake
 
 
 def close(reason: str, *, role: str = ALL) -> None:
-    """Take no new work of the role, or of any role. Does nothing when it is closed already."""
+    """Take no new work of the role, or of any role. Does nothing if it is closed already."""
     lease = leases.current()
     if not lease.close(reason, role=role):
         return
-    logger.warning("Door closed", extra={"action": "door_closed", "role": role, "reason": reason})
-    _tell(lease)
+    logger.warning("Intake closed", extra={"action": "door_closed", "role": role, "reason": reason})
+    _propagate(lease)
 
 
 def open_again(*, role: str = ALL) -> None:
@@ -53,12 +52,12 @@ def open_again(*, role: str = ALL) -> None:
     lease = leases.current()
     if not lease.open(role=role):
         return
-    logger.info("Door opened", extra={"action": "door_opened", "role": role})
-    _tell(lease)
+    logger.info("Intake opened", extra={"action": "door_opened", "role": role})
+    _propagate(lease)
 
 
 def serve(roles: Sequence[str]) -> None:
-    """Take work of these roles from now on, of which some were not known when the process started."""
+    """Take work of these roles from now on. Some of them may not have existed when the process started."""
     lease = leases.current()
     if lease.draining.is_set():
         return
@@ -69,8 +68,8 @@ def serve(roles: Sequence[str]) -> None:
     tell_admission()
 
 
-def _tell(lease: Lease) -> None:
-    """The intake first: it needs no server, and what it does not take waits for others or is taken back by the audit."""
+def _propagate(lease: Lease) -> None:
+    # The message source first, because that needs no server. Untaken messages wait for other workers, or the audit withdraws their grants.
     if _intake is not None:
         _intake.take_only(lease.open_roles())
     lease.store_intake()
@@ -82,10 +81,12 @@ def is_open(lease: Lease, role: str) -> bool:
 
 
 def tell_admission() -> None:
-    """Tell admission the present number of seats, and grant the work that they have room for."""
+    """Update the number of seats in admission, and grant the work that now has room."""
     try:
         if limits.refresh():
             relay.release_and_acquire(Exchange())
     except (Closed, redis.RedisError) as error:
-        # The leader does it at its next tick.
-        logger.warning("Admission not told", extra={"action": "limits_wait", "reason": type(error).__name__})
+        # The leader updates admission at its next tick.
+        logger.warning(
+            "Admission could not be updated", extra={"action": "limits_wait", "reason": type(error).__name__}
+        )

@@ -1,4 +1,4 @@
-"""Where activities keep what in Redis, beside admission. Nothing of it is the truth: it may be gone at any moment."""
+"""Redis keys of activities, apart from those of admission. Nothing stored under them is authoritative; it may vanish at any moment."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from django.conf import settings
 
 
 def lines_missed(tenant_id: UUID, run_id: UUID) -> str:
-    """How many lines of a run's log could not be written since the last one that could."""
+    """Counter of the log lines of a run that could not be written since the last one that was."""
     return f"{settings.ORCHESTRATOR_REDIS_PREFIX}lines_missed:{tenant_id}:{run_id}"
 
 
 def report(tenant_id: UUID, role: str, hashed_id: str) -> str:
-    """That a signed report has come under this id, with the digest of what it said."""
+    """Marker that a signed report with this id was received, with the digest of its content."""
     return f"{settings.ORCHESTRATOR_REDIS_PREFIX}report:{tenant_id}:{role}:{hashed_id}"
 
 
-# Where the outcome of a check is kept in Redis.
-
-
 def invariants_outcome() -> str:
+    """Outcome of the last check of the invariants."""
     return f"{settings.ORCHESTRATOR_REDIS_PREFIX}invariants"

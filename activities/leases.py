@@ -1,9 +1,9 @@
-"""The lease of a worker process on its runs: a counter that it raises, and a watchdog that ends it when it cannot.
+"""The lease of a worker process on its runs: a counter that the process raises, and a watchdog that ends the process if it cannot.
 
-Recovery declares a process lost when the counter has not moved for `ORCHESTRATOR_LOST_AFTER_SECONDS` by recovery's own monotonic
-clock. No wall clock is compared, so a clock that jumps neither kills live work nor keeps dead work. A process that could not raise its
-counter for `ORCHESTRATOR_WATCHDOG_SECONDS`, which is shorter, ends itself while it has runs: by the time they are handed to another
-worker, nobody works on them here any more. After a freeze the watchdog sees the gap first thing.
+Recovery declares a process lost when the counter has not changed for `ORCHESTRATOR_LOST_AFTER_SECONDS` by recovery's own monotonic
+clock. No wall clocks are compared, so a clock that jumps neither kills live work nor keeps dead work. A process with runs that could not
+raise its counter for `ORCHESTRATOR_WATCHDOG_SECONDS`, which is shorter, ends itself. So it has stopped working on its runs before another
+worker gets them. After a freeze the watchdog notices the gap at once.
 """
 
 from __future__ import annotations
@@ -39,30 +39,32 @@ DRAINING = "shutting down"
 
 RETRY_SECONDS = 1.0  # until the next beat after one that failed
 
-EXIT_STATUS = 70  # What a process ended by its watchdog returns: "internal software error" of sysexits.h.
+EXIT_STATUS = 70  # of a process that its watchdog ends: "internal software error" in sysexits.h
 
 
 @dataclass(slots=True)
 class Lease:
-    """This process as a holder of runs."""
+    """The lease of this process."""
 
     roles: list[str]
     concurrency: int
     watched: (
-        bool  # Whether the watchdog may end the process. Not in tests, which run in the process of pytest.
+        bool  # whether the watchdog may end the process; False in tests, which share the process of pytest
     )
     worker_id: UUID = field(default_factory=uuid7)
     check: Callable[[Lease], None] | None = None  # called after each beat
-    taken: int = 0
-    runs: Counter[UUID] = field(default_factory=Counter)  # how many threads work on each
+    taken: int = 0  # runs since the process started
+    runs: Counter[UUID] = field(default_factory=Counter)  # the number of threads that work on each
     doubtful: set[UUID] = field(default_factory=set)
-    cut_off: set[UUID] = field(default_factory=set)  # runs that were given up since a server was away
-    beaten: float = field(default_factory=time.monotonic)
+    cut_off: set[UUID] = field(default_factory=set)  # runs that were abandoned because of an outage
+    last_beat: float = field(default_factory=time.monotonic)
     draining: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    closed: dict[str, str] = field(default_factory=dict)  # by role, or ALL: why it takes nothing new
-    load: dict[str, float] | None = None  # of the host, at the last look
+    closed: dict[str, str] = field(
+        default_factory=dict
+    )  # by role, or ALL: the reason why the intake is closed
+    load: dict[str, float] | None = None  # the last measured load of the host
 
     @property
     def active(self) -> int:
@@ -70,7 +72,7 @@ class Lease:
 
     @contextmanager
     def holding(self, *run_ids: UUID) -> Iterator[None]:
-        """Surrounds the work of a thread on these runs. It begins before their claim, so that a claimed run is always known here."""
+        """Surround the work of a thread on these runs. Enter it before their claim, so that the lease knows every claimed run."""
         with self.lock:
             self.runs.update(run_ids)
             self.taken += len(run_ids)
@@ -88,7 +90,7 @@ class Lease:
                         del self.runs[run_id]
 
     def beat(self) -> None:
-        """Raise the counter. A process that was declared lost meanwhile starts again under another id, or ends."""
+        """Raise the counter. If the process was declared lost, register it under a new id, or end it if it has runs."""
         moved = WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(
             counter=F("counter") + 1,
             taken=self.taken,
@@ -103,7 +105,7 @@ class Lease:
                 _end_process("declared lost while it had runs")
             self.worker_id = uuid7()
             self.register()
-        self.beaten = time.monotonic()
+        self.last_beat = time.monotonic()
 
     def register(self) -> None:
         WorkerProcess.objects.create(
@@ -113,7 +115,7 @@ class Lease:
         )  # fmt: skip
 
     def close(self, reason: str, *, role: str = ALL) -> bool:
-        """Take no new work of the role; False when that was so before. Runs under way continue under the lease. Needs no database."""
+        """Take no new work of the role; returns False if it was closed already. Runs continue under the lease. Needs no database."""
         with self.lock:
             if role in self.closed:
                 return False
@@ -121,7 +123,7 @@ class Lease:
             return True
 
     def open(self, *, role: str = ALL) -> bool:
-        """Take work of the role again; False when that was so before, or when this process takes no work any more."""
+        """Take work of the role again; returns False if it was open already, or if this process is shutting down."""
         with self.lock:
             if role not in self.closed or self.draining.is_set():
                 return False
@@ -129,17 +131,17 @@ class Lease:
             return True
 
     def serve(self, roles: list[str]) -> None:
-        """Hold runs of these roles from now on. If that cannot be written down, the next beat does it."""
+        """Serve these roles from now on. If they cannot be stored, the next beat stores them."""
         self.roles = roles
         WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(roles=roles)
 
     def open_roles(self) -> list[str]:
-        """The roles that this process takes new work of."""
+        """Return the roles of which this process takes new work."""
         closed = self.closed
         return [] if ALL in closed else [role for role in self.roles if role not in closed]
 
     def drain(self) -> None:
-        """Take no new work: no seat of this process is granted any more. Runs under way continue under the lease."""
+        """Take no new work: admission grants no seat of this process any more. Runs continue under the lease."""
         self.draining.set()
         with self.lock:
             self.closed = {**self.closed, ALL: DRAINING}
@@ -150,7 +152,7 @@ class Lease:
         WorkerProcess.objects.filter(pk=self.worker_id, ended_at=None).update(closed=self.closed)
 
     def end(self, reason: str = "stopped") -> None:
-        """Give the lease up: nothing more is granted on behalf of this process, and it begins nothing more."""
+        """End the lease: admission grants nothing more to this process, and it begins nothing more."""
         self.draining.set()
         self.ended.set()
         with self.lock:
@@ -166,11 +168,11 @@ _lease: Lease | None = None  # kept after its end: threads of this process may s
 def begin(
     *, roles: list[str], concurrency: int, watched: bool = True, check: Callable[[Lease], None] | None = None
 ) -> Lease:
-    """Register this process and keep beating until it ends. A lease that it still has ends before, so that no other one beats."""
+    """Register this process and keep beating until it ends. First ends a lease that it still has, so that only one beats."""
     global _lease
     end()
     lease = Lease(roles=roles, concurrency=concurrency, watched=watched, check=check)
-    lease.register()  # Whoever works without being known has its runs taken away at once.
+    lease.register()  # First, because recovery takes away the runs of an unknown process at once.
     _lease = lease
     threading.Thread(target=_keep_beating, args=(lease,), name="heartbeat", daemon=True).start()
     if watched:
@@ -179,9 +181,9 @@ def begin(
 
 
 def current() -> Lease:
-    """The lease of this process, also after its end. Where none was begun, one that has ended and takes no work.
+    """Return the lease of this process, also after its end; if none was begun, an ended one that takes no work.
 
-    Never begins a lease: a thread that is still at work while its process stops would leave one that beats on and that nobody ends.
+    Never begins a lease: a thread that still works while its process stops would create one that keeps beating and never ends.
     """
     return _lease or _ended_lease()
 
@@ -199,11 +201,11 @@ def end() -> None:
 
 
 def is_over() -> bool:
-    """Whether the runs of this process may go to others: its lease has ended, or it could not beat for too long."""
+    """Whether the runs of this process may be given to others: its lease has ended, or it could not beat for too long."""
     lease = _lease
     if lease is None or lease.ended.is_set():
         return True
-    return time.monotonic() - lease.beaten > settings.ORCHESTRATOR_WATCHDOG_SECONDS
+    return time.monotonic() - lease.last_beat > settings.ORCHESTRATOR_WATCHDOG_SECONDS
 
 
 def _keep_beating(lease: Lease) -> None:
@@ -216,11 +218,11 @@ def _keep_beating(lease: Lease) -> None:
             if lease.check:
                 lease.check(lease)
         except Exception as error:
-            # The heart must go on: without it everything this process runs would be taken from it.
+            # Never stop beating, because a process without heartbeats loses all its runs.
             if outages.may_pass(error):
                 facts = {"action": "heartbeat_failed", "reason": str(error).strip()}
                 logger.warning("Heartbeat failed", extra=facts)
-                pause = min(pause, RETRY_SECONDS)  # an outage may end just before the watchdog would act
+                pause = min(pause, RETRY_SECONDS)  # retry early, because the watchdog acts soon
             else:
                 logger.exception("Check after a heartbeat failed", extra={"action": "heartbeat_check_failed"})
     connections.close_all()
@@ -228,9 +230,9 @@ def _keep_beating(lease: Lease) -> None:
 
 def _watch(lease: Lease) -> None:
     while not lease.ended.wait(1.0):
-        silent = time.monotonic() - lease.beaten
-        if silent > settings.ORCHESTRATOR_WATCHDOG_SECONDS and lease.active:
-            _end_process(f"no heartbeat for {silent:.0f} s while {lease.active} runs were under way")
+        silence = time.monotonic() - lease.last_beat
+        if silence > settings.ORCHESTRATOR_WATCHDOG_SECONDS and lease.active:
+            _end_process(f"no heartbeat for {silence:.0f} s while {lease.active} runs were active")
 
 
 def _end_process(reason: str) -> None:
@@ -239,7 +241,7 @@ def _end_process(reason: str) -> None:
 
 
 def boot_identity() -> str:
-    """The scope in which a pid is unique: this boot of the machine and this process namespace."""
+    """Identify the scope in which a pid is unique: this boot of the machine and this process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{os.readlink('/proc/self/ns/pid')}"
@@ -248,9 +250,9 @@ def boot_identity() -> str:
 
 
 def start_time_of(pid: int) -> int:
-    """The kernel's start time of a process: with the pid, it names the process for good. Raises `psutil.NoSuchProcess`."""
+    """Return the kernel's start time of a process; together with the pid it is unique. Raises `psutil.NoSuchProcess`."""
     try:
-        # Field 22, counted after the command name, which may hold spaces and brackets itself.
+        # Field 22. Count from the end of the command name, because the name may contain spaces and brackets.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except FileNotFoundError:
         return int(psutil.Process(pid).create_time() * 100)
@@ -258,7 +260,7 @@ def start_time_of(pid: int) -> int:
 
 @cache
 def program_version() -> str:
-    """Of what is installed here; "unknown" where nothing is."""
+    """Return the version of the installed package, or "unknown"."""
     try:
         return version("orchestrator")
     except PackageNotFoundError:
@@ -266,7 +268,7 @@ def program_version() -> str:
 
 
 def is_gone(worker: WorkerProcess) -> bool:
-    """Whether the process certainly no longer exists. False when that cannot be told from here."""
+    """Whether the process certainly no longer exists. False if this host cannot know."""
     if worker.boot != boot_identity():
         return False
     try:

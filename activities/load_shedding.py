@@ -1,8 +1,8 @@
-"""Load shedding: a worker takes no new work while processor or memory of its host are used beyond their targets.
+"""Load shedding: a worker takes no new work while the processor or memory load of its host is above its target.
 
-While a figure is above its target the intake is closed; it opens when every figure is clearly below its target again. And while targets
-are set, the number of runs at once grows one by one, with a pause between them: the load of a start is measured only after a while, so
-many starts at once would overshoot. Runs that take the place of others that have ended do not wait.
+The intake closes while one value is above its target, and opens when every value is clearly below. If targets are set, additional
+concurrent runs start one by one, with a pause between them: the load of a start shows only after a while, so many starts at once would
+overshoot. Runs that replace ended ones do not wait.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from django.conf import settings
 
 from activities import intake, leases
 
-# How loaded this host is, or the container that we run in: processor and memory as shares of what there is.
+# Processor and memory load of this host and of the container around this process.
 #
-# In a container with limits of its own (cgroup version 2) the larger of both shares counts: its limit may be used up on an idle host, and
-# the host may be full while the container has hardly begun.
-
+# In a container with its own limits (cgroup version 2) the larger of both loads counts: a container can reach its limit on an idle host,
+# and the host can be full while the container is idle.
 
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Shares from 0 to 1. A container may use a little more than its limit of processor time for a moment."""
+    """Load as shares from 0 to 1. A container may exceed its processor limit for a moment."""
 
     cpu: float
     memory: float
@@ -41,12 +40,14 @@ class Load:
 
 @dataclass(slots=True)
 class Meter:
-    """Reads the load since its last reading; the first one says 0 for the processor."""
+    """Measures the load since its last reading; the first reading returns 0 for the processor."""
 
     root: Path = CGROUPS
     clock: Callable[[], float] = time.monotonic
-    _host: tuple[float, float] | None = None  # busy and all seconds of the host
-    _groups: dict[Path, tuple[float, float]] = field(default_factory=dict)  # used seconds and when
+    _host: tuple[float, float] | None = None  # busy and total seconds of the host
+    _groups: dict[Path, tuple[float, float]] = field(
+        default_factory=dict
+    )  # used seconds, and the time of the reading
 
     def read(self) -> Load:
         groups = list(self._list_control_groups())
@@ -76,13 +77,13 @@ class Meter:
         return (used - before[0]) / (now - before[1]) / (int(quota) / int(period))
 
     def _list_control_groups(self) -> Iterator[Path]:
-        """Our control group and those around it, as far as they can be seen from here."""
+        """Yield our control group and its parents, as far as this process can see them."""
         own = next(
             (line[3:] for line in _text(Path("/proc/self/cgroup")).splitlines() if line.startswith("0::")),
             "/",
         )
-        place = self.root / own.lstrip("/")
-        for group in (place, *place.parents):
+        own_group = self.root / own.lstrip("/")
+        for group in (own_group, *own_group.parents):
             if (group / "cpu.max").exists() or (group / "memory.max").exists():
                 yield group
             if group == self.root:
@@ -95,7 +96,7 @@ def _memory_of_host() -> float:
 
 
 def _memory_of_group(group: Path) -> float:
-    """Without the pages of files that nobody uses, which the kernel takes back when it needs room."""
+    """Return the used share, without inactive file pages, because the kernel reclaims them when it needs memory."""
     limit = _text(group / "memory.max")
     if not limit.isdigit() or int(limit) == 0:
         return 0.0
@@ -111,7 +112,7 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path, name: str) -> int:
-    """The value of a line `name value`, or 0."""
+    """Return the value of a line `name value`, or 0."""
     for line in _text(path).splitlines():
         key, _, value = line.partition(" ")
         if key == name and value.isdigit():
@@ -119,21 +120,21 @@ def _number(path: Path, name: str) -> int:
     return 0
 
 
-CLEARLY_BELOW = 0.05  # of the share, so that the intake does not open and close all the time
-SMOOTH_SECONDS = 3.0  # a moment of full processors is no load
-PATIENCE_SECONDS = 0.05  # between looks at the intake while a start waits for its turn
+CLEARLY_BELOW = 0.05  # below the target, so that the intake does not open and close all the time
+SMOOTH_SECONDS = 3.0  # averages out short peaks of the processor
+PATIENCE_SECONDS = 0.05  # between checks of the intake while a start waits for its turn
 
 
 @dataclass(slots=True)
 class Protection:
-    """Load protection of this process. One thread calls `look` about once a second; every run is inside `turn`."""
+    """Load protection of this process. One thread calls `look` about once a second; every run happens inside `turn`."""
 
     read: Callable[[], Load] = field(default_factory=lambda: Meter().read)
     clock: Callable[[], float] = time.monotonic
     closed: bool = False
     _cpu: float = 0.0
-    _looked: float | None = None
-    _level: int = 0  # so many runs at once have shown in the figures
+    _measured_at: float | None = None
+    _level: int = 0  # the number of concurrent runs that the measured load includes
     _running: int = 0
     _next_turn: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -145,29 +146,32 @@ class Protection:
         lease.load = load.as_dict()
         with self._lock:
             self._level = self._running
-        over = [text for name, value, target in _figures(load) if (text := _beyond(name, value, target))]
-        if over and not self.closed:
+        loads = _loads_with_target(load)
+        too_high = [
+            f"{name} at {value:.0%}, target {target:.0%}" for name, value, target in loads if value > target
+        ]
+        if too_high and not self.closed:
             self.closed = True
-            intake.close(", ".join(over))
-        elif self.closed and all(value < target - CLEARLY_BELOW for _, value, target in _figures(load)):
+            intake.close(", ".join(too_high))
+        elif self.closed and all(value < target - CLEARLY_BELOW for _, value, target in loads):
             self.closed = False
             intake.open_again()
         return load
 
     @contextmanager
     def turn(self, lease: leases.Lease, role: str) -> Iterator[bool]:
-        """Surrounds a run: waits until one more run may begin. False when the intake has been closed, perhaps meanwhile."""
+        """Surround a run: wait until it may begin, and yield whether the intake is still open."""
         turn = self._take_turn()
         try:
-            while intake.is_open(lease, role) and (left := turn - self.clock()) > 0:
-                lease.draining.wait(min(left, PATIENCE_SECONDS))
+            while intake.is_open(lease, role) and (remaining := turn - self.clock()) > 0:
+                lease.draining.wait(min(remaining, PATIENCE_SECONDS))
             yield intake.is_open(lease, role)
         finally:
             with self._lock:
                 self._running -= 1
 
     def _take_turn(self) -> float:
-        """When the run may begin, by our clock."""
+        """Return when the run may begin, by `clock`."""
         is_on = settings.ORCHESTRATOR_TARGET_CPU or settings.ORCHESTRATOR_TARGET_MEMORY
         pause = settings.ORCHESTRATOR_RAMP_SECONDS if is_on else 0.0
         with self._lock:
@@ -182,24 +186,20 @@ class Protection:
 
     def _smooth(self, load: Load) -> Load:
         now = self.clock()
-        share = 1.0 if self._looked is None else min(1.0, (now - self._looked) / SMOOTH_SECONDS)
-        self._looked = now
+        share = 1.0 if self._measured_at is None else min(1.0, (now - self._measured_at) / SMOOTH_SECONDS)
+        self._measured_at = now
         self._cpu += (load.cpu - self._cpu) * share
         return Load(self._cpu, load.memory)
 
 
-def _figures(load: Load) -> list[tuple[str, float, float]]:
-    """Those that have a target."""
-    found = (
+def _loads_with_target(load: Load) -> list[tuple[str, float, float]]:
+    """Return name, value and target of the loads that have a target."""
+    loads = (
         ("processor", load.cpu, settings.ORCHESTRATOR_TARGET_CPU),
         ("memory", load.memory, settings.ORCHESTRATOR_TARGET_MEMORY),
     )
-    return [figure for figure in found if figure[2]]
+    return [each for each in loads if each[2]]
 
 
-def _beyond(name: str, value: float, target: float) -> str | None:
-    return f"{name} at {value:.0%}, target {target:.0%}" if value > target else None
-
-
-#: The one of this process.
+#: The instance of this process.
 PROTECTION = Protection()

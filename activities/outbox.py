@@ -1,13 +1,13 @@
-"""Wakes: durable reasons to run. They are the engine's outbox.
+"""Wakes: durable reasons to run an activity. They are the engine's outbox.
 
-A wake is recorded in the transaction that gives the reason. Equal pending wakes merge; wakes that arrive during a run wait and
-lead to exactly one further run that carries them all. A wake of a terminal activity is refused by its status at the claim.
+A wake is recorded in the transaction that causes it. Equal pending wakes merge. Wakes that arrive during a run lead to exactly one further
+run, which carries them all. The claim refuses the wake of a terminal activity because of its status.
 
-Reasons to run and reasons to wait are two things. Whatever comes, a run begins when the last reason to wait is over, and carries all that
-has come: wakes are put off as long as one of their activity is (`sql/record_wakes.sql`, and the claim has the last word), and an activity
+Reasons to run and reasons to wait are independent. A run begins when the last reason to wait is over, and carries all wakes that have
+arrived: while one wake of an activity is postponed, the others are too (`sql/record_wakes.sql`; the claim checks it again). An activity
 that an open question holds goes to `awaiting_review` before it would start.
 
-An activity that is woken again and again and gets nowhere is stopped: people are asked instead of another run being paid for.
+An activity that is woken repeatedly without progress is stopped, and people decide instead of paying for another run.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _RECORD, _LAST_REASONS, _FRUITLESS = (
     Statement.load(_FOLDER, name) for name in ("record_wakes", "last_reasons", "fruitless_wakes")
 )
 
-#: The cause of a wake that is news for later: it holds up nothing else.
+#: The cause of a wake with a later date that postpones no other wake of the activity.
 LATER = "later"
 
-#: A subtask that ended like this is progress; whatever else wakes is not.
+#: Only a subtask that ended like this counts as progress.
 GOOD_ENDS = (Status.DONE, Status.APPROVED)
 
 
@@ -82,8 +82,8 @@ def record(
 ) -> UUID:
     """Record a wake of an activity, and offer it after the commit. Returns the wake's id.
 
-    `activity` is a row of Activity (a model or a `transitions.Moved`) that is `created` now, or that runs: then it runs once more when
-    its run has ended well. Must run inside `tenant_scope`.
+    `activity` is a row of Activity (a model or a `transitions.Moved`) that is `created` or running. A running one runs once more after
+    its run has succeeded. Must run inside `tenant_scope`.
     """
     (wake,) = _record(
         activity.tenant_id, [_Reason.of(activity.id, reason, payload or {}, due_at)], cause=cause
@@ -97,9 +97,9 @@ def record(
 def add(
     activity: Any, wake_id: UUID, reason: str, *, payload: Mapping[str, Any], due_at: datetime | None = None
 ) -> None:
-    """Record one wake more, with this id, of an activity that is live and locked. One that runs has one run more afterwards.
+    """Record a wake with this id for an activity that is live and locked. A running activity runs once more afterwards.
 
-    With `due_at` it is news for later, which holds up nothing else.
+    With `due_at` the wake is for later, and postpones no other wake.
     """
     cause = "wake" if due_at is None else LATER
     (wake,) = _record(
@@ -110,35 +110,35 @@ def add(
 
 
 def record_again(moved: Sequence[Any], *, cause: str, due: Sequence[datetime] = ()) -> None:
-    """Record for each activity, `created` again, the wakes that its failure consumed: an agent hears again all that it has not acted on.
+    """Record again, for each activity that is `created` again, the wakes that its failure consumed. So the agent gets all of them again.
 
-    With `due` the promoter offers each at the time in the same place, else they are offered after the commit. Those that an open
-    question holds wait for its answer, and none starts before its date. Must run inside `tenant_scope`.
+    `due` holds a time for each activity, at which the promoter offers it; without it they are offered after the commit. Activities held
+    by an open question wait for its answer, and none starts before its `not_before`. Must run inside `tenant_scope`.
     """
     if not moved:
         return
     tenant_id = moved[0].tenant_id
-    at: dict[UUID, datetime] = dict(zip((one.id for one in moved), due, strict=True)) if due else {}
+    due_of: dict[UUID, datetime] = dict(zip((one.id for one in moved), due, strict=True)) if due else {}
     for one in moved:
-        if (date := _later(one.not_before)) is not None:
-            at[one.id] = max(date, at.get(one.id, date))
-    found = _LAST_REASONS.run(
+        if (date := _if_future(one.not_before)) is not None:
+            due_of[one.id] = max(date, due_of.get(one.id, date))
+    rows = _LAST_REASONS.run(
         {"tenant": tenant_id, "activities": [activity.id for activity in moved]}, using=APP
     )
     reasons = [
-        _Reason(row.activity_id, row.reason, row.payload, row.fingerprint, at.get(row.activity_id))
-        for row in found
+        _Reason(row.activity_id, row.reason, row.payload, row.fingerprint, due_of.get(row.activity_id))
+        for row in rows
     ]
-    known = {reason.activity_id for reason in reasons}
+    with_reason = {reason.activity_id for reason in reasons}
     reasons += [
-        _Reason.of(activity.id, WakeReason.NEW_TASK, {}, at.get(activity.id))
+        _Reason.of(activity.id, WakeReason.NEW_TASK, {}, due_of.get(activity.id))
         for activity in moved
-        if activity.id not in known
+        if activity.id not in with_reason
     ]
     _record(tenant_id, reasons, cause=cause)
     held_ids = _hold(tenant_id, [activity.id for activity in moved])
     relay.after_commit(
-        Exchange(offers=[Offer.of(one) for one in moved if one.id not in held_ids and one.id not in at])
+        Exchange(offers=[Offer.of(one) for one in moved if one.id not in held_ids and one.id not in due_of])
     )
 
 
@@ -162,10 +162,10 @@ def _record(tenant_id: UUID, reasons: Sequence[_Reason], *, cause: str) -> list[
 def wake(
     activity: Any, reason: WakeReason, *, payload: Mapping[str, Any], actor: str, run_id: UUID | None = None
 ) -> bool:
-    """Wake an activity that waits for this; False when it does not wait for it any more, or woke itself.
+    """Wake an activity that waits for this. Returns False if it no longer waits for it, or if its own run caused the wake.
 
-    `activity` is its row, locked. `run_id` is the run that caused the wake, if one did: a run never wakes its own activity.
-    When the activity has used up its wakes without progress it goes to people instead. Must run inside `tenant_scope`.
+    `activity` is its locked row. `run_id` is the run that caused the wake, if any: a run never wakes its own activity. If the activity was
+    woken too often without progress, it goes to people instead. Must run inside `tenant_scope`.
     """
     return bool(wake_all([activity], reason, payload=payload, actor=actor, run_id=run_id))
 
@@ -173,9 +173,9 @@ def wake(
 def wake_all(
     activities: Iterable[Any], reason: WakeReason, *, payload: Mapping[str, Any], actor: str, run_id: UUID | None = None
 ) -> set[UUID]:  # fmt: skip
-    """`wake` for many activities of a tenant at once, for the same reason, in as many statements as for one; those that were woken.
+    """Wake many activities of a tenant for the same reason, with as many statements as for one. Returns the ids of the woken ones.
 
-    One that an open question holds does not start yet: from now on it waits for the answer.
+    An activity that an open question holds does not start yet, but waits for the answer. See `wake`.
     """
     waiting = [
         activity
@@ -185,12 +185,12 @@ def wake_all(
     if not waiting:
         return set()
     progress = payload.get("subtask_outcome") in GOOD_ENDS
-    spent = set() if progress else _over_budget(waiting)
+    over_budget = set() if progress else _over_budget(waiting)
     for activity in waiting:
-        if activity.id in spent:
+        if activity.id in over_budget:
             _stop(activity, reason, payload, actor)
     detail = {"reason": reason.value} | ({"progress": True} if progress else {})
-    in_budget = [activity.id for activity in waiting if activity.id not in spent]
+    in_budget = [activity.id for activity in waiting if activity.id not in over_budget]
     moved = (
         transitions.apply_many(
             in_budget,
@@ -206,55 +206,59 @@ def wake_all(
     )
     if moved:
         tenant_id = moved[0].tenant_id
-        reasons = [_Reason.of(one.id, reason, payload, _later(one.not_before)) for one in moved]
+        reasons = [_Reason.of(one.id, reason, payload, _if_future(one.not_before)) for one in moved]
         recorded = _record(tenant_id, reasons, cause="wake")
         held_ids = _hold(tenant_id, [one.id for one in moved])
         due = {wake.activity_id for wake in recorded if wake.due_at is None} - held_ids
         relay.after_commit(Exchange(offers=[Offer.of(one) for one in moved if one.id in due]))
-    return spent | {one.id for one in moved}
+    return over_budget | {one.id for one in moved}
 
 
-def _later(moment: datetime | None) -> datetime | None:
-    """It, if it lies ahead: a date that was set while the activity waited holds when that wait is over."""
+def _if_future(moment: datetime | None) -> datetime | None:
+    """Return the moment if it is in the future: a `not_before` that was set while the activity waited still applies."""
     return moment if moment is not None and moment > clock.now() else None
 
 
-def tell(
+def deliver_answer(
     activities: Iterable[Any], reason: WakeReason, *, payload: Mapping[str, Any], actor: str
 ) -> set[UUID]:
-    """People have answered a question about these activities, all of one tenant: each hears of it in the next run that it has.
+    """Deliver people's answer to a question about these activities of one tenant: the next run of each receives it.
 
-    What waits for the answer, and for no other one, is woken. What runs has one run more afterwards; what is blocked, put off or held by
-    another question hears when that is over; what has failed hears when it is tried again. Returns those that will run: the others have
-    ended, are a person's, or run only if an operator wants it. `activities` are rows, locked; the question is closed.
+    An activity that waits for this answer only is woken. A running one runs once more afterwards. One that is blocked, postponed or held
+    by another question gets the answer when that is over; a failed one when it is retried. Returns those that will run: the others have
+    ended, belong to a person, or need a retry by an operator. `activities` are locked rows; the question is closed.
     """
     agents = [activity for activity in activities if activity.assignee_type == "agent"]
     awaiting = [activity for activity in agents if activity.status == Status.AWAITING_REVIEW]
-    still = (
+    still_held = (
         activity_tree.find_held(awaiting[0].tenant_id, [one.id for one in awaiting]) if awaiting else set()
     )
-    woken = wake_all((one for one in awaiting if one.id not in still), reason, payload=payload, actor=actor)
-    hearing = [one for one in agents if one.id not in woken and one.status in WILL_RUN]
+    woken = wake_all(
+        (one for one in awaiting if one.id not in still_held), reason, payload=payload, actor=actor
+    )
+    will_run = [one for one in agents if one.id not in woken and one.status in WILL_RUN]
     failed = [one for one in agents if one.status in MAY_RUN]
-    if not hearing and not failed:
+    if not will_run and not failed:
         return woken
-    reasons = [_Reason.of(one.id, reason, payload) for one in (*hearing, *failed)]
+    reasons = [_Reason.of(one.id, reason, payload) for one in (*will_run, *failed)]
     recorded = _record(agents[0].tenant_id, reasons, cause="wake")
     due = {wake.activity_id for wake in recorded if wake.due_at is None}
-    ready = [one for one in hearing if one.status == Status.CREATED and one.id in due]
+    ready = [one for one in will_run if one.status == Status.CREATED and one.id in due]
     relay.after_commit(Exchange(offers=[Offer.of(one) for one in ready]))
     if failed:
-        # Kept as what a failure leaves behind; nothing is to start by itself.
-        unheard = Wake.objects.for_tenant(failed[0].tenant_id).filter(
+        # Mark the wakes as consumed, so that nothing starts before a retry, which records them again.
+        wakes = Wake.objects.for_tenant(failed[0].tenant_id).filter(
             activity_id__in=[one.id for one in failed], state=WakeState.PENDING
         )
-        unheard.update(state=WakeState.CONSUMED)
-    return woken | {one.id for one in hearing}
+        wakes.update(state=WakeState.CONSUMED)
+    return woken | {one.id for one in will_run}
 
 
 def run_again(moved: Any, *, later: bool = False) -> None:
-    """An activity whose run has just ended is to run again: offer it, unless that is for `later`, or have it wait for the question that
-    holds it. `moved` is a row of `transitions.finish` or `transitions.requeue`."""
+    """Let an activity whose run has just ended run again: offer it, or let it wait for the question that holds it.
+
+    With `later` the promoter offers it. `moved` is a row of `transitions.finish` or `transitions.requeue`.
+    """
     if moved.held:
         _hold(moved.tenant_id, [moved.id])
     elif not later:
@@ -262,7 +266,7 @@ def run_again(moved: Any, *, later: bool = False) -> None:
 
 
 def _hold(tenant_id: UUID, activity_ids: Sequence[UUID]) -> set[UUID]:
-    """Have those of these activities, `created` just now, that open questions hold wait for the answers; which ones."""
+    """Let those of these `created` activities that open questions hold wait for the answers. Returns their ids."""
     held_ids = activity_tree.find_held(tenant_id, activity_ids)
     if held_ids:
         transitions.apply_many(sorted(held_ids), "hold", actor="engine", detail={"reason": "questions"})
@@ -277,8 +281,8 @@ def _woke_itself(activity: Any, run_id: UUID | None) -> bool:
 
 
 def _over_budget(activities: Sequence[Any]) -> set[UUID]:
-    """Those that this wake would be one too many for."""
-    counted = _FRUITLESS.run(
+    """Return the activities for which this wake would be one too many without progress."""
+    rows = _FRUITLESS.run(
         {
             "tenant": activities[0].tenant_id,
             "activities": [activity.id for activity in activities],
@@ -286,22 +290,22 @@ def _over_budget(activities: Sequence[Any]) -> set[UUID]:
         },
         using=APP,
     )
-    return {row.activity_id for row in counted if row.wakes + 1 >= settings.ORCHESTRATOR_WAKE_BUDGET}
+    return {row.activity_id for row in rows if row.wakes + 1 >= settings.ORCHESTRATOR_WAKE_BUDGET}
 
 
 def _stop(activity: Any, reason: WakeReason, payload: Mapping[str, Any], actor: str) -> None:
-    """Hand the activity to people. The wake is kept, so that a retry starts with it."""
+    """Hand the activity to people. The wake is recorded, so that a retry starts with it."""
     error = {
         "code": "wake_budget",
         "message": f"It was woken {settings.ORCHESTRATOR_WAKE_BUDGET} times within "
-        f"{settings.ORCHESTRATOR_WAKE_BUDGET_SECONDS:g} s without getting anywhere.",
+        f"{settings.ORCHESTRATOR_WAKE_BUDGET_SECONDS:g} s without progress.",
         "retryable": False,
     }
     _record(activity.tenant_id, [_Reason.of(activity.id, reason, payload)], cause="wake")
     moved = transitions.apply(
         activity.id, "trip", actor="engine", detail={"woken_by": actor, "error": error}, error=error
     )
-    # It waited, so no run is live; this consumes the wake, which stays readable.
+    # No run is live, because the activity waited. This consumes the wake, but keeps its row.
     transitions.end_run(tenant_id=activity.tenant_id, activity_id=activity.id, run_status="cancelled")
     dead_letter_records.record_dead_letter(moved, reason=BurialReason.WAKE_BUDGET, run_id=None, error=error)
     logger.warning(
@@ -314,13 +318,12 @@ def offer(activity: Any) -> None:
     relay.after_commit(Exchange(offers=[Offer.of(activity)]))
 
 
-# Promotion: delays and retries live in PostgreSQL, and what is due is offered.
+# Promotion: delays and retries are stored in PostgreSQL, and due wakes are offered to admission.
 #
-# One statement takes at most so many due wakes and clears their delay; two promoters at once take different ones. A crash before the
-# offer loses nothing: the wake is pending and due, so recovery offers it.
+# One statement takes a limited number of due wakes and clears their delay; two promoters at once take different ones. A crash before the
+# offer loses nothing, because the wake is pending and due, and recovery offers it.
 
-
-# An array, since PostgreSQL would join with a subquery as it sees fit.
+# ARRAY keeps PostgreSQL from choosing its own join with the subquery.
 _PROMOTE = """
     UPDATE activities_wake SET due_at = NULL
     WHERE id = ANY(ARRAY(
@@ -331,16 +334,16 @@ _PROMOTE = """
 
 
 def promote(limit: int | None = None) -> int:
-    """Offer what has become due; returns how many activities."""
+    """Offer activities whose wakes have become due; returns how many."""
     with transaction.atomic(using=SYSTEM), connections[SYSTEM].cursor() as cursor:
-        # Whatever the statistics say: in the order of the index of what is due, never through all that waits and sorted.
+        # Force the index on due wakes, whatever the statistics say, because sorting all waiting wakes is slow.
         cursor.execute("SET LOCAL enable_sort = off")
         cursor.execute(_PROMOTE, [limit or settings.ORCHESTRATOR_PROMOTE_PER_TICK])
         ids = [row[0] for row in cursor.fetchall()]
     if not ids:
         return 0
     with system_scope():
-        # By key alone: asked for their status as well, PostgreSQL may read all that waits instead.
+        # Filter by primary key only: with the status in the query, PostgreSQL may read all waiting activities instead.
         due = [each for each in Activity.objects.filter(pk__in=ids) if each.status == Status.CREATED]
     relay.hand_over(Exchange(offers=[Offer.of(activity) for activity in due]))
     return len(due)

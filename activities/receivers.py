@@ -12,7 +12,7 @@ from django.db.models import Count
 
 from activities import activity_tree, dead_letter_records, outbox, states, subagents, suspension
 from activities.activity_tree import Origin
-from activities.alerts import tell_of_agent_health, tell_of_expired_channel, tell_of_expiring_channel
+from activities.alerts import alert_agent_health, alert_expired_channel, alert_expiring_channel
 from activities.human_tasks import approvals
 from activities.mailboxes import producer
 from activities.models import Activity
@@ -31,9 +31,9 @@ from tenants.signals import channel_expired, channel_expiring
 def connect() -> None:
     activity_settled.connect(answer_whoever_waits, dispatch_uid="activities.answer_whoever_waits")
     activity_settled.connect(end_wakes, dispatch_uid="activities.end_what_was_told")
-    channel_expired.connect(tell_of_expired_channel, dispatch_uid="activities.tell_of_expired_channel")
-    channel_expiring.connect(tell_of_expiring_channel, dispatch_uid="activities.tell_of_expiring_channel")
-    health_changed.connect(tell_of_agent_health, dispatch_uid="activities.tell_of_agent_health")
+    channel_expired.connect(alert_expired_channel, dispatch_uid="activities.tell_of_expired_channel")
+    channel_expiring.connect(alert_expiring_channel, dispatch_uid="activities.tell_of_expiring_channel")
+    health_changed.connect(alert_agent_health, dispatch_uid="activities.tell_of_agent_health")
     registry.provide_references("activities", SOURCE)
 
 
@@ -68,7 +68,7 @@ def _answer_parent(ended: Any) -> None:
         return
     actor = getattr(ended, "decided_by", None) or "engine"
     if origin.kind == LinkKind.REVIEW:
-        outbox.tell([parent], reason, payload=_describe_end(ended, origin), actor=actor)
+        outbox.deliver_answer([parent], reason, payload=_describe_end(ended, origin), actor=actor)
     else:
         outbox.wake(parent, reason, payload=_describe_end(ended, origin), actor=actor)
 

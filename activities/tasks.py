@@ -40,8 +40,8 @@ def _deliver_webhooks(troubled: str) -> int:
 #: While there are rows of the fifth column, the leader has a worker of the queue do the fourth. Of a queue those that come first are
 #: asked for first.
 BACKGROUND_TASKS = (
-    BackgroundTask("budgets", SYSTEM_QUEUE, "budgets.look_after", budgets.release_where_room, budgets.waiting),
-    BackgroundTask("reservations", SYSTEM_QUEUE, "budgets.free_leftovers", budgets.release_leftovers, budgets.leftovers),
+    BackgroundTask("budgets", SYSTEM_QUEUE, "budgets.look_after", budgets.release_where_room, budgets.needing_work),
+    BackgroundTask("reservations", SYSTEM_QUEUE, "budgets.free_leftovers", budgets.release_stale_reservations, budgets.stale_reservations),
     BackgroundTask("mailbox-leases", SYSTEM_QUEUE, "mailboxes.give_back", consumer.give_back_all, consumer.list_expired),
     BackgroundTask("dead-letters", DEAD_LETTERS, "deadletters.handle", dead_letters.handle_waiting, dead_letters.list_unhandled),
     BackgroundTask("batches-leaving", PROVIDER_BATCHES, "batches.leave", provider_batches.leave, provider_batches.list_leaving),

@@ -588,7 +588,7 @@ def settle_links(item: Any) -> None:
     # First, so that what only this question has held is held no more.
     ApprovalLink.objects.bulk_update(links.values(), ["state", "reason"])
     _lift([linked[activity_id] for activity_id, link in links.items() if link.state == LinkState.WOKEN])
-    outbox.tell(
+    outbox.deliver_answer(
         linked.values(),
         suspension.reason_of(item),
         payload=_describe_decision(item),
@@ -689,7 +689,7 @@ def _tell_successor(tenant_id: UUID, activity_id: UUID, successor: Activity) -> 
         ApprovalLink.objects.create(
             tenant_id=tenant_id, approval_id=item.pk, activity_id=successor.pk, state=LinkState.WOKEN
         )
-        outbox.tell(
+        outbox.deliver_answer(
             [successor],
             suspension.reason_of(item),
             payload=_describe_decision(item),

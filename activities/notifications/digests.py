@@ -20,7 +20,7 @@ from django.db.models.functions import Now
 from django.template.loader import render_to_string
 
 from activities import dead_letters
-from activities.alerts import tell_channel
+from activities.alerts import notify_channel
 from activities.models import Activity, Alert, DeadLetter, NotificationChannel
 from activities.models.activity import in_status
 from activities.models.alert import AlertKind, ChannelKind, Digest, Weekday
@@ -84,7 +84,7 @@ def _compose(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
     digest |= {"inbox": f"{site()}/inbox/?tenant={tenant.slug}"}
     title = f"{digest['tenant']}: {channel.digest} digest, {period.in_words}"
     body = render_to_string("mail/digest.txt", digest)
-    tell_channel(
+    notify_channel(
         channel, AlertKind.DIGEST, title, body=body, facts=digest, dedup_key=key, acknowledged_by="digest"
     )
     return True

@@ -231,12 +231,12 @@ def test_of_many_processes_each_agent_is_looked_at_by_one(scribe: Agent, server:
 
 def test_an_errand_reminds_of_those_that_are_due_and_have_an_address(scribe: Agent, server: Any) -> None:
     assert tasks.health is health
-    assert background_tasks._with_something_waiting(["agents-health"]) == ["agents-health"]
+    assert background_tasks._with_waiting_rows(["agents-health"]) == ["agents-health"]
 
     health.check_waiting()
 
     assert now().health == "healthy"
-    assert background_tasks._with_something_waiting(["agents-health"]) == []
+    assert background_tasks._with_waiting_rows(["agents-health"]) == []
 
 
 @pytest.mark.parametrize("fields", [{"enabled": False}, {"adapter": "inline"}, {"endpoint": ""}])

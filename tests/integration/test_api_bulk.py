@@ -228,7 +228,7 @@ def test_a_job_that_is_stopped_leaves_the_rest(client: Any, engine: Engine, tena
     engine.submit(tenant, count=150)
     job = begun(client, "cancel", 150)
 
-    bulk_jobs.do_portion(tenant.pk, UUID(job["id"]))
+    bulk_jobs.process_portion(tenant.pk, UUID(job["id"]))
     stopped = client.post(f"{job['link']}cancel/").json()
     bulk_jobs.work()
 
@@ -251,9 +251,9 @@ def test_a_worker_that_dies_in_a_portion_loses_nothing_and_repeats_nothing(
         real(*given)
 
     monkeypatch.setattr(bulk_jobs, "_record", dies)
-    bulk_jobs.do_portion(tenant.pk, UUID(job["id"]))
+    bulk_jobs.process_portion(tenant.pk, UUID(job["id"]))
     with pytest.raises(OperationalError):
-        bulk_jobs.do_portion(tenant.pk, UUID(job["id"]))
+        bulk_jobs.process_portion(tenant.pk, UUID(job["id"]))
     assert statuses(tenant).count("cancelled") == 100
     bulk_jobs.work()
 

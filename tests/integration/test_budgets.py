@@ -316,9 +316,9 @@ def test_a_reservation_that_outlived_its_run_is_found(engine: Engine, acme: Tena
     assert broken_invariants() == ["I41"]
     assert "reservations" in background_tasks.Reminder().remind()
 
-    assert activity_budgets.release_leftovers() == 1
+    assert activity_budgets.release_stale_reservations() == 1
 
-    assert (standing(budget), broken_invariants(), activity_budgets.release_leftovers()) == (
+    assert (standing(budget), broken_invariants(), activity_budgets.release_stale_reservations()) == (
         ("0.00", "0.00"),
         [],
         0,

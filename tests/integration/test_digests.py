@@ -170,7 +170,7 @@ def test_whoever_dies_while_composing_has_done_nothing(acme: Tenant, monkeypatch
     channel = channel_of(acme)
     waits(acme)
     with monkeypatch.context() as patched:
-        patched.setattr(digests, "tell_channel", dies)
+        patched.setattr(digests, "notify_channel", dies)
         with pytest.raises(Died):
             digests.send_due(now=MONDAY)
 

@@ -265,7 +265,7 @@ def test_the_message_of_beat_starts_the_month_of_its_tenant(
 
 
 def waiting() -> list[str]:
-    return background_tasks._with_something_waiting(["missed-periods"])
+    return background_tasks._with_waiting_rows(["missed-periods"])
 
 
 def test_a_month_that_nobody_started_is_made_up_for(

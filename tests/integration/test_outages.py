@@ -242,7 +242,7 @@ def test_a_step_that_is_woken_during_its_call_settles_with_the_run_that_follows(
         if len(seen) == 1:
             with tenant_scope(tenant.pk):
                 activity = Activity.objects.select_for_update().get(pk=request.activity_id)
-                outbox.tell([activity], WakeReason.UNBLOCKED, payload={}, actor="test")
+                outbox.deliver_answer([activity], WakeReason.UNBLOCKED, payload={}, actor="test")
         return Completed(Output(content="x"))
 
     engine.agent.behaviour = woken_once
@@ -397,7 +397,7 @@ def test_a_result_is_kept_for_as_long_as_the_lease_and_no_longer(
         nonlocal tried
         tried += 1
         if tried == 3:
-            engine.lease.beaten -= 1_000
+            engine.lease.last_beat -= 1_000
         raise InterfaceError("connection already closed")
 
     monkeypatch.setattr(results, "CONTENTION_SECONDS", 0.0)

@@ -238,9 +238,7 @@ def test_every_stage_of_an_execution_has_its_errand(engine: Engine, tenant: Tena
 
     def look() -> None:
         waiting.append(
-            sorted(
-                name for name in background_tasks._tasks if background_tasks._with_something_waiting([name])
-            )
+            sorted(name for name in background_tasks._tasks if background_tasks._with_waiting_rows([name]))
         )
 
     look()
@@ -265,13 +263,13 @@ def test_what_was_cancelled_half_way_has_its_errand(tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         ScheduleExecution.objects.update(status="cancelled")
 
-    assert "schedules-uncancelled" in background_tasks._with_something_waiting(list(background_tasks._tasks))
+    assert "schedules-uncancelled" in background_tasks._with_waiting_rows(list(background_tasks._tasks))
     carry_out("schedules.close")
     carry_out("schedules.settle")
 
     with tenant_scope(tenant.pk):
         assert [job.state for job in ScheduleJob.objects.all()] == ["cancelled"]
-    assert not background_tasks._with_something_waiting(["schedules-uncancelled", "schedules-unsettled"])
+    assert not background_tasks._with_waiting_rows(["schedules-uncancelled", "schedules-unsettled"])
 
 
 def test_what_waits_is_found_by_its_index(tenant: Tenant) -> None:

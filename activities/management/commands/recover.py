@@ -45,7 +45,8 @@ class Command(BaseCommand):
         )
         self._part("expired activities cancelled", lambda: _until_none_is_left(recovery.expire_stale))
         self._part(
-            "reservations of ended runs given back", lambda: _until_none_is_left(budgets.release_leftovers)
+            "reservations of ended runs given back",
+            lambda: _until_none_is_left(budgets.release_stale_reservations),
         )
         self._part("activities released that budgets have room for", budgets.release_where_room)
         self._part("delays ended that were over", lambda: _until_none_is_left(outbox.promote))

@@ -298,7 +298,7 @@ def test_nothing_is_done_when_others_match_by_now(asked: Questions, ann: Person)
     answer = form.send(ann.browser, action="cancel")
 
     assert answer.status_code == 409
-    assert "The filter finds 2 activities by now, not 1." in words(answer)
+    assert "The filter now matches 2 activities, not 1." in words(answer)
     with tenant_scope(asked.tenant.pk):
         assert not BulkJob.objects.exists()
         assert set(Activity.objects.values_list("status", flat=True)) == {"created"}
