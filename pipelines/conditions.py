@@ -1,7 +1,7 @@
-"""What a step's `when` and `for_each` say: checked when a pipeline is saved, decided when the steps before it have settled.
+"""Checks a step's `when` and `for_each` when a pipeline is saved, and decides them when the steps before it have settled.
 
-Pure: names go in, a decision comes out. `when` is asked first. One that mentions `item` is asked for each item of the `for_each`, and the
-items for which it is false are left out.
+Pure. `when` is evaluated first. If it mentions `item`, it is evaluated for each item of the `for_each`, and the items for which it is
+false are left out.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pipelines import expressions
 from pipelines.definition import StepDefinition
 from pipelines.expressions import ExpressionError, Kind
 
-#: Parameters that each branch of a fan-out gets beside those of its step.
+#: Parameters that each branch of a fan-out gets in addition to those of its step.
 ITEM, INDEX = "item", "item_index"
 RESERVED = (ITEM, INDEX)
 
-PATIENCE_SECONDS = 2.0  # for the conditions of all items together: meanwhile the run's row is locked
+PATIENCE_SECONDS = 2.0  # for the conditions of all items together, because the run's row is locked meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A member of the list that a step is fanned out over, and its place there, from 0."""
+    """A member of the list that a step is fanned out over, and its index, from 0."""
 
     index: int
     value: Any
@@ -33,9 +33,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`starts` is False when the step's condition is false; `items` are None unless the step has a `for_each`; with an `error`, neither
-    is known.
-    """
+    """Whether a step `starts`, and the `items` of its `for_each` (None without one). With an `error`, neither is known."""
 
     starts: bool = True
     items: Sequence[Item] | None = None
@@ -43,7 +41,7 @@ class Decision:
 
 
 def warm_up() -> None:
-    """Build the parser, so that no first decision waits for it: a worker does so as it starts, others with their first expression."""
+    """Build the parser ahead of the first decision. A worker calls this when it starts; others build it with their first expression."""
     expressions.check("true")
 
 
@@ -52,7 +50,7 @@ def is_conditional(step: StepDefinition) -> bool:
 
 
 def parts_read(step: StepDefinition) -> frozenset[tuple[str, str]]:
-    """The parts of steps that its expressions look at, as (id, part)."""
+    """Return the parts of steps that its expressions read, as (id, part)."""
     texts = (text for text in (step.when, step.for_each) if text is not None)
     return frozenset().union(*(expressions.reads(text).parts for text in texts))
 
@@ -69,8 +67,8 @@ def decide(step: StepDefinition, names: Mapping[str, Any], *, most: int) -> Deci
             return Decision(starts=False)
         if step.for_each is None:
             return Decision()
-        found = _evaluate_text(expressions.items, step.for_each, "for_each", names, most=most)
-        items = [Item(index, value) for index, value in enumerate(found)]
+        values = _evaluate_text(expressions.items, step.for_each, "for_each", names, most=most)
+        items = [Item(index, value) for index, value in enumerate(values)]
         return Decision(items=list(_select(step.when, items, names)) if per_item and step.when else items)
     except _Undecidable as error:
         return Decision(starts=False, error=str(error))
@@ -100,24 +98,26 @@ def _select(when: str, items: Sequence[Item], names: Mapping[str, Any]) -> Itera
 
 
 def weight_error(texts: Iterable[Any]) -> str | None:
-    """Why there are too many expressions to read, or None. Each different text counts once; values that are not text do not count."""
+    """Return an error if the expressions are too long together, or None. Equal texts count once; values that are not text do not count."""
     tokens = sum(expressions.tokens_of(text) for text in {text for text in texts if isinstance(text, str)})
     if tokens <= expressions.MOST_TOKENS:
         return None
     return (
-        f"the different conditions and fan-outs have {tokens:,} words and signs together, and may have {expressions.MOST_TOKENS:,}: "
-        "use the same condition more often, or split the pipeline"
+        f"the conditions and fan-outs have {tokens:,} tokens together, but at most {expressions.MOST_TOKENS:,} are allowed: "
+        "reuse conditions, because equal ones count once, or split the pipeline"
     )
 
 
 def errors_of(params: Mapping[str, Any], steps: Sequence[StepDefinition]) -> Iterator[tuple[int, str, str]]:
-    """What is wrong with the expressions of a pipeline's steps, as `definition.parse` takes it.
+    """Yield the errors of the steps' expressions, in the form that `definition.parse` expects.
 
-    Expressions that would take too long to read are not checked; then `weight_error` has the error for the whole pipeline.
+    Expressions that would take too long to parse are not checked; `weight_error` reports those for the whole pipeline.
     """
     if weight_error(text for step in steps for text in (step.when, step.for_each)):
         return
-    ids = {step.id: None for step in steps}  # in their order, as a guess among equals takes the first
+    ids = {
+        step.id: None for step in steps
+    }  # in order, because a suggestion takes the first of equally near names
     order = _Order.of(steps)
     for index, step in enumerate(steps):
         expressions_of: tuple[tuple[str, str | None, Kind, bool], ...] = (
@@ -143,27 +143,30 @@ def _list_reserved(
             yield (
                 index,
                 f".params.{name}",
-                f"for_each gives each branch its own {name}: name this one otherwise",
+                f"for_each gives each branch its own {name}: rename this parameter",
             )
         elif name in params:
-            whose = f"the pipeline's parameter {name}"
-            yield index, ".for_each", f"gives each branch its own {name}: name {whose} otherwise"
+            yield (
+                index,
+                ".for_each",
+                f"gives each branch its own {name}: rename the pipeline's parameter {name}",
+            )
 
 
 def _find_known_steps(order: _Order | None, step: str, text: str) -> list[str] | None:
-    """Those of the steps that the text names which come before `step`; None if that is not known."""
+    """Return the steps in the text that come before `step`, or None if that is not known."""
     try:
-        named = {name for name, _ in expressions.reads(text).parts}
+        names = {name for name, _ in expressions.reads(text).parts}
     except ExpressionError:
         return None
     if order is None or not step:
         return None
-    return [name for name in named if order.before[step] & order.bits.get(name, 0)]
+    return [name for name in names if order.before[step] & order.bits.get(name, 0)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """A bit for each step, and the bits of all that come before it. Sets would have millions of members at worst."""
+    """A bit for each step, and the bits of all steps before it. Sets could have millions of members."""
 
     bits: Mapping[str, int]
     before: Mapping[str, int]

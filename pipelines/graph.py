@@ -1,22 +1,22 @@
-"""The order of a pipeline's steps, and what follows once one of them has settled.
+"""Decides which steps of a pipeline start or are skipped once another has settled.
 
-Pure: ids and states go in, ids come out, nothing is remembered between calls. Anyone who crashed before acting
-on an answer asks again with the stored states and gets the same answer.
+Pure and stateless: step ids and states go in, step ids come out. After a crash, a call with the stored states
+gives the same result.
 
-A step is settled when it is done, failed or skipped. What becomes of a step that still waits is decided by
-its own `on_upstream_failure` and the states of the steps it depends on:
+A step is settled when it is done, failed or skipped. Whether a pending step starts depends on its own
+`on_upstream_failure` and on the states of the steps it depends on:
 
-    continue   It starts as soon as all of them have settled, whatever became of them.
-    fail       It is skipped as soon as one of them failed, or was skipped with a failure behind it.
-               Otherwise it starts when all have settled and at least one is done. If every one of them was
-               skipped, nothing reaches it, and it is skipped too.
-    skip       As `fail`, but the failure ends here: the steps behind it see a step that was not needed.
+    continue   It starts as soon as all of them have settled, in whatever way.
+    fail       It is skipped as soon as one of them has failed, or was skipped because of a failure.
+               Otherwise it starts when all have settled and at least one is done. If all of them were
+               skipped, it is skipped too.
+    skip       As `fail`, but the failure ends here: later steps see a step that was not needed.
 
-So a failure runs through `fail` steps until it meets `skip` or `continue`, while a step left out by its own
-condition stands in nobody's way: the join behind two alternatives starts when the chosen one is done.
+So a failure passes through `fail` steps until it meets `skip` or `continue`. A step that is skipped by its own
+condition blocks nothing: the join behind two alternatives starts when the chosen one is done.
 
 A failed step fails the run unless it has dependents and all of them declare `skip` or `continue`. Other
-branches keep running to their end first: the run has its outcome only when every step has settled.
+branches run to their end first: the run has an outcome only when every step has settled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Protocol, Self
 
 
 class StepState(StrEnum):
-    """Where one step of a run stands."""
+    """The state of one step of a run."""
 
     PENDING = "pending"  # It waits for the steps it depends on. It starts, or is skipped.
     ACTIVE = "active"  # Started, and queued, running or with a person. Settles in one of these ways:
@@ -41,7 +41,7 @@ class StepState(StrEnum):
 
 
 class RunOutcome(StrEnum):
-    """How a run stands as far as its steps tell."""
+    """The state of a run, as derived from its steps."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -49,7 +49,7 @@ class RunOutcome(StrEnum):
 
 
 class UpstreamFailure(StrEnum):
-    """What a step does about a failure upstream. The module's docstring says exactly what each means."""
+    """How a step reacts to an upstream failure. The module's docstring defines each value."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -62,7 +62,7 @@ States = Mapping[str, str]  # step id -> StepState or its text; a step that is l
 
 
 class Step(Protocol):
-    """What the graph needs to know of a step."""
+    """The members of a step that the graph reads."""
 
     @property
     def id(self) -> str: ...
@@ -73,7 +73,7 @@ class Step(Protocol):
 
 
 class Definition(Protocol):
-    """What the graph needs to know of a pipeline's definition."""
+    """The members of a definition that the graph reads."""
 
     @property
     def steps(self) -> Sequence[Step]: ...
@@ -81,7 +81,7 @@ class Definition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What to do next, in the order of the definition. Some steps start because of those that are skipped."""
+    """The steps to start and to skip, in the order of the definition. Skipping a step may start others."""
 
     start: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -89,14 +89,14 @@ class Advance:
 
 @dataclass(frozen=True)
 class Graph:
-    """Steps in the order of the definition, with what each depends on. Build it once per pipeline version."""
+    """Steps in the order of the definition, with their dependencies. Build it once per pipeline version."""
 
     dependencies: Mapping[str, tuple[str, ...]]
     policies: Mapping[str, UpstreamFailure]
 
     @classmethod
     def of(cls, definition: Definition) -> Self:
-        """The graph of a parsed definition. Raises ValueError for a dependency that is no step of it."""
+        """Return the graph of a parsed definition. Raises ValueError for a dependency that is not one of its steps."""
         graph = cls(
             dependencies={step.id: tuple(step.depends_on) for step in definition.steps},
             policies={step.id: UpstreamFailure(step.on_upstream_failure) for step in definition.steps},
@@ -104,18 +104,18 @@ class Graph:
         for step, dependencies in graph.dependencies.items():
             for dependency in dependencies:
                 if dependency not in graph.dependencies:
-                    raise ValueError(f"{step} depends on {dependency}, which is no step")
+                    raise ValueError(f"{step} depends on {dependency}, which is not a step")
         return graph
 
     def dependencies_of(self, step: str) -> tuple[str, ...]:
         return self.dependencies[step]
 
     def dependents_of(self, step: str) -> tuple[str, ...]:
-        """The steps that directly depend on `step`, in the order of the definition."""
+        """Return the steps that directly depend on `step`, in the order of the definition."""
         return tuple(self._dependents[step])
 
     def ancestors_of(self, step: str) -> set[str]:
-        """Every step that comes before `step`, however far."""
+        """Return every step that comes before `step`, directly or not."""
         found: set[str] = set()
         to_visit = [step]
         while to_visit:
@@ -126,7 +126,7 @@ class Graph:
         return found
 
     def descendants_of(self, step: str) -> set[str]:
-        """Every step that comes after `step`, however far."""
+        """Return every step that comes after `step`, directly or not."""
         found: set[str] = set()
         to_visit = [step]
         while to_visit:
@@ -140,7 +140,7 @@ class Graph:
         return tuple(step for step, dependencies in self.dependencies.items() if not dependencies)
 
     def layers(self) -> tuple[tuple[str, ...], ...]:
-        """Steps by the length of the longest path to them. No step depends on another of its layer."""
+        """Return the steps grouped by the longest path to them. No step depends on another of its layer."""
         depth: dict[str, int] = {}
         for step in self._order:
             depth[step] = 1 + max((depth[dependency] for dependency in self.dependencies[step]), default=-1)
@@ -150,9 +150,9 @@ class Graph:
         return tuple(map(tuple, layers))
 
     def number_alike(self, shapes: Mapping[str, Hashable]) -> dict[str, int]:
-        """Gives interchangeable steps the same number: the items of a fan-out, say.
+        """Number the steps so that interchangeable ones have the same number, such as the items of a fan-out.
 
-        Their shapes are equal, and so are the shapes of all that leads to them and of all that follows.
+        Steps are interchangeable if their shapes are equal, and the shapes of everything before and after them.
         """
         numbers: dict[Hashable, int] = {}
         forward: dict[str, int] = {}
@@ -166,10 +166,10 @@ class Graph:
         return both
 
     def after(self, step: str, states: States) -> Advance:
-        """What follows from `step` having settled; `states` already say so.
+        """Return what to do after `step` has settled; `states` already include that.
 
-        Looks at its dependents, and at theirs only as far as steps get skipped. Nothing follows from a step
-        that has not settled. Idempotent: a step that is no longer pending appears in no answer.
+        Looks only at its dependents, and at the dependents of steps that are skipped. Empty if `step` has not
+        settled. Idempotent: a step that is no longer pending is never returned.
         """
         consequences = _Consequences(self, states)
         if states.get(step) in SETTLED:
@@ -177,13 +177,13 @@ class Graph:
         return consequences.advance()
 
     def advance(self, states: States) -> Advance:
-        """What follows from all the states together: starts a run, or mends one whose process died."""
+        """Return what to do in view of all states: starts a run, or repairs one whose process died."""
         consequences = _Consequences(self, states)
         consequences.spread(self._order)
         return consequences.advance()
 
     def fails_run(self, step: str) -> bool:
-        """Whether a failure of `step` fails the run: no step follows it, or one that declares `fail` does."""
+        """Whether a failure of `step` fails the run: it has no dependents, or one of them declares `fail`."""
         dependents = self._dependents[step]
         return not dependents or any(self.policies[each] is UpstreamFailure.FAIL for each in dependents)
 
@@ -193,11 +193,11 @@ class Graph:
         return tuple(step for step in self.dependencies if self.fails_run(step))
 
     def outcome(self, states: States) -> RunOutcome:
-        """Running until every step has settled; then failed or completed."""
-        found = {step: states.get(step, StepState.PENDING) for step in self.dependencies}
-        if any(state not in SETTLED for state in found.values()):
+        """Return running until every step has settled, then failed or completed."""
+        current = {step: states.get(step, StepState.PENDING) for step in self.dependencies}
+        if any(state not in SETTLED for state in current.values()):
             return RunOutcome.RUNNING
-        failed = any(found[step] == StepState.FAILED for step in self.fatal)
+        failed = any(current[step] == StepState.FAILED for step in self.fatal)
         return RunOutcome.FAILED if failed else RunOutcome.COMPLETED
 
     @cached_property
@@ -222,31 +222,31 @@ class Graph:
         return {step: position for position, step in enumerate(self.dependencies)}
 
     def in_order(self, steps: Iterable[str]) -> tuple[str, ...]:
-        """The given steps in the order of the definition."""
+        """Return these steps in the order of the definition."""
         return tuple(sorted(steps, key=self._position.__getitem__))
 
 
 class _Verdict(Enum):
-    SETTLED = auto()  # or active: nothing is left to decide
+    SETTLED = auto()  # or active: there is nothing to decide
     WAIT = auto()
     START = auto()
     SKIP = auto()
 
 
 class _Consequences:
-    """One walk through the graph. Steps that it skips count as skipped from then on."""
+    """One walk through the graph. Steps that it skips count as skipped for the rest of the walk."""
 
     def __init__(self, graph: Graph, states: States) -> None:
         self.graph = graph
-        self.states = states  # as given until the first skip, then the copy
+        self.states = states  # the caller's until the first skip, then the copy
         self._copy: dict[str, str] | None = None
         self.start: list[str] = []
         self.skip: list[str] = []
-        self._carries_failure: dict[str, bool] = {}  # what was found out already
+        self._carries_failure: dict[str, bool] = {}  # results so far
 
     def spread(self, steps: Iterable[str]) -> None:
-        """Decides about `steps`, and about the dependents of those that are skipped."""
-        # Taken in topological order, so that each is looked at once, with everything before it decided.
+        """Decide `steps`, and the dependents of those that are skipped."""
+        # In topological order each step is visited once, after everything before it is decided.
         waiting = [(self.graph.rank[step], step) for step in steps]
         heapify(waiting)
         seen = {step for _, step in waiting}
@@ -270,14 +270,14 @@ class _Consequences:
         if get(step, StepState.PENDING) != StepState.PENDING:
             return _Verdict.SETTLED
         dependencies = self.graph.dependencies[step]
-        found = {get(each, StepState.PENDING) for each in dependencies}  # a set: a join may have thousands
-        goes_on = self.graph.policies[step] is UpstreamFailure.CONTINUE
-        harmless = goes_on or found.isdisjoint((StepState.FAILED, StepState.SKIPPED))
+        states = {get(each, StepState.PENDING) for each in dependencies}  # a set: a join may have thousands
+        continues = self.graph.policies[step] is UpstreamFailure.CONTINUE
+        harmless = continues or states.isdisjoint((StepState.FAILED, StepState.SKIPPED))
         if not harmless and any(self._failure_comes_from(each) for each in dependencies):
             return _Verdict.SKIP
-        if not found <= SETTLED:
+        if not states <= SETTLED:
             return _Verdict.WAIT
-        return _Verdict.START if goes_on or not found or StepState.DONE in found else _Verdict.SKIP
+        return _Verdict.START if continues or not states or StepState.DONE in states else _Verdict.SKIP
 
     def _mark_skipped(self, step: str) -> None:
         if self._copy is None:
@@ -286,7 +286,7 @@ class _Consequences:
         self.skip.append(step)
 
     def _failure_comes_from(self, step: str) -> bool:
-        """Whether `step` failed, or was skipped under `fail` with such a step before it."""
+        """Whether `step` failed, or was skipped under `fail` because of such a step before it."""
         get = self.states.get
         if get(step) not in (StepState.FAILED, StepState.SKIPPED):
             return False
@@ -301,16 +301,16 @@ class _Consequences:
             if passes_on and known is None:
                 trail.extend(each for each in self.graph.dependencies[current] if each not in seen)
                 seen.update(self.graph.dependencies[current])
-        # It stays so for this walk: everything before a step is decided by the time anyone asks about it.
+        # This holds for the rest of the walk, because everything before these steps is decided already.
         self._carries_failure.update(dict.fromkeys(seen, False))
         return False
 
 
 def find_cycles(dependencies: Mapping[str, Iterable[str]]) -> list[tuple[str, ...]]:
-    """At least one cycle of every knot, no two with a step in common. Unknown ids are passed over.
+    """Return at least one cycle of every group of steps that wait for each other. No two share a step; unknown ids are ignored.
 
-    A cycle is told in the direction of the work and closed: ("research", "brief", "research") when brief
-    depends on research and research on brief.
+    A cycle is in the order of execution and closed: ("research", "brief", "research") when brief depends on
+    research and research on brief.
     """
     cycles: list[tuple[str, ...]] = []
     knotted: set[str] = set()
@@ -337,7 +337,7 @@ def find_cycles(dependencies: Mapping[str, Iterable[str]]) -> list[tuple[str, ..
 
 
 def _close_cycle(cycle: Sequence[str], dependencies: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
-    """Turned into the direction of the work, beginning with the step that is defined first."""
+    """Return the cycle in the order of execution, beginning with the step that is defined first."""
     flow = list(reversed(cycle))
     members = set(flow)
     first = flow.index(next(step for step in dependencies if step in members))

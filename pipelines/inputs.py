@@ -1,7 +1,7 @@
-"""What the steps of a run have left: references for those that work on it, values for the expressions of those that come after.
+"""Reads the outputs of a run's steps: as references for the steps that work on them, as values for the expressions of later steps.
 
-A step that was fanned out leaves a list, one member for each of its branches in the order of the items, with None for a branch that
-failed. So whatever depends on it is a join.
+A fanned-out step has a list of outputs: one for each branch, in the order of the items, with None for a failed branch. So a step that
+depends on it is a join.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pipelines import conditions
 from pipelines.models import StepRun
 from pipelines.versions import Compiled
 
-#: To the output of a step, or to those of its branches.
+#: The id of a step's output, or the ids of its branches' outputs.
 Reference = UUID | list[UUID | None]
 References = Mapping[str, Reference]
 
 
 def of_run(run_id: UUID) -> dict[str, Reference]:
-    """The output references of each step that has left an output."""
+    """Return the references to outputs by step, for steps that have any."""
     rows = StepRun.objects.filter(run_id=run_id).filter(
         Q(output_ref__isnull=False) | Q(branches__isnull=False) | Q(branch__gt=0)
     )
@@ -35,22 +35,22 @@ def of_run(run_id: UUID) -> dict[str, Reference]:
 
 
 def _collect_references(rows: Iterable[tuple[str, int, int | None, UUID | None]]) -> dict[str, Reference]:
-    """Rows of steps as wholes come before those of their branches."""
-    found: dict[str, Reference] = {}
+    """Collect references by step. The row of a whole step must come before those of its branches."""
+    collected: dict[str, Reference] = {}
     for step, branch, branches, reference in rows:
         if branch:
-            references = found[step]
+            references = collected[step]
             if isinstance(references, list):
                 references.append(reference)
         elif branches is not None:
-            found[step] = []
+            collected[step] = []
         elif reference is not None:
-            found[step] = reference
-    return found
+            collected[step] = reference
+    return collected
 
 
-def of_step(plan: Compiled, step: str, found: References) -> dict[str, Reference]:
-    """The inputs of a step, by the step that left them. A gate without an output of its own passes on what it was asked about."""
+def of_step(plan: Compiled, step: str, available: References) -> dict[str, Reference]:
+    """Return the inputs of a step by the steps that produced them. A gate without an output of its own passes on its inputs."""
     references: dict[str, Reference] = {}
     to_visit, visited = list(reversed(plan.graph.dependencies_of(step))), set[str]()
     while to_visit:
@@ -58,24 +58,24 @@ def of_step(plan: Compiled, step: str, found: References) -> dict[str, Reference
         if name in visited:
             continue
         visited.add(name)
-        if name in found:
-            references[name] = found[name]
+        if name in available:
+            references[name] = available[name]
         elif plan.step(name).is_approval_gate:
             to_visit.extend(reversed(plan.graph.dependencies_of(name)))
     return references
 
 
-def of_branch(plan: Compiled, step: str, found: References) -> dict[str, Reference]:
-    """The inputs of each branch of a step, beside its item. Lists are left out, since every one of many branches would repeat them."""
-    references = of_step(plan, step, found)
+def of_branch(plan: Compiled, step: str, available: References) -> dict[str, Reference]:
+    """Return the inputs of each branch of a step, besides its item. Lists are left out, because every branch would repeat them."""
+    references = of_step(plan, step, available)
     return {name: reference for name, reference in references.items() if not isinstance(reference, list)}
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What expressions see of the steps.
+    """The values of steps for expressions.
 
-    `missing` are outputs that are not in PostgreSQL any more and were not given either; `lost` are steps of which an output is nowhere.
+    `missing` are outputs that are no longer in PostgreSQL and were not passed as `known`; `lost` are steps with a vanished output.
     """
 
     steps: Mapping[str, Mapping[str, Any]]
@@ -90,7 +90,7 @@ def read_inputs(
     steps: Iterable[str],
     known: Mapping[UUID, StoredOutput | None],
 ) -> StepInputs:
-    """Only the inputs that the expressions of these steps read. `known` are outputs that were read before: None for what is nowhere."""
+    """Read only the inputs that the expressions of these steps use. `known` are outputs that were read before: None for a vanished one."""
     parts = frozenset().union(*(conditions.parts_read(plan.step(step)) for step in steps))
     names = {step for step, _ in parts}
     if not names:
@@ -105,14 +105,14 @@ def read_inputs(
     output_ids = {
         each for step in steps_with_output for each in _as_list(references.get(step)) if each is not None
     }
-    there = {**known, **outputs.at_hand(tenant_id, output_ids - known.keys())} if output_ids else {}
-    missing = output_ids - there.keys()
+    by_id = {**known, **outputs.at_hand(tenant_id, output_ids - known.keys())} if output_ids else {}
+    missing = output_ids - by_id.keys()
     states = {step: status for step, branch, *_, status in rows if branch == 0}
     return StepInputs(
         {
             step: {
                 "status": states.get(step),
-                **({} if missing else _show_reference(references.get(step), there)),
+                **({} if missing else _values_of(references.get(step), by_id)),
             }
             for step in names
         },
@@ -121,7 +121,7 @@ def read_inputs(
             step
             for step in steps_with_output
             for each in _as_list(references.get(step))
-            if each is not None and each not in missing and there[each] is None
+            if each is not None and each not in missing and by_id[each] is None
         ),
     )
 
@@ -130,10 +130,10 @@ def _as_list(reference: Reference | None) -> list[UUID | None]:
     return reference if isinstance(reference, list) else [reference]
 
 
-def _show_reference(reference: Reference | None, there: Mapping[UUID, StoredOutput | None]) -> dict[str, Any]:
-    found = [there.get(each) if each is not None else None for each in _as_list(reference)]
-    data = [output.data if output else None for output in found]
-    content = [output.content if output else None for output in found]
+def _values_of(reference: Reference | None, by_id: Mapping[UUID, StoredOutput | None]) -> dict[str, Any]:
+    stored = [by_id.get(each) if each is not None else None for each in _as_list(reference)]
+    data = [output.data if output else None for output in stored]
+    content = [output.content if output else None for output in stored]
     return (
         {"data": data, "content": content}
         if isinstance(reference, list)

@@ -1,9 +1,9 @@
-"""Jobs of schedules: each follows the activity or the pipeline run that does its work, in the transaction that moves it.
+"""Keeps jobs of schedules in step with the activities or pipeline runs that do their work, in the same transaction.
 
-Work that comes from no schedule costs nothing here. A job goes on with the successor or the revision that takes the place of its activity.
-One that had failed and is tried again is open again, and its execution with it, so that both come right when the second try ends well.
+Work without a schedule costs nothing here. A job follows the successor or revision that takes the place of its activity. When failed work
+is retried, its job and its execution reopen, so that both can still succeed.
 
-Lock order: activity, pipeline run, execution. The lock of an execution comes before its jobs.
+Lock order: activity, pipeline run, execution, jobs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def activity_changed(activity: Any) -> None:
     if activity.schedule_id is None or activity.pipeline_run_id is not None:
         return
     if activity.link_kind is not None and activity.link_kind not in activity_tree.SUCCESSORS:
-        return  # It is about the job's activity, or a part of it.
+        return  # It concerns the job's activity, or is a part of it.
     follow_activity(activity.tenant_id, activity.id, activity.status, _error_of(activity))
 
 
@@ -57,7 +57,7 @@ def run_changed(run: Any) -> None:
 def follow_activity(
     tenant_id: UUID, activity_id: UUID, status: str, error: dict[str, Any] | None = None
 ) -> None:
-    """Update the job of this activity to match it. Idempotent. In the transaction that holds the activity's lock."""
+    """Update the job of this activity to match it. Idempotent. Call it in the transaction that holds the activity's lock."""
     job = ScheduleJob.objects.for_tenant(tenant_id).filter(activity_id=activity_id).first()
     if job is None:
         return
@@ -73,7 +73,7 @@ def follow_activity(
 
 
 def follow_run(tenant_id: UUID, run_id: UUID, status: str) -> None:
-    """As `follow_activity` for a pipeline run."""
+    """Update the job of this pipeline run to match it. Idempotent."""
     job = ScheduleJob.objects.for_tenant(tenant_id).filter(pipeline_run_id=run_id).first()
     if job is not None:
         state = _OF_RUN[status]
@@ -81,8 +81,8 @@ def follow_run(tenant_id: UUID, run_id: UUID, status: str) -> None:
         _move(job, state, error=None if good else {"code": status, "message": f"The pipeline run {status}."})
 
 
-def look_again(job: ScheduleJob) -> None:
-    """Update a job to match the present state of its work; a job whose work is gone has failed. In the caller's `tenant_scope`."""
+def refresh(job: ScheduleJob) -> None:
+    """Update a job to match the current state of its work; it fails if its work no longer exists. Call it within a `tenant_scope`."""
     if job.activity_id is not None:
         activities = Activity.objects.for_tenant(job.tenant_id).filter(pk=job.activity_id)
         activity = activities.select_for_update().first()
@@ -94,16 +94,15 @@ def look_again(job: ScheduleJob) -> None:
         if run is not None:
             return follow_run(job.tenant_id, run.pk, run.status)
     return _move(
-        job, JobState.FAILED, error={"code": "work_gone", "message": "The work of this job is gone."}
+        job, JobState.FAILED, error={"code": "work_gone", "message": "The work of this job no longer exists."}
     )
 
 
 def _successor(tenant_id: UUID, activity_id: UUID) -> Activity | None:
     rows = Activity.objects.for_tenant(tenant_id).filter(parent_id=activity_id)
-    found: Activity | None = (
-        rows.filter(link_kind__in=activity_tree.SUCCESSORS).order_by("-created_at").first()
-    )
-    return found
+    successors = rows.filter(link_kind__in=activity_tree.SUCCESSORS)
+    successor: Activity | None = successors.order_by("-created_at").first()
+    return successor
 
 
 def _move(job: ScheduleJob, state: JobState, *, error: dict[str, Any] | None = None, **changes: Any) -> None:
@@ -116,7 +115,7 @@ def _move(job: ScheduleJob, state: JobState, *, error: dict[str, Any] | None = N
 
 
 def _reopen_execution(job: ScheduleJob) -> None:
-    # Locked whatever its status: a process that is about to end it has not seen that this job is open again.
+    # Lock it in any status: a process that is about to end it may not have seen that this job is open again.
     executions = ScheduleExecution.objects.for_tenant(job.tenant_id).filter(pk=job.execution_id)
     execution = executions.select_for_update(of=("self",)).first()
     if execution is not None and execution.status in ENDED:
@@ -124,11 +123,11 @@ def _reopen_execution(job: ScheduleJob) -> None:
 
 
 def _error_of(activity: Any) -> dict[str, Any] | None:
-    """What an activity says about its failure, for those statements that return it."""
+    """Return the error of an activity, or None; some callers' rows do not have the column."""
     error = getattr(activity, "error", None)
     if error:
-        found = {"code": error.get("code", "failed"), "message": error.get("message", "")}
-        return {**found, "retryable": error["retryable"]} if "retryable" in error else found
+        summary = {"code": error.get("code", "failed"), "message": error.get("message", "")}
+        return {**summary, "retryable": error["retryable"]} if "retryable" in error else summary
     reason = getattr(activity, "cancel_reason", None) if activity.status == Status.CANCELLED else None
     return {"code": "cancelled", "message": reason} if reason else None
 

@@ -1,4 +1,4 @@
-"""Where pipelines keep what in Redis. Nothing of it is the truth: it may be gone at any moment."""
+"""The Redis keys of pipelines. None of the data is authoritative: it may be lost at any moment."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def rows_of(tenant_id: UUID, dataset: str) -> str:
 
 
 def file_of(owner: str, handle: str) -> str:
-    """A file that somebody has looked at in the admin and not stored yet."""
+    """A file that was uploaded in the admin for a preview and is not stored yet."""
     return f"{settings.ORCHESTRATOR_REDIS_PREFIX}upload:{owner}:{handle}"

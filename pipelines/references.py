@@ -1,8 +1,6 @@
-"""What refers to agents and pipelines: schedules, newest versions of pipelines, and deliverables to their planner.
+"""Lists references to agents and pipelines: from schedules, newest versions of pipelines, and deliverables (to their planner).
 
-Over all tenants, for the platform's admins.
-
-Only what is switched on counts, of tenants that are active: nothing else would start anything.
+Covers all tenants, for the platform's admins. Only enabled objects of active tenants count, because nothing else starts work.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from pipelines.models.deliverable import DeliverableState
 from tenants.context import SYSTEM
 
 
-def of(role: str) -> list[Reference]:
-    """Enabled schedules and pipelines that need this agent, and active deliverables if it plans them."""
+def references_of_role(role: str) -> list[Reference]:
+    """Return enabled schedules and pipelines that need this agent, and active deliverables if it plans them."""
     schedules = _schedules().filter(agent_role=role)
     versions = _newest_versions().filter(definition__contains={"steps": [{"agent_role": role}]})
     planned = _deliverables() if role == planning.ROLE else ()
@@ -32,7 +30,7 @@ def of(role: str) -> list[Reference]:
 
 
 def list_broken() -> list[BrokenReference]:
-    """Enabled schedules and pipelines that refer to an agent or a pipeline that is missing or switched off."""
+    """Return enabled schedules and pipelines whose agent or pipeline is missing or switched off."""
     agents = dict(Agent.objects.using(SYSTEM).values_list("role", "enabled"))
     unplanned = _deliverables() if (error := _error(agents, planning.ROLE)) else ()
     return [
@@ -107,4 +105,4 @@ def _of_version(version: PipelineVersion, role: str) -> Reference:
     )  # fmt: skip
 
 
-SOURCE = ReferenceSource(of, list_broken)
+SOURCE = ReferenceSource(references_of_role, list_broken)

@@ -21,7 +21,7 @@ def _fire_schedule(tenant: str, schedule: str) -> int:
     return system_jobs.fire_one(UUID(tenant), UUID(schedule))
 
 
-#: The last column: rows for which the leader has the work done. Where there is none, Celery beat sends the task.
+#: The last column lists rows for which the leader sends the task. Without it, Celery beat sends the task.
 BACKGROUND_TASKS = (
     BackgroundTask("undecided-steps", SYSTEM_QUEUE, "pipelines.decide", waiting_steps.decide_waiting, waiting_steps.runs_undecided),
     BackgroundTask("steps-without-room", SYSTEM_QUEUE, "pipelines.admit_steps", waiting_steps.admit_steps, waiting_steps.steps_unadmitted),

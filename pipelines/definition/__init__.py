@@ -1,8 +1,8 @@
-"""What a pipeline is: from a file or an API call to frozen values, with every error named by its path.
+"""Reads the definition of a pipeline from a file or an API call, and reports every error with its path.
 
-Pure. `load` turns text into plain data, `parse` turns data into a `PipelineDefinition` or raises a
-`DefinitionError` that lists all errors at once. A definition that `parse` returned holds no surprise for
-those who run it: its steps exist, its graph has an order, its numbers are in range, its text can be stored.
+Pure. `load` turns text into plain data. `parse` turns data into a frozen `PipelineDefinition`, or raises a
+`DefinitionError` that lists all errors at once. A parsed definition is safe to run: its dependencies exist,
+its graph has no cycle, its numbers are in range, and its text can be stored.
 """
 
 from pipelines.definition.errors import DefinitionError, InputError

@@ -1,8 +1,7 @@
 """Errors of a definition: collected while it is read, reported together.
 
-A path leads from the top of the definition to the place that is wrong, `steps[2].depends_on[0]`. What is missing
-is reported at the object that lacks it, so a path always leads to something that is there. The empty path is
-the definition itself.
+A path leads from the top of the definition to the error, as in `steps[2].depends_on[0]`. A missing member is
+reported at the object that lacks it, so every path exists. The empty path is the definition itself.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from json import dumps
 from typing import ClassVar
 
 PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-SHOWN = 10  # errors in the text of the error; the list holds all of them
+MOST_IN_TEXT = 10  # errors in the exception's text; `errors` holds all of them
 KINDS: dict[type, str] = {
     bool: "true or false",
     int: "a number",
@@ -24,12 +23,12 @@ KINDS: dict[type, str] = {
     list: "a list",
     type(None): "null",
 }
-LONGEST_GUESS = 63  # characters; comparing longer words costs too much and helps nobody
+LONGEST_GUESS = 63  # characters; longer words are not compared, because that is slow
 
 
 @dataclass(frozen=True, slots=True)
 class InputError:
-    """One thing that is wrong, and where."""
+    """One error and its path."""
 
     path: str
     message: str
@@ -38,27 +37,27 @@ class InputError:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
-MOST_COMPARED = 1_000  # words, letter by letter, in all guesses about one definition
+MOST_COMPARED = 1_000  # words that are compared in all guesses about one definition
 
 
 class DefinitionError(Exception):
-    """The pipeline's definition cannot be accepted. `errors` names everything that is wrong with it."""
+    """The pipeline's definition is invalid. `errors` lists everything that is wrong with it."""
 
     code: ClassVar[str] = "invalid_definition"
-    status: ClassVar[int] = 400  # of an answer over HTTP
+    status: ClassVar[int] = 400  # of the HTTP response
 
     def __init__(self, errors: Iterable[InputError]) -> None:
         self.errors = list(errors)
         super().__init__(self.errors)
 
     def __str__(self) -> str:
-        shown = "; ".join(map(str, self.errors[:SHOWN]))
-        more = len(self.errors) - SHOWN
-        return f"{shown}; and {more} more" if more > 0 else shown
+        text = "; ".join(map(str, self.errors[:MOST_IN_TEXT]))
+        more = len(self.errors) - MOST_IN_TEXT
+        return f"{text}; and {more} more" if more > 0 else text
 
 
 class Errors:
-    """Collects errors. Guesses what was meant for the first few unknown words, as guessing is slow."""
+    """Collects errors, with a suggestion for the first few unknown words, because guessing is slow."""
 
     def __init__(self) -> None:
         self.found: list[InputError] = []
@@ -68,7 +67,7 @@ class Errors:
         self.found.append(InputError(path, message))
 
     def add_unknown(self, path: str, what: str, word: str, known: Collection[str]) -> None:
-        """Adds "unknown <what>", with the nearest known word if there is one."""
+        """Add "unknown <what>", with the nearest known word if there is one."""
         guess: list[str] = []
         if len(word) <= LONGEST_GUESS and len(known) <= self._comparisons_left:
             self._comparisons_left -= len(known)
@@ -82,7 +81,7 @@ class Errors:
 
 
 def at(path: str, part: str | int) -> str:
-    """The path one level down: an index in brackets, a plain key after a dot, any other key quoted."""
+    """Return the path one level down: an index in brackets, a plain key after a dot, any other key quoted."""
     if isinstance(part, int):
         return f"{path}[{part}]"
     if PLAIN_KEY.fullmatch(part):
@@ -91,7 +90,7 @@ def at(path: str, part: str | int) -> str:
 
 
 def quote_value(value: object) -> str:
-    """A value as a message may name it: text quoted, short and printable whatever it holds; else its kind."""
+    """Return a value as a message may quote it: text is quoted, shortened and printable; other values become their kind."""
     if isinstance(value, str):
         return dumps(value if len(value) <= LONGEST_GUESS else f"{value[:LONGEST_GUESS]}...")
     return KINDS.get(type(value), f"a value of type {type(value).__name__}")

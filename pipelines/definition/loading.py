@@ -1,9 +1,8 @@
-"""From text to plain data: YAML by the rules of YAML 1.2, or JSON.
+"""Parses text into plain data: YAML by the rules of YAML 1.2, or JSON.
 
-Refused, each with its place: a key given twice, which most parsers silently resolve in favour of the last.
-Refused as well: more than 256 kB, tags, and nesting or aliases that would grow out of bounds. Words mean
-what they do in YAML 1.2: only true and false are flags, so `no`, `on` and `12:30` stay text, and so do dates.
-A whole value may be repeated by an alias; merge keys (<<) are not part of YAML 1.2.
+Duplicate keys are errors, because most parsers silently keep the last. Tags, more than 256 kB, and nesting or
+aliases beyond the limits are errors as well. Only true and false are booleans, as in YAML 1.2: `no`, `on`,
+`12:30` and dates stay text. An alias may repeat a whole value; merge keys (<<) are not part of YAML 1.2.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from pipelines.definition.reading import text_error
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 40  # levels; a definition has about five, free params up to twenty more
-MAX_VALUES = 100_000  # with every alias counted as often as it is used
+MAX_VALUES = 100_000  # an alias counts each time that it is used
 
 
 def load(text: str, *, filename: str) -> dict[str, Any]:
-    """The object that a file holds: JSON if its name ends so, else YAML. Raises DefinitionError.
+    """Return the object in a file: JSON if its name ends in .json, else YAML. Raises DefinitionError.
 
-    Bounded in time and memory whatever the text is. Makes dict, list, str, int, float, bool and None only.
+    Time and memory are bounded for any text. The result holds only dict, list, str, int, float, bool and None.
     """
     text = text.removeprefix("\ufeff")
     _check_text(text, filename)
@@ -41,7 +40,7 @@ def load(text: str, *, filename: str) -> dict[str, Any]:
     growth.errors.raise_if_any()
     if not isinstance(data, dict):
         raise DefinitionError(
-            [InputError("", f"{filename}: {'is empty' if data is None else 'holds no object'}")]
+            [InputError("", f"{filename}: {'is empty' if data is None else 'does not hold an object'}")]
         )
     return data
 
@@ -55,12 +54,12 @@ def _check_text(text: str, filename: str) -> None:
 
 
 class _Pairs(list[tuple[Any, Any]]):
-    """An object as it was written: keys may come twice."""
+    """An object as it was written, which may have duplicate keys."""
 
 
 @dataclass(slots=True)
 class _Growth:
-    """Turns pairs into dicts and aliases into copies, within bounds."""
+    """Turns pairs into dicts and aliases into copies, within the limits."""
 
     errors: Errors = field(default_factory=Errors)
     left: int = MAX_VALUES
@@ -73,7 +72,7 @@ class _Growth:
             return None
         if depth > MAX_DEPTH:
             self.errors.add("", f"is nested deeper than {MAX_DEPTH} levels")
-            self.left = -1  # one report is enough: below an alias of itself there is no end
+            self.left = -1  # report once only: an alias of itself would never end
             return None
         if isinstance(value, _Pairs):
             return self._object(value, path, depth)
@@ -84,7 +83,7 @@ class _Growth:
         return value
 
     def _object(self, pairs: _Pairs, path: str, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for key, value in pairs:
             if not isinstance(key, str):
                 self.errors.add(path, f"a key must be text, not {quote_value(key)}")
@@ -92,11 +91,11 @@ class _Growth:
                 self.errors.add(
                     path, "merge keys (<<) are not supported; an alias can stand for a whole value"
                 )
-            elif key in found:
+            elif key in members:
                 self.errors.add(at(path, key), "is given twice")
             else:
-                found[key] = self.plain(value, at(path, key), depth + 1)
-        return found
+                members[key] = self.plain(value, at(path, key), depth + 1)
+        return members
 
 
 def _json_tree(text: str) -> Any:
@@ -104,7 +103,7 @@ def _json_tree(text: str) -> Any:
 
 
 def _yaml_tree(text: str) -> Any:
-    # Events come one by one, while nodes are built by recursion in C, which a deep text would bring down.
+    # Check the depth by events first: nodes are built by recursion in C, which a deeply nested text would crash.
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -122,10 +121,10 @@ class _Loader(CSafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
 
     def pairs(self, node: yaml.MappingNode) -> Any:
-        found = _Pairs()
-        yield found  # before its members, which may refer to it
+        pairs = _Pairs()
+        yield pairs  # before its members, because they may refer to it
         for key, value in node.value:
-            found.append((self.construct_object(key, deep=True), self.construct_object(value)))
+            pairs.append((self.construct_object(key, deep=True), self.construct_object(value)))
 
 
 _NUMBER_STARTS = list("-+.0123456789")

@@ -1,12 +1,12 @@
-"""From plain data to a `PipelineDefinition`: reads the whole, then checks what holds the steps together.
+"""Turns plain data into a `PipelineDefinition`: reads every step, then checks the dependencies between them.
 
-A step that does not say `depends_on` gets its dependencies from its place in the list:
+A step without `depends_on` gets its dependencies from its position in the list:
 
     not parallel   it runs after the step before it
-    parallel       it runs beside the step before it, that is, it has the same dependencies
+    parallel       it runs at the same time as the step before it, because it has the same dependencies
 
-The first step has none. So consecutive parallel steps run side by side; a step that waits for all of them
-names them in its `depends_on`. An empty list means no dependencies; an explicit list is never added to.
+The first step has none. So consecutive parallel steps run at the same time, and a step that waits for all of
+them lists them in its `depends_on`. An empty list means no dependencies. Nothing is added to an explicit list.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from pipelines.subjects import error_of_template
 StepsCheck = Callable[[Mapping[str, Any], Sequence[StepDefinition]], Iterable[tuple[int, str, str]]]
 
 MAX_STEPS = 2_000
-MAX_DEPENDENCIES = 50_000  # of all steps together; parallel steps multiply what the step before them has
+MAX_DEPENDENCIES = (
+    50_000  # of all steps together; each parallel step repeats the dependencies of the step before it
+)
 
 
 def parse(
@@ -44,12 +46,12 @@ def parse(
     check_expression: Callable[[str], str | None] | None = None,
     check_steps: StepsCheck | None = None,
 ) -> PipelineDefinition:
-    """The definition that `data` describes, or a DefinitionError with every error. Changes nothing in `data`.
+    """Return the definition in `data`, without changing it. Raises DefinitionError with every error.
 
-    `known_roles` are the agents' roles. People's roles are checked only if `known_human_roles` are given.
-    `check_expression` gets the text of each `when` and `for_each` and returns what is wrong with it, or None.
-    `check_steps` gets the parameters of the whole and all steps, each with its dependencies, and says what is wrong with them:
-    the index of the step, the place in it and the message.
+    `known_roles` are the agents' roles. People's roles are checked only with `known_human_roles`.
+    `check_expression` takes the text of each `when` and `for_each`, and returns an error or None.
+    `check_steps` takes the pipeline's parameters and all steps with their dependencies, and yields errors:
+    the step's index, the path within the step, and the message.
     """
     errors = Errors()
     world = World(
@@ -95,8 +97,8 @@ def _subject(reader: Reader) -> str:
 
 
 def _connect(drafts: list[Draft], errors: Errors) -> tuple[StepDefinition, ...]:
-    """The steps with their dependencies, which are checked on the way."""
-    _refuse_second_use_of_ids(drafts, errors)
+    """Return the steps with their dependencies, and add an error for each that is invalid."""
+    _refuse_duplicate_ids(drafts, errors)
     ids = dict.fromkeys(draft.step.id for draft in drafts if draft.step.id)
     steps: list[StepDefinition] = []
     for draft in drafts:
@@ -115,7 +117,7 @@ def _connect(drafts: list[Draft], errors: Errors) -> tuple[StepDefinition, ...]:
     return tuple(steps)
 
 
-def _refuse_second_use_of_ids(drafts: list[Draft], errors: Errors) -> None:
+def _refuse_duplicate_ids(drafts: list[Draft], errors: Errors) -> None:
     first: dict[str, str] = {}
     for draft in drafts:
         if draft.step.id and first.setdefault(draft.step.id, draft.path) != draft.path:
@@ -132,17 +134,17 @@ def _implied_dependencies(step: StepDefinition, previous: StepDefinition | None)
 
 
 def _name_dependencies(draft: Draft, ids: Collection[str], errors: Errors) -> tuple[str, ...]:
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for path, dependency in draft.depends_on or ():
         if dependency == draft.step.id:
             errors.add(path, "a step cannot depend on itself")
         elif dependency not in ids:
             errors.add_unknown(path, "step", dependency, ids)
-        elif dependency in found:
+        elif dependency in names:
             errors.add(path, f"{quote_value(dependency)} is named twice")
         else:
-            found[dependency] = None
-    return tuple(found)
+            names[dependency] = None
+    return tuple(names)
 
 
 def _refuse_cycles(steps: list[StepDefinition], drafts: list[Draft], errors: Errors) -> None:
@@ -156,11 +158,11 @@ def _refuse_cycles(steps: list[StepDefinition], drafts: list[Draft], errors: Err
         errors.add(paths[cycle[0]], f"the steps wait for each other in a cycle: {' -> '.join(cycle)}")
 
 
-# Reads one step, with every error that can be found without looking at the others.
+# One step, with every error that does not concern other steps.
 
 
 DAY = 86_400  # seconds
-LONGEST_RUN = 7 * DAY  # well above a provider's batch, which may take a day
+LONGEST_RUN = 7 * DAY  # far longer than a provider's batch, which may take a day
 LONGEST_EXPRESSION = 2_000  # characters
 MOST_DEPENDENCIES = 2_000
 MOST_ATTEMPTS = 50
@@ -179,7 +181,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A step with what it says it depends on, yet unchecked: paths and names, or None if it says nothing."""
+    """A step and its unchecked `depends_on`: paths and names, or None if it has none."""
 
     step: StepDefinition
     path: str
@@ -226,20 +228,20 @@ def _expression(reader: Reader, key: str, world: World) -> str | None:
 
 
 def _depends_on(reader: Reader) -> tuple[tuple[str, str], ...] | None:
-    """What the step names. A null is refused here: it could mean "none" as well as "the step before"."""
+    """Return the paths and names in `depends_on`. Null is an error: it could mean "none" or "the step before"."""
     if reader.is_null("depends_on"):
         reader.error("depends_on", "must be a list; [] means that the step depends on nothing")
     items = reader.items("depends_on", limit=MOST_DEPENDENCIES)
     if items is None:
         return None
-    named = []
+    names = []
     for path, item in items:
         error = error_of_text(item, limit=100_000)
         if error:
             reader.errors.add(path, error)
         else:
-            named.append((path, item))
-    return tuple(named)
+            names.append((path, item))
+    return tuple(names)
 
 
 def _retry(reader: Reader) -> RetryDefinition | None:
@@ -263,8 +265,8 @@ def _retry(reader: Reader) -> RetryDefinition | None:
     return retry
 
 
-def _or(found: float | None, standard: float) -> float:
-    return standard if found is None else found
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
 
 
 def _check_assignee(reader: Reader, step: StepDefinition) -> None:
@@ -281,21 +283,21 @@ def _check_assignee(reader: Reader, step: StepDefinition) -> None:
         reader.error("requires_approval", "cannot be given together with is_approval_gate")
 
 
-# Reads how a step asks people: by when, who is reminded, who is asked next, how many must agree, what happens when nobody answers.
+# How a step asks people: due time, reminders, escalation, votes, and the outcome when nobody answers.
 
 
 LONGEST_WAIT = 366 * 86_400  # seconds
 MOST_REMINDERS = 20  # and steps of an escalation
 MOST_VOTERS = 100
 
-#: Without a person who answers yes or no these mean nothing.
+#: Only for steps that ask a person for a decision.
 _OF_DECISIONS = ("quorum", "voters", "self_approval")
-#: Without a person who is asked these mean nothing.
+#: Only for steps that ask a person.
 OF_PEOPLE = ("due_seconds", "reminders", "escalation", "on_timeout", *_OF_DECISIONS)
 
 
 def read_people(reader: Reader, known_roles: Collection[str] | None) -> dict[str, Any]:
-    """The members of a `StepDefinition` that are about people."""
+    """Return the members of a `StepDefinition` that concern people."""
     return {
         "human_role": _human_role(reader, known_roles),
         "due_seconds": reader.amount("due_seconds", low=0, above=True, high=LONGEST_WAIT),
@@ -309,7 +311,7 @@ def read_people(reader: Reader, known_roles: Collection[str] | None) -> dict[str
 
 
 def check_people(reader: Reader, step: StepDefinition) -> None:
-    """Only steps that ask a person may have deadlines and votes. A template may still say who does the step."""
+    """Allow deadlines and votes only for steps that ask a person. With a template, the assignee may be unknown here."""
     if step.agent_role and not step.requires_approval:
         _refuse(reader, step, OF_PEOPLE, "is for a person's step, or an agent's with requires_approval")
     if step.human_role:
@@ -330,7 +332,7 @@ def check_people(reader: Reader, step: StepDefinition) -> None:
 
 
 def _check_task(reader: Reader, step: StepDefinition) -> None:
-    """A task is completed and not decided."""
+    """Refuse votes and default decisions: a task is completed, not decided."""
     _refuse(
         reader, step, _OF_DECISIONS, "is for a step with is_approval_gate: a task is completed, not decided"
     )
@@ -350,13 +352,13 @@ def _check_times(
     reader: Reader, step: StepDefinition, key: str, chain: Sequence[ReminderDefinition | EscalationDefinition], what: str
 ) -> None:  # fmt: skip
     previous = 0.0
-    for index, later in enumerate(chain):
+    for index, item in enumerate(chain):
         path = f"{reader.path}.{key}[{index}]"
-        if step.due_seconds and later.after_seconds >= step.due_seconds:
+        if step.due_seconds and item.after_seconds >= step.due_seconds:
             reader.errors.add(path, f"must come before due_seconds, which is {step.due_seconds:,}")
-        if 0 < later.after_seconds <= previous:
+        if 0 < item.after_seconds <= previous:
             reader.errors.add(path, f"must come after {what} before it")
-        previous = max(previous, later.after_seconds)
+        previous = max(previous, item.after_seconds)
 
 
 def _human_role(reader: Reader, known_roles: Collection[str] | None) -> str | None:
@@ -373,28 +375,28 @@ def _reminders(reader: Reader, known_roles: Collection[str] | None) -> tuple[Rem
 def _reminder(
     item: Any, path: str, reader: Reader, known_roles: Collection[str] | None
 ) -> ReminderDefinition:
-    """A number of seconds, or an object that also names a role."""
+    """Read a reminder: a number of seconds, or an object that also names a role."""
     if not isinstance(item, Mapping):
         error = error_of_amount(item, low=0, above=True, high=LONGEST_WAIT)
         if error:
             reader.errors.add(path, error)
         return ReminderDefinition(0 if error else number(item) or 0)
-    after, role = _later(Reader(item, path, reader.copier), known_roles)
+    after, role = _read_delay_and_role(Reader(item, path, reader.copier), known_roles)
     return ReminderDefinition(after, role)
 
 
 def _escalation(reader: Reader, known_roles: Collection[str] | None) -> tuple[EscalationDefinition, ...]:
     items = reader.items("escalation", limit=MOST_REMINDERS) or ()
-    found = []
+    levels = []
     for path, item in items:
         inner = Reader(item, path, reader.copier)
-        after, role = _later(inner, known_roles)
+        after, role = _read_delay_and_role(inner, known_roles)
         inner.require("human_role")
-        found.append(EscalationDefinition(after, role or ""))
-    return tuple(found)
+        levels.append(EscalationDefinition(after, role or ""))
+    return tuple(levels)
 
 
-def _later(inner: Reader, known_roles: Collection[str] | None) -> tuple[float, str | None]:
+def _read_delay_and_role(inner: Reader, known_roles: Collection[str] | None) -> tuple[float, str | None]:
     after = inner.amount("after_seconds", low=0, above=True, high=LONGEST_WAIT)
     role = _human_role(inner, known_roles)
     inner.require("after_seconds")

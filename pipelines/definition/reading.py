@@ -1,7 +1,7 @@
-"""Reads one object of a definition key by key, and remembers which keys were asked for: all others are unknown.
+"""Reads one object of a definition key by key, and remembers which keys were read: all others are unknown.
 
-A value of the wrong kind is reported and then treated as if it were not given, so that the other errors are found too.
-A null also means "not given". Text, numbers and JSON values are those that JSON, jsonb and Python keep alike.
+A value of the wrong kind is reported and then treated as absent, so that the other errors are found too. Null also
+means absent. Only text, numbers and JSON values that JSON, jsonb and Python represent alike are accepted.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ from pipelines.definition.errors import Errors, at, quote_value
 from tenants.plain_names import LONGEST_NAME, error_of_name
 
 # PostgreSQL's jsonb refuses NUL and lone surrogates, and writes 1e22 as a whole number. So text is checked, and
-# every number is brought to one form: a whole number that fits 64 bits is an int, all others are floats.
-
+# numbers have one form: a whole number that fits 64 bits is an int, all others are floats.
 
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-WHOLE = 2**63  # beyond, a number is kept as a float
+WHOLE = 2**63  # a larger number is kept as a float
 MAX_DEPTH = 20  # levels of params; deeper data is a mistake or an attack
-MAX_VALUES = 50_000  # values in all params together, aliases counted as often as they are used
+MAX_VALUES = 50_000  # in all params together; an alias counts each time that it is used
 
 
 def text_error(text: str) -> str | None:
-    """What keeps this text from being stored, or None."""
-    found = UNSTORABLE.search(text)
-    if not found:
+    """Return why this text cannot be stored, or None."""
+    match = UNSTORABLE.search(text)
+    if not match:
         return None
-    return "holds a NUL character" if found[0] == "\x00" else "holds half of a surrogate pair"
+    return "holds a NUL character" if match[0] == "\x00" else "holds half of a surrogate pair"
 
 
 def error_of_key(key: Any) -> str | None:
-    """What is wrong with a key of an object, or None."""
+    """Return why this is not a valid key of an object, or None."""
     if not isinstance(key, str):
         return f"a key must be text, not {quote_value(key)}"
     error = text_error(key)
@@ -44,7 +43,7 @@ def error_of_key(key: Any) -> str | None:
 
 
 def number(value: Any) -> float | None:
-    """The one form of a finite number, or None for anything else, such as True or 2**64 + 1."""
+    """Return a finite number in its one form, or None for anything else, such as True or 2**64 + 1."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, int):
@@ -55,17 +54,17 @@ def number(value: Any) -> float | None:
 
 
 def _same_as_float(value: int) -> float | None:
-    """The float that this number is, or that jsonb has written out like this, as 1 and 22 zeros for 1e22."""
+    """Return the float that equals this number, or that jsonb writes like this, as 1 and 22 zeros for 1e22; else None."""
     try:
-        found = float(value)
+        result = float(value)
     except OverflowError:
         return None
-    return found if value in (int(found), int(Decimal(repr(found)))) else None
+    return result if value in (int(result), int(Decimal(repr(result)))) else None
 
 
 @dataclass(slots=True)
 class JsonCopier:
-    """Copies JSON values and reports what is none. One serves a whole definition, as its budget is shared."""
+    """Copies JSON values, and reports other values. One instance serves a whole definition and limits its values."""
 
     errors: Errors
     left: int = MAX_VALUES
@@ -100,11 +99,11 @@ class JsonCopier:
             if error:
                 self.errors.add(path, error)
             return value
-        found = number(value)
-        if found is None:
+        result = number(value)
+        if result is None:
             kind = "a number that JSON cannot hold" if isinstance(value, int | float) else quote_value(value)
             self.errors.add(path, f"must be a JSON value, not {kind}")
-        return found
+        return result
 
 
 IDENTIFIER = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -120,26 +119,26 @@ class Reader:
         self.path = path
         self.copier = copier
         self.errors: Errors = copier.errors
-        self._asked: set[str] = set()
+        self._read_keys: set[str] = set()
         self.is_object = isinstance(data, Mapping)
         self._data: Mapping[Any, Any] = data if isinstance(data, Mapping) else {}
         if not self.is_object:
             self.errors.add(path, f"must be an object, not {quote_value(data)}")
 
     def value(self, key: str) -> Any:
-        self._asked.add(key)
+        self._read_keys.add(key)
         return self._data.get(key)
 
     def is_null(self, key: str) -> bool:
         return key in self._data and self._data[key] is None
 
     def inner(self, key: str) -> Reader | None:
-        """The object at `key`, or None if there is none."""
+        """Return a reader of the object at `key`, or None if the key is absent."""
         value = self.value(key)
         return None if value is None else Reader(value, at(self.path, key), self.copier)
 
     def error(self, key: str, message: str) -> None:
-        """Reports at the key, or at the object itself when the key is not there."""
+        """Report at the key, or at the object itself when the key is absent."""
         if key in self._data:
             self.errors.add(at(self.path, key), message)
         else:
@@ -150,7 +149,7 @@ class Reader:
             self.error(key, "is missing")
 
     def text(self, key: str, *, limit: int = 100_000, blank: bool = False) -> str | None:
-        """Text that can be stored."""
+        """Return text that can be stored."""
         value = self.value(key)
         if value is None:
             return None
@@ -161,7 +160,7 @@ class Reader:
         return str(value)
 
     def name(self, key: str, *, limit: int = LONGEST_NAME) -> str | None:
-        """Text on one line, by the rules of `tenants.plain_names`."""
+        """Return text on one line, by the rules of `tenants.plain_names`."""
         value = self.text(key, limit=limit)
         error = None if value is None else error_of_name(value)
         if error:
@@ -176,7 +175,7 @@ class Reader:
         return value
 
     def read_known(self, key: str, what: str, known: Collection[str]) -> str | None:
-        """The name of something that exists."""
+        """Return a name that must be among `known`."""
         value = self.text(key)
         if value is not None and value not in known:
             self.errors.add_unknown(at(self.path, key), what, value, known)
@@ -189,7 +188,7 @@ class Reader:
         return value is True
 
     def amount(self, key: str, *, low: float, high: float, above: bool = False) -> float | None:
-        """A number from `low`, or from just above it, to `high`."""
+        """Return a number from `low` (or above it, with `above`) to `high`."""
         value = self.value(key)
         if value is None:
             return None
@@ -200,12 +199,12 @@ class Reader:
         return number(value)
 
     def count(self, key: str, *, low: int, high: int) -> int | None:
-        """A whole number from `low` to `high`."""
-        found = self.amount(key, low=low, high=high)
-        if found is not None and not isinstance(found, int):
+        """Return a whole number from `low` to `high`."""
+        value = self.amount(key, low=low, high=high)
+        if value is not None and not isinstance(value, int):
             self.error(key, "must be a whole number")
             return None
-        return found
+        return value
 
     def choice(self, key: str, options: type[Option]) -> Option | None:
         value = self.value(key)
@@ -217,7 +216,7 @@ class Reader:
         return options(value)
 
     def items(self, key: str, *, limit: int) -> list[tuple[str, Any]] | None:
-        """The members of a list with their paths, or None if there is no list."""
+        """Return the members of a list with their paths, or None if there is no list."""
         value = self.value(key)
         if value is None:
             return None
@@ -230,7 +229,7 @@ class Reader:
         return None
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """Free JSON data, copied."""
+        """Return a copy of an object of any JSON data."""
         value = self.value(key)
         if value is None:
             return {}
@@ -241,17 +240,17 @@ class Reader:
         return copied
 
     def refuse_other_keys(self) -> None:
-        """To be called last: whatever was not asked for does not belong here."""
+        """Report the keys that were not read. Call this last."""
         for key in self._data:
             error = error_of_key(key)
             if error:
                 self.errors.add(self.path, error)
-            elif key not in self._asked:
-                self.errors.add_unknown(at(self.path, key), "key", key, self._asked)
+            elif key not in self._read_keys:
+                self.errors.add_unknown(at(self.path, key), "key", key, self._read_keys)
 
 
 def error_of_text(value: Any, *, limit: int, blank: bool = False) -> str | None:
-    """What is wrong with a value that should be text, or None."""
+    """Return why this is not valid text, or None."""
     if not isinstance(value, str):
         return f"must be text, not {quote_value(value)}"
     if len(value) > limit:
@@ -262,10 +261,10 @@ def error_of_text(value: Any, *, limit: int, blank: bool = False) -> str | None:
 
 
 def error_of_amount(value: Any, *, low: float, high: float, above: bool = False) -> str | None:
-    """What is wrong with a value that should be a number from `low` (or just above it) to `high`, or None."""
-    found = number(value)
-    if found is None:
+    """Return why this is not a number from `low` (or above it, with `above`) to `high`, or None."""
+    amount = number(value)
+    if amount is None:
         return f"must be a number, not {quote_value(value)}"
-    if not low <= found <= high or (above and found == low):
+    if not low <= amount <= high or (above and amount == low):
         return f"must be {'above' if above else 'at least'} {low:,} and at most {high:,}"
     return None

@@ -1,7 +1,7 @@
-"""The parts of a definition, frozen, and the one form in which they are stored and compared.
+"""The frozen parts of a definition, and the form in which they are stored and compared.
 
-`to_dict` spells every default out: a stored version keeps its meaning when a default of ours changes. `parse`
-reads that form back to an equal definition, also after jsonb has rewritten numbers and the order of keys.
+`to_dict` includes every default, so a stored version keeps its meaning when a default changes. `parse` reads
+that form back to an equal definition, even after jsonb has rewritten numbers and the order of keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RetryStrategy(StrEnum):
 
 
 class OnTimeout(StrEnum):
-    """What happens when a person has not answered in time."""
+    """What happens when no person answers in time."""
 
     ESCALATE = "escalate"
     APPROVE = "approve"
@@ -35,14 +35,14 @@ class OnTimeout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetryDefinition:
-    """How often an agent's step is tried and how long between the attempts."""
+    """How often an agent's step is tried, and the delay between attempts."""
 
-    max_attempts: int = 3  # tries in total, the first included
+    max_attempts: int = 3  # in total, including the first
     strategy: RetryStrategy = RetryStrategy.EXPONENTIAL
     base_seconds: float = 5
     multiplier: float = 2
     max_seconds: float = 300
-    jitter: float = 0.1  # part of the delay that is left to chance
+    jitter: float = 0.1  # fraction of the delay that is random
 
     def to_dict(self) -> dict[str, Any]:
         return {part.name: _plain(getattr(self, part.name)) for part in fields(self)}
@@ -50,20 +50,20 @@ class RetryDefinition:
 
 @dataclass(frozen=True, slots=True)
 class ReminderDefinition:
-    """When the asked person is reminded; with a `human_role`, that role is notified as well."""
+    """When the assigned person is reminded; with a `human_role`, that role is notified as well."""
 
-    after_seconds: float  # since the person was asked
+    after_seconds: float  # after the person was asked
     human_role: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return _without_gaps({"after_seconds": self.after_seconds, "human_role": self.human_role})
+        return _without_none({"after_seconds": self.after_seconds, "human_role": self.human_role})
 
 
 @dataclass(frozen=True, slots=True)
 class EscalationDefinition:
-    """Who is asked instead when nobody has answered."""
+    """The role that is asked next when nobody has answered."""
 
-    after_seconds: float  # since the first was asked
+    after_seconds: float  # after the first person was asked
     human_role: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class EscalationDefinition:
 
 @dataclass(frozen=True, slots=True)
 class StepDefinition:
-    """One step. What is None was not said: the template or the registry decides. `depends_on` is complete."""
+    """One step. None means not set: the template or the registry decides. `depends_on` is complete."""
 
     id: str
     name: str | None = None
@@ -83,7 +83,7 @@ class StepDefinition:
     is_approval_gate: bool = False
     requires_approval: bool = False
     depends_on: tuple[str, ...] = ()
-    parallel: bool = False  # has acted by the time this is made: see depends_on
+    parallel: bool = False  # already reflected in depends_on
     on_upstream_failure: UpstreamFailure = UpstreamFailure.FAIL
     when: str | None = None
     for_each: str | None = None
@@ -103,11 +103,11 @@ class StepDefinition:
 
     @property
     def title(self) -> str:
-        """What to call the step where people read it."""
+        """The step's name for people."""
         return self.name or self.id
 
     def to_dict(self) -> dict[str, Any]:
-        return _without_gaps({part.name: _plain(getattr(self, part.name)) for part in fields(self)})
+        return _without_none({part.name: _plain(getattr(self, part.name)) for part in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +119,16 @@ class PipelineDefinition:
     steps: tuple[StepDefinition, ...]
     description: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
-    subject: str = ""  # template of what a run is about, see `pipelines.subjects`
+    subject: str = ""  # template of a run's subject, see `pipelines.subjects`
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, shared with nobody."""
+        """Return plain JSON data, a deep copy."""
         members = {part.name: _plain(getattr(self, part.name)) for part in fields(self)}
-        # What was not said stays out, so that definitions from before there were subjects keep their digest.
+        # Omit an empty subject, so that definitions from before subjects existed keep their digest.
         return {name: value for name, value in members.items() if name != "subject" or value}
 
     def digest(self) -> str:
-        """SHA-256 over `to_dict`, in hexadecimal: equal for equal definitions, however they were written."""
+        """Return the SHA-256 of `to_dict` in hexadecimal. Equal definitions have equal digests, however they were written."""
         canonical = dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return sha256(canonical.encode()).hexdigest()
 
@@ -143,5 +143,5 @@ def _plain(value: Any) -> Any:
     return deepcopy(dict(value)) if isinstance(value, Mapping) else value
 
 
-def _without_gaps(data: dict[str, Any]) -> dict[str, Any]:
+def _without_none(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value is not None}

@@ -1,10 +1,10 @@
-"""Synonyms: other spellings of pipelines, schedules and agents that are accepted on the way in.
+"""Translates synonyms: other spellings of the members of pipelines, schedules and agents that are accepted as input.
 
-They are the names under which schedulers in camelCase keep the same things, so that such a document can be loaded as it is. Everything
-behind this module, and every answer, has our own spelling. An error is still named by the path that the caller wrote.
+Other schedulers use these camelCase names, so their documents can be loaded unchanged. The rest of the code, and every response, uses
+our own names. Errors still have the path that the caller wrote.
 
-Numbers are converted where the unit or the meaning differs: `delay` and `timeout` are milliseconds, `maxRetries` counts the tries after
-the first one, and a priority of 0 says that none is set. A value of the wrong kind is passed on as it is: it is reported where it is read.
+Numbers are converted where the unit or the meaning differs: `delay` and `timeout` are in milliseconds, `maxRetries` excludes the first
+attempt, and a priority of 0 means that none is set. A value of the wrong kind is left unchanged, so that its reader reports it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LARGEST = 2**53  # up to here every whole number is exact as a float
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """Another name of our member `name`. `note` says in an error how our value follows from the one that was written."""
+    """A synonym of our member `name`. `note` explains in an error how our value was converted."""
 
     name: str
     convert: Callable[[Any], Any] = lambda value: value
@@ -30,7 +30,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of object: its synonyms by the name that is written, and the kinds of the objects and lists of objects in it."""
+    """One kind of object: its synonyms by their spelling, and the kinds of the objects and lists of objects in it."""
 
     synonyms: Mapping[str, Synonym]
     objects: Mapping[str, Kind] = field(default_factory=dict)  # by our name
@@ -40,14 +40,14 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A document in our spelling. `data` shares with the original whatever did not have to be changed."""
+    """A document in our spelling. `data` shares its unchanged parts with the original."""
 
     data: Any
-    errors: list[InputError]  # what is given in both spellings
+    errors: list[InputError]  # members that are present in both spellings
     _written: Mapping[str, tuple[str, str]]  # our path: the path as it was written, and a note on the value
 
     def as_written(self, errors: Iterable[InputError]) -> list[InputError]:
-        """The same errors at the paths that the caller wrote, after those of the translation itself."""
+        """Return the errors at the paths that the caller wrote, after those of the translation itself."""
         return [*self.errors, *map(self._restore, errors)]
 
     def _restore(self, error: InputError) -> InputError:
@@ -62,7 +62,7 @@ class Translation:
 
 
 def translate(data: Any, kind: Kind) -> Translation:
-    """`data` in our spelling. Never raises: anything that is not an object of this kind is returned as it is. Changes nothing in `data`."""
+    """Return `data` in our spelling, without changing it. Never raises: a value that is not an object is returned unchanged."""
     errors: list[InputError] = []
     written: dict[str, tuple[str, str]] = {}
     return Translation(_object(data, kind, "", "", errors, written), errors, written)
@@ -79,13 +79,13 @@ def _object(
     """`ours` and `theirs` are the path of `data` in our spelling and in the caller's."""
     if not isinstance(data, Mapping):
         return data
-    found: dict[Any, Any] = {}
+    members: dict[Any, Any] = {}
     for key, value in data.items():
         synonym = kind.synonyms.get(key) if isinstance(key, str) else None
         name = synonym.name if synonym else key
         if name != key and name in data:
             errors.append(
-                InputError(at(theirs, key), f"is another spelling of {name}, which is given as well")
+                InputError(at(theirs, key), f"is another spelling of {name}, which is present as well")
             )
             continue
         place, path = (at(ours, name), at(theirs, key)) if isinstance(key, str) else ("", "")
@@ -100,14 +100,14 @@ def _object(
                 _object(item, kind.lists[name], at(place, index), at(path, index), errors, written)
                 for index, item in enumerate(value)
             ]
-        found[name] = value
+        members[name] = value
     if kind.complete:
-        kind.complete(data, found)
-    return found
+        kind.complete(data, members)
+    return members
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it can be computed with; a number beyond these bounds is refused as it is."""
+    """Whether this can be converted; a number beyond these bounds is left for its reader to refuse."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
@@ -116,7 +116,7 @@ def _seconds(milliseconds: Any) -> Any:
 
 
 def _round_up_to_seconds(milliseconds: Any) -> Any:
-    """Rounded up: less time than was asked for would be wrong."""
+    """Round up, so that nothing gets less time than requested."""
     return -(-milliseconds // 1000) if _is_number(milliseconds) else milliseconds
 
 
@@ -128,8 +128,8 @@ def _unless_zero(priority: Any) -> Any:
     return None if _is_number(priority) and priority == 0 else priority
 
 
-def _go_on(written: Mapping[str, Any], step: dict[str, Any]) -> None:
-    """A pipeline of this spelling goes on with partial results, unless a step says otherwise."""
+def _default_to_continue(written: Mapping[str, Any], step: dict[str, Any]) -> None:
+    """Pipelines in this spelling continue with partial results unless a step says otherwise."""
     if "agentId" in written and step.get("template") is None and step.get("on_upstream_failure") is None:
         step["on_upstream_failure"] = UpstreamFailure.CONTINUE.value
 
@@ -153,7 +153,7 @@ STEP = Kind(
         "priority": Synonym("priority", _unless_zero),
     },
     objects={"retry": RETRY},
-    complete=_go_on,
+    complete=_default_to_continue,
 )
 PIPELINE = Kind({}, lists={"steps": STEP})
 SCHEDULE = Kind(

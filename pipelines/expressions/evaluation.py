@@ -1,7 +1,7 @@
-"""What an expression means: what can be said of it before there is any data, and its value, in one walk whose steps are counted.
+"""Evaluates expressions within a budget of steps, and checks them before any data exists.
 
-Knows JSON values only. An object of any other kind that a caller lets slip in is refused when it is touched, so no
-method of it is ever called.
+Knows JSON values only. An object of any other type is an error as soon as it is reached, so none of its methods is
+ever called.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from pipelines.expressions.functions import (
 )
 from pipelines.expressions.syntax import ExpressionError
 
-MOST_ITEMS = 10_000  # that a step may be fanned out over
+MOST_ITEMS = 10_000  # of a fan-out
 
 Names = Mapping[str, Any]
 
 
 def evaluate(text: str, names: Names) -> Any:
-    """The value of an expression, given `params`, `steps` ({id: {data, content, status}}) and perhaps `item`.
+    """Return the value of an expression over `params`, `steps` ({id: {data, content, status}}) and perhaps `item`.
 
-    The names hold plain JSON values: dict, list, str, int, float, bool and None. Raises `ExpressionError`, and nothing else.
-    What comes out may be a part of what went in: it must not be changed.
+    The names hold plain JSON values: dict, list, str, int, float, bool and None. Raises only `ExpressionError`.
+    The result may be a part of `names`: do not change it.
     """
     return _Evaluation(names).value(syntax.parse(text))
 
 
 def condition(text: str, names: Names) -> bool:
-    """As `evaluate`, for an expression that must be true or false."""
+    """Evaluate an expression that must be true or false."""
     value = evaluate(text, names)
     if not isinstance(value, bool):
         raise ExpressionError(0, f"a condition must be true or false, but this is {kind_of(value)}")
@@ -46,7 +46,7 @@ def condition(text: str, names: Names) -> bool:
 
 
 def items(text: str, names: Names, *, most: int = MOST_ITEMS) -> list[Any]:
-    """As `evaluate`, for an expression that must be a list of at most `most` members."""
+    """Evaluate an expression that must be a list of at most `most` members."""
     value = evaluate(text, names)
     if not isinstance(value, list):
         raise ExpressionError(0, f"a fan-out needs a list, but this is {kind_of(value)}")
@@ -58,18 +58,18 @@ def items(text: str, names: Names, *, most: int = MOST_ITEMS) -> list[Any]:
 
 
 class _Evaluation:
-    """One walk through one tree."""
+    """One evaluation of one tree."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
         self.budget = Budget()
 
     def value(self, node: syntax.Node) -> Any:
-        """The value of a node. Depth is bounded by the parser, so recursion is safe."""
+        """Return the value of a node. The parser limits the depth, so recursion is safe."""
         try:
             self.budget.spend(1)
             value = _MEANINGS[type(node)](self, node)
-            kind_of(value)  # before anybody asks it anything
+            kind_of(value)  # raises for a foreign type before anything uses the value
             return value
         except Mistake as mistake:
             raise ExpressionError(node.position, str(mistake)) from mistake
@@ -86,23 +86,23 @@ class _Evaluation:
         return self.names.get(node.name)
 
     def step_part(self, node: syntax.StepPart) -> Any:
-        """Null when the step left nothing, as it was skipped, failed or has not run."""
+        """Return null when the step has no output, because it was skipped, failed or has not run."""
         return member(member(self.names.get("steps"), node.step), node.part)
 
     def index(self, node: syntax.Index) -> Any:
-        return member(self.value(node.of), self.value(node.key))
+        return member(self.value(node.container), self.value(node.key))
 
     def not_(self, node: syntax.Not) -> bool:
-        return not self.flag(node.of, "not")
+        return not self.flag(node.operand, "not")
 
     def negative(self, node: syntax.Negative) -> Any:
-        value = self.value(node.of)
+        value = self.value(node.operand)
         if not is_number(value):
             raise Mistake(f"- needs a number, not {kind_of(value)}")
         return number(-value)
 
     def logic(self, node: syntax.Logic) -> bool:
-        """Stops as soon as the value is known: a part may guard those after it."""
+        """Stop as soon as the value is known, because a part may guard those after it."""
         deciding = node.word == "or"
         return (
             deciding if any(self.flag(part, node.word) is deciding for part in node.parts) else not deciding
@@ -158,11 +158,11 @@ _MEANINGS: dict[type[syntax.Node], Callable[[_Evaluation, Any], Any]] = {
 }
 
 
-# Checks without data: that an expression can be read, that it names only what exists, and what kind of value it has.
+# Checks without data: the expression parses, its names exist, and its value has the right kind.
 
 
 Kind = Literal["condition", "list"]
-WANTED: dict[Kind, tuple[str, str]] = {
+EXPECTED: dict[Kind, tuple[str, str]] = {
     "condition": (kind_of(True), "a condition must be true or false"),
     "list": (kind_of([]), "a fan-out needs a list"),
 }
@@ -176,11 +176,11 @@ def check(
     upstream: Collection[str] | None = None,
     item: bool | None = None,
 ) -> str | None:
-    """What is wrong with an expression, with the character, or None. Never raises.
+    """Return the error of an expression with its position, or None. Never raises.
 
-    What is not given is not checked: `kind` is what the value must be, as far as that is certain without data; `steps`
-    are the ids of the pipeline's steps; `upstream` those that settle before the step at hand starts; `item` says
-    whether the step has a `for_each`.
+    An argument that is None is not checked. `kind` is the required kind of the value, as far as it is certain without
+    data; `steps` are the ids of the pipeline's steps; `upstream` are those that settle before this step starts; `item`
+    says whether the step has a `for_each`.
     """
     try:
         tree = syntax.parse(text)
@@ -193,14 +193,14 @@ def check(
 
 
 class Reads(NamedTuple):
-    """What an expression looks at beside `params`: parts of steps, as (id, part), and whether `item`."""
+    """What an expression reads besides `params`: parts of steps as (id, part), and whether it reads `item`."""
 
     parts: frozenset[tuple[str, str]]
     item: bool
 
 
 def reads(text: str) -> Reads:
-    """What an expression looks at. Raises `ExpressionError` when it cannot be read."""
+    """Return what an expression reads. Raises `ExpressionError` if it cannot be parsed."""
     nodes = list(_walk(syntax.parse(text)))
     return Reads(
         parts=frozenset((node.step, node.part) for node in nodes if isinstance(node, syntax.StepPart)),
@@ -241,13 +241,13 @@ def _error_of_call(node: syntax.Call) -> str | None:
 
 def _check_kind(tree: syntax.Node, kind: Kind | None) -> None:
     actual = _kind_of(tree)
-    if kind is None or actual is None or actual == WANTED[kind][0]:
+    if kind is None or actual is None or actual == EXPECTED[kind][0]:
         return
-    raise ExpressionError(tree.position, f"{WANTED[kind][1]}, but this is {actual}")
+    raise ExpressionError(tree.position, f"{EXPECTED[kind][1]}, but this is {actual}")
 
 
 def _kind_of(node: syntax.Node) -> str | None:
-    """The kind of a node's value, or None if the data decides."""
+    """Return the kind of a node's value, or None if it depends on the data."""
     match node:
         case syntax.Literal():
             return kind_of(node.value)
@@ -266,13 +266,13 @@ def _kind_of(node: syntax.Node) -> str | None:
 
 
 def _walk(node: syntax.Node) -> Iterator[syntax.Node]:
-    """Every node, in the order of the text."""
+    """Yield every node in the order of the text."""
     yield node
-    for below in _below(node):
-        yield from _walk(below)
+    for child in _children(node):
+        yield from _walk(child)
 
 
-def _below(node: syntax.Node) -> tuple[syntax.Node, ...]:
+def _children(node: syntax.Node) -> tuple[syntax.Node, ...]:
     match node:
         case syntax.ListOf():
             return node.members
@@ -281,9 +281,9 @@ def _below(node: syntax.Node) -> tuple[syntax.Node, ...]:
         case syntax.Call():
             return node.arguments
         case syntax.Not() | syntax.Negative():
-            return (node.of,)
+            return (node.operand,)
         case syntax.Index():
-            return (node.of, node.key)
+            return (node.container, node.key)
         case syntax.Comparison():
             return (node.left, node.right)
         case syntax.Arithmetic():

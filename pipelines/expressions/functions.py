@@ -1,6 +1,6 @@
-"""The values of expressions, told apart as strictly as JSON does, and what can be computed from them: operators and functions.
+"""The operators and functions of expressions, over values with the strict types of JSON.
 
-Everything is computed within a budget of steps.
+Every computation stays within a budget of steps.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, TypeGuard
 from pipelines.definition.errors import Errors, quote_value
 from pipelines.definition.reading import number
 
-MOST_STEPS = 12_000  # of one evaluation: enough to look through a list of 10,000, and done within 20 ms
+MOST_STEPS = 12_000  # of one evaluation: enough to search a list of 10,000, and takes at most 20 ms
 LETTERS_PER_STEP = 100  # long text costs steps as well
-DEEPEST = 64  # levels to which values are compared
+DEEPEST = 64  # levels of values that are compared
 
 ORDERS: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 KINDS: dict[type, str] = {
@@ -30,17 +30,17 @@ KINDS: dict[type, str] = {
 
 
 class Mistake(Exception):
-    """What is wrong with a value. `evaluation` adds the place."""
+    """An error about a value. `evaluation` adds the position."""
 
 
 class Budget:
-    """The steps that one evaluation may still take."""
+    """The remaining steps of one evaluation."""
 
     def __init__(self, steps: int = MOST_STEPS) -> None:
         self.left = steps
 
     def spend(self, steps: int) -> None:
-        """Raises `Mistake` when nothing is left."""
+        """Raise `Mistake` if the budget is exhausted."""
         self.left -= steps
         if self.left < 0:
             raise Mistake("this takes too many steps")
@@ -50,32 +50,32 @@ class Budget:
 
 
 def kind_of(value: Any) -> str:
-    """What a message calls a value. Raises `Mistake` for what JSON does not have."""
+    """Return the kind of a value for messages. Raises `Mistake` for a type that JSON does not have."""
     kind = KINDS.get(type(value))
     if kind is None:
-        raise Mistake(f"the data holds a {type(value).__name__}, which expressions do not know")
+        raise Mistake(f"the data holds a {type(value).__name__}, which expressions do not support")
     return kind
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether this is a number that can be computed with: finite, and no larger than JSON and the database can hold."""
+    """Whether this is a finite number that JSON and the database can hold."""
     return number(value) is not None
 
 
-def member(of: Any, key: Any) -> Any:
-    """The member of an object or a list; null if there is none, and of null. Raises `Mistake`."""
-    kind = kind_of(of)
-    if of is None:
+def member(container: Any, key: Any) -> Any:
+    """Return a member of an object or a list; None if it is missing, or if the container is null. Raises `Mistake`."""
+    kind = kind_of(container)
+    if container is None:
         return None
-    if isinstance(of, dict) and isinstance(key, str):
-        return of.get(key)
-    if isinstance(of, list) and isinstance(key, int) and not isinstance(key, bool):
-        return of[key] if -len(of) <= key < len(of) else None
+    if isinstance(container, dict) and isinstance(key, str):
+        return container.get(key)
+    if isinstance(container, list) and isinstance(key, int) and not isinstance(key, bool):
+        return container[key] if -len(container) <= key < len(container) else None
     raise Mistake(f"{kind} has no member that is named by {kind_of(key)}")
 
 
 def equal(left: Any, right: Any, budget: Budget, depth: int = 0) -> bool:
-    """Whether two values are the same, member by member. True is not 1, while 1 is 1.0. Raises `Mistake`."""
+    """Whether two values are equal, member by member. True is not 1, but 1 is 1.0. Raises `Mistake`."""
     budget.spend(1)
     if kind_of(left) != kind_of(right):
         return False
@@ -103,15 +103,15 @@ def are_ordered(operator: str, left: Any, right: Any, budget: Budget) -> bool:
     return ORDERS[operator](left, right)
 
 
-LONGEST_TEXT = 100_000  # characters that may be made
-LONGEST_LIST = 10_000  # members of a list that may be made
-LONGEST_NUMBER = 40  # characters of a number that is written as text
+LONGEST_TEXT = 100_000  # characters of a computed text
+LONGEST_LIST = 10_000  # members of a computed list
+LONGEST_NUMBER = 40  # characters of a number in text
 MOST_ARGUMENTS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function with the numbers of arguments that it takes. `makes` is the kind of its value where that is sure."""
+    """A function and its allowed numbers of arguments. `makes` is the kind of its value if that is certain."""
 
     call: Callable[..., Any]
     arguments: range
@@ -124,14 +124,14 @@ class Function:
 
 
 def explain_unknown(name: str) -> str:
-    """What to say about a function that does not exist."""
+    """Return the message about a function that does not exist."""
     errors = Errors()
     errors.add_unknown("", "function", name, FUNCTIONS.keys())
     return errors.found[0].message
 
 
 def calculate(budget: Budget, operator: str, left: Any, right: Any) -> Any:
-    """One operator applied to two values. Raises `Mistake`."""
+    """Apply one operator to two values. Raises `Mistake`."""
     if is_number(left) and is_number(right):
         return _number(operator, left, right)
     if operator == "+" and isinstance(left, str) and isinstance(right, str):
@@ -139,7 +139,7 @@ def calculate(budget: Budget, operator: str, left: Any, right: Any) -> Any:
         return left + right
     if operator == "+" and isinstance(left, list) and isinstance(right, list):
         if len(left) + len(right) > LONGEST_LIST:
-            raise Mistake(f"a list that is made here may have at most {LONGEST_LIST:,} members")
+            raise Mistake(f"a computed list may have at most {LONGEST_LIST:,} members")
         budget.spend((len(left) + len(right)) // 10)
         return left + right
     operands = "two numbers, two texts or two lists" if operator == "+" else "two numbers"
@@ -169,9 +169,9 @@ def contains(budget: Budget, container: Any, part: Any) -> bool:
 
 
 def _afford_text(budget: Budget, length: int) -> None:
-    """To be called before a text is made, so that none is made which is too long."""
+    """Refuse a text that would be too long. Call this before computing it."""
     if length > LONGEST_TEXT:
-        raise Mistake(f"a text that is made here may have at most {LONGEST_TEXT:,} characters")
+        raise Mistake(f"a computed text may have at most {LONGEST_TEXT:,} characters")
     budget.spend(length // LETTERS_PER_STEP)
 
 
@@ -204,12 +204,12 @@ def _len(_: Budget, value: Any) -> int:
 
 
 def _outermost(operator: str) -> Callable[..., Any]:
-    """The smallest or the largest of one list's members, or of several arguments; null of an empty list."""
+    """Return a function for the smallest or largest member of a list or of several arguments; null for an empty list."""
 
     def call(budget: Budget, *values: Any) -> Any:
         members = values if len(values) > 1 else _expect(values[0], list, "a list")
         best = members[0] if members else None
-        for member in members:  # the first one too, as it has to be of a kind that has an order
+        for member in members:  # the first one too, because its kind must have an order
             budget.spend(1)
             if are_ordered(operator, member, best, budget):
                 best = member
@@ -237,22 +237,22 @@ def _flags(budget: Budget, values: Any) -> list[bool]:
 
 
 def _int(_: Budget, value: Any) -> int:
-    """The whole number that text stands for, or a number without its fraction."""
-    found = _read(value, int) if isinstance(value, str) else value
-    if not is_number(found):
-        raise Mistake(f"{_describe_value(value)} is no whole number")
-    return int(found)
+    """Return the whole number in a text, or a number without its fraction."""
+    result = _read(value, int) if isinstance(value, str) else value
+    if not is_number(result):
+        raise Mistake(f"{_describe_value(value)} is not a whole number")
+    return int(result)
 
 
 def _as_number(_: Budget, value: Any) -> float:
-    found = _read(value, float) if isinstance(value, str) else value
-    if not is_number(found):
-        raise Mistake(f"{_describe_value(value)} is no number")
-    return found
+    result = _read(value, float) if isinstance(value, str) else value
+    if not is_number(result):
+        raise Mistake(f"{_describe_value(value)} is not a number")
+    return result
 
 
 def _read(text: str, kind: Callable[[str], float]) -> float | None:
-    """The number that text stands for as people write it, without the _ and other digits that Python allows."""
+    """Return the number in a text, or None. Unlike Python, it accepts no _ and only ASCII digits."""
     try:
         return (
             number(kind(text)) if len(text) <= LONGEST_NUMBER and text.isascii() and "_" not in text else None

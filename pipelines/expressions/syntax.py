@@ -1,7 +1,7 @@
-"""From the text of an expression to a tree of frozen nodes, within bounds.
+"""Parses the text of an expression into a tree of frozen nodes, within limits.
 
-The parser keeps its own stack, so that no nesting can bring Python's down; what is nested too deep to be walked is
-refused while the tree grows.
+The parser has its own stack, so nesting cannot exhaust Python's. An expression that is too deep to be walked
+recursively is refused while the tree is built.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from pipelines.definition.reading import number, text_error
 
 LONGEST = 2_000  # characters
 DEEPEST = 32  # nodes from the top to the bottom
-MOST_TOKENS = 4_000  # of all different expressions of a definition; reading one takes up to 10 microseconds
+MOST_TOKENS = (
+    4_000  # of all different expressions of a definition; parsing one token takes up to 10 microseconds
+)
 TOKENS = re.compile(r"\w+|\"[^\"]*\"|'[^']*'|[^\s\w]")
 GRAMMAR = Path(__file__).with_name("grammar.lark")
 ROOTS = frozenset({"params", "item"})
@@ -30,7 +32,7 @@ ESCAPES = {"n": "\n", "t": "\t"}
 
 
 class ExpressionError(ValueError):
-    """The expression cannot be read, or has no value with this data. `position` is the index of a character."""
+    """The expression cannot be parsed, or has no value with this data. `position` is the index of a character."""
 
     code: ClassVar[str] = "invalid_expression"
 
@@ -45,7 +47,7 @@ class ExpressionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Something that has a value. `depth` counts the nodes below, itself included."""
+    """A node of the tree. `depth` is the height of the tree below it, including itself."""
 
     position: int
     depth: int
@@ -70,7 +72,7 @@ class Root(Node):
 
 @dataclass(frozen=True, slots=True)
 class StepPart(Node):
-    """One part of what a step upstream left."""
+    """The data, content or status of an upstream step."""
 
     step: str
     part: str
@@ -80,18 +82,18 @@ class StepPart(Node):
 class Index(Node):
     """A member of an object or a list. A dot and a name mean the same as the name in brackets."""
 
-    of: Node
+    container: Node
     key: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Not(Node):
-    of: Node
+    operand: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Negative(Node):
-    of: Node
+    operand: Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class Comparison(Node):
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic(Node):
-    """A first value, and others each with its operator, from left to right."""
+    """A first value, and further values with their operators, from left to right."""
 
     first: Node
     others: tuple[tuple[str, Node], ...]
@@ -126,15 +128,15 @@ class Call(Node):
 
 
 def tokens_of(text: str) -> int:
-    """About how many words, texts and signs an expression has, counted without reading it."""
+    """Return roughly how many tokens an expression has, without parsing it."""
     return len(TOKENS.findall(text))
 
 
 @lru_cache(
     maxsize=MOST_TOKENS
-)  # so that the longest definition is read once, and not again by the next look at it
+)  # as many as the expressions of the longest definition, so that each is parsed once
 def parse(text: str) -> Node:
-    """The tree of an expression. Raises `ExpressionError`."""
+    """Return the tree of an expression. Raises `ExpressionError`."""
     if len(text) > LONGEST:
         raise ExpressionError(LONGEST, f"an expression must have at most {LONGEST:,} characters")
     problem = text_error(text)
@@ -164,9 +166,7 @@ def _translate_error(error: UnexpectedInput, text: str) -> ExpressionError:
     if isinstance(error, UnexpectedCharacters):
         position = error.pos_in_stream or 0
         if text[position] in "\"'":
-            return ExpressionError(
-                position, "this text has no end, or holds a backslash that escapes nothing"
-            )
+            return ExpressionError(position, "this text has no closing quote, or holds an invalid escape")
         return ExpressionError(position, f"{quote_value(text[position])} has no meaning here")
     if isinstance(error, UnexpectedToken) and error.token.type != "$END":
         return ExpressionError(
@@ -176,88 +176,90 @@ def _translate_error(error: UnexpectedInput, text: str) -> ExpressionError:
 
 
 class _Builder(Transformer[Token, Node]):
-    """Makes a node of each rule, from the bottom up. Called by the parser as it goes along."""
+    """Builds a node for each rule, from the bottom up, while the parser runs."""
 
     def number(self, children: list[Token]) -> Node:
         text = str(children[0])
         value = number(float(text) if any(letter in text for letter in ".eE") else int(text))
         if value is None:
-            raise ExpressionError(_place(children), "this number is too large")
-        return Literal(_place(children), 1, value)
+            raise ExpressionError(_position(children), "this number is too large")
+        return Literal(_position(children), 1, value)
 
     def text(self, children: list[Token]) -> Node:
-        return Literal(_place(children), 1, _unquote(str(children[0])))
+        return Literal(_position(children), 1, _unquote(str(children[0])))
 
     def constant(self, children: list[Token]) -> Node:
-        return Literal(_place(children), 1, CONSTANTS[str(children[0])])
+        return Literal(_position(children), 1, CONSTANTS[str(children[0])])
 
     def list_(self, children: list[Any]) -> Node:
-        return ListOf(_place(children), _above(children[1:]), tuple(children[1:]))
+        return ListOf(_position(children), _depth_above(children[1:]), tuple(children[1:]))
 
     def name(self, children: list[Token]) -> Node:
         name = str(children[0])
         if name == "steps":
-            raise ExpressionError(_place(children), "steps needs the id of a step, as in steps.research.data")
+            raise ExpressionError(
+                _position(children), "steps needs the id of a step, as in steps.research.data"
+            )
         if name not in ROOTS:
             known = "params, steps.<id> or item; text needs quotes"
-            raise ExpressionError(_place(children), f"unknown name {quote_value(name)}: use {known}")
-        return Root(_place(children), 1, name)
+            raise ExpressionError(_position(children), f"unknown name {quote_value(name)}: use {known}")
+        return Root(_position(children), 1, name)
 
     def step(self, children: list[Token]) -> Node:
         step, part = str(children[0]).removeprefix("steps."), str(children[1])
         if part not in STEP_PARTS:
             raise ExpressionError(
-                _place(children), f"a step has {', '.join(STEP_PARTS)}, but no {quote_value(part)}"
+                _position(children), f"a step has {', '.join(STEP_PARTS)}, but no {quote_value(part)}"
             )
-        return StepPart(_place(children), 1, step, part)
+        return StepPart(_position(children), 1, step, part)
 
     def group(self, children: list[Node]) -> Node:
-        return replace(children[0], depth=_above(children))
+        return replace(children[0], depth=_depth_above(children))
 
     def call(self, children: list[Any]) -> Node:
-        return Call(_place(children), _above(children[1:]), str(children[0]), tuple(children[1:]))
+        return Call(_position(children), _depth_above(children[1:]), str(children[0]), tuple(children[1:]))
 
     def member(self, children: list[Any]) -> Node:
-        key = Literal(_place(children[1:]), 1, str(children[1]))
-        return Index(_place(children), _above(children[:1]), children[0], key)
+        key = Literal(_position(children[1:]), 1, str(children[1]))
+        return Index(_position(children), _depth_above(children[:1]), children[0], key)
 
     def index(self, children: list[Any]) -> Node:
-        of, _, key = children
-        return Index(_place(children), _above([of, key]), of, key)
+        container, _, key = children
+        return Index(_position(children), _depth_above([container, key]), container, key)
 
     def negative(self, children: list[Any]) -> Node:
-        return Negative(_place(children), _above(children[1:]), children[1])
+        return Negative(_position(children), _depth_above(children[1:]), children[1])
 
     def not_(self, children: list[Any]) -> Node:
-        return Not(_place(children), _above(children[1:]), children[1])
+        return Not(_position(children), _depth_above(children[1:]), children[1])
 
     def compare(self, children: list[Any]) -> Node:
         left, operator, right = children
         word = "not in" if operator.type == "NOT_IN" else str(operator)
-        return Comparison(_place(children[1:]), _above([left, right]), word, left, right)
+        return Comparison(_position(children[1:]), _depth_above([left, right]), word, left, right)
 
     def either(self, children: list[Node]) -> Node:
-        return Logic(_place(children), _above(children), "or", tuple(children))
+        return Logic(_position(children), _depth_above(children), "or", tuple(children))
 
     def both(self, children: list[Node]) -> Node:
-        return Logic(_place(children), _above(children), "and", tuple(children))
+        return Logic(_position(children), _depth_above(children), "and", tuple(children))
 
     def sum(self, children: list[Any]) -> Node:
         operators, values = children[1::2], children[2::2]
         others = tuple((str(operator), value) for operator, value in zip(operators, values, strict=True))
-        return Arithmetic(_place(children), _above(children[::2]), children[0], others)
+        return Arithmetic(_position(children), _depth_above(children[::2]), children[0], others)
 
     product = sum
 
 
-def _place(children: Sequence[Node | Token]) -> int:
-    """Where the first of them begins."""
+def _position(children: Sequence[Node | Token]) -> int:
+    """Return the position of the first child."""
     first = children[0]
     return (first.start_pos or 0) if isinstance(first, Token) else first.position
 
 
-def _above(children: Sequence[Node]) -> int:
-    """The depth of the node above these."""
+def _depth_above(children: Sequence[Node]) -> int:
+    """Return the depth of a node with these children."""
     depth = 1 + max((child.depth for child in children), default=0)
     if depth > DEEPEST:
         raise ExpressionError(children[0].position, f"nested deeper than {DEEPEST} levels")

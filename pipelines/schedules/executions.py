@@ -172,4 +172,4 @@ def _end_work(job: ScheduleJob, *, actor: str, reason: str) -> None:
     except (ActivityError, PipelineError):
         # It has ended in this moment, or was handed on: whatever it is now, the job must not stay open for it.
         with tenant_scope(job.tenant_id):
-            jobs.look_again(job)
+            jobs.refresh(job)

@@ -131,7 +131,7 @@ def test_dependents_are_dependencies_seen_from_the_other_end(definition: Definit
 
 
 def test_a_dependency_that_is_no_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="a depends on b, which is no step"):
+    with pytest.raises(ValueError, match="a depends on b, which is not a step"):
         graph_of(step("a", "b"))
 
 

@@ -251,7 +251,7 @@ def test_conditions_that_would_take_too_long_are_refused_unread(
 
     (fault,) = problem(refused, 400, "invalid_definition")["errors"]
     assert fault["path"] == "steps"
-    assert "22,500 words and signs" in fault["message"]
+    assert "22,500 tokens" in fault["message"]
 
 
 def test_each_different_condition_is_read_once_and_before_a_transaction_is_opened(

@@ -200,7 +200,7 @@ REFUSED_FILES = [
     ('{"a": NaN, "b": 1e999}', "p.json", {"a": "finite", "b": "finite"}),
     ("a: " + "1" * 5000, "p.yaml", {"": "digits"}),
     ("", "p.yaml", {"": "p.yaml: is empty"}),
-    ("- a", "p.yaml", {"": "p.yaml: holds no object"}),
+    ("- a", "p.yaml", {"": "p.yaml: does not hold an object"}),
     ("a: \ud800", "p.yaml", {"": "surrogate"}),
     ("a: \x01", "p.yaml", {"": "control characters"}),
     ("a: " + "x" * 256 * 1024, "p.yaml", {"": "larger than 256 kB"}),

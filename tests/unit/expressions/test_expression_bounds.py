@@ -175,7 +175,9 @@ class Trap:
     ],
 )
 def test_no_object_but_data_is_ever_touched(text: str) -> None:
-    assert "a Trap, which expressions do not know" in refusal(text, {"params": {"trap": Trap()}, "steps": {}})
+    assert "a Trap, which expressions do not support" in refusal(
+        text, {"params": {"trap": Trap()}, "steps": {}}
+    )
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("nan"), 10**5_000, -(2**70) - 1], ids=range(4))
