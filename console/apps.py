@@ -12,22 +12,22 @@ class ConsoleConfig(AppConfig):
         from activities import maintenance
         from console import second_factor
 
-        def give_due(*arguments: Any) -> Any:
-            # Here and not above: of all processes only those that lead and the console's own need what the inbox loads.
+        def apply_due(*arguments: Any) -> Any:
+            # Imported here because only the leader and the console's own processes need the inbox.
             from console.inbox import undo
 
-            return undo.give_due(*arguments)
+            return undo.apply_due(*arguments)
 
         maintenance.register(
-            "held answers", give_due, period=maintenance.TICK, owner="console.inbox.undo", budget=5.0
+            "held answers", apply_due, period=maintenance.TICK, owner="console.inbox.undo", budget=5.0
         )
 
-        def tell_of_questions(*arguments: Any) -> Any:
+        def notify_of_questions(*arguments: Any) -> Any:
             from console.inbox import questions
 
-            return questions.tell()
+            return questions.notify()
 
         maintenance.register(
-            "questions", tell_of_questions, period=2.0, owner="console.inbox.questions", budget=5.0
+            "questions", notify_of_questions, period=2.0, owner="console.inbox.questions", budget=5.0
         )
         user_logged_in.connect(second_factor.ask_at_sign_in, dispatch_uid="console.second_factor")

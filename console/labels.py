@@ -1,4 +1,4 @@
-"""How the console calls things: kinds of questions, actors, verbs of the history, priorities."""
+"""Labels of the console: kinds of questions, actors, verbs of the history, priorities, states and durations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from activities.states import BANDS, LinkKind, Status
 from pipelines.diagram import LOOKS
 
-#: What people are asked for, in the order of the page: one, and many.
+#: Kinds of inbox items, in the order of the page: singular and plural.
 KINDS: Mapping[str, tuple[str, str]] = {
     "gate": ("Gate", "Gates"),
     "approval": ("Approval", "Approvals"),
@@ -18,10 +18,10 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "task": ("Task", "Tasks"),
     "escalation": ("Escalation", "Escalations"),
 }
-#: These are named after what they are to their parent; the others are gates or tasks.
+#: The kind of these is their link to the parent; all other items are gates or tasks.
 NAMED_BY_LINK = (LinkKind.APPROVAL, LinkKind.REVIEW, LinkKind.RESOLUTION, LinkKind.ESCALATION)
 
-#: Parts of the system that act, as `actor` records them.
+#: Labels for the values of `actor` that are parts of the system.
 _SYSTEM = {
     "engine": "the engine",
     "pipeline": "the pipeline",
@@ -29,54 +29,54 @@ _SYSTEM = {
     "recovery": "recovery",
     "deadline": "the deadline",
 }
-#: What an actor did, to be followed by the name of what it was done to.
+#: Verbs of the history in the past tense. The page puts the actor before them and the object after them.
 _VERBS = {
-    "submit": "asked",
+    "submit": "submitted",
     "claim": "claimed",
     "start": "started",
     "complete": "completed",
-    "request_approval": "finished and asks to approve",
+    "request_approval": "finished and requested approval",
     "release": "returned to the queue",
     "fail": "failed",
     "escalate": "escalated",
     "block": "reported a blocker",
-    "await_subtask": "waits for a subtask",
-    "await_review": "asked for a review",
-    "reassign": "handed on",
+    "await_subtask": "requested a subtask",
+    "await_review": "requested a review",
+    "reassign": "reassigned",
     "wake": "woke",
-    "hold": "held back",
+    "hold": "put on hold",
     "trip": "stopped",
-    "take_up": "took up",
+    "take_up": "claimed",
     "finish": "completed",
     "approve": "approved",
-    "reject": "sent back",
+    "reject": "requested changes",
     "approve_gate": "approved",
-    "reject_gate": "sent back",
-    "retry": "tried again",
-    "cancel": "withdrew",
+    "reject_gate": "requested changes",
+    "retry": "retried",
+    "cancel": "cancelled",
     "reschedule": "rescheduled",
-    "run_now": "had it run past pauses",
+    "run_now": "started despite pauses",
 }
-#: How an item has ended, or stands.
+#: Labels for the outcome or status of an item.
 _OUTCOMES = {
     Status.APPROVED: "Approved",
-    Status.REJECTED: "Sent back",
+    Status.REJECTED: "Changes requested",
     Status.DONE: "Completed",
-    Status.CANCELLED: "Withdrawn",
-    Status.REASSIGNED: "Handed on",
-    Status.IN_PROGRESS: "Taken up",
+    Status.CANCELLED: "Cancelled",
+    Status.REASSIGNED: "Reassigned",
+    Status.IN_PROGRESS: "Claimed",
 }
 
 
 def kind_of(link_kind: str | None, *, is_approval_gate: bool) -> str:
-    """One of `KINDS`."""
+    """Return the item's key in `KINDS`."""
     if link_kind in NAMED_BY_LINK:
         return str(link_kind)
     return "gate" if is_approval_gate else "task"
 
 
 def name_actor(actor: str | None) -> str:
-    """An actor of the history as people call it. What a token calls itself is told from a person's name."""
+    """Return an actor of the history as pages display it. The suffix tells a token from a person of the same name."""
     kind, _, name = (actor or "").partition(":")
     if kind == "user" and name:
         return name
@@ -87,18 +87,18 @@ def name_actor(actor: str | None) -> str:
     return _SYSTEM.get(actor or "", actor or "somebody")
 
 
-def did(verb: str) -> str:
-    """A verb of the history, in the past."""
+def past_tense(verb: str) -> str:
+    """Return a verb of the history in the past tense."""
     return _VERBS.get(verb, verb.replace("_", " "))
 
 
-def outcome(status: str) -> str:
-    """What an item has come to, to be followed by who did it."""
+def outcome_label(status: str) -> str:
+    """Return the label for an item's status. The page adds "by" and the actor."""
     return _OUTCOMES.get(Status(status), "Changed")
 
 
 def band(priority: int) -> str:
-    """The band of a priority; one in between belongs to the more urgent band."""
+    """Return the priority's band. A value between two bands belongs to the more urgent one."""
     return max((start, name) for name, start in BANDS.items() if start <= max(1, priority))[1]
 
 
@@ -107,38 +107,38 @@ def dollars(amount: Decimal) -> str:
 
 
 def cost_in(usage: Any) -> Decimal:
-    """What a run has cost, by its agent's own account; 0 when it gives none."""
+    """Return the cost of a run as its agent reported it; 0 if it reported none."""
     try:
-        found = Decimal(str((usage or {}).get("cost_usd") or 0))
+        cost = Decimal(str((usage or {}).get("cost_usd") or 0))
     except (InvalidOperation, AttributeError):
         return Decimal(0)
-    return found if found.is_finite() and found > 0 else Decimal(0)
+    return cost if cost.is_finite() and cost > 0 else Decimal(0)
 
 
-# States as people read them: a word, and the tone that pictures of pipelines have for it.
+# States: a label, and the tone that pipeline pictures use for it.
 
 
-#: How a queue stands whose work something holds, by the cause.
+#: State of a queue whose work is on hold, by the cause.
 HELD_BY: Mapping[str, str] = {
     "budget": "held: budget",
     "provider": "held: provider",
     "paused": "paused",
 }
-#: States of what is no step of a pipeline. Whatever is named nowhere is at rest.
+#: Tones of states that no pipeline step has. States that are not listed get the tone `off`.
 _TONES = {
     "good": ("completed", "delivered", "served", "ok", "healthy", "succeeded", "success", "sent", "replayed", "active",
              "woken", "answered", "all is well"),
     "bad": ("lost", "stalled", "no worker", "open", "exceeded", "timed_out", "unreachable",
             "partially_failed", "overdue", "exhausted", "refused", "failures", "silent"),
-    "ask": ("paused", "held: budget", "held: provider", "warning", "waiting", "queued", "partial", "dropped", "needs somebody",
-            "shutting down", "takes nothing new"),
+    "ask": ("paused", "held: budget", "held: provider", "warning", "waiting", "queued", "partial", "dropped", "needs attention",
+            "shutting down", "intake closed"),
     "live": ("running", "accepted", "sending", "working", "expanding", "enqueued", "taken"),
 }  # fmt: skip
 _TONE_OF = {state: tone for tone, states in _TONES.items() for state in states}
 
 
 def tone_of(state: str) -> str:
-    """`good`, `bad`, `ask`, `live`, `idle` or `off`: classes of the style sheet."""
+    """Return `good`, `bad`, `ask`, `live`, `idle` or `off`: classes of the style sheet."""
     known = LOOKS.get(str(state))
     return known[0] if known else _TONE_OF.get(str(state), "off")
 
@@ -147,17 +147,17 @@ def words_of(state: str) -> str:
     return str(state).replace("_", " ")
 
 
-# Times as people say them.
+# Durations in words.
 
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def in_words(seconds: float) -> str:
-    """The two largest units: `3 d 4 h`, `12 min`, `8 s`. Less than a second is `now`."""
-    left, words = int(seconds), []
+    """Return the two largest units: `3 d 4 h`, `12 min`, `8 s`. Less than a second is `now`."""
+    rest, words = int(seconds), []
     for size, name in _UNITS:
-        count, left = divmod(left, size)
+        count, rest = divmod(rest, size)
         if count:
             words.append(f"{count} {name}")
         elif words:
@@ -166,7 +166,7 @@ def in_words(seconds: float) -> str:
 
 
 def from_now(passed: float) -> str:
-    """How far a moment is away, whose seconds have passed; fewer than none lie ahead: `4 min ago`, `in 2 h`, `now`."""
+    """Return `4 min ago`, `in 2 h` or `now`. A negative number of seconds lies in the future."""
     words = in_words(abs(passed))
     if words == "now":
         return words

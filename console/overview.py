@@ -300,7 +300,7 @@ def _sentence(status: str, figures: QueueStats | None, needs: list[Need]) -> str
     if status == "degraded":
         return "Degraded."
     if needs:
-        return f"{_count(len(needs), 'thing needs', 'things need')} somebody."
+        return f"{_count(len(needs), 'thing needs', 'things need')} attention."
     return "All is well." if figures.workers else "All is well, but no worker runs."
 
 
@@ -454,7 +454,7 @@ class TenantRow:
         """In one word how it stands."""
         if self.tenant.paused:
             return "paused"
-        return "failures" if self.failed else "needs somebody" if self.needs else "all is well"
+        return "failures" if self.failed else "needs attention" if self.needs else "all is well"
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,7 +478,7 @@ class TenantsOverview:
         waiting = sum(1 for row in self.rows if row.needs)
         if not waiting:
             return "All is well in all of them."
-        return f"{waiting} of {len(self.rows)} {'needs' if waiting == 1 else 'need'} somebody."
+        return f"{waiting} of {len(self.rows)} {'needs' if waiting == 1 else 'need'} attention."
 
 
 def tenants_overview(own: Sequence[Tenant]) -> TenantsOverview:

@@ -237,7 +237,7 @@ def _question_blocks(message: Message) -> list[dict[str, object]]:
         )
         buttons = [
             _deciding("Approve", APPROVE, shown, "primary", message.title),
-            _deciding("Send back", REJECT, shown, "danger", message.title),
+            _deciding("Request changes", REJECT, shown, "danger", message.title),
             *buttons,
         ]
     blocks.append({"type": "actions", "elements": buttons})

@@ -1,1 +1,1 @@
-"""Activities: found by a query, looked at one by one, and dealt with many at a time."""
+"""Pages of activities: search by a query, the details of one, and bulk actions."""

@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 
 from activities.selectors import Moment
 from activities.states import SETTLED, STATUSES, Status
-from console.labels import did, in_words, name_actor
+from console.labels import in_words, name_actor, past_tense
 
 LANES = (("waits", "Waiting"), ("agent", "Agent"), ("people", "People"))
 LEFT, RIGHT, TOP = 78, 12, 8
@@ -244,5 +244,5 @@ def _why(step: Moment) -> str:
     detail: Mapping[str, Any] = step.facts["detail"]
     text = next((detail[name] for name in _REASONS if isinstance(detail.get(name), str) and detail[name]), "")
     verb = step.facts["verb"]
-    by = f"{name_actor(step.facts['actor'])} {'submitted it' if verb == 'submit' else did(verb)}"
+    by = f"{name_actor(step.facts['actor'])} {past_tense(verb)}"
     return f"{by}: {text}"[:LONGEST_REASON] if text else by

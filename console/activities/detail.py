@@ -30,7 +30,7 @@ from console.activities import chart
 from console.activities.chart import Segment, segments
 from console.inbox.detail import Reader, Source, Text
 from console.internal_api import call_api
-from console.labels import band, cost_in, did, name_actor
+from console.labels import band, cost_in, name_actor, past_tense
 from console.live import parts_wanted
 from console.page import PageContext, Refused, page, redirect_with_success, refusal_of, render_page
 from tenants import clock
@@ -411,7 +411,7 @@ def entry_of(moment: Moment) -> Entry:
     facts_of_verb = facts["detail"]
     names = ("reason", "message", "notes", "note")
     more = next((facts_of_verb[name] for name in names if isinstance(facts_of_verb.get(name), str)), "")
-    what = "submitted it" if facts["verb"] == "submit" else did(facts["verb"])
+    what = past_tense(facts["verb"])
     return Entry(moment.at, f"{name_actor(facts['actor'])} {what}", more)
 
 

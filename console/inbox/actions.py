@@ -1,10 +1,10 @@
-"""Answers that people give on the inbox page. Each goes through the same functions as the API's, and binds to what the page showed.
+"""Performs the answers that people give on the inbox page, through the same functions as the API.
 
-The form names the version that the item had when it was shown. Everything concerned is locked before the two are compared, so nobody
-decides about something that has changed under their eyes: then nothing is done, and the page shows what has become of it.
+An answer applies only to the version of the item that the page displayed. Every row that the answer may change is locked before the
+versions are compared. If the item has changed meanwhile, nothing is done, and the page tells what happened to it.
 
-What a person may do about an item now is offered as the buttons of its page, with a reason where there is none, and is looked up again
-when a button is pressed. The API says what an activity allows, and the engine who may decide.
+The page has a button for each action that the person may take now, or the reason why there is none. The permission is checked again when
+a button is pressed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from activities.human_tasks import approvals, human_work
 from activities.models import Activity, ActivityEvent, Approval, Vote
 from activities.outputs import StoredOutput
 from activities.states import LinkKind
-from console.labels import kind_of, name_actor, outcome
+from console.labels import kind_of, name_actor, outcome_label
 from console.page import Refused, refuse_when_busy
 from tenants.context import APP, tenant_scope
 from tenants.models import Role
@@ -44,46 +44,55 @@ DECIDED = frozenset({"gate", "approval", "review"})
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do. `tone` is its looks: good, bad, main or quiet."""
+    """An action that the page offers. `tone` is the style of its button: good, bad, main or quiet."""
 
     name: str
     label: str
     done: str
     tone: str = "main"
-    needs_note: str = ""  # what to say when the note is missing; empty: it may be
+    needs_note: str = ""  # the error if the note is missing; empty if the note is optional
 
 
 APPROVE = Action("approve", "Approve", "Approved", "good")
 APPROVE_EDITED = Action("approve_edited", "Approve as edited", "Approved as edited", "good")
 REJECT = Action(
-    "reject", "Send back", "Sent back", "bad", "Say what is to be done differently: the agent works by it."
+    "reject",
+    "Request changes",
+    "Changes requested",
+    "bad",
+    "Describe the changes: the agent works from your note.",
 )
-ASK_FOR_CHANGES = replace(REJECT, label="Ask for changes", done="Changes asked for")
 SAY_NO = replace(REJECT, label="Reject", done="Rejected")
 RESOLVE = Action(
-    "resolve", "Resolved", "Resolved", "good", "Say how the blocker went away: the agent works by it."
+    "resolve",
+    "Resolve",
+    "Resolved",
+    "good",
+    "Describe how the blocker was resolved: the agent works from your note.",
 )
 COMPLETE = Action("complete", "Complete", "Completed", "good")
-TAKE_UP = Action("start", "Take it up", "Taken up", "quiet")
-RETRY = Action("retry", "Try again", "Started again", "good")
+CLAIM = Action("start", "Claim", "Claimed", "quiet")
+RETRY = Action("retry", "Retry", "Retried", "good")
 CANCEL = Action("cancel", "Cancel the work", "Cancelled", "bad")
 CLOSE = Action("complete", "Close", "Closed", "quiet")
-WITHDRAW = Action("withdraw", "Withdraw", "Withdrawn", "quiet")
-#: The names of what says yes.
+WITHDRAW = Action("withdraw", "Cancel the request", "Request cancelled", "quiet")
+#: The names of the actions that approve.
 YES = frozenset({APPROVE.name, APPROVE_EDITED.name})
-NOT_EDITED = "Several people decide about this, so nobody can edit the text: all must agree to the same one."
+NOT_EDITED = (
+    "Several people vote on this, so the text cannot be edited: all of them must approve the same text."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What is offered. `why_not` says why something that one would expect is not."""
+    """The actions that the page offers. `why_not` explains why an expected action is missing."""
 
     actions: tuple[Action, ...] = ()
     why_not: str = ""
     options: tuple[str, ...] = ()
-    note: str = ""  # what the note is for; empty: none is asked for
+    note: str = ""  # the label of the note's field; empty if there is none
     takes_output: bool = False
-    editing: Action | None = None  # what approves an edited text, where the result can be edited
+    editing: Action | None = None  # approves an edited text; None if the result cannot be edited
     why_not_edit: str = ""
 
     def find_action(self, name: str) -> Action | None:
@@ -92,7 +101,7 @@ class Offer:
 
 
 def offer_actions(principal: Principal, item: Any, *, approval: Any | None, voted: bool) -> Offer:
-    """For an item with its parent. `approval` is its row of Approval, if it is one; `voted` whether this person has voted about it."""
+    """Return the offer for an item, loaded with its parent. `voted` tells whether this person has voted on it."""
     kind = kind_of(item.link_kind, is_approval_gate=item.is_approval_gate)
     allowed = set(list_allowed_actions(item))
     if not allowed:
@@ -103,27 +112,27 @@ def offer_actions(principal: Principal, item: Any, *, approval: Any | None, vote
         return _offer_for_failure(principal, item)
     if kind in DECIDED:
         return _offer_for_decision(principal, item, allowed, approval, voted)
-    take_up = (TAKE_UP,) if "start" in allowed else ()
+    claim = (CLAIM,) if "start" in allowed else ()
     if "resolve" in allowed:
-        return Offer((RESOLVE, *take_up), note="How did the blocker go away?")
-    return Offer((COMPLETE, *take_up), note="Note", takes_output=True)
+        return Offer((RESOLVE, *claim), note="How was the blocker resolved?")
+    return Offer((COMPLETE, *claim), note="Note", takes_output=True)
 
 
 def why_not_decide(principal: Principal, item: Any, rules: DecisionRules) -> str:
-    """Why a yes or a no is not this person's to say; empty when it is."""
+    """Return why this person may not approve or reject; empty if they may."""
     voter = api.voter_of(principal)
     if not principal.role.includes(Role.REVIEWER):
         return _explain_viewer(principal)
     if not voter.may_decide(item.human_role or None):
         own = ", ".join(voter.human_roles)
-        return f"This is for the human role {item.human_role} to decide; yours: {own}."
+        return f"Only the human role {item.human_role} may decide this. Your roles: {own}."
     if not rules.may_vote(voter.identity):
-        return "You asked for this decision, so somebody else must make it."
+        return "You requested this decision, so somebody else must make it."
     return ""
 
 
 def _explain_viewer(principal: Principal) -> str:
-    return f"You may look, but not decide: your role here is {principal.role}."
+    return f"Your role here is {principal.role}, which may not decide."
 
 
 def _offer_for_decision(
@@ -131,8 +140,8 @@ def _offer_for_decision(
 ) -> Offer:
     rules = DecisionRules.read(item.decision_rules)
     why_not = why_not_decide(principal, item, rules) or ("You have voted." if voted else "")
-    actions = [] if why_not else [APPROVE, _NO.get(item.link_kind, REJECT)]
-    # The work of an agent that this person took over: they may decide it, or do it.
+    actions = [] if why_not else [APPROVE, SAY_NO if item.link_kind == LinkKind.APPROVAL else REJECT]
+    # Work that was reassigned from an agent to this person: they may decide it, or do it.
     takes_output = "complete" in allowed
     if takes_output:
         actions.append(COMPLETE)
@@ -152,11 +161,10 @@ def _offer_for_decision(
 
 
 _NOTES_FOR = {
-    "gate": "Notes, needed to send it back",
-    "review": "Feedback, needed to ask for changes",
-    "approval": "Notes, needed to reject",
+    "gate": "Notes (required to request changes)",
+    "review": "Feedback (required to request changes)",
+    "approval": "Notes (required to reject)",
 }
-_NO: Mapping[str | None, Action] = {LinkKind.REVIEW: ASK_FOR_CHANGES, LinkKind.APPROVAL: SAY_NO}
 
 
 def _may_withdraw(principal: Principal, approval: Any) -> bool:
@@ -164,29 +172,29 @@ def _may_withdraw(principal: Principal, approval: Any) -> bool:
 
 
 def _offer_for_failure(principal: Principal, item: Any) -> Offer:
-    """The failed work is the item's parent. Trying it again and cancelling it is for operators."""
+    """The failed work is the item's parent. Only operators may retry or cancel it."""
     possible = set(list_allowed_actions(item.parent)) if item.parent else set()
     actions = [action for action in (RETRY, CANCEL) if action.name in possible]
     if not principal.role.includes(Role.OPERATOR):
-        why_not = "Trying again and cancelling are for operators." if actions else ""
+        why_not = "Only operators may retry or cancel the work." if actions else ""
         return Offer((CLOSE,), why_not=why_not, note="Note")
     return Offer((*actions, CLOSE), note="Reason or note")
 
 
-# An answer: read from the form, checked against what is offered, and done.
+# An answer is read from the form, checked against the offer, and performed.
 
 
 MOST_AT_ONCE = 100
-NOT_OFFERED = "This item does not offer that."
-NO_SUCH_ITEM = "There is no such item."
+NOT_OFFERED = "This action is not available for this item."
+NO_SUCH_ITEM = "This item does not exist."
 NO_OPTION = "Choose one of the options."
-VOTED = "Your vote counts; more must agree"
-MOST_CHARACTERS = 200_000  # of a text that can be edited
+VOTED = "Vote recorded; more approvals are needed"
+MOST_CHARACTERS = 200_000  # of an editable text
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of an answer to one item."""
+    """The result of an answer to one item."""
 
     id: UUID
     name: str
@@ -195,14 +203,14 @@ class Result:
 
 
 def act(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result:
-    """Do what the form says, or raise `Refused`. Raises `Http404` for what is no item of this tenant."""
+    """Perform the answer of a form. Raises `Refused`, or `Http404` if the tenant has no such item."""
     shown, answer = prepare(principal, item_id, sent)
     with refuse_when_busy(), tenant_scope(principal.tenant_id):
         return perform(principal, item_id, shown, answer)
 
 
 def prepare(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> tuple[int, Answer]:
-    """What `perform` needs, read before anything is locked: a result may lie in MongoDB. Raises `Refused`."""
+    """Return the arguments of `perform`, read before anything is locked: a result may lie in MongoDB. Raises `Refused`."""
     shown, answer = read(sent)
     if answer.edited:
         answer = replace(answer, rest=rest_of(principal.tenant_id, item_id))
@@ -210,14 +218,14 @@ def prepare(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> tup
 
 
 def perform(principal: Principal, item_id: UUID, shown: int, answer: Answer) -> Result:
-    """In the caller's `tenant_scope`. Raises `Refused` and `Http404`."""
+    """Perform an answer in the caller's `tenant_scope`. Raises `Refused` and `Http404`."""
     lock(principal.tenant_id, {item_id})
     item = item_as_shown(principal.tenant_id, item_id, shown)
     return Result(item_id, item.name, True, _do(principal, item, answer))
 
 
 def read(sent: Mapping[str, Any]) -> tuple[int, Answer]:
-    """The version of the item that the form was shown with, and what it says. Raises `Refused`."""
+    """Return the version of the item that the page displayed, and the answer. Raises `Refused`."""
     form = AnswerForm(sent)
     if not form.is_valid():
         field, errors = next(iter(form.errors.items()))
@@ -227,10 +235,10 @@ def read(sent: Mapping[str, Any]) -> tuple[int, Answer]:
 
 
 def approve_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:
-    """Say yes to several items, each `id:version`. One that cannot be approved says why, and hinders no other. Raises `Refused`."""
+    """Approve several items, each `id:version`. A failed item has its reason and does not stop the others. Raises `Refused`."""
     versions = parse_chosen(chosen)
     with refuse_when_busy(), tenant_scope(principal.tenant_id):
-        # All locks first and in one order: people who approve overlapping items would else wait for each other.
+        # Take all locks first and in one order: otherwise people who approve overlapping items could deadlock.
         lock(principal.tenant_id, set(versions))
         rows = Activity.objects.for_tenant(principal.tenant_id).filter(pk__in=versions)
         known = {pk: (name, run) for pk, name, run in rows.values_list("pk", "name", "pipeline_run_id")}
@@ -253,18 +261,18 @@ def _approve_one(principal: Principal, item_id: UUID, version: int, name: str) -
 
 
 def parse_chosen(chosen: Sequence[str]) -> dict[UUID, int]:
-    """Items with the versions that were shown, each chosen as `id:version`. Raises `Refused`."""
+    """Parse `id:version` pairs of items with the displayed version. Raises `Refused`."""
     if not 0 < len(chosen) <= MOST_AT_ONCE:
         raise Refused(f"Choose 1 to {MOST_AT_ONCE} items.", status=400)
     try:
         pairs = [one.split(":", 1) for one in chosen]
         return {UUID(item_id): int(version) for item_id, version in pairs}
     except ValueError as error:
-        raise Refused("This is no choice that the page offers.", status=400) from error
+        raise Refused("The selection is not valid. Reload the page.", status=400) from error
 
 
 def check_action(principal: Principal, item: Activity, answer: Answer) -> Action:
-    """What is to be done, if this person is offered to do it and has said all that it needs. Raises `Refused`."""
+    """Return the action of an answer. Raises `Refused` if it is not offered to this person or the answer is incomplete."""
     offer = offer_actions(principal, item, approval=_approval(item), voted=_has_voted(principal, item))
     action = offer.find_action(answer.deed)
     if action is None:
@@ -277,7 +285,7 @@ def check_action(principal: Principal, item: Activity, answer: Answer) -> Action
 
 
 def _do(principal: Principal, item: Activity, answer: Answer) -> str:
-    """Do it; what was done, in words. Raises `Refused`."""
+    """Perform the answer and return the label of what was done. Raises `Refused`."""
     action = check_action(principal, item, answer)
     try:
         done = PERFORM[action.name](principal, item, answer)
@@ -291,8 +299,8 @@ def _words(action: Action, done: Activity) -> str:
 
 
 def _approval(item: Activity) -> Approval | None:
-    found: Approval | None = Approval.objects.for_tenant(item.tenant_id).filter(pk=item.pk).first()
-    return found
+    approval: Approval | None = Approval.objects.for_tenant(item.tenant_id).filter(pk=item.pk).first()
+    return approval
 
 
 def _has_voted(principal: Principal, item: Activity) -> bool:
@@ -300,7 +308,7 @@ def _has_voted(principal: Principal, item: Activity) -> bool:
     return votes.filter(voter=principal.identity).exists()
 
 
-# What each action of the page does, by the functions that the API calls.
+# The actions of the page, performed by the functions that the API calls.
 
 
 def _approve(by: Principal, item: Activity, answer: Answer) -> Activity:
@@ -323,7 +331,7 @@ def _complete(by: Principal, item: Activity, answer: Answer) -> Activity:
     return human_work.complete(item.tenant_id, item.pk, actor=by.actor, output=output, note=answer.notes)
 
 
-def _take_up(by: Principal, item: Activity, answer: Answer) -> Activity:
+def _claim(by: Principal, item: Activity, answer: Answer) -> Activity:
     return human_work.take_up(item.tenant_id, item.pk, actor=by.actor)
 
 
@@ -340,28 +348,27 @@ def _cancel(by: Principal, item: Activity, answer: Answer) -> Activity:
 
 
 def _failed_work_of(item: Activity) -> UUID:
-    """What an escalation is about. It is offered for nothing else."""
-    assert item.parent_id is not None, "only what has a parent is offered to be tried again or cancelled"  # noqa: S101
+    assert item.parent_id is not None, "only escalations offer this"  # noqa: S101
     return item.parent_id
 
 
 #: By the name of the action.
 PERFORM: Mapping[str, Callable[[Principal, Activity, Answer], Activity]] = {
-    "approve": _approve, "approve_edited": _approve, "reject": _reject, "resolve": _resolve, "complete": _complete, "start": _take_up,
+    "approve": _approve, "approve_edited": _approve, "reject": _reject, "resolve": _resolve, "complete": _complete, "start": _claim,
     "withdraw": _withdraw, "retry": _retry, "cancel": _cancel,
 }  # fmt: skip
 
 
-# What the page of an item sends, and what somebody says by it.
+# The form on the page of an item, and the answer that it carries.
 
 
-EDITED_NOTHING = "You have edited the text: choose “Approve as edited”, or put it back as it was."
-EMPTIED = "There is no text left to approve."
-TOO_LONG = f"The text has more than the {MOST_CHARACTERS} characters that can be edited here."
+EDITED_NOTHING = "You have edited the text. Choose “Approve as edited”, or undo your edits."
+EMPTIED = "The text is empty, so there is nothing to approve."
+TOO_LONG = f"The text is longer than {MOST_CHARACTERS} characters, the limit for editing here."
 
 
 class AnswerForm(forms.Form):
-    """What the page of an item sends."""
+    """The form on the page of an item."""
 
     deed = forms.CharField(max_length=20)
     shown = forms.IntegerField(min_value=1)
@@ -381,13 +388,13 @@ class AnswerForm(forms.Form):
         return with_plain_lines(self.cleaned_data["edited"])
 
     def clean(self) -> dict[str, Any]:
-        """An edited text counts with its own button alone. One that is as it was shown is no edited one."""
+        """Accept an edited text only from its own button, and ignore a text that is unchanged."""
         values = dict(self.cleaned_data)
-        shown, edited = values.pop("edited_from", ""), values.pop("edited", "")
-        deed, is_as_shown = values.get("deed"), mark_of(edited) == shown
-        if deed == APPROVE.name and shown and not is_as_shown:
+        digest, edited = values.pop("edited_from", ""), values.pop("edited", "")
+        deed, is_unchanged = values.get("deed"), digest_of(edited) == digest
+        if deed == APPROVE.name and digest and not is_unchanged:
             self.add_error("edited", EDITED_NOTHING)
-        elif deed == APPROVE_EDITED.name and is_as_shown:
+        elif deed == APPROVE_EDITED.name and is_unchanged:
             values["deed"] = APPROVE.name
         elif deed == APPROVE_EDITED.name:
             values["edited"] = self._check_text(edited)
@@ -408,18 +415,18 @@ class AnswerForm(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What somebody says about an item."""
+    """A person's answer to an item."""
 
     deed: str
     notes: str = ""
     option: str = ""
     output: str = ""
-    edited: str = ""  # the text that is approved in the place of the one that was shown
-    rest: Mapping[str, Any] | None = None  # what stays beside it
+    edited: str = ""  # the text that is approved instead of the displayed one
+    rest: Mapping[str, Any] | None = None  # the parts of the result that stay unchanged
 
     @property
     def form_values(self) -> dict[str, str]:
-        """All but the deed, as the form would send it again."""
+        """Everything but the deed, as the form would send it again."""
         values = {"notes": self.notes, "option": self.option, "output": self.output, "edited": self.edited}
         return {name: value for name, value in values.items() if value}
 
@@ -427,21 +434,21 @@ class Answer:
 def _short_enough(text: str) -> str:
     most: int = settings.ORCHESTRATOR_MAX_OUTPUT_BYTES
     if len(text.encode()) > most:
-        raise forms.ValidationError(f"The result is longer than the {most} bytes that are allowed.")
+        raise forms.ValidationError(f"The result is longer than the limit of {most} bytes.")
     return text
 
 
-# An answer binds to what the page showed: the item is locked, then it must be as it was.
+# The item is locked, then its version is compared with the one that the page displayed.
 
 
 def lock(tenant_id: UUID, ids: set[UUID]) -> None:
-    """Lock items and everything that an answer may move. An escalation's answer moves the failed work and what that holds."""
+    """Lock the items and all rows that an answer may change. For an escalation these include the failed work."""
     failed = Activity.objects.for_tenant(tenant_id).filter(pk__in=ids, link_kind=LinkKind.ESCALATION)
     api.lock_all(tenant_id, ids | set(failed.exclude(parent_id=None).values_list("parent_id", flat=True)))
 
 
 def item_as_shown(tenant_id: UUID, item_id: UUID, version: int) -> Activity:
-    """The item, if it is still as it was. Raises `Refused` telling what happened, `Http404`."""
+    """Return the item. Raises `Refused` with what happened if its version has changed, and `Http404`."""
     rows = Activity.objects.for_tenant(tenant_id).filter(pk=item_id, assignee_type="human")
     item: Activity | None = rows.select_related("parent").first()
     if item is None:
@@ -452,7 +459,7 @@ def item_as_shown(tenant_id: UUID, item_id: UUID, version: int) -> Activity:
 
 
 def _is_voted_on(item: Activity) -> bool:
-    """Whether each person's word stands for itself, so that another one's changes nothing about it."""
+    """Return whether several people vote, so that a vote of somebody else does not invalidate an answer."""
     return item.status in OPEN and DecisionRules.read(item.decision_rules).is_voted_on
 
 
@@ -460,60 +467,62 @@ def _what_happened(item: Activity) -> str:
     events = ActivityEvent.objects.for_tenant(item.tenant_id).filter(activity_id=item.pk)
     last = events.order_by("-seq").first()
     if last is None:
-        return "This has changed since you looked."
+        return "This has changed since you loaded the page."
     reason = (last.detail or {}).get("reason")
     why = f" ({reason})" if reason else ""
     when = f"{last.at.astimezone(UTC):%-d %b, %H:%M:%S} UTC"
-    return f"{outcome(item.status)} by {name_actor(last.actor)} on {when}{why}, after you had loaded this."
+    return (
+        f"{outcome_label(item.status)} by {name_actor(last.actor)} on {when}{why}, after you loaded the page."
+    )
 
 
-# Editing a result before it is approved: the text that the page offers for it, and what of the result stays beside an edited text.
+# Editing a result before it is approved.
 #
-# The page sends the whole text back, edited or not, with a mark of the one that it showed. So an approval whose text is the same is one
-# like any other, and an edited text is never lost to the wrong button.
+# The page sends the whole text, edited or not, with a digest of the text that it displayed. So an unchanged text is approved as usual, and
+# an edited text is never lost because somebody pressed the wrong button.
 
 
-AWAY = "The store of outputs does not answer. Nothing was done; try again in a moment."
-LOST = "The result is not there any more. Nothing was done."
+AWAY = "The output store does not answer. Nothing was done; try again in a moment."
+LOST = "The result no longer exists. Nothing was done."
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A text to edit, and the mark by which it is known again."""
+    """An editable text with its digest."""
 
     text: str
-    mark: str
+    digest: str
 
 
 def with_plain_lines(text: str) -> str:
-    """Browsers send line ends as two characters."""
+    """Normalize line ends, which browsers send as two characters, and strip the text."""
     return text.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 
-def mark_of(text: str) -> str:
-    """The same for texts that differ in nothing but their line ends and the space around them."""
+def digest_of(text: str) -> str:
+    """Return the SHA-256 of a text, ignoring differences in line ends and surrounding space."""
     return hashlib.sha256(with_plain_lines(text).encode()).hexdigest()
 
 
 def draft_of(output: StoredOutput | None) -> Draft | None:
-    """What there is to edit; None for what is no text, or too long."""
+    """Return the editable text of an output; None if it is not text, empty or too long."""
     if output is None or not output.content_type.startswith("text/"):
         return None
     text = with_plain_lines(output.content or "")
-    return Draft(text, mark_of(text)) if 0 < len(text) <= MOST_CHARACTERS else None
+    return Draft(text, digest_of(text)) if 0 < len(text) <= MOST_CHARACTERS else None
 
 
 def rest_of(tenant_id: UUID, item_id: UUID) -> dict[str, Any]:
-    """What of the result that an item asks about stays beside an edited text. Not inside a transaction. Raises `Refused`."""
+    """Return the parts of the item's result that an edit leaves unchanged. Not inside a transaction. Raises `Refused`."""
     with tenant_scope(tenant_id):
         rows = Activity.objects.for_tenant(tenant_id).filter(pk=item_id)
         reference: UUID | None = rows.values_list("input_ref", flat=True).first()
     if reference is None:
         return {}
     try:
-        found = outputs.read(tenant_id, reference)
+        output = outputs.read(tenant_id, reference)
     except OutputUnavailable as error:
         raise Refused(AWAY, status=503) from error
-    if found is None:
+    if output is None:
         raise Refused(LOST)
-    return {"data": found.data, "content_type": found.content_type}
+    return {"data": output.data, "content_type": output.content_type}

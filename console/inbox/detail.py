@@ -33,7 +33,7 @@ from console.inbox import effects
 from console.inbox.actions import OPEN, Draft, Offer, draft_of, offer_actions
 from console.inbox.effects import About, Consequence, Place
 from console.inbox.listing import Timing, who_asks
-from console.labels import KINDS, band, cost_in, did, dollars, kind_of, name_actor, outcome
+from console.labels import KINDS, band, cost_in, dollars, kind_of, name_actor, outcome_label, past_tense
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.principals import Principal
@@ -43,7 +43,7 @@ from .snooze import snooze_times
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What the page of an item shows. `row` is its activity, `subject` the one that it is about."""
+    """An item as its page displays it. `row` is its activity, `subject` the activity that it is about."""
 
     row: Any
     subject: Any | None
@@ -55,12 +55,12 @@ class Item:
     expense: Expense | None
     votes: Votes | None
     linked: Sequence[LinkedRow]
-    history: Sequence[Moment]
+    history: Sequence[HistoryEntry]
     consequences: Sequence[Consequence]
     offer: Offer
     texts: Sequence[Text] = ()
     changes: Difference | None = None
-    edits: Difference | None = None  # from the agent's text to the approved one, where somebody has edited it
+    edits: Difference | None = None  # from the agent's text to the approved one, if somebody edited it
     draft: Draft | None = None
 
     @property
@@ -81,45 +81,45 @@ class Item:
 
     @property
     def outcome(self) -> str:
-        return outcome(self.row.status) + (" as edited" if self.was_edited else "")
+        return outcome_label(self.row.status) + (" as edited" if self.was_edited else "")
 
     @property
     def was_edited(self) -> bool:
-        """Whether another text was approved than the one that was asked about."""
+        """Whether the approved text differs from the agent's text."""
         row = self.row
         return row.status == Status.APPROVED and None not in (row.output_ref, row.input_ref)
 
     @property
-    def last(self) -> Moment | None:
-        """What happened last to the item itself."""
-        return next((moment for moment in reversed(self.history) if not moment.about), None)
+    def last(self) -> HistoryEntry | None:
+        """The last entry about the item itself."""
+        return next((entry for entry in reversed(self.history) if not entry.about), None)
 
     @property
-    def taken_up_by(self) -> str:
-        """Who is at work on it. Of what is voted on nobody is: each vote stands for itself."""
-        found = (moment.who for moment in self.history if moment.verb == "take_up" and not moment.about)
-        return next(found, "") if self.is_open and self.votes is None else ""
+    def claimed_by(self) -> str:
+        """Who has claimed it; empty for a vote, which nobody claims."""
+        names = (entry.who for entry in self.history if entry.verb == "take_up" and not entry.about)
+        return next(names, "") if self.is_open and self.votes is None else ""
 
 
 def item(principal: Principal, item_id: UUID) -> Item:
-    """For one person. Raises `Http404` when the tenant asks people for no such thing. Not inside a transaction."""
+    """Return the item for one person. Raises `Http404` if the tenant has no such item. Not inside a transaction."""
     with tenant_scope(principal.tenant_id):
-        found = _read_facts(principal, item_id)
-        sources = sources_of(found.row, found.subject)
+        bare = _read_facts(principal, item_id)
+        sources = sources_of(bare.row, bare.subject)
     reader = Reader(principal.tenant_id)
     texts = reader.texts(sources)
-    before, row = found.before.output_ref if found.before else None, found.row
+    before, row = bare.before.output_ref if bare.before else None, bare.row
     return replace(
-        found,
+        bare,
         texts=texts,
         changes=reader.changes(before, row.input_ref) if before else None,
-        edits=reader.changes(row.input_ref, row.output_ref) if found.was_edited else None,
-        draft=draft_of(reader.output(row.input_ref)) if found.offer.editing else None,
+        edits=reader.changes(row.input_ref, row.output_ref) if bare.was_edited else None,
+        draft=draft_of(reader.output(row.input_ref)) if bare.offer.editing else None,
     )
 
 
 def _read_facts(principal: Principal, item_id: UUID) -> Item:
-    """All but the texts."""
+    """Return the item without its texts."""
     tenant_id = principal.tenant_id
     rows = Activity.objects.for_tenant(tenant_id).filter(assignee_type="human").select_related("parent")
     row = rows.filter(pk=item_id).annotate(aside_until=snooze_times(principal)).first()
@@ -158,9 +158,6 @@ def _read_facts(principal: Principal, item_id: UUID) -> Item:
     )
 
 
-# The activities that wait for an approval, or did.
-
-
 MOST_LINKED = 100
 
 
@@ -197,12 +194,9 @@ def list_links(tenant_id: UUID, approval_id: UUID) -> list[LinkedRow]:
     ]
 
 
-# What has been said so far where several must agree.
-
-
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """One person's word."""
+    """One person's vote."""
 
     who: str
     yes: bool
@@ -212,12 +206,12 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Votes:
-    """What has been said so far where several must agree."""
+    """The votes so far on an item that several people decide."""
 
     needed: int
-    of: int | None
+    voters: int | None
     approvals: int
-    given: Sequence[Ballot]
+    ballots: Sequence[Ballot]
 
 
 def votes_of(rules: DecisionRules, votes: Sequence[Any]) -> Votes | None:
@@ -230,18 +224,18 @@ def votes_of(rules: DecisionRules, votes: Sequence[Any]) -> Votes | None:
     return Votes(rules.quorum, rules.voters, sum(ballot.yes for ballot in ballots), ballots)
 
 
-# What happened last to an item and to what it is about.
+# The recent history of an item and of the activity that it is about.
 
 
 HISTORY = 12
-LONGEST_WORDS = 300  # of one entry of the history
-_INNER = ("claim", "start", "release")  # the engine's own moves, which tell a person nothing
-_SAID = ("notes", "note", "reason", "message", "question")  # where an event keeps what was said
+LONGEST_WORDS = 300  # characters of one entry's text
+_INTERNAL = ("claim", "start", "release")  # transitions of the engine that do not interest a person
+_TEXT_FIELDS = ("notes", "note", "reason", "message", "question")  # fields of an event that may hold its text
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """One entry of the history. `about` names the work, when it did not happen to the item itself."""
+class HistoryEntry:
+    """One entry of the history. `about` names the activity if it is not the item itself."""
 
     at: datetime
     verb: str
@@ -251,39 +245,38 @@ class Moment:
     about: str
 
 
-def history_of(row: Any, subject: Any | None) -> list[Moment]:
-    """The last things that happened to the item and to what it is about, oldest first."""
+def history_of(row: Any, subject: Any | None) -> list[HistoryEntry]:
+    """Return the last events of the item and of its subject, oldest first."""
     names = {row.pk: ""} | ({} if subject is None else {subject.pk: subject.name})
-    hidden = Q(verb__in=_INNER)
-    if (
-        row.link_kind == LinkKind.GATE
-    ):  # Its answer moves the gate and the work behind it; once is enough to tell.
+    hidden = Q(verb__in=_INTERNAL)
+    if row.link_kind == LinkKind.GATE:
+        # An answer moves the gate and the work behind it; list it only once.
         hidden |= Q(activity_id=row.parent_id, verb__in=("approve", "reject"))
     events = ActivityEvent.objects.for_tenant(row.tenant_id).filter(activity_id__in=names).exclude(hidden)
     newest = list(events.order_by("-at", "-seq", "-pk")[:HISTORY])
-    return [_moment(event, names[event.activity_id]) for event in reversed(newest)]
+    return [_entry(event, names[event.activity_id]) for event in reversed(newest)]
 
 
-def _moment(event: Any, about: str) -> Moment:
+def _entry(event: Any, about: str) -> HistoryEntry:
     detail: Mapping[str, Any] = event.detail or {}
-    words = next((detail[name] for name in _SAID if isinstance(detail.get(name), str) and detail[name]), "")
-    what = "submitted" if event.verb == "submit" and about else did(event.verb)
-    if detail.get("edited"):
-        what = f"{what} as edited"
-    return Moment(event.at, event.verb, name_actor(event.actor), what, words[:LONGEST_WORDS], about)
+    words = next(
+        (detail[name] for name in _TEXT_FIELDS if isinstance(detail.get(name), str) and detail[name]), ""
+    )
+    did = past_tense(event.verb) + (" as edited" if detail.get("edited") else "")
+    return HistoryEntry(event.at, event.verb, name_actor(event.actor), did, words[:LONGEST_WORDS], about)
 
 
-# The work that an item is about: its rounds and handovers, what they have cost, and what was wrong with the round before.
+# The work that an item is about: its rounds and reassignments, their cost, and the notes on the previous round.
 #
 # Reads only, in the caller's `tenant_scope`.
 
 
-MOST_ROUNDS = 30  # that are looked back; more than any setting allows
+MOST_ROUNDS = 30  # previous rounds that are read; more than any setting allows
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round that was sent back."""
+    """A round for which changes were requested."""
 
     number: int
     output_ref: UUID | None
@@ -293,7 +286,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Expense:
-    """What all rounds so far have taken."""
+    """Runs, tokens and cost of all rounds so far."""
 
     runs: int
     failed: int
@@ -302,16 +295,16 @@ class Expense:
 
 
 def subject_of(item: Any) -> Any | None:
-    """The activity that an item is about: its parent, or the one whose output it works on."""
+    """Return the activity that an item is about: its parent, or the one whose output is its input."""
     if item.parent is not None or item.input_ref is None:
         return item.parent
     runs = ActivityRun.objects.for_tenant(item.tenant_id).filter(pk=item.input_ref)
     run = runs.select_related("activity").first()
-    return run.activity if run else _of_edited(item)
+    return run.activity if run else _subject_of_edited(item)
 
 
-def _of_edited(item: Any) -> Any | None:
-    """As `subject_of`, where a person has edited the output before it was approved."""
+def _subject_of_edited(item: Any) -> Any | None:
+    """Return the subject of an item whose input was edited by a person before it was approved."""
     rows = Activity.objects.for_tenant(item.tenant_id).filter(
         pipeline_run_id=item.pipeline_run_id, output_ref=item.input_ref, status=Status.APPROVED
     )
@@ -320,7 +313,7 @@ def _of_edited(item: Any) -> Any | None:
 
 
 def waiting_for(item: Any, origin: Origin) -> Any | None:
-    """The activity that waits for the answer to an item; `origin` is where the item's line began."""
+    """Return the activity that waits for the answer to an item. `origin` is where the item's chain of successors began."""
     if origin.parent_id is None or origin.kind not in COUNTERPARTS:
         return None
     if item.parent is not None and item.parent_id == origin.parent_id:
@@ -329,7 +322,7 @@ def waiting_for(item: Any, origin: Origin) -> Any | None:
 
 
 def line_of(subject: Any | None) -> list[Any]:
-    """The work and everything that it takes the place of, newest first."""
+    """Return the activity and all its predecessors, newest first."""
     line = [subject] if subject is not None else []
     while line and line[-1].link_kind in SUCCESSORS and line[-1].parent_id and len(line) < MOST_ROUNDS:
         before = Activity.objects.for_tenant(line[-1].tenant_id).filter(pk=line[-1].parent_id).first()
@@ -340,18 +333,18 @@ def line_of(subject: Any | None) -> list[Any]:
 
 
 def round_before(line: Sequence[Any]) -> Round | None:
-    """The round that was sent back last, if this is not the first one."""
+    """Return the previous round, for which changes were requested; None in the first round."""
     for newer, older in pairwise(line):
         if newer.link_kind == LinkKind.REVISION_OF:
             by = name_actor(older.decided_by) if older.decided_by else ""
-            # A gate of its own left its notes with the work; one that stands in a later step of the pipeline, with the new round.
+            # An activity's own gate stores its notes on the work; a gate in a later step stores them on the new round.
             notes = older.reviewer_notes if older.status == Status.REJECTED else newer.reviewer_notes
             return Round(older.round, older.output_ref, notes or "", by)
     return None
 
 
 def expense_of(line: Sequence[Any]) -> Expense | None:
-    """By the agents' own account; None when no agent has run."""
+    """Return the expense as the agents reported it; None if no agent has run."""
     if not line:
         return None
     runs = list(
@@ -375,21 +368,21 @@ def _tokens(usage: Any) -> int:
     return sum(count for count in counts if isinstance(count, int))
 
 
-# What there is to judge: the question, outputs, inputs, and how an output differs from that of the round before.
+# The texts to judge: the question, inputs, outputs, and the diff to the previous round's output.
 #
-# Outputs may lie in MongoDB, which may take its time or be away. So what is to be read is found out inside the tenant's transaction, and
-# read after it; an output that cannot be read says so, and the rest is shown.
+# Outputs may lie in MongoDB, which may be slow or unavailable. So the tenant's transaction only collects their ids, and they are read after
+# it. For an output that cannot be read the page has a remark instead.
 
 
-MOST_OUTPUTS = 6  # of the steps that an item joins
-LONGEST_PLAIN = 300_000  # characters of one text; the rest is in the API
+MOST_OUTPUTS = 6  # of an item that joins several steps
+LONGEST_PLAIN = 300_000  # characters of one text; the rest is available through the API
 LONGEST_DATA = 50_000
 MARKDOWN = ("text/markdown", "text/x-markdown")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a text is: here, or in an output that is to be read."""
+    """A text, or the id of the output to read it from."""
 
     title: str
     content: str | None = None
@@ -400,7 +393,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One text as the page shows it: as safe HTML, or plainly, or what keeps it from being shown."""
+    """A text as the page displays it: safe HTML or plain text. `remark` explains why it is missing or cut."""
 
     title: str
     html: SafeString | None = None
@@ -415,20 +408,20 @@ class Text:
 
 @dataclass(slots=True)
 class Reader:
-    """Reads for one page. After the first output that cannot be read no other is waited for."""
+    """Reads the outputs of one page. After the first one that cannot be read, it tries no other."""
 
     tenant_id: UUID
-    markdown_left: int = markdown.LONGEST  # over all texts of the page
+    markdown_left: int = markdown.LONGEST  # characters, for all texts of the page together
     unavailable: bool = False
     _read: dict[UUID, StoredOutput | None] = field(default_factory=dict)
 
     def texts(self, sources: Sequence[Source]) -> list[Text]:
-        """What there is to show of these, in their order. Not inside a transaction."""
-        shown = [self._text(source) for source in sources]
-        return [text for text in shown if not text.is_empty]
+        """Return the texts of the sources that are not empty, in order. Not inside a transaction."""
+        texts = [self._text(source) for source in sources]
+        return [text for text in texts if not text.is_empty]
 
     def changes(self, before: UUID | None, after: UUID | None) -> Difference | None:
-        """How the second output differs from the first; None when either is missing."""
+        """Return the diff from the first output to the second; None if either is missing."""
         old, new = self.output(before), self.output(after)
         if old is None or new is None:
             return None
@@ -437,11 +430,11 @@ class Reader:
     def _text(self, source: Source) -> Text:
         if source.output_id is None:
             return self._render(source.title, source.content, source.data, source.content_type)
-        found = self.output(source.output_id)
-        if found is None:
-            why = "The store of outputs does not answer." if self.unavailable else "The output is not there."
-            return Text(source.title, remark=f"{why} Load the page again in a moment.")
-        return self._render(source.title, found.content, found.data, found.content_type)
+        output = self.output(source.output_id)
+        if output is None:
+            why = "The output store does not answer." if self.unavailable else "The output does not exist."
+            return Text(source.title, remark=f"{why} Reload the page in a moment.")
+        return self._render(source.title, output.content, output.data, output.content_type)
 
     def _render(self, title: str, content: str | None, data: Any, content_type: str) -> Text:
         written = content or ""
@@ -450,11 +443,11 @@ class Reader:
             self.markdown_left -= len(written)
             return Text(title, html=markdown.render(written), data=more)
         cut = len(written) - LONGEST_PLAIN
-        remark = f"{cut} further characters are in the API." if cut > 0 else ""
+        remark = f"{cut} more characters are available through the API." if cut > 0 else ""
         return Text(title, plain=written[:LONGEST_PLAIN], data=more, remark=remark)
 
     def output(self, output_id: UUID | None) -> StoredOutput | None:
-        """Not inside a transaction; None where it cannot be read."""
+        """Return an output, or None if it cannot be read. Not inside a transaction."""
         if output_id is None or self.unavailable:
             return self._read.get(output_id) if output_id else None
         if output_id not in self._read:
@@ -467,30 +460,30 @@ class Reader:
 
 
 def sources_of(item: Any, subject: Any | None) -> list[Source]:
-    """Everything that an item puts before people."""
+    """Return the sources of all texts of an item."""
     return list(_sources(item, subject))
 
 
 def _sources(item: Any, subject: Any | None) -> Iterator[Source]:
     if item.description:
-        yield Source(_QUESTIONS.get(item.link_kind, "What is asked"), item.description)
+        yield Source(_QUESTIONS.get(item.link_kind, "Description"), item.description)
     input_: Mapping[str, Any] = item.input or {}
     if input_.get("content") is not None or input_.get("data") is not None:
-        yield Source("To look at", input_.get("content"), input_.get("data"))
+        yield Source("Input", input_.get("content"), input_.get("data"))
     if item.input_ref:
         yield Source(_result_of(subject), output_id=item.input_ref)
-    yield from islice(_of_steps(input_.get("refs") or {}), MOST_OUTPUTS)
+    yield from islice(_results_of_steps(input_.get("refs") or {}), MOST_OUTPUTS)
     if item.link_kind == LinkKind.ESCALATION and subject is not None and subject.output_ref:
-        yield Source("The result that was sent back", output_id=subject.output_ref)
+        yield Source("The rejected result", output_id=subject.output_ref)
     if item.params:
         yield Source("Parameters", data=item.params)
     if item.output_ref:
-        title = "The text as it was approved" if item.status == Status.APPROVED else "What was handed in"
+        title = "Approved text" if item.status == Status.APPROVED else "Submitted result"
         yield Source(title, output_id=item.output_ref)
 
 
-def _of_steps(refs: Mapping[str, Any]) -> Iterator[Source]:
-    """The result of each step; of one that was fanned out, those of its branches, counted from 1."""
+def _results_of_steps(refs: Mapping[str, Any]) -> Iterator[Source]:
+    """Yield the result of each step. The branches of a fan-out are numbered from 1."""
     for step, kept in refs.items():
         if not isinstance(kept, list):
             yield Source(f"Result of {step}", output_id=UUID(str(kept)))
@@ -501,14 +494,14 @@ def _of_steps(refs: Mapping[str, Any]) -> Iterator[Source]:
 
 
 _QUESTIONS = {
-    LinkKind.REVIEW: "The question",
-    LinkKind.RESOLUTION: "The blocker",
+    LinkKind.REVIEW: "Question",
+    LinkKind.RESOLUTION: "Blocker",
     LinkKind.ESCALATION: "What happened",
 }
 
 
 def _result_of(subject: Any | None) -> str:
-    return f"Result of {subject.agent_role}" if subject is not None and subject.agent_role else "To look at"
+    return f"Result of {subject.agent_role}" if subject is not None and subject.agent_role else "Input"
 
 
 def _full_text(output: StoredOutput) -> str:
@@ -522,28 +515,28 @@ def _as_json(data: Any) -> str:
     return (
         text
         if len(text) <= LONGEST_DATA
-        else f"{text[:LONGEST_DATA]}\n… {len(text) - LONGEST_DATA} further characters"
+        else f"{text[:LONGEST_DATA]}\n… {len(text) - LONGEST_DATA} more characters"
     )
 
 
-# What has changed between two versions of a text: lines that went and came, and the words in them.
+# The diff between two versions of a text, by lines and words.
 #
-# Comparing takes time that grows with the square of the length: within these limits a second at worst. Longer texts are not compared.
+# Comparing takes quadratic time: a second at worst within these limits. Longer texts are not compared.
 
 MOST_LINES = 800  # of each version
 MOST_CHARACTERS = 200_000
-MOST_WORDS = 2_000  # compared word by word, over all lines; the rest shows as whole lines
+MOST_WORDS = 2_000  # compared word by word, over all lines; the rest is compared by lines only
 CONTEXT = 2  # unchanged lines around a change
-ALIKE = 0.5  # from here on a line counts as changed, not as replaced by another
+ALIKE = 0.5  # from this similarity on, a line counts as changed instead of replaced
 
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 
-Parts = tuple[tuple[str, bool], ...]  # pieces of a line, and whether each is what changed
+Parts = tuple[tuple[str, bool], ...]  # pieces of a line, each with whether it changed
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: `same`, `added`, `removed`, or `gap` for unchanged lines that are left out."""
+    """One line: `same`, `added`, `removed`, or `gap` for omitted unchanged lines."""
 
     kind: str
     parts: Parts = ()
@@ -551,7 +544,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`too_long` when nobody has compared; no lines and not too long when nothing has changed."""
+    """A diff. `too_long` means that the texts were not compared; no lines means that they are equal."""
 
     lines: tuple[Line, ...] = ()
     too_long: bool = False
@@ -566,7 +559,6 @@ class Difference:
 
 
 def difference(before: str, after: str) -> Difference:
-    """From one version to the other."""
     old, new = before.splitlines(), after.splitlines()
     if max(len(old), len(new)) > MOST_LINES or max(len(before), len(after)) > MOST_CHARACTERS:
         return Difference(too_long=True)
@@ -598,16 +590,16 @@ def _compare_lines(old: Sequence[str], new: Sequence[str], words: _Words) -> Ite
 
 
 class _Words:
-    """Compares lines word by word while its allowance lasts."""
+    """Compares lines word by word, up to a limit of words."""
 
-    def __init__(self, allowance: int) -> None:
-        self.left = allowance
+    def __init__(self, limit: int) -> None:
+        self.remaining = limit
 
     def compare(self, old: str, new: str) -> tuple[Parts, Parts]:
-        """The parts of both lines; whole lines when they have little in common."""
+        """Return the parts of both lines; whole lines if they have little in common."""
         before, after = _WORDS.findall(old), _WORDS.findall(new)
-        self.left -= max(len(before), len(after))
-        if self.left < 0:
+        self.remaining -= max(len(before), len(after))
+        if self.remaining < 0:
             return ((old, False),), ((new, False),)
         matcher = SequenceMatcher(None, before, after)
         if matcher.ratio() < ALIKE:
@@ -619,7 +611,7 @@ class _Words:
         )
 
 
-# What is known of an item beside its texts: who asks, and facts by their names.
+# Further facts about an item: who requested it, and values by their labels.
 
 
 def _asking_actor(row: Any, approval: Any | None) -> str | None:
@@ -640,14 +632,13 @@ def _letter_of(row: Any) -> Any | None:
 
 
 def _facts_of(row: Any, approval: Any | None, letter: Any | None) -> list[tuple[str, str]]:
-    """What is known beside the texts, by its name."""
     metadata = row.metadata or {}
     facts = {
         "Type": approval.type if approval else metadata.get("blocker_type"),
-        "Handed over because": metadata.get("reassign_reason"),
+        "Reason for reassignment": metadata.get("reassign_reason"),
         "Error": letter.error.get("code") if letter else None,
         "Workers lost": letter.stalls if letter and letter.stalls else None,
-        "Cost until then": dollars(letter.cost_usd) if letter and letter.cost_usd else None,
-        "Sent back with": row.reviewer_notes if row.status in OPEN else None,
+        "Cost so far": dollars(letter.cost_usd) if letter and letter.cost_usd else None,
+        "Reviewer notes": row.reviewer_notes if row.status in OPEN else None,
     }
     return [(name, str(value)) for name, value in facts.items() if value not in (None, "")]

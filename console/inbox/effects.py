@@ -1,6 +1,6 @@
-"""What an answer sets going: the agent that wakes, the steps that start, the round that begins. In words, before anybody answers.
+"""Describes the consequences of each answer before it is given: which agent wakes, which steps start, which round begins.
 
-Reads only, in the caller's `tenant_scope`. It says what would follow now; what follows is decided when the answer is given.
+Reads only, in the caller's `tenant_scope`. It describes the state of now; the engine decides when the answer takes effect.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from pipelines.subjects import subject_of
 from pipelines.versions import Compiled
 
 MOST_STEPS = 8
+REJECT = "Request changes"  # the label of the button
 _SETTLED = ("done", "failed", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """`after` is the answer that leads to it; empty when any does."""
+    """A consequence. `after` is the answer that has it; empty if every answer has it."""
 
     after: str
     words: str
@@ -32,10 +33,10 @@ class Consequence:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is known about an item that is asked of people."""
+    """The facts about an item that its consequences depend on."""
 
     item: Any
-    relation: str | None  # what the item is to `waits`, as a LinkKind
+    relation: str | None  # the LinkKind from the item to `waits`
     subject: Any | None  # the activity that it is about
     waits: Any | None  # the activity that waits for the answer
     place: Place | None
@@ -44,10 +45,10 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a pipeline an item stands."""
+    """The step of a pipeline run that an item belongs to."""
 
     run_id: Any
-    about: str  # what the run is about
+    about: str  # the run's subject
     pipeline: str
     version: int
     step: str
@@ -57,7 +58,7 @@ class Place:
 
 
 def place_of(item: Any, subject: Any | None) -> Place | None:
-    """The step of the run that an item belongs to, by itself or through what it is about."""
+    """Return the step that the item, or the activity that it is about, belongs to."""
     about = item if item.pipeline_run_id and item.step else subject
     if about is None or about.pipeline_run_id is None or about.step is None:
         return None
@@ -83,7 +84,7 @@ def place_of(item: Any, subject: Any | None) -> Place | None:
 
 
 def _following(run: Any, plan: Compiled, step: str) -> Iterator[str]:
-    """Each next step, with what else it waits for."""
+    """Describe each next step, with the other steps that it waits for."""
     following = plan.graph.dependents_of(step)
     needed = {need for name in following[:MOST_STEPS] for need in plan.graph.dependencies_of(name)}
     steps = StepRun.objects.for_tenant(run.tenant_id).filter(
@@ -101,83 +102,79 @@ def _following(run: Any, plan: Compiled, step: str) -> Iterator[str]:
         title = plan.step(name).title
         yield f"{title} still waits for {_list_names(others)}" if others else f"{title} starts"
     if len(following) > MOST_STEPS:
-        yield f"{len(following) - MOST_STEPS} further steps are looked at"
+        yield f"{len(following) - MOST_STEPS} more steps follow"
 
 
 def consequences(about: About) -> list[Consequence]:
-    """What each answer leads to."""
+    """Return the consequences of each answer."""
     kind = kind_of(about.item.link_kind, is_approval_gate=about.item.is_approval_gate)
     if about.relation == LinkKind.RESOLUTION:
-        kind = "resolution"  # also when it was handed on to somebody else
-    return list(_TOLD[kind](about))
+        kind = "resolution"  # also after it was reassigned
+    return list(_BY_KIND[kind](about))
 
 
-Told = Iterator[Consequence]
-
-
-def _of_gate(about: About) -> Told:
+def _of_gate(about: About) -> Iterator[Consequence]:
     item, place = about.item, about.place
-    what = "the result counts" if item.link_kind == LinkKind.GATE else "the work goes on"
+    what = "the result is accepted" if item.link_kind == LinkKind.GATE else "the work continues"
     yield Consequence("Approve", _sentence([what, *_next(place)]))
     if item.link_kind == LinkKind.REASSIGNED_FROM:
-        yield Consequence("Send back", "The step fails: the work was handed to people, and no agent has it.")
+        yield Consequence(
+            REJECT, "The step fails: the work was reassigned to people, so no agent can revise it."
+        )
     elif item.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
-        yield Consequence("Send back", "No further round begins by itself: people are asked what to do.")
+        yield Consequence(REJECT, "The limit of rounds is reached: an operator has to decide what to do.")
     elif item.link_kind == LinkKind.GATE and about.subject is not None:
         role = about.subject.agent_role
-        yield Consequence("Send back", f"{role} begins round {item.round + 1} with your notes.")
+        yield Consequence(REJECT, f"{role} starts round {item.round + 1} with your notes.")
     elif place is not None and place.producers:
-        yield Consequence("Send back", f"{_list_names(place.producers)} is done again with your notes.")
+        yield Consequence(REJECT, f"{_list_names(place.producers)} runs again with your notes.")
     else:
-        closed = "No agent made this, so the step fails." if place else "It is closed as rejected."
-        yield Consequence("Send back", closed)
+        closed = "No agent produced this, so the step fails." if place else "The item is closed as rejected."
+        yield Consequence(REJECT, closed)
 
 
-def _of_approval(about: About) -> Told:
+def _of_approval(about: About) -> Iterator[Consequence]:
     if about.linked:
         who, them = (
             ("1 activity wakes", "it") if about.linked == 1 else (f"{about.linked} activities wake", "them")
         )
-        yield Consequence(
-            "", f"{who} with your answer, whatever it is, as soon as nothing else holds {them}."
-        )
+        yield Consequence("", f"{who} with your answer, unless something else still blocks {them}.")
     else:
-        yield Consequence("", "No activity waits for it; the answer is kept.")
+        yield Consequence("", "No activity waits for this; the answer is stored.")
 
 
-def _of_waiting_agent(about: About) -> Told:
-    """A review or a blocker."""
+def _of_waiting_agent(about: About) -> Iterator[Consequence]:
     waits = about.waits
     if waits is None or waits.status not in (Status.BLOCKED, Status.AWAITING_REVIEW):
-        yield Consequence("", "Nothing waits for it any more; the answer is kept.")
+        yield Consequence("", "Nothing waits for this any more; the answer is stored.")
         return
-    yield Consequence("", f"{waits.agent_role} wakes with your answer and goes on with “{waits.name}”.")
+    yield Consequence("", f"{waits.agent_role} wakes with your answer and continues “{waits.name}”.")
 
 
-def _of_task(about: About) -> Told:
+def _of_task(about: About) -> Iterator[Consequence]:
     waits = about.waits
     if about.relation == LinkKind.SUBTASK and waits is not None:
         if waits.status == Status.AWAITING_SUBTASK:
-            goes_on = f"{waits.agent_role} wakes with your result and goes on with “{waits.name}”."
+            effect = f"{waits.agent_role} wakes with your result and continues “{waits.name}”."
         else:
-            goes_on = f"The result is kept; {waits.agent_role} does not wait for it."
-        yield Consequence("Complete", goes_on)
+            effect = f"The result is stored; {waits.agent_role} does not wait for it."
+        yield Consequence("Complete", effect)
     elif about.place is not None:
         yield Consequence("Complete", _sentence(_next(about.place)))
     else:
-        yield Consequence("Complete", "Nothing else waits for it.")
+        yield Consequence("Complete", "Nothing else waits for this.")
 
 
-def _of_escalation(about: About) -> Told:
+def _of_escalation(about: About) -> Iterator[Consequence]:
     failed = about.subject
     if failed is not None and failed.status in (Status.FAILED, Status.NEEDS_REVIEW):
-        goes_on = ", and its pipeline run goes on" if failed.pipeline_run_id else ""
-        yield Consequence("Try again", f"{failed.agent_role} starts again with all its attempts{goes_on}.")
-        yield Consequence("Cancel the work", "It ends without a result, and what depends on it is told.")
-    yield Consequence("Close", "This question closes; the work stays as it is.")
+        run = ", and its pipeline run continues" if failed.pipeline_run_id else ""
+        yield Consequence("Retry", f"{failed.agent_role} starts again with all its attempts{run}.")
+        yield Consequence("Cancel the work", "It ends without a result, and dependent work is notified.")
+    yield Consequence("Close", "This item closes; the failed work stays as it is.")
 
 
-_TOLD = {
+_BY_KIND = {
     "gate": _of_gate,
     "approval": _of_approval,
     "review": _of_waiting_agent,
@@ -190,7 +187,7 @@ _TOLD = {
 def _next(place: Place | None) -> list[str]:
     if place is None:
         return []
-    return list(place.following) or ["no step follows in the pipeline"]
+    return list(place.following) or ["it is the last step of the pipeline"]
 
 
 def _sentence(parts: Sequence[str]) -> str:

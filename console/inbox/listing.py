@@ -1,7 +1,6 @@
-"""The inbox: everything that people of a tenant are asked for, most urgent first, narrowed by kind, human role and words.
+"""Lists the inbox: everything that waits for people of a tenant, most urgent first, filtered by kind, human role and text.
 
-A view of it is an address, so it can be kept and shared. Looking changes nothing, and costs the same number of queries however much
-there is to see.
+A view is an address, so it can be bookmarked and shared. Listing is read-only and takes a constant number of queries.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from console.inbox.query import (
     search_open,
 )
 from console.inbox.undo import PendingAnswer, list_held
-from console.labels import KINDS, band, in_words, name_actor, outcome
+from console.labels import KINDS, band, in_words, name_actor, outcome_label
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.principals import Principal
@@ -45,7 +44,7 @@ PAGE = 50
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """A kind that the list can be narrowed to."""
+    """A filter of the list by kind."""
 
     words: str
     count: int
@@ -55,7 +54,7 @@ class Tab:
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """What the list shows."""
+    """The list as the page displays it."""
 
     view: View
     rows: Sequence[Row]
@@ -63,11 +62,11 @@ class Inbox:
     roles: Sequence[str]
     total: int
     has_more: bool
-    held: Sequence[PendingAnswer]  # what the person has answered a moment ago
-    hidden: int  # items of all kinds that are asked of others
+    held: Sequence[PendingAnswer]  # the person's answers that have not taken effect yet
+    hidden: int  # items of all kinds that wait for others
 
     def is_answered(self, item_id: UUID) -> bool:
-        """Whether the person's answer to it is on its way."""
+        """Whether the person has answered the item and the answer has not taken effect yet."""
         return any(one.item_id == item_id and not one.refusal for one in self.held)
 
     @property
@@ -76,7 +75,7 @@ class Inbox:
 
     @property
     def is_for_me(self) -> bool:
-        """Whether it lists what is the person's to decide, which is how the inbox begins."""
+        """Whether it lists the person's own items, which is the default."""
         return self.view.role in ("", MINE)
 
     @property
@@ -97,7 +96,7 @@ class Inbox:
         return any(row.together for row in self.rows)
 
     def next_after(self, item_id: UUID) -> UUID | None:
-        """What follows an item in the list, or comes before the last one."""
+        """Return the next item of the list; for the last item, the one before it."""
         ids = [row.id for row in self.rows]
         others = [other for other in ids if other != item_id]
         if item_id not in ids or not others:
@@ -106,7 +105,7 @@ class Inbox:
 
 
 def inbox(principal: Principal, view: View) -> Inbox:
-    """The list, for one person."""
+    """Return the list for one person."""
     with tenant_scope(principal.tenant_id):
         counts = counts_of(search_open(principal, view))
         every = narrow(search_open(principal, view), principal, view)
@@ -139,12 +138,12 @@ def inbox(principal: Principal, view: View) -> Inbox:
 def _tabs(view: View, kinds: Mapping[str, int], aside: int) -> list[Tab]:
     chosen = None if view.aside else view.kind
     tabs = [Tab("All", sum(kinds.values()), view.of_kind(""), chosen == "")]
-    shown = [kind for kind in KINDS if kinds[kind] or kind == chosen]
-    tabs += [Tab(KINDS[kind][1], kinds[kind], view.of_kind(kind), kind == chosen) for kind in shown]
-    return tabs + ([Tab("Put aside", aside, view.of_aside(), view.aside)] if aside or view.aside else [])
-
-
-# One item of the inbox as a row of its list.
+    tabs += [
+        Tab(KINDS[kind][1], kinds[kind], view.of_kind(kind), kind == chosen)
+        for kind in KINDS
+        if kinds[kind] or kind == chosen
+    ]
+    return tabs + ([Tab("Snoozed", aside, view.of_aside(), view.aside)] if aside or view.aside else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +154,16 @@ class Row:
     version: int
     kind: str
     name: str
-    about: str  # what the run that it belongs to is about
+    about: str  # the subject of its pipeline run
     round: int  # of the work that it is about
-    alike: int  # for so many questions about failures that look alike it stands
+    alike: int  # how many similar failures it represents
     asked_by: str
     human_role: str
     priority: str
     timing: Timing
     under_way: str
     together: bool  # may be approved together with others
-    aside_until: datetime | None  # while this person has put it aside
+    aside_until: datetime | None  # until when this person has snoozed it
 
     @property
     def kind_in_words(self) -> str:
@@ -198,30 +197,30 @@ def row_of(
 
 
 def who_asks(item: Any, actor: str | None, pipeline: str | None) -> str:
-    """The agent whose work it is about, or the pipeline, or anyone who submitted it."""
+    """Return the agent whose work it is about, else the pipeline, else the actor who submitted it."""
     if item.parent is not None and item.parent.agent_role:
         return str(item.parent.agent_role)
     return f"pipeline {pipeline}" if pipeline else name_actor(actor)
 
 
 def _under_way(item: Any, rules: DecisionRules) -> str:
-    return "" if item.status != Status.IN_PROGRESS else "being voted on" if rules.is_voted_on else "taken up"
+    return "" if item.status != Status.IN_PROGRESS else "voting" if rules.is_voted_on else "claimed"
 
 
 def _together(item: Any, principal: Principal, rules: DecisionRules) -> bool:
-    """Whether a yes needs nothing but the word: no option to choose, no note, and it is this person's to say."""
+    """Return whether this person may approve it without a note or a choice of options."""
     return item.kind in DECIDED and not rules.options and why_not_decide(principal, item, rules) == ""
 
 
-# What has become of items of the inbox that are not asked any more: somebody decided, did or withdrew them meanwhile.
+# Items that were closed while the page was open.
 
 
-MOST = 50  # as many as a page of the inbox shows
+MOST = 50  # the items of one page
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedItem:
-    """An item that is over. `who` is empty where nobody is on record."""
+    """A closed item. `who` is empty if no actor is recorded."""
 
     id: UUID
     name: str
@@ -230,7 +229,7 @@ class ClosedItem:
 
 
 def list_closed(principal: Principal, ids: Sequence[UUID]) -> list[ClosedItem]:
-    """Those of the items that are over, in the order in which they were asked about. With two queries, however many there are."""
+    """Return the closed items among `ids`, in that order. Takes two queries."""
     item_ids, tenant_id = list(dict.fromkeys(ids))[:MOST], principal.tenant_id
     with tenant_scope(tenant_id):
         rows = Activity.objects.for_tenant(tenant_id).filter(pk__in=item_ids, assignee_type="human")
@@ -240,19 +239,19 @@ def list_closed(principal: Principal, ids: Sequence[UUID]) -> list[ClosedItem]:
         actors = dict(last.values_list("activity_id", "actor"))
     return [
         ClosedItem(
-            pk, over[pk].name, outcome(over[pk].status), name_actor(actors[pk]) if actors.get(pk) else ""
+            pk,
+            over[pk].name,
+            outcome_label(over[pk].status),
+            name_actor(actors[pk]) if actors.get(pk) else "",
         )
         for pk in item_ids
         if pk in over
     ]
 
 
-# Since when an item of the inbox waits, and by when it is due.
-
-
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Since when an item waits, and by when it is due."""
+    """How long an item has waited, and when it is due."""
 
     since: datetime
     waited: str

@@ -1,7 +1,4 @@
-"""Which part of the inbox is looked at, and the queries that find, count and order its items.
-
-A view is an address, so it can be kept and shared.
-"""
+"""Filters, counts and orders the items of the inbox. A view is an address, so it can be bookmarked and shared."""
 
 from __future__ import annotations
 
@@ -34,18 +31,18 @@ MOST_PAGES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Which part of the inbox is looked at."""
+    """The filters of the inbox."""
 
     tenant: str
     kind: str = ""
     role: str = ""
     search: str = ""
     page: int = 1
-    aside: bool = False  # what the person has put aside, instead of all else
+    aside: bool = False  # only items that the person has snoozed, instead of all others
 
     @classmethod
     def read(cls, tenant: str, query: Mapping[str, Any]) -> View:
-        """From an address. Raises `Http404` for a kind or a page that cannot be: a view that shows too much would mislead."""
+        """Parse a query string. Raises `Http404` for an invalid kind or page, because ignoring a filter would mislead."""
         kind, page = str(query.get("kind", "")), str(query.get("page", "") or 1)
         aside = str(query.get("aside", ""))
         if aside not in ("", "yes"):
@@ -77,10 +74,7 @@ class View:
         return replace(self, kind="", page=1, aside=True)
 
 
-# What people of a tenant are asked for: found, counted, narrowed and put in order.
-
-
-#: Views by human role that are no human role: what is the person's to decide, which is the default, and what is asked of anybody.
+#: Values of the role filter that are not human roles: the person's own items (the default), and everybody's.
 MINE, EVERYBODY = "mine", "everybody"
 SHOWN = (
     "id", "tenant_id", "name", "status", "assignee_type", "link_kind", "is_approval_gate", "human_role", "priority", "created_at",
@@ -93,7 +87,7 @@ _KIND = Case(
     default=Value("task"),
     output_field=models.CharField(),
 )
-#: Questions about failures that look alike are one item of the list. All else stands for itself.
+#: The list has one item for all escalations of similar failures; every other item has its own.
 _ALIKE = Case(
     When(
         link_kind=LinkKind.ESCALATION,
@@ -106,7 +100,7 @@ _ALIKE = Case(
 
 
 def search_open(principal: Principal, view: View) -> QuerySet[Any]:
-    """What is open, but for what this person has answered a moment ago."""
+    """Return the open items, except those that this person has already answered."""
     answered = HeldAnswer.objects.filter(
         tenant_id=principal.tenant_id, user_id=principal.user_id or 0, activity_id=OuterRef("pk"), refusal=""
     )
@@ -119,7 +113,7 @@ def search_open(principal: Principal, view: View) -> QuerySet[Any]:
 
 
 def counts_of(rows: QuerySet[Any]) -> dict[tuple[str, str, bool], int]:
-    """How many there are by kind, human role and whether they are put aside: what every filter of the page would show."""
+    """Count the items by kind, human role and whether they are snoozed, as every filter of the page needs it."""
     counted = (
         rows.order_by().values("kind", "human_role", "aside").annotate(count=Count("alike", distinct=True))
     )
@@ -132,7 +126,7 @@ def narrow(rows: QuerySet[Any], principal: Principal, view: View) -> QuerySet[An
 
 
 def first_of_alike(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Of questions about failures that look alike the oldest, which stands for all of them."""
+    """Keep only the oldest escalation of similar failures, which represents the others."""
     place = Window(
         RowNumber(), partition_by=[F("alike"), F("human_role")], order_by=[F("created_at"), F("pk")]
     )
@@ -141,7 +135,7 @@ def first_of_alike(rows: QuerySet[Any]) -> QuerySet[Any]:
 
 
 def counts_of_alike(rows: QuerySet[Any], page: Sequence[Any]) -> dict[tuple[str, str], int]:
-    """How many of `rows` each question about a failure on this page stands for, by the failure's fingerprint and the human role."""
+    """Count how many of `rows` each escalation on this page represents, by fingerprint and human role."""
     fingerprints = [item.alike for item in page if item.link_kind == LinkKind.ESCALATION]
     if not fingerprints:
         return {}
@@ -156,17 +150,17 @@ def counts_of_alike(rows: QuerySet[Any], page: Sequence[Any]) -> dict[tuple[str,
 
 @dataclass(frozen=True, slots=True)
 class Audience:
-    """Whose items are listed. `roles` None: those of every human role. `failures` True: all failures; False: none; None: those of the
-    roles, as with all other items."""
+    """Whose items are listed. `roles` None means every human role. `failures` True adds all failures, False excludes them, and None
+    treats them like other items."""
 
     roles: tuple[str, ...] | None = None
     failures: bool | None = None
 
     @classmethod
     def by(cls, principal: Principal, role: str) -> Audience:
-        """What a view asks for. Without a word it is what the person may and should decide: what is asked of their human roles or of
-        reviewers in general, and failures if they are an operator, since others can do nothing about these. A person without human roles is
-        asked for everything, and a viewer sees everything.
+        """Return the audience of a view. The default is what the person may decide: items of their human roles or of reviewers in
+        general. Failures are for operators, because others can do nothing about them. A person without human roles, and a viewer, sees
+        everything.
         """
         if role not in ("", MINE):
             return cls() if role == EVERYBODY else cls((role,))
@@ -183,14 +177,14 @@ class Audience:
         return condition & ~failure if self.failures is False else condition
 
     def holds(self, kind: str, human_role: str) -> bool:
-        """The same, of one item."""
+        """Apply the condition to one item."""
         if self.failures is not None and kind == LinkKind.ESCALATION:
             return self.failures
         return self.roles is None or human_role in self.roles
 
 
 def order(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """What is overdue first, then by priority, then by age."""
+    """Order overdue items first, then by priority, then by age."""
     overdue = Case(
         When(due_at__lt=Now(), then=Value(0)), default=Value(1), output_field=models.IntegerField()
     )
@@ -203,9 +197,9 @@ def asking_actor() -> Subquery:
 
 
 def runs_of(tenant_id: UUID, page: Sequence[Any]) -> dict[UUID, tuple[str, str]]:
-    """The pipelines whose runs these items belong to by their names, and what the runs are about."""
+    """Return the pipeline's name and the run's subject by the run's id, for the items of a page."""
     runs = PipelineRun.objects.for_tenant(tenant_id).filter(
         pk__in={item.pipeline_run_id for item in page} - {None}
     )
-    found = runs.values_list("pk", "version__pipeline__name", "name", "params")
-    return {pk: (pipeline, subject_of(name, params)) for pk, pipeline, name, params in found}
+    rows = runs.values_list("pk", "version__pipeline__name", "name", "params")
+    return {pk: (pipeline, subject_of(name, params)) for pk, pipeline, name, params in rows}

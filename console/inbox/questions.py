@@ -1,7 +1,7 @@
-"""Questions: a channel that names the kind `decision` is notified of each new question, with the texts that are to be judged.
+"""Notifies channels of the kind `decision` about each new question, with the texts to judge.
 
-The leader looks for questions without an alert. Each alert has the item's id as its key, so it is raised once, however many processes look.
-It keeps the item's version and its text's id beside the text: a decision made from the message is about these.
+The leader searches for questions without an alert. The item's id is the alert's key, so it is raised once, whoever searches. The alert
+stores the item's version and its text's id, so that a decision from the message applies to exactly these.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from activities.states import LinkKind
 from console.inbox.detail import line_of, round_before, subject_of
 from tenants.context import system_scope, tenant_scope
 
-AT_ONCE = 20  # of a tenant in one pass of the leader
-LONGEST_TEXT = 3_500  # characters; more is read in the console
-CUT = "(This is not all of it. Open it to read the rest.)"
+AT_ONCE = 20  # per tenant and pass of the leader
+LONGEST_TEXT = 3_500  # characters; the rest can be read in the console
+CUT = "(The text is shortened. Open the item to read all of it.)"
 _KEY = "decision:"
 
 
-def tell() -> int:
-    """Notify of questions that are newer than their channel; returns of how many. Any number of processes may do so at once."""
+def notify() -> int:
+    """Send notifications of questions that are newer than their channel, and return their number. Safe to run concurrently."""
     with system_scope():
         channels = NotificationChannel.objects.filter(
             enabled=True, kinds__contains=[AlertKind.DECISION.value]
         )
         tenants = list(channels.values("tenant_id").annotate(since=Min("created_at")).order_by("tenant_id"))
-    return sum(_tell_tenant(row["tenant_id"], row["since"]) for row in tenants)
+    return sum(_notify_tenant(row["tenant_id"], row["since"]) for row in tenants)
 
 
-def _tell_tenant(tenant_id: UUID, since: datetime) -> int:
+def _notify_tenant(tenant_id: UUID, since: datetime) -> int:
     with tenant_scope(tenant_id):
         alerts = Alert.objects.for_tenant(tenant_id).filter(
             dedup_key=Concat(Value(_KEY), Cast(OuterRef("pk"), TextField()))
         )
         rows = Activity.objects.for_tenant(tenant_id).filter(OPEN_FOR_PEOPLE, created_at__gte=since)
         rows = rows.filter(Q(is_approval_gate=True) | Q(link_kind__in=(LinkKind.REVIEW, LinkKind.APPROVAL)))
-        found = [
+        questions = [
             _Question(row)
             for row in rows.exclude(Exists(alerts))
             .select_related("parent")
             .order_by("created_at", "pk")[:AT_ONCE]
         ]
-    return sum(question.tell() for question in found)
+    return sum(question.notify() for question in questions)
 
 
 class _Question:
-    """One item as it is now, read in its tenant's scope; `tell` reads its texts, which may lie in MongoDB."""
+    """One item, read in its tenant's scope. `notify` reads its texts, which may lie in MongoDB."""
 
     def __init__(self, item: Any) -> None:
         self.item = item
@@ -69,20 +69,20 @@ class _Question:
         self.notes = before.notes if before else ""
         self.has_options = bool(DecisionRules.read(item.decision_rules).options)
 
-    def tell(self) -> bool:
+    def notify(self) -> bool:
         item = self.item
         output_ids = {reference for reference in (item.input_ref, self.before) if reference}
         try:
-            found = outputs.read_many(item.tenant_id, output_ids)
+            texts = outputs.read_many(item.tenant_id, output_ids)
         except OutputUnavailable:
-            return False  # the next pass
-        new, old = found.get(item.input_ref), found.get(self.before) if self.before else None
+            return False  # the next pass tries again
+        new, old = texts.get(item.input_ref), texts.get(self.before) if self.before else None
         body = "\n\n".join(part for part in self._parts(new, old) if part)
         is_whole = len(body) <= LONGEST_TEXT and (
             item.input_ref is None or (new is not None and new.data is None)
         )
         with tenant_scope(item.tenant_id):
-            # The version that was read: the buttons refuse when the item has changed since.
+            # The buttons name the version that was read here: they are refused if the item has changed since.
             raised = raise_alert(
                 item.tenant_id,
                 AlertKind.DECISION,
@@ -94,7 +94,7 @@ class _Question:
                     "human_role": item.human_role,
                     "version": item.version,
                     "content_ref": str(item.input_ref or ""),
-                    # Nobody decides about what they have not seen, and one of several options has to be chosen where they are shown.
+                    # The message has buttons only if it holds the whole text and no option has to be chosen.
                     "decides": is_whole and not self.has_options,
                 },
                 dedup_key=f"{_KEY}{item.pk}",
@@ -105,11 +105,11 @@ class _Question:
     def _parts(self, new: StoredOutput | None, old: StoredOutput | None) -> Iterator[str]:
         yield self.item.description or ""
         if self.notes:
-            yield f"It was sent back with: {self.notes}"
-        text, before = (found.content or "" if found else "" for found in (new, old))
-        yield f"What has changed since then:\n{_difference(before, text)}" if before and text else text
+            yield f"Changes were requested: {self.notes}"
+        text, before = (output.content or "" if output else "" for output in (new, old))
+        yield f"Changes since then:\n{_difference(before, text)}" if before and text else text
 
 
 def _difference(old: str, new: str) -> str:
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), n=1, lineterm="")
-    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@"))) or "Nothing."
+    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@"))) or "None."

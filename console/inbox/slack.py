@@ -1,9 +1,9 @@
-"""Decisions from Slack: what the buttons of a question send back.
+"""Handles decisions from Slack: the requests that the buttons of a question send.
 
-Slack signs each request over its time and its raw body with the secret of the app, and a request is taken once: its signature is kept, in
-the transaction of what it decides. Who pressed the button is the member that was linked to that person of Slack, with their rights of this
-moment, and the answer goes through the function that the inbox page calls. The button names the version and the text that the message
-showed, sealed by us: of something that has changed since nothing is decided, and the person is told what happened.
+Slack signs the time and raw body of each request with the app's secret. A request takes effect once, because its signature is stored in the
+transaction of the decision. The Slack user acts as the member they are linked to, with that member's present rights, through the function
+that the inbox page calls. The button's sealed value names the version and text that the message displayed: if the item has changed since,
+nothing is decided, and the person is told what happened.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from tenants.principals import Principal
 
 logger = logging.getLogger(__name__)
 
-TOLERANCE_SECONDS = 300.0  # between Slack's clock and PostgreSQL's, either way; Slack's own advice
-MOST_BYTES = 256 * 1024  # of a request: a message with its blocks, and notes
-ANSWER_SECONDS = 2.0  # Slack waits for three, and the answer is told within them
-LONGEST_NOTES = 3_000  # as Slack's field has it
+TOLERANCE_SECONDS = 300.0  # between Slack's and PostgreSQL's clock, as Slack recommends
+MOST_BYTES = 256 * 1024  # of a request: a message with its blocks, and the notes
+ANSWER_SECONDS = 2.0  # Slack waits for three
+LONGEST_NOTES = 3_000  # the limit of Slack's field
 _TIMESTAMP = re.compile(r"[0-9]{1,12}")
 
-NOT_OURS = "This button does not come from here. Nothing was done."
-NOT_LINKED = "Nobody has linked you with a member, so you cannot decide here. Open the item, or ask an operator to link {}."
-CHANGED = "The text has changed since this message was sent. Nothing was done; open the item to see it as it is now."
+NOT_OURS = "This button was not created by Orchestrator. Nothing was done."
+NOT_LINKED = "Your Slack user is not linked to a member, so you cannot decide here. Open the item, or ask an operator to link {}."
+CHANGED = "The text has changed since this message was sent. Nothing was done; open the item to see the current text."
 
 
 @csrf_exempt
 @require_POST
 def decide(request: HttpRequest) -> HttpResponse:
-    """The address for interactivity of the Slack app. Answered 200 whatever was decided: the person is told in Slack."""
+    """Handle the interactivity URL of the Slack app. The response is 200 for any decision; the person is notified in Slack."""
     if not settings.SLACK_SIGNING_SECRET:
         raise Http404
     limit = limiter.take_with_fallback(Bucket(f"slack:{address_of(request)}", rate=20.0, burst=100.0))
@@ -59,20 +59,18 @@ def decide(request: HttpRequest) -> HttpResponse:
         return HttpResponse(status=429, headers={"Retry-After": str(int(limit.retry_after) + 1)})
     if int(request.META.get("CONTENT_LENGTH") or 0) > MOST_BYTES:
         return HttpResponse(status=413)
-    body = request.body  # as it came: the signature is over these bytes
+    body = request.body  # the raw bytes, which the signature covers
     signature = request.headers.get("X-Slack-Signature", "")
     if not is_signed(body, request.headers.get("X-Slack-Request-Timestamp", ""), signature):
-        return HttpResponse(
-            "The signature is not Slack's, or too old.", status=401, content_type="text/plain"
-        )
+        return HttpResponse("The signature is invalid or too old.", status=401, content_type="text/plain")
     press = Press.read(body)
     if press is not None:
-        _tell(press, *_decide_and_describe(press, signature))
+        _respond(press, *_decide_and_describe(press, signature))
     return HttpResponse(status=200)
 
 
 def is_signed(body: bytes, timestamp: str, signature: str) -> bool:
-    """Whether Slack has signed it in these minutes, by PostgreSQL's clock. False for whatever cannot be understood."""
+    """Return whether Slack signed the request recently, by PostgreSQL's clock. False for malformed input."""
     if not _TIMESTAMP.fullmatch(timestamp) or not signature.isascii():
         return False
     if abs(clock.now().timestamp() - int(timestamp)) > TOLERANCE_SECONDS:
@@ -83,14 +81,14 @@ def is_signed(body: bytes, timestamp: str, signature: str) -> bool:
 
 
 class Press:
-    """Somebody pressed a button that decides."""
+    """The press of a button that decides."""
 
     def __init__(self, action: str, value: str, user: str, notes: str, answer_at: str) -> None:
         self.action, self.value, self.user, self.notes, self.answer_at = action, value, user, notes, answer_at
 
     @classmethod
     def read(cls, body: bytes) -> Press | None:
-        """None for what decides nothing, such as the button that opens the item."""
+        """Parse a request; None if it decides nothing, such as the button that opens the item."""
         try:
             sent = orjson.loads(QueryDict(body).get("payload", ""))
             action = sent["actions"][0]
@@ -109,15 +107,15 @@ class Press:
 
 
 def _decide_and_describe(press: Press, signature: str) -> tuple[str, bool]:
-    """What is told the person, and whether the message has had its time."""
-    shown = backends.unseal_question(press.value)
-    if shown is None:
+    """Return the reply to the person, and whether it replaces the message because the item is closed."""
+    question = backends.unseal_question(press.value)
+    if question is None:
         return NOT_OURS, False
-    tenant_id, item_id, version, content_ref = shown
+    tenant_id, item_id, version, content_ref = question
     try:
         with refuse_when_busy(), tenant_scope(tenant_id):
             if not _is_first(tenant_id, signature):
-                return "", False  # a repetition: the first one was answered
+                return "", False  # a repeated request: the first one was answered
             who = members.member_of_slack(tenant_id, press.user)
             if who is None:
                 return NOT_LINKED.format(press.user), False
@@ -127,7 +125,7 @@ def _decide_and_describe(press: Press, signature: str) -> tuple[str, bool]:
 
 
 def _is_first(tenant_id: UUID, signature: str) -> bool:
-    """Two at once wait for each other, and the second one is not."""
+    """Return whether this request is new. Of two concurrent ones the second waits for the first."""
     digest = hashlib.sha256(f"slack\n{signature}".encode()).hexdigest()
     rows = IdempotentRequest.objects.for_tenant(tenant_id)
     _, is_new = rows.get_or_create(
@@ -139,7 +137,7 @@ def _is_first(tenant_id: UUID, signature: str) -> bool:
 
 
 def _perform(who: Principal, item_id: UUID, version: int, content_ref: str, press: Press) -> tuple[str, bool]:
-    """In the caller's `tenant_scope`: a refusal undoes what had begun, and keeps that the request was taken."""
+    """Perform the decision in the caller's `tenant_scope`. A refusal rolls it back but keeps the record of the request."""
     sent: dict[str, Any] = {"deed": press.action, "shown": version, "notes": press.notes}
     try:
         shown, answer = actions.read(sent)
@@ -160,18 +158,18 @@ def _perform(who: Principal, item_id: UUID, version: int, content_ref: str, pres
         return refusal.reason, False
     except Http404:
         return actions.NO_SUCH_ITEM, False
-    is_over = not rows.filter(status__in=OPEN).exists()
-    return f"{result.words} by {who.actor.partition(':')[2]}: {result.name}", is_over
+    is_closed = not rows.filter(status__in=OPEN).exists()
+    return f"{result.words} by {who.actor.partition(':')[2]}: {result.name}", is_closed
 
 
-def _tell(press: Press, words: str, is_over: bool) -> None:
-    """At the address that came with the request. What was decided stands, whether this arrives or not."""
+def _respond(press: Press, words: str, is_closed: bool) -> None:
+    """Post the reply to the request's response URL. The decision stands even if this fails."""
     if not words or not press.answer_at:
         return
     answer = {
         "text": backends.inert(words),
-        "response_type": "in_channel" if is_over else "ephemeral",
-        "replace_original": is_over,
+        "response_type": "in_channel" if is_closed else "ephemeral",
+        "replace_original": is_closed,
     }
     try:
         backends.post(Target(press.answer_at), orjson.dumps(answer), seconds=ANSWER_SECONDS)

@@ -1,7 +1,7 @@
-"""Items put aside: out of one person's list until a time, while all others see them.
+"""Snoozes items: hides them from one person's list until a time, while others still see them.
 
-An item is aside while its row's time lies ahead and its version is the one that was noted, so it comes back by itself: nothing has to
-happen at the time, and whatever changes the item ends it. What has a due time is aside until then at the latest.
+An item is snoozed while the time of its row lies ahead and the item's version is the stored one. So no process has to end a snooze, and
+any change of the item ends it. A snooze never lasts beyond the item's due time.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ from tenants.context import APP, tenant_scope
 from tenants.models import Membership
 from tenants.principals import Principal
 
-NO_MEMBER = "Only members of the tenant put items aside."
+NO_MEMBER = "Only members of the tenant can snooze items."
 
 
 def is_snoozed(who: Principal) -> Exists | Value:
-    """For a query of activities: whether this person has put each of them aside."""
-    return Value(False, output_field=BooleanField()) if who.user_id is None else Exists(_of(who))
+    """Annotate activities with whether this person has snoozed them."""
+    return Value(False, output_field=BooleanField()) if who.user_id is None else Exists(_current_rows(who))
 
 
 def snooze_times(who: Principal) -> Subquery | Value:
-    """For a query of activities: until when this person has put each of them aside; null for those that are not."""
+    """Annotate activities with the time until which this person has snoozed them, or null."""
     nothing = Value(None, output_field=DateTimeField())
-    return nothing if who.user_id is None else Subquery(_of(who).values("until")[:1])
+    return nothing if who.user_id is None else Subquery(_current_rows(who).values("until")[:1])
 
 
 def snooze(who: Principal, item_id: UUID, *, shown: int, until: datetime) -> tuple[Activity, datetime]:
-    """Put an item aside as it was shown, or until another time; the item, and until when it is aside.
+    """Snooze an item, or change its snooze. Return the item, and the time when it returns.
 
-    Raises `Refused` when it has changed meanwhile or this is no member, `Http404` for what is no item of this tenant.
+    Raises `Refused` if the item has changed or the person is not a member, and `Http404` if the tenant has no such item.
     """
     with tenant_scope(who.tenant_id):
         item = item_as_shown(who.tenant_id, item_id, shown)
         if item.status not in OPEN:
-            raise Refused("Nobody is asked for this any more.")
+            raise Refused("This item is closed already.")
         member = _member(who)
         if item.due_at is not None and clock.now() < item.due_at < until:
             until = item.due_at
         _rows(who, member).filter(until__lte=Now()).delete()
-        _keep(SnoozedItem(activity=item, membership=member, until=until, version=item.version))
+        _save(SnoozedItem(activity=item, membership=member, until=until, version=item.version))
     return item, until
 
 
 def version_shown(sent: Mapping[str, Any]) -> int:
-    """What version of the item the page showed that sent this. Raises `Refused`."""
+    """Return the version of the item that the page displayed. Raises `Refused`."""
     shown = str(sent.get("shown", ""))
     if not (shown.isascii() and shown.isdecimal()):
-        raise Refused("This page is too old. Look at the item again.", status=400)
+        raise Refused("This page is outdated. Open the item again.", status=400)
     return int(shown[:10])
 
 
 def end_snooze(who: Principal, item_id: UUID) -> str:
-    """The name of the item, which is in the person's list again. What is there already stays there. Raises `Refused`, `Http404`."""
+    """End the snooze of an item, if it has one, and return the item's name. Raises `Refused` and `Http404`."""
     with tenant_scope(who.tenant_id):
         items = Activity.objects.for_tenant(who.tenant_id).filter(pk=item_id, assignee_type="human")
         name: str | None = items.values_list("name", flat=True).first()
@@ -76,8 +76,8 @@ def end_snooze(who: Principal, item_id: UUID) -> str:
     return name
 
 
-def _of(who: Principal) -> QuerySet[Any]:
-    """The person's rows that hold, for the activity of an outer query."""
+def _current_rows(who: Principal) -> QuerySet[Any]:
+    """Return the person's snoozes in force, for the activity of an outer query."""
     rows: QuerySet[Any] = SnoozedItem.objects.for_tenant(who.tenant_id).filter(
         activity_id=OuterRef("pk"), version=OuterRef("version"), until__gt=Now()
     )
@@ -97,8 +97,8 @@ def _rows(who: Principal, member: Membership) -> QuerySet[Any]:
     return rows
 
 
-def _keep(row: SnoozedItem) -> None:
-    """One for each item and member: a later one takes its place. Raises `Http404` when either went this moment."""
+def _save(row: SnoozedItem) -> None:
+    """Replace the member's snooze of the item. Raises `Http404` if either was deleted at this moment."""
     row.tenant_id = row.membership.tenant_id
     try:
         with transaction.atomic(using=APP):
@@ -112,17 +112,17 @@ def _keep(row: SnoozedItem) -> None:
         raise Http404 from error
 
 
-# Until when an item of the inbox may be put aside: hours that people name, in the tenant's zone, or a time of their own.
+# The times to choose from, in the tenant's zone.
 
 
 MORNING, EVENING = time(9), time(18)
 LONGEST = timedelta(days=90)
-OWN = "own"  # the choice of who names a time
+OWN = "own"  # the choice of any other time
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A time that people can choose. `at` has the zone."""
+    """A time to choose. `at` is in the tenant's zone."""
 
     name: str
     words: str
@@ -130,7 +130,7 @@ class Choice:
 
 
 def choices(now: datetime, zone: ZoneInfo) -> list[Choice]:
-    """Those that lie ahead, without two for the same time."""
+    """Return the choices that lie ahead, each time once."""
     ahead: dict[datetime, Choice] = {}
     for choice in _list_choices(now, zone):
         if choice.at > now:
@@ -139,19 +139,19 @@ def choices(now: datetime, zone: ZoneInfo) -> list[Choice]:
 
 
 def until(chosen: str, own: str, now: datetime, zone: ZoneInfo) -> datetime:
-    """The time of a choice, in UTC. Raises `Refused` for what is no time, is over, or is too far ahead."""
+    """Return the time of a choice, in UTC. Raises `Refused` if it is invalid, past or too far ahead."""
     if chosen == OWN:
-        return _within_limits(_read(own, zone), now)
-    found = {choice.name: choice.at for choice in _list_choices(now, zone)}
-    if chosen not in found:
-        raise Refused("This is no choice that the page offers.", status=400)
-    if found[chosen] <= now:
-        raise Refused("It is evening already. Choose another time.", status=400)
-    return found[chosen].astimezone(UTC)
+        return _within_limits(_parse(own, zone), now)
+    times = {choice.name: choice.at for choice in _list_choices(now, zone)}
+    if chosen not in times:
+        raise Refused("This choice is not valid. Reload the page.", status=400)
+    if times[chosen] <= now:
+        raise Refused("It is already evening. Choose another time.", status=400)
+    return times[chosen].astimezone(UTC)
 
 
 def in_words(moment: datetime, zone: ZoneInfo) -> str:
-    """In the zone, with its name: `23 Nov, 09:00 Europe/Berlin`."""
+    """Format a time in the zone, with its name: `23 Nov, 09:00 Europe/Berlin`."""
     return f"{moment.astimezone(zone):%-d %b, %H:%M} {zone.key}"
 
 
@@ -166,18 +166,20 @@ def _list_choices(now: datetime, zone: ZoneInfo) -> tuple[Choice, ...]:
     )
 
 
-def _read(own: str, zone: ZoneInfo) -> datetime:
-    """A time as a browser's field for it sends it, in the zone."""
+def _parse(own: str, zone: ZoneInfo) -> datetime:
+    """Parse the value of a browser's datetime field, which is in the zone."""
     try:
         moment = datetime.fromisoformat(own.strip())
         return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise Refused("Name a date and a time, such as 2030-01-31 09:00.", status=400, field="own") from error
+        raise Refused(
+            "Enter a date and a time, such as 2030-01-31 09:00.", status=400, field="own"
+        ) from error
 
 
 def _within_limits(moment: datetime, now: datetime) -> datetime:
     if moment <= now:
-        raise Refused("That time is over. Choose one that lies ahead.", status=400, field="own")
+        raise Refused("That time has passed. Choose a time in the future.", status=400, field="own")
     if moment - now > LONGEST:
-        raise Refused(f"An item is put aside for {LONGEST.days} days at most.", status=400, field="own")
+        raise Refused(f"An item can be snoozed for at most {LONGEST.days} days.", status=400, field="own")
     return moment

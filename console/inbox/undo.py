@@ -1,8 +1,8 @@
-"""Held answers: an answer takes effect some seconds after it was given, and until then the person can take it back.
+"""Holds answers for some seconds before they take effect, so that the person can undo them.
 
-The leader looks for answers whose time has come; each takes effect with the rights that its person has then. The row goes in the
-transaction of the effect, so that an answer takes effect once, however many processes try and wherever they die. An answer that cannot take
-effect any more stays with the reason, for the person to read.
+The leader applies the answers that are due, with the rights that the person has then. The row is deleted in the transaction that applies
+the answer, so an answer takes effect once, however many processes try and wherever they crash. An answer that can no longer take effect
+is kept with the reason until the person has read it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from tenants.principals import Principal
 
 logger = logging.getLogger(__name__)
 
-# Holding an answer: it is checked as if it took effect now, kept as a row, and shown to the person who gave it.
+# Hold: an answer is checked as if it took effect now, stored as a row, and listed to its author.
 #
-# The row goes in the transaction of its effect or in that of being taken back, whichever comes first.
+# Applying the answer or undoing it deletes the row, whichever comes first.
 
-ON_ITS_WAY = "Your answer to this is on its way already. Take it back first to give another one."
+ON_ITS_WAY = "You have already answered this. Undo your answer to give a different one."
 
 
 @dataclass(frozen=True, slots=True)
 class PendingAnswer:
-    """An answer that has not taken effect. `refusal` says why it could not; then it is only there to be read."""
+    """An answer that has not taken effect. `refusal` is the reason if it cannot take effect any more."""
 
     id: UUID
     item_id: UUID
@@ -54,17 +54,17 @@ class PendingAnswer:
 
     @property
     def seconds(self) -> int:
-        """From now until it takes effect."""
+        """Seconds until it takes effect."""
         return max(0, round((self.due_at - clock.now()).total_seconds()))
 
 
 def is_held() -> bool:
-    """Whether answers are held at all."""
+    """Return whether answers are held at all."""
     return bool(settings.ORCHESTRATOR_UNDO_SECONDS > 0)
 
 
 def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result:
-    """Keep the answer of a form, or raise `Refused` for why it could not take effect. Raises `Http404` for what is no item."""
+    """Hold the answer of a form. Raises `Refused` if it could not take effect now, and `Http404` if there is no such item."""
     shown, answer = actions.read(sent)
     with refuse_when_busy(), tenant_scope(principal.tenant_id):
         item = item_as_shown(principal.tenant_id, item_id, shown)
@@ -73,13 +73,13 @@ def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result
             tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), shown=shown, deed=action.name,
             words=action.done, said=answer.form_values, due_at=clock.now() + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
         )  # fmt: skip
-        _forget_refused(principal, item_id)
-        _keep(held_answer)
+        _delete_refused(principal, item_id)
+        _save(held_answer)
         return Result(item_id, item.name, True, action.done)
 
 
 def hold_together(principal: Principal, chosen: Sequence[str]) -> list[Result]:
-    """Keep a yes to several items, each `id:version`. One that cannot be approved says why, and hinders no other. Raises `Refused`."""
+    """Hold approvals of several items, each `id:version`. A failed item has its reason and does not stop the others. Raises `Refused`."""
     versions = actions.parse_chosen(chosen)
     with tenant_scope(principal.tenant_id):
         rows = Activity.objects.for_tenant(principal.tenant_id).filter(pk__in=versions)
@@ -100,7 +100,7 @@ def _hold_approval(principal: Principal, item_id: UUID, version: int, name: str)
 
 
 def list_held(principal: Principal) -> list[PendingAnswer]:
-    """What the person has answered and has not taken effect, oldest first. In the caller's `tenant_scope`."""
+    """Return the person's answers that have not taken effect, oldest first. In the caller's `tenant_scope`."""
     if principal.user_id is None:
         return []  # a token's answers take effect at once
     rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=_person(principal))
@@ -109,28 +109,28 @@ def list_held(principal: Principal) -> list[PendingAnswer]:
 
 
 def take_back(principal: Principal, ids: Sequence[UUID]) -> int:
-    """Let answers of this person's never have been given, or never read again why they could not; how many that came in time."""
+    """Delete held or refused answers of this person. Return how many still existed."""
     with refuse_when_busy(), tenant_scope(principal.tenant_id):
         rows = HeldAnswer.objects.for_tenant(principal.tenant_id)
         mine = rows.filter(pk__in=ids, user_id=_person(principal))
-        # Anyone who lets one take effect has it locked: this waits, and finds it gone.
-        found = list(mine.select_for_update(of=("self",)).order_by("pk").values_list("pk", flat=True))
-        rows.filter(pk__in=found).delete()
-    return len(found)
+        # A process that applies an answer has its row locked: this waits, and finds the row deleted.
+        locked = list(mine.select_for_update(of=("self",)).order_by("pk").values_list("pk", flat=True))
+        rows.filter(pk__in=locked).delete()
+    return len(locked)
 
 
 def _person(principal: Principal) -> int:
-    """Pages are for people; a token's answers take effect at once, through the API."""
+    """Return the user's id. Pages are for people; a token's answers take effect at once, through the API."""
     assert principal.user_id is not None, "a person"  # noqa: S101
     return principal.user_id
 
 
-def _forget_refused(principal: Principal, item_id: UUID) -> None:
+def _delete_refused(principal: Principal, item_id: UUID) -> None:
     rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=_person(principal))
     rows.filter(activity_id=item_id).exclude(refusal="").delete()
 
 
-def _keep(held_answer: HeldAnswer) -> None:
+def _save(held_answer: HeldAnswer) -> None:
     try:
         with transaction.atomic(using=APP):
             held_answer.save(force_insert=True)
@@ -138,25 +138,25 @@ def _keep(held_answer: HeldAnswer) -> None:
         raise Refused(ON_ITS_WAY) from error
 
 
-# Answers take effect when their time has come.
+# Apply: the leader applies the answers that are due.
 
 
-AT_ONCE = 100  # in one pass of the leader
-AGAIN_LATER = 503  # the status of a refusal that has nothing to do with the answer
-NOT_ANY_MORE = "You may not act for this tenant any more. Nothing was done."
-OUR_FAULT = "Something went wrong on our side. Nothing was done."
+AT_ONCE = 100  # per pass of the leader
+AGAIN_LATER = 503  # the status of a temporary refusal, which does not depend on the answer
+NOT_ANY_MORE = "You no longer have access to this tenant. Nothing was done."
+OUR_FAULT = "An internal error occurred. Nothing was done."
 
 
-def give_due(now: datetime | None = None) -> int:
-    """Let answers take effect whose time has come; how many did or were refused. Any number of processes may do it at once."""
+def apply_due(now: datetime | None = None) -> int:
+    """Apply the answers that are due, and return how many were applied or refused. Safe to run concurrently."""
     with system_scope():
         rows = HeldAnswer.objects.filter(refusal="", due_at__lte=now or clock.now())
         due = list(rows.order_by("due_at", "pk")[:AT_ONCE])
-    return sum(_give(held_answer) for held_answer in due)
+    return sum(_apply(held_answer) for held_answer in due)
 
 
-def _give(held_answer: HeldAnswer) -> bool:
-    """Whether it is settled now; else the next pass tries again, or somebody else is at it."""
+def _apply(held_answer: HeldAnswer) -> bool:
+    """Return whether it is settled now. Otherwise the next pass tries again, or another process has it."""
     principal = _principal(held_answer.tenant_id, held_answer.user_id)
     if principal is None:
         return _settle_answer(held_answer, lambda: _refuse(NOT_ANY_MORE))
@@ -176,11 +176,11 @@ def _refuse(reason: str, status: int = 409) -> None:
 
 
 def _settle_answer(held_answer: HeldAnswer, act: Callable[[], object]) -> bool:
-    """Do it and forget the row, or keep the row with the reason why not. What had begun is undone then."""
+    """Apply it and delete the row, or roll back and store the reason in the row."""
     with tenant_scope(held_answer.tenant_id):
         rows = HeldAnswer.objects.for_tenant(held_answer.tenant_id).filter(pk=held_answer.pk, refusal="")
         if rows.select_for_update(skip_locked=True, of=("self",)).first() is None:
-            return False  # taken back, or somebody else is at it
+            return False  # undone, or another process has it
         refusal = _refusal_of(act)
         if refusal is None:
             rows.delete()
@@ -192,7 +192,7 @@ def _settle_answer(held_answer: HeldAnswer, act: Callable[[], object]) -> bool:
 
 
 def _principal(tenant_id: UUID, user_id: int) -> Principal | None:
-    """The person as they may act now; None when they may not."""
+    """Return the person with their present rights; None if they have lost access."""
     user: Any = get_user_model().objects.filter(pk=user_id, is_active=True).first()
     with system_scope():
         tenant = Tenant.objects.filter(pk=tenant_id, is_active=True).first()
@@ -214,34 +214,33 @@ def _refusal_of(act: Callable[[], object]) -> Refused | None:
         return Refused(actions.NO_SUCH_ITEM)
     except Exception as error:
         if outages.may_pass(error):
-            raise  # the database is not there: the next pass tries again
+            raise  # the database is unavailable: the next pass tries again
         logger.exception("A held answer failed", extra={"action": "held_answer_failed"})
         return Refused(OUR_FAULT)
     return None
 
 
-# Where a person takes answers back.
+# Undo.
 
 
-TOO_LATE = "That came too late: it has taken effect."
+TOO_LATE = "Too late to undo: the answer has already taken effect."
 
 
 @page("inbox", ACTING)
 def undo(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Take back the answers named by `held`, or put away what was said about them. One of them leads to its item."""
-    ids = [id_or_404(given) for given in request.POST.getlist("held")]
-    item = id_or_404(given) if (given := request.POST.get("item", "")) else None
-    withdrawn = take_back(visit.who, ids)
+    """Undo the answers named by `held`, or dismiss refused ones. A single one leads back to its item."""
+    ids = [id_or_404(held_id) for held_id in request.POST.getlist("held")]
+    item = id_or_404(item_id) if (item_id := request.POST.get("item", "")) else None
+    undone = take_back(visit.who, ids)
     read = request.POST.get("deed") == "read"
     if not read:
-        if withdrawn:
+        if undone:
             messages.success(
-                request,
-                "Taken back. Nothing was done." if withdrawn == 1 else f"{withdrawn} answers taken back.",
+                request, "Answer undone. Nothing was changed." if undone == 1 else f"{undone} answers undone."
             )
-        if withdrawn < len(ids):
+        if undone < len(ids):
             messages.warning(request, TOO_LATE)
     address = View.read(visit.who.tenant, request.GET).address
-    if item and withdrawn and not read:
+    if item and undone and not read:
         return HttpResponseRedirect(f"{reverse('console:inbox_item', args=[item])}?{address}#item")
     return HttpResponseRedirect(f"{reverse('console:inbox')}?{address}#content")

@@ -1,4 +1,4 @@
-"""Pages of the inbox: the list, and beside it one item, which is answered or put aside there."""
+"""Pages of the inbox: the list, and next to it one item, which can be answered or snoozed there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTS_OF_ITEM = frozenset({"asked", "verdict"})
 
 @page("inbox")
 def list_items(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Everything that people are asked for in the tenant."""
+    """The list of everything that waits for people of the tenant."""
     return _page(request, visit)
 
 
@@ -37,7 +37,7 @@ def _answer(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResp
     if "aside" in request.POST:
         _snooze(request, visit, item_id)
     elif undo.is_held():
-        # The page says so, for as long as it can be taken back.
+        # No message here: the page lists the answer as long as it can be undone.
         undo.hold(visit.who, item_id, request.POST)
     else:
         result = actions.act(visit.who, item_id, request.POST)
@@ -47,7 +47,7 @@ def _answer(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResp
 
 @page("inbox", act=_answer)
 def show_item(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResponse:
-    """One item beside the list. A POST answers it or puts it aside, and leads on to the next one."""
+    """One item next to the list. A POST answers or snoozes it, and redirects to the next one."""
     if request.method != "POST" and not _wants_item(request):
         return _page(request, visit, open_id=item_id)
     return _page(request, visit, item(visit.who, item_id))
@@ -77,14 +77,14 @@ def _end_snooze(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 @page("inbox", ACTING, act=_end_snooze)
 def bring_back(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Bring an item back that the person had put aside. It leads to where it was asked for."""
+    """End the snooze of an item, and redirect to the page that requested it."""
     return _page(request, visit)
 
 
 @page("inbox")
 def show_gone(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """What has become of the items named with ?id=, for a page from whose list they have gone."""
-    ids = [id_or_404(given) for given in request.GET.getlist("id")]
+    """The outcomes of the items named with ?id=, for a page from whose list they have disappeared."""
+    ids = [id_or_404(item_id) for item_id in request.GET.getlist("id")]
     return render(
         request, "console/inbox_gone.html", {"acting": visit.who, "gone": list_closed(visit.who, ids)}
     )
@@ -95,11 +95,11 @@ def _snooze(request: HttpRequest, visit: PageContext, item_id: UUID) -> None:
     moment = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
     row, back_at = snooze.snooze(visit.who, item_id, shown=shown, until=moment)
     due = ", when it is due" if back_at < moment else ""
-    messages.success(request, f"Put aside until {snooze.in_words(back_at, zone)}{due}: {row.name}")
+    messages.success(request, f"Snoozed until {snooze.in_words(back_at, zone)}{due}: {row.name}")
 
 
 def _wants_item(request: HttpRequest) -> bool:
-    """Whether the item is to be read as well: a page that follows the list alone does not fetch its item again."""
+    """Return whether the item is needed: a live update of the list alone does not read the item again."""
     parts = parts_wanted(request)
     return parts is None or bool(parts & PARTS_OF_ITEM)
 
@@ -112,7 +112,7 @@ def _page(
     open_id: UUID | None = None,
     results: Sequence[Result] | None = None,
 ) -> HttpResponse:
-    """The list and perhaps an item. After a refusal the item is shown as it is now, with what had been written."""
+    """Render the list and perhaps an item. After a refusal the item is read again, and the form keeps its input."""
     listed = inbox(visit.who, _view(request, visit))
     context: dict[str, Any] = {
         "inbox": listed,
@@ -130,12 +130,11 @@ def _page(
 
 
 def _view(request: HttpRequest, visit: PageContext) -> View:
-    """Which part of the inbox the person looks at."""
     return View.read(visit.who.tenant, request.GET)
 
 
 def _zone(visit: PageContext) -> ZoneInfo:
-    """That of the tenant. Who looks at it from outside has no times to choose."""
+    """Return the tenant's zone. For a superuser who is not a member it is UTC; they cannot snooze."""
     return zone_of(next((own.timezone for own in visit.tenants if own.pk == visit.tenant_id), "UTC"))
 
 
@@ -144,12 +143,12 @@ def _address_of(item_id: UUID | str, view: View) -> str:
 
 
 def _next(request: HttpRequest, visit: PageContext) -> str:
-    """Where an answered item leads: to the one that followed it if that is still open, else to the list."""
+    """Return the address after an answer: the next item if it is still open, else the list."""
     view = _view(request, visit)
     listed = inbox(visit.who, view)
     following = request.POST.get("next", "")
     if any(str(row.id) == following for row in listed.rows):
         return _address_of(following, view)
     view = view if listed.rows else replace(view, page=1)
-    # With a fragment of its own: else the browser would keep the one of the form, and look for the item.
+    # The explicit fragment keeps the browser from reusing the form's fragment, which names the item.
     return f"{reverse('console:inbox')}?{view.address}#content"

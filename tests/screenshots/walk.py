@@ -70,7 +70,7 @@ def _sends_it_back(page: Any, seen: Seen) -> None:
     _opens_the_question(page, "brief")
     seen("inbox")
     page.get_by_label("Notes", exact=False).fill(NOTES)
-    page.get_by_role("button", name="Send back").click()
+    page.get_by_role("button", name="Request changes").click()
 
 
 def _approves(page: Any, seen: Seen) -> None:

@@ -31,7 +31,7 @@ def test_waiting_agents_and_people_are_told_apart_each_with_its_reason() -> None
     found = segments(STORY, by_person=False, now=BEGIN + timedelta(hours=1))
 
     assert [(each.lane, each.duration.total_seconds(), each.why) for each in found] == [
-        ("waits", 2, "ann submitted it"),
+        ("waits", 2, "ann submitted"),
         ("agent", 8, "a worker claimed"),
         ("people", 60, "its agent reported a blocker: No login."),
         ("waits", 1, "bob woke: Signed in."),

@@ -8,7 +8,7 @@ from time import perf_counter
 import pytest
 
 from console.inbox.detail import MOST_CHARACTERS, MOST_LINES, Difference, difference
-from console.labels import band, cost_in, did, dollars, name_actor, outcome
+from console.labels import band, cost_in, dollars, name_actor, outcome_label, past_tense
 from console.markdown import LONGEST, render
 
 
@@ -149,5 +149,5 @@ def test_figures_and_verbs_have_words() -> None:
         "normal",
         "background",
     ]
-    assert (did("take_up"), did("something_new")) == ("took up", "something new")
-    assert (outcome("approved"), outcome("created")) == ("Approved", "Changed")
+    assert (past_tense("take_up"), past_tense("something_new")) == ("claimed", "something new")
+    assert (outcome_label("approved"), outcome_label("created")) == ("Approved", "Changed")

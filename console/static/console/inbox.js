@@ -1,20 +1,20 @@
-// The inbox by keyboard. Everything here is a shorter way to links, fields and buttons of the page, which works without it.
+// Keyboard shortcuts of the inbox. They only use links, fields and buttons of the page, which also works without this script.
 //
-// No single key does what cannot be undone: the first press leads to the button, where the screen says what it does; the second presses it.
+// No single key changes anything that cannot be undone: the first press focuses the button, the second one presses it.
 //
-// The list and the item may be put in place again at any moment (live.js), so what is in them is looked up when it is needed.
+// live.js may replace the list and the item at any moment, so their elements are looked up when they are needed.
 "use strict";
 
 (() => {
   const SWITCH = "inbox-keys";
-  const CHOOSING = "#until"; // names no element: a browser that goes to one takes the focus away again
+  const CHOOSING = "#until"; // must not be the id of an element: the browser would move the focus there
   const find = (selector) => document.querySelector(selector);
   const keys = find("#keys");
   const together = () => find("#together");
   const answer = () => find("#answer");
   const links = () => [...document.querySelectorAll("#rows a")];
   const ids = () => [...document.querySelectorAll("#rows li")].map((row) => row.id.slice("row-".length));
-  let intended = ""; // the button that a note is being written for, by its value
+  let intended = ""; // the value of the button that the note is for
 
   const shortcutsAreOn = () => localStorage.getItem(SWITCH) !== "off";
   const say = (words) => { find("#said").textContent = words; };
@@ -23,7 +23,7 @@
 
   const rowInFocus = () => document.activeElement && document.activeElement.closest("#rows li");
 
-  // The row that has the focus, else the one that is open, else none.
+  // The index of the focused row, else of the open one, else -1.
   function current() {
     const row = rowInFocus();
     return links().findIndex((link) => (row ? row.contains(link) : link.hasAttribute("aria-current")));
@@ -46,9 +46,9 @@
   function select() {
     const at = current();
     const box = at >= 0 && links()[at].parentElement.querySelector("input");
-    if (!box) return say("This one needs to be opened to be answered.");
+    if (!box) return say("Open this item to answer it.");
     box.click();
-    say(`${box.checked ? "Selected" : "Not selected"}. ${chosen()} in all.`);
+    say(`${box.checked ? "Selected" : "Not selected"}. ${chosen()} selected in total.`);
   }
 
   const chosen = () => (together() ? document.querySelectorAll("#rows input:checked").length : 0);
@@ -59,7 +59,7 @@
     find("#count").textContent = chosen() ? ` (${chosen()})` : "";
   }
 
-  // Whether the row with the focus is another than the one that is open: nobody answers what they have not seen.
+  // Whether the focused row is not the open one. Nobody should answer an item that they have not seen.
   function looksElsewhere() {
     const at = current();
     return at >= 0 && !links()[at].hasAttribute("aria-current");
@@ -72,18 +72,18 @@
   }
 
   function press(target) {
-    if (!target) return say("That cannot be done here.");
+    if (!target) return say("This action is not available here.");
     if (document.activeElement === target) return target.click();
     target.focus();
-    hint(target, "Enter does it.");
+    hint(target, "press Enter to confirm.");
   }
 
   function write(target, field) {
-    if (!target) return say("That cannot be done here.");
+    if (!target) return say("This action is not available here.");
     if (looksElsewhere()) return open();
     intended = target.value;
     (field || answer().elements.notes).focus();
-    hint(target, "Ctrl+Enter does it.");
+    hint(target, "press Ctrl+Enter to confirm.");
   }
 
   function hint(target, how) {
@@ -93,7 +93,7 @@
     place.textContent = `${target.textContent}: ${how}`;
   }
 
-  // The text of what is asked about, to be edited and approved.
+  // Opens the text for editing before it is approved.
   function edit(place) {
     place.open = true;
     write(button("approve_edited"), answer().elements.edited);
@@ -111,16 +111,16 @@
     else press(target);
   }
 
-  // Nobody puts aside what they have not seen: from the list the key leads to the item, with the times to choose from.
-  function putAside() {
+  // From the list the key first opens the item, because nobody should snooze an item that they have not seen.
+  function snooze() {
     if (looksElsewhere()) return location.assign(links()[current()].href.replace(/#.*/, CHOOSING));
     const place = find("#aside");
-    if (!place) return say("That cannot be done here.");
+    if (!place) return say("This action is not available here.");
     place.open = true;
     place.querySelector("button").focus();
   }
 
-  const DEEDS = {
+  const ACTIONS = {
     j: () => step(1),
     k: () => step(-1),
     o: open,
@@ -129,18 +129,18 @@
     r: () => write(button("reject")),
     f: () => write(button("approve", "resolve", "complete")),
     e: settle,
-    s: putAside,
+    s: snooze,
     u: () => {
       const last = [...document.querySelectorAll("#held button[value=undo]")].pop();
       if (last) last.click();
-      else say("There is nothing to take back.");
+      else say("There is nothing to undo.");
     },
     Escape: () => { const back = find(".back"); if (back) back.click(); },
     "/": () => find("#search").focus(),
     "?": () => keys.showModal(),
   };
 
-  // A button that needs a note says so in the page instead of asking the server.
+  // Reports a missing note in the page, without a request to the server.
   function lacksNote(target) {
     const notes = answer().elements.notes;
     const missing = target && target.dataset.needsNote && !notes.value.trim();
@@ -160,7 +160,7 @@
         event.preventDefault();
         const target = (place.id === "edited" && button("approve_edited")) || button(intended) || button("resolve", "complete");
         if (target) target.click();
-        else say("Choose one of the buttons.");
+        else say("Press one of the buttons.");
       } else if (event.key === "Escape") {
         ((inAnswer && button(intended)) || place.closest("section, .list")).focus();
         place.blur();
@@ -169,17 +169,17 @@
     }
     if (event.key === "Enter" && place.matches("input[type=radio]")) return event.preventDefault();
     if (event.ctrlKey || event.metaKey || event.altKey || keys.open || !shortcutsAreOn()) return;
-    const deed = DEEDS[event.key];
-    if (!deed) return;
+    const action = ACTIONS[event.key];
+    if (!action) return;
     event.preventDefault();
-    deed();
+    action();
   });
 
   document.addEventListener("input", (event) => { if (event.target.id === "notes") event.target.setCustomValidity(""); });
   document.addEventListener("submit", (event) => {
     if (event.target !== answer()) return;
     if (lacksNote(event.submitter)) return event.preventDefault();
-    // A second press while the first is on its way would only be told that it came too late.
+    // Disable the buttons: a second press while the first is being sent would only be refused.
     setTimeout(() => event.target.querySelectorAll("button").forEach((one) => { one.disabled = true; }));
   });
 
@@ -193,7 +193,7 @@
     if (event.target.id === "keys-on") localStorage.setItem(SWITCH, event.target.checked ? "on" : "off");
   });
 
-  // Somebody else may have decided what had the focus: the next row has it then, and what has gone is said.
+  // If somebody else decided the focused item, focus the next row and announce the items that are gone.
   let before = { at: -1, ids: [] };
   document.addEventListener("live:refreshing", () => {
     before = { at: rowInFocus() ? current() : -1, ids: ids() };
@@ -204,10 +204,10 @@
     if (before.at >= 0 && !rowInFocus() && all.length) all[Math.min(before.at, all.length - 1)].focus({ preventScroll: true });
     showOver();
     const gone = before.ids.filter((id) => !ids().includes(id));
-    if (gone.length) tellGone(gone);
+    if (gone.length) announceClosed(gone);
   });
 
-  // Half an answer stays when somebody else was faster; there is only nothing to send it to any more.
+  // If somebody else was faster, a half-written answer stays in the page but cannot be sent.
   function showOver() {
     const over = find("#verdict .over");
     if (!over || !answer()) return;
@@ -219,12 +219,12 @@
   const GONE_FOR = 20000; // milliseconds
   const GONE_AT_MOST = 3; // of them at once
 
-  async function tellGone(gone) {
+  async function announceClosed(gone) {
     const place = find("#gone");
     const answered = await fetch(ownAddress(`${place.dataset.ask}&id=${gone.join("&id=")}`), { credentials: "same-origin" }).catch(() => null);
     if (!answered || !answered.ok) return;
-    const told = [...new DOMParser().parseFromString(await answered.text(), "text/html").querySelectorAll("p")];
-    told.map((one) => document.importNode(one, true)).forEach((one) => {
+    const notes = [...new DOMParser().parseFromString(await answered.text(), "text/html").querySelectorAll("p")];
+    notes.map((one) => document.importNode(one, true)).forEach((one) => {
       place.append(one);
       setTimeout(() => one.remove(), GONE_FOR);
     });
@@ -237,5 +237,5 @@
   find("#keys-on").checked = shortcutsAreOn();
   const notice = find("#notice") || find("#held:has(form)");
   if (notice) notice.focus();
-  else if (location.hash === CHOOSING && find("#aside")) putAside();
+  else if (location.hash === CHOOSING && find("#aside")) snooze();
 })();

@@ -35,7 +35,7 @@ def test_failures_that_look_alike_are_one_item_with_their_number(asked: Question
     assert listed(page) == [("Failed: Audit", 2), ("Failed: Audit", 1)]
     assert page.context["inbox"].rows[0].id == oldest.pk
     assert counts(page) == {"All": 2, "Escalations": 2}
-    assert "2 alike" in words(page)
+    assert "2 similar" in words(page)
     fingerprint = oldest.metadata["fingerprint"]
     assert f"/dead-letters/{fingerprint}/" in ann.look(oldest).content.decode(), (
         "where all of them are dealt with"

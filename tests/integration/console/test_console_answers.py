@@ -38,7 +38,7 @@ def test_a_gate_is_sent_back_with_notes(asked: Questions, ann: Person) -> None:
 
     assert (
         done(ann.answer(gate, "reject", notes="Shorter.\r\nAnd with honey."), ann)
-        == "Sent back: Approve: Summary"
+        == "Changes requested: Approve: Summary"
     )
 
     asked.engine.drain()
@@ -56,7 +56,7 @@ def test_a_no_and_a_resolution_need_words(kind: str, deed: str, asked: Questions
 
     for notes in ("", "   ", "\r\n"):
         said = refused(form.send(ann.browser, ("deed", deed), notes=notes), 400)
-        assert said.startswith("Say ")
+        assert said.startswith("Describe ")
     assert asked.get(item.pk).status == "created"
 
 
@@ -64,7 +64,7 @@ def test_a_review_is_answered_either_way(asked: Questions, ann: Person) -> None:
     good, bad = asked.review(), asked.review()
 
     assert done(ann.answer(good, "approve"), ann).startswith("Approved")
-    assert done(ann.answer(bad, "reject", notes="Warmer."), ann).startswith("Changes asked for")
+    assert done(ann.answer(bad, "reject", notes="Warmer."), ann).startswith("Changes requested")
 
     asked.engine.drain()
     wakes = {
@@ -88,8 +88,8 @@ def test_a_blocker_is_resolved(asked: Questions, ann: Person) -> None:
 def test_a_task_is_taken_up_and_completed_with_a_result(asked: Questions, ann: Person) -> None:
     task = asked.task()
 
-    assert done(ann.answer(task, "start"), ann).startswith("Taken up")
-    assert "ann has taken this up." in words(ann.look(task))
+    assert done(ann.answer(task, "start"), ann).startswith("Claimed")
+    assert "Claimed by ann ." in words(ann.look(task))
     assert done(
         ann.answer(task, "complete", output="# Called\r\nThey agree.", notes="Fine."), ann
     ).startswith("Completed")
@@ -118,7 +118,7 @@ def test_a_result_that_is_too_long_is_refused_and_kept_in_the_form(
 
     answer = ann.answer(task, "complete", output="ééééééé", notes="see above")
 
-    assert "longer than the 10 bytes" in refused(answer, 400)
+    assert "longer than the limit of 10 bytes" in refused(answer, 400)
     assert forms_of(answer)["answer"].fields["output"] == ["ééééééé"]
     assert forms_of(answer)["answer"].fields["notes"] == ["see above"]
 
@@ -143,7 +143,7 @@ def test_an_approval_is_rejected_or_withdrawn(asked: Questions, ann: Person) -> 
     rejected, withdrawn = asked.approval(), asked.approval()
 
     assert done(ann.answer(rejected, "reject", notes="Neither."), ann).startswith("Rejected")
-    assert done(ann.answer(withdrawn, "withdraw", notes="Asked twice."), ann).startswith("Withdrawn")
+    assert done(ann.answer(withdrawn, "withdraw", notes="Asked twice."), ann).startswith("Request cancelled")
 
     assert asked.get(rejected.pk).status == "rejected"
     assert (asked.get(withdrawn.pk).status, asked.get(withdrawn.pk).cancel_reason) == (
@@ -155,7 +155,7 @@ def test_an_approval_is_rejected_or_withdrawn(asked: Questions, ann: Person) -> 
 def test_failed_work_is_tried_again(asked: Questions, ann: Person) -> None:
     escalation = asked.escalation()
 
-    assert done(ann.answer(escalation, "retry"), ann) == "Started again: Failed: Audit"
+    assert done(ann.answer(escalation, "retry"), ann) == "Retried: Failed: Audit"
 
     assert asked.get(escalation.parent_id).status == "created"
     assert asked.get(escalation.pk).status == "cancelled"
@@ -205,11 +205,11 @@ def test_a_viewer_sees_and_cannot_act(
     item, viewer = getattr(asked, kind)(), person("vic", role="viewer")
 
     page = viewer.look(item)
-    assert "You may look, but not decide: your role here is viewer." in words(page)
+    assert "Your role here is viewer, which may not decide." in words(page)
     assert "answer" not in forms_of(page)
 
     answer = sent_by(viewer, ann.form(item), deed=deed, notes="mine")
-    assert "your role here is viewer" in refused(answer, 403)
+    assert "Your role here is viewer" in refused(answer, 403)
     assert asked.get(item.pk).status == "created"
 
 
@@ -219,23 +219,23 @@ def test_a_reviewer_decides_what_their_human_roles_are_asked_for(
     eva = person("eva", role="reviewer", human_roles=["editor"])
     legal, general = asked.review(human_role="legal"), asked.review()
 
-    assert "This is for the human role legal to decide; yours: editor." in words(eva.look(legal))
+    assert "Only the human role legal may decide this. Your roles: editor." in words(eva.look(legal))
     done(eva.answer(general, "approve"), eva)
 
 
 def test_trying_again_is_for_operators(asked: Questions, ann: Person, person: Callable[..., Person]) -> None:
     escalation, eva = asked.escalation(), person("eva", role="reviewer")
 
-    assert "Trying again and cancelling are for operators." in words(eva.look(escalation))
+    assert "Only operators may retry or cancel the work." in words(eva.look(escalation))
     answer = sent_by(eva, ann.form(escalation), deed="retry")
-    assert "for operators" in refused(answer, 403)
+    assert "Only operators" in refused(answer, 403)
     assert asked.get(escalation.parent_id).status == "needs_review"
 
 
 def test_whoever_asked_has_no_say_where_that_is_so(asked: Questions, ann: Person) -> None:
     approval = asked.approval(self_approval=False, asked_by=f"user:{ann.user.pk}")
 
-    assert "You asked for this decision, so somebody else must make it." in words(ann.look(approval))
+    assert "You requested this decision, so somebody else must make it." in words(ann.look(approval))
     assert ann.form(approval).buttons == [("deed", "withdraw")]
 
 
@@ -245,7 +245,7 @@ def test_votes_are_counted_until_enough_agree(
     approval, bob = asked.approval(options=(), quorum=2), person("bob", role="reviewer")
     form_of_bob = bob.form(approval)
 
-    assert done(ann.answer(approval, "approve"), ann).startswith("Your vote counts; more must agree")
+    assert done(ann.answer(approval, "approve"), ann).startswith("Vote recorded; more approvals are needed")
     assert "You have voted." in words(ann.look(approval))
     assert asked.get(approval.pk).status == "in_progress"
 
@@ -300,5 +300,5 @@ def test_nobody_answers_for_another_tenant(
         form.action = address
         assert sent_by(stranger, form, deed="approve").status_code == 404
     answer = sent_by(stranger, Form("/inbox/approve/", "post"), chosen=f"{gate.pk}:{gate.version}")
-    assert "There is no such item." in notice(answer)
+    assert "This item does not exist." in notice(answer)
     assert asked.get(gate.pk).status == "created"

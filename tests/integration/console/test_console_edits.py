@@ -65,11 +65,11 @@ def test_afterwards_the_page_shows_who_edited_the_text_and_how_it_differs_from_t
     shown = words(page := ann.look(gate))
 
     assert "Approved as edited by ann" in shown
-    assert "The text was edited by ann before it was approved" in shown
+    assert "Edited by ann before approval" in shown
     assert "<ins>very </ins>" in page.content.decode() or "<ins> very</ins>" in page.content.decode()
     assert "ann approved as edited" in shown
     assert "Result of qa" in shown, "the agent's own text"
-    assert "The text as it was approved" in shown
+    assert "Approved text" in shown
     assert text_of(asked, own) == "# Bees\n\nBees fly far."
     assert "As ann edited and approved it" in words(ann.get(f"/activities/{gate.parent_id}/texts/"))
 
@@ -99,9 +99,9 @@ def test_an_edited_text_is_not_lost_to_the_wrong_button(asked: Questions, ann: P
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no text left"),
-        (" \r\n ", "no text left"),
-        ("x" * (actions.MOST_CHARACTERS + 1), "more than the 200000"),
+        ("", "text is empty"),
+        (" \r\n ", "text is empty"),
+        ("x" * (actions.MOST_CHARACTERS + 1), "longer than 200000"),
     ],
     ids=["empty", "blank", "too long"],
 )
@@ -118,7 +118,9 @@ def test_an_empty_text_and_one_that_is_too_long_are_refused(
 def test_a_text_that_is_sent_back_needs_no_editing(asked: Questions, ann: Person) -> None:
     gate = asked.gate()
 
-    assert done(ann.answer(gate, "reject", notes="Shorter.", edited=MINE), ann).startswith("Sent back")
+    assert done(ann.answer(gate, "reject", notes="Shorter.", edited=MINE), ann).startswith(
+        "Changes requested"
+    )
 
     assert asked.get(gate.parent_id).output_ref == gate.input_ref
 
@@ -132,7 +134,7 @@ def test_an_edit_of_what_somebody_else_has_taken_up_meanwhile_is_refused_and_sta
 
     answer = form.send(ann.browser, ("deed", EDITED), edited=MINE)
 
-    assert refused(answer, 409).startswith("Taken up by bob")
+    assert refused(answer, 409).startswith("Claimed by bob")
     assert "Bees fly very far." in answer.content.decode()
     assert (asked.get(gate.pk).status, kept(asked)) == ("in_progress", 1)
 
@@ -164,8 +166,8 @@ def test_a_round_that_was_sent_back_is_edited_when_it_comes_again(asked: Questio
 
     assert text_of(asked, asked.get(gate.parent_id).output_ref) == "Bees fly high."
     shown = words(ann.look(gate))
-    assert "Round 1 was sent back by ann" in shown
-    assert "The text was edited by ann" in shown
+    assert "Round 1: changes requested by ann" in shown
+    assert "Edited by ann before approval" in shown
 
 
 def test_where_several_decide_the_page_says_why_nobody_can_edit(asked: Questions, ann: Person) -> None:
@@ -173,7 +175,7 @@ def test_where_several_decide_the_page_says_why_nobody_can_edit(asked: Questions
 
     page = ann.look(gate)
 
-    assert "Several people decide about this, so nobody can edit the text" in words(page)
+    assert "Several people vote on this, so the text cannot be edited" in words(page)
     assert 'name="edited"' not in page.content.decode()
 
 

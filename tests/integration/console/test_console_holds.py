@@ -54,7 +54,7 @@ def test_work_that_waits_for_money_is_named_with_its_budget(
 
     found = overview(acme.pk)
 
-    assert (found.status, found.sentence) == ("needed", "1 thing needs somebody.")
+    assert (found.status, found.sentence) == ("needed", "1 thing needs attention.")
     assert needs(acme) == ["3 pieces of work wait for the budget Google Ads: raise it."]
     assert state_of(acme) == "held: budget"
     assert {row.state for row in found.queues if row.standing.role == ROLE} == {"held: budget"}

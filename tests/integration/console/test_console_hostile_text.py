@@ -194,4 +194,4 @@ def test_a_link_says_where_it_leads_and_tells_nobody_from_where(asked: Questions
 def test_a_very_long_text_is_shown_plainly_and_cut(asked: Questions, ann: Person) -> None:
     gate = asked.gate("[" * 400_000)
 
-    assert "100000 further characters are in the API." in harmless(ann.look(gate))
+    assert "100000 more characters are available through the API." in harmless(ann.look(gate))

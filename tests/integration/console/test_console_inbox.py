@@ -57,8 +57,8 @@ def test_a_stranger_signs_in_first(client: Client, database: None) -> None:
 def test_an_empty_inbox_says_what_will_appear(ann: Person) -> None:
     said = words(ann.get())
 
-    assert "Nobody is asked for anything." in said
-    assert "results that wait for an approval" in said
+    assert "The inbox is empty." in said
+    assert "Results that need approval" in said
 
 
 def test_everything_that_people_are_asked_for_is_in_one_list(asked: Questions, ann: Person) -> None:
@@ -219,7 +219,7 @@ def test_a_view_is_an_address(tenant: Tenant, person: Callable[..., Person]) -> 
     both = f"{INBOX}?search=bees+read&role=everybody"
     assert names(eva.get(both)) == ["Read the text", "Read the bees&#x27; contract"]
     assert names(eva.get(f"{INBOX}?search=100%25")) == []
-    assert "Nothing in this view. Show everything" in words(eva.get(f"{INBOX}?search=wasps"))
+    assert "No items match this view. Show all" in words(eva.get(f"{INBOX}?search=wasps"))
 
 
 def test_it_begins_with_what_the_person_may_and_should_decide(
@@ -260,7 +260,7 @@ def test_whoever_has_nothing_to_decide_is_told_how_much_there_is_for_others(
 
     said = words(person("tom", role="reviewer", human_roles=["sales"]).get())
 
-    assert "Nothing is yours to decide. 1 is for others. Show everything" in said
+    assert "Nothing waits for you. 1 is for others. Show all" in said
 
 
 def test_every_link_of_a_view_keeps_it(tenant: Tenant, ann: Person) -> None:

@@ -98,7 +98,7 @@ def test_items_that_are_over_say_what_came_of_them_and_who_did_it(
 
     assert words(answer) == (
         "Completed by &lt;i&gt;eve&lt;/i&gt; : Call Approved by bob : Approve: &lt;b&gt;One&lt;/b&gt;"
-        " Sent back by robot (token) : Approve: Two"
+        " Changes requested by robot (token) : Approve: Two"
     )
     assert sum("activities_activity" in each["sql"] for each in asking.captured_queries) == 2
 

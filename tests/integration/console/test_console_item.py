@@ -73,7 +73,7 @@ def test_an_output_in_mongodb_is_shown_and_one_that_cannot_be_read_says_so(
     monkeypatch.setattr(outputs, "read", away)
 
     page = ann.look(gate)
-    assert "The store of outputs does not answer." in part(page, "Result of qa")
+    assert "The output store does not answer." in part(page, "Result of qa")
     assert 'value="approve"' in page.content.decode()
 
 
@@ -81,7 +81,7 @@ def test_a_review_shows_the_question_and_the_content(asked: Questions, ann: Pers
     page = ann.look(asked.review("Is the tone **right**?", "Dear *customer*"))
 
     assert "<strong>right</strong>" in page.content.decode()
-    assert part(page, "To look at").startswith("To look at Dear customer")
+    assert part(page, "Input").startswith("Input Dear customer")
 
 
 def test_a_task_shows_what_is_to_be_done_with_what(asked: Questions, ann: Person) -> None:
@@ -92,7 +92,7 @@ def test_a_task_shows_what_is_to_be_done_with_what(asked: Questions, ann: Person
     page = ann.look(task)
 
     assert "<em>three</em>" in page.content.decode()
-    assert "The contract" in part(page, "To look at")
+    assert "The contract" in part(page, "Input")
     assert "1234" in part(page, "Parameters")
 
 
@@ -132,9 +132,9 @@ def test_a_revision_shows_the_notes_of_the_round_before_and_what_has_changed(
     )
     page = ann.look(second)
 
-    said = part(page, "Round 1 was sent back by ann")
+    said = part(page, "Round 1: changes requested by ann")
     assert "Where is the honey?" in said
-    assert "2 lines came, 1 went" in said
+    assert "2 lines added, 1 removed" in said
     assert "<ins>very </ins>" in page.content.decode()
     assert "added: Honey!" in said
     assert "removed: Bees fly" in said
@@ -144,14 +144,14 @@ def test_each_round_keeps_the_notes_that_it_was_sent_back_with(asked: Questions,
     second = asked.next_round(asked.gate("one"), "first notes", "two")
     third = asked.next_round(second, "second notes", "three")
 
-    assert "first notes" in part(ann.look(second), "Round 1 was sent back")
-    assert "second notes" in part(ann.look(third), "Round 2 was sent back")
+    assert "first notes" in part(ann.look(second), "Round 1: changes requested")
+    assert "second notes" in part(ann.look(third), "Round 2: changes requested")
 
 
 def test_a_round_that_changed_nothing_says_so(asked: Questions, ann: Person) -> None:
     second = asked.next_round(asked.gate("same"), "Do it better.", "same")
 
-    assert "Nothing has changed since." in part(ann.look(second), "Round 1 was sent back")
+    assert "Nothing has changed since then." in part(ann.look(second), "Round 1: changes requested")
 
 
 def test_a_step_that_a_later_gate_sent_back_shows_the_notes_of_that_gate(
@@ -166,15 +166,15 @@ def test_a_step_that_a_later_gate_sent_back_shows_the_notes_of_that_gate(
     submission.start_run(asked.tenant.pk, "later", submission.NewRun(), actor="t")
     asked.engine.drain()
     gate = asked.newest()
-    assert "Send back: Write is done again with your notes." in words(ann.look(gate))
+    assert "Request changes: Write runs again with your notes." in words(ann.look(gate))
 
     asked.engine.agent.behaviour = lambda request: Completed(Output(content="second"))
     approvals.reject(asked.tenant.pk, gate.pk, actor="user:ann", notes="Not yet.")
     asked.engine.drain()
 
     page = ann.look(asked.newest())
-    assert "Not yet." in part(page, "Round 1 was sent back")
-    assert "1 line came, 1 went" in part(page, "Round 1 was sent back")
+    assert "Not yet." in part(page, "Round 1: changes requested")
+    assert "1 line added, 1 removed" in part(page, "Round 1: changes requested")
 
 
 def test_cost_and_attempts_are_those_of_all_rounds(asked: Questions, ann: Person) -> None:
@@ -201,10 +201,10 @@ def test_cost_and_attempts_are_those_of_all_rounds(asked: Questions, ann: Person
 
 
 def test_a_gate_says_which_steps_start(asked: Questions, ann: Person) -> None:
-    said = part(ann.look(asked.gate_of_step()), "What follows")
+    said = part(ann.look(asked.gate_of_step()), "What happens next")
 
-    assert "Approve: The result counts; Publish starts." in said
-    assert "Send back: dev begins round 2 with your notes." in said
+    assert "Approve: The result is accepted; Publish starts." in said
+    assert "Request changes: dev starts round 2 with your notes." in said
 
 
 def test_a_gate_says_what_else_the_next_step_waits_for(asked: Questions, ann: Person) -> None:
@@ -217,14 +217,16 @@ def test_a_gate_says_what_else_the_next_step_waits_for(asked: Questions, ann: Pe
     submission.start_run(asked.tenant.pk, "join", submission.NewRun(), actor="t")
     asked.engine.drain()
 
-    assert "Publish still waits for Photo." in part(ann.look(asked.newest(link_kind="gate")), "What follows")
-    assert "Publish still waits for Text." in part(ann.look(asked.newest(name="Photo")), "What follows")
+    assert "Publish still waits for Photo." in part(
+        ann.look(asked.newest(link_kind="gate")), "What happens next"
+    )
+    assert "Publish still waits for Text." in part(ann.look(asked.newest(name="Photo")), "What happens next")
 
 
 def test_the_last_round_says_that_none_follows(asked: Questions, ann: Person, settings: Any) -> None:
     settings.ORCHESTRATOR_MAX_ROUNDS = 1
 
-    assert "No further round begins by itself" in part(ann.look(asked.gate()), "What follows")
+    assert "The limit of rounds is reached" in part(ann.look(asked.gate()), "What happens next")
 
 
 def test_an_approval_says_what_waits_for_it_with_options_votes_and_quorum(
@@ -238,9 +240,9 @@ def test_an_approval_says_what_waits_for_it_with_options_votes_and_quorum(
 
     page = ann.look(approval)
 
-    assert "3 activities wake with your answer" in part(page, "What follows")
-    assert "awaiting review waits for it" in part(page, "What it is about")
-    assert part(page, "1 of 2 needed have approved 3 are asked").endswith("yes bob , Warm : Warm it is.")
+    assert "3 activities wake with your answer" in part(page, "What happens next")
+    assert "awaiting review waits for this answer" in part(page, "Linked activities")
+    assert part(page, "1 of 2 required approvals 3 voters").endswith("yes bob , Warm : Warm it is.")
     assert ann.form(approval).choices == {"option": ["Warm", "Sober"]}
 
 
@@ -249,25 +251,25 @@ def test_what_an_approval_skipped_says_why(asked: Questions, ann: Person) -> Non
     page = asked.get_linked(approval)[0]
     cancellation.cancel(asked.tenant.pk, page, actor="user:ann")
 
-    assert "cancelled skipped It was cancelled" in part(ann.look(approval), "What it is about")
+    assert "cancelled skipped It was cancelled" in part(ann.look(approval), "Linked activities")
 
 
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("review", "dev wakes with your answer and goes on with “Landing page”."),
-        ("blocker", "dev wakes with your answer and goes on with “Landing page”."),
-        ("subtask", "Complete: dev wakes with your result and goes on with “Landing page”."),
-        ("task", "Complete: Nothing else waits for it."),
-        ("escalation", "Try again: qa starts again with all its attempts."),
+        ("review", "dev wakes with your answer and continues “Landing page”."),
+        ("blocker", "dev wakes with your answer and continues “Landing page”."),
+        ("subtask", "Complete: dev wakes with your result and continues “Landing page”."),
+        ("task", "Complete: Nothing else waits for this."),
+        ("escalation", "Retry: qa starts again with all its attempts."),
     ],
 )
 def test_each_kind_says_what_follows(kind: str, said: str, asked: Questions, ann: Person) -> None:
-    assert said in part(ann.look(getattr(asked, kind)()), "What follows")
+    assert said in part(ann.look(getattr(asked, kind)()), "What happens next")
 
 
 def test_a_subtask_that_nobody_waits_for_says_so(asked: Questions, ann: Person) -> None:
-    assert "dev does not wait for it." in part(ann.look(asked.subtask(blocking=False)), "What follows")
+    assert "dev does not wait for it." in part(ann.look(asked.subtask(blocking=False)), "What happens next")
 
 
 def test_a_person_who_takes_over_an_agents_work_decides_it_or_does_it(asked: Questions, ann: Person) -> None:
@@ -301,7 +303,7 @@ def test_the_history_tells_who_did_what(asked: Questions, ann: Person) -> None:
 
     said = words(ann.look(second))
 
-    assert "a worker finished and asks to approve “Summary (revision)”" in said
+    assert "a worker finished and requested approval “Summary (revision)”" in said
     assert "ci (token) approved: At last." in said
 
 

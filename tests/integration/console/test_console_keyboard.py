@@ -79,10 +79,10 @@ def test_an_answer_is_taken_back_by_a_key_and_what_takes_effect_leaves_the_page(
     assert "Approved: Approve: One takes effect in" in focused(screen).replace("\n", " ")
     press(screen, "u")
     screen.wait_for_url(f"**{gate.pk}/**")
-    assert "Taken back. Nothing was done." in focused(screen)
+    assert "Answer undone. Nothing was changed." in focused(screen)
     press(screen, "a", "Enter")
     screen.wait_for_url(f"**{INBOX}?**")
-    undo.give_due(datetime.now(UTC) + timedelta(seconds=10))
+    undo.apply_due(datetime.now(UTC) + timedelta(seconds=10))
 
     screen.wait_for_selector("#held form", state="detached", timeout=10_000)
     assert asked.get(gate.pk).status == "approved"
@@ -96,7 +96,7 @@ def test_work_is_sent_back_with_notes_by_keyboard(asked: Questions, screen: Any)
     assert focused(screen) == "notes"
     press(screen, "Control+Enter")
     assert screen.evaluate("document.querySelector('#notes').validationMessage").startswith(
-        "Say what is to be done"
+        "Describe the changes"
     )
     screen.keyboard.type("j k a: shorter, please.")
     press(screen, "Control+Enter")
@@ -163,8 +163,8 @@ def test_several_are_selected_and_approved_together(asked: Questions, screen: An
     assert not screen.is_visible("#together")
 
     press(screen, "j", "x", "j", "x", "j", "j", "x")
-    assert screen.inner_text("#together") == "Approve what is selected (2)"
-    assert "needs to be opened" in screen.inner_text("#said")
+    assert screen.inner_text("#together") == "Approve selected (2)"
+    assert "Open this item to answer it." in screen.inner_text("#said")
     press(screen, "a", "Enter")
     screen.wait_for_selector(".results")
 
@@ -242,7 +242,7 @@ def test_tab_reaches_every_answer_and_nothing_traps_it(asked: Questions, screen:
         if screen.evaluate("document.activeElement === document.body"):
             break
 
-    assert {"search", "role", "notes", "button Approve", "button Send back"} <= set(reached)
+    assert {"search", "role", "notes", "button Approve", "button Request changes"} <= set(reached)
     assert reached[0] == "Skip to the content"
 
 
@@ -255,13 +255,13 @@ def test_an_item_is_put_aside_by_keyboard_once_it_has_been_seen(asked: Questions
     assert focused(screen) == "1 hour", "the list leads to the item, with the times to choose from"
     press(screen, "Enter")
     screen.wait_for_url(f"**{second.pk}/**")
-    assert focused(screen).startswith("Put aside until")
+    assert focused(screen).startswith("Snoozed until")
     press(screen, "s")
     assert focused(screen) == "1 hour"
 
     screen.goto(f"{INBOX}?aside=yes")
     press(screen, "j", "Tab")
-    assert focused(screen) == "Bring back now"
+    assert focused(screen) == "Unsnooze"
     press(screen, "Enter")
     screen.wait_for_url(f"**{INBOX}?tenant=acme#content")
 

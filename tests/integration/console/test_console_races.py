@@ -32,7 +32,7 @@ def test_who_comes_too_late_is_told_who_decided_what_and_when(
     answer = form.send(ann.browser, ("deed", deed), notes="Different.")
 
     assert re.fullmatch(
-        r"Approved by bob on \d+ \w+, \d\d:\d\d:\d\d UTC, after you had loaded this\. Nothing was done\.",
+        r"Approved by bob on \d+ \w+, \d\d:\d\d:\d\d UTC, after you loaded the page\. Nothing was done\.",
         refused(answer, 409),
     )
     assert "Approved by bob" in words(answer), "the page shows how it is now"
@@ -47,7 +47,7 @@ def test_an_item_that_changed_is_shown_anew_with_what_was_written(asked: Questio
 
     answer = form.send(ann.browser, ("deed", "complete"), output="my result")
 
-    assert refused(answer, 409).startswith("Taken up by bob")
+    assert refused(answer, 409).startswith("Claimed by bob")
     again = forms_of(answer)["answer"]
     assert again.fields["output"] == ["my result"]
     assert asked.get(task.pk).status == "in_progress"
@@ -59,7 +59,7 @@ def test_what_fell_away_says_why(asked: Questions, ann: Person) -> None:
     form = ann.form(review)
     cancellation.cancel(asked.tenant.pk, review.parent_id, actor="user:bob", reason="No more money.")
 
-    assert "Withdrawn by bob" in (said := refused(form.send(ann.browser, ("deed", "approve")), 409))
+    assert "Cancelled by bob" in (said := refused(form.send(ann.browser, ("deed", "approve")), 409))
     assert "(obsolete)" in said
 
 

@@ -276,7 +276,7 @@ def test_the_page_of_a_run_shows_whose_time_each_step_took_and_what_happened(
     lanes = {name for name in ("of-waits", "of-agent", "of-people") if name in chart}
     assert lanes == {"of-waits", "of-agent", "of-people"}
     assert ">Write<" in chart
-    assert re.search(r"Write .* finished and asks to approve", words(page))
+    assert re.search(r"Write .* finished and requested approval", words(page))
     assert "&quot;topic&quot;: &quot;Bees&quot;" in markup
     assert f"/texts/?tenant={asked.tenant.slug}" in markup
 

@@ -131,7 +131,7 @@ def told(workspace: Workspace) -> Callable[[], None]:
     """What the leader and a deliverer do: have every new question sent."""
 
     def tell() -> None:
-        questions.tell()
+        questions.notify()
         deliver_waiting("slack")
 
     return tell
@@ -178,7 +178,7 @@ def test_a_later_round_is_told_with_what_has_changed(
     told()
 
     shown = words(workspace.messages[-1])
-    assert "It was sent back with: Say how far." in shown
+    assert "Changes were requested: Say how far." in shown
     assert "-Bees fly.\n+Bees fly far." in shown
 
 
@@ -266,7 +266,7 @@ def test_sending_back_needs_notes_which_the_agent_gets(
     workspace.press("reject")
 
     assert status(gate) == "created"
-    assert "Say what is to be done differently" in workspace.answers[-1]["text"]
+    assert "Describe the changes" in workspace.answers[-1]["text"]
     assert workspace.answers[-1]["replace_original"] is False
     assert entries(tenant) == []
 
@@ -533,7 +533,7 @@ def test_a_mail_has_the_item_its_changes_and_one_link(
         channel.save()
     gate = asked.next_round(asked.gate(content="Bees fly."), "Say how far.", "Bees fly far.")
 
-    questions.tell()
+    questions.notify()
     deliver_waiting("email")
 
     with system_scope():

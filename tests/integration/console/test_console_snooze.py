@@ -56,12 +56,12 @@ def test_what_one_puts_aside_leaves_ones_own_list_and_counts_alone(
     answer = put_aside(ann, one)
 
     assert f"{INBOX}{two.pk}/" in answer["Location"], "on to the one that follows"
-    assert re.fullmatch(r"Put aside until \d+ \w+, \d\d:\d\d UTC: One", done(answer, ann))
+    assert re.fullmatch(r"Snoozed until \d+ \w+, \d\d:\d\d UTC: One", done(answer, ann))
     assert names(ann.get()) == ["Two"]
     assert "Inbox 1" in words(ann.get())
-    assert "All 1 Tasks 1 Put aside 1" in words(ann.get())
+    assert "All 1 Tasks 1 Snoozed 1" in words(ann.get())
     assert names(bob.get()) == ["One", "Two"]
-    assert "Put aside 1" not in words(bob.get())
+    assert "Snoozed 1" not in words(bob.get())
     assert asked.get(one.pk).version == one.version, "to the item itself nothing happens"
 
 
@@ -77,7 +77,7 @@ def test_the_list_of_what_is_put_aside_says_until_when_and_brings_it_back(
 
     page = ann.get(ASIDE)
     assert names(page) == ["One"]
-    assert f"aside until {until:%-d %b, %H:%M} UTC" in words(page)
+    assert f"snoozed until {until:%-d %b, %H:%M} UTC" in words(page)
     answer = forms_of(page)["back"].send(ann.browser, ("item", str(one.pk)))
 
     assert done(answer, ann) == "Back in your list: One"
@@ -93,12 +93,12 @@ def test_the_page_of_an_item_that_is_aside_says_so_and_brings_it_back_as_often_a
     put_aside(ann, task)
 
     form = forms_of(ann.look(task, "?aside=yes"))["bring-back"]
-    assert "You have put this aside until" in words(ann.look(task))
+    assert "You have snoozed this until" in words(ann.look(task))
     for _ in range(2):
         answer = form.send(ann.browser, ("item", str(task.pk)))
         assert answer["Location"].startswith(f"{INBOX}{task.pk}/?tenant=acme#")
 
-    assert "You have put this aside" not in words(ann.look(task))
+    assert "You have snoozed this" not in words(ann.look(task))
     assert names(ann.get()) == [task.name]
 
 
@@ -111,7 +111,7 @@ def test_it_comes_back_at_its_time_by_itself(asked: Questions, ann: Person) -> N
 
     assert names(ann.get()) == [task.name]
     assert names(ann.get(ASIDE)) == []
-    assert "Put aside 1" not in words(ann.get())
+    assert "Snoozed 1" not in words(ann.get())
 
 
 def test_it_comes_back_as_soon_as_it_changes(asked: Questions, ann: Person) -> None:
@@ -151,9 +151,9 @@ def test_times_are_of_the_tenants_zone(asked: Questions, ann: Person) -> None:
 
     said = done(put_aside(ann, task, "own", own=f"{day}T09:00"), ann)
 
-    assert said.startswith(f"Put aside until {day:%-d %b}, 09:00 Asia/Tokyo")
+    assert said.startswith(f"Snoozed until {day:%-d %b}, 09:00 Asia/Tokyo")
     assert [row.until for row in kept(asked.tenant)] == [datetime(day.year, day.month, day.day, tzinfo=UTC)]
-    assert f"aside until {day:%-d %b}, 09:00 Asia/Tokyo" in words(ann.get(ASIDE))
+    assert f"snoozed until {day:%-d %b}, 09:00 Asia/Tokyo" in words(ann.get(ASIDE))
 
 
 def test_who_may_only_look_puts_aside_too(asked: Questions, person: Callable[..., Person]) -> None:
@@ -178,11 +178,11 @@ def test_who_looks_through_broken_glass_is_offered_nothing(
 @pytest.mark.parametrize(
     ("fields", "status", "reason"),
     [
-        ({"aside": "own", "own": "2020-01-01T09:00"}, 400, "That time is over."),
-        ({"aside": "own", "own": "9000-01-01T09:00"}, 400, "An item is put aside for 90 days at most."),
-        ({"aside": "own", "own": "tea"}, 400, "Name a date and a time"),
-        ({"aside": "nonsense"}, 400, "This is no choice"),
-        ({"aside": "hour", "shown": "x"}, 400, "This page is too old."),
+        ({"aside": "own", "own": "2020-01-01T09:00"}, 400, "That time has passed."),
+        ({"aside": "own", "own": "9000-01-01T09:00"}, 400, "An item can be snoozed for at most 90 days."),
+        ({"aside": "own", "own": "tea"}, 400, "Enter a date and a time"),
+        ({"aside": "nonsense"}, 400, "This choice is not valid."),
+        ({"aside": "hour", "shown": "x"}, 400, "This page is outdated."),
         ({"aside": "hour", "shown": "99"}, 409, "Changed by planner (token)"),
     ],
     ids=["past", "too-far", "no-time", "no-choice", "no-version", "other-version"],
@@ -206,7 +206,7 @@ def test_what_is_over_is_put_aside_by_nobody(asked: Questions, ann: Person) -> N
 
     assert refused(form.send(ann.browser, ("aside", "hour")), 409).startswith("Completed by bob")
     again = sent_by(ann, form, aside="hour", shown=str(asked.get(task.pk).version))
-    assert refused(again, 409) == "Nobody is asked for this any more."
+    assert refused(again, 409) == "This item is closed already."
     assert kept(asked.tenant) == []
 
 

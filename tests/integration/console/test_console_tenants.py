@@ -61,7 +61,7 @@ def test_each_of_them_has_its_figures_and_those_that_need_somebody_come_first(
     assert list(figures(page)) == ["globex", "acme"], "what failed comes first"
     assert "initech" not in page.content.decode(), "a tenant of others"
     text = words(page)
-    assert "1 of 2 needs somebody." in text
+    assert "1 of 2 needs attention." in text
     assert "$3.75 this month" in text
     assert '/inbox/?tenant=globex"' in page.content.decode()
 

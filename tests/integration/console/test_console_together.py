@@ -31,7 +31,7 @@ def test_chosen_items_are_approved_together_each_with_its_result(asked: Question
     said = notice(answer)
     assert answer.status_code == 200
     assert said.count("Approved: ") == 3
-    assert re.search(r"Not done: Approve: Summary 1 Sent back by bob .* Nothing was done\.", said)
+    assert re.search(r"Not done: Approve: Summary 1 Changes requested by bob .* Nothing was done\.", said)
     assert [asked.get(item.pk).status for item in (*gates, review)] == [
         "approved",
         "rejected",
@@ -58,8 +58,8 @@ def test_what_cannot_be_approved_so_says_why_and_hinders_no_other(asked: Questio
     said = notice(sent_by(ann, _together(ann), chosen=chosen))
 
     assert f"Not done: {optional.name} Choose one of the options." in said
-    assert f"Not done: {task.name} This item does not offer that." in said
-    assert "There is no such item." in said
+    assert f"Not done: {task.name} This action is not available for this item." in said
+    assert "This item does not exist." in said
     assert asked.get(gate.pk).status == "approved"
     assert asked.get(task.pk).status == asked.get(optional.pk).status == "created"
 

@@ -62,12 +62,12 @@ def test_an_answer_counts_when_its_time_has_come_and_not_before(asked: Questions
     gate = asked.gate(name="Summary")
 
     page = approved(ann, gate, notes="Good.")
-    early = inbox_undo.give_due(later(UNDO_SECONDS - 1))
+    early = inbox_undo.apply_due(later(UNDO_SECONDS - 1))
     status = asked.get(gate.pk).status
 
     assert (early, status) == (0, "created")
     assert "Approved: Approve: Summary takes effect in 10 s Undo" in words(page)
-    assert inbox_undo.give_due(later()) == 1
+    assert inbox_undo.apply_due(later()) == 1
     now = asked.get(gate.pk)
     assert (now.status, now.reviewer_notes) == ("approved", "Good.")
     assert held() == []
@@ -96,9 +96,9 @@ def test_what_is_taken_back_never_was(asked: Questions, ann: Person) -> None:
 
     answer = taken_back(ann)
 
-    assert done(answer, ann) == "Taken back. Nothing was done."
+    assert done(answer, ann) == "Answer undone. Nothing was changed."
     assert answer["Location"].startswith(f"{INBOX}{gate.pk}/"), "where another answer can be given"
-    assert inbox_undo.give_due(later()) == 0
+    assert inbox_undo.apply_due(later()) == 0
     assert (asked.get(gate.pk).status, asked.get(gate.pk).version) == ("created", before)
     done_again = ann.answer(gate, "reject", notes="Shorter.")
     assert done_again.status_code == 302
@@ -109,7 +109,7 @@ def test_a_text_that_was_edited_is_approved_when_its_time_has_come(asked: Questi
     page = approved_as_edited(ann, gate, "# Bees\n\nThey fly.")
 
     assert "takes effect in" in words(page)
-    assert inbox_undo.give_due(later()) == 1
+    assert inbox_undo.apply_due(later()) == 1
 
     output = outputs.read(asked.tenant.pk, asked.get(gate.pk).output_ref)
     assert output is not None
@@ -121,11 +121,11 @@ def test_who_takes_back_too_late_is_told_so(asked: Questions, ann: Person) -> No
     gate = asked.gate()
     approved(ann, gate)
     form = next(form for name, form in forms_of(ann.get()).items() if name.startswith("held-"))
-    inbox_undo.give_due(later())
+    inbox_undo.apply_due(later())
 
     answer = form.send(ann.browser, ("deed", "undo"))
 
-    assert done(answer, ann) == "That came too late: it has taken effect."
+    assert done(answer, ann) == "Too late to undo: the answer has already taken effect."
     assert asked.get(gate.pk).status == "approved"
 
 
@@ -134,11 +134,11 @@ def test_who_was_overtaken_reads_by_whom_until_they_have_read_it(asked: Question
     approved(ann, gate)
     approvals.reject(asked.tenant.pk, gate.pk, actor="user:bob", notes="No.")
 
-    assert inbox_undo.give_due(later()) == 1
+    assert inbox_undo.apply_due(later()) == 1
 
     page = ann.get()
-    assert "did not take effect. Sent back by bob" in words(page)
-    assert inbox_undo.give_due(later()) == 0, "it is not tried again"
+    assert "did not take effect. Changes requested by bob" in words(page)
+    assert inbox_undo.apply_due(later()) == 0, "it is not tried again"
     (form,) = (form for name, form in forms_of(page).items() if name.startswith("held-"))
     assert form.send(ann.browser, ("deed", "read")).status_code == 302
     assert "did not take effect" not in words(ann.get())
@@ -162,7 +162,7 @@ def test_it_counts_only_if_the_person_may_still_answer(asked: Questions, ann: Pe
         with system_scope():
             Tenant.objects.filter(pk=asked.tenant.pk).update(is_active=False)
 
-    assert inbox_undo.give_due(later()) == 1
+    assert inbox_undo.apply_due(later()) == 1
 
     assert asked.get(gate.pk).status == "created"
     (kept,) = held()
@@ -176,7 +176,7 @@ def test_an_answer_is_given_once_while_another_is_on_its_way(asked: Questions, a
 
     again = form.send(ann.browser, ("deed", "reject"), notes="No.")
 
-    assert "on its way already" in refused(again, 409)
+    assert "already answered this" in refused(again, 409)
     assert [one.deed for one in held()] == ["approve"]
 
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_answered_so_is_refused_at_once(asked: Questions, ann: Pe
     approvals.approve(asked.tenant.pk, gate.pk, actor="user:bob")
     late = form.send(ann.browser, ("deed", "approve"))
 
-    assert "Say what is to be done differently" in refused(lacking, 400)
+    assert "Describe the changes" in refused(lacking, 400)
     assert "Approved by bob" in refused(late, 409)
     assert held() == []
 
@@ -198,7 +198,7 @@ def test_keepers_that_meet_let_it_count_once(asked: Questions, ann: Person) -> N
     approved(ann, gate)
     due = later()
 
-    outcomes = at_once(*[lambda: inbox_undo.give_due(due)] * 4)
+    outcomes = at_once(*[lambda: inbox_undo.apply_due(due)] * 4)
 
     assert sum(outcomes) == 1
     with tenant_scope(asked.tenant.pk):
@@ -213,10 +213,10 @@ def test_of_the_keeper_and_who_takes_back_at_the_same_moment_one_wins(asked: Que
     due = later()
 
     at_once(
-        lambda: inbox_undo.give_due(due),
+        lambda: inbox_undo.apply_due(due),
         *[lambda form=form: form.send(ann.browser, ("deed", "undo")) for form in undo],
     )
-    inbox_undo.give_due(due)
+    inbox_undo.apply_due(due)
 
     assert held() == []
     page = words(ann.get())
@@ -233,7 +233,7 @@ def test_approving_together_can_be_taken_back_one_by_one(asked: Questions, ann: 
     mine = {one.activity_id: one for one in held()}
     again = forms_of(ann.get())[f"held-{mine[back.pk].pk}"]
     again.send(ann.browser, ("deed", "undo"))
-    inbox_undo.give_due(later())
+    inbox_undo.apply_due(later())
 
     assert [asked.get(item.pk).status for item in (kept, back)] == ["approved", "created"]
 
@@ -252,7 +252,7 @@ def test_nobody_takes_back_what_somebody_else_has_answered(
         other.browser.post("/inbox/undo/", fields)
 
     assert len(held()) == 1
-    assert inbox_undo.give_due(later()) == 1
+    assert inbox_undo.apply_due(later()) == 1
     assert asked.get(gate.pk).status == "approved"
 
 
@@ -266,7 +266,7 @@ def test_a_person_who_is_deleted_leaves_no_answer(asked: Questions, ann: Person)
         cursor.execute("DELETE FROM auth_user WHERE id = %s", [ann.user.pk])
 
     assert held() == []
-    assert inbox_undo.give_due(later()) == 0
+    assert inbox_undo.apply_due(later()) == 0
     assert asked.get(gate.pk).status == "created"
 
 
@@ -297,9 +297,9 @@ def test_a_mistake_of_ours_does_nothing_and_is_told(
 
     monkeypatch.setattr(inbox_undo.actions, "perform", broken)
 
-    assert inbox_undo.give_due(later()) == 2
+    assert inbox_undo.apply_due(later()) == 2
 
     assert [asked.get(item.pk).status for item in (gate, other)] == ["created", "approved"]
     page = words(ann.get())
-    assert "Something went wrong on our side. Nothing was done." in page
+    assert "An internal error occurred. Nothing was done." in page
     assert "a secret detail" not in page

@@ -148,7 +148,7 @@ def test_failed_work_is_looked_at_tried_again_and_cancelled(
 
     page.goto(f"/activities/{broken}/")
     with agreeing(page):
-        page.get_by_role("button", name="Try again").click()
+        page.get_by_role("button", name="Retry").click()
     page.locator("h1 .tag.idle").wait_for()
     engine.drain()
     page.locator("h1 .tag.good").wait_for(timeout=pages.LIVE_WITHIN)

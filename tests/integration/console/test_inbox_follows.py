@@ -66,14 +66,14 @@ def test_the_first_item_of_an_empty_inbox_comes_by_itself_and_the_last_goes(
     asked: Questions, screen: Any
 ) -> None:
     look(screen)
-    screen.wait_for_selector("text=Nobody is asked for anything.")
+    screen.wait_for_selector("text=The inbox is empty.")
 
     task = asked.task()
     screen.wait_for_selector("#rows li", timeout=pages.LIVE_WITHIN)
-    assert not screen.is_visible("text=Nobody is asked for anything.")
+    assert not screen.is_visible("text=The inbox is empty.")
     human_work.complete(asked.tenant.pk, task.pk, actor="user:bob")
 
-    screen.wait_for_selector("text=Nobody is asked for anything.", timeout=pages.LIVE_WITHIN)
+    screen.wait_for_selector("text=The inbox is empty.", timeout=pages.LIVE_WITHIN)
 
 
 def test_cursor_and_selection_stay_where_they_are_and_keys_go_on_working(
@@ -86,7 +86,7 @@ def test_cursor_and_selection_stay_where_they_are_and_keys_go_on_working(
     asked.task("Urgent", priority=1)
     screen.wait_for_selector("#rows li:first-child:has-text('Urgent')", timeout=pages.LIVE_WITHIN)
     assert "Approve: Two" in in_focus(screen), "what comes in above moves nobody's cursor"
-    assert screen.inner_text("#together") == "Approve what is selected (2)"
+    assert screen.inner_text("#together") == "Approve selected (2)"
 
     approvals.approve(asked.tenant.pk, gates[1].pk, actor="user:bob")
     screen.wait_for_selector("#rows:not(:has-text('Two'))", timeout=pages.LIVE_WITHIN)
@@ -130,7 +130,7 @@ def test_an_open_item_that_somebody_else_decides_says_so_and_asks_no_more(
 
     approvals.reject(asked.tenant.pk, gate.pk, actor="user:bob", notes="Too long.")
 
-    screen.wait_for_selector("#verdict:has-text('Sent back by bob')", timeout=pages.LIVE_WITHIN)
+    screen.wait_for_selector("#verdict:has-text('Changes requested by bob')", timeout=pages.LIVE_WITHIN)
     screen.wait_for_selector("#answer", state="detached", timeout=pages.LIVE_WITHIN)
     assert screen.is_visible("text=Too long.")
     press(screen, "a")
