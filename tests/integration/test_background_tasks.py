@@ -53,9 +53,9 @@ def named(tenant_slug: str) -> Callable[[], Any]:
 @pytest.fixture(autouse=True)
 def no_errands(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(background_tasks, "_tasks", {})
-    background_tasks._condition.cache_clear()
+    background_tasks._waiting_query.cache_clear()
     yield
-    background_tasks._condition.cache_clear()
+    background_tasks._waiting_query.cache_clear()
 
 
 @pytest.fixture
@@ -171,6 +171,31 @@ def test_one_statement_asks_for_all_errands(tenant: Tenant) -> None:
     assert sorted(hinted) == [f"errand-{number}" for number in range(1, len(SYSTEM_QUEUES), 2)]
 
 
+def test_only_tasks_without_a_fresh_hint_are_asked_for(tenant: Tenant, clock: list[float]) -> None:
+    register("digest")
+    register("later", slug="nobody", queue="dead-letter")
+    reminder = Reminder()
+    reminder.remind()
+    register("later", queue="dead-letter")
+    clock[0] += 1.0
+
+    assert reminder.remind() == ["later"]
+
+
+def test_a_condition_may_hold_any_text(tenant: Tenant) -> None:
+    odd = "100 %(of) 'odd' -- %s\\"
+    with tenant_scope(tenant.pk):
+        Tenant.objects.filter(pk=tenant.pk).update(name=odd)
+    for name, queue, text in (("odd", QUEUE, odd), ("even", "dead-letter", odd.replace("%", "%%"))):
+        background_tasks.register(
+            BackgroundTask(
+                name, queue, f"tests.{name}", do_nothing, lambda text=text: Tenant.objects.filter(name=text)
+            )
+        )
+
+    assert Reminder().remind() == ["odd"]
+
+
 def test_errands_that_were_hinted_at_are_not_asked_for(tenant: Tenant, clock: list[float]) -> None:
     register("digest")
     reminder = Reminder()
@@ -237,7 +262,7 @@ def test_the_keeper_that_leads_reminds_once_a_second(tenant: Tenant) -> None:
         keeper.tick()
 
     assert names() == ["tests.digest"]
-    assert len([sql for sql in seen if sql.startswith("SELECT %s WHERE EXISTS")]) == 1
+    assert len([sql for sql in seen if sql.startswith("SELECT 'digest' AS name")]) == 1
 
 
 def test_a_hint_expires_so_late_that_no_two_clocks_differ_by_as_much(tenant: Tenant) -> None:
