@@ -1,7 +1,7 @@
-"""Outputs: written to PostgreSQL with their result, moved to MongoDB afterwards, read from wherever they are.
+"""Outputs: written to a spool in PostgreSQL together with their result, moved to MongoDB later, and read from either.
 
-MongoDB may be down, slow or empty without any effect on the state of work: until the copy is confirmed by a majority and journalled,
-the row in the spool stays. Copying twice writes the same document, whose `_id` is the run's id.
+MongoDB may be down, slow or empty without any effect on the state of work: the row stays in the spool until a majority has journalled the
+copy. Copying twice is harmless, because the document's `_id` is the run's id.
 """
 
 from __future__ import annotations
@@ -40,17 +40,15 @@ logger = logging.getLogger(__name__)
 
 _FACTS = {"db.system.name": "mongodb", "db.collection.name": "outputs"}
 COPIED_AT_ONCE = 200
-# The next step reads its input from the spool while it is there, in the statement that claims it.
-KEPT_AT_HAND = timedelta(seconds=15)
-READ_SECONDS = (
-    5.0  # The whole of a read, tries and answers included: somebody waits for it, and a server may be frozen.
-)
-TIMEOUT_MS = 2_000  # Server selection. A reader waits at most this long for a MongoDB that is away.
+# Outputs stay in the spool for this time, because the statement that claims the next step reads its input from there.
+SPOOLED_FOR = timedelta(seconds=15)
+READ_SECONDS = 5.0  # a whole read including retries, because a caller waits and a server may be frozen
+TIMEOUT_MS = 2_000  # of server selection: the longest wait for a MongoDB that is down
 
 
 @dataclass(frozen=True, slots=True)
 class StoredOutput:
-    """One output, as the API shows it."""
+    """One output, as the API returns it."""
 
     id: UUID
     content: str | None
@@ -60,7 +58,7 @@ class StoredOutput:
 
 
 def output_of(value: Mapping[str, Any]) -> Output:
-    """An output from a callback's or a person's validated body."""
+    """Return the output in a validated body from a callback or a person."""
     return Output(
         content=value.get("content"),
         data=value.get("data"),
@@ -69,7 +67,7 @@ def output_of(value: Mapping[str, Any]) -> Output:
 
 
 def keep(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID:
-    """Keep what a person produced, a validated body, as an output of its own; its id. In the caller's transaction."""
+    """Store a person's output, a validated body, in the caller's transaction. Returns its id."""
     value = output_of(output)
     row = OutputSpool.objects.create(
         pk=uuid7(),
@@ -84,32 +82,32 @@ def keep(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID:
 
 
 def read(tenant_id: UUID, output_id: UUID) -> StoredOutput | None:
-    """The output of a run of this tenant, or None. Raises `OutputUnavailable` when MongoDB does not answer.
+    """Return an output of this tenant, or None. Raises `OutputUnavailable` if MongoDB does not answer.
 
-    Not to be called inside a transaction: MongoDB may take its time.
+    Do not call it inside a transaction, because MongoDB may be slow.
     """
     return read_many(tenant_id, {output_id}).get(output_id)
 
 
 def read_many(tenant_id: UUID, output_ids: AbstractSet[UUID]) -> dict[UUID, StoredOutput]:
-    """As `read`, for many in two questions; those that do not exist are left out."""
+    """Return the outputs that exist, by id, with at most two queries. See `read`."""
     with tenant_scope(tenant_id):
-        found = at_hand(tenant_id, output_ids)
-    elsewhere = {str(output_id) for output_id in output_ids if output_id not in found}
-    if elsewhere:
-        found |= {output.id: output for output in _in_mongodb(tenant_id, sorted(elsewhere))}
-    return found
+        outputs = read_spooled(tenant_id, output_ids)
+    missing = {str(output_id) for output_id in output_ids if output_id not in outputs}
+    if missing:
+        outputs |= {output.id: output for output in _read_from_mongodb(tenant_id, sorted(missing))}
+    return outputs
 
 
-def at_hand(tenant_id: UUID, output_ids: AbstractSet[UUID]) -> dict[UUID, StoredOutput]:
-    """Those of the outputs that are still in the spool, in the caller's `tenant_scope`."""
+def read_spooled(tenant_id: UUID, output_ids: AbstractSet[UUID]) -> dict[UUID, StoredOutput]:
+    """Return the outputs that are still in the spool, by id. In the caller's `tenant_scope`."""
     rows = OutputSpool.objects.for_tenant(tenant_id).filter(pk__in=output_ids)
     return {
         row.pk: StoredOutput(row.pk, row.content, row.data, row.content_type, row.created_at) for row in rows
     }
 
 
-def _in_mongodb(tenant_id: UUID, ids: Sequence[str]) -> list[StoredOutput]:
+def _read_from_mongodb(tenant_id: UUID, ids: Sequence[str]) -> list[StoredOutput]:
     try:
         with tracing.part("mongodb find", tracing.CLIENT, **_FACTS), pymongo.timeout(READ_SECONDS):
             documents = list(collection().find({"_id": {"$in": ids}, "tenant_id": str(tenant_id)}))
@@ -119,15 +117,15 @@ def _in_mongodb(tenant_id: UUID, ids: Sequence[str]) -> list[StoredOutput]:
 
 
 def copy_waiting(limit: int = COPIED_AT_ONCE, *, older_than: timedelta = timedelta(0)) -> int:
-    """Move outputs of all tenants to MongoDB, those of the oldest runs first; returns how many. Raises `PyMongoError` when it is away."""
+    """Move outputs of all tenants to MongoDB, oldest runs first; returns how many. Raises `PyMongoError` if MongoDB is down."""
     with system_scope(), transaction.atomic(using=SYSTEM):
-        # By their ids, which are in the order of time: an index by time would be paid for with each output.
+        # Ordered by id, which follows time, because an index on the time would cost a write for each output.
         waiting = OutputSpool.objects.filter(created_at__lte=Now() - older_than).order_by("pk")
         rows = list(waiting.select_for_update(skip_locked=True)[:limit])
         ids = [row.pk for row in rows]
     if not rows:
         return 0
-    # Outside of a transaction: two copiers may write the same documents, and both delete the same rows.
+    # Outside of a transaction. Two copiers may write the same documents and delete the same rows, which is harmless.
     _write(rows)
     with system_scope():
         OutputSpool.objects.filter(pk__in=ids).delete()
@@ -147,7 +145,7 @@ def _to_document(row: OutputSpool) -> dict[str, Any]:
         "tenant_id": str(row.tenant_id),
         "activity_id": str(row.activity_id),
         "content": row.content,
-        # As text: keys with "$" or "." and integers beyond 32 bits come back exactly as they went in.
+        # As text, so that keys with "$" or "." and large integers are returned unchanged.
         "data": None if row.data is None else orjson.dumps(row.data).decode(),
         "content_type": row.content_type,
         "created_at": row.created_at,
@@ -182,5 +180,5 @@ def _client(uri: str) -> pymongo.MongoClient[dict[str, Any]]:
         socketTimeoutMS=10_000,
         connect=False,
     )
-    atexit.register(client.close)  # So that its sessions at the server end with the process.
+    atexit.register(client.close)  # so that its sessions on the server end with the process
     return client

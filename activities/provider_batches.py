@@ -1,16 +1,16 @@
-"""Batches of model providers: requests that can wait are collected, sent together and answered whenever the provider is done.
+"""Batches of model providers: collects requests that can wait, sends them together, and records the answers when the provider is done.
 
-A run that waits for a batch is accepted, as one of an agent that answered 202: no worker waits for it, and it holds no slot. Work of a
-group keeps its slots but for the worker's seat: the group waits for it. Its item is bound to a batch in PostgreSQL before anything is
-sent. A process that works on batches may die at any moment; another goes on after a lease. Two at once do no harm: an answer counts once,
-by the fencing number of its run. The steps, each a section below:
+A parked run waits for a batch like a run whose agent answered 202: no worker waits for it, and it holds no slot. Work with a group key or
+files keeps its slots except the worker's seat, because the group waits for it. Its item is bound to a batch in PostgreSQL before anything
+is sent. If a process that works on a batch dies, another continues after a lease. Two at once do no harm, because the fencing number of
+the run lets an answer count only once. The steps, each a section below:
 
-    settling    what an answer means for its run
-    gathering   what is collected for one provider, credential and model is bound to a batch, by number, size and age
-    sending     a batch is sent once, and found again when the answer to that was lost
-    collecting  a batch that was sent is looked at, and its answers are taken in
-    tending     every batch that is due takes its next step
-    leaving     what is wanted soon goes to the real-time route
+    settling    records an answer for its run
+    binding     binds collected items of one provider, credential and model to a batch, by number, size and age
+    sending     sends a batch once, and finds it at the provider if the response was lost
+    polling     checks a sent batch, and records its answers
+    advancing   takes the next step of every batch that is due
+    leaving     moves urgent work to the real-time route
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ logger = logging.getLogger(__name__)
 
 
 def with_history(request: AgentRequest, row: Any) -> AgentRequest:
-    """The request, with what decides whether it may wait for a batch. `row` is the claimed activity."""
+    """Return the request with the facts that decide whether it may wait for a batch. `row` is the claimed activity."""
     if request.settings.adapter not in BATCHES_OF:
         return request
     moments = [moment for moment in (row.expires_at, row.due_at) if moment is not None]
-    moved = _item_moved_to(row)
+    moved = _moved_item(row)
     begun = moved.begun if moved is not None and moved.fence == row.fence - 1 else None
     return replace(request, wanted_by=min(moments, default=None), at_once=moved is not None, begun=begun)
 
 
-def _item_moved_to(row: Any) -> BatchItem | None:
-    """The item with which the work has left a batch, until it has come to an end or was put aside since."""
+def _moved_item(row: Any) -> BatchItem | None:
+    """Return the item with which the work left a batch, unless a later run has completed or suspended it."""
     with tenant_scope(row.tenant_id):
         items = BatchItem.objects.for_tenant(row.tenant_id).filter(activity_id=row.id, state=ItemState.MOVED)
         moved: BatchItem | None = items.order_by("-fence").first()
@@ -76,10 +76,10 @@ def _item_moved_to(row: Any) -> BatchItem | None:
 
 
 def park(run: RunToken, parked: Parked, row: Any) -> None:
-    """Keep the run's request, and let its slots go. Twice is as once. Raises `RunSuperseded`."""
+    """Store the run's request for a batch, and release its slots. Idempotent. Raises `RunSuperseded`."""
     holds_up_group = bool(row.group_key or row.files)
     with tenant_scope(run.tenant_id):
-        # The item first: its key locks the activity, which goes before the run.
+        # The item first, because its foreign key locks the activity, which must be locked before the run.
         item = BatchItem(
             tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, briefing=run.briefing,
             agent_role=row.agent_role, provider=parked.provider, model=parked.model, body=dict(parked.body),
@@ -99,22 +99,22 @@ def park(run: RunToken, parked: Parked, row: Any) -> None:
 
 
 def token_of(item: BatchItem) -> RunToken:
-    """What proves the run of an item."""
+    """Return the token of an item's run."""
     return RunToken(item.tenant_id, item.activity_id, item.run_id, item.fence, item.briefing)
 
 
 def close(item: BatchItem, state: ItemState, *, begun: Mapping[str, Any] | None = None) -> bool:
-    """End an open item; False when somebody else was first. The last that its transaction locks."""
+    """Close an open item; returns False if it was closed already. The last lock of the transaction."""
     items = BatchItem.objects.for_tenant(item.tenant_id).filter(pk=item.pk, state__in=OPEN_ITEMS)
-    kept = None if begun is None else dict(begun)
-    return bool(items.update(state=state, closed_at=Now(), body=None, begun=kept))
+    stored = None if begun is None else dict(begun)
+    return bool(items.update(state=state, closed_at=Now(), body=None, begun=stored))
 
 
-# What parked work waits for, as people are told.
+# Describing what parked work waits for.
 
 
 def waiting_items(tenant_id: UUID, activity_ids: Iterable[UUID]) -> dict[UUID, BatchItem]:
-    """The open items of these activities, with their batches. In a `tenant_scope`."""
+    """Return the open items of these activities, by activity id, with their batches. In a `tenant_scope`."""
     ids = list(activity_ids)
     if not ids:
         return {}
@@ -123,7 +123,7 @@ def waiting_items(tenant_id: UUID, activity_ids: Iterable[UUID]) -> dict[UUID, B
 
 
 def count_collected_with(item: BatchItem) -> int:
-    """How many items wait for the same batch, itself included. In a `tenant_scope`."""
+    """Count the items that wait for the same batch, this one included. In a `tenant_scope`."""
     lane = BatchItem.objects.for_tenant(item.tenant_id).filter(
         provider=item.provider, model=item.model, state=ItemState.COLLECTED
     )
@@ -131,39 +131,37 @@ def count_collected_with(item: BatchItem) -> int:
 
 
 def provider_name(provider: str) -> str:
-    """A provider by its key, without its credential."""
-    adapter, place, *_ = provider.split("|")
-    return f"{adapter} at {place}"
+    """Return the adapter and address of a provider key, without its credential."""
+    adapter, address, *_ = provider.split("|")
+    return f"{adapter} at {address}"
 
 
 def describe_item(item: BatchItem, *, number: int | None = None) -> str:
-    """One sentence on where the item is. `number` of the collected ones is told if it is known."""
+    """Describe in one sentence where the item is. `number` is the number of collected items, if known."""
     batch = item.batch
     if batch is None:
-        goes = item.created_at + timedelta(seconds=settings.ORCHESTRATOR_BATCH_AGE_SECONDS)
-        so_far = "" if number is None else f" with {number} of {settings.ORCHESTRATOR_BATCH_SIZE}"
-        return f"It waits for a batch, collected{so_far}; the batch goes out at {_show_moment(goes)} at the latest."
+        latest = item.created_at + timedelta(seconds=settings.ORCHESTRATOR_BATCH_AGE_SECONDS)
+        so_far = "" if number is None else f" with {number} of {settings.ORCHESTRATOR_BATCH_SIZE} requests"
+        return f"It waits for a batch{so_far}; the batch is sent at {_format_time(latest)} at the latest."
     if batch.state == BatchState.SENT:
-        since = "" if batch.sent_at is None else f", which was sent at {_show_moment(batch.sent_at)}"
+        since = "" if batch.sent_at is None else f", which was sent at {_format_time(batch.sent_at)}"
         return f"It is one of {batch.size} in the batch {batch.external_id}{since}; the provider answers within a day."
     return f"It is one of {batch.size} in a batch that is being sent."
 
 
-def _show_moment(moment: datetime) -> str:
+def _format_time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-# Settling: what an answer, or its lack, means for the run of an item.
+# Settling: records an answer, or its absence, for the run of an item.
 #
-# The run's end and the item's are one transaction. A run that is over already takes no answer; what that has cost is counted all the
-# same.
-
+# The run and the item end in one transaction. An answer for a run that has ended is ignored, but its cost is counted.
 
 ACTOR = "engine"
 
 
 def settle_item(item: BatchItem, answer: Answer) -> None:
-    """Take an answer in. Nothing happens the second time."""
+    """Record an answer. Idempotent."""
     if item.state not in OPEN_ITEMS:
         _count_late(item, answer)
     elif answer.message is not None:
@@ -173,7 +171,7 @@ def settle_item(item: BatchItem, answer: Answer) -> None:
 
 
 def fail_item(item: BatchItem, error: AgentError) -> None:
-    """The item has failed; its run's retry policy decides what follows."""
+    """Fail the item and its run; the run's retry policy decides what follows."""
     with tenant_scope(item.tenant_id):
         try:
             results.record_failed(token_of(item), error, actor=ACTOR)
@@ -184,7 +182,7 @@ def fail_item(item: BatchItem, error: AgentError) -> None:
 
 
 def move_to_real_time(item: BatchItem, why: str, *, begun: Mapping[str, Any] | None = None) -> None:
-    """Let the work go on at the real-time route, at once, with `begun` if the model has said something already."""
+    """Continue the work on the real-time route at once. `begun` is an answer of the model from which the work continues."""
     run = token_of(item)
     with tenant_scope(item.tenant_id):
         try:
@@ -195,7 +193,8 @@ def move_to_real_time(item: BatchItem, why: str, *, begun: Mapping[str, Any] | N
             state = ItemState.MOVED
         close(item, state, begun=begun)
     logger.info(
-        "Item left its batch", extra={"action": "batch_left", "run": str(item.run_id), "state": state.value}
+        "Item moved to the real-time route",
+        extra={"action": "batch_left", "run": str(item.run_id), "state": state.value},
     )
 
 
@@ -212,7 +211,9 @@ def _record_answer(item: BatchItem, message: Mapping[str, Any]) -> None:
             fail_item(item, error)
         else:
             move_to_real_time(
-                item, "The model's answer does not end the work; the conversation goes on.", begun=message
+                item,
+                "The model's answer does not complete the work; the conversation continues.",
+                begun=message,
             )
         budgets.count_usage(run, usage)
 
@@ -223,35 +224,34 @@ def _complete(item: BatchItem, completed: Completed) -> None:
     except reports.OutputTooLarge as error:
         raise PermanentAgentError(str(error), code=error.code) from error
     except (reports.RunOver, reports.AlreadyCompleted):
-        # What it has used was counted when it was refused.
+        # `reports.complete` has counted the usage when it refused the result.
         close(item, ItemState.DROPPED)
     else:
         close(item, ItemState.ANSWERED)
 
 
 def _count_late(item: BatchItem, answer: Answer) -> None:
-    """Nobody wanted the answer any more, but it has to be paid for."""
+    """Count the cost of an answer that came too late to be used."""
     if item.state in (ItemState.MOVED, ItemState.DROPPED) and answer.message is not None:
         late = Completed(Output(), batches.usage_of(answer.message))
         results.note_late(token_of(item), late)
 
 
-# Gathering: what is collected for one provider, credential and model is bound to a batch once there is enough, or it has waited enough.
+# Binding: collected items of one provider, credential and model are bound to a batch once they are enough, or old enough.
 #
-# Binding is one transaction and comes before sending, so that an item belongs to one batch whatever happens. Two who gather at once take
-# turns: the second finds less, or nothing.
+# Binding is one transaction before sending, so that an item always belongs to one batch. Two processes that bind at once take turns: the
+# second one sees fewer collected items, or none.
 
-
-LANES = 100  # of one turn
+LANES = 100  # processed in one turn
 
 
 def list_collected() -> QuerySet[BatchItem]:
-    """What waits for a batch, of all tenants."""
+    """Return the items of all tenants that are not bound to a batch yet."""
     return BatchItem.objects.filter(state=ItemState.COLLECTED)
 
 
-def gather() -> int:
-    """Bind what is enough or old enough. Returns how many batches were made."""
+def bind_items() -> int:
+    """Bind the lanes that have enough or old enough items. Returns the number of new batches."""
     with system_scope():
         lanes = list(_list_ready()[:LANES])
     count = 0
@@ -273,19 +273,20 @@ def _list_ready() -> QuerySet[BatchItem, tuple[UUID, str, str]]:
 
 
 def _bind(tenant_id: UUID, provider: str, model: str) -> bool:
-    """Make one batch, if there is enough for one; whether to look again."""
+    """Create one batch if there are enough items. Returns whether to try again."""
     with tenant_scope(tenant_id):
         lane = BatchItem.objects.for_tenant(tenant_id).filter(
             provider=provider, model=model, state=ItemState.COLLECTED
         )
-        # Locked in the order of their ids: anyone who gathers at the same time waits, and finds them bound.
-        found = list(lane.order_by("id").select_for_update().only("id", "bytes", "agent_role")[: _size()])
-        if not found:
+        # Locked in the order of ids: a process that binds at the same time waits, and then sees them bound.
+        items = list(lane.order_by("id").select_for_update().only("id", "bytes", "agent_role")[: _size()])
+        if not items:
             return False
-        if _drop_ended(tenant_id, found):
+        own_items = BatchItem.objects.for_tenant(tenant_id)
+        if drop_ended(tenant_id, own_items.filter(pk__in=[item.pk for item in items])):
             return True
-        fitting = _fitting(found)
-        full = len(found) == _size() or len(fitting) < len(found)
+        fitting = _fitting(items)
+        full = len(items) == _size() or len(fitting) < len(items)
         if not full and not lane.filter(created_at__lte=_old_enough()).exists():
             return False
         batch = ProviderBatch.objects.create(
@@ -305,21 +306,16 @@ def _bind(tenant_id: UUID, provider: str, model: str) -> bool:
 
 
 def drop_ended(tenant_id: UUID, items: QuerySet[BatchItem]) -> int:
-    """Close the open ones among the items whose runs are over. In a `tenant_scope`."""
+    """Drop those of these open items whose runs have ended; returns how many. In a `tenant_scope`."""
     live = ActivityRun.objects.for_tenant(tenant_id).filter(pk=OuterRef("run_id"), status="running")
     return items.filter(~Exists(live)).update(state=ItemState.DROPPED, closed_at=Now(), body=None)
 
 
-def _drop_ended(tenant_id: UUID, found: Sequence[BatchItem]) -> int:
-    ids = [item.pk for item in found]
-    return drop_ended(tenant_id, BatchItem.objects.for_tenant(tenant_id).filter(pk__in=ids))
-
-
-def _fitting(found: Sequence[BatchItem]) -> Sequence[BatchItem]:
-    """As many as a batch may hold bytes of; one at least."""
-    sums = accumulate(item.bytes for item in found)
-    most = settings.ORCHESTRATOR_BATCH_MAX_BYTES
-    return [item for item, total in zip(found, sums, strict=True) if total <= most] or found[:1]
+def _fitting(items: Sequence[BatchItem]) -> Sequence[BatchItem]:
+    """Return the first items that together do not exceed the size of a batch; at least one."""
+    sums = accumulate(item.bytes for item in items)
+    limit = settings.ORCHESTRATOR_BATCH_MAX_BYTES
+    return [item for item, total in zip(items, sums, strict=True) if total <= limit] or items[:1]
 
 
 def _size() -> int:
@@ -330,27 +326,27 @@ def _old_enough() -> object:
     return Now() - timedelta(seconds=settings.ORCHESTRATOR_BATCH_AGE_SECONDS)
 
 
-# Steps: what all who look after a batch do with its rows.
+# Changes of a batch, common to the sections below.
 #
-# Each step is a compare-and-set from the state in which the batch was looked at; who comes second changes nothing.
+# Each is a compare-and-set from the state in which the batch was read; of two at once, the second changes nothing.
 
 
 def move(batch: ProviderBatch, source: BatchState, **changes: Any) -> bool:
-    """Change the batch while it is in this state; whether it was."""
+    """Change the batch if it is in this state; returns whether it was."""
     with tenant_scope(batch.tenant_id):
         rows = ProviderBatch.objects.for_tenant(batch.tenant_id).filter(pk=batch.pk, state=source)
         return bool(rows.update(**changes))
 
 
-def put_off(batch: ProviderBatch, error: AgentError) -> None:
-    """Leave the batch in its state, for as long as its provider asks or until the next look at it."""
+def postpone(batch: ProviderBatch, error: AgentError) -> None:
+    """Leave the batch in its state for the time that its provider requests, or else until the next poll."""
     wait = max(error.retry_after or 0.0, settings.ORCHESTRATOR_BATCH_POLL_SECONDS)
-    move(batch, BatchState(batch.state), due_at=after(wait), error=results.as_dict(error))
+    move(batch, BatchState(batch.state), due_at=from_now(wait), error=results.as_dict(error))
 
 
-def give_up(batch: ProviderBatch, source: BatchState, target: BatchState, error: AgentError) -> None:
-    """End the batch, and let its open items fail with the error."""
-    for item in each_open(batch):
+def fail_batch(batch: ProviderBatch, source: BatchState, target: BatchState, error: AgentError) -> None:
+    """End the batch, and fail its open items with the error."""
+    for item in list_open_items(batch):
         fail_item(item, error)
     move(batch, source, state=target, ended_at=Now(), error=results.as_dict(error))
 
@@ -361,59 +357,58 @@ def items_of(batch: ProviderBatch) -> QuerySet[BatchItem]:
 
 
 def open_items(batch: ProviderBatch) -> QuerySet[BatchItem]:
-    """Those that nobody has answered or called off. In a `tenant_scope`."""
+    """Return the items that were neither answered nor cancelled. In a `tenant_scope`."""
     return items_of(batch).filter(state=ItemState.BOUND)
 
 
-def each_open(batch: ProviderBatch) -> list[BatchItem]:
-    """The open items, without what they ask."""
+def list_open_items(batch: ProviderBatch) -> list[BatchItem]:
+    """Load the open items without their requests."""
     with tenant_scope(batch.tenant_id):
         return list(open_items(batch).defer("body", "begun"))
 
 
-def after(seconds: float) -> Any:
-    """The moment so many seconds after PostgreSQL's now."""
+def from_now(seconds: float) -> Any:
+    """Return the time `seconds` after PostgreSQL's current time."""
     return Now() + timedelta(seconds=seconds)
 
 
-# Sending: a batch is sent once, and found again when the answer to that was lost.
+# Sending: a batch is sent once, and found at the provider if the response was lost.
 #
-# That it is being sent is on record before the call, so it is never sent twice without having been looked for: the provider's list names
-# what was created since, and a batch of the same number of requests that nobody knows is taken for it. Its answers name their items; when
-# they name none of ours, it was not. Only when the list has no such batch it is sent again, which is counted and logged.
+# The state `sending` is stored before the call, so a batch is never sent twice without a search: the provider lists the batches created
+# since then, and an unknown one with the same number of requests is taken for ours. Its answers name their items; if they name none of
+# ours, the search goes on. The batch is sent again only if no listed batch matches, which is counted and logged.
 
-
-SKEW = timedelta(minutes=10)  # what the provider's clock and PostgreSQL's may differ by
+SKEW = timedelta(minutes=10)  # the largest expected difference between the provider's clock and PostgreSQL's
 LISTED_FOR = timedelta(days=3)  # longer than a batch may take
 
 
 def send(batch: ProviderBatch, api: MessageBatches) -> None:
-    """Send a bound batch, unless somebody else does."""
+    """Send a bound batch, unless another process does."""
     with tenant_scope(batch.tenant_id):
         bodies = open_items(batch).order_by("id").values_list("id", "body")
         requests = [(pk.hex, body or {}) for pk, body in bodies]
-    begun = {"state": BatchState.SENDING, "sent_at": Now(), "sendings": F("sendings") + 1}
-    if not move(batch, BatchState.BOUND, **begun, sent=len(requests)):
+    changes = {"state": BatchState.SENDING, "sent_at": Now(), "sendings": F("sendings") + 1}
+    if not move(batch, BatchState.BOUND, **changes, sent=len(requests)):
         return
     try:
         created = api.create(requests)
     except RetryableAgentError as error:
-        _not_sent(batch, error)
+        _record_failed_sending(batch, error)
     except AgentError as error:
-        give_up(batch, BatchState.SENDING, BatchState.REFUSED, error)
+        fail_batch(batch, BatchState.SENDING, BatchState.REFUSED, error)
     else:
-        _record_sending(batch, created.id)
+        _record_sent(batch, created.id)
 
 
-def find_again(batch: ProviderBatch, api: MessageBatches) -> None:
-    """Its sender died, or never got an answer. The lease that has passed since is longer than any call."""
+def find_sent(batch: ProviderBatch, api: MessageBatches) -> None:
+    """Find a batch at the provider whose sender died or got no response. Its lease, which has expired, is longer than any call."""
     try:
-        like = _like(batch, api)
+        candidates = _list_candidates(batch, api)
     except AgentError as error:
-        put_off(batch, error)
+        postpone(batch, error)
         return
-    if like:
-        _record_sending(batch, like[-1])
+    if candidates:
+        _record_sent(batch, candidates[-1])
         return
     logger.warning(
         "Batch not found at its provider, sent again",
@@ -422,22 +417,22 @@ def find_again(batch: ProviderBatch, api: MessageBatches) -> None:
     move(batch, BatchState.SENDING, state=BatchState.BOUND, due_at=Now())
 
 
-def _like(batch: ProviderBatch, api: MessageBatches) -> list[str]:
-    """What the provider calls the batches that may be this one."""
-    others = _list_known_names() | set(batch.not_ours)
+def _list_candidates(batch: ProviderBatch, api: MessageBatches) -> list[str]:
+    """Return the provider's ids of batches that may be this one."""
+    others = _list_known_ids() | set(batch.not_ours)
     listed = api.list_created(since=(batch.sent_at or batch.created_at) - SKEW)
-    return [found.id for found in listed if found.requests == batch.sent and found.id not in others]
+    return [each.id for each in listed if each.requests == batch.sent and each.id not in others]
 
 
-def _list_known_names() -> set[str]:
-    """The provider's names of all batches, whosever they are: tenants may share a credential."""
+def _list_known_ids() -> set[str]:
+    """Return the provider's ids of the recent batches of all tenants, because tenants may share a credential."""
     with system_scope():
-        young = ProviderBatch.objects.filter(created_at__gt=Now() - LISTED_FOR).exclude(external_id="")
-        return set(young.values_list("external_id", flat=True))
+        recent = ProviderBatch.objects.filter(created_at__gt=Now() - LISTED_FOR).exclude(external_id="")
+        return set(recent.values_list("external_id", flat=True))
 
 
-def _not_sent(batch: ProviderBatch, error: RetryableAgentError) -> None:
-    """Where it is certain that nothing arrived it is sent later; else it is looked for once the lease is over."""
+def _record_failed_sending(batch: ProviderBatch, error: RetryableAgentError) -> None:
+    """Send the batch later if nothing can have arrived; otherwise search for it when the lease has expired."""
     logger.warning(
         "Batch not sent",
         extra={"action": "batch_not_sent", "batch": str(batch.pk), "reason": error.error_code},
@@ -445,14 +440,14 @@ def _not_sent(batch: ProviderBatch, error: RetryableAgentError) -> None:
     changes: dict[str, Any] = {"error": results.as_dict(error)}
     if isinstance(error, AgentRateLimited) or error.nothing_sent:
         wait = error.retry_after or settings.ORCHESTRATOR_BATCH_POLL_SECONDS
-        changes |= {"state": BatchState.BOUND, "due_at": after(wait)}
+        changes |= {"state": BatchState.BOUND, "due_at": from_now(wait)}
     move(batch, BatchState.SENDING, **changes)
 
 
-def _record_sending(batch: ProviderBatch, external_id: str) -> None:
+def _record_sent(batch: ProviderBatch, external_id: str) -> None:
     move(
         batch, BatchState.SENDING, state=BatchState.SENT, external_id=external_id, error=None,
-        due_at=after(settings.ORCHESTRATOR_BATCH_POLL_SECONDS),
+        due_at=from_now(settings.ORCHESTRATOR_BATCH_POLL_SECONDS),
     )  # fmt: skip
     logger.info(
         "Batch sent",
@@ -465,97 +460,97 @@ def _record_sending(batch: ProviderBatch, external_id: str) -> None:
     )
 
 
-# Collecting: a batch that was sent is looked at, and its answers are taken in once it has ended.
+# Polling: checks a sent batch, and records its answers once it has ended.
 #
-# Who dies half-way leaves open items, which anyone who looks next takes in; those that were answered take no second answer.
-
+# If a process dies half-way, the next poll records the answers of the items that are still open; answered items take no second answer.
 
 RENEWED_EVERY = 100  # answers
 
 
 def poll(batch: ProviderBatch, api: MessageBatches) -> None:
-    """Take in the answers of a batch that has ended; of one that has not, look again later."""
+    """Record the answers if the batch has ended, or else poll again later."""
     try:
         if not api.look(batch.external_id).ended:
-            move(batch, BatchState.SENT, due_at=after(settings.ORCHESTRATOR_BATCH_POLL_SECONDS))
-        elif _take_in(batch, api):
+            move(batch, BatchState.SENT, due_at=from_now(settings.ORCHESTRATOR_BATCH_POLL_SECONDS))
+        elif _record_answers(batch, api):
             move(batch, BatchState.SENT, state=BatchState.ENDED, ended_at=Now(), error=None)
         else:
-            _look_for_another(batch)
+            _search_again(batch)
     except (RetryableAgentError, ConfigurationError) as error:
-        put_off(batch, error)
+        postpone(batch, error)
     except AgentError as error:
         lost = RetryableAgentError(f"The batch is lost: {error}", code="batch_lost")
-        give_up(batch, BatchState.SENT, BatchState.ENDED, lost)
+        fail_batch(batch, BatchState.SENT, BatchState.ENDED, lost)
 
 
-def _take_in(batch: ProviderBatch, api: MessageBatches) -> bool:
-    """Settle every item by its answer; False when the answers are those of another batch."""
+def _record_answers(batch: ProviderBatch, api: MessageBatches) -> bool:
+    """Settle every item with its answer. Returns False if the answers belong to another batch."""
     with tenant_scope(batch.tenant_id):
         unanswered = {item.pk.hex: item for item in items_of(batch).defer("body", "begun")}
-    strange = False
+    has_unknown = False
     answers = api.answers(batch.external_id, max_bytes=settings.ORCHESTRATOR_BATCH_RESULT_MAX_BYTES)
     for number, answer in enumerate(answers, 1):
         item = unanswered.pop(answer.custom_id, None)
         if item is None:
-            strange = strange or bool(answer.custom_id)
+            has_unknown = has_unknown or bool(answer.custom_id)
             continue
         results.persistently(partial(settle_item, item, answer))
         if number % RENEWED_EVERY == 0:
-            move(batch, BatchState.SENT, due_at=after(settings.ORCHESTRATOR_BATCH_LEASE_SECONDS))
-    if strange and len(unanswered) == batch.size:
+            move(batch, BatchState.SENT, due_at=from_now(settings.ORCHESTRATOR_BATCH_LEASE_SECONDS))
+    if has_unknown and len(unanswered) == batch.size:
         return False
     for item in unanswered.values():
         if item.state in OPEN_ITEMS:
-            missing = "The batch has ended without an answer to this."
-            fail_item(item, RetryableAgentError(missing, code="batch_incomplete"))
+            message = "The batch has ended without an answer to this request."
+            fail_item(item, RetryableAgentError(message, code="batch_incomplete"))
     return True
 
 
-def _look_for_another(batch: ProviderBatch) -> None:
+def _search_again(batch: ProviderBatch) -> None:
     not_ours = [*batch.not_ours, batch.external_id]
     move(batch, BatchState.SENT, state=BatchState.SENDING, external_id="", not_ours=not_ours, due_at=Now())
 
 
-# Tending: every batch that is due takes its next step.
+# Advancing: takes the next step of every batch that is due.
 #
-# Anyone who tends a batch puts its next look off by a lease first; when they die, somebody else goes on after that.
-
+# A process first leases the batch by postponing its `due_at`; if it dies, another process continues after that time.
 
 PAGE = 100
 
 STEPS = {
     BatchState.BOUND: send,
-    BatchState.SENDING: find_again,
+    BatchState.SENDING: find_sent,
     BatchState.SENT: poll,
 }
 
 
 def list_due() -> QuerySet[ProviderBatch]:
-    """Batches that have to be looked at, of all tenants."""
+    """Return the batches of all tenants whose next step is due."""
     return ProviderBatch.objects.filter(state__in=OPEN_BATCHES, due_at__lte=Now())
 
 
-def tend() -> int:
-    """Look after the batches that are due. One that cannot be helped does not keep the others from it. Returns how many."""
+def advance_due() -> int:
+    """Advance the batches that are due; returns how many. A batch that fails does not block the others."""
     with system_scope():
-        found = list(list_due().order_by("due_at").values_list("tenant_id", "id")[:PAGE])
-    for tenant_id, batch_id in found:
+        batches_due = list(list_due().order_by("due_at").values_list("tenant_id", "id")[:PAGE])
+    for tenant_id, batch_id in batches_due:
         try:
-            tend_one(tenant_id, batch_id)
+            advance(tenant_id, batch_id)
         except Exception:
-            # Its lease ends, and somebody tries again.
-            logger.exception("Batch not tended", extra={"action": "batch_failed", "batch": str(batch_id)})
-    return len(found)
+            # The step is repeated when the lease expires.
+            logger.exception("Batch step failed", extra={"action": "batch_failed", "batch": str(batch_id)})
+    return len(batches_due)
 
 
-def tend_one(tenant_id: UUID, batch_id: UUID) -> None:
-    """Take the batch's next step, unless somebody else has it in hand."""
-    batch = _take_batch(tenant_id, batch_id)
+def advance(tenant_id: UUID, batch_id: UUID) -> None:
+    """Take the batch's next step, unless another process holds its lease."""
+    batch = _lease_batch(tenant_id, batch_id)
     if batch is None:
         return
-    if not _is_wanted(batch):
-        _let_go(batch)
+    with tenant_scope(tenant_id):
+        has_open_items = open_items(batch).exists()
+    if not has_open_items:
+        _cancel_batch(batch)
         return
     try:
         api = client_for(batch)
@@ -566,29 +561,27 @@ def tend_one(tenant_id: UUID, batch_id: UUID) -> None:
 
 
 def client_for(batch: ProviderBatch) -> MessageBatches:
-    """Raises `AgentError` when the role leads elsewhere by now. Another credential at the same place will do: keys are changed."""
+    """Return the client of the batch's provider. Raises `AgentError` if the role uses another provider now.
+
+    Another credential for the same provider is accepted, because keys are rotated.
+    """
     chosen = configuration.settings_for(batch.tenant_id, batch.agent_role).adapter
     return batches.client_for(chosen, batch.provider)
 
 
-def _take_batch(tenant_id: UUID, batch_id: UUID) -> ProviderBatch | None:
+def _lease_batch(tenant_id: UUID, batch_id: UUID) -> ProviderBatch | None:
     with tenant_scope(tenant_id):
         rows = ProviderBatch.objects.for_tenant(tenant_id).filter(pk=batch_id)
-        waiting = rows.filter(state__in=OPEN_BATCHES, due_at__lte=Now())
-        if not waiting.update(due_at=after(settings.ORCHESTRATOR_BATCH_LEASE_SECONDS)):
+        due = rows.filter(state__in=OPEN_BATCHES, due_at__lte=Now())
+        if not due.update(due_at=from_now(settings.ORCHESTRATOR_BATCH_LEASE_SECONDS)):
             return None
         batch: ProviderBatch = rows.get()
         drop_ended(tenant_id, items_of(batch).filter(state__in=OPEN_ITEMS))
     return batch
 
 
-def _is_wanted(batch: ProviderBatch) -> bool:
-    with tenant_scope(batch.tenant_id):
-        return open_items(batch).exists()
-
-
-def _let_go(batch: ProviderBatch) -> None:
-    """Nobody waits for it any more. What the provider has of it, it need not answer."""
+def _cancel_batch(batch: ProviderBatch) -> None:
+    """End a batch without open items, and cancel it at the provider."""
     if batch.state == BatchState.SENT:
         try:
             client_for(batch).cancel(batch.external_id)
@@ -601,29 +594,28 @@ def _let_go(batch: ProviderBatch) -> None:
 
 
 def _abandon(batch: ProviderBatch, error: AgentError) -> None:
-    """The role leads elsewhere by now: the work goes there, and whatever the provider still has of it is lost."""
-    for item in each_open(batch):
+    """End a batch whose role uses another provider now. Its items continue there; answers of the old provider are lost."""
+    for item in list_open_items(batch):
         move_to_real_time(item, str(error))
     move(batch, BatchState(batch.state), state=BatchState.ENDED, ended_at=Now(), error=results.as_dict(error))
 
 
-# Leaving: what is wanted soon does not wait for a batch any longer, whether it is in one or not. A late answer counts for nothing.
-
+# Leaving: urgent items no longer wait for a batch, whether they are bound to one or not. A late answer is ignored.
 
 LEAVING_AT_ONCE = 500
 
-WHY = "It is wanted soon and was not answered by its batch yet; it goes on at once."
+LEAVE_REASON = "It is needed soon, and its batch has not answered yet; it continues in real time."
 
 
 def list_leaving() -> QuerySet[BatchItem]:
-    """What has to leave, of all tenants."""
+    """Return the items of all tenants that must leave their batch now."""
     return BatchItem.objects.filter(state__in=OPEN_ITEMS, leave_at__lte=Now())
 
 
-def leave() -> int:
-    """Move what is due, a page of it. Returns how many."""
+def move_leaving() -> int:
+    """Move one page of the leaving items to the real-time route; returns how many."""
     with system_scope():
         items = list(list_leaving().defer("body", "begun").order_by("leave_at")[:LEAVING_AT_ONCE])
     for item in items:
-        move_to_real_time(item, WHY)
+        move_to_real_time(item, LEAVE_REASON)
     return len(items)

@@ -1,7 +1,7 @@
-"""How things stand: what waits for workers and for people, what runs, and who works. Changes nothing.
+"""Statistics of the queues: what waits for workers and for people, what runs, and which workers are alive. Read only.
 
-Read from PostgreSQL, so it is true without Redis, without workers, and for work that Redis has forgotten. It follows the scope that is
-open: within `tenant_scope` one tenant's work, within `system_scope` everybody's; the workers are everybody's in either.
+Read from PostgreSQL, so they hold without Redis, without workers, and for work that Redis has lost. In a `tenant_scope` they cover one
+tenant's work, in `system_scope` that of all tenants; the workers are always those of all tenants.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tenants.sql import Statement
 KINDS = ("approval", "review", "resolution", "escalation", "task")
 
 _FOLDER = Path(__file__).parent / "sql" / "standing"
-_QUEUES, _RUNS, _WORKERS, _TOTALS, _PEOPLE, _REPEATED, _AWAY = (
+_QUEUES, _RUNS, _WORKERS, _TOTALS, _PEOPLE, _REPEATED, _TURNED_AWAY = (
     Statement.load(_FOLDER, name)
     for name in ("queues", "runs", "workers", "totals", "people", "repeated", "turned_away")
 )
@@ -54,7 +54,7 @@ _QUEUES, _RUNS, _WORKERS, _TOTALS, _PEOPLE, _REPEATED, _AWAY = (
 
 @dataclass(slots=True)
 class RoleStats:
-    """One role: what waits in each band, what runs, who serves it."""
+    """Statistics of one role: what waits in each band, what runs, and its workers."""
 
     role: str
     paused: bool = False
@@ -77,7 +77,7 @@ class RoleStats:
 
 @dataclass(frozen=True, slots=True)
 class PeopleStats:
-    """What people are asked for, of one kind."""
+    """Waiting items of one kind for people."""
 
     kind: str
     waiting: int
@@ -86,7 +86,7 @@ class PeopleStats:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """Everything at once. `roles` holds every role of the registry, in order, and any other that has work."""
+    """All statistics. `roles` holds every role of the registry, in order, then other roles that have work."""
 
     roles: list[RoleStats]
     people: list[PeopleStats]
@@ -103,55 +103,58 @@ class QueueStats:
 
 
 def stats_of_queues(*, refusals: bool = True) -> QueueStats:
-    """How things stand now, in a handful of indexed queries. Without `refusals` nobody counts what was repeated or turned away."""
+    """Return the current statistics, with a few indexed queries. Without `refusals`, `repeated` and `turned_away` are empty."""
     silence = {"silence": settings.ORCHESTRATOR_LOST_AFTER_SECONDS}
     totals = _TOTALS.run(silence)[0]
     repeated = {row.agent_role: row.count for row in (_REPEATED.run({}) if refusals else ())}
-    away = {(row.agent_role, row.reason): row.count for row in (_AWAY.run({}) if refusals else ())}
+    turned_away = {
+        (row.agent_role, row.reason): row.count for row in (_TURNED_AWAY.run({}) if refusals else ())
+    }
     return QueueStats(
-        roles=_roles(silence), people=_people(), repeated=repeated, turned_away=away, **totals._asdict()
+        roles=_roles(silence),
+        people=_people(),
+        repeated=repeated,
+        turned_away=turned_away,
+        **totals._asdict(),
     )
 
 
 def admission_is_open() -> bool:
-    """Whether work is being granted: not while Redis was wiped and is not rebuilt. Raises `redis.RedisError`."""
+    """Whether admission grants work: not between a wipe of Redis and its rebuilding. Raises `redis.RedisError`."""
     return rebuilding.is_open()
 
 
 def slots_of_roles(roles: Sequence[str]) -> dict[str, int]:
-    """How many slots each of these roles holds, granted ones among them; empty while Redis does not answer or is not rebuilt."""
+    """Return the number of slots that each role holds, including granted ones; empty if Redis is down or not rebuilt yet."""
     client = connections.client(timeout_seconds=PATIENCE_SECONDS)
     try:
-        name: Any = client.get(keys.pointer())
-        if name is None or not roles:
+        generation: Any = client.get(keys.pointer())
+        if generation is None or not roles:
             return {}
-        used = client.hmget(f"{keys.generation(name.decode())}used", [f"role:{role}" for role in roles])
+        used = client.hmget(f"{keys.generation(generation.decode())}used", [f"role:{role}" for role in roles])
     except redis.RedisError:
         return {}
     return {role: int(count or 0) for role, count in zip(roles, used, strict=True)}
 
 
 def _roles(silence: Mapping[str, Any]) -> list[RoleStats]:
-    found = {
+    stats = {
         role: RoleStats(role, paused=paused or not enabled)
         for role, paused, enabled in Agent.objects.order_by("role").values_list("role", "paused", "enabled")
     }
     for row in _QUEUES.run({}):
-        entry, band = _entry(found, row.agent_role), BAND_NAMES[band_of(row.priority) - 1]
+        entry = stats.setdefault(row.agent_role, RoleStats(row.agent_role))
+        band = BAND_NAMES[band_of(row.priority) - 1]
         entry.waiting[band] += row.waiting
         entry.delayed[band] += row.delayed
         entry.oldest_seconds = max(entry.oldest_seconds, row.oldest_seconds or 0.0)
     for row in _RUNS.run({}):
-        entry = _entry(found, row.agent_role)
+        entry = stats.setdefault(row.agent_role, RoleStats(row.agent_role))
         entry.running, entry.accepted = row.running, row.accepted
     for row in _WORKERS.run(silence):
-        entry = _entry(found, row.role)
+        entry = stats.setdefault(row.role, RoleStats(row.role))
         entry.workers, entry.seats = row.workers, row.seats
-    return list(found.values())
-
-
-def _entry(found: dict[str, RoleStats], role: str) -> RoleStats:
-    return found.setdefault(role, RoleStats(role))
+    return list(stats.values())
 
 
 def _people() -> list[PeopleStats]:
@@ -161,16 +164,15 @@ def _people() -> list[PeopleStats]:
     ]
 
 
-# Idleness: workers that beat, have a free seat, and still do not take up what was granted to them.
+# Idle workers: they beat and have a free seat, but do not take the work that was granted to them.
 #
-# Their lease keeps their runs, so recovery sees nothing wrong; only the grants that grow old give them away. Redis says how old these
-# are,
-# by its own clock, and PostgreSQL who works.
+# Recovery does not detect them, because their lease is valid; only the age of their grants reveals them. Redis reports that age by its own
+# clock, and PostgreSQL the live workers.
 
 
 @dataclass(frozen=True, slots=True)
 class IdleRole:
-    """A role whose workers take nothing: how old its oldest grant is, and whose work it is."""
+    """A role whose workers take no work, with the age of its oldest grant and the tenants of the granted work."""
 
     role: str
     oldest_seconds: float
@@ -180,29 +182,29 @@ class IdleRole:
 
 @dataclass(frozen=True, slots=True)
 class GrantedWork:
-    """What was granted to workers of one role and not taken up yet."""
+    """Work that was granted to workers of one role and has not started yet."""
 
     count: int
     oldest_seconds: float
 
 
 def read_granted() -> dict[str, GrantedWork]:
-    """By role. Raises `redis.RedisError`, and `scripts.Closed` while nothing is granted at all."""
-    ages: dict[str, list[float]] = {}
+    """Return granted work by role. Raises `redis.RedisError`, and `scripts.Closed` while admission is closed."""
+    ages_of: dict[str, list[float]] = {}
     for grant in scripts.unstarted():
-        ages.setdefault(grant.role, []).append(grant.age_seconds)
-    return {role: GrantedWork(len(found), max(found)) for role, found in ages.items()}
+        ages_of.setdefault(grant.role, []).append(grant.age_seconds)
+    return {role: GrantedWork(len(ages), max(ages)) for role, ages in ages_of.items()}
 
 
 def list_idle_roles() -> list[IdleRole]:
-    """By name. Raises `redis.RedisError`, and `scripts.Closed` while nothing is granted at all."""
+    """Return idle roles by name. Raises `redis.RedisError`, and `scripts.Closed` while admission is closed."""
     late: dict[str, list[scripts.Unstarted]] = {}
     for grant in scripts.unstarted():
         if grant.age_seconds > settings.ORCHESTRATOR_IDLE_SECONDS:
             late.setdefault(grant.role, []).append(grant)
     if not late:
         return []
-    able = _able_to_take()
+    available = _roles_with_free_seat()
     return [
         IdleRole(
             role=role,
@@ -211,12 +213,12 @@ def list_idle_roles() -> list[IdleRole]:
             tenants=tuple(dict.fromkeys(grant.tenant_id for grant in grants)),
         )
         for role, grants in sorted(late.items())
-        if role in able
+        if role in available
     ]
 
 
-def _able_to_take() -> set[str]:
-    """The roles of which some process that beats could take more at this moment."""
+def _roles_with_free_seat() -> set[str]:
+    """Return the roles of which some live process could take more work now."""
     silence = timedelta(seconds=settings.ORCHESTRATOR_LOST_AFTER_SECONDS)
     with system_scope():
         workers = WorkerProcess.objects.filter(
@@ -226,18 +228,14 @@ def _able_to_take() -> set[str]:
     return {role for roles, closed in rows for role in roles if not closed.keys() & {leases.ALL, role}}
 
 
-# The head of a tenant's line for a role: what starts next, in the order in which admission takes the tenant's own work.
+# The head of a tenant's queue for a role, in the order in which admission takes the tenant's own work.
 
-
-SHOWN = 20
+MOST_WAITERS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """Work that waits. `place` counts from 1; of two groups, one that is at its bound lets others pass.
-
-    `waited_seconds` began when it was submitted.
-    """
+    """A waiting activity. `place` counts from 1; work of a group at its limit may be overtaken. `waited_seconds` counts from submission."""
 
     place: int
     id: UUID
@@ -250,7 +248,7 @@ class Waiter:
 
 
 def head_of_line(tenant_id: UUID, role: str) -> Sequence[Waiter]:
-    """The first of those that could start now. In the caller's `tenant_scope`."""
+    """Return the first activities that could start now. In the caller's `tenant_scope`."""
     due = Q(due_at=None) | Q(due_at__lte=Now())
     reasons = Wake.objects.for_tenant(tenant_id).filter(
         due, activity_id=OuterRef("pk"), state=WakeState.PENDING
@@ -259,14 +257,14 @@ def head_of_line(tenant_id: UUID, role: str) -> Sequence[Waiter]:
         Exists(reasons), in_status(Status.CREATED), assignee_type="agent", agent_role=role
     )
     rows = ready.annotate(band=_BAND, turn=_TURN).order_by("band", "turn", "pk")
-    shown = ("pk", "name", "priority", "created_at", "group_key", "attempts")
+    columns = ("pk", "name", "priority", "created_at", "group_key", "attempts")
     now = clock.now()
     return [
         Waiter(
             place, row.pk, row.name, BAND_NAMES[band_of(row.priority) - 1], row.priority,
             (now - row.created_at).total_seconds(), row.group_key or "", row.attempts,
         )
-        for place, row in enumerate(rows.only(*shown)[:SHOWN], start=1)
+        for place, row in enumerate(rows.only(*columns)[:MOST_WAITERS], start=1)
     ]  # fmt: skip
 
 
@@ -277,7 +275,7 @@ _BAND = Case(
     default=Value(len(_LEVELS)),
     output_field=IntegerField(),
 )
-#: Within a band, so much waiting is worth one level of priority.
+#: Within a band, `LEVEL_MS` of waiting are worth one level of priority.
 _TURN = ExpressionWrapper(
     F("created_at")
     + ExpressionWrapper(

@@ -1,7 +1,7 @@
-"""Reassignment: the work is handed to another agent or to a person, as a new activity that takes the place of this one.
+"""Reassignment: gives work to another agent or to a person, as a new activity that takes the place of this one.
 
-The successor gets the input, the place in the pipeline and everything that waits for the result: a parent gets its answer from it. An
-agent may reassign work only so many times, and never to a role that has had it. What people decide stays with people.
+The successor inherits the input, the place in the pipeline and the parent that waits for the result. Agents may reassign work a limited
+number of times, and never to a role that had it before. Decisions of people cannot be reassigned to agents.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from . import activity_tree, cancellation, suspension, transitions
 
 TOOL = "reassign_task"
 
-#: Anyone who is asked one of these answers it, or somebody who is asked by its own escalation.
-_NEVER = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.ESCALATION)
+#: Questions to people. They go to other people only through their own escalation.
+_NOT_REASSIGNABLE = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.ESCALATION)
 
 
 def reassign(
     tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str, agent_role: str | None = None, human_role: str | None = None
 ) -> Activity:  # fmt: skip
-    """An operator hands the work on; the successor. Raises `TransitionRefused` from where that cannot be, `NotFound`."""
+    """Reassign work for an operator; returns the successor. Raises `TransitionRefused`, `NotFound`."""
     with tenant_scope(tenant_id):
-        # Everything that this may end is locked now, in one order: later, the pipeline run is locked as well.
+        # Lock everything that this may end now, in order of ids, because the pipeline run is locked later.
         activity = activity_tree.lock_with_dependents(tenant_id, activity_id)
         if activity is None:
             raise NotFound("activity", activity_id)
@@ -47,27 +47,28 @@ def reassign(
 
 
 def _refuse_question(activity: Activity, agent_role: str | None) -> None:
-    if activity.link_kind in _NEVER:
-        why = f"is a {activity.link_kind}: anyone who is asked answers it"
+    if activity.link_kind in _NOT_REASSIGNABLE:
+        reason = f"is a {activity.link_kind}: the people who are asked must answer it"
     elif agent_role and activity.is_approval_gate and not activity_tree.was_taken_over(activity):
-        why = "is a decision: only people decide"
+        reason = "is a decision: only people decide"
     elif agent_role and activity_tree.origin_of(activity.tenant_id, activity).kind == LinkKind.RESOLUTION:
-        why = "is about something outside that an agent could not remove: only a person can"
+        reason = "resolves a blocker that an agent could not remove: only a person can"
     else:
         return
-    raise TransitionRefused(activity.pk, "reassign", activity.status, f"Activity {activity.pk} {why}.")
+    raise TransitionRefused(activity.pk, "reassign", activity.status, f"Activity {activity.pk} {reason}.")
 
 
 def reassign_by_agent(
     run: RunToken, *, reason: str, agent_role: str | None = None, human_role: str | None = None
 ) -> UUID:
-    """An agent hands its own work on; the successor's id. Raises `QuotaExceeded`, `ToolRefused`, `RunSuperseded`.
+    """Reassign the work of a run at its agent's request; returns the successor's id.
 
-    In the caller's `tenant_scope`, which holds the locks of what ends with the activity and of the root of its tree.
+    In the caller's `tenant_scope`, which holds the locks of what ends with the activity and of the root of its tree. Raises
+    `QuotaExceeded`, `ToolRefused`, `RunSuperseded`.
     """
     activity = suspension.live(run)
     suspension.refuse_unlisted(activity, agent_role)
-    _refuse_another_hand(activity, agent_role)
+    _refuse_repeated_reassignment(activity, agent_role)
     suspension.refuse_full_tree(activity_tree.tree_of(run.tenant_id, run.activity_id))
     actor = f"run:{run.run_id}"
     successor = _create_successor(
@@ -77,19 +78,21 @@ def reassign_by_agent(
     return successor.pk
 
 
-def _refuse_another_hand(activity: Activity, agent_role: str | None) -> None:
+def _refuse_repeated_reassignment(activity: Activity, agent_role: str | None) -> None:
     line = activity_tree.line_of(activity.tenant_id, activity)
-    most = settings.ORCHESTRATOR_REASSIGNMENTS
-    if sum(member.link_kind == LinkKind.REASSIGNED_FROM for member in line) >= most:
-        raise QuotaExceeded("reassignments", f"Work may be handed on {most} times, not more.")
-    if agent_role and agent_role in {before.agent_role for before in line}:
-        raise ToolRefused(f"{agent_role} has had this work before; hand it to somebody else or to a person.")
+    limit = settings.ORCHESTRATOR_REASSIGNMENTS
+    if sum(member.link_kind == LinkKind.REASSIGNED_FROM for member in line) >= limit:
+        raise QuotaExceeded("reassignments", f"Work may be reassigned at most {limit} times.")
+    if agent_role and agent_role in {member.agent_role for member in line}:
+        raise ToolRefused(
+            f"{agent_role} has had this work before; reassign it to another role or to a person."
+        )
 
 
 def _create_successor(
     activity: Activity, *, reason: str, agent_role: str | None, human_role: str | None, actor: str, run: RunToken | None = None
 ) -> Activity:  # fmt: skip
-    # The successor is there before the end of the first is announced, so that the pipeline sees the step go on.
+    # Create the successor before announcing the end of the first activity, so that the pipeline sees the step continue.
     (submitted,) = submit([_new_successor(activity, reason, agent_role, human_role)], actor=actor)
     detail = {"heir": str(submitted.id), "reason": reason}
     if run is None:
@@ -98,13 +101,15 @@ def _create_successor(
         suspension.suspend(run, "reassign", tool=TOOL, detail=detail, reassign_reason=reason)
     successors = Activity.objects.for_tenant(activity.tenant_id).filter(pk=submitted.id)
     if activity.dedup_key and not _is_taken(activity):
-        successors.update(dedup_key=activity.dedup_key)  # Only now: two live activities may not share it.
+        successors.update(
+            dedup_key=activity.dedup_key
+        )  # Only now, because two live activities may not share it.
     successor: Activity = successors.get()
     return successor
 
 
 def _is_taken(activity: Activity) -> bool:
-    """Whether an equal activity is live. After this one had failed, another may have been submitted under its key."""
+    """Whether another activity with the same dedup key is live: one may have been submitted after this one failed."""
     same = Activity.objects.for_tenant(activity.tenant_id).filter(dedup_key=activity.dedup_key)
     return same.filter(in_status(*LIVE)).exists()
 
@@ -121,7 +126,7 @@ def _new_successor(
         LinkKind.REASSIGNED_FROM,
         agent_role=agent_role,
         human_role=human_role,
-        # A person who takes over an agent's work may approve what is there, or do it. What people decide stays a decision.
+        # A person who takes over an agent's work may approve the existing output or do the work. A decision stays a decision.
         is_approval_gate=human_role is not None and (bool(taken_over) or activity.is_approval_gate),
         metadata={**activity.metadata, **reassignment, activity_tree.TAKEN_OVER: taken_over},
         not_before=activity.not_before,
@@ -135,15 +140,15 @@ def _new_successor(
 
 
 def _rules_for(assignee_type: str, line: Sequence[Activity]) -> Mapping[str, Any] | None:
-    """An agent's rules are those of the gate behind its result, a person's those of its own task: neither is the other's."""
+    """Return the rules of the newest member with this type of assignee: an agent's are for the gate, a person's for the task itself."""
     return next((member.decision_rules for member in line if member.assignee_type == assignee_type), None)
 
 
 def _reason_to_start(activity: Activity, line: Sequence[Activity]) -> tuple[str, Mapping[str, Any]]:
-    """As new work; but who takes over a revision needs what was rejected, and why."""
-    round_ = [member.pk for member in line if member.round == activity.round]
+    """Return the wake reason and payload: those of the rejection for a revision, or else a new task."""
+    same_round = [member.pk for member in line if member.round == activity.round]
     wakes = Wake.objects.for_tenant(activity.tenant_id).filter(
-        activity_id__in=round_, reason=WakeReason.REJECTION
+        activity_id__in=same_round, reason=WakeReason.REJECTION
     )
     rejection = wakes.order_by("-created_at").first()
     return (rejection.reason, rejection.payload) if rejection else (WakeReason.NEW_TASK.value, {})

@@ -1,7 +1,7 @@
-"""Where an activity's end reaches the activity that waits for it. `connect` is the one place where this is wired.
+"""Receivers of signals: notify the activity that waits for one that has ended. `connect` is the only place that connects them.
 
-Runs inside the transaction that ended it. A parent that does not wait any more, or waits for something else by now, is left alone: a
-second end of the same child, such as one that had failed and was tried again, changes nothing.
+They run inside the transaction of the end. A parent that no longer waits, or waits for something else, is not changed. So a second end of
+the same child, for example after a retry, has no effect.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from tenants.signals import channel_expired, channel_expiring
 
 
 def connect() -> None:
-    activity_settled.connect(answer_whoever_waits, dispatch_uid="activities.answer_whoever_waits")
-    activity_settled.connect(end_wakes, dispatch_uid="activities.end_what_was_told")
+    activity_settled.connect(notify_waiting, dispatch_uid="activities.answer_whoever_waits")
+    activity_settled.connect(end_messages, dispatch_uid="activities.end_what_was_told")
     channel_expired.connect(alert_expired_channel, dispatch_uid="activities.tell_of_expired_channel")
     channel_expiring.connect(alert_expiring_channel, dispatch_uid="activities.tell_of_expiring_channel")
     health_changed.connect(alert_agent_health, dispatch_uid="activities.tell_of_agent_health")
     registry.provide_references("activities", SOURCE)
 
 
-def end_wakes(sender: Any, *, activity: Any, **kwargs: Any) -> None:
-    """`activity` is a `transitions.Moved`."""
+def end_messages(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+    """Update the mailboxes that an ended activity concerns. `activity` is a `transitions.Moved`."""
     producer.follow(activity)
     producer.tell_decision(activity)
     subagents.tell_parent(activity)
 
 
-def answer_whoever_waits(sender: Any, *, activity: Any, **kwargs: Any) -> None:
-    """`activity` is a `transitions.Moved`."""
+def notify_waiting(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+    """Notify the activities that waited for an ended one. `activity` is a `transitions.Moved`."""
     if activity.link_kind is None or activity.status == Status.REASSIGNED:
         return
     if activity.link_kind == LinkKind.APPROVAL:
@@ -61,7 +61,7 @@ def _answer_parent(ended: Any) -> None:
     if origin.parent_id is None or origin.kind not in _REASONS:
         return
     if ended.status == Status.REJECTED and activity_tree.has_successor(ended.tenant_id, ended.id):
-        return  # Its revision will answer.
+        return  # the end of its revision will notify the parent
     parent = activity_tree.lock(ended.tenant_id, [origin.parent_id]).get(origin.parent_id)
     reason = _REASONS[LinkKind(origin.kind)] or suspension.reason_of(ended)
     if parent is None or parent.status != reason.ends or not activity_tree.holds_up(ended.tenant_id, origin):
@@ -73,7 +73,7 @@ def _answer_parent(ended: Any) -> None:
         outbox.wake(parent, reason, payload=_describe_end(ended, origin), actor=actor)
 
 
-#: Why a parent wakes when this ends. A review's answer decides it itself.
+#: The wake reason of the parent when a child of this kind ends. For a review it depends on the answer.
 _REASONS: dict[LinkKind, WakeReason | None] = {
     LinkKind.RESOLUTION: WakeReason.UNBLOCKED,
     LinkKind.SUBTASK: WakeReason.SUBTASK_COMPLETED,
@@ -92,7 +92,7 @@ def _describe_end(ended: Any, origin: Origin) -> dict[str, Any]:
 
 
 def _close_dead_letter(escalation: Any) -> None:
-    """A person has said that the failure is dealt with. An escalation that fell away with its cause has nothing to close."""
+    """Close the dead letter when a person has completed its escalation. A cancelled escalation closes nothing."""
     if escalation.status == Status.DONE and escalation.parent_id is not None:
         dead_letter_records.close(
             escalation.tenant_id,
@@ -102,12 +102,12 @@ def _close_dead_letter(escalation: Any) -> None:
         )
 
 
-# Work that is not done yet, as a reference to its agent: an agent that goes away leaves it standing.
+# References from open work to agents, so that removing an agent shows what still needs it.
 
 
-def of(role: str) -> list[Reference]:
-    """One reference for each tenant that has open activities of the role."""
-    # The tenants are named, so that the index by tenant and status serves.
+def references_of_role(role: str) -> list[Reference]:
+    """Return one reference for each tenant that has open activities of the role."""
+    # The query names the tenants, because the index begins with the tenant.
     tenants = dict(Tenant.objects.using(SYSTEM).filter(is_active=True).values_list("pk", "slug"))
     open_ones = Activity.objects.using(SYSTEM).filter(
         in_status(*states.LIVE), tenant_id__in=list(tenants), agent_role=role
@@ -120,8 +120,8 @@ def of(role: str) -> list[Reference]:
 
 
 def list_broken() -> list[BrokenReference]:
-    """None: work was checked when it was submitted, and waits when its agent is switched off."""
+    """Return none, because work is checked at submission, and waits while its agent is disabled."""
     return []
 
 
-SOURCE = ReferenceSource(of, list_broken)
+SOURCE = ReferenceSource(references_of_role, list_broken)

@@ -1,7 +1,7 @@
-"""Rescheduling: people change when waiting work has its turn: its place in the order, the times that it heeds, or now, past a pause.
+"""Rescheduling: lets people change the priority and the dates of waiting work, or run it now in spite of a pause.
 
-A new priority or date is in force at once, in admission too. A date is one reason to wait among others: what an open question, a budget,
-a pause or the delay of a retry holds stays held by them, and what one of them lets go still heeds the date.
+A new priority or date takes effect at once, also in admission. A date is one reason to wait among others: work that an open question, a
+budget, a pause or a retry delay holds keeps waiting for it, and still waits for its date afterwards.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from . import activity_tree, budgets, relay, states, transitions
 from .outbox import LATER
 
 VERB = "reschedule"
-#: A run that begins, one that ends with a delay or without, and an operator's retry: the last of them says whether a delay is in force.
+#: The last event with one of these verbs decides whether a retry delay is in force: only a "release" with a delay sets one.
 ENDS_OF_DELAYS = ("claim", "start", "release", "retry")
-#: Codes of the errors of runs that a provider could not take for now: only the provider knows when it can.
+#: Error codes of runs that a provider refused for now; only the provider decides when to retry.
 HELD_BY_PROVIDERS = frozenset({"provider_limit", "rate_limited", "breaker_open"})
 
 
 def reschedule(tenant_id: UUID, activity_id: UUID, new_values: Mapping[str, Any], *, actor: str) -> Activity:
-    """Set those of `priority`, `not_before`, `due_at` and `expires_at` that `new_values` has; None clears a date.
+    """Set those of `priority`, `not_before`, `due_at` and `expires_at` that `new_values` contains; None clears a date.
 
-    Raises `NotFound`, `TransitionRefused` for what runs or is over, `SubmissionInvalid` naming each error by its path.
+    Raises `NotFound`, `TransitionRefused` if it runs or has ended, `SubmissionInvalid` with the path of each error.
     """
     with tenant_scope(tenant_id):
         activity = activity_tree.lock(tenant_id, [activity_id]).get(activity_id)
         if activity is None:
             raise NotFound("activity", activity_id)
         if activity.status not in states.REMARKS[VERB]:
-            doing = "runs" if activity.status in states.RUNNING else "is over"
+            state = "is running" if activity.status in states.RUNNING else "has ended"
             raise TransitionRefused(
-                activity_id, VERB, activity.status, f"Activity {activity_id} {doing}; only what waits can be rescheduled."
+                activity_id, VERB, activity.status, f"Activity {activity_id} {state}; only waiting work can be rescheduled."
             )  # fmt: skip
         if errors := list(_errors(activity, new_values)):
             raise SubmissionInvalid(errors)
@@ -57,7 +57,7 @@ def _errors(activity: Activity, new_values: Mapping[str, Any]) -> Iterable[dict[
     expires_at = new_values.get("expires_at", activity.expires_at)
     now = clock.now()
     if new_values.get("not_before") and activity.assignee_type == "human":
-        yield {"path": "not_before", "message": "is for an agent's work: a person takes it up when they want"}
+        yield {"path": "not_before", "message": "applies only to agents: people start when they want"}
     for name in ("due_at", "expires_at"):
         if (moment := new_values.get(name)) is not None and moment <= now:
             yield {"path": name, "message": "has passed"}
@@ -70,9 +70,9 @@ def _errors(activity: Activity, new_values: Mapping[str, Any]) -> Iterable[dict[
 def reschedule_locked(
     activities: Sequence[Activity], new_values: Mapping[str, Any], *, actor: str, detail: Mapping[str, Any] | None = None
 ) -> None:  # fmt: skip
-    """As `reschedule` for activities of one tenant that wait and are locked, in as many statements as for one; `new_values` has no errors.
+    """Reschedule waiting, locked activities of one tenant, with as many statements as for one. `new_values` is valid.
 
-    An activity that is as wanted already leaves no trace. In the caller's `tenant_scope`.
+    An activity that already has the values gets no event. In the caller's `tenant_scope`.
     """
     details = {
         activity.pk: {"changes": changes, **(detail or {})}
@@ -90,15 +90,15 @@ def reschedule_locked(
     if "due_at" in new_values:
         _move_deadlines(rows, new_values["due_at"])
     if "not_before" in new_values:
-        _put_off(tenant_id, ids, new_values["not_before"])
-    offer_anew([row for row in rows if row.status == Status.CREATED and row.assignee_type == "agent"])
+        _delay_wakes(tenant_id, ids, new_values["not_before"])
+    update_offers([row for row in rows if row.status == Status.CREATED and row.assignee_type == "agent"])
 
 
 def run_now(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str) -> Activity:
-    """Have an agent's work that waits run next, once: past the pauses of its tenant, its date and the delay of its next attempt.
+    """Run an agent's waiting work next, once, in spite of the tenant's pauses, its date and its retry delay.
 
-    It still waits for questions, budgets, limits, and for what a provider has asked for. Raises `NotFound`, `StillHeld` for what
-    people must answer first, `TransitionRefused` for a person's work and for what runs or is over.
+    It still waits for questions, budgets, limits, and for a delay that a provider requested. Raises `NotFound`, `StillHeld` if people must
+    answer first, `TransitionRefused` for a person's work and for work that runs or has ended.
     """
     with tenant_scope(tenant_id):
         activity = activity_tree.lock(tenant_id, [activity_id]).get(activity_id)
@@ -106,7 +106,10 @@ def run_now(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str) -> A
             raise NotFound("activity", activity_id)
         if activity.assignee_type == "human":
             raise TransitionRefused(
-                activity_id, "run_now", activity.status, "People begin when they want to."
+                activity_id,
+                "run_now",
+                activity.status,
+                "It belongs to a person: people start when they want.",
             )
         if activity.status in states.WAITING:
             raise StillHeld(activity_id, "run_now", activity.status)
@@ -117,14 +120,14 @@ def run_now(tenant_id: UUID, activity_id: UUID, *, actor: str, reason: str) -> A
             raise TransitionRefused(activity_id, "run_now", activity.status)
         pending = Wake.objects.for_tenant(tenant_id).filter(activity_id=activity_id, state=WakeState.PENDING)
         pending = pending.exclude(cause__in=(LATER, budgets.CAUSE))
-        asked_for = _retry_delays(tenant_id, [activity_id]).get(activity_id)
-        if asked_for is not None and _held_by_provider(tenant_id, activity_id):
-            pending.update(due_at=asked_for, cause="retry")
+        retry_at = _retry_delays(tenant_id, [activity_id]).get(activity_id)
+        if retry_at is not None and _held_by_provider(tenant_id, activity_id):
+            pending.update(due_at=retry_at, cause="retry")
         else:
             pending.update(due_at=None)
-        found = Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
-        offer_anew([found])
-        return found
+        activity = Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
+        update_offers([activity])
+        return activity
 
 
 def _held_by_provider(tenant_id: UUID, activity_id: UUID) -> bool:
@@ -134,7 +137,7 @@ def _held_by_provider(tenant_id: UUID, activity_id: UUID) -> bool:
 
 
 def _changes(activity: Activity, new_values: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What was, and what is to be, by name."""
+    """Return the old and the new value of each field that changes."""
     return {
         name: [getattr(activity, name), value]
         for name, value in new_values.items()
@@ -142,9 +145,11 @@ def _changes(activity: Activity, new_values: Mapping[str, Any]) -> dict[str, lis
     }
 
 
-def _put_off(tenant_id: UUID, ids: Sequence[UUID], not_before: datetime | None) -> None:
-    """Have what is pending wait until the date, or until the next attempt if that is later. News for later and waits for money stay as
-    they are: the first hold nothing up, and the second heed the date when there is money."""
+def _delay_wakes(tenant_id: UUID, ids: Sequence[UUID], not_before: datetime | None) -> None:
+    """Delay pending wakes until the date, or until the next attempt if that is later.
+
+    Excludes wakes for later, which delay nothing, and those that wait for a budget, which check the date when it has room.
+    """
     now = clock.now()
     pending = Wake.objects.for_tenant(tenant_id).filter(state=WakeState.PENDING)
     pending = pending.exclude(cause__in=(LATER, budgets.CAUSE))
@@ -154,14 +159,13 @@ def _put_off(tenant_id: UUID, ids: Sequence[UUID], not_before: datetime | None) 
         if begin is None or until >= begin:
             pending.filter(activity_id=activity_id).update(due_at=until, cause="retry")
     others = [pk for pk in ids if pk not in delays or (begin is not None and delays[pk] < begin)]
-    # As a date and not as an attempt that is to come: people are told the reason.
+    # The cause is a date and not a retry, because people see it as the reason.
     changes = {"due_at": begin} if begin is None else {"due_at": begin, "cause": "wake"}
     pending.filter(activity_id__in=others).update(**changes)
 
 
 def _retry_delays(tenant_id: UUID, ids: Sequence[UUID]) -> dict[UUID, datetime]:
-    """Until when the last run of these, which has failed, has put them off; only what lies ahead. What others asked about the work
-    since then ends no delay."""
+    """Return the future times until which the failed last run delayed these activities. Later questions about them end no delay."""
     ends = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id__in=ids, verb__in=ENDS_OF_DELAYS)
     last = ends.order_by("activity_id", "-seq").distinct("activity_id")
     times = {
@@ -174,13 +178,13 @@ def _retry_delays(tenant_id: UUID, ids: Sequence[UUID]) -> dict[UUID, datetime]:
 
 
 def _move_deadlines(rows: Sequence[Any], due_at: datetime | None) -> None:
-    """What happens when the time is over happens at the new time; reminders and the chain of who is asked next stay."""
+    """Move the due action to the new time; reminders and escalations stay."""
     tenant_id, ids = rows[0].tenant_id, [row.id for row in rows]
     due = Deadline.objects.for_tenant(tenant_id).filter(activity_id__in=ids, kind=DeadlineKind.DUE)
     due.filter(happened_at=None).delete()
     if due_at is None:
         return
-    # One that has happened at this very moment is on record, and counts.
+    # Ignore conflicts: a deadline that has just happened is recorded already, and stays.
     Deadline.objects.bulk_create(
         [
             Deadline(tenant_id=tenant_id, activity_id=row.id, kind=DeadlineKind.DUE, at=due_at, human_role=_last_role_asked(row))
@@ -195,9 +199,8 @@ def _last_role_asked(row: Any) -> str:
     return rules.escalation[-1].human_role if rules.escalation else DEFAULT_ESCALATION_ROLE
 
 
-def offer_anew(rows: Sequence[Any]) -> None:
-    """Let admission know how these agents' activities, `created` and locked, stand by now: what may start is offered at its place,
-    what may not is withdrawn."""
+def update_offers(rows: Sequence[Any]) -> None:
+    """Update admission for these agents' activities, `created` and locked: offer those that may start, withdraw the others."""
     if not rows:
         return
     ready = set(

@@ -1,4 +1,4 @@
-"""When to try again: pure arithmetic over a policy."""
+"""Computes retry delays from a policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`max_attempts` counts all tries. The first retry waits about `base_seconds`."""
+    """`max_attempts` includes the first attempt. The first retry waits about `base_seconds`."""
 
     max_attempts: int = 3
     strategy: str = "exponential"  # or linear, fixed
@@ -22,7 +22,7 @@ class RetryPolicy:
 
     @classmethod
     def of(cls, *layers: Mapping[str, Any] | None) -> Self:
-        """The defaults with each layer's values on top, later layers winning."""
+        """Merge the layers over the defaults; later layers win."""
         known = {field.name for field in fields(cls)}
         merged: dict[str, Any] = {}
         for layer in layers:
@@ -32,14 +32,14 @@ class RetryPolicy:
         return cls(**merged)
 
     def delay(self, failures: int, *, random_unit: float | None = None) -> timedelta:
-        """How long to wait after so many failures (1 or more), with jitter of plus or minus its share."""
+        """Return the delay after this number of failures (1 or more), varied by plus or minus `jitter`, which is a share."""
         steps = max(failures, 1) - 1
         if self.strategy == "fixed":
             seconds = self.base_seconds
         elif self.strategy == "linear":
             seconds = self.base_seconds * (steps + 1)
         else:
-            # The exponent is bounded: beyond it every delay is the cap, and the power would overflow.
+            # Limit the exponent, because the power would overflow; every such delay is capped anyway.
             seconds = self.base_seconds * self.multiplier ** min(steps, 64)
         spread = 2 * (random.random() if random_unit is None else random_unit) - 1  # noqa: S311  # no secret
         return timedelta(seconds=max(0.0, min(seconds, self.max_seconds) * (1 + self.jitter * spread)))

@@ -1,4 +1,4 @@
-"""The token with which an agent reports about one run, and about nothing else."""
+"""Run tokens: signed tokens with which an agent can report about one run only."""
 
 from __future__ import annotations
 
@@ -21,31 +21,33 @@ _SALT = "orchestrator.agent-run"
 class RunToken:
     """What a token proves: this run of this activity of this tenant, under this fencing number.
 
-    It remembers what the run's agent was told at its start, whatever has changed since.
+    The other fields keep the state at the start of the run, whatever changes later.
     """
 
     tenant_id: UUID
     activity_id: UUID
     run_id: UUID
     fence: int
-    briefing: str = ""  # digest of what the agent was told it is
-    session_id: str = ""  # the conversation that it was given to continue
+    briefing: str = ""  # digest of the agent's instructions
+    session_id: str = ""  # the conversation that it continues
     signed_as: str = ""  # the role whose secret must sign every report; empty: the token alone is enough
-    provenance: Mapping[str, Any] | None = field(default=None, compare=False)  # what set the work going
+    provenance: Mapping[str, Any] | None = field(
+        default=None, compare=False
+    )  # the request that caused the work
 
 
 def issue(token: RunToken) -> Callback:
-    """The callback of a run: its address and its token. What the agent reports goes back to what set the run going."""
+    """Return the callback of a run, its address and token. The token links the agent's reports to the request that caused the run."""
     return issuing(token)()
 
 
 def issuing(token: RunToken) -> Callable[[], Callback]:
-    """As `issue`, to be signed when somebody wants it; what has set the run going is asked now."""
+    """Return a function that signs the callback when it is needed. The causing request is read now. See `issue`."""
     return partial(_sign_callback, token, request_context.current())
 
 
 def address_of(run_id: UUID) -> str:
-    """Where a run is reported about."""
+    """Return the URL for reports about a run."""
     base = settings.ORCHESTRATOR_PUBLIC_URL or f"http://127.0.0.1:{settings.PORT}"
     return f"{base}/api/v1/agent-runs/{run_id}/"
 
@@ -66,7 +68,7 @@ def _sign_callback(token: RunToken, caused_by: Mapping[str, Any] | None) -> Call
 
 
 def read(text: str) -> RunToken | None:
-    """What the token proves, or None when we did not issue it. How long it counts is decided by the run's state."""
+    """Verify a token; returns None if we did not issue it. The state of the run decides whether it is still valid."""
     try:
         tenant, activity, run, fence, *rest = signing.loads(text, salt=_SALT)
     except signing.BadSignature:

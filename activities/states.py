@@ -1,6 +1,6 @@
-"""The life of an activity: one table, from which constraints, diagram and API derive.
+"""The state machine of an activity: one table, from which constraints, diagram and API are derived.
 
-A verb names what happens; its sources are the statuses it may happen in. Nothing else changes a status.
+Each verb is a transition from one of its source statuses to its target status. Nothing else changes a status.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from enum import StrEnum
 class Status(StrEnum):
     """Each status is documented by how it is left."""
 
-    CREATED = "created"  # A worker claims it, or a person takes it up.
-    ASSIGNED = "assigned"  # The worker that claimed it starts the agent, or recovery hands it back.
+    CREATED = "created"  # A worker or a person claims it.
+    ASSIGNED = "assigned"  # The worker that claimed it starts the agent, or recovery requeues it.
     IN_PROGRESS = "in_progress"  # The agent answers, asks, fails or is lost; a person completes or decides.
     AWAITING_APPROVAL = "awaiting_approval"  # A person decides the gate.
-    AWAITING_SUBTASK = "awaiting_subtask"  # The subtask ends, in whatever way.
+    AWAITING_SUBTASK = "awaiting_subtask"  # The subtask ends, with or without success.
     AWAITING_REVIEW = "awaiting_review"  # A person answers the review.
     BLOCKED = "blocked"  # A person resolves the blocker.
     DONE = "done"  # Final.
     APPROVED = "approved"  # Final.
     REJECTED = "rejected"  # Final; a revision takes its place.
     REASSIGNED = "reassigned"  # Final; a successor takes its place.
-    FAILED = "failed"  # Escalated to needs_review, or tried again or reassigned by an operator.
-    NEEDS_REVIEW = "needs_review"  # An operator tries again, reassigns or cancels.
+    FAILED = "failed"  # Escalated to needs_review, or retried or reassigned by an operator.
+    NEEDS_REVIEW = "needs_review"  # An operator retries, reassigns or cancels it.
     CANCELLED = "cancelled"  # Final.
 
 
 class LinkKind(StrEnum):
-    """What an activity is to its parent."""
+    """The relation of an activity to its parent."""
 
     GATE = "gate"
     APPROVAL = "approval"
@@ -44,14 +44,14 @@ class LinkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StatusSpec:
-    """What people are told about a status, on every page, in every picture and in the API."""
+    """How a status is displayed, on every page, in every diagram and in the API."""
 
     words: str
-    tone: str  # "bad", "ask", "live", "idle", "good" or "off", in the order in which a person should see them
+    tone: str  # "bad", "ask", "live", "idle", "good" or "off", most important first
     glyph: str  # of pipelines.diagram.GLYPHS
-    sentence: str = ""  # what it waits for, or how it has ended; empty where that takes more than the status
-    lane: str = ""  # who has it meanwhile: "waits", "agent" or "people"; of a final one nobody
-    stretch: str = ""  # what the time in it was spent with
+    sentence: str = ""  # what it waits for, or how it has ended; empty if the status alone does not tell
+    lane: str = ""  # of the timeline: "waits", "agent" or "people"; empty for final statuses
+    stretch: str = ""  # the label for time spent in this status
     ended_by: LinkKind | None = None  # the kind of child that it waits for
 
 
@@ -77,10 +77,10 @@ STATUSES: Mapping[str, StatusSpec] = {
     Status.REJECTED: StatusSpec("Rejected", "bad", "back", "It was rejected; a revision took its place."),
     Status.REASSIGNED: StatusSpec("Reassigned", "off", "skip", "It was reassigned; another activity took its place."),
     Status.FAILED: StatusSpec(
-        "Failed", "bad", "cross", "It has failed. An operator may try it again.", "people", "Failed",
+        "Failed", "bad", "cross", "It has failed. An operator can retry it.", "people", "Failed",
     ),
     Status.NEEDS_REVIEW: StatusSpec(
-        "Needs an operator", "bad", "bang", "It has failed for good: an operator tries it again or cancels it.",
+        "Needs an operator", "bad", "bang", "It has failed for good: an operator must retry or cancel it.",
         "people", "Needs an operator",
     ),
     Status.CANCELLED: StatusSpec("Cancelled", "off", "slash", "It was cancelled."),
@@ -100,7 +100,7 @@ def _from(*sources: Status, to: Status) -> Transition:
 _S = Status
 
 TRANSITIONS: dict[str, Transition] = {
-    # An agent's path.
+    # Runs of agents.
     "claim": _from(_S.CREATED, to=_S.ASSIGNED),
     "start": _from(_S.ASSIGNED, to=_S.IN_PROGRESS),
     "complete": _from(_S.IN_PROGRESS, to=_S.DONE),
@@ -108,7 +108,7 @@ TRANSITIONS: dict[str, Transition] = {
     "release": _from(_S.ASSIGNED, _S.IN_PROGRESS, to=_S.CREATED),
     "fail": _from(_S.ASSIGNED, _S.IN_PROGRESS, to=_S.FAILED),
     "escalate": _from(_S.FAILED, to=_S.NEEDS_REVIEW),
-    # What an agent may ask for while it runs.
+    # Requests of a running agent, and their answers.
     "block": _from(_S.IN_PROGRESS, to=_S.BLOCKED),
     "await_subtask": _from(_S.IN_PROGRESS, to=_S.AWAITING_SUBTASK),
     "await_review": _from(_S.IN_PROGRESS, to=_S.AWAITING_REVIEW),
@@ -117,19 +117,19 @@ TRANSITIONS: dict[str, Transition] = {
         _S.FAILED, _S.NEEDS_REVIEW, to=_S.REASSIGNED,
     ),
     "wake": _from(_S.BLOCKED, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW, to=_S.CREATED),
-    # What others decide about it: to wait for an approval that it is linked to; to stop after waking without progress.
+    # The engine holds it for an open approval, or stops it after repeated wakes without progress.
     "hold": _from(_S.CREATED, to=_S.AWAITING_REVIEW),
     "trip": _from(
         _S.CREATED, _S.ASSIGNED, _S.IN_PROGRESS, _S.BLOCKED, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW, to=_S.NEEDS_REVIEW,
     ),
-    # A person's path.
+    # Work and decisions of people.
     "take_up": _from(_S.CREATED, to=_S.IN_PROGRESS),
     "finish": _from(_S.CREATED, _S.IN_PROGRESS, to=_S.DONE),
     "approve": _from(_S.AWAITING_APPROVAL, to=_S.APPROVED),
     "reject": _from(_S.AWAITING_APPROVAL, to=_S.REJECTED),
     "approve_gate": _from(_S.CREATED, _S.IN_PROGRESS, to=_S.APPROVED),
     "reject_gate": _from(_S.CREATED, _S.IN_PROGRESS, to=_S.REJECTED),
-    # An operator's.
+    # Operators.
     "retry": _from(_S.FAILED, _S.NEEDS_REVIEW, to=_S.CREATED),
     "cancel": _from(
         _S.CREATED, _S.ASSIGNED, _S.IN_PROGRESS, _S.AWAITING_APPROVAL, _S.AWAITING_SUBTASK, _S.AWAITING_REVIEW,
@@ -147,12 +147,12 @@ def target_of(verb: str) -> str:
 
 
 def verbs_from(status: str) -> list[str]:
-    """What may happen to an activity in this status."""
+    """Return the verbs that are possible in this status."""
     return [verb for verb, step in TRANSITIONS.items() if status in step.sources]
 
 
 def pairs() -> set[tuple[str, str]]:
-    """Every allowed (from, to): what the database's own guard compares with."""
+    """Return every allowed pair (from, to) of statuses, for the guard in the database."""
     return {(source.value, step.target.value) for step in TRANSITIONS.values() for source in step.sources}
 
 
@@ -162,27 +162,27 @@ def _values(statuses: Iterable[Status]) -> frozenset[str]:
 
 #: No verb leaves these.
 FINAL = _values(s for s in Status if not any(s in step.sources for step in TRANSITIONS.values()))
-#: The pipeline goes on when an activity reaches one of these, or says that it cannot.
+#: When an activity reaches one of these, its pipeline continues or fails.
 SETTLED = FINAL | _values([_S.FAILED, _S.NEEDS_REVIEW])
-#: A worker or an accepted agent has it.
+#: A worker has it, or an agent has accepted it.
 RUNNING = _values([_S.ASSIGNED, _S.IN_PROGRESS])
-#: Somebody or something else must act first; no worker and no slot is held.
+#: It waits for people or other work, and holds no worker and no slot.
 WAITING = _values(s for s in Status if STATUSES[s].ended_by)
-#: A time after which it may not start any more ends it: it has not begun, or could not go on with the answer that it waits for.
+#: `expires_at` cancels it: it has not started, or could not continue after the answer that it waits for.
 EXPIRING = _values([_S.CREATED]) | WAITING - _values([_S.AWAITING_APPROVAL])
-#: Counts as existing for a dedup key.
+#: At most one activity per dedup key has one of these.
 LIVE = _values(Status) - SETTLED
-#: What indexes know of a status (`Activity.indexed_status`). Statuses between which an agent's work moves at each run are one there, so
-#: that a claim changes nothing that is indexed, and PostgreSQL writes no entry of any index for it.
+#: The status as indexes store it (`Activity.indexed_status`). The statuses that change with each run share one value, so that a claim
+#: changes no indexed column, and PostgreSQL need not write to any index.
 OPEN = "open"
 INDEXED = {status.value: OPEN if status in (_S.CREATED, *RUNNING) else status.value for status in Status}
-#: From these an agent's activity comes to a run, or to one more, that hears what people have answered.
+#: An agent's activity in one of these will run again, and its next run receives the answers of people.
 WILL_RUN = LIVE - _values([_S.AWAITING_APPROVAL])
-#: From these it does when an operator tries it again.
+#: It runs again only if an operator retries it.
 MAY_RUN = SETTLED - FINAL
 
-#: What people may do to work in these statuses without changing the status. It is an event of its history all the same, from the status
-#: to itself, and raises the version.
+#: Actions that do not change the status, and the statuses in which they are possible. Each is an event in the history, from the status to
+#: itself, and raises the version.
 REMARKS: dict[str, frozenset[str]] = {
     "reschedule": WAITING | {Status.CREATED.value},
     "run_now": _values([_S.CREATED]),
@@ -213,7 +213,7 @@ class WakeReason(StrEnum):
 
     @property
     def ends(self) -> Status | None:
-        """The status in which an activity waits for it; None for what does not answer anything."""
+        """The status in which an activity waits for this reason; None if the reason answers nothing."""
         return _ENDED_WAITS.get(self)
 
 
@@ -227,17 +227,17 @@ _ENDED_WAITS = {
 
 class WakeState(StrEnum):
     PENDING = "pending"  # The next run takes it.
-    TAKEN = "taken"  # A run carries it, until it ends. A failed or lost run gives it back.
-    CONSUMED = "consumed"  # No run takes it: the activity has ended, or an equal pending one stands for it.
+    TAKEN = "taken"  # A run carries it until the run ends. A failed or lost run returns it.
+    CONSUMED = "consumed"  # No run takes it any more: it was used, the activity has ended, or it merged into an equal pending one.
 
 
 #: Named bands of the one priority scale, 1..20, lower first.
 BANDS = {"urgent": 1, "gated": 5, "normal": 10, "background": 20}
 
 
-# The database's own copy of the state table: a trigger that refuses an undeclared change of status, and keeps what indexes know of it.
+# The database's copy of the state table: a trigger that refuses undeclared changes of status, and maintains `indexed_status`.
 #
-# Code asks `transitions` for a verb; this guard is for everything that might not, such as a shell or a future mistake.
+# Code changes a status only through `transitions`; the trigger guards against everything else, such as a shell or a future bug.
 
 _TABLE = "activities_activity"
 _REMOVE_STATUS_INDEX = [
@@ -247,9 +247,9 @@ _REMOVE_STATUS_INDEX = [
 
 
 def install_status_guard(*, is_indexed: bool = True) -> list[str]:
-    """Statements that make the trigger compare with `TRANSITIONS`. Run them again whenever the table changes.
+    """Return the statements that create the trigger from `TRANSITIONS`. A migration must run them whenever the table changes.
 
-    `is_indexed`: activities have their column for indexes, as they have since migration 0034.
+    `is_indexed`: the column `indexed_status` exists, as it does since migration 0034.
     """
     allowed = ", ".join(f"'{source}>{target}'" for source, target in sorted(pairs()))
     is_open = ", ".join(f"'{status}'" for status, indexed in INDEXED.items() if indexed == OPEN)
@@ -278,7 +278,7 @@ def install_status_guard(*, is_indexed: bool = True) -> list[str]:
             {index}
             RETURN NEW;
         END $index$""",
-        # The column's default fits what is created, which is all that the application inserts.
+        # The column's default is right for `created`, which is the only status that the application inserts.
         f"""CREATE TRIGGER status_indexed BEFORE INSERT ON {_TABLE}
         FOR EACH ROW WHEN (NEW.status <> '{Status.CREATED}' OR NEW.indexed_status <> '{OPEN}')
         EXECUTE FUNCTION {_TABLE}_status_indexed()""",

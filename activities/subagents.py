@@ -199,7 +199,7 @@ def _result_of(ended: Any) -> Any:
     """What is still at hand of its output: at once, all of it."""
     if ended.output_ref is None:
         return None
-    output = outputs.at_hand(ended.tenant_id, {ended.output_ref}).get(ended.output_ref)
+    output = outputs.read_spooled(ended.tenant_id, {ended.output_ref}).get(ended.output_ref)
     if output is None:
         return None
     return output.content[:LONGEST_RESULT] if output.content is not None else output.data

@@ -1,4 +1,4 @@
-"""What Celery workers run: the granted activities, and the background tasks of the engine in one table."""
+"""Celery tasks: runs granted activities, and registers the background tasks of the engine."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def _deliver_webhooks(troubled: str) -> int:
     return webhooks.deliver_waiting(troubled=troubled == "yes")
 
 
-#: While there are rows of the fifth column, the leader has a worker of the queue do the fourth. Of a queue those that come first are
-#: asked for first.
+#: Columns: name, queue, Celery task, function, waiting rows. While there are such rows, the leader sends hints for the task. Tasks of one
+#: queue are checked in this order.
 BACKGROUND_TASKS = (
     BackgroundTask("budgets", SYSTEM_QUEUE, "budgets.look_after", budgets.release_where_room, budgets.needing_work),
     BackgroundTask("reservations", SYSTEM_QUEUE, "budgets.free_leftovers", budgets.release_stale_reservations, budgets.stale_reservations),
     BackgroundTask("mailbox-leases", SYSTEM_QUEUE, "mailboxes.give_back", consumer.give_back_all, consumer.list_expired),
     BackgroundTask("dead-letters", DEAD_LETTERS, "deadletters.handle", dead_letters.handle_waiting, dead_letters.list_unhandled),
-    BackgroundTask("batches-leaving", PROVIDER_BATCHES, "batches.leave", provider_batches.leave, provider_batches.list_leaving),
-    BackgroundTask("batches-collected", PROVIDER_BATCHES, "batches.gather", provider_batches.gather, provider_batches.list_collected),
-    BackgroundTask("batches-due", PROVIDER_BATCHES, "batches.tend", provider_batches.tend, provider_batches.list_due),
+    BackgroundTask("batches-leaving", PROVIDER_BATCHES, "batches.leave", provider_batches.move_leaving, provider_batches.list_leaving),
+    BackgroundTask("batches-collected", PROVIDER_BATCHES, "batches.gather", provider_batches.bind_items, provider_batches.list_collected),
+    BackgroundTask("batches-due", PROVIDER_BATCHES, "batches.tend", provider_batches.advance_due, provider_batches.list_due),
     *(
         BackgroundTask(
             f"alerts-{kind}", notification_queue(kind), "alerts.deliver", delivery.deliver_waiting, partial(delivery.waiting, kind),

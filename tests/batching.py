@@ -45,10 +45,10 @@ def with_options(role: str = ROLE, **options: Any) -> Iterator[None]:
 def look_after(tenant: Tenant, turns: int = 1) -> None:
     """Do what the background tasks of batches do, as often, whenever it is due."""
     for _ in range(turns):
-        provider_batches.leave()
-        provider_batches.gather()
+        provider_batches.move_leaving()
+        provider_batches.bind_items()
         make_due(tenant)
-        provider_batches.tend()
+        provider_batches.advance_due()
 
 
 def make_due(tenant: Tenant) -> None:

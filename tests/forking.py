@@ -82,9 +82,9 @@ def look_after_batches(stop_after: int) -> None:
     if stop_after:
         _stop_after(stop_after)
     while True:
-        provider_batches.leave()
-        provider_batches.gather()
-        provider_batches.tend()
+        provider_batches.move_leaving()
+        provider_batches.bind_items()
+        provider_batches.advance_due()
         time.sleep(0.05)
 
 

@@ -130,7 +130,7 @@ _OFFERED_AT_ONCE = 2_500
 def _copy_outputs(term: Term) -> int:
     copied = 0
     for _ in range(10):
-        portion = outputs.copy_waiting(older_than=outputs.KEPT_AT_HAND)
+        portion = outputs.copy_waiting(older_than=outputs.SPOOLED_FOR)
         copied += portion
         if portion < outputs.COPIED_AT_ONCE:
             break

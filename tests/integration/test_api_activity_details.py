@@ -309,7 +309,7 @@ def test_what_has_failed_says_that_somebody_may_try_again(
     engine.drain()
 
     assert why(one) == {
-        "code": None, "detail": "It has failed. An operator may try it again.", "holder": None, "since": None, "position": None,
+        "code": None, "detail": "It has failed. An operator can retry it.", "holder": None, "since": None, "position": None,
         "estimate_seconds": None,
     }  # fmt: skip
 

@@ -118,7 +118,7 @@ class Model(Asks):
 
     def reassign(self, task: Task, agent: str | None) -> Task:
         if task.link in ("gate", "review", "approval", "escalation"):
-            raise Refused("anyone who is asked answers it")
+            raise Refused("the people who are asked must answer it")
         taken_over = task.link == "reassigned_from" and task.taken_over
         if agent and ((task.gate and not taken_over) or task.origin.link == "resolution"):
             raise Refused("only people do this")

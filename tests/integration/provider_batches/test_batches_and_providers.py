@@ -65,8 +65,8 @@ def test_a_provider_that_has_enough_gets_the_batch_later(
     provider.batches.refusals.append(Fault(status=429, retry_after="40"))
     batched(3)
 
-    provider_batches.gather()
-    provider_batches.tend()
+    provider_batches.bind_items()
+    provider_batches.advance_due()
 
     (batch,) = batching.batches(tenant)
     assert (batch.state, batch.error["code"]) == ("bound", "rate_limited")
@@ -78,8 +78,8 @@ def test_a_provider_that_limits_batches_still_answers_calls(
 ) -> None:
     provider.batches.refusals.append(Fault(status=429, retry_after="40"))
     batched(3)
-    provider_batches.gather()
-    provider_batches.tend()
+    provider_batches.bind_items()
+    provider_batches.advance_due()
 
     with tenant_scope(tenant.pk):
         called = providers.provider_of(configuration.settings_for(tenant.pk, batching.ROLE).adapter)

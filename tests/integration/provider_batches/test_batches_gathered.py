@@ -46,7 +46,7 @@ def test_a_batch_holds_no_more_bytes_than_it_may(
     batched(3)
     settings.ORCHESTRATOR_BATCH_MAX_BYTES = max(item.bytes for item in batching.items(tenant)) * 2
 
-    provider_batches.gather()
+    provider_batches.bind_items()
     batching.look_after(tenant)
 
     assert [batch.size for batch in batching.batches(tenant)] == [2]
@@ -66,7 +66,7 @@ def test_models_and_tenants_do_not_share_batches(
     engine.submit(other_tenant, count=3, priority=LOW)
     engine.drain()
 
-    provider_batches.gather()
+    provider_batches.bind_items()
 
     assert [(batch.model, batch.size) for batch in batching.batches(tenant)] == [("m-1", 3), ("m-2", 3)]
     assert [(batch.model, batch.size) for batch in batching.batches(other_tenant)] == [("m-1", 3)]
@@ -77,8 +77,8 @@ def test_two_who_gather_at_once_bind_every_item_once(
 ) -> None:
     batched(12)
 
-    at_once(*[provider_batches.gather] * 3)
-    provider_batches.gather()
+    at_once(*[provider_batches.bind_items] * 3)
+    provider_batches.bind_items()
 
     assert [batch.size for batch in batching.batches(tenant)] == [3, 3, 3, 3]
     assert Counter(item.batch_id for item in batching.items(tenant)).most_common(1)[0][1] == 3

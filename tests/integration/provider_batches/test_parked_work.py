@@ -138,7 +138,7 @@ def test_work_that_is_wanted_soon_by_now_goes_on_at_once_and_its_late_answer_cou
     with tenant_scope(tenant.pk):
         type(first).objects.filter(pk=first.pk).update(leave_at=datetime.now(UTC))
 
-    assert provider_batches.leave() == 1
+    assert provider_batches.move_leaving() == 1
     engine.make_due(tenant)
     engine.drain()
     provider.batches.polls_until_done = 1

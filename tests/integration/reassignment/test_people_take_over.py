@@ -116,4 +116,4 @@ def test_a_question_is_answered_by_whoever_is_asked(
 
     refused = problem(api().post(of(item, "reassign"), TO_PERSON), 409, "transition_refused")
 
-    assert "anyone who is asked answers it" in refused["detail"]
+    assert "the people who are asked must answer it" in refused["detail"]
