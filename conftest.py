@@ -172,7 +172,7 @@ def _without_monthly_job() -> Iterator[None]:
     try:
         yield
     finally:
-        tenant_changed.connect(receivers.keep_monthly_job, dispatch_uid=MONTHLY_JOB)
+        tenant_changed.connect(receivers.update_monthly_job, dispatch_uid=MONTHLY_JOB)
 
 
 @pytest.fixture

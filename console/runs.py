@@ -573,7 +573,7 @@ def listing(
         rows = selectors.runs(tenant_id)
         rows = rows.filter(status=status) if status else rows
         rows = rows.filter(version__pipeline__key=pipeline.replace("\x00", "")) if pipeline else rows
-        rows = selectors.about(rows, tenant_id, query) if query else rows
+        rows = selectors.search(rows, tenant_id, query) if query else rows
         rows = selectors.with_label(rows, label) if label else rows
         page, following = page_of(rows, "started_at", place, PAGE)
         steps = selectors.steps_of(tenant_id, page)

@@ -304,7 +304,7 @@ def begin_beat(sender: Any = None, **kwargs: Any) -> None:
     from pipelines.schedules import beat
 
     def mend() -> None:
-        monthly_job.mend()
+        monthly_job.repair()
         beat.mend()
         registry.warn_of_broken_references()
 

@@ -1,8 +1,8 @@
-"""Cancelling a run: first the run is flagged, then its activities are cancelled one by one.
+"""Cancels a run: flags the run first, then cancels its activities one by one.
 
-Two transactions on purpose: an activity's move locks the activity and then the run, so a transaction that held the run first and then
-asked for its activities would wait for one that waits for it. A crash in between leaves a cancelled run with activities that
-still work; nothing follows from them, and cancelling again finishes the job.
+These are separate transactions, because an activity's transition locks the activity and then the run. Locking the run first and then its
+activities could deadlock. A crash in between leaves a cancelled run with activities that still work. They start no further steps, and
+cancelling the run again cancels them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import period_counts
 
 
 def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -> PipelineRun:
-    """Raises `NotFound`, and `RunEnded` when it completed or failed before."""
+    """Cancel a run. Raises `NotFound`, and `RunEnded` if it has completed or failed."""
     with tenant_scope(tenant_id):
         flagged = (
             PipelineRun.objects.for_tenant(tenant_id)
@@ -36,7 +36,7 @@ def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -
         if not flagged and run.status != "cancelled":
             raise RunEnded(f"The run has {run.status} already.")
         period_counts.run_changed(run)
-        # Nothing is decided or waited for any more.
+        # Its pending steps are no longer decided and no longer time out.
         StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id, status="pending").update(
             waits_until=None, reason=""
         )
@@ -50,5 +50,5 @@ def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -
                 tenant_id, activity_id, actor=actor, reason=reason or "The pipeline run was cancelled."
             )
         except TransitionRefused:
-            continue  # It ended in this moment.
+            continue  # It has just ended.
     return run

@@ -1,11 +1,11 @@
-"""A pipeline as one SVG: what depends on what, from left to right, and where each step stands.
+"""Draws a pipeline as one SVG: its dependencies from left to right, and the state of each step.
 
-The picture is complete in itself: it fetches nothing, runs nothing and follows the reader's light or dark
-setting. No state is shown by colour alone. Every text is escaped and every link checked, as agents write some.
+The picture is self-contained: it loads nothing, has no scripts, and follows the reader's light or dark setting.
+Colour alone never conveys a state. Texts are escaped and links are checked, because agents write some of them.
 
-More than a dozen steps that look alike and have like neighbours become one stack with the sum of their
-states, so a fan-out over a thousand items stays readable. A page whose content security policy forbids inline
-styles allows `STYLE` by its hash or puts it into its own style sheet.
+More than a dozen interchangeable steps become one stack with the sum of their states, so a fan-out over a
+thousand items stays readable. A page whose content security policy forbids inline styles allows `STYLE` by its
+hash, or includes it in its own style sheet.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ def draw(
     styled: bool = True,
     widest: float | None = None,
 ) -> str:
-    """The picture as SVG text: the plan, or with states, the run. `dark` is for pages that are always dark, and what is not `styled` is for
-    pages whose own style sheet has the `RULES`. What is wider than `widest` pixels is drawn smaller, as far as it can still be read.
+    """Return the picture as SVG text: the plan, or with states, the run.
 
-    A step with `counts` is one box with the sum of its branches. Bounded in time and size: of more than 8,000 lines it draws that many
-    and says how many are missing.
+    `dark` is for pages that are always dark. Without `styled`, the page's own style sheet must have the `RULES`. A picture that is wider
+    than `widest` pixels is scaled down as far as it stays readable. A step with `counts` is one box with the sum of its branches. Time and
+    size are bounded: at most 8,000 lines are drawn, and the picture says how many are missing.
     """
     cells = arrange_boxes(boxes_of(definition, states, counts or {}))
     width = max(cell.right for cell in cells) + MARGIN
     height = max(cell.y + cell.height / 2 for cell in cells) + MARGIN
     size = f'width="{width:.0f}" height="{height:.0f}"'
     scale = 1.0 if widest is None else max(SMALLEST, min(1.0, widest / width))
-    shown = f'width="{width * scale:.0f}" height="{height * scale:.0f}"'
+    scaled_size = f'width="{width * scale:.0f}" height="{height * scale:.0f}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="pipeline-picture{" dark" * dark}" role="group"'
-        f' aria-label="{safe(title)}" {shown} viewBox="0 0 {width:.0f} {height:.0f}">'
+        f' aria-label="{safe(title)}" {scaled_size} viewBox="0 0 {width:.0f} {height:.0f}">'
         f"<title>{safe(title)}</title>{f'<style>{STYLE}</style>' * styled}"
         f'<rect class="canvas" {size} rx="12"/>{"".join(draw_edges(cells))}{"".join(map(draw_node, cells))}</svg>'
     )
 
 
-SMALLEST = 0.7  # of its size: letters of 13 pixels are 9 then
+SMALLEST = 0.7  # scale, at which letters of 13 pixels have 9
 
 
-# Where the cells of a picture are: their layers, then the order within each, then exact heights.
+# The positions of the cells: their layers, then the order within each layer, then their exact heights.
 
 
 MARGIN = 26.0
 LAYER_GAP = 62.0
-ROW_GAP = 24.0  # leaves room for the tags on the upper edge of the box below
-MOST_PASSAGES = 4_000  # long edges beyond are drawn straight, behind whatever lies between
+ROW_GAP = 24.0  # includes room for the tags on the upper edge of the box below
+MOST_PASSAGES = 4_000  # further long edges are drawn straight, behind the boxes in between
 SWEEPS = 8
 
 
 def arrange_boxes(boxes: list[Cell]) -> list[Cell]:
-    """Boxes and passages (where an edge crosses a layer) with their places, each linked to its neighbours in the next layers."""
+    """Return boxes and passages (where an edge crosses a layer) with their positions, linked to their neighbours in the next layers."""
     cells = boxes + _passages(boxes)
     layers: list[list[Cell]] = [[] for _ in range(1 + max(box.layer for box in boxes))]
     for cell in cells:
@@ -87,7 +87,7 @@ def arrange_boxes(boxes: list[Cell]) -> list[Cell]:
         cell.y -= top
     for layer in layers:
         steepest = max((abs(cell.y - earlier.y) for cell in layer for earlier in cell.before), default=0)
-        x += min(90, steepest / 6)  # steep edges get more room to bend
+        x += min(90, steepest / 6)  # steep edges need more room to bend
         for cell in layer:
             cell.x = x
         x += WIDTH + LAYER_GAP
@@ -95,7 +95,7 @@ def arrange_boxes(boxes: list[Cell]) -> list[Cell]:
 
 
 def _passages(boxes: Iterable[Cell]) -> list[Cell]:
-    """Breaks long edges into links from layer to layer. All long edges of one box share their passages."""
+    """Split long edges into links from layer to layer. All long edges of one box share their passages."""
     cells: list[Cell] = []
     ways: dict[Cell, list[Cell]] = defaultdict(list)
     for box in boxes:
@@ -110,33 +110,35 @@ def _passages(boxes: Iterable[Cell]) -> list[Cell]:
 
 
 def _order(layer: list[Cell], *, by_before: bool) -> None:
-    """Sorts a layer by the mean rank of its neighbours on one side; who has none there keeps its place."""
+    """Sort a layer by the mean rank of the cells' neighbours on one side. A cell without neighbours there keeps its rank."""
     for cell in layer:
         neighbours = cell.before if by_before else cell.after
         if neighbours:
             cell.rank = sum(each.rank for each in neighbours) / len(neighbours)
     layer.sort(key=lambda cell: cell.rank)
     for place, cell in enumerate(layer):
-        cell.rank = place - (len(layer) - 1) / 2  # around the middle, so that layers of any length compare
+        cell.rank = (
+            place - (len(layer) - 1) / 2
+        )  # relative to the middle, so that layers of any length are comparable
 
 
 def _settle(layer: list[Cell], *, before: bool, after: bool) -> None:
-    """Moves each cell as near to the mean of its neighbours as order and distances allow.
+    """Move each cell as near to the mean of its neighbours as the order and the gaps allow.
 
-    Least squares: cells that want to pass each other become a block that moves to its common mean. Passages
-    weigh more, so that long edges run straight.
+    Uses least squares: cells that would pass each other become a block that moves to its common mean. Passages
+    have more weight, so that long edges are straight.
     """
     offset = 0.0
-    blocks: list[tuple[float, float, list[tuple[Cell, float]]]] = []  # sum of wishes, weight, members
+    blocks: list[tuple[float, float, list[tuple[Cell, float]]]] = []  # sum of targets, weight, members
     for place, cell in enumerate(layer):
         if place:
             upper = layer[place - 1]
             gap = ROW_GAP if upper.steps and cell.steps else ROW_GAP / 2
             offset += (upper.height + cell.height) / 2 + gap
         near = cell.before * before + cell.after * after
-        wish = sum(each.y for each in near) / len(near) if near else cell.y
+        target = sum(each.y for each in near) / len(near) if near else cell.y
         weight = (1.0 if cell.steps else 4.0) if near else 0.01
-        total, members = (wish - offset) * weight, [(cell, offset)]
+        total, members = (target - offset) * weight, [(cell, offset)]
         while blocks and blocks[-1][0] / blocks[-1][1] >= total / weight:
             other = blocks.pop()
             total, weight, members = total + other[0], weight + other[1], other[2] + members
@@ -146,16 +148,16 @@ def _settle(layer: list[Cell], *, before: bool, after: bool) -> None:
             cell.y = total / weight + offset
 
 
-# Cells of a picture: a step, a stack of equal steps, or the passage of a long edge through a layer.
+# The cells of a picture: a step, a stack of equal steps, or the passage of a long edge through a layer.
 
 
-STACK_ABOVE = 12  # so many equal steps side by side still fit on a screen
+STACK_ABOVE = 12  # equal steps; that many still fit on a screen
 WIDTH = 220.0
 
 
 @dataclass(eq=False, slots=True)
 class Cell:
-    """`x` is its left edge, `y` its middle. A passage has no steps, and the tone of the edge's source."""
+    """A box or a passage. `x` is its left edge, `y` its middle. A passage has no steps, and the tone of the edge's source."""
 
     layer: int
     tone: str
@@ -179,12 +181,12 @@ class Cell:
 
     @property
     def right(self) -> float:
-        """Where its edges leave it."""
+        """The x at which its edges begin."""
         return self.x + WIDTH + max(12 * self.gated, 10 * (self.number > 1))
 
 
 def boxes_of(definition: PipelineDefinition, states: States | None, counts: Counts) -> list[Cell]:
-    """The boxes in the order of the definition, each with the boxes before it."""
+    """Return the boxes in the order of the definition, each linked to the boxes before it."""
     graph = Graph.of(definition)
     layer_of = {step: layer for layer, members in enumerate(graph.layers()) for step in members}
     alike = graph.number_alike({step.id: _shape(step) for step in definition.steps})
@@ -224,14 +226,14 @@ def look_of(picture: StepPicture) -> tuple[str, str, str]:
     return LOOKS.get(picture.status) or ("idle", "dots", picture.status.replace("_", " ").capitalize())
 
 
-# The lines of a picture, from layer to layer.
+# The lines of a picture.
 
 
-MOST_LINKS = 8_000  # drawn; more would be a black patch of many megabytes
+MOST_LINKS = 8_000  # that are drawn; more would be unreadable, and many megabytes
 
 
 def draw_edges(cells: Iterable[Cell]) -> Iterator[str]:
-    """Curves from layer to layer, those with a state drawn above the others; one arrow head for each box."""
+    """Draw curves from layer to layer, those with a state on top, and one arrow head for each box."""
     weights = {"good": 1, "bad": 2}
     links = [(earlier, cell) for cell in cells for earlier in cell.before]
     links.sort(key=lambda link: weights.get(link[0].tone, 0))
@@ -249,14 +251,14 @@ def draw_edges(cells: Iterable[Cell]) -> Iterator[str]:
         yield f'<text class="role" x="26" y="16">{len(links) - MOST_LINKS:,} more lines are not drawn.</text>'
 
 
-# Texts and signs of a picture, escaped and cut to fit.
+# The texts and signs of a picture, escaped and shortened to fit.
 
 
 def join_parts(*parts: str | None) -> str:
     return " \u00b7 ".join(filter(None, parts))
 
 
-# Characters that XML forbids, or that turn the direction of the text around them.
+# Characters that XML forbids, or that change the direction of the surrounding text.
 UNFIT = re.compile("[^\t\n -~\xa0-\u2029\u202f-\u2065\u206a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 SAFE_LINK = re.compile(r"(?:https?://|/(?!/)|[?#])[^\s\\]*")
 NARROW = frozenset("iljtfrI1.,:;'|!()[]/ -")
@@ -271,7 +273,7 @@ def draw_glyph(kind: str, x: float, y: float, glyph: str) -> str:
 
 
 def one_line(kind: str, x: float, y: float, text: str, width: float, wide: float) -> str:
-    """One line that fits. Fonts are unknown here: most letters are taken to be `wide`, which is ample."""
+    """Draw one line that fits. The fonts are unknown here, so most letters are assumed to be `wide`, which is generous."""
     text, used = " ".join(text[:200].split()), 0.0
     for place, letter in enumerate(text):
         used += wide * (0.6 if letter in NARROW else 1.6 if east_asian_width(letter) in "WF" else 1.0)
@@ -281,7 +283,7 @@ def one_line(kind: str, x: float, y: float, text: str, width: float, wide: float
     return f'<text class="{kind}" x="{x:g}" y="{y:g}">{safe(text)}</text>'
 
 
-# The boxes of a picture: who does a step, its state, and in its title whatever has no room in the box.
+# The boxes of a picture: who does the step, its state, and a title with all further details.
 
 
 def draw_node(cell: Cell) -> str:
@@ -325,7 +327,7 @@ def _state(cell: Cell) -> Iterator[str]:
 
 
 def _tags(cell: Cell) -> Iterator[str]:
-    """Small labels on the upper edge, from right to left."""
+    """Draw small labels on the upper edge, from right to left."""
     step, rounds = cell.steps[0], max((picture.round for picture in cell.pictures), default=1)
     tags = [f"\u00d7 {cell.number:,}"] if cell.number > 1 else []
     tags += [f"round {rounds}"] if rounds > 1 else []
@@ -338,7 +340,7 @@ def _tags(cell: Cell) -> Iterator[str]:
 
 
 def _name(cell: Cell) -> str:
-    """The title, or what the titles of a stack have in common."""
+    """Return the title, or the common beginning of the titles of a stack."""
     first, last = min(step.title for step in cell.steps), max(step.title for step in cell.steps)
     same = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), 0)
     common = first if first == last else first[:same].rstrip(" -_.:#0123456789")
@@ -346,7 +348,7 @@ def _name(cell: Cell) -> str:
 
 
 def _describe_cell(cell: Cell) -> str:
-    """All that the box has no room for."""
+    """Return the details for which the box has no room."""
     step, more = cell.steps[0], len(cell.steps) - 12
     states = [join_parts(look_of(picture)[2], picture.detail) for picture in cell.pictures[:12]]
     if cell.number > len(cell.steps):
@@ -360,12 +362,12 @@ def _describe_cell(cell: Cell) -> str:
     return "\n".join(lines)
 
 
-# The states of the steps of a pipeline, as a picture needs them.
+# The states of steps, in the form that a picture needs.
 
 
 @dataclass(frozen=True, slots=True)
 class StepPicture:
-    """Where a step stands: the status of its activity or its own, and a word on it, such as its duration."""
+    """The status of a step (its activity's or its own), and a detail such as its duration."""
 
     status: str = "pending"
     detail: str = ""
@@ -373,18 +375,18 @@ class StepPicture:
     round: int = 1
 
 
-States = Mapping[str, StepPicture]  # by the id of the step; a step that is left out is pending
-#: Of steps that were fanned out: how many of their branches have which status, by the id of the step.
+States = Mapping[str, StepPicture]  # by step id; a missing step is pending
+#: For fanned-out steps: the number of branches by status, by step id.
 Counts = Mapping[str, Mapping[str, int]]
 
 
-# How steps look in the picture of a pipeline: tones, glyphs and words for each status, and the style in light and dark.
+# The look of steps: tone, glyph and words for each status, and the light and dark styles.
 #
-# No state is shown by its tone alone: each has a glyph and words of its own.
+# The tone alone never conveys a state: each has its own glyph and words.
 
 
-TONES = ("bad", "ask", "live", "idle", "good", "off")  # what a person should see first comes first
-LOOKS = {  # status of a step or of its activity: tone, glyph, words
+TONES = ("bad", "ask", "live", "idle", "good", "off")  # most important first
+LOOKS = {  # tone, glyph and words by status of a step or its activity
     "pending": ("idle", "", "Waiting"),
     "active": ("live", "play", "Running"),
     "skipped": ("off", "skip", "Skipped"),
@@ -435,7 +437,7 @@ _RULES = """
 """
 _SCOPED = re.sub(r"(?m)(^|,|\} )(?=[.a])", r"\1.pipeline-picture ", _RULES.strip()).replace("\n", "")
 _TONED = "".join(f".pipeline-picture .{t}{{--tone:var(--{t});--tint:var(--{t}-tint)}}" for t in TONES)
-#: All but the colours, for pages that have them by the same names.
+#: Everything but the colours, for pages that define these themselves by the same names.
 RULES = f"{_TONED}{_SCOPED}"
 STYLE = (
     f".pipeline-picture{{{LIGHT};font:11.5px system-ui,sans-serif}}.pipeline-picture.dark{{{DARK}}}"

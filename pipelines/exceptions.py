@@ -1,4 +1,4 @@
-"""What can be wrong with pipelines and their runs."""
+"""Errors of pipelines, runs, schedules, deliverables and datasets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tenants.exceptions import NoneOfKind, OneOfKind
 
 
 class PipelineError(Exception):
-    """The pipeline cannot do what was asked."""
+    """The request cannot be fulfilled in the current state."""
 
     code: ClassVar[str] = "pipeline_error"
     status: ClassVar[int] = 409
@@ -31,14 +31,14 @@ class PipelineDisabled(PipelineError):
 
 
 class ReservedParams(PipelineError):
-    """A parameter has a name that the pipeline gives to the items of a fan-out."""
+    """A parameter has a name that is reserved for the items of a fan-out."""
 
     code = "reserved_params"
     status = 400
 
 
 class InvalidParams(PipelineError):
-    """An agent of the pipeline would not take the parameters that it is to be given. `errors` names each by its path."""
+    """An agent of the pipeline would refuse its parameters. `errors` names each error with its path."""
 
     code = "invalid_params"
     status = 400
@@ -49,7 +49,7 @@ class InvalidParams(PipelineError):
 
 
 class RunEnded(PipelineError):
-    """The run has ended and cannot be changed any more."""
+    """The run has ended and can no longer be changed."""
 
     code = "run_ended"
 
@@ -66,12 +66,12 @@ class ReplayUnderWay(PipelineError):
     code = "replay_under_way"
 
     def __init__(self, replay_id: UUID) -> None:
-        super().__init__(f"Run {replay_id} replays it and has not ended.")
+        super().__init__(f"Its replay {replay_id} has not ended.")
         self.problem_members = {"replay": str(replay_id)}
 
 
 class NotReplayable(PipelineError):
-    """The run cannot be replayed from this step. Says why, and from where it can."""
+    """The run cannot be replayed from this step. The message says why, and from which step it can."""
 
     code = "validation_failed"
     status = 400
@@ -82,7 +82,7 @@ class NotReplayable(PipelineError):
 
 
 class NothingFailed(PipelineError):
-    """The run was to be replayed from the step that failed, and no step has failed."""
+    """The run was to be replayed from its failed step, but no step has failed."""
 
     code = "nothing_failed"
 
@@ -102,7 +102,7 @@ class ScheduleChanged(PipelineError):
 
 
 class DeliverableNotActive(PipelineError):
-    """The deliverable is paused or has ended, or its tenant is switched off, so no period of it starts."""
+    """No period can start, because the deliverable is paused or has ended, or its tenant is switched off."""
 
     code = "deliverable_not_active"
 
@@ -120,7 +120,7 @@ class PeriodNotPlanning(PipelineError):
 
 
 class PlannerAtWork(PipelineError):
-    """The period's planner has not ended, so its plan may still come."""
+    """The period's planner has not ended, so it may still produce a plan."""
 
     code = "planner_at_work"
 
@@ -138,32 +138,32 @@ class DatasetInUse(PipelineError):
 
 
 class RowsElsewhere(PipelineError):
-    """The rows of the dataset are not kept here, so they cannot be changed or listed here."""
+    """The rows of the dataset are stored elsewhere, so they cannot be changed or listed here."""
 
     code = "rows_elsewhere"
 
 
 class DatasetFull(PipelineError):
-    """The dataset would have more rows than it may have."""
+    """The dataset would have more rows than the limit allows."""
 
     code = "dataset_full"
 
 
 class TooManyDatasets(PipelineError):
-    """The tenant has as many datasets as it may have."""
+    """The tenant has the maximum number of datasets."""
 
     code = "too_many_datasets"
 
 
 class TooManyRows(PipelineError):
-    """More rows than one call may bring."""
+    """The call has more rows than the limit allows."""
 
     code = "too_many_rows"
     status = 413
 
 
 class SourceUnavailable(PipelineError):
-    """The rows of a data source could not be had. Says which and why."""
+    """The rows of a data source could not be read. The message says which source, and why."""
 
     code = "source_unavailable"
     status = 503

@@ -1,8 +1,8 @@
-"""Parameters of steps: what each step is given, and what its agent's input schema says about that.
+"""Merges the parameters of steps, and checks them against the input schemas of their agents.
 
-Asked three times, since more is known each time. When a pipeline is saved: what its steps say themselves, which no run can change. When
-a run or a schedule is to start: every step that is certain to start as it is. When a step starts: that step, with the schema that its
-agent has by then, and each branch with its item.
+They are checked three times, because more is known each time. When a pipeline is saved: the steps' own parameters, which no run can
+change. When a run or a schedule is to start: every step that is certain to start. When a step starts: that step and each of its branches,
+with the agent's current schema.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from pipelines.definition import InputError, StepDefinition
 from pipelines.definition.errors import at
 
 INVALID = "invalid_params"
-MOST_NAMED = 5  # errors of one step that its error names
+MOST_NAMED = 5  # errors that the message about a step lists
 
 
 def of_step(params: Mapping[str, Any], step: StepDefinition) -> dict[str, Any]:
-    """The run's parameters, which hold the pipeline's already, and over them those of the step."""
+    """Return the run's parameters, which include the pipeline's, overridden by those of the step."""
     return {**params, **step.params}
 
 
 def errors_of_constants(tenant_id: UUID, steps: Sequence[StepDefinition]) -> Iterator[tuple[int, str, str]]:
-    """What is wrong with the steps' own parameters whatever else a run brings, as `definition.parse` takes it."""
+    """Yield errors of the steps' own parameters that no run can correct, in the form that `definition.parse` expects."""
     for index, step in enumerate(steps):
         if not step.agent_role or not step.params:
             continue
         try:
-            found = input_schemas.lasting_violations(tenant_id, step.agent_role, step.params)
+            violations = input_schemas.lasting_violations(tenant_id, step.agent_role, step.params)
         except RoleNotFound:  # reported as an unknown role
             continue
-        for path, message in found:
+        for path, message in violations:
             yield index, f".{_write_path(path)}", message
 
 
@@ -46,22 +46,22 @@ def errors_of_run(
     *,
     unknown: Collection[str] = (),
 ) -> list[InputError]:
-    """What is wrong with the parameters of a run: those of the steps that start for certain, and each but once.
+    """Return the errors of a run's parameters, for the steps that are certain to start.
 
-    `params` hold the pipeline's already. `unknown` are given as well, but nobody knows yet what they are.
+    `params` include the pipeline's. `unknown` are the names of parameters whose values are not known yet.
     """
-    found: list[InputError] = []
+    errors: list[InputError] = []
     for index, step in enumerate(steps):
         if step.agent_role and not conditions.is_conditional(step):
             for path, message in _violations(tenant_id, step, params, unknown):
                 own = len(path) > 1 and path[1] in step.params
                 place = f"{at('steps', index)}." if own else ""
-                found.append(InputError(f"{place}{_write_path(path)}", f"step {step.id}: {message}"))
-    return found
+                errors.append(InputError(f"{place}{_write_path(path)}", f"step {step.id}: {message}"))
+    return errors
 
 
 def refusal(tenant_id: UUID, step: StepDefinition, params: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why the step's agent would not take what it is about to be given, once or for each branch; None when it takes it."""
+    """Return why the step's agent would refuse these parameters (one set, or one for each branch), or None if it accepts them."""
     if not step.agent_role:
         return None
     errors: list[str] = []
@@ -86,12 +86,12 @@ def _violations(
             of_step(params, step),
             unknown=[name for name in unknown if name not in step.params],
         )
-    except RoleNotFound:  # its work waits for the role, as any work does
+    except RoleNotFound:  # the work waits until the role exists, as all work does
         return []
 
 
 def _write_path(parts: tuple[str | int, ...]) -> str:
-    found = ""
+    path = ""
     for part in parts:
-        found = at(found, part)
-    return found
+        path = at(path, part)
+    return path

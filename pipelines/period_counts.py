@@ -1,14 +1,14 @@
-"""Where a period stands: how many of its runs have ended in which way, and whether it is at risk.
+"""Counts the outcomes of a period's runs, and flags the period when it is at risk.
 
-Everything is counted from the runs, under the lock of the period's row, in the transaction that changed one of them. So nothing is
-counted twice, of two runs that end at once the later one sees both, and a flag goes as soon as nothing is wrong any more.
+The figures are counted from the runs, under the lock of the period's row, in the transaction that changed a run. So nothing is counted
+twice, and when two runs end at once the later transaction counts both. The flag is removed as soon as its reason is gone.
 
-A period is at risk while one of these is so:
+A period is at risk if:
 
-    no plan    the planner failed, was cancelled, or its plan was refused too often
-    a run      of it failed
-    target     it has one, and would not reach it even if all runs that are under way were completed
-    a step     failed whose failure will fail its run, though other steps of the run are still at work
+    no plan    its planner failed, was cancelled, or its plan was refused too often
+    run        one of its runs failed
+    target     it cannot reach its target even if all running runs complete
+    step       a step failed whose failure will fail its run, while other steps of the run are still active
 
 Lock order: activity, pipeline run, period.
 """
@@ -34,11 +34,11 @@ from pipelines.models import DeliverablePeriod, PipelineRun, StepRun
 from pipelines.models.deliverable import PeriodState
 from pipelines.models.run import RunState
 
-NAMED = 3  # troubles that a reason names; it counts the rest
+MOST_NAMED = 3  # problems that a reason lists; it counts the rest
 
 
 def run_changed(run: Any) -> None:
-    """Count a run that has ended, or goes on again, in its period, and tell the schedule's job that it does.
+    """Update the period and the schedule's job of a run that has ended or continues.
 
     `run` is its row; the caller holds its lock.
     """
@@ -48,16 +48,16 @@ def run_changed(run: Any) -> None:
 
 
 def recount(tenant_id: UUID, period_id: UUID) -> None:
-    """Bring the period's figures, status and flag up to date. Idempotent. In the caller's transaction."""
-    # Lock before counting: of two runs that end together, each would miss the other.
+    """Update the period's figures, status and flag. Idempotent. Call it within a transaction."""
+    # Lock before counting: two runs that end together would otherwise each miss the other.
     period = lock_periods(tenant_id).get(pk=period_id)
     runs = PipelineRun.objects.for_tenant(tenant_id).filter(period_id=period_id)
     counts = Counter(dict(runs.values_list("status").annotate(Count("pk"))))
     status = _status(period, counts)
-    troubles = _troubles(period, counts) if status != PeriodState.CANCELLED else []
-    reason = _in_words(troubles)
+    problems = _problems(period, counts) if status != PeriodState.CANCELLED else []
+    reason = _join_problems(problems)
     if reason and not period.at_risk and status != PeriodState.PLANNING:
-        _tell(period, reason)
+        _raise_alert(period, reason)
     DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id).update(
         status=status,
         completed=counts[RunState.COMPLETED],
@@ -70,10 +70,10 @@ def recount(tenant_id: UUID, period_id: UUID) -> None:
 
 
 def lock_periods(tenant_id: UUID) -> QuerySet[DeliverablePeriod]:
-    """Periods to lock: the lock that every change of a period takes first.
+    """Return periods as rows that are locked when read. Every change of a period takes this lock first.
 
-    Not the strongest one: a run that is updated twice in one transaction has its key to the period checked, which shares the period's key.
-    Two runs that ended at once would both share it, and each wait for the other to release it.
+    It is a NO KEY lock: updating a run twice in one transaction checks its foreign key, which takes a shared key lock on the period. With a
+    stronger lock, two runs that end at once would each hold that shared lock and wait for the other.
     """
     periods: QuerySet[DeliverablePeriod] = DeliverablePeriod.objects.for_tenant(tenant_id)
     return periods.select_for_update(of=("self",), no_key=True)
@@ -88,29 +88,27 @@ def _status(period: DeliverablePeriod, counts: Counter[str]) -> str:
     return PeriodState.ACTIVE if counts[RunState.RUNNING] else PeriodState.COMPLETED
 
 
-def _troubles(period: DeliverablePeriod, counts: Counter[str]) -> list[str]:
+def _problems(period: DeliverablePeriod, counts: Counter[str]) -> list[str]:
     if period.status == PeriodState.PLANNING:
-        return _troubles_of_planner(period)
-    found = _short_of_target(period, counts)
-    found += _list_failed_runs(period) if counts[RunState.FAILED] else []
-    return found + _list_failed_steps(period) if counts[RunState.RUNNING] else found
+        return _problems_of_planner(period)
+    problems = _short_of_target(period, counts)
+    problems += _list_failed_runs(period) if counts[RunState.FAILED] else []
+    return problems + _list_failed_steps(period) if counts[RunState.RUNNING] else problems
 
 
 def _short_of_target(period: DeliverablePeriod, counts: Counter[str]) -> list[str]:
-    """What is not completed and not under way will not be completed in this period."""
     within_reach = counts[RunState.COMPLETED] + counts[RunState.RUNNING]
     if period.target is None or within_reach >= period.target:
         return []
     return [f"{within_reach} of {period.target} runs can be completed at most"]
 
 
-def _troubles_of_planner(period: DeliverablePeriod) -> list[str]:
-    """The planner has ended, and there is no plan."""
+def _problems_of_planner(period: DeliverablePeriod) -> list[str]:
     planner = Activity.objects.for_tenant(period.tenant_id).filter(pk=period.planner_activity_id).first()
     if planner is None or planner.status not in states.SETTLED:
         return []
     if planner.status in (Status.DONE, Status.APPROVED):
-        return ["The plan was refused" if period.plan_faults else "The planner gave no plan"]
+        return ["The plan was refused" if period.plan_faults else "The planner returned no plan"]
     return [f"The planner's activity is {planner.status.replace('_', ' ')}, and there is no plan"]
 
 
@@ -125,23 +123,23 @@ def _list_failed_runs(period: DeliverablePeriod) -> list[str]:
 
 
 def _list_failed_steps(period: DeliverablePeriod) -> list[str]:
-    """Steps on the critical path that have failed in runs that still go on."""
+    """List failed steps that will fail their run, in runs that are still running."""
     steps = (
         StepRun.objects.for_tenant(period.tenant_id)
         .filter(run__period_id=period.pk, run__status=RunState.RUNNING, status=StepState.FAILED)
         .select_related("run__version__pipeline")
         .order_by("run__plan_item", "run_id", "position")
     )
-    found = (
+    problems = (
         f"{_name_run(step.run)} failed at {step.step}"
         for step in steps
         if versions.compile_version(step.run.version_id).graph.fails_run(step.step)
     )
-    return list(dict.fromkeys(found))  # a step with many branches is one trouble
+    return list(dict.fromkeys(problems))  # a step with many branches is one problem
 
 
-def _tell(period: DeliverablePeriod, reason: str) -> None:
-    """Once, when the period becomes at risk. A planner without a plan has alerts of its own."""
+def _raise_alert(period: DeliverablePeriod, reason: str) -> None:
+    """Alert people when the period becomes at risk. Problems of a planner have their own alerts."""
     raise_alert(
         period.tenant_id,
         AlertKind.PERIOD_AT_RISK,
@@ -155,7 +153,7 @@ def _name_run(run: PipelineRun) -> str:
     return run.name or run.version.pipeline.key
 
 
-def _in_words(troubles: Sequence[str]) -> str:
-    named = "; ".join(troubles[:NAMED])
-    more = len(troubles) - NAMED
+def _join_problems(problems: Sequence[str]) -> str:
+    named = "; ".join(problems[:MOST_NAMED])
+    more = len(problems) - MOST_NAMED
     return f"{named}; and {more} more." if more > 0 else f"{named}." if named else ""

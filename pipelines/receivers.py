@@ -1,4 +1,4 @@
-"""Where signals of the apps below reach pipelines. `connect` is the one place where they are wired."""
+"""Receives signals of the apps below. `connect` is the only place that connects them for pipelines."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def connect() -> None:
     activity_reopened.connect(follow_job, dispatch_uid="pipelines.job_reopened")
     activity_settled.connect(follow_planner, dispatch_uid="pipelines.follow_planner")
     activity_reopened.connect(reopen_run_of_activity, dispatch_uid="pipelines.reopen_run")
-    activity_reopened.connect(look_at_period_of_planner, dispatch_uid="pipelines.planner_reopened")
-    activity_buried.connect(look_at_period_of_dead_letter, dispatch_uid="pipelines.dead_letter")
-    planned_roles_asked.connect(tell_planned_roles, dispatch_uid="pipelines.planned_roles")
-    tenant_changed.connect(keep_monthly_job, dispatch_uid="pipelines.monthly_job")
+    activity_reopened.connect(follow_reopened_planner, dispatch_uid="pipelines.planner_reopened")
+    activity_buried.connect(follow_dead_letter, dispatch_uid="pipelines.dead_letter")
+    planned_roles_asked.connect(list_planned_roles, dispatch_uid="pipelines.planned_roles")
+    tenant_changed.connect(update_monthly_job, dispatch_uid="pipelines.monthly_job")
     registry.provide_references("pipelines", references.SOURCE)
 
 
@@ -43,17 +43,17 @@ def reopen_run_of_activity(sender: Any, *, activity: Any, **kwargs: Any) -> None
     progression.reopen(activity)
 
 
-def look_at_period_of_planner(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+def follow_reopened_planner(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     deliverables.planner_changed(activity)
 
 
-def look_at_period_of_dead_letter(sender: Any, *, activity: Any, **kwargs: Any) -> None:
-    deliverables.heed_dead_letter(activity)
+def follow_dead_letter(sender: Any, *, activity: Any, **kwargs: Any) -> None:
+    deliverables.follow_dead_letter(activity)
 
 
-def tell_planned_roles(sender: Any, *, activity: Any, **kwargs: Any) -> frozenset[str] | None:
+def list_planned_roles(sender: Any, *, activity: Any, **kwargs: Any) -> frozenset[str] | None:
     return versions.list_planned_roles(activity)
 
 
-def keep_monthly_job(sender: Any, *, tenant: Any, **kwargs: Any) -> None:
-    monthly_job.keep(tenant)
+def update_monthly_job(sender: Any, *, tenant: Any, **kwargs: Any) -> None:
+    monthly_job.update(tenant)

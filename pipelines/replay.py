@@ -1,10 +1,9 @@
-"""Replay: an ended run is repeated from one of its steps, as a new run of the same version.
+"""Replays an ended run from one of its steps, as a new run of the same version.
 
-Every step before that one stands in the new run as in the old one, its output by reference, so nothing that went well is paid for twice.
-The step itself runs again with all that comes after it, and so does what failed or never ended beside it. The old run does not change.
+The steps before it keep their state and refer to the old outputs, so completed work is not paid for twice. The step itself and all steps
+after it run again, and so do parallel steps that failed or never ended. The old run does not change.
 
-This is one transaction under the lock of the old run. Of two replays at the same time the second is refused, and so are all others until
-the first has ended.
+A replay is one transaction under the lock of the old run. A second replay is refused until the first has ended.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from . import progression, starting, versions
 
 logger = logging.getLogger(__name__)
 
-#: What a step's row copies from the old run. Its id and its time limit are its own.
+#: Columns that a step's row copies from the old run, all but its id and its time limit.
 _COPIED = (
     "step", "branch", "position", "status", "reason", "error", "activity_id", "output_ref", "round", "branches",
     "unsettled_branches", "failed_branches", "settled_at",
@@ -49,7 +48,7 @@ def replay(
     actor: str,
     requested_identity: str = "",
 ) -> PipelineRun:
-    """Start the new run. `new_input` is what the step works on instead of what the steps before it have left.
+    """Start the new run. `new_input` replaces the outputs of earlier steps as the input of `from_step`.
 
     Raises `NotFound`, `PipelineDisabled`, `RunUnderWay`, `ReplayUnderWay`, and `NotReplayable` with the error's path.
     """
@@ -81,7 +80,7 @@ def replay(
 
 
 def first_failed_step(tenant_id: UUID, run_id: UUID) -> str:
-    """The step from which a failed run is best done again: the first that failed. Raises `NotFound`, `NothingFailed`."""
+    """Return the first failed step, from which to replay a failed run. Raises `NotFound`, `NothingFailed`."""
     with tenant_scope(tenant_id):
         if not PipelineRun.objects.for_tenant(tenant_id).filter(pk=run_id).exists():
             raise NotFound("pipeline run", run_id)
@@ -90,17 +89,17 @@ def first_failed_step(tenant_id: UUID, run_id: UUID) -> str:
         )
         step = failed.order_by("position").values_list("step", flat=True).first()
     if step is None:
-        raise NothingFailed("No step of it has failed.")
+        raise NothingFailed("No step of the run has failed.")
     return str(step)
 
 
 def _lock_ended_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
-    """The run, locked until the transaction ends, if it may be replayed now."""
+    """Lock and return the run if it may be replayed now."""
     run = progression.lock_runs(tenant_id).filter(pk=run_id).first()
     if run is None:
         raise NotFound("pipeline run", run_id)
     if run.status == RunState.RUNNING:
-        raise RunUnderWay("The run has not ended. Cancel it, or wait for its end.")
+        raise RunUnderWay("The run has not ended. Cancel it, or wait until it ends.")
     pipeline = run.version.pipeline
     if not pipeline.enabled:
         raise PipelineDisabled(f"The pipeline {pipeline.key!r} is switched off.")
@@ -113,7 +112,7 @@ def _lock_ended_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
 
 
 def _steps_to_repeat(plan: Compiled, wholes: Mapping[str, StepRun], from_step: str) -> set[str]:
-    """Raises `NotReplayable` unless `from_step` would start at once."""
+    """Return the steps that run again. Raises `NotReplayable` unless `from_step` would start immediately."""
     if from_step not in wholes:
         raise NotReplayable("from_step", f"is not a step of this run; it has {', '.join(plan.position)}")
     before = plan.graph.ancestors_of(from_step)
@@ -129,13 +128,13 @@ def _steps_to_repeat(plan: Compiled, wholes: Mapping[str, StepRun], from_step: s
     states = {step: StepState.PENDING if step in repeated else row.status for step, row in wholes.items()}
     if from_step not in plan.graph.advance(states).start:
         broken = [step for step in plan.graph.in_order(before) if states[step] == StepState.FAILED]
-        text = f"comes after {broken[0]}, which failed" if broken else "comes after nothing that was done"
-        raise NotReplayable("from_step", f"{text}, so it would be left out: replay from there")
+        text = f"comes after {broken[0]}, which failed" if broken else "comes after no completed step"
+        raise NotReplayable("from_step", f"{text}, so it would be skipped: replay from there")
     return repeated
 
 
 def _is_kept(row: StepRun) -> bool:
-    """Whether a step beside the replayed one keeps its outcome: it was done, or its own condition skipped it."""
+    """Whether a step that is not before `from_step` keeps its outcome: it is done, or its own condition skipped it."""
     return row.status == StepState.DONE or (
         row.status == StepState.SKIPPED and row.reason == StepReason.CONDITION
     )

@@ -1,4 +1,4 @@
-"""How long what pipelines and schedules have done is kept: a run goes with all of its work, an execution with its jobs and its firing."""
+"""Deletes old runs, executions and firings: a run with all of its work, an execution with its jobs and its firing."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def connect() -> None:
 
 
 def _forget_runs(tenant_id: UUID, before: datetime, most: int) -> int:
-    """Returns how many runs went. Activities are locked before their run, as everywhere."""
+    """Delete ended runs, and return how many. Activities are locked before their run, as everywhere."""
 
-    def hold(ids: list[UUID]) -> set[UUID]:
+    def lock_ended_runs(ids: list[UUID]) -> set[UUID]:
         rows = PipelineRun.objects.for_tenant(tenant_id).filter(pk__in=ids, finished_at__lt=before)
-        over = rows.exclude(status=RunState.RUNNING).order_by("pk").select_for_update(skip_locked=True)
-        return set(over.values_list("pk", flat=True))
+        ended = rows.exclude(status=RunState.RUNNING).order_by("pk").select_for_update(skip_locked=True)
+        return set(ended.values_list("pk", flat=True))
 
     rows = _runs(tenant_id, before, min(most, activities.FAMILIES))
-    whole, _ = activities.forget_families(tenant_id, rows, before, hold=hold)
+    whole, _ = activities.forget_families(tenant_id, rows, before, hold=lock_ended_runs)
     return len(_FORGET_RUNS.run({"tenant": tenant_id, "runs": list(whole)})) if whole else 0
 
 
@@ -56,5 +56,5 @@ def _runs(tenant_id: UUID, before: datetime, most: int) -> list[Any]:
 
 
 def _forget_executions(tenant_id: UUID, before: datetime, most: int) -> int:
-    """With the records of their times, which say that they fired."""
+    """Delete executions with their jobs and their firings."""
     return len(_FORGET_EXECUTIONS.run({"tenant": tenant_id, "before": before, "most": most}))

@@ -1,6 +1,6 @@
-"""Runs of pipelines as people look at them: steps with their activities, for a whole page in a handful of statements.
+"""Reads runs of pipelines for people: steps with their activities, for a whole page in a few statements.
 
-Reads only, in the caller's `tenant_scope`.
+Reads only, within the caller's `tenant_scope`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_VERSIONS = 100  # of a pipeline that are listed
 
 @dataclass(frozen=True, slots=True)
 class BranchRow:
-    """One branch of a step that was fanned out."""
+    """One branch of a fanned-out step."""
 
     run: StepRun
     item: Any
@@ -37,7 +37,7 @@ class BranchRow:
 
 @dataclass(frozen=True, slots=True)
 class BranchCounts:
-    """How the branches of a step stand."""
+    """The branches of a step, counted by state."""
 
     total: int
     done: int
@@ -46,7 +46,7 @@ class BranchCounts:
 
     @classmethod
     def of(cls, step: StepRun) -> Self | None:
-        """None for a step without branches."""
+        """Return None for a step without branches."""
         if step.branches is None:
             return None
         done = step.branches - step.failed_branches - step.unsettled_branches
@@ -55,7 +55,7 @@ class BranchCounts:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One step of a run: its own state, and that of the activity that does it; or the first of its branches."""
+    """One step of a run, with the status of its activity, or with its first branches."""
 
     run: StepRun
     name: str
@@ -64,7 +64,7 @@ class StepRow:
     branches: Sequence[BranchRow] = ()
     agent_role: str | None = None
     human_role: str | None = None
-    priority: int | None = None  # None: that of the run
+    priority: int | None = None  # None: the run's priority
 
     @property
     def counts(self) -> BranchCounts | None:
@@ -72,37 +72,39 @@ class StepRow:
 
 
 def runs(tenant_id: UUID) -> QuerySet[PipelineRun]:
-    """Runs with the key of their pipeline and the number of their version, without the definitions."""
+    """Return runs with their version and pipeline, without the definitions."""
     rows = PipelineRun.objects.for_tenant(tenant_id).select_related("version__pipeline")
-    found: QuerySet[PipelineRun] = rows.defer(
+    result: QuerySet[PipelineRun] = rows.defer(
         "input", "replay_input", "version__definition", "version__pipeline__description"
     )
-    return found
+    return result
 
 
-SEARCHED = 20_000  # of the tenant's runs, the newest, are looked through for words
+MOST_SEARCHED = 20_000  # a search covers the tenant's newest runs
 
 
-def about(rows: QuerySet[PipelineRun], tenant_id: UUID, words: str) -> QuerySet[PipelineRun]:
-    """Those of the rows whose name, parameters or pipeline have these words. Upper and lower case are one."""
-    newest = PipelineRun.objects.for_tenant(tenant_id).order_by("-started_at", "-id").values("pk")[:SEARCHED]
+def search(rows: QuerySet[PipelineRun], tenant_id: UUID, words: str) -> QuerySet[PipelineRun]:
+    """Return the rows whose name, parameters or pipeline's name contain these words, ignoring case."""
+    newest = (
+        PipelineRun.objects.for_tenant(tenant_id).order_by("-started_at", "-id").values("pk")[:MOST_SEARCHED]
+    )
     named = Q(name__icontains=words) | Q(version__pipeline__name__icontains=words)
-    with_params = rows.filter(pk__in=newest).annotate(given=Cast("params", TextField()))
-    found: QuerySet[PipelineRun] = with_params.filter(named | Q(given__icontains=words))
-    return found
+    with_params = rows.filter(pk__in=newest).annotate(params_text=Cast("params", TextField()))
+    result: QuerySet[PipelineRun] = with_params.filter(named | Q(params_text__icontains=words))
+    return result
 
 
 def with_label(rows: QuerySet[PipelineRun], label: str) -> QuerySet[PipelineRun]:
-    """Those of the rows with this label, `name:text`, or with a label of this name whatever its text."""
+    """Return the rows with this label: `name:text`, or only `name` for any text."""
     name, colon, text = label.partition(":")
-    found: QuerySet[PipelineRun] = (
+    result: QuerySet[PipelineRun] = (
         rows.filter(labels__contains={name: text}) if colon else rows.filter(labels__has_key=name)
     )
-    return found
+    return result
 
 
 def costs_of(tenant_id: UUID, page: Sequence[PipelineRun]) -> dict[UUID, Decimal]:
-    """What all attempts of these runs have cost in US dollars. A run that has cost nothing is not in it."""
+    """Return the cost of all attempts of these runs in US dollars. Runs without costs are left out."""
     if not page:
         return {}
     own = Activity.objects.for_tenant(tenant_id).filter(pipeline_run_id__in=[run.pk for run in page])
@@ -110,14 +112,16 @@ def costs_of(tenant_id: UUID, page: Sequence[PipelineRun]) -> dict[UUID, Decimal
 
 
 def waits_for(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) -> dict[UUID, list[str]]:
-    """Whom each of these runs waits for: people by their role, as in `people: editor`, then the roles of agents whose turn it is."""
-    roles = _find_asked_roles(tenant_id, steps)
-    found = {}
+    """Return whom each run waits for: people's roles, as in `people: editor`, then the roles of agents with active steps."""
+    roles = _roles_of_people_asked(tenant_id, steps)
+    waiting = {}
     for run_id, rows in steps.items():
         active = [step for step in rows if step.run.status == StepState.ACTIVE]
         agents = [step.agent_role for step in active if step.agent_role and not _is_with_people(step)]
-        found[run_id] = list(dict.fromkeys([*(f"people: {role}" for role in roles.get(run_id, ())), *agents]))
-    return found
+        waiting[run_id] = list(
+            dict.fromkeys([*(f"people: {role}" for role in roles.get(run_id, ())), *agents])
+        )
+    return waiting
 
 
 def _is_with_people(step: StepRow) -> bool:
@@ -125,8 +129,8 @@ def _is_with_people(step: StepRow) -> bool:
     return status is not None and STATUSES[Status(status)].lane == "people"
 
 
-def _find_asked_roles(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) -> dict[UUID, list[str]]:
-    """The roles of the people who are asked something by steps under way, by run."""
+def _roles_of_people_asked(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) -> dict[UUID, list[str]]:
+    """Return the roles of people whom active steps have asked something, by run."""
     run_of = {
         step.run.activity_id: run_id
         for run_id, rows in steps.items()
@@ -137,16 +141,16 @@ def _find_asked_roles(tenant_id: UUID, steps: Mapping[UUID, Sequence[StepRow]]) 
         return {}
     rows = Activity.objects.for_tenant(tenant_id).filter(activity_selectors.OPEN_FOR_PEOPLE)
     asking = rows.filter(Q(parent_id__in=run_of) | Q(pk__in=run_of))
-    found: dict[UUID, list[str]] = defaultdict(list)
+    roles: dict[UUID, list[str]] = defaultdict(list)
     for pk, parent_id, role in asking.values_list("pk", "parent_id", "human_role"):
-        found[run_of[pk] if pk in run_of else run_of[parent_id]].append(role or "anybody")
-    return found
+        roles[run_of[pk] if pk in run_of else run_of[parent_id]].append(role or "anybody")
+    return roles
 
 
 def steps_of(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0) -> dict[UUID, list[StepRow]]:
-    """The steps of these runs in the order of the definition, in three statements for all of them.
+    """Return the steps of these runs in the order of the definition, in three statements for all runs.
 
-    With them come so many of the first `branches` of those that were fanned out.
+    Fanned-out steps come with their first `branches` branches.
     """
     rows = StepRun.objects.for_tenant(tenant_id).filter(
         run_id__in=[run.pk for run in page], branch__lte=branches
@@ -157,48 +161,48 @@ def steps_of(tenant_id: UUID, page: Sequence[PipelineRun], *, branches: int = 0)
         pk__in={step.activity_id for step in steps if step.activity_id}
     )
     statuses = dict(done_by.values_list("pk", "status"))
-    shown = _branches(steps, done_by, statuses)
+    branch_rows = _branches(steps, done_by, statuses)
     versions = {run.pk: run.version_id for run in page}
-    found: dict[UUID, list[StepRow]] = defaultdict(list)
+    result: dict[UUID, list[StepRow]] = defaultdict(list)
     for step in sorted(steps, key=lambda step: (step.position, step.branch)):
         if step.branch:
             continue
         plan = plans[versions[step.run_id]].get(step.step, {})
         status = statuses.get(step.activity_id) if step.activity_id else None
         name, needs = plan.get("name") or step.step, plan.get("depends_on", ())
-        found[step.run_id].append(
+        result[step.run_id].append(
             StepRow(
                 step,
                 name,
                 needs,
                 status,
-                shown.get((step.run_id, step.step), ()),
+                branch_rows.get((step.run_id, step.step), ()),
                 agent_role=plan.get("agent_role"),
                 human_role=plan.get("human_role"),
                 priority=plan.get("priority"),
             )
         )
-    return found
+    return result
 
 
 def _branches(
     steps: Sequence[StepRun], done_by: QuerySet[Activity], statuses: Mapping[UUID, str]
 ) -> dict[tuple[UUID, str], list[BranchRow]]:
-    """The branches among these rows, by their run and step. One statement more, if there are any."""
+    """Return the branches among these rows by run and step. Takes one more statement if there are any."""
     rows = sorted((step for step in steps if step.branch), key=lambda step: step.branch)
-    found: dict[tuple[UUID, str], list[BranchRow]] = defaultdict(list)
+    result: dict[tuple[UUID, str], list[BranchRow]] = defaultdict(list)
     if not rows:
-        return found
+        return result
     items = dict(done_by.filter(branch__gt=0).values_list("pk", KeyTransform("item", "params")))
     for row in rows:
         activity_id = row.activity_id
         item, status = (items.get(activity_id), statuses.get(activity_id)) if activity_id else (None, None)
-        found[row.run_id, row.step].append(BranchRow(row, item, status))
-    return found
+        result[row.run_id, row.step].append(BranchRow(row, item, status))
+    return result
 
 
 def _plans(tenant_id: UUID, version_ids: set[UUID]) -> dict[UUID, Mapping[str, Mapping[str, Any]]]:
-    """What each version says about each of its steps. Stored definitions spell their dependencies out."""
+    """Return the definition of each step by version. Stored definitions include implied dependencies."""
     rows = (
         PipelineVersion.objects.for_tenant(tenant_id)
         .filter(pk__in=version_ids)
@@ -209,11 +213,11 @@ def _plans(tenant_id: UUID, version_ids: set[UUID]) -> dict[UUID, Mapping[str, M
 
 def newest_version(tenant_id: UUID, pipeline: Pipeline) -> PipelineVersion | None:
     rows = PipelineVersion.objects.for_tenant(tenant_id)
-    found: PipelineVersion | None = rows.filter(pipeline_id=pipeline.pk, number=pipeline.latest).first()
-    return found
+    version: PipelineVersion | None = rows.filter(pipeline_id=pipeline.pk, number=pipeline.latest).first()
+    return version
 
 
 def versions_of(tenant_id: UUID, pipeline: Pipeline) -> list[PipelineVersion]:
-    """The newest versions of a pipeline, without their definitions."""
+    """Return the newest versions of a pipeline, without their definitions."""
     rows = PipelineVersion.objects.for_tenant(tenant_id).filter(pipeline_id=pipeline.pk)
     return list(rows.defer("definition").order_by("-number")[:MOST_VERSIONS])

@@ -1,4 +1,4 @@
-"""What a run is about, in a few words, and its labels, so that people can tell runs of one pipeline apart."""
+"""Subjects and labels of runs, by which people tell the runs of one pipeline apart."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from tenants.plain_names import LONGEST_NAME, error_of_name
 
-TELLING = ("subject", "title", "topic", "name")  # parameters that say it best, in this order
-LONGEST = 80  # characters of a parameter that can be what a run is about
+PREFERRED_PARAMS = ("subject", "title", "topic", "name")  # the best parameters for a subject, in this order
+LONGEST = 80  # characters of a parameter that can be a subject
 
 MOST_LABELS: Final = 20
 LONGEST_LABEL: Final = 63  # characters of its name
@@ -19,25 +19,25 @@ _LABEL = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
 
 def subject_of(name: str, params: Any) -> str:
-    """The name that the run was given, else a parameter that is a short text, those of `TELLING` first; empty when there is none."""
+    """Return the run's name, else the first short text among its parameters, `PREFERRED_PARAMS` first; else an empty text."""
     if name:
         return name
     members = params if isinstance(params, Mapping) else {}
-    values = [*(members[key] for key in TELLING if key in members), *members.values()]
+    values = [*(members[key] for key in PREFERRED_PARAMS if key in members), *members.values()]
     texts = (" ".join(value.split()) for value in values if isinstance(value, str))
     return next((text for text in texts if 0 < len(text) <= LONGEST), "")
 
 
 def error_of_template(template: str) -> str | None:
-    """What keeps a text from being a template of subjects, or None. A parameter stands in it as `{{ topic }}` or `{{ client.name }}`."""
+    """Return why this is not a valid template of subjects, or None. It names parameters as `{{ topic }}` or `{{ client.name }}`."""
     rest = _PLACE.sub("", template)
     if "{{" in rest or "}}" in rest:
-        return "names a parameter as {{ topic }}, or a member of one as {{ client.name }}, and has no other double braces"
+        return "may name a parameter as {{ topic }}, or a member of one as {{ client.name }}, but must have no other double braces"
     return None
 
 
 def render(template: str, params: Mapping[str, Any]) -> str:
-    """The subject of a run with these parameters: one line, cut to what a name may have. A parameter that is not given leaves a gap."""
+    """Return the subject of a run with these parameters: one line, cut to the length of a name. A missing parameter becomes empty."""
     text = _PLACE.sub(lambda place: _text_at(params, place[1]), template)
     line = "".join(" " if error_of_name(character) else character for character in text)
     return " ".join(line.split())[:LONGEST_NAME].rstrip()
@@ -52,7 +52,7 @@ def _text_at(params: Any, path: str) -> str:
 
 
 def errors_of_labels(labels: Any) -> Iterator[tuple[str, str]]:
-    """What is wrong with the labels of a run, by the name of the label; empty when they can be kept."""
+    """Yield the errors of a run's labels, each with the name of its label."""
     if not isinstance(labels, Mapping):
         yield "", "must be an object of texts"
         return
@@ -62,7 +62,7 @@ def errors_of_labels(labels: Any) -> Iterator[tuple[str, str]]:
         if not isinstance(name, str) or len(name) > LONGEST_LABEL or not _LABEL.fullmatch(name):
             yield (
                 str(name),
-                f"the name of a label has lower-case letters, digits and single -, _ or . between, at most {LONGEST_LABEL}",
+                f"the name of a label must have at most {LONGEST_LABEL} lower-case letters and digits, with single -, _ or . between them",
             )
         elif not isinstance(value, str) or not 0 < len(value.strip()) <= LONGEST_NAME:
             yield name, f"must be text of 1 to {LONGEST_NAME} characters"

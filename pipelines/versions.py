@@ -1,7 +1,7 @@
-"""Pipelines and their versions: saved once, resolved against their templates, never changed.
+"""Saves immutable versions of pipelines, with their templates resolved.
 
-A run keeps the version that it began with, and a version keeps what its templates said when it was saved, so editing either changes
-nothing that is under way.
+A run keeps the version that it began with, and a version keeps the content of its templates from when it was saved. So editing either
+changes no running work.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pipelines.models import ActivityTemplate, Deliverable, Pipeline, PipelineRu
 from tenants import turns
 from tenants.context import tenant_scope
 
-# What a step takes from its template when it does not say it itself.
+# The members that a step inherits from its template unless it sets them itself.
 _FROM_TEMPLATE = ("name", "description", "agent_role", "human_role", "timeout_seconds")
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A version ready to be run."""
+    """A version that is ready to run."""
 
     pipeline_id: UUID
     definition: PipelineDefinition
@@ -45,9 +45,9 @@ class Compiled:
 
 
 def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None) -> PipelineVersion:
-    """Save a definition as the newest version of the pipeline named by its key, which is made if need be.
+    """Save a definition as the newest version of the pipeline with its key, which is created if necessary.
 
-    Raises `definition.DefinitionError` naming every error by path, and `VersionConflict` when `expected` is not the newest version.
+    Raises `definition.DefinitionError` with every error, and `VersionConflict` if `expected` is not the newest version.
     """
     with tenant_scope(tenant_id):
         templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
@@ -55,10 +55,10 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
         pipeline, _ = Pipeline.objects.get_or_create(
             tenant_id=tenant_id, key=definition.key, defaults={"name": definition.name, "created_by": actor}
         )
-        # Two editors at once: the row's lock gives the versions different numbers.
+        # Lock the row, so that two concurrent saves get different numbers.
         pipeline = Pipeline.objects.for_tenant(tenant_id).select_for_update().get(pk=pipeline.pk)
         if expected is not None and pipeline.latest != expected:
-            raise VersionConflict(f"The pipeline is at version {pipeline.latest} by now, not {expected}.")
+            raise VersionConflict(f"The pipeline is now at version {pipeline.latest}, not {expected}.")
         version = PipelineVersion.objects.create(
             tenant_id=tenant_id, pipeline=pipeline, number=pipeline.latest + 1, definition=definition.to_dict(),
             digest=definition.digest(), created_by=actor,
@@ -70,9 +70,9 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
 
 
 def read_ahead(data: Any) -> None:
-    """Read the expressions of a definition, which takes longest, before a transaction is opened to save it. Keeps them for `save`.
+    """Parse the expressions of a definition, which is the slowest part, before a transaction is opened. `save` uses the cached trees.
 
-    Raises `definition.DefinitionError` when they would take too long. Everything else that is wrong is left to `save`.
+    Raises `definition.DefinitionError` if they are too long together. `save` reports all other errors.
     """
     data = synonyms.translate(data, synonyms.PIPELINE).data
     _refuse_heavy(data)
@@ -96,18 +96,18 @@ def _expressions_in(data: Any) -> Iterator[Any]:
 def check_definition(
     tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]
 ) -> PipelineDefinition:
-    """The definition with its templates resolved. `data` may be in the other spelling. Raises `definition.DefinitionError`.
+    """Return the definition with its templates resolved. `data` may use synonyms. Raises `definition.DefinitionError`.
 
-    In the caller's `tenant_scope`.
+    Call it within a `tenant_scope`.
     """
-    spelled = synonyms.translate(data, synonyms.PIPELINE)
-    _refuse_heavy(spelled.data)
+    translation = synonyms.translate(data, synonyms.PIPELINE)
+    _refuse_heavy(translation.data)
     try:
-        definition = _parse(tenant_id, spelled.data, templates)
+        definition = _parse(tenant_id, translation.data, templates)
     except DefinitionError as error:
-        raise DefinitionError(spelled.as_written(error.errors)) from error
-    if spelled.errors:
-        raise DefinitionError(spelled.errors)
+        raise DefinitionError(translation.as_written(error.errors)) from error
+    if translation.errors:
+        raise DefinitionError(translation.errors)
     return definition
 
 
@@ -144,16 +144,16 @@ def _resolve_step(step: Mapping[str, Any], templates: Mapping[str, ActivityTempl
 
 
 def newest(tenant_id: UUID, pipeline: Pipeline) -> PipelineVersion:
-    """The version that new runs get. In the caller's `tenant_scope`."""
-    found: PipelineVersion = PipelineVersion.objects.for_tenant(tenant_id).get(
+    """Return the version for new runs. Call it within a `tenant_scope`."""
+    version: PipelineVersion = PipelineVersion.objects.for_tenant(tenant_id).get(
         pipeline=pipeline, number=pipeline.latest
     )
-    return found
+    return version
 
 
 @lru_cache(maxsize=1024)
 def compile_version(version_id: UUID) -> Compiled:
-    """A version's definition and graph. Versions never change, so this may be kept for ever. Needs an open `tenant_scope`."""
+    """Return a version's definition and graph. Versions never change, so the cache is never stale. Call it within a `tenant_scope`."""
     version = PipelineVersion.objects.only("definition", "pipeline_id").get(pk=version_id)
     data = version.definition
     roles = {step["agent_role"] for step in data["steps"] if step.get("agent_role")}
@@ -170,9 +170,10 @@ def compile_version(version_id: UUID) -> Compiled:
 
 
 def list_planned_roles(activity: Any) -> frozenset[str] | None:
-    """The agents' roles in the pipeline that an activity, a row of Activity, is part of, and in those that its deliverable's plans may use.
+    """Return the agents' roles in the activity's pipeline, and in the pipelines that its deliverable's plans may use.
 
-    As people have written them down: what agents have made of it adds none. None: it is part of neither. In the caller's `tenant_scope`.
+    `activity` is a row of Activity. Only roles that people have written into a pipeline count. None: it belongs to no pipeline. Call it
+    within a `tenant_scope`.
     """
     tenant_id = activity.tenant_id
     steps: list[Any] = []

@@ -1,7 +1,7 @@
-"""Steps of runs under way that wait, marked: for outputs in MongoDB, for room in a backlog, or too long for what they depend on.
+"""Handles steps that wait: for outputs in MongoDB, for room in a backlog, or for their dependencies for too long.
 
-A step is marked in the transaction in which it would have been decided or started, so it is never lost. A process that dies meanwhile
-leaves the mark; two that look at the same run do so one after the other, and the second finds nothing left to do.
+A waiting step is marked in the transaction in which it would have been decided or started, so it is never lost. If a process dies, the
+mark remains. Two processes that handle the same run do so one after the other, and the second has nothing left to do.
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ from . import inputs, progression, starting, versions
 logger = logging.getLogger(__name__)
 
 PAGE = 500
-AT_ONCE = 1_000  # steps or runs that are looked at in one go
-TURN_SECONDS = 20.0  # Then the queue gets its worker back. While steps wait, the next hint is on its way.
+AT_ONCE = 1_000  # steps or runs that one call handles
+TURN_SECONDS = 20.0  # Then the worker is free for other work. While steps wait, another hint follows.
 
 
-# Steps for which there was no room in their role's backlog: they start when there is some. Work that is submitted while there is room does
+# Steps for which there was no room in their role's backlog: they start when there is room. Work that is submitted while there is room does
 # not wait for them.
 
 
 def steps_unadmitted() -> QuerySet[StepRun]:
-    """Steps without room, of all tenants."""
+    """Return the steps that wait for room, of all tenants."""
     rows: QuerySet[StepRun] = StepRun.objects.filter(reason=StepReason.BACKLOG, status=StepState.PENDING)
     return rows
 
 
 def admit_steps(*, within: float = TURN_SECONDS) -> int:
-    """Start what there is room for by now, oldest runs first; how many steps that were. One that cannot be started holds up no other."""
+    """Start the steps for which there is room now, oldest runs first, and return how many. A failure does not stop the others."""
     until, started = time.monotonic() + within, 0
     full: set[tuple[UUID, str | None]] = set()
     for tenant_id, run_id, roles in _runs():
         if {(tenant_id, role) for role in roles} <= full:
             continue
         try:
-            still = admit(tenant_id, run_id)
+            roles_without_room = admit(tenant_id, run_id)
         except Exception as error:
             if outages.may_pass(error):
                 raise
             facts = {"action": "step_not_admitted", "tenant": str(tenant_id), "run": str(run_id)}
-            logger.exception("A step that waits for room could not be looked at", extra=facts)
+            logger.exception("A step that waits for room could not be started", extra=facts)
             continue
-        full |= {(tenant_id, role) for role in still}
-        started += len(roles) - len(still)
+        full |= {(tenant_id, role) for role in roles_without_room}
+        started += len(roles) - len(roles_without_room)
         if time.monotonic() > until:
             break
     return started
 
 
 def admit(tenant_id: UUID, run_id: UUID) -> list[str | None]:
-    """Start the marked steps of one run for which there is room; the roles of those for which there is none. Idempotent."""
+    """Start the marked steps of one run for which there is room. Return the roles of the others. Idempotent."""
     with tenant_scope(tenant_id):
         run = progression.lock_runs(tenant_id).get(pk=run_id)
         marked = steps_unadmitted().filter(tenant_id=tenant_id, run_id=run_id)
@@ -82,16 +82,16 @@ def admit(tenant_id: UUID, run_id: UUID) -> list[str | None]:
 
 
 def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
-    """Tenant, run, and the roles of its marked steps."""
+    """Yield each run with its tenant and the roles of its marked steps."""
     last: UUID | None = None
     while True:
         with system_scope():
             rows = steps_unadmitted() if last is None else steps_unadmitted().filter(run_id__gt=last)
             runs = list(rows.order_by("run_id").values_list("run_id", flat=True).distinct()[:PAGE])
             marked: Any = steps_unadmitted().filter(run_id__in=runs).order_by("run_id")
-            found = list(marked.values_list("tenant_id", "run_id", "run__version_id", "step"))
+            steps_of_page = list(marked.values_list("tenant_id", "run_id", "run__version_id", "step"))
         by_run: dict[UUID, tuple[UUID, UUID, list[str]]] = {}
-        for tenant_id, run_id, version_id, step in found:
+        for tenant_id, run_id, version_id, step in steps_of_page:
             by_run.setdefault(run_id, (tenant_id, version_id, []))[2].append(step)
         for run_id, (tenant_id, version_id, steps) in by_run.items():
             with tenant_scope(tenant_id):
@@ -102,47 +102,47 @@ def _runs() -> Iterator[tuple[UUID, UUID, list[str | None]]]:
         last = runs[-1]
 
 
-# Steps that have waited too long for what they depend on: they fail, and their run goes on by its rules.
+# Steps that have waited too long for their dependencies: they fail, and their run continues by its rules.
 #
-# The time begins when the work of the first of a step's dependencies begins, and lasts as long as the step's
-# `dependency_timeout_seconds` says. What people take does not count: while one of them is asked, and again from the last answer that was
-# given in the run. The time on a step's row is when to look, and never too late.
+# The `dependency_timeout_seconds` of a step begin when the first of its dependencies starts to work. Time that people take does not count:
+# the timeout does not expire while a person is asked, and it restarts with the last answer in the run. `waits_until` on a step's row is
+# the time of the next check, and never too late.
 
 
 CODE = "dependency_timeout"
-NAMED = 3  # slow steps that the error names; it counts the rest
+MOST_NAMED = 3  # slow steps that the error lists; it counts the rest
 
-#: An agent's work that somebody else must act on first.
-_ASKED = (Status.AWAITING_APPROVAL, Status.AWAITING_REVIEW, Status.BLOCKED)
+#: An agent's activity in these states waits for people.
+_WAITING_FOR_PEOPLE = (Status.AWAITING_APPROVAL, Status.AWAITING_REVIEW, Status.BLOCKED)
 
 
 def steps_overdue() -> QuerySet[StepRun]:
-    """Steps whose time is over, of all tenants."""
+    """Return the steps whose time is over, of all tenants."""
     return StepRun.objects.filter(waits_until__lte=Now())
 
 
 def fail_overdue(*, now: datetime | None = None) -> int:
-    """Fail what has waited too long; how many steps that were. `now` stands for the time that it is."""
+    """Fail the steps that have waited too long, and return how many. `now` replaces the current time."""
     now = now or clock.now()
     with system_scope():
         due = StepRun.objects.filter(waits_until__lte=now).order_by("waits_until")
         rows = list(due.values_list("tenant_id", "run_id", "step")[:AT_ONCE])
-    return sum(_end_safely(*row, now) for row in rows)
+    return sum(_fail_safely(*row, now) for row in rows)
 
 
-def _end_safely(tenant_id: UUID, run_id: UUID, step: str, now: datetime) -> bool:
+def _fail_safely(tenant_id: UUID, run_id: UUID, step: str, now: datetime) -> bool:
     try:
-        return end_waiting(tenant_id, run_id, step, now=now)
+        return fail_if_overdue(tenant_id, run_id, step, now=now)
     except Exception:
         logger.exception(
-            "An overdue step could not be ended",
+            "An overdue step could not be failed",
             extra={"action": "step_overdue", "tenant": str(tenant_id), "run": str(run_id), "step": step},
         )
         return False
 
 
-def end_waiting(tenant_id: UUID, run_id: UUID, step: str, *, now: datetime) -> bool:
-    """Fail one step if its time is over, or give it more; whether it failed. Idempotent."""
+def fail_if_overdue(tenant_id: UUID, run_id: UUID, step: str, *, now: datetime) -> bool:
+    """Fail one step if its time is over, or give it more time. Return whether it failed. Idempotent."""
     with tenant_scope(tenant_id):
         run = progression.lock_runs(tenant_id).get(pk=run_id)
         rows = StepRun.objects.for_tenant(tenant_id).filter(
@@ -154,7 +154,7 @@ def end_waiting(tenant_id: UUID, run_id: UUID, step: str, *, now: datetime) -> b
         plan = versions.compile_version(run.version_id)
         slow = _slow(run, plan, step)
         if run.status != RunState.RUNNING or row.status != StepState.PENDING or not slow:
-            rows.update(waits_until=None)  # Nothing is waited for any more.
+            rows.update(waits_until=None)  # It no longer waits.
             return False
         more = _more_time(run, plan, step, now)
         if more is not None:
@@ -170,36 +170,35 @@ def _slow(run: PipelineRun, plan: Compiled, step: str) -> list[str]:
 
 
 def _more_time(run: PipelineRun, plan: Compiled, step: str, now: datetime) -> datetime | None:
-    """Until when the step may wait since nothing it waits for has begun, or because people were asked."""
+    """Return until when the step may still wait, or None if its time is over."""
     patience = timedelta(seconds=_seconds(plan, step))
-    begun = _first_start(run, plan.graph.dependencies_of(step))
-    if begun is None or _with_people(run.tenant_id, _at_work(run, plan.graph.ancestors_of(step))):
+    started = _first_start(run, plan.graph.dependencies_of(step))
+    if started is None or _with_people(run.tenant_id, _active_activities(run, plan.graph.ancestors_of(step))):
         return now + patience
     answers = Activity.objects.for_tenant(run.tenant_id).filter(pipeline_run_id=run.pk, assignee_type="human")
     answered = answers.aggregate(last=Max("finished_at"))["last"]
-    until: datetime = max(begun, answered or begun) + patience
+    until: datetime = max(started, answered or started) + patience
     return until if until > now else None
 
 
 def _first_start(run: PipelineRun, steps: Iterable[str]) -> datetime | None:
-    """When the work of one of these steps began first. What only waits for a worker has not begun."""
+    """Return when the first of these steps started to work. Waiting for a worker does not count."""
     done_by = StepRun.objects.for_tenant(run.tenant_id).filter(run_id=run.pk, step__in=list(steps))
     activities = Activity.objects.for_tenant(run.tenant_id).filter(pk__in=done_by.values("activity_id"))
-    begun: datetime | None = activities.aggregate(first=Min("started_at"))["first"]
-    return begun
+    started: datetime | None = activities.aggregate(first=Min("started_at"))["first"]
+    return started
 
 
-def _at_work(run: PipelineRun, steps: Iterable[str]) -> list[UUID]:
-    """The activities of those of these steps that are under way."""
+def _active_activities(run: PipelineRun, steps: Iterable[str]) -> list[UUID]:
     active = StepRun.objects.for_tenant(run.tenant_id).filter(
         run_id=run.pk, step__in=list(steps), status=StepState.ACTIVE
     )
-    return [found for found in active.values_list("activity_id", flat=True) if found is not None]
+    return [each for each in active.values_list("activity_id", flat=True) if each is not None]
 
 
 def _with_people(tenant_id: UUID, activity_ids: Sequence[UUID]) -> bool:
     activities = Activity.objects.for_tenant(tenant_id).filter(status__in=LIVE)
-    of_people = Q(pk__in=activity_ids) & (Q(assignee_type="human") | Q(status__in=_ASKED))
+    of_people = Q(pk__in=activity_ids) & (Q(assignee_type="human") | Q(status__in=_WAITING_FOR_PEOPLE))
     questions = Q(parent_id__in=activity_ids, assignee_type="human")
     return activities.filter(of_people | questions).exists()
 
@@ -209,24 +208,24 @@ def _seconds(plan: Compiled, step: str) -> float:
 
 
 def _fail(run: PipelineRun, plan: Compiled, step: str, slow: Sequence[str]) -> None:
-    more = f" and {len(slow) - NAMED} more" if len(slow) > NAMED else ""
-    named = ", ".join(slow[:NAMED]) + more
+    more = f" and {len(slow) - MOST_NAMED} more" if len(slow) > MOST_NAMED else ""
+    named = ", ".join(slow[:MOST_NAMED]) + more
     verb = "has" if len(slow) == 1 else "have"
     message = f"{named} {verb} not ended within {_seconds(plan, step):,.10g} s."
     progression.give_up(run, plan, step, CODE, message)
 
 
-# Steps whose conditions read outputs that have moved to MongoDB: these are read outside of any transaction, then the step is decided under
-# the run's lock.
+# Steps whose conditions read outputs that have moved to MongoDB: the outputs are read outside of any transaction, then the step is decided
+# under the run's lock.
 
 
 def runs_undecided() -> QuerySet[StepRun]:
-    """What is to be decided, of all tenants."""
+    """Return the steps to decide, of all tenants."""
     return StepRun.objects.filter(reason=StepReason.EVALUATING)
 
 
 def decide_waiting() -> int:
-    """Decide all there is; how many runs went on. What fails is tried again at the next hint, and stands in nobody's way."""
+    """Decide all waiting steps, and return for how many runs. A failure is retried at the next hint and does not stop the others."""
     with system_scope():
         runs = list(runs_undecided().values_list("tenant_id", "run_id").distinct()[:AT_ONCE])
     return sum(_decide_safely(tenant_id, run_id) for tenant_id, run_id in runs)
@@ -236,7 +235,7 @@ def _decide_safely(tenant_id: UUID, run_id: UUID) -> bool:
     try:
         decide_run(tenant_id, run_id)
     except OutputUnavailable:
-        return False  # MongoDB is away: the mark stays.
+        return False  # MongoDB is unavailable: the mark remains.
     except Exception:
         logger.exception(
             "A step could not be decided",
@@ -256,7 +255,7 @@ def decide_run(tenant_id: UUID, run_id: UUID) -> None:
         marked = StepRun.objects.for_tenant(tenant_id).filter(
             run_id=run_id, step__in=steps, reason=StepReason.EVALUATING, status=StepState.PENDING
         )
-        # From the states as they are now: what a step depends on may have been sent back meanwhile.
+        # Read the states again, because a dependency may have been rejected meanwhile.
         if marked.update(reason="") and run.status == RunState.RUNNING:
             plan = versions.compile_version(run.version_id)
             following = plan.graph.advance(progression.states_of(run_id))
@@ -264,7 +263,7 @@ def decide_run(tenant_id: UUID, run_id: UUID) -> None:
 
 
 def _read(tenant_id: UUID, run_id: UUID) -> tuple[list[str], Known]:
-    """The marked steps, and what is not in PostgreSQL of all that their expressions read."""
+    """Read the marked steps, and the outputs for their expressions that are not in PostgreSQL."""
     with tenant_scope(tenant_id):
         run = PipelineRun.objects.for_tenant(tenant_id).get(pk=run_id)
         marked = StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id, reason=StepReason.EVALUATING)
@@ -272,5 +271,5 @@ def _read(tenant_id: UUID, run_id: UUID) -> tuple[list[str], Known]:
         missing = inputs.read_inputs(
             tenant_id, run_id, versions.compile_version(run.version_id), steps, {}
         ).missing
-    found = outputs.read_many(tenant_id, missing) if missing else {}
-    return steps, {reference: found.get(reference) for reference in missing}
+    stored = outputs.read_many(tenant_id, missing) if missing else {}
+    return steps, {reference: stored.get(reference) for reference in missing}

@@ -174,7 +174,7 @@ class PeriodViewSet(DigestEtag, Resource):
             deliverables.ask_again(self.tenant_id, pk, actor=actor)
             return Response(show_period(self.tenant_id, pk))
         try:
-            deliverables.take_up(self.tenant_id, pk, body["plan"], actor=actor)
+            deliverables.accept_plan(self.tenant_id, pk, body["plan"], actor=actor)
         except PlanInvalid as refusal:
             errors = [(_below_plan(error.path), error.message) for error in refusal.errors]
             raise InvalidRequest(errors, code=refusal.code) from refusal

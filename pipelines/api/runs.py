@@ -226,7 +226,7 @@ class PipelineRunFilter(StrictFilterSet):
         method="with_label", help_text="As `client:acme`, or only `client` for any run with that label."
     )
     search = django_filters.CharFilter(
-        method="about",
+        method="search_runs",
         max_length=SEARCH_LENGTH,
         help_text="Words of the name, the parameters or the pipeline's name.",
     )
@@ -236,8 +236,8 @@ class PipelineRunFilter(StrictFilterSet):
     def with_label(self, rows: QuerySet[PipelineRun], name: str, label: str) -> QuerySet[PipelineRun]:
         return selectors.with_label(rows, label)
 
-    def about(self, rows: QuerySet[PipelineRun], name: str, words: str) -> QuerySet[PipelineRun]:
-        return selectors.about(rows, self.request.user.tenant_id, words)
+    def search_runs(self, rows: QuerySet[PipelineRun], name: str, words: str) -> QuerySet[PipelineRun]:
+        return selectors.search(rows, self.request.user.tenant_id, words)
 
 
 def show_run(tenant_id: UUID, run_id: UUID) -> Any:

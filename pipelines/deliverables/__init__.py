@@ -1,15 +1,15 @@
-"""Deliverables and their periods: each month of one, from its start over the plan to the end of its last run.
+"""Deliverables and their monthly periods, from the start of a period through its plan to the end of its last run.
 
-What follows when an activity or a run of a period ends is started by signals of activities (`pipelines.receivers`) and counted by
-`pipelines.period_counts`.
+Signals of activities (`pipelines.receivers`) report when an activity or a run of a period ends; `pipelines.period_counts` counts the
+outcomes.
 
-Here they are created, changed and deleted, by the API and the admin alike. A deliverable that becomes active is due from the next
-month on; the month under way is started by hand, if it is wanted.
+This module creates, changes and deletes deliverables, for the API and the admin alike. A deliverable that becomes active is due from the
+next month on; people can start the current month by hand.
 
-starting     the periods of a month, and the end of one that is cancelled
-planning     the planner's question, and from its answer to runs
-plans        the form of a plan, and every error of one
-monthly_job  at the start of each month
+starting     starts the periods of a month, and cancels a period
+planning     asks the planner, and turns its answer into runs
+plans        validates a plan
+monthly_job  runs at the start of each month
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from pipelines.models.deliverable import DeliverableState, PeriodState, next_mon
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
-from .planning import ask_again, follow_planner, heed_dead_letter, planner_changed, take_up
+from .planning import accept_plan, ask_again, follow_dead_letter, follow_planner, planner_changed
 from .plans import PlanInvalid
 from .starting import cancel_period, start_new_periods, start_period
 
 
 def create(tenant_id: UUID, values: Mapping[str, Any]) -> tuple[Deliverable, bool]:
-    """The new deliverable; or the one that has this key already, and False."""
+    """Create a deliverable, or return the existing one with this key. The second value says whether it is new."""
     with tenant_scope(tenant_id):
         own = Deliverable.objects.for_tenant(tenant_id)
         deliverable, created = own.get_or_create(
@@ -48,20 +48,20 @@ def change(tenant_id: UUID, deliverable_id: UUID, values: Mapping[str, Any]) -> 
     """Set these fields and raise the version. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         before = _lock_deliverable(tenant_id, deliverable_id)
-        wakes_up = (
+        becomes_active = (
             values.get("status") == DeliverableState.ACTIVE and before.status != DeliverableState.ACTIVE
         )
-        due = {"next_on": next_month()} if wakes_up else {}
+        due = {"next_on": next_month()} if becomes_active else {}
         Deliverable.objects.for_tenant(tenant_id).filter(pk=deliverable_id).update(
             **values, **due, version=F("version") + 1, updated_at=Now()
         )
         before.refresh_from_db()
-        _tell_periods(before)
+        _update_targets(before)
         return before
 
 
-def _tell_periods(deliverable: Deliverable) -> None:
-    """Periods that have not ended go by the target that holds now."""
+def _update_targets(deliverable: Deliverable) -> None:
+    """Copy the deliverable's target to its periods that have not ended."""
     periods = DeliverablePeriod.objects.for_tenant(deliverable.tenant_id).filter(
         deliverable_id=deliverable.pk, status__in=(PeriodState.PLANNING, PeriodState.ACTIVE)
     )
@@ -73,17 +73,17 @@ def _tell_periods(deliverable: Deliverable) -> None:
 
 
 def delete(tenant_id: UUID, deliverable_id: UUID) -> None:
-    """Raises `NotFound`, and `DeliverableInUse` when it has had a period."""
+    """Delete a deliverable. Raises `NotFound`, and `DeliverableInUse` if it has periods."""
     with tenant_scope(tenant_id):
-        # The start of a period holds the row until the period is visible.
-        found = _lock_deliverable(tenant_id, deliverable_id)
+        # Starting a period locks this row until the period is committed.
+        deliverable = _lock_deliverable(tenant_id, deliverable_id)
         if DeliverablePeriod.objects.for_tenant(tenant_id).filter(deliverable_id=deliverable_id).exists():
-            raise DeliverableInUse(f"The deliverable {found.key!r} has periods; end it instead.")
-        found.delete()
+            raise DeliverableInUse(f"The deliverable {deliverable.key!r} has periods; end it instead.")
+        deliverable.delete()
 
 
 def find_unknown_pipelines(tenant_id: UUID, keys: Iterable[str]) -> set[str]:
-    """Which of these are keys of no pipeline of the tenant. In the caller's scope."""
+    """Return the keys that no pipeline of the tenant has. Call it within a `tenant_scope`."""
     key_set = set(keys)
     known = Pipeline.objects.for_tenant(tenant_id).filter(key__in=key_set).values_list("key", flat=True)
     return key_set - set(known)
@@ -91,7 +91,7 @@ def find_unknown_pipelines(tenant_id: UUID, keys: Iterable[str]) -> set[str]:
 
 def _lock_deliverable(tenant_id: UUID, deliverable_id: UUID) -> Deliverable:
     rows = Deliverable.objects.for_tenant(tenant_id).select_for_update()
-    found: Deliverable | None = rows.filter(pk=deliverable_id).first()
-    if found is None:
+    deliverable: Deliverable | None = rows.filter(pk=deliverable_id).first()
+    if deliverable is None:
         raise NotFound("deliverable", deliverable_id)
-    return found
+    return deliverable

@@ -1,8 +1,8 @@
-"""The monthly job: at the start of each calendar month in UTC, every active tenant's deliverables get their periods.
+"""The monthly job: starts the periods of every active tenant's deliverables at the start of each calendar month in UTC.
 
-Each active tenant has one periodic task, kept in step with the tenants as they are made, renamed and switched off, and mended when beat
-starts. Any number of beats may send it, since starting a month twice starts nothing twice. A job that was never sent, or whose message was
-lost, is made up for: what is due is a column of the deliverable, and the leader reminds of it.
+Each active tenant has one periodic task. It is updated when the tenant is created, renamed or switched off, and repaired when beat starts.
+Any number of beats may send it, because starting a month twice starts nothing twice. A job that was never sent, or whose message was lost,
+is caught up: each deliverable has a column with its due day, and the leader checks it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 TASK = "pipelines.start_new_period"
 MADE_UP_TASK = "pipelines.start_missed_periods"
 
-# Beat and its job come first; only what is still due after this long was missed.
+# Beat's own job runs first. A month that is still due after this time was missed.
 PATIENCE = timedelta(minutes=10)
 
-# The clock of the worker that starts a month may be behind the clock of the beat that sent it. Without this a job of midnight
-# could find itself in the month that has just ended.
+# The worker's clock may be behind the clock of the beat that sent the job. Without this allowance, a job at midnight could run for the
+# month that has just ended.
 CLOCKS_DIFFER = timedelta(minutes=5)
 
 _FIRST_OF_MONTH = {
@@ -47,33 +47,33 @@ _ARRANGE = Statement.load(Path(__file__).resolve().parents[1] / "sql", "arrange_
 
 
 def run(tenant_id: UUID) -> int:
-    """The job of one tenant; how many periods begin."""
+    """Run the job of one tenant. Return how many periods start."""
     return len(start_new_periods(tenant_id, today=day_of_monthly_job(clock.now())))
 
 
 def day_of_monthly_job(now: datetime) -> date:
-    """The day on which a monthly job that runs `now` counts as run."""
+    """Return the day for which a monthly job that runs `now` counts."""
     return (now.astimezone(UTC) + CLOCKS_DIFFER).date()
 
 
 def run_missed() -> int:
-    """The job of every tenant that has something due; how many periods begin."""
-    begun = 0
+    """Run the job of every tenant with a missed month. Return how many periods start."""
+    started = 0
     with system_scope():
         tenants = list(list_missed().values_list("tenant_id", flat=True).distinct())
     for tenant_id in tenants:
         try:
-            begun += run(tenant_id)
+            started += run(tenant_id)
         except DatabaseError:
-            # The others must not wait for this one, which stays due.
+            # Continue with the other tenants; this one remains due.
             logger.exception(
                 "Periods not started", extra={"action": "periods_not_started", "tenant": str(tenant_id)}
             )
-    return begun
+    return started
 
 
 def list_missed() -> QuerySet[Deliverable]:
-    """Deliverables whose month has begun without them, over all tenants."""
+    """Return deliverables whose month was missed, over all tenants."""
     return Deliverable.objects.filter(
         status=DeliverableState.ACTIVE,
         tenant__is_active=True,
@@ -82,21 +82,21 @@ def list_missed() -> QuerySet[Deliverable]:
 
 
 def active_tenants() -> list[Tenant]:
-    """Every tenant that the job is for, by slug."""
+    """Return the tenants of the job, ordered by slug."""
     with system_scope():
         return list(Tenant.objects.filter(is_active=True).order_by("slug"))
 
 
-def keep(tenant: Tenant) -> None:
-    """Update the tenant's periodic task to match the tenant. In the caller's transaction."""
+def update(tenant: Tenant) -> None:
+    """Update the tenant's periodic task to match the tenant. Call it within a transaction."""
     _ARRANGE.run({})
     tasks = {_arguments(tenant): _name(tenant)} if tenant.is_active else {}
     present = PeriodicTask.objects.filter(task=TASK)
     _arrange(tasks, present.filter(Q(kwargs=_arguments(tenant)) | Q(name=_name(tenant))))
 
 
-def mend() -> None:
-    """Update the periodic tasks of all tenants. Those that are right already are not touched."""
+def repair() -> None:
+    """Update the periodic tasks of all tenants. Correct tasks are not touched."""
     with system_scope(), transaction.atomic(using=SYSTEM):
         _ARRANGE.run({})
         tasks = {
@@ -107,7 +107,7 @@ def mend() -> None:
 
 
 def _arrange(tasks: Mapping[str, str], present: Iterable[PeriodicTask]) -> None:
-    """Change the `present` tasks into `tasks`: names by arguments. Whether a task is enabled is left to the operator."""
+    """Change the `present` tasks to match `tasks` (names by arguments). Operators decide whether a task is enabled, so that is kept."""
     missing, before = dict(tasks), {}
     for task in present:
         if missing.get(task.kwargs) == task.name and task.queue == DELIVERABLE_PERIODS:
@@ -127,16 +127,16 @@ def _create(name: str, arguments: str, before: PeriodicTask | None) -> None:
         queue=DELIVERABLE_PERIODS,
         crontab=_first_of_month(),
         enabled=before.enabled if before else True,
-        # Without a last run, beat would reckon from the last change of this row, and a month that it slept through would be lost.
+        # Without a last run, beat would count from the last change of this row, and skip a month during which it was down.
         last_run_at=before.last_run_at if before and before.last_run_at else clock.now(),
-        description="Starts the new month of every active deliverable. Made by the system, for each active tenant.",
+        description="Starts the new month of every active deliverable. The system maintains it for each active tenant.",
     )
 
 
 def _first_of_month() -> CrontabSchedule:
-    """Nothing keeps the table from holding equal schedules, so the first one is taken."""
-    found = CrontabSchedule.objects.filter(**_FIRST_OF_MONTH).order_by("pk").first()
-    return found or CrontabSchedule.objects.create(**_FIRST_OF_MONTH)
+    """Return the schedule of this task. The table may hold several equal ones, so take the first."""
+    existing = CrontabSchedule.objects.filter(**_FIRST_OF_MONTH).order_by("pk").first()
+    return existing or CrontabSchedule.objects.create(**_FIRST_OF_MONTH)
 
 
 def _name(tenant: Tenant) -> str:

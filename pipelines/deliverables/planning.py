@@ -1,9 +1,9 @@
-"""From the planner's answer to runs: a plan is taken up once, and one that has errors goes back to the planner.
+"""Turns the planner's answer into runs. A plan is accepted once; a plan with errors goes back to the planner.
 
-Everything happens in the transaction that settled the planner's activity, under the lock of the period, and only for the activity that
-the period names as its planner: an answer that comes twice or late, or of an activity that was replaced, changes nothing.
+This happens in the transaction that settles the planner's activity, under the lock of the period, and only for the activity that the period
+names as its planner. So a duplicate or late answer, or the answer of an activity that was replaced, changes nothing.
 
-Lock order: activity, period, and then the pipelines of the plan by their ids.
+Lock order: activity, period, then the pipelines of the plan by their ids.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from tenants.identifiers import uuid7
 
 ACTOR = "period"
 _GOOD = (Status.DONE, Status.APPROVED)
-_RETIRED = "The period gets its plan in another way."
+_RETIRED = "The period gets its plan from somewhere else."
 
 
 def follow_planner(activity: Any) -> None:
-    """Take up the plan of a planner that has just settled, or note what became of it. `activity` is a `transitions.Moved`."""
+    """Accept the plan of a planner that has just settled, or record its outcome. `activity` is a `transitions.Moved`."""
     period_id = period_of(activity)
     if period_id is None:
         return
@@ -50,14 +50,14 @@ def follow_planner(activity: Any) -> None:
     if period is None or period.status != PeriodState.PLANNING or period.planner_activity_id != activity.id:
         return
     if activity.status in _GOOD:
-        _take_up_answer(period, activity)
+        _accept_answer(period, activity)
     elif successor := _successor(activity):
         _update(period, planner_activity_id=successor)
     period_counts.recount(period.tenant_id, period.pk)
 
 
 def planner_changed(activity: Any) -> None:
-    """A planner has failed for good, so its period is at risk; or it is tried again, so the period no longer is."""
+    """Recount the period of a planner that has failed finally, or that is retried."""
     period_id = period_of(activity)
     if period_id is None:
         return
@@ -66,8 +66,8 @@ def planner_changed(activity: Any) -> None:
         period_counts.recount(period.tenant_id, period.pk)
 
 
-def heed_dead_letter(activity: Any) -> None:
-    """Flag the period of a step, or of a planner, that has just failed for good. `activity` is a row of Activity."""
+def follow_dead_letter(activity: Any) -> None:
+    """Flag the period of a step or a planner that has just failed finally. `activity` is a row of Activity."""
     if activity.pipeline_run_id is None:
         planner_changed(activity)
     else:
@@ -76,12 +76,12 @@ def heed_dead_letter(activity: Any) -> None:
 
 
 def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePeriod:
-    """Ask the planner again, when the last one produced no plan. Questions to people because of the last one are withdrawn.
+    """Ask the planner again after it produced no plan. Cancels open questions to people about the last attempt.
 
     Raises `NotFound`, `PeriodNotPlanning`, `PlannerAtWork`.
     """
     with tenant_scope(tenant_id):
-        period = _without_plan(tenant_id, period_id, actor)
+        period = _lock_unplanned_period(tenant_id, period_id, actor)
         deliverable = Deliverable.objects.for_tenant(tenant_id).get(pk=period.deliverable_id)
         offers = offers_for(tenant_id, [deliverable])[deliverable.pk]
         last = last_periods(tenant_id, [deliverable.pk], period.starts_on).get(deliverable.pk)
@@ -91,31 +91,31 @@ def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePer
         return _recount_period(period)
 
 
-def take_up(tenant_id: UUID, period_id: UUID, document: Any, *, actor: str) -> DeliverablePeriod:
-    """Take up a person's plan, when the planner came to none. Raises `PlanInvalid` with every error, else as `ask_again` does."""
+def accept_plan(tenant_id: UUID, period_id: UUID, document: Any, *, actor: str) -> DeliverablePeriod:
+    """Accept a person's plan after the planner produced none. Raises `PlanInvalid` with every error, and the errors of `ask_again`."""
     with tenant_scope(tenant_id):
-        period = _without_plan(tenant_id, period_id, actor)
+        period = _lock_unplanned_period(tenant_id, period_id, actor)
         _start_runs(period, _read(period, document), actor)
         return _recount_period(period)
 
 
-def _without_plan(tenant_id: UUID, period_id: UUID, actor: str) -> DeliverablePeriod:
-    """The period, locked, for which somebody has to see to a plan. Nobody else does so any more."""
+def _lock_unplanned_period(tenant_id: UUID, period_id: UUID, actor: str) -> DeliverablePeriod:
+    """Lock and return a period without a plan, and retire its planner."""
     known = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id).first()
     if known is None:
         raise NotFound("period", period_id)
-    # The planner first: a transaction that moves it holds it when it locks the period.
+    # Lock the planner first: a transaction that moves it locks it before the period.
     _retire_planner(tenant_id, known.planner_activity_id, actor)
     period = period_counts.lock_periods(tenant_id).get(pk=period_id)
     if period.status != PeriodState.PLANNING:
-        raise PeriodNotPlanning(f"The period is {period.status}; plans are for periods that have none.")
+        raise PeriodNotPlanning(f"The period is {period.status}; only a period without a plan can get one.")
     if period.planner_activity_id != known.planner_activity_id:
-        raise PlannerAtWork(f"Activity {period.planner_activity_id} has begun to plan in this moment.")
+        raise PlannerAtWork(f"Activity {period.planner_activity_id} has just started to plan.")
     return period
 
 
 def _retire_planner(tenant_id: UUID, activity_id: UUID, actor: str) -> None:
-    """Close what is left of a planner that produced no plan. A person who was to plan is no longer asked to."""
+    """Cancel what is still open of a planner that produced no plan, including questions to people."""
     planning = activity_tree.lock(tenant_id, [activity_id]).get(activity_id)
     if planning is None:
         return
@@ -127,18 +127,18 @@ def _retire_planner(tenant_id: UUID, activity_id: UUID, actor: str) -> None:
         cancellation.cancel(tenant_id, question.pk, actor=actor, reason=_RETIRED)
 
 
-def _take_up_answer(period: DeliverablePeriod, activity: Any) -> None:
+def _accept_answer(period: DeliverablePeriod, activity: Any) -> None:
     try:
         _start_runs(period, _read(period, _answer_of(activity)), ACTOR)
     except PlanInvalid as refusal:
-        _send_back(period, activity.id, refusal.errors)
+        _refuse_plan(period, activity.id, refusal.errors)
 
 
 def _answer_of(activity: Any) -> Any:
-    """The output's data, or what its content says. It lies in the spool: this is the transaction that has put it there."""
+    """Return the output's data, or the plan in its content. The same transaction has written it to the spool."""
     spool = OutputSpool.objects.for_tenant(activity.tenant_id).filter(pk=activity.output_ref)
     data, content = spool.values_list("data", "content").first() or (None, None)
-    return plans.in_words(content) if data is None and content else data
+    return plans.extract_plan(content) if data is None and content else data
 
 
 def _read(period: DeliverablePeriod, document: Any) -> Plan:
@@ -148,7 +148,7 @@ def _read(period: DeliverablePeriod, document: Any) -> Plan:
 
 
 def _start_runs(period: DeliverablePeriod, plan: Plan, actor: str) -> None:
-    """One run for each item, and the period is under way. Must hold the period's lock and have seen it without a plan."""
+    """Start one run for each item, and the period. The caller holds the period's lock and has checked that it has no plan."""
     deliverable = Deliverable.objects.for_tenant(period.tenant_id).get(pk=period.deliverable_id)
     by_pipeline: dict[str, list[NewRun]] = defaultdict(list)
     for place, item in enumerate(plan.items):
@@ -160,15 +160,15 @@ def _start_runs(period: DeliverablePeriod, plan: Plan, actor: str) -> None:
 
 
 def _refuse_params(tenant_id: UUID, by_pipeline: Mapping[str, Sequence[NewRun]]) -> None:
-    """Raises `PlanInvalid` when an agent would not take what an item of the plan gives it."""
-    found = [
+    """Raise `PlanInvalid` if an agent would refuse the parameters of an item."""
+    refused = [
         InputError(f"items[{run.plan_item}].{error.path}", error.message)
         for key, runs in by_pipeline.items()
         for run, errors in zip(runs, errors_of(tenant_id, key, [run.params for run in runs]), strict=True)
         for error in errors
     ]
-    if found:
-        raise PlanInvalid(found)
+    if refused:
+        raise PlanInvalid(refused)
 
 
 def _new_run(period: DeliverablePeriod, deliverable: Deliverable, place: int, item: PlanItem) -> NewRun:
@@ -184,15 +184,15 @@ def _new_run(period: DeliverablePeriod, deliverable: Deliverable, place: int, it
     )
 
 
-def _send_back(period: DeliverablePeriod, activity_id: UUID, errors: Sequence[InputError]) -> None:
-    """The planner does it again and gets the errors; after too many rounds, or for a person's plan, people have to solve it."""
+def _refuse_plan(period: DeliverablePeriod, activity_id: UUID, errors: Sequence[InputError]) -> None:
+    """Ask the planner for a revision with the errors. After too many rounds, or for a person's plan, escalate to people."""
     refused = Activity.objects.for_tenant(period.tenant_id).get(pk=activity_id)
     listed = "\n".join(f"- {error}" for error in errors)
     _update(period, plan_faults=[{"path": error.path, "message": error.message} for error in errors])
     if refused.agent_role is None or refused.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
         _give_up(period, refused, listed)
         return
-    notes = f"The plan cannot be taken up. Correct it and answer with the whole plan again.\n{listed}"
+    notes = f"The plan was refused. Correct it and answer with the whole plan again.\n{listed}"
     _update(period, planner_activity_id=approvals.revise(refused, notes=notes, actor=ACTOR))
 
 
@@ -201,7 +201,7 @@ def _give_up(period: DeliverablePeriod, refused: Activity, errors: str) -> None:
     title = f"No plan for {period.starts_on:%B %Y} of {deliverable.name}"[:200]
     escalation = NewActivity(
         name=title,
-        description="Every plan was refused. Mend the planner or its instructions and ask it again, or give the plan yourself:"
+        description="Every plan was refused. Correct the planner or its instructions and ask it again, or submit a plan yourself:"
         f" POST /api/v1/deliverable-periods/{period.pk}/plan/",
         human_role=GENERAL_ROLE,
         priority=states.BANDS["urgent"],
@@ -224,12 +224,12 @@ def _give_up(period: DeliverablePeriod, refused: Activity, errors: str) -> None:
 
 
 def _successor(activity: Any) -> UUID | None:
-    """What has taken the place of a planner that was rejected or reassigned."""
+    """Return the activity that replaces a planner that was rejected or reassigned."""
     children = Activity.objects.for_tenant(activity.tenant_id).filter(
         parent_id=activity.id, link_kind__in=activity_tree.SUCCESSORS
     )
-    found: UUID | None = children.order_by("-pk").values_list("pk", flat=True).first()
-    return found
+    successor: UUID | None = children.order_by("-pk").values_list("pk", flat=True).first()
+    return successor
 
 
 def _update(period: DeliverablePeriod, **changes: Any) -> None:
@@ -242,23 +242,22 @@ def _recount_period(period: DeliverablePeriod) -> DeliverablePeriod:
     return period
 
 
-# What the planner of a period is asked, and how its activity is recognised again.
-#
-# The work is complete in itself: the form of a plan, the pipelines to choose from, and how the last period went are parameters.
+# The planner's activity. Its parameters contain all that it needs: the form of a plan, the available pipelines, and the outcome of the last
+# period.
 
 
 ROLE = "activity-planner"
-#: In the metadata of a planner's activity, and of what takes its place: the period that it plans. Callers may write the same into
-#: metadata of theirs, so it only says where to look: the period itself names its planner.
+#: In the metadata of a planner's activity and its successors: the period that it plans. Callers may write the same into the metadata of
+#: other activities, so it is only a hint: the period itself names its planner.
 MARK = "deliverable_period"
 
 _TASK = """\
 Plan {month} of the deliverable "{name}".
 
 Answer with a plan in the form of the parameter `plan_schema`, as the output's `data` or as JSON in its `content`. Each item becomes one
-run of one of the `pipelines`. All of them start when the plan is taken up, or at the item's `not_before`. The period is from {starts_on} to
-{ends_on}, in UTC. `last_period` says how the period before went, if there was one.{target}"""
-_TARGET = " At least {target} runs shall be completed."
+run of one of the `pipelines`. All of them start when the plan is accepted, or at the item's `not_before`. The period is from {starts_on} to
+{ends_on}, in UTC. `last_period` has the outcome of the period before, if there was one.{target}"""
+_TARGET = " At least {target} runs should be completed."
 
 
 def planner_question(
@@ -269,7 +268,7 @@ def planner_question(
     *,
     activity_id: UUID,
 ) -> NewActivity:
-    """The planner's activity for this period."""
+    """Return the planner's activity for this period."""
     return NewActivity(
         id=activity_id,
         name=f"Plan {period.starts_on:%B %Y}: {deliverable.name}"[:200],
@@ -299,7 +298,7 @@ def planner_question(
 
 
 def period_of(activity: Any) -> UUID | None:
-    """The period that this activity says it plans. `activity` is a row of Activity."""
+    """Return the period in the activity's metadata, or None. `activity` is a row of Activity."""
     if activity.pipeline_run_id is not None:
         return None
     try:
@@ -311,9 +310,9 @@ def period_of(activity: Any) -> UUID | None:
 def offers_for(
     tenant_id: UUID, deliverables: Sequence[Deliverable], *, lock: bool = False
 ) -> dict[UUID, dict[str, Offer]]:
-    """For each deliverable the pipelines that its plans may use: those that it names and that are switched on.
+    """Return the pipelines that each deliverable's plans may use: those that it names and that are enabled.
 
-    With `lock` they stay as they are until the transaction ends.
+    With `lock` they cannot change until the transaction ends.
     """
     keys = {key for deliverable in deliverables for key in deliverable.pipelines}
     if lock:
@@ -334,7 +333,7 @@ def offers_for(
 def last_periods(
     tenant_id: UUID, deliverable_ids: Iterable[UUID], before: date
 ) -> Mapping[UUID, DeliverablePeriod]:
-    """The latest period of each deliverable that began before this day."""
+    """Return the latest period of each deliverable that started before this day."""
     rows = DeliverablePeriod.objects.for_tenant(tenant_id).filter(
         deliverable_id__in=list(deliverable_ids), starts_on__lt=before
     )

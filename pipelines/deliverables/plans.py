@@ -1,6 +1,6 @@
-"""Plans of a period: read whole, then checked against the pipelines that were offered. Every error is named by its path.
+"""Reads plans of a period, checks them against the available pipelines, and reports every error with its path.
 
-Pure. The form is `plan_schema.json`, which the planner gets with its work.
+Pure. The form is `plan_schema.json`, which the planner gets as a parameter.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ else:
 
 SCHEMA: Mapping[str, Any] = json.loads(Path(__file__).with_name("plan_schema.json").read_text("utf-8"))
 
-MOST_ERRORS = 50  # more help nobody
-MOST_BYTES = 2**20  # of a plan in words
+MOST_ERRORS = 50
+MOST_BYTES = 2**20  # of a plan in text
 _NORMAL = 10
 
 _KINDS = {
@@ -38,7 +38,7 @@ _KINDS = {
 
 
 class PlanInvalid(PipelineError):
-    """The plan cannot be taken up. `errors` names everything that is wrong with it."""
+    """The plan is invalid. `errors` lists everything that is wrong with it."""
 
     code: ClassVar[str] = "invalid_plan"
     status: ClassVar[int] = 400
@@ -58,7 +58,7 @@ class Offer:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As the planner gets it."""
+        """Return the form for the planner."""
         return {
             "key": self.key,
             "name": self.name,
@@ -81,14 +81,14 @@ class PlanItem:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan without errors. `document` is what was read."""
+    """A valid plan. `document` is its source."""
 
     items: tuple[PlanItem, ...]
     document: Mapping[str, Any]
 
 
 def read(data: Any, *, offered: Mapping[str, Offer], ends_at: datetime) -> Plan:
-    """The plan in `data`. Raises `PlanInvalid` with every error. `ends_at` is when the period is over."""
+    """Read the plan in `data`. Raises `PlanInvalid` with every error. `ends_at` is the end of the period."""
     errors = Errors()
     for path, message in _errors_of_form(data, SCHEMA, ""):
         errors.add(path, message)
@@ -105,10 +105,10 @@ _BLOCK = re.compile(
 )
 
 
-def in_words(content: str) -> Any:
-    """The plan in what a model has written: JSON, alone or in one block between fences with words around it.
+def extract_plan(content: str) -> Any:
+    """Return the plan in a model's text: JSON, alone or in one fenced block with text around it.
 
-    Raises `PlanInvalid` when it holds none, or several, since nobody could say which is meant.
+    Raises `PlanInvalid` if there is no plan, or more than one block.
     """
     blocks = [content] if content.strip()[:1] in ("{", "[") else _BLOCK.findall(content)
     if len(blocks) != 1:
@@ -121,14 +121,12 @@ def in_words(content: str) -> Any:
         raise PlanInvalid([InputError("", f"is not JSON: {error}")]) from error
 
 
-_NO_PLAN = (
-    "must be an object: answer with `data`, or with JSON in `content`, alone or in one block between fences"
-)
-_SEVERAL = "must be one plan: there are several blocks between fences"
+_NO_PLAN = "must be an object: answer with `data`, or with JSON in `content`, alone or in one fenced block"
+_SEVERAL = "must be one plan, but there are several fenced blocks"
 
 
 def schema_of(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A pipeline's parameters as a JSON Schema, with the type and the default of each."""
+    """Return a pipeline's parameters as a JSON Schema, with the type and the default of each."""
     return {
         "type": "object",
         "properties": {name: {**_kind_of(value), "default": value} for name, value in defaults.items()},
@@ -136,10 +134,10 @@ def schema_of(defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def moment_of(text: str) -> datetime | None:
-    """The moment that the text names, in UTC; None when it names none, or does not say its offset."""
+    """Return the time in a text, in UTC, or None if it is not a time with an offset."""
     try:
-        found = datetime.fromisoformat(text)
-        return found.astimezone(UTC) if found.tzinfo is not None else None
+        moment = datetime.fromisoformat(text)
+        return moment.astimezone(UTC) if moment.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None
 
@@ -191,7 +189,7 @@ def _plan_validator() -> Any:
 
 
 def _describe_error(error: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The error in words that quote nothing long, at the member that it is about."""
+    """Yield the path and the message of a schema error. Messages quote no values."""
     limit, value = error.validator_value, error.instance
     match error.validator:
         case "additionalProperties":
@@ -216,7 +214,7 @@ def _describe_error(error: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _kind_of(value: Any) -> dict[str, str]:
-    """What a default says about its parameter. null says nothing."""
+    """Return the type of a default as JSON Schema. Null can be of any type."""
     match value:
         case bool():
             return {"type": "boolean"}

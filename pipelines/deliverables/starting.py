@@ -1,7 +1,7 @@
-"""A month begins: every active deliverable gets its period, and the planner is asked for the plan.
+"""Starts the periods of a month with their planners, and cancels periods.
 
 A period and its planner's activity are created in one transaction, so every period has a planner. A second start of the same month, at the
-same time or after a crash, finds the period and creates nothing.
+same time or after a crash, creates nothing.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from tenants.models import TenantQuerySet
 
 logger = logging.getLogger(__name__)
 
-BY_ITSELF = "schedule:start-new-period"
+ACTOR = "schedule:start-new-period"
 
 
-def start_new_periods(tenant_id: UUID, *, today: date, actor: str = BY_ITSELF) -> list[DeliverablePeriod]:
+def start_new_periods(tenant_id: UUID, *, today: date, actor: str = ACTOR) -> list[DeliverablePeriod]:
     """Start the month of `today` for every active deliverable that has no period in it. Returns the new periods.
 
-    Idempotent. A tenant that is switched off gets none.
+    Idempotent. A tenant that is switched off gets no periods.
     """
     with tenant_scope(tenant_id):
-        # Locked, so that none of them is deleted or paused meanwhile, and in one order, since somebody else may do the same.
+        # Lock them, so that none is deleted or paused meanwhile, and in a fixed order, because another process may do the same.
         deliverables = list(_active(tenant_id).order_by("pk").select_for_update(of=("self",), no_key=True))
         started = _start(tenant_id, deliverables, Month.of(today), actor)
     if started:
@@ -58,9 +58,9 @@ def start_new_periods(tenant_id: UUID, *, today: date, actor: str = BY_ITSELF) -
 def start_period(
     tenant_id: UUID, deliverable_id: UUID, *, today: date, actor: str
 ) -> tuple[DeliverablePeriod, bool]:
-    """The period of one deliverable in the month of `today`, and whether it was started now.
+    """Start or return the period of one deliverable in the month of `today`. The second value says whether it is new.
 
-    Raises `NotFound`, and `DeliverableNotActive` when there is no period yet and none may start.
+    Raises `NotFound`, and `DeliverableNotActive` if there is no period yet and none can start.
     """
     with tenant_scope(tenant_id):
         month = Month.of(today)
@@ -71,7 +71,7 @@ def start_period(
         periods = DeliverablePeriod.objects.for_tenant(tenant_id)
         present = periods.filter(deliverable_id=deliverable_id, starts_on=month.starts_on).first()
         if present is None:
-            raise _why_not(tenant_id, deliverable_id)
+            raise _refusal(tenant_id, deliverable_id)
         return present, False
 
 
@@ -89,8 +89,8 @@ def _start(
     due_next.filter(next_on__lt=month.following).update(next_on=month.following)
     if not new:
         return []
-    theirs = [deliverable for deliverable in deliverables if deliverable.pk in new]
-    offers = planning.offers_for(tenant_id, theirs)
+    started = [deliverable for deliverable in deliverables if deliverable.pk in new]
+    offers = planning.offers_for(tenant_id, started)
     last = planning.last_periods(tenant_id, new, month.starts_on)
     questions = [
         planning.planner_question(
@@ -100,7 +100,7 @@ def _start(
             last.get(deliverable.pk),
             activity_id=period.planner_activity_id,
         )
-        for deliverable in theirs
+        for deliverable in started
     ]
     submit(questions, actor=actor, bounded=False)  # one a month for each deliverable
     return list(new.values())
@@ -109,7 +109,7 @@ def _start(
 def _create(
     tenant_id: UUID, deliverables: Sequence[Deliverable], month: Month
 ) -> dict[UUID, DeliverablePeriod]:
-    """The periods that were not there before, by deliverable."""
+    """Create the missing periods, and return them by deliverable."""
     periods = [
         DeliverablePeriod(
             id=uuid7(), tenant_id=tenant_id, deliverable=deliverable, starts_on=month.starts_on, ends_on=month.ends_on,
@@ -120,35 +120,37 @@ def _create(
     if not periods:
         return {}
     DeliverablePeriod.objects.bulk_create(periods, ignore_conflicts=True)
-    # Of what collided nothing was written, so what is found under our own ids is new.
+    # Conflicting rows were not written, so the rows with our ids are new.
     created = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk__in=[period.pk for period in periods])
     return {period.deliverable_id: period for period in created.order_by("deliverable_id")}
 
 
-def _why_not(tenant_id: UUID, deliverable_id: UUID) -> NotFound | DeliverableNotActive:
-    found = Deliverable.objects.for_tenant(tenant_id).filter(pk=deliverable_id).first()
-    if found is None:
+def _refusal(tenant_id: UUID, deliverable_id: UUID) -> NotFound | DeliverableNotActive:
+    deliverable = Deliverable.objects.for_tenant(tenant_id).filter(pk=deliverable_id).first()
+    if deliverable is None:
         return NotFound("deliverable", deliverable_id)
-    if found.status != DeliverableState.ACTIVE:
-        return DeliverableNotActive(f"The deliverable {found.key!r} is {found.status}; make it active first.")
+    if deliverable.status != DeliverableState.ACTIVE:
+        return DeliverableNotActive(
+            f"The deliverable {deliverable.key!r} is {deliverable.status}; make it active first."
+        )
     return DeliverableNotActive("The tenant is switched off.")
 
 
-# Cancelling a period: first its row says so, then its planner and its runs are cancelled one by one.
+# Cancelling a period: its row is flagged first, then its planner and its runs are cancelled one by one.
 #
-# Each in its own transaction, as for a run and its activities. A crash in between leaves a cancelled period with runs that still work;
-# cancelling again finishes the job.
+# Each is a transaction of its own, as for a run and its activities. A crash in between leaves a cancelled period with runs that still work;
+# cancelling the period again cancels them.
 
 
 REASON = "The period was cancelled."
 
 
 def cancel_period(tenant_id: UUID, period_id: UUID, *, actor: str, reason: str = "") -> DeliverablePeriod:
-    """Raises `NotFound`, and `PeriodEnded` when it is completed."""
+    """Cancel a period. Raises `NotFound`, and `PeriodEnded` if it is completed."""
     with tenant_scope(tenant_id):
         planner_id, runs = _flag_cancelled(tenant_id, period_id)
     if planner_id is not None:
-        with suppress(TransitionRefused):  # It ended in this moment.
+        with suppress(TransitionRefused):  # It has just ended.
             activity_cancellation.cancel(tenant_id, planner_id, actor=actor, reason=reason or REASON)
     for run_id in runs:
         with suppress(RunEnded):
@@ -158,7 +160,7 @@ def cancel_period(tenant_id: UUID, period_id: UUID, *, actor: str, reason: str =
 
 
 def _flag_cancelled(tenant_id: UUID, period_id: UUID) -> tuple[UUID | None, list[UUID]]:
-    """Flag the period. Returns its planner if that has not ended, and its runs that may have something under way."""
+    """Flag the period. Return its planner if that has not ended, and its runs that may have unfinished work."""
     periods = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id)
     flagged = periods.filter(status__in=(PeriodState.PLANNING, PeriodState.ACTIVE)).update(
         status=PeriodState.CANCELLED

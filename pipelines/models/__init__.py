@@ -1,4 +1,4 @@
-"""Templates, pipelines, their runs, and deliverables. Import from here; the files are an inner matter."""
+"""Models of pipelines, runs, schedules, deliverables and datasets. Import them from here."""
 
 from pipelines.models.dataset import Dataset, DatasetRow
 from pipelines.models.deliverable import Deliverable, DeliverablePeriod

@@ -1,4 +1,4 @@
-"""A tenant's own tables, which data source strings may read."""
+"""Datasets: a tenant's own tables, which data sources read."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class FieldType(models.TextChoices):
 
 
 class RowSource(models.TextChoices):
-    """Where the rows of a dataset are."""
+    """Where the rows of a dataset are stored."""
 
-    DB = "db"  # here, given by the API or an upload
-    API = "api"  # at an address that answers a list of objects
+    DB = "db"  # in PostgreSQL, from the API or an upload
+    API = "api"  # at a URL that returns a list of objects
     FILE = "file"  # in the tenant's folder on the server
     CACHE = "cache"  # in Redis, until they expire
 
 
 class Dataset(TenantOwned):
-    """A table by name, with typed fields. `<source>:<name>:...` reads its rows."""
+    """A named table with typed fields. The data source `<source>:<name>:...` reads its rows."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=63, validators=[NAME])
@@ -60,7 +60,7 @@ class Dataset(TenantOwned):
 
 
 class DatasetRow(TenantPart):
-    """One row. Its `key` is its field `id` as text, or an id of ours when the table has none."""
+    """One row. Its `key` is its field `id` as text, or a generated id if the table has none."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     dataset = models.ForeignKey(

@@ -1,4 +1,4 @@
-"""What a tenant owes month after month, and each month of it."""
+"""Deliverables, which are due every month, and their monthly periods."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .pipeline import key_validator
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """A calendar month in UTC, which is one period, by its first and its last day."""
+    """A calendar month in UTC, by its first and its last day. It is one period."""
 
     starts_on: date
     ends_on: date
 
     @classmethod
     def of(cls, day: date) -> Self:
-        """The month that this day lies in."""
+        """Return the month of this day."""
         _, days = monthrange(day.year, day.month)
         return cls(day.replace(day=1), day.replace(day=days))
 
@@ -37,34 +37,34 @@ class Month:
 
 
 def end_of(last_day: date) -> datetime:
-    """The moment at which a month with this last day is over."""
+    """Return the moment at which a month with this last day is over."""
     return datetime.combine(last_day, time.max, tzinfo=UTC) + timedelta(microseconds=1)
 
 
 def next_month() -> date:
-    """The first day of the next month, in UTC."""
+    """Return the first day of the next month, in UTC."""
     return Month.of(datetime.now(UTC).date()).following
 
 
 class DeliverableState(models.TextChoices):
-    """Each state is documented by what becomes of the next month."""
+    """Each state is documented by what happens in the next month."""
 
     ACTIVE = "active"  # It gets a period.
-    PAUSED = "paused"  # It gets none, until somebody makes the deliverable active again.
-    ENDED = "ended"  # It gets none; the periods that were stay as history.
+    PAUSED = "paused"  # It gets none until the deliverable is active again.
+    ENDED = "ended"  # It gets none; its periods remain as history.
 
 
 class PeriodState(models.TextChoices):
     """Each state is documented by how it is left."""
 
-    PLANNING = "planning"  # A plan is taken up, the planner's or a person's.
+    PLANNING = "planning"  # A plan is accepted, the planner's or a person's.
     ACTIVE = "active"  # The last of its runs ends.
-    COMPLETED = "completed"  # A run of it is tried again.
+    COMPLETED = "completed"  # One of its runs is retried.
     CANCELLED = "cancelled"  # Final.
 
 
 class Deliverable(TenantOwned):
-    """Something that is planned again for every month, as runs of some pipelines."""
+    """Something that is planned every month, as runs of some pipelines."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     key = models.CharField(max_length=63, validators=[key_validator])
@@ -102,7 +102,7 @@ class Deliverable(TenantOwned):
             models.UniqueConstraint(fields=("tenant", "id"), name="deliverable_of_tenant"),
         )
         indexes = (
-            # Asked every second over all tenants: what should have been started and was not.
+            # For the query for missed months, which runs every second over all tenants.
             models.Index(fields=("next_on",), condition=models.Q(status="active"), name="deliverable_due"),
         )
 
@@ -111,7 +111,7 @@ class Deliverable(TenantOwned):
 
 
 class DeliverablePeriod(TenantOwned):
-    """One calendar month (UTC) of a deliverable. Its row is the lock under which its runs are counted."""
+    """One calendar month (UTC) of a deliverable. Lock its row before counting its runs."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     deliverable = models.ForeignKey(
@@ -139,7 +139,7 @@ class DeliverablePeriod(TenantOwned):
 
     class Meta:
         constraints = (
-            # However many jobs, beats and people start a month at once, there is one of it.
+            # A month starts once, however many jobs, beats and people start it at the same time.
             models.UniqueConstraint(fields=("deliverable", "starts_on"), name="period_once_per_month"),
             models.UniqueConstraint(fields=("tenant", "id"), name="period_of_tenant"),
         )

@@ -14,7 +14,7 @@ key_validator = RegexValidator(KEY_PATTERN, "Use lower-case letters, digits, - a
 
 
 class ActivityTemplate(TenantOwned):
-    """A kind of activity: who does it and how. A step that names it takes what it does not say itself from here."""
+    """A template of steps: who does the work, and how. A step that names it inherits what it does not set itself."""
 
     bounded_as = "templates"
 
@@ -41,7 +41,7 @@ class ActivityTemplate(TenantOwned):
 
 
 class Pipeline(TenantOwned):
-    """A named graph of steps. What it does is in its newest version; runs keep the version they began with."""
+    """A named graph of steps. New runs use its newest version; a run keeps the version that it began with."""
 
     bounded_as = "pipelines"
 
@@ -66,7 +66,7 @@ class Pipeline(TenantOwned):
 
 
 class PipelineVersion(TenantOwned):
-    """A definition as it was given, with its templates resolved. Never changed."""
+    """A saved definition with its templates resolved. It never changes."""
 
     bounded_as = "pipeline_versions"
 

@@ -25,7 +25,7 @@ class StepState(models.TextChoices):
 
 
 class StepReason(models.TextChoices):
-    """Why a step was skipped, or does not start yet."""
+    """Why a step was skipped or has not started yet."""
 
     CONDITION = "condition", "its condition is false"
     UPSTREAM = "upstream", "a step before it failed, or none before it was needed"
@@ -34,7 +34,7 @@ class StepReason(models.TextChoices):
 
 
 class PipelineRun(TenantOwned):
-    """One passage through a pipeline version. Its row is the lock under which steps advance."""
+    """One run of a pipeline version. Lock its row before advancing its steps."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     version = models.ForeignKey(
@@ -90,7 +90,7 @@ class PipelineRun(TenantOwned):
     class Meta:
         constraints = (
             models.UniqueConstraint(fields=("tenant", "id"), name="pipeline_run_of_tenant"),
-            # Taking up the same plan twice starts nothing twice. Also the index for the runs of a period.
+            # Accepting the same plan twice starts nothing twice. Also the index for the runs of a period.
             models.UniqueConstraint(
                 fields=("period", "plan_item"),
                 condition=models.Q(period__isnull=False),
@@ -118,10 +118,10 @@ class PipelineRun(TenantOwned):
 
 
 class StepRun(TenantPart):
-    """Where one step of a run stands. All of them exist from the start.
+    """The state of one step of a run. The rows of all steps are created with the run.
 
-    A step with a `for_each` has a row for each of its items besides, made when it starts: `branch` is 1 for the first, and so on. The
-    row with branch 0 is the step as a whole, which has no activity then; it settles with the last of its branches.
+    When a step with a `for_each` starts, it gets one more row for each of its items, with `branch` 1, 2 and so on. The row with branch 0
+    is then the whole step, without an activity of its own; it settles with the last of its branches.
     """
 
     run = models.ForeignKey(

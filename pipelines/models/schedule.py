@@ -1,4 +1,4 @@
-"""When to run an agent or a pipeline, with which parameters and policies."""
+"""Schedules, their firings, executions and jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipelines.timing import DEFAULT_TIMEZONE, CatchUp, Timing
 from tenants.identifiers import uuid7
 from tenants.models import TenantOwned, TenantPart
 
-#: The members of a schedule that say when it runs, by the names of their columns.
+#: The columns of a schedule that decide when it runs.
 TIMING = (
     "repeat",
     "cron",
@@ -32,7 +32,7 @@ class Repeat(models.TextChoices):
 
 
 class Overlap(models.TextChoices):
-    """What to do when an earlier execution still has work to do or waits for a person."""
+    """What to do if an earlier execution still has work to do or waits for a person."""
 
     ALLOW = "allow"
     SKIP = "skip"
@@ -46,7 +46,7 @@ class AfterOnce(models.TextChoices):
 
 
 class Schedule(TenantOwned):
-    """When to run an agent or a pipeline, with which parameters. `next_run_at` is computed by `pipelines.timing` alone."""
+    """When to run an agent or a pipeline, and with which parameters. Only `pipelines.timing` computes `next_run_at`."""
 
     bounded_as = "schedules"
 
@@ -129,39 +129,39 @@ class Schedule(TenantOwned):
         return self.name
 
     def timing(self) -> Timing:
-        """Raises `timing.TimingError` for a row that was changed past its checks."""
+        """Return the timing. Raises `timing.TimingError` for a row that was changed without its checks."""
         members = {**{name: getattr(self, name) for name in TIMING}, "cron": self.cron or None}
         return timing.read(members)
 
     def catch_up_policy(self) -> CatchUp:
-        """How many missed times are made up for. What nobody can read makes up for none."""
+        """Return the catch-up policy. An unreadable value means that no missed times are fired."""
         up_to = self.catch_up.get("up_to") if isinstance(self.catch_up, dict) else None
         return CatchUp(up_to if isinstance(up_to, int) and up_to > 0 else 0)
 
     def jitter(self, nominal: datetime) -> datetime:
-        """When a nominal time comes: every process computes the same."""
+        """Return when a nominal time is fired. Every process computes the same."""
         return timing.jitter(nominal, self.jitter_seconds, str(self.pk))
 
     def next_time(self, *, after: datetime) -> datetime | None:
-        """When the first nominal time later than `after` comes, or None when nothing follows.
+        """Return when the first nominal time later than `after` is fired, or None if there is none.
 
-        Times come in the order of their names: one whose jitter is shorter than that of the one before waits for it.
+        Times fire in the order of their nominal times: a time with a shorter jitter than the one before waits for it.
         """
         nominal = next(timing.times(self.timing(), after=after, limit=1), None)
         return None if nominal is None else self.jitter(nominal)
 
 
-# One nominal time of a schedule, and what became of it.
+# One nominal time of a schedule, and its outcome.
 
 
 class FiringState(models.TextChoices):
-    FIRED = "fired"  # an execution came of it
+    FIRED = "fired"  # it has an execution
     QUEUED = "queued"  # its execution waits for the one before
     SKIPPED = "skipped"  # on record, with the reason
 
 
 class Firing(TenantPart):
-    """One nominal time of a schedule, and what became of it. However many schedulers look, each time is there once."""
+    """One nominal time of a schedule, and its outcome. Each time is recorded once, however many schedulers are running."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     schedule = models.ForeignKey(
@@ -184,7 +184,7 @@ class Firing(TenantPart):
         return f"{self.state} {self.nominal_at:%Y-%m-%d %H:%M}"
 
 
-# One firing of a schedule at work, up to its status.
+# The execution of a firing.
 
 
 class ExecutionStatus(models.TextChoices):
@@ -197,7 +197,7 @@ class ExecutionStatus(models.TextChoices):
 
 
 class ScheduleExecution(TenantOwned):
-    """One firing at work: its parameters are expanded into jobs, each of which runs by itself."""
+    """The execution of a firing: its parameters are expanded into jobs, which run independently."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     schedule = models.ForeignKey(
@@ -241,9 +241,9 @@ class ScheduleExecution(TenantOwned):
         indexes = (
             models.Index(fields=("tenant", "-started_at", "-id"), name="executions_newest"),
             models.Index(fields=("schedule", "status"), name="executions_of_schedule"),
-            # The list of one schedule's executions, of which there may be one a minute for years.
+            # For the list of one schedule's executions; there may be one a minute for years.
             models.Index(fields=("schedule", "-started_at", "-id"), name="executions_newest_of_one"),
-            # Also those that were cancelled and whose jobs have not all been ended yet.
+            # Includes cancelled executions whose jobs have not all ended yet.
             models.Index(
                 fields=("id",), condition=models.Q(finished_at__isnull=True), name="executions_open"
             ),
@@ -253,11 +253,11 @@ class ScheduleExecution(TenantOwned):
         return f"{self.schedule_name}: {self.status}"
 
 
-# One set of parameters of an execution: the job, and how it goes.
+# One set of parameters of an execution, which is a job.
 
 
 class JobState(models.TextChoices):
-    WAITING = "waiting"  # for the batch before it, or for room in a backlog, as its error says then
+    WAITING = "waiting"  # for the batch before it, or for room in a backlog, which its error then says
     ENQUEUED = "enqueued"  # its activity or pipeline run exists
     DONE = "done"
     FAILED = "failed"
@@ -265,7 +265,7 @@ class JobState(models.TextChoices):
 
 
 class ScheduleJob(TenantPart):
-    """One set of parameters of an execution. Recorded before anything is called."""
+    """One set of parameters of an execution, and the state of its work. Recorded before any work starts."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     execution = models.ForeignKey(

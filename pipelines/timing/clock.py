@@ -1,7 +1,7 @@
-"""What the clocks of a zone show: stretches of time during which they run evenly, with the changes between them.
+"""Splits the time of a zone into stretches with one offset from UTC each.
 
-The zone database has no list of changes, so they are searched for: a day whose ends have different offsets holds
-one. Years are remembered, as schedules of one zone all ask for the same few.
+The zone database has no list of changes, so this module searches for them: a day whose ends have different offsets
+holds a change. Results are cached by year, because schedules of one zone all need the same few years.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ONE_SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The moment from which on clocks have another offset from UTC."""
+    """The moment from which clocks have this offset from UTC."""
 
     at: datetime
     offset: timedelta
@@ -26,7 +26,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A span of time, from `start` on and before `end`, with one offset. Wall times are naive."""
+    """A span of time with one offset, from `start` to before `end`. Wall times, as clocks show them, are naive."""
 
     start: datetime
     end: datetime
@@ -42,27 +42,27 @@ class Stretch:
 
     @property
     def skipped_walls(self) -> tuple[datetime, datetime]:
-        """The wall times that no clock showed at the start: from the first on, before the second."""
+        """The wall times that do not exist at the start: from the first to before the second."""
         start = self.start.replace(tzinfo=None)
         return start + self.offset_before, start + self.offset
 
     def was_shown_before(self, wall: datetime) -> bool:
-        """Whether clocks showed it in the stretch before, too."""
+        """Whether this wall time exists in the stretch before, too."""
         return wall < self.start.replace(tzinfo=None) + self.offset_before
 
     def will_be_shown_again(self, wall: datetime) -> bool:
-        """Whether clocks will show it in the stretch after, too."""
+        """Whether this wall time exists in the stretch after, too."""
         return wall >= self.end.replace(tzinfo=None) + self.offset_after
 
 
 @lru_cache(maxsize=1)
 def zone_names() -> frozenset[str]:
-    """The zones that this machine knows. A name that is not in here must not reach ZoneInfo, which opens files."""
+    """Return the zones of this machine. Other names must not reach ZoneInfo, because it opens files."""
     return frozenset(available_timezones())
 
 
 def stretches(zone_name: str, start: datetime, until: datetime) -> Iterator[Stretch]:
-    """The stretches from the one that holds `start` to the one that holds `until`, both in UTC."""
+    """Yield the stretches from the one with `start` to the one with `until`, both in UTC."""
     current = Change(datetime(start.year - 1, 1, 1, tzinfo=UTC), timedelta())
     current = before = Change(current.at, _offset(ZoneInfo(zone_name), current.at))
     for year in range(start.year - 1, until.year + 2):
@@ -76,27 +76,27 @@ def stretches(zone_name: str, start: datetime, until: datetime) -> Iterator[Stre
 
 @lru_cache(maxsize=4096)
 def _changes(zone_name: str, year: int) -> tuple[Change, ...]:
-    """The year's changes in order.
+    """Return the year's changes in order.
 
-    A quiet end of the year counts as a change to the same offset, so that nobody has to look years ahead for the
-    end of a stretch in a zone that never changes.
+    The end of a year without a change there counts as a change to the same offset. Otherwise the end of a stretch
+    could be many years ahead, in a zone that never changes.
     """
     zone = ZoneInfo(zone_name)
     day, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
-    found: list[Change] = []
+    changes: list[Change] = []
     offset = _offset(zone, day - ONE_SECOND)
     while day <= end:
         following = _offset(zone, day - ONE_SECOND)
         if following != offset:
-            found.append(Change(_moment_of_change(zone, day - ONE_DAY, day, offset), following))
+            changes.append(Change(_moment_of_change(zone, day - ONE_DAY, day, offset), following))
         day, offset = day + ONE_DAY, following
-    if len({offset, _offset(zone, end + ONE_DAY), *(change.offset for change in found[-1:])}) == 1:
-        found.append(Change(end, offset))
-    return tuple(found)
+    if len({offset, _offset(zone, end + ONE_DAY), *(change.offset for change in changes[-1:])}) == 1:
+        changes.append(Change(end, offset))
+    return tuple(changes)
 
 
 def _moment_of_change(zone: ZoneInfo, low: datetime, high: datetime, offset: timedelta) -> datetime:
-    """The first second between the two at which the offset is another one."""
+    """Return the first second between `low` and `high` with another offset."""
     while high - low > ONE_SECOND:
         middle = low + (high - low) // 2
         middle = middle.replace(microsecond=0)

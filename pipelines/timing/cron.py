@@ -1,7 +1,7 @@
-"""Cron expressions: what they match, whatever clocks and zones do.
+"""Parses cron expressions and yields the wall times that they match, without zones and clock changes.
 
-The library cronsim reads the fields and knows which days match. What is here says what is wrong in words, and
-yields wall times: the readings of a clock that never changes. `clock.py` knows of those that do.
+The library cronsim parses the fields and decides which days match. This module reports errors in words, and
+yields naive wall times. `clock.py` handles clock changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NICKNAMES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-#: Name and range of each field, as errors tell them.
+#: Name and range of each field, for error messages.
 FIELDS = (
     ("minute", "0 to 59"),
     ("hour", "0 to 23"),
@@ -37,7 +37,7 @@ FIELDS = (
 WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 NUMBERS = {name: number for number, name in (*enumerate(WEEKDAYS), *enumerate(MONTHS, 1))}
-# The library also takes these within lists, ranges and steps, where they have no plain meaning. JUL has an L too.
+# The library also accepts these in lists, ranges and steps, where their meaning is unclear. JUL has an L too.
 PECULIAR = re.compile(r"(?<!JU)L|W(?!ED)|#")
 NOWHERE = re.compile(r"(?!)")
 PECULIAR_WHOLE = (
@@ -51,46 +51,44 @@ STEP = re.compile(r"/([0-9]{1,9})")
 SPAN_WITH_STEP = re.compile(r"([0-9]{1,2}|[A-Z]{3})-([0-9]{1,2}|[A-Z]{3})/[0-9]+")
 LARGEST_STEPS = (59, 23, 31, 12, 7)
 
-ANY_SUNDAY = datetime(2000, 1, 2)  # noqa: DTZ001 - cronsim reads an expression at some time; a wall time has no zone
-YEARS_UNTIL_ALL_DAYS_WERE = 41  # 29 February falls on a given weekday every 28 years, or 40 across 2100
+ANY_SUNDAY = datetime(2000, 1, 2)  # noqa: DTZ001 - cronsim needs a time; a wall time has no zone
+YEARS_WITH_ALL_DAYS = 41  # 29 February falls on a given weekday every 28 years, or 40 across 2100
 ONE_DAY = timedelta(days=1)
-NEVER = "never fires: no month that it names has such a day"
+NEVER = "never fires: none of its months has such a day"
 
 
 class CronError(ValueError):
-    """The expression is not a cron, or one that never fires. The message completes "the cron ..."."""
+    """The expression is not a valid cron, or never fires. The message completes "the cron ..."."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """One expression, read."""
+    """One parsed expression."""
 
     text: str  # five fields in capitals, with single spaces
     minutes_of_day: tuple[int, ...]  # in order
     holds_every_hour: bool
-    days_are_alternatives: bool  # either day field may match, as neither begins with a star
+    days_are_alternatives: bool  # one matching day field is enough, because neither begins with a star
     _fields: CronSim = field(repr=False, compare=False)
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Raises `CronError`."""
+        """Parse an expression. Raises `CronError`."""
         plain = _plain(text)
         try:
             fields = CronSim(plain, ANY_SUNDAY)
         except CronSimError as error:
-            raise CronError(
-                NEVER
-            ) from error  # each field is valid, so it is the days that contradict each other
+            raise CronError(NEVER) from error  # each field is valid, so the days contradict each other
         minutes = tuple(
             hour * 60 + minute for hour in sorted(fields.hours) for minute in sorted(fields.minutes)
         )
         cron = cls(plain, minutes, len(fields.hours) == 24, not fields.day_and, fields)
-        if not any(cron.days(date(2001, 1, 1), date(2001 + YEARS_UNTIL_ALL_DAYS_WERE, 1, 1))):
+        if not any(cron.days(date(2001, 1, 1), date(2001 + YEARS_WITH_ALL_DAYS, 1, 1))):
             raise CronError(NEVER)
         return cron
 
     def days(self, first: date, last: date) -> Iterator[date]:
-        """The matching days from `first` to `last`, both included."""
+        """Yield the matching days from `first` to `last`, inclusive."""
         day = first
         while day <= last:
             if day.month not in self._fields.months:
@@ -101,7 +99,7 @@ class Cron:
             day += ONE_DAY
 
     def walls(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """The wall times that match, from `start` on and before `end`."""
+        """Yield the matching wall times from `start` to before `end`."""
         for day in self.days(start.date(), end.date()):
             midnight = datetime(day.year, day.month, day.day)  # noqa: DTZ001 - a wall time
             minutes = self.minutes_of_day
@@ -116,19 +114,19 @@ class Cron:
 
 @lru_cache(maxsize=1024)
 def cron_of(text: str) -> Cron:
-    """As `Cron.of`, remembered. Raises `CronError`."""
+    """Parse an expression, with a cache. Raises `CronError`."""
     return Cron.of(text)
 
 
 def _plain(text: str) -> str:
-    """Five fields in capitals, each of them valid on its own."""
+    """Return five valid fields in capitals. Raises `CronError`."""
     if len(text) > LONGEST:
         raise CronError(f"must have at most {LONGEST} characters")
     words = text.upper().split() if text.isascii() else []
     if len(words) == 1 and words[0].startswith("@"):
         nickname = words[0].lower()
         if nickname not in NICKNAMES:
-            raise CronError(f"has no such nickname: use one of {', '.join(NICKNAMES)}")
+            raise CronError(f"has an unknown nickname: use one of {', '.join(NICKNAMES)}")
         return NICKNAMES[nickname]
     if len(words) != len(FIELDS):
         many = "; seconds and years are not supported" if len(words) > len(FIELDS) else ""
@@ -139,11 +137,11 @@ def _plain(text: str) -> str:
         raise CronError(
             f"has no valid {named}; besides numbers there are ranges a-b, lists a,b and steps a-b/n"
         )
-    return SPAN_WITH_STEP.sub(_without_idle_step, " ".join(words))
+    return SPAN_WITH_STEP.sub(_simplify_span_of_one, " ".join(words))
 
 
 def _is_valid(index: int, word: str) -> bool:
-    """Whether this is what the field may hold, when the others are stars."""
+    """Whether this field is valid, if the others are stars."""
     if PECULIAR.search(word) and not PECULIAR_WHOLE[index].fullmatch(word):
         return False
     if any(int(step) > LARGEST_STEPS[index] for step in STEP.findall(word)):
@@ -157,8 +155,8 @@ def _is_valid(index: int, word: str) -> bool:
     return True
 
 
-def _without_idle_step(span: re.Match[str]) -> str:
-    """5-5/2 as 5: the library takes a range of one for a start, and goes on from there as if it were 5/2."""
+def _simplify_span_of_one(span: re.Match[str]) -> str:
+    """Return 5-5/2 as 5, because the library would treat it as 5/2."""
     first, last = (int(NUMBERS.get(end, end)) for end in span.groups())
     return str(first) if first == last else span[0]
 

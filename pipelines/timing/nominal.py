@@ -1,4 +1,4 @@
-"""Nominal times: the one function that says when a timing fires. It reads no clock and remembers nothing."""
+"""Computes the nominal times of a timing. Pure: it reads no clock and keeps no state."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from pipelines.definition.errors import quote_value
 from pipelines.timing.clock import Stretch, stretches
 from pipelines.timing.cron import Cron, cron_of
 
-# Jitter: moves a nominal time a little, so that schedules of the same minute do not all start at once.
+# Jitter: delays a nominal time a little, so that schedules of the same minute do not all start at once.
 
 
 PARTS = 2**64
 
 
 def jitter(nominal: datetime, seconds: float, key: str) -> datetime:
-    """The nominal time, or up to `seconds` later.
+    """Return the nominal time, delayed by up to `seconds`.
 
-    Depends on nothing but the three arguments: two schedulers that know the key of a schedule, such as its id, agree on
-    when to fire it. The nominal time stays the name of the firing.
+    The delay depends only on the arguments: all schedulers that know the key of a schedule, such as its id, agree on
+    when to fire it. The nominal time still identifies the firing.
     """
     if not seconds:
         return nominal
     digest = blake2b(f"{key}\n{nominal.timestamp()!r}".encode(), digest_size=8).digest()
-    share = int.from_bytes(digest) / PARTS  # from 0 on, evenly spread
+    share = int.from_bytes(digest) / PARTS  # from 0 to below 1, evenly spread
     return nominal + timedelta(seconds=seconds * share)
 
 
-# Catching up: which of the nominal times that nobody has fired are fired after all, and which are skipped.
+# Catching up: which of the missed times are fired later, and which are skipped.
 
 
-MOST = 1_000  # to be caught up at once; more would be a flood
+MOST = 1_000  # times that are caught up at once; more would flood the system
 NO_TIME = timedelta()
 
 
 class CatchUpError(ValueError):
-    """The value names no policy of catching up. The message completes "catch_up ..."."""
+    """The value is not a catch-up policy. The message completes "catch_up ..."."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """The policy: at most this many of the missed times are fired, the latest ones."""
+    """The policy: how many of the missed times are fired at most, latest first."""
 
     up_to: int
 
     @classmethod
     def of(cls, value: Any) -> Self:
-        """From `none`, `latest` or `{up_to: n}`, the forms of the API. Raises `CatchUpError`."""
+        """Read `none`, `latest` or `{up_to: n}`, as the API has it. Raises `CatchUpError`."""
         if value in ("none", "latest"):
             return cls(int(value == "latest"))
         if isinstance(value, Mapping) and list(value) == ["up_to"]:
@@ -65,13 +65,13 @@ class CatchUp:
 
     @property
     def value(self) -> str | dict[str, int]:
-        """The form that `of` reads. To fire the latest one and to fire up to one are the same."""
+        """The form that `of` reads. `latest` equals `up_to` 1."""
         return ("none", "latest")[self.up_to] if self.up_to <= 1 else {"up_to": self.up_to}
 
 
 @dataclass(frozen=True, slots=True)
 class MissedTimes:
-    """What became due after `last`, up to and with `now`."""
+    """The times that became due after `last`, up to and including `now`."""
 
     to_fire: tuple[datetime, ...]  # in order
     skipped_count: int
@@ -80,18 +80,18 @@ class MissedTimes:
     _now: datetime
 
     def list_skipped(self) -> Iterator[datetime]:
-        """All that became due before the first one to fire, in order. A stream: an outage may be long."""
-        found = times(self._timing, after=self._last, until=self.to_fire[0] if self.to_fire else self._now)
-        return (moment for _, moment in zip(range(self.skipped_count), found, strict=False))
+        """Iterate in order over the times before the first one to fire. Lazy, because an outage may be long."""
+        due = times(self._timing, after=self._last, until=self.to_fire[0] if self.to_fire else self._now)
+        return islice(due, self.skipped_count)
 
 
 def find_missed(
     timing: Timing, *, last: datetime, now: datetime, catch_up: CatchUp, grace: timedelta = NO_TIME
 ) -> MissedTimes:
-    """What to do about everything that became due after `last` (the latest time already dealt with) until `now`.
+    """Decide about the times that became due after `last` (the latest time that is recorded) until `now`.
 
-    What became due less than `grace` ago is on time: it is fired whatever the policy says, and counts towards what
-    the policy allows. So after an outage that ends at the full hour, an hourly schedule under `latest` fires once.
+    A time that became due less than `grace` ago is on time: it is fired under any policy, and counts towards the
+    number that the policy allows. So after an outage that ends on the hour, an hourly schedule with `latest` fires once.
     """
     count = count_between(timing, last, now)
     on_time = count_between(timing, max(last, now - grace), now) if grace else 0
@@ -100,7 +100,7 @@ def find_missed(
 
 
 def count_between(timing: Timing, after: datetime, until: datetime) -> int:
-    """How many nominal times there are, later than the first, at latest at the second."""
+    """Count the nominal times later than `after`, up to and including `until`."""
     if timing.repeat is not Repeat.INTERVAL:
         return sum(1 for _ in times(timing, after=after, until=until))
     first = next(times(timing, after=after, until=until), None)
@@ -113,24 +113,22 @@ def count_between(timing: Timing, after: datetime, until: datetime) -> int:
 def _latest(timing: Timing, after: datetime, until: datetime, count: int) -> tuple[datetime, ...]:
     if not count:
         return ()
-    if (
-        timing.repeat is Repeat.INTERVAL
-    ):  # which may have a million of them, so the early ones are passed over
+    if timing.repeat is Repeat.INTERVAL:  # Skip the early times, because there may be a million.
         end = until if timing.end_at is None else min(until, timing.end_at)
         after = max(after, end - count * interval_of(timing)[1])
     return tuple(deque(times(timing, after=after, until=until), maxlen=count))
 
 
-# A timing: the part of a schedule that says when, frozen, with its policies and their defaults.
+# A timing: the part of a schedule that decides when it fires, with its policies and their defaults.
 
 
 DEFAULT_TIMEZONE = "America/New_York"
-EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)  # where intervals without a start count from
-LATEST = datetime(2199, 12, 31, 23, 59, 59, tzinfo=UTC)  # bounds every search; nobody plans further ahead
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)  # intervals without a start count from here
+LATEST = datetime(2199, 12, 31, 23, 59, 59, tzinfo=UTC)  # bounds every search
 
 
 class Repeat(StrEnum):
-    """What brings a timing's next time about."""
+    """How a timing repeats."""
 
     ONCE = "once"
     CRON = "cron"
@@ -138,14 +136,14 @@ class Repeat(StrEnum):
 
 
 class DstGap(StrEnum):
-    """What becomes of wall times that are left out when clocks go forward."""
+    """What happens to local times that do not exist because clocks go forward."""
 
     SHIFT = "shift"
     SKIP = "skip"
 
 
 class DstFold(StrEnum):
-    """Which of two equal wall times counts when clocks go back."""
+    """Which of two equal local times counts when clocks go back."""
 
     FIRST = "first"
     SECOND = "second"
@@ -154,7 +152,7 @@ class DstFold(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """When a schedule fires. `parsing.read` makes only valid ones; nothing checks one that is made by hand."""
+    """When a schedule fires. `parsing.read` returns only valid timings; nothing checks others."""
 
     repeat: Repeat
     cron: str | None = None
@@ -174,20 +172,20 @@ ONE_MINUTE = timedelta(minutes=1)
 def times(
     timing: Timing, *, after: datetime, until: datetime | None = None, limit: int | None = None
 ) -> Iterator[datetime]:
-    """The nominal times in UTC, in order, each once: later than `after`, at latest at `until`, at most `limit`.
+    """Yield the nominal times in UTC and in order, later than `after`, up to and including `until`, at most `limit`.
 
     Both bounds must be aware. Ends with the timing's own end, or with the year 2199. Raises ValueError
-    for a naive bound, and `cron.CronError` for a timing whose cron nobody has checked.
+    for a naive bound, and `cron.CronError` for an unchecked timing with an invalid cron.
     """
     low, high = _bounds(timing, after, until)
     if low >= high:
         return iter(())
-    found = _KINDS[timing.repeat](timing, low, high)
-    return islice(found, limit) if limit is not None else found
+    moments = _KINDS[timing.repeat](timing, low, high)
+    return islice(moments, limit) if limit is not None else moments
 
 
 def _bounds(timing: Timing, after: datetime, until: datetime | None) -> tuple[datetime, datetime]:
-    """What is searched: after the first, up to and with the second."""
+    """Return the bounds of the search: after the first, up to and including the second."""
     ends = [_in_utc(end) for end in (until, timing.end_at) if end is not None]
     low = max(_in_utc(after), EARLIEST - INSTANT)
     if timing.start_at is not None:
@@ -208,7 +206,7 @@ def _once(timing: Timing, low: datetime, high: datetime) -> Iterator[datetime]:
 
 def _at_intervals(timing: Timing, low: datetime, high: datetime) -> Iterator[datetime]:
     start, interval = interval_of(timing)
-    # Each is a multiple of the interval from the start, never the one before plus something, so none drifts.
+    # Each time is the start plus a multiple of the interval, so times do not drift.
     number = (low - start) // interval + 1
     while (moment := start + number * interval) <= high:
         yield moment
@@ -216,7 +214,7 @@ def _at_intervals(timing: Timing, low: datetime, high: datetime) -> Iterator[dat
 
 
 def interval_of(timing: Timing) -> tuple[datetime, timedelta]:
-    """Where an interval counts from, and how long it is."""
+    """Return the start from which an interval counts, and its length."""
     start = EARLIEST if timing.start_at is None else _in_utc(timing.start_at)
     return start, timedelta(milliseconds=timing.interval_ms or 0)
 
@@ -244,11 +242,11 @@ def _in_stretch(timing: Timing, cron: Cron, stretch: Stretch, low: datetime) -> 
 
 
 def _is_shifted_to_the_start(timing: Timing, cron: Cron, stretch: Stretch, start: datetime) -> bool:
-    """Whether times that clocks left out fire at the moment of the change, and nothing else fires then anyway."""
+    """Whether times that do not exist fire at the moment of the change, and no other time fires then anyway."""
     if timing.dst_gap is DstGap.SKIP or cron.holds_every_hour:
         return False
-    left_out = any(cron.walls(*stretch.skipped_walls))
-    return left_out and not any(cron.walls(start, start + ONE_MINUTE))
+    has_skipped = any(cron.walls(*stretch.skipped_walls))
+    return has_skipped and not any(cron.walls(start, start + ONE_MINUTE))
 
 
 def _counts(fold: DstFold, stretch: Stretch, wall: datetime) -> bool:

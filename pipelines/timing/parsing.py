@@ -1,7 +1,7 @@
-"""From the keys of a schedule to its `Timing`, with every error named by its path; and from a `Timing` to a sentence.
+"""Reads the keys of a schedule into a `Timing`, with the path of every error, and describes a `Timing` in a sentence.
 
 The keys are those of the API: repeat (once or repeating), cron, interval_ms, timezone, start_at, end_at, dst_gap,
-dst_fold and jitter_seconds. Keys of a schedule that say nothing about time are left alone.
+dst_fold and jitter_seconds. Other keys of a schedule are ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipelines.timing.nominal import times
 
 from .nominal import DEFAULT_TIMEZONE, EARLIEST, LATEST, DstFold, DstGap, Repeat, Timing
 
-SHORTEST_INTERVAL = 1_000  # ms; faster than that is no schedule but a loop
+SHORTEST_INTERVAL = 1_000  # ms
 LONGEST_INTERVAL = 10 * 366 * 86_400_000  # ms
 LONGEST_JITTER = 86_400  # seconds
 LONGEST_ZONE = 64  # characters; the longest name has 32
@@ -29,21 +29,21 @@ LONGEST_MOMENT = 64  # characters
 
 
 class TimingError(DefinitionError):
-    """The timing cannot be accepted. `errors` names everything that is wrong with it."""
+    """The timing is invalid. `errors` lists everything that is wrong with it."""
 
     code = "invalid_schedule"
 
 
 def errors(data: Any, *, path: str = "", default_timezone: str = DEFAULT_TIMEZONE) -> list[InputError]:
-    """Everything that is wrong with a schedule's timing, each with its path below `path`; empty if nothing is."""
+    """Return all errors of a schedule's timing, with their paths below `path`."""
     return _read(data, path, default_timezone)[1]
 
 
 def read(data: Any, *, path: str = "", default_timezone: str = DEFAULT_TIMEZONE) -> Timing:
-    """The timing that a schedule's keys describe. Raises `TimingError`. Times may be text or aware datetimes."""
-    timing, found = _read(data, path, default_timezone)
-    if found:
-        raise TimingError(found)
+    """Read a schedule's timing. Times may be text or aware datetimes. Raises `TimingError`."""
+    timing, problems = _read(data, path, default_timezone)
+    if problems:
+        raise TimingError(problems)
     return timing
 
 
@@ -70,7 +70,7 @@ def _read(data: Any, path: str, default_timezone: str) -> tuple[Timing, list[Inp
 
 
 def _repeat(reader: Reader) -> Repeat:
-    """Once, or else whichever of cron and interval is given."""
+    """Return once, or interval if there is one, or else cron."""
     text = reader.text("repeat")
     if text == "once":
         return Repeat.ONCE
@@ -109,7 +109,7 @@ def _moment(reader: Reader, key: str) -> datetime | None:
 
 
 def _moment_of(value: Any) -> tuple[str | None, datetime | None]:
-    """What is wrong with a value that should be a time, or the time in UTC."""
+    """Return the error of a value that must be a time, and the time in UTC; one of them is None."""
     try:
         moment = (
             datetime.fromisoformat(value)
@@ -129,13 +129,13 @@ def _moment_of(value: Any) -> tuple[str | None, datetime | None]:
 
 
 def _check_kind(reader: Reader, repeat: Repeat) -> None:
-    """That what is given belongs to the kind of repetition, and what the kind needs is given."""
+    """Report keys that do not belong to the kind of repetition, and missing ones that it needs."""
     keys = {key for key in ("cron", "interval_ms", "start_at", "end_at") if reader.value(key) is not None}
     reader.require("repeat")
     if repeat is Repeat.ONCE:
         reader.require("start_at")
         for key in sorted(keys & {"cron", "interval_ms", "end_at"}):
-            reader.error(key, "is for a repeating schedule; one that fires once has start_at")
+            reader.error(key, "is for a repeating schedule; a schedule that fires once has start_at")
     elif {"cron", "interval_ms"} <= keys:
         reader.error("interval_ms", "cannot be given together with cron")
     elif not keys & {"cron", "interval_ms"} and reader.value("repeat") == "repeating":
@@ -148,9 +148,9 @@ def _check_bounds(reader: Reader, timing: Timing) -> None:
 
 
 def _check_that_it_fires(reader: Reader, timing: Timing) -> None:
-    """A timing whose end comes before its first time is a mistake. One that is over by now is not."""
+    """Report a timing that ends before its first time. A timing that has ended already is valid."""
     if timing.end_at is not None and not any(times(timing, after=EARLIEST, limit=1)):
-        reader.error("end_at", "comes before the first time at which this would fire")
+        reader.error("end_at", "comes before the first time at which the schedule would fire")
 
 
 # A timing in words, for people who do not read cron.
@@ -160,31 +160,31 @@ UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1,
 
 
 def in_words(timing: Timing) -> str:
-    """One sentence without a full stop. Hours are those of the timing's zone, which is named, counted to 24.
+    """Describe a timing in one sentence without a full stop, with 24-hour times in its zone, and the zone's name.
 
-    Raises `cron.CronError` for a timing whose cron nobody has checked.
+    Raises `cron.CronError` for an unchecked timing with an invalid cron.
     """
     if timing.repeat is Repeat.ONCE:
-        return f"once at {_show_moment(timing, timing.start_at)} ({timing.timezone})"
+        return f"once at {_format_moment(timing, timing.start_at)} ({timing.timezone})"
     words = (
         _cron_in_words(timing.cron or "") if timing.repeat is Repeat.CRON else _every(timing.interval_ms or 0)
     )
     if timing.start_at:
-        words += f", from {_show_moment(timing, timing.start_at)}"
+        words += f", from {_format_moment(timing, timing.start_at)}"
     if timing.end_at:
-        words += f", until {_show_moment(timing, timing.end_at)}"
+        words += f", until {_format_moment(timing, timing.end_at)}"
     return f"{words} ({timing.timezone})"
 
 
 def _every(milliseconds: int) -> str:
-    """In the largest unit that needs no fraction: every 90 s, every 2 h."""
+    """Return the interval in the largest unit without a fraction: every 90 s, every 2 h."""
     size, unit = next((size, unit) for size, unit in UNITS if milliseconds % size == 0)
     return f"every {milliseconds // size:,} {unit}"
 
 
-def _show_moment(timing: Timing, moment: datetime | None) -> str:
+def _format_moment(timing: Timing, moment: datetime | None) -> str:
     if moment is None:
-        return "a time that is not given"
+        return "a missing time"
     local = moment.astimezone(ZoneInfo(timing.timezone))
     return f"{local:%Y-%m-%d %H:%M:%S}" if local.second else f"{local:%Y-%m-%d %H:%M}"
 
@@ -201,7 +201,7 @@ def _cron_in_words(text: str) -> str:
 
 
 def _with_alternative_days(cron: Cron) -> str:
-    """The library says "on day 13 of the month, only on Friday" where either is enough."""
+    """Describe days of which either is enough; the library says "on day 13 of the month, only on Friday"."""
     minute, hour, day, _, _ = cron.text.split(" ")
     by_day = _describe_cron(f"{minute} {hour} {day} * *")
     by_weekday = _part(cron, DescriptionTypeEnum.DAYOFWEEK).removeprefix(", ").removeprefix("only ")
@@ -218,6 +218,6 @@ def _part(cron: Cron, part: DescriptionTypeEnum) -> str:
 
 def _options() -> Options:
     options = Options()
-    options.locale_code = "en_US"  # else the machine's
+    options.locale_code = "en_US"  # instead of the machine's locale
     options.use_24hour_time_format = True
     return options

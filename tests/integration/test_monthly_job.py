@@ -128,7 +128,7 @@ def test_beat_mends_what_is_not_in_step_and_leaves_the_rest_untouched(
     )
     untouched = task_of(tenant)
 
-    monthly_job.mend()
+    monthly_job.repair()
 
     assert set(jobs()) == {f"start-new-period: {slug}" for slug in ("acme", "globex", "after", "missing")}
     assert (task_of(renamed).last_run_at, task_of(renamed).enabled) == (None, False)
@@ -144,7 +144,7 @@ def test_a_renamed_tenant_does_not_lose_the_month_that_beat_slept_through(tenant
     with tenant_scope(tenant.pk):
         Tenant.objects.update(slug="acme-2")
 
-    monthly_job.mend()
+    monthly_job.repair()
 
     assert (task_of(tenant).name, task_of(tenant).last_run_at) == ("start-new-period: acme-2", slept)
 
@@ -156,7 +156,7 @@ def test_tenants_that_swap_their_names_swap_the_names_of_their_jobs(
         with tenant_scope(owner.pk):
             Tenant.objects.filter(pk=owner.pk).update(slug=slug)
 
-    monthly_job.mend()
+    monthly_job.repair()
 
     assert jobs() == {
         "start-new-period: globex": {"tenant": str(tenant.pk)},
@@ -171,7 +171,7 @@ def test_several_beats_that_begin_at_once_beside_a_new_tenant_make_each_job_once
     CrontabSchedule.objects.all().delete()
 
     outcomes = at_once(
-        *[monthly_job.mend] * 4,
+        *[monthly_job.repair] * 4,
         *[lambda slug=f"t{number}": registration.register(slug) for number in range(3)],
     )
 

@@ -95,7 +95,7 @@ def test_a_period_shows_how_it_goes(
     deliverables.cancel_period(tenant.pk, may.pk, actor="ann")  # its planner is out of the way
     with tenant_scope(tenant.pk):
         DeliverablePeriod.objects.update(status="planning")
-    deliverables.take_up(tenant.pk, may.pk, PLAN, actor="ann")
+    deliverables.accept_plan(tenant.pk, may.pk, PLAN, actor="ann")
 
     listed, page = words(root.get(list_of(DeliverablePeriod))), words(root.get(page_of(may)))
 

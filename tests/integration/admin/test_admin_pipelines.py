@@ -100,7 +100,7 @@ def test_of_two_editors_at_once_the_second_is_told(run: PipelineRun, tenant: Ten
     answer = _save(root, pipeline, text.replace("name: Brief", "name: Mine"), expected="1")
 
     assert answer.status_code == 302
-    assert "The pipeline is at version 2 by now, not 1." in told(answer)[0]
+    assert "The pipeline is now at version 2, not 1." in told(answer)[0]
     assert (_pipeline(tenant).latest, _pipeline(tenant).name) == (2, "Theirs")
 
 

@@ -318,7 +318,7 @@ def test_runs_that_were_chosen_are_done_again_from_the_step_that_failed(
 
     text = words(ann.get(answer["Location"]))
     assert "1 run done again from the step that failed." in text
-    assert "1 left alone: No step of it has failed." in text
+    assert "1 left alone: No step of the run has failed." in text
     with tenant_scope(asked.tenant.pk):
         assert PipelineRun.objects.get(replay_of=run.pk).replay_from == "write"
 

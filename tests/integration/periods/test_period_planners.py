@@ -100,15 +100,15 @@ def test_a_person_gives_the_plan_and_is_no_longer_asked_for_one(
     engine.drain()
 
     with pytest.raises(PlanInvalid):
-        deliverables.take_up(acme.pk, may.pk, {"items": [{}]}, actor="user:ann")
+        deliverables.accept_plan(acme.pk, may.pk, {"items": [{}]}, actor="user:ann")
     assert count(acme, Activity, link_kind="escalation", status="created") == 1
-    taken = deliverables.take_up(acme.pk, may.pk, PLAN, actor="user:ann")
+    taken = deliverables.accept_plan(acme.pk, may.pk, PLAN, actor="user:ann")
 
     assert (taken.status, taken.planned, taken.at_risk) == ("active", 2, False)
     assert {run.created_by for run in runs(acme, may)} == {"user:ann"}
     assert count(acme, Activity, link_kind="escalation", status="cancelled") == 1
     with pytest.raises(PeriodNotPlanning):
-        deliverables.take_up(acme.pk, may.pk, PLAN, actor="user:ann")
+        deliverables.accept_plan(acme.pk, may.pk, PLAN, actor="user:ann")
 
 
 def test_a_plan_that_another_agent_was_given_to_do_is_taken_up(
@@ -136,7 +136,7 @@ def test_a_plan_that_a_person_was_given_to_do_is_taken_up_from_the_person(
     heir = planner(acme, may)
     assert heir.assignee_type == "human"
 
-    deliverables.take_up(acme.pk, may.pk, PLAN, actor="user:bob")
+    deliverables.accept_plan(acme.pk, may.pk, PLAN, actor="user:bob")
 
     assert engine.status(acme, heir.pk) == "cancelled"
     assert figures(acme, may)[:2] == ("active", 2)

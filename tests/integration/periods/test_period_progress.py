@@ -83,7 +83,7 @@ def test_a_plan_of_fewer_runs_than_the_target_puts_the_period_at_risk_at_once(
     assert risk(acme, period) == (True, "2 of 3 runs can be completed at most.")
     (asked,) = [call for call in engine.agent.calls if call.agent_role == "activity-planner"]
     assert asked.params["period"]["target"] == 3
-    assert "At least 3 runs shall be completed." in asked.prompt
+    assert "At least 3 runs should be completed." in asked.prompt
 
 
 def test_a_run_that_is_tried_again_and_recovers_takes_the_flag_away(
