@@ -1,7 +1,7 @@
-"""The overview: one sentence on how things are, with its reasons, and the figures behind it.
+"""The overview: one sentence about the state of the system, its reasons, and the figures behind it.
 
-For a tenant's member it shows the tenant's work; for the platform's superusers everybody's, or one tenant's that they name. Another page
-shows all tenants of a person beside each other, and the start of the admin shows the same figures.
+Members see their tenant's work; superusers see everybody's, or that of one tenant. Another page compares all tenants of a person, and the
+admin's dashboard displays the same figures.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
     from django.contrib.auth.models import User
 
 PATIENCE_SECONDS = 1.0  # a person waits for this page
-SPOOL_SECONDS = 60.0  # outputs are copied within a second or two; older ones mean that MongoDB is away
+SPOOL_SECONDS = 60.0  # outputs are copied within a second or two; older ones mean that MongoDB is unavailable
 NO_WORKER = "no worker"
 SERVED = ("served", "")
-NAMED = 5  # roles in one reason
+NAMED = 5  # roles listed in one reason
 REFRESH_SECONDS = 20  # for browsers without scripts
 WORDS = {
     "approval": "approvals",
     "review": "reviews",
-    "resolution": "blockers to remove",
+    "resolution": "blockers",
     "escalation": "escalations",
     "task": "tasks",
 }
@@ -72,9 +72,9 @@ WORDS = {
 @show_outages
 @login_required(login_url="console:login")
 def home(request: HttpRequest) -> HttpResponse:
-    """How things are: for the tenant chosen with ?tenant=, the person's only one, or for superusers all of them."""
+    """The overview of the tenant chosen with ?tenant=, of the person's own tenant, or for superusers of all tenants."""
     user: User = request.user  # type: ignore[assignment]  # a login is required
-    # Superusers begin with everything, others with the first of their tenants.
+    # By default superusers see all tenants, others the first of theirs.
     who, own = acting(request, first=not user.is_superuser)
     may_look = who is not None or user.is_superuser
     context = {
@@ -96,7 +96,7 @@ def home(request: HttpRequest) -> HttpResponse:
 @show_outages
 @login_required(login_url="console:login")
 def tenants(request: HttpRequest) -> HttpResponse:
-    """All tenants of a person beside each other. A superuser without any, or with ?others=yes, chooses for whom to look."""
+    """All tenants of a person. A superuser without any, or with ?others=yes, chooses a tenant."""
     _, own = acting(request, first=False)
     if request.user.is_superuser and (not own or request.GET.get("others")):
         return choose(request, "")
@@ -117,14 +117,14 @@ class QueueRow:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits or runs there, and nobody has stopped it."""
+        """Whether nothing waits or runs there, and it is not paused."""
         queue = self.standing
         return not (queue.depth or queue.later or queue.running or queue.paused)
 
 
 @dataclass(frozen=True, slots=True)
 class PeopleRow:
-    """One kind of thing that people are asked for."""
+    """The open inbox items of one kind."""
 
     kind: str
     words: str
@@ -135,7 +135,7 @@ class PeopleRow:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something that goes on only when a person does something. `page` is the console's page for it, `query` what it is narrowed to."""
+    """A problem that only a person can solve. `page` is the console's page for it, `query` the filter of that page."""
 
     words: str
     page: str
@@ -144,8 +144,8 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What the page shows. `figures` is None when PostgreSQL does not answer. `reasons` are faults of the system, `needs` what waits for
-    people while the system works."""
+    """The overview as its page displays it. `figures` is None if PostgreSQL does not answer. `reasons` are faults of the system;
+    `needs` wait for people while the system works."""
 
     status: str
     sentence: str
@@ -158,7 +158,7 @@ class Overview:
 
     @property
     def busy(self) -> list[QueueRow]:
-        """What needs somebody first: queues that nobody serves, those that something holds, then the longest."""
+        """Queues with work: first those without workers, then those on hold, then the longest."""
         return sorted(
             (row for row in self.queues if not row.idle),
             key=lambda row: (row.state != NO_WORKER, row.state in SERVED, -row.standing.depth),
@@ -174,7 +174,7 @@ class Overview:
 
     @property
     def longest_wait(self) -> str:
-        """Of what waits for workers."""
+        """The longest wait for a worker."""
         waiting = [row.standing.oldest_seconds for row in self.queues if row.standing.depth]
         return in_words(max(waiting)) if waiting else ""
 
@@ -184,7 +184,7 @@ class Overview:
 
     @property
     def seats(self) -> int:
-        """How many pieces of work the best served role could run at once."""
+        """The largest number of seats of any role."""
         return max((row.standing.seats for row in self.queues), default=0)
 
     @property
@@ -197,27 +197,27 @@ class Overview:
 
     @property
     def longest_asked(self) -> str:
-        """Of what waits for people."""
+        """The longest wait for a person."""
         waiting = [row.oldest_seconds for row in self.people if row.waiting]
         return in_words(max(waiting)) if waiting else ""
 
 
 def overview(tenant_id: UUID | None) -> Overview:
-    """How things are for one tenant, or with None for all. Never raises because a server is away."""
+    """Return the overview of one tenant, or with None of all. Never raises because a server is unavailable."""
     return overview_within(tenant_scope(tenant_id) if tenant_id else system_scope())
 
 
 def overview_within(scope: AbstractContextManager[None]) -> Overview:
-    """How things are for what a scope sees, which is entered once. Never raises because a server is away."""
+    """Return the overview of a scope, which is entered once. Never raises because a server is unavailable."""
     checks = health.check_all(patience_seconds=PATIENCE_SECONDS)
-    found = None if health.status_of(checks) == "unavailable" else _read(scope)
-    figures = found[0] if found else None
+    work = None if health.status_of(checks) == "unavailable" else _read(scope)
+    figures = work[0] if work else None
     reasons = [check.sentence for check in checks if not check.well]
     people: list[PeopleRow] = []
     needs: list[Need] = []
     causes: dict[str, str] = {}
-    if found is not None:
-        figures, parts = found
+    if work is not None:
+        figures, parts = work
         causes = wait_reasons.causes_by_role(parts)
         people = [_people_row(row) for row in figures.people]
         reasons += _reasons(figures)
@@ -242,7 +242,7 @@ def _read(scope: AbstractContextManager[None]) -> tuple[QueueStats, list[HeldPar
         with scope:
             return stats_of_queues(refusals=False), wait_reasons.list_held_work()
     except DatabaseError:
-        return None  # It answered a moment ago. The page says what is known.
+        return None  # It answered the health check a moment ago.
 
 
 def _reasons(figures: QueueStats) -> Iterator[str]:
@@ -250,9 +250,9 @@ def _reasons(figures: QueueStats) -> Iterator[str]:
     if unserved:
         yield _explain_unserved(sorted(unserved, key=lambda role: -role.depth))
     if figures.silent:
-        yield f"{_count(figures.silent, 'worker process does', 'worker processes do')} not beat any more."
+        yield f"{_count(figures.silent, 'worker process has', 'worker processes have')} stopped sending heartbeats."
     if figures.spooled_seconds > SPOOL_SECONDS:
-        yield f"{_count(figures.spooled, 'output waits', 'outputs wait')} for MongoDB, the first for {in_words(figures.spooled_seconds)}."
+        yield f"{_count(figures.spooled, 'output waits', 'outputs wait')} for MongoDB, the oldest for {in_words(figures.spooled_seconds)}."
 
 
 def _explain_unserved(roles: list[RoleStats]) -> str:
@@ -265,23 +265,25 @@ def _needs(figures: QueueStats, holds: list[Hold]) -> Iterator[Need]:
     for hold in holds:
         yield Need(_explain_hold(hold), "usage" if hold.cause == BUDGET else "queues")
     if figures.needs_review:
-        words = f"{_count(figures.needs_review, 'piece of work has', 'pieces of work have')} failed for good: try again or cancel."
+        words = (
+            f"{_count(figures.needs_review, 'activity', 'activities')} failed permanently. Retry or cancel."
+        )
         yield Need(words, "dead_letters")
     if figures.blocked:
-        several = _count(figures.blocked, "piece of work is", "pieces of work are")
-        words = f"{several} blocked until a person removes what stands in the way."
+        several = _count(figures.blocked, "activity is", "activities are")
+        words = f"{several} blocked until a person resolves the blocker."
         yield Need(words, "activities", "status:blocked")
 
 
 def _explain_hold(hold: Hold) -> str:
-    several = _count(hold.held, "piece of work waits", "pieces of work wait")
+    several = _count(hold.held, "activity waits", "activities wait")
     if hold.cause == BUDGET:
         until = f", or wait until {hold.until:%A, %-d %B}" if hold.until else ""
-        return f"{several} for the budget {hold.holder}: raise it{until}."
+        return f"{several} for the budget {hold.holder}. Raise it{until}."
     if hold.cause == PAUSED:
-        return f"{several} because {hold.holder} is paused or switched off: resume it."
-    until = f" The next try is at {hold.until:%H:%M:%S} UTC." if hold.until else ""
-    return f"{several} for {hold.holder}, which takes no more for now.{until}"
+        return f"{several} because {hold.holder} is paused or disabled. Resume it."
+    until = f" The next attempt is at {hold.until:%H:%M:%S} UTC." if hold.until else ""
+    return f"{several} for {hold.holder}, which accepts no requests for now.{until}"
 
 
 def _questions(people: list[PeopleRow]) -> Iterator[Need]:
@@ -289,7 +291,7 @@ def _questions(people: list[PeopleRow]) -> Iterator[Need]:
     if count:
         oldest = in_words(max(row.oldest_seconds for row in people if row.waiting))
         yield Need(
-            f"{_count(count, 'question waits', 'questions wait')} for people, the oldest for {oldest}.",
+            f"{_count(count, 'item waits', 'items wait')} for people, the oldest for {oldest}.",
             "inbox",
         )
 
@@ -328,18 +330,18 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-# The pulse of a tenant: how many runs ended in each hour of the last day, what today has cost, and how far its budgets are used.
+# The pulse of a tenant: runs per hour of the last day, the cost of today, and the use of its budgets.
 
 
 HOURS = 24
 HOUR = timedelta(hours=1)
-LONGEST_RUN = timedelta(hours=24)  # one that began before and ended within the day is counted as well
-MOST_BUDGETS = 5  # those that are used most
+LONGEST_RUN = timedelta(hours=24)  # so long a run may have started before the first hour to be counted
+MOST_BUDGETS = 5  # the most used ones
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """Figures by hour, oldest first; the last one is the hour that is not over. Money in dollars."""
+    """Figures by hour, oldest first; the last one is the current hour. Money in dollars."""
 
     ended: Sequence[int]
     failed: int
@@ -356,7 +358,7 @@ class Pulse:
 
 
 def pulse_of(tenant_id: UUID) -> Pulse | None:
-    """For a tenant; None when PostgreSQL does not answer, which the page says elsewhere."""
+    """Return a tenant's pulse; None if PostgreSQL does not answer."""
     now = clock.now()
     try:
         with tenant_scope(tenant_id):
@@ -371,30 +373,30 @@ def pulse_of(tenant_id: UUID) -> Pulse | None:
 def _by_hour(tenant_id: UUID, now: datetime) -> tuple[list[int], int]:
     last = now.replace(minute=0, second=0, microsecond=0)
     first = last - (HOURS - 1) * HOUR
-    # Along the key, which grows with time: there is no index by the end of a run.
+    # Select by primary key, which grows with time, because no index covers the end of a run.
     rows = ActivityRun.objects.for_tenant(tenant_id).filter(
         pk__gte=first_id_at(first - LONGEST_RUN), ended_at__gte=first, status__in=ENDED
     )
     counted = rows.order_by().annotate(hour=TruncHour("ended_at", tzinfo=UTC)).values("hour").annotate(
         count=Count("pk"), failed=Count("pk", filter=~Q(status=RunStatus.COMPLETED))
     )  # fmt: skip
-    found = {row["hour"]: row for row in counted}
-    hours: list[Mapping[str, Any]] = [found.get(first + number * HOUR, {}) for number in range(HOURS)]
+    by_hour = {row["hour"]: row for row in counted}
+    hours: list[Mapping[str, Any]] = [by_hour.get(first + number * HOUR, {}) for number in range(HOURS)]
     return [hour.get("count", 0) for hour in hours], sum(hour.get("failed", 0) for hour in hours)
 
 
-# The start of the admin: how things stand for anyone who looks, with the way to the console's page for each figure.
+# The admin's dashboard: the overview, with links to the console's pages.
 #
-# Figures are counts. For superusers they count every tenant's work, as the console's overview does; for members of tenants theirs. Names,
-# such as those of schedules, are only of tenants that the request may see.
+# Superusers see counts of every tenant's work, members of tenants those of theirs. Names, such as those of schedules, are limited to
+# tenants that the request may see.
 
-COMING = 6  # schedules that are named
-LEFT_ALONE = ("breaker_open", "retry_after")  # states of providers that nobody asks for now
+COMING = 6  # listed schedules
+UNAVAILABLE = ("breaker_open", "retry_after")  # states of providers that receive no requests for now
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """What the page shows. `breakers` are providers that are left alone now; None when they are not the reader's to see."""
+    """The dashboard. `breakers` are providers that receive no requests now; None if the person may not see them."""
 
     overview: Overview
     coming: Sequence[Schedule]
@@ -408,11 +410,11 @@ def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 
 def board(seen: Sight) -> Board:
-    """For what somebody sees, within the scope of their request."""
+    """Return the dashboard for what a person may see, within the scope of their request."""
     return Board(
         overview=overview(None) if seen.platform else overview_within(nullcontext()),
         coming=_coming(),
-        breakers=[each for each in governor.of_platform() if each.state in LEFT_ALONE]
+        breakers=[each for each in governor.of_platform() if each.state in UNAVAILABLE]
         if seen.platform
         else None,
         sees_all=seen.everything or not seen.platform,
@@ -424,10 +426,9 @@ def _coming() -> list[Schedule]:
     return list(enabled.select_related("tenant").order_by("next_run_at", "pk")[:COMING])
 
 
-# All tenants of a person beside each other: what waits for people, what failed, what runs, and what it costs this month.
+# All tenants of a person: what waits for people, failed work, running work, and this month's cost.
 #
-# Read with the role of the admin, which sees the rows of the tenants that it was given and no others: one statement per figure, however
-# many tenants there are.
+# Read with the database role of the admin, which sees only the rows of the given tenants: one statement per figure for all tenants.
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,19 +440,19 @@ class TenantRow:
     oldest: str
     failed: int
     blocked: int
-    held: int  # that waits for a budget
+    held: int  # activities that wait for a budget
     running: int
     spent: Decimal  # dollars in this month, of UTC
-    share: float  # of the tenant with the most
+    share: float  # relative to the tenant that spent most
 
     @property
     def needs(self) -> int:
-        """How much goes on only when a person does something."""
+        """The number of problems that only a person can solve."""
         return self.asked + self.failed + self.blocked + self.held
 
     @property
     def state(self) -> str:
-        """In one word how it stands."""
+        """The state of the tenant as a label."""
         if self.tenant.paused:
             return "paused"
         return "failures" if self.failed else "needs attention" if self.needs else "all is well"
@@ -459,13 +460,13 @@ class TenantRow:
 
 @dataclass(frozen=True, slots=True)
 class TenantsOverview:
-    """Those that need somebody first."""
+    """All tenants of a person; those that need attention come first."""
 
     rows: Sequence[TenantRow]
 
     @property
     def total(self) -> TenantRow | None:
-        """The sum of all, under the tenant that comes first."""
+        """The sums over all tenants, in a row of the first tenant."""
         if not self.rows:
             return None
         figures = ("asked", "failed", "blocked", "held", "running")
@@ -477,12 +478,12 @@ class TenantsOverview:
     def sentence(self) -> str:
         waiting = sum(1 for row in self.rows if row.needs)
         if not waiting:
-            return "All is well in all of them."
+            return "All is well in all tenants."
         return f"{waiting} of {len(self.rows)} {'needs' if waiting == 1 else 'need'} attention."
 
 
 def tenants_overview(own: Sequence[Tenant]) -> TenantsOverview:
-    """For the tenants that a person is a member of. Not inside a transaction of a tenant."""
+    """Return the overview of a person's tenants. Not inside a tenant's transaction."""
     ids = frozenset(tenant.pk for tenant in own)
     if not ids:
         return TenantsOverview(())
@@ -490,7 +491,7 @@ def tenants_overview(own: Sequence[Tenant]) -> TenantsOverview:
     with admin_scope(reads=ids, writes=(), platform=False):
         works = Activity.objects.filter(tenant_id__in=ids)
         questions = _by_tenant(works.filter(OPEN_FOR_PEOPLE), count=Count("pk"), oldest=Min("created_at"))
-        standing = _standing(works)
+        counts = _count_by_status(works)
         entries = UsageEntry.objects.filter(tenant_id__in=ids, day__gte=now.date().replace(day=1))
         spent = {
             key: row["dollars"] or Decimal(0)
@@ -503,10 +504,10 @@ def tenants_overview(own: Sequence[Tenant]) -> TenantsOverview:
             tenant=tenant,
             asked=questions.get(tenant.pk, {}).get("count", 0),
             oldest=_describe_age(questions.get(tenant.pk, {}).get("oldest"), now),
-            failed=standing.get((tenant.pk, Status.NEEDS_REVIEW), 0),
-            blocked=standing.get((tenant.pk, Status.BLOCKED), 0),
+            failed=counts.get((tenant.pk, Status.NEEDS_REVIEW), 0),
+            blocked=counts.get((tenant.pk, Status.BLOCKED), 0),
             held=waits.get(tenant.pk, {}).get("count", 0),
-            running=standing.get((tenant.pk, Status.IN_PROGRESS), 0),
+            running=counts.get((tenant.pk, Status.IN_PROGRESS), 0),
             spent=spent.get(tenant.pk, Decimal(0)),
             share=float(spent.get(tenant.pk, Decimal(0)) / most) if most else 0.0,
         )
@@ -519,8 +520,8 @@ def _by_tenant(rows: QuerySet[Any], **figures: Any) -> Mapping[UUID, Mapping[str
     return {row["tenant_id"]: row for row in rows.order_by().values("tenant_id").annotate(**figures)}
 
 
-def _standing(works: QuerySet[Any]) -> dict[tuple[UUID, str], int]:
-    """How many agents' activities stand so, by tenant and status."""
+def _count_by_status(works: QuerySet[Any]) -> dict[tuple[UUID, str], int]:
+    """Count the agents' activities by tenant and status."""
     states = (Status.NEEDS_REVIEW, Status.BLOCKED, Status.IN_PROGRESS)
     rows = works.filter(in_status(*states), assignee_type="agent").order_by().values("tenant_id", "status")
     return {(row["tenant_id"], row["status"]): row["count"] for row in rows.annotate(count=Count("pk"))}

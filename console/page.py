@@ -1,6 +1,6 @@
-"""A page of the console: who looks, for which tenant, what a browser may do with it, where long lists go on, and what it says afterwards.
+"""The frame of the console's pages: access, tenant, browser policy, cursors of long lists, CSV files, messages and refusals.
 
-A view is decorated with `page`, gets a `PageContext` as its `visit`, and answers with `render_page`.
+A view is decorated with `page`, receives a `PageContext` as its `visit`, and responds with `render_page`.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 View = Callable[..., HttpResponse]
 LOOKING = ("GET", "HEAD")
 ACTING = ("POST",)
-PAGE_WIDTH = 980.0  # pixels that a page has for a picture on a usual screen
+PAGE_WIDTH = 980.0  # pixels available for a picture on a common screen
 
 
 @dataclass(frozen=True, slots=True)
 class PageContext:
-    """Who visits which page, for which tenant. `tenants` are the person's own.
+    """The person, the page and the tenant of a request. `tenants` are the person's own.
 
-    After a POST that the page itself answers: `refusal` is why nothing was done, `acted` what it came to otherwise, such as a count.
+    After a POST that the page itself answers, `refusal` is the reason if nothing was done, and `acted` the result otherwise.
     """
 
     who: Principal
@@ -68,7 +68,7 @@ class PageContext:
 
     @property
     def query(self) -> str:
-        """What an address needs to stay with this tenant: `tenant=acme`."""
+        """The query string that keeps an address on this tenant: `tenant=acme`."""
         return urlencode({"tenant": self.who.tenant})
 
 
@@ -80,14 +80,13 @@ def page(
     least: Role | None = None,
     for_admins: str = "",
 ) -> Callable[[View], View]:
-    """Make `view(request, visit, ...)` a page for people who signed in. `here` is its name in the navigation.
+    """Make `view(request, visit, ...)` a page for people who are signed in. `here` is its name in the navigation.
 
-    A POST is answered by `act(request, visit, ...)`, and by the page as well when that refuses or returns no answer. People below the role
-    `least` are answered 404. With `for_admins`, a word for what others do not see, all but admins are told so.
+    A POST calls `act(request, visit, ...)`. The view renders the page if that refuses or returns no response. People below the role `least`
+    get 404. With `for_admins`, the title of the page, everybody but admins gets a 403 page.
 
-    It acts for the tenant chosen with ?tenant=, else for the one looked at last, else for the person's first one. Who may not is answered
-    404; who belongs to no tenant is asked to choose. The page is never cached, runs only scripts from our own files, and talks to nobody
-    but us.
+    The tenant is the one of ?tenant=, else the one visited last, else the person's first. A person without access to it gets 404; one
+    without any tenant is asked to choose. The page is never cached, runs only the scripts of this site, and connects to no other site.
     """
 
     def decorate(view: View) -> View:
@@ -125,13 +124,13 @@ def page(
 
 
 def visit_of(request: HttpRequest, here: str) -> PageContext | None:
-    """None when a superuser has still to choose a tenant, or the person belongs to none. Raises `Http404`."""
+    """Return the context; None if a superuser has not chosen a tenant, or the person belongs to none. Raises `Http404`."""
     who, tenants = acting(request)
     return None if who is None else PageContext(who, tenants, here)
 
 
 def choose(request: HttpRequest, here: str) -> HttpResponse:
-    """Where a superuser chooses for whom to look, and where others learn that they belong to no tenant."""
+    """Render the page on which a superuser chooses a tenant, and others learn that they belong to none."""
     user: User = request.user  # type: ignore[assignment]  # a login is required
     glass = break_glass.list_open(user)
     context = {
@@ -150,7 +149,7 @@ def render_page(
     context: dict[str, Any] | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """The page from its template, within the console's frame. A refusal of what was sent is told there; the answer has its status."""
+    """Render a page in the console's frame. After a refused POST it displays the refusal and has its status."""
     framed = {
         "acting": visit.who,
         "tenants": visit.tenants,
@@ -162,15 +161,15 @@ def render_page(
     return render(request, template, framed, status=visit.refusal.status if visit.refusal else status)
 
 
-# For which tenant a person who signed in acts: one of their own, or as a superuser any that they name.
+# The tenant that a person acts for: one of their own, or for a superuser any tenant.
 
 
-LAST = "orchestrator_tenant"  # the cookie with the tenant that somebody looked at last
+LAST = "orchestrator_tenant"  # the cookie with the tenant visited last
 REMEMBERED = 365 * 86_400  # seconds
 
 
 def last_tenant(request: HttpRequest, tenants: Sequence[Tenant]) -> str:
-    """The tenant that was looked at last in this browser, if it is one of the person's own; empty when none is."""
+    """Return the tenant visited last in this browser, if it is one of the person's own; else an empty string."""
     last = request.COOKIES.get(LAST, "")
     return last if any(tenant.slug == last for tenant in tenants) else ""
 
@@ -178,7 +177,7 @@ def last_tenant(request: HttpRequest, tenants: Sequence[Tenant]) -> str:
 def remember_tenant(
     request: HttpRequest, answer: HttpResponse, who: Principal | None, tenants: Sequence[Tenant]
 ) -> None:
-    """What somebody asks for by name is where they are without a name from then on."""
+    """Make the tenant named in the address the default of this browser."""
     if who is None or request.GET.get("tenant") != who.tenant or request.COOKIES.get(LAST) == who.tenant:
         return
     if len(tenants) > 1 and any(tenant.slug == who.tenant for tenant in tenants):
@@ -192,12 +191,12 @@ def remember_tenant(
         )
 
 
-MOST_LISTED = 100  # tenants that a superuser is shown; any other can be named
+MOST_LISTED = 100  # tenants; a superuser can enter any other by name
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingTenant:
-    """A tenant in which people are asked for something. `seen`: whether the glass that the superuser has broken shows it."""
+    """A tenant with open inbox items. `seen`: whether the superuser has break-glass access to it."""
 
     slug: str
     name: str
@@ -206,16 +205,16 @@ class WaitingTenant:
 
 
 def acting(request: HttpRequest, *, first: bool = True) -> tuple[Principal | None, list[Tenant]]:
-    """The person acting for the tenant that the address names, and the tenants that they are a member of, by slug.
+    """Return the principal for the tenant that the address names, and the person's own tenants, ordered by slug.
 
-    Without a name it is the one of their own that they looked at last, else the first, or nobody: when they have none, or with `first`
-    unset. Raises `Http404` when they may not act for the tenant, or there is none.
+    Without a name it is the tenant visited last, else their first. The principal is None if they have no tenant, or if no tenant is named
+    and `first` is unset. Raises `Http404` if they may not act for the tenant, or it does not exist.
     """
     user: User = request.user  # type: ignore[assignment]  # a login is required
     slug = request.GET.get("tenant", "")
     own = members.memberships_of(user)
     tenants = [membership.tenant for membership in own]
-    # PostgreSQL cannot even be asked for this character.
+    # PostgreSQL refuses this character in any text.
     chosen_slug = slug.replace("\x00", "")
     if not chosen_slug and tenants and first:
         chosen_slug = last_tenant(request, tenants) or tenants[0].slug
@@ -230,7 +229,7 @@ def acting(request: HttpRequest, *, first: bool = True) -> tuple[Principal | Non
 
 
 def tenants_that_ask(glass: Collection[BreakGlass]) -> list[WaitingTenant]:
-    """The tenants in which most waits for people. For superusers alone; `glass` is what they have broken."""
+    """Return the tenants with the most open inbox items. Only for superusers; `glass` is their break-glass access."""
     seen = {each.opened_for for each in glass}
     with system_scope():
         rows = Activity.objects.filter(OPEN_FOR_PEOPLE, tenant__is_active=True).order_by()
@@ -244,19 +243,19 @@ def tenants_that_ask(glass: Collection[BreakGlass]) -> list[WaitingTenant]:
         ]
 
 
-# Where a page of a long list begins. Lists are in the order of a time, newest first, and of ids where times are equal.
+# Cursors of long lists, which are ordered by a time, newest first, then by id.
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Behind the row with this time and id. Written into addresses."""
+    """The position after the row with this time and id. It is part of addresses."""
 
     at: datetime
     id: UUID
 
     @classmethod
     def read(cls, text: str) -> Cursor | None:
-        """None for what is no place: then the page is the first one."""
+        """Parse a cursor; None if it is invalid, which means the first page."""
         microseconds, _, number = text.partition(".")
         try:
             return cls(datetime.fromtimestamp(int(microseconds) / 1_000_000, UTC), UUID(number))
@@ -268,25 +267,25 @@ class Cursor:
 
 
 def page_of(rows: QuerySet[Any], by: str, after: Cursor | None, size: int) -> tuple[list[Any], Cursor | None]:
-    """The newest of the rows behind a place, and where the next page begins if there is one. `by` is the name of the time."""
+    """Return the page after a cursor, and the cursor of the next page, if there is one. `by` is the column of the time."""
     if after is not None:
-        # The first condition is what an index understands; the second leaves out what the last page has shown.
+        # The first condition can use an index; the second excludes the rows of the previous page.
         rows = rows.filter(
             Q(**{f"{by}__lte": after.at}) & (Q(**{f"{by}__lt": after.at}) | Q(pk__lt=after.id))
         )
-    found = list(rows.order_by(f"-{by}", "-pk")[: size + 1])
-    last = found[size - 1] if len(found) > size else None
-    return found[:size], Cursor(getattr(last, by), last.pk) if last else None
+    page_rows = list(rows.order_by(f"-{by}", "-pk")[: size + 1])
+    last = page_rows[size - 1] if len(page_rows) > size else None
+    return page_rows[:size], Cursor(getattr(last, by), last.pk) if last else None
 
 
-# What a page shows, as a file for a spreadsheet: the same rows, none of which a spreadsheet takes for a formula.
+# CSV files of a page's rows.
 
-#: A cell that begins so is computed by spreadsheets, anyone who wrote it.
+#: Spreadsheets treat cells that start with one of these as formulas, which would execute foreign text.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_of(name: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> HttpResponse:
-    """The rows under their heads, as `name`.csv. Texts that would be formulas get an apostrophe in front."""
+    """Return the rows as `name`.csv. Texts that a spreadsheet would treat as formulas get a leading apostrophe."""
     sheet = io.StringIO()
     writer = csv.writer(sheet)
     writer.writerow(heads)
@@ -305,20 +304,20 @@ def _cell(value: Any) -> Any:
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 
-# What a person is told after they did something: on the next page that it was done, or on the same page why it was not.
+# Messages: success on the next page, or a refusal on the same page.
 
-NOT_OFFERED = "This page does not offer that."
-NOT_SURE = "Say that you are sure: this cannot be undone."
+NOT_OFFERED = "This action is not available on this page."
+NOT_SURE = "Confirm the action: it cannot be undone."
 
 
 def redirect_with_success(request: HttpRequest, visit: PageContext, address: str, words: str) -> HttpResponse:
-    """On to that page, which says what was done."""
+    """Redirect to a page that displays the message."""
     messages.success(request, words)
     return HttpResponseRedirect(f"{address}?{urlencode({'tenant': visit.who.tenant})}")
 
 
 def id_or_404(text: str) -> UUID:
-    """Raises `Http404` for what is no id."""
+    """Parse an id. Raises `Http404` if it is invalid."""
     try:
         return UUID(text)
     except ValueError as error:
@@ -326,24 +325,24 @@ def id_or_404(text: str) -> UUID:
 
 
 def refusal_of(reply: Reply) -> Refused:
-    """What a page says of an answer that refuses, beside what was typed."""
+    """Convert a refusal of the API for the page."""
     errors = [f"{path}: {message}" if path else message for path, message in reply.errors.items()]
     return Refused(" ".join(errors) or reply.reason, status=reply.status)
 
 
 def refuse_unsure(request: HttpRequest) -> Refused | None:
-    """For what cannot be undone: the person has said so, or this is why nothing is done."""
+    """Return a refusal unless the person has confirmed an action that cannot be undone."""
     return None if request.POST.get("sure") == "yes" else Refused(NOT_SURE, status=400, field="sure")
 
 
-# Why an answer was not taken. Nothing is done then.
+# Refusals. Nothing was done then.
 
 
-BUSY = "Many answers met at the same moment, and this one was given up. Nothing was done; try again."
+BUSY = "Too many conflicting requests arrived at the same time. Nothing was done; try again."
 
 
 class Refused(Exception):
-    """Nothing was done, and why. `status` is the HTTP status of the page that says so, `field` what of the form is that is wrong."""
+    """Nothing was done. `status` is the HTTP status of the page, `field` the invalid field of the form."""
 
     def __init__(self, reason: str, *, status: int = 409, field: str = "") -> None:
         super().__init__(reason)
@@ -352,7 +351,7 @@ class Refused(Exception):
 
 @contextmanager
 def refuse_when_busy() -> Iterator[None]:
-    """The database gives up a transaction that others stand in the way of. Anyone who sent it may simply try again."""
+    """Refuse when the database aborts a transaction because of contention. The person may simply try again."""
     try:
         yield
     except OperationalError as error:

@@ -1,4 +1,4 @@
-"""Pipelines: looked at by everybody, started and paused by operators, copied and changed by admins."""
+"""Pages of pipelines. Everybody sees them, operators start and pause them, admins copy and change them."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
 from tenants.plain_names import LONGEST_NAME
 
-CHANGED = "The pipeline has changed since you looked: see what a run takes now, and start it then."
+CHANGED = "The pipeline has changed since you loaded the page. Check the parameters, then start the run."
 LONGEST_NUMBER = 9  # digits
 
 
 @page("pipelines")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """The pipelines, and how the last run of each went."""
+    """The pipelines, each with its last run."""
     search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
     context = {"listing": listing(visit.tenant_id, search), **_may(visit)}
     return render_page(request, visit, "console/pipelines/every.html", context)
@@ -61,13 +61,13 @@ def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     action, _, number = request.POST.get("deed", "").partition(":")
     if action in ("pause", "resume"):
         reply = call_api(request, visit.who, "POST", f"/pipelines/{key}/{action}/", {})
-        words = "Paused: nothing new of its runs starts" if action == "pause" else "It goes on"
+        words = "The pipeline is paused" if action == "pause" else "The pipeline is resumed"
     elif action == "restore" and (version_number := _number(number)) is not None:
         with tenant_scope(visit.tenant_id):
             _, version = find_version(visit.tenant_id, key, version_number)
         seen = _number(request.POST.get("latest", ""))
         reply = call_api(request, visit.who, "PUT", f"/pipelines/{key}/", version.definition, version=seen)
-        words = f"Version {version_number} is the newest again, under a new number"
+        words = f"Version {version_number} was restored as a new version"
     else:
         raise Refused(NOT_OFFERED, status=400)
     if reply.status == HTTPStatus.NOT_FOUND:
@@ -79,7 +79,7 @@ def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
 
 @page("pipelines", act=_act)
 def one(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
-    """One pipeline. A POST pauses it, resumes it, or makes one of its versions the newest again."""
+    """One pipeline. A POST pauses it, resumes it, or restores one of its versions."""
     found = find_pipeline(visit.tenant_id, key, _number(request.GET.get("version", "")))
     context = {"one": found, "pipeline": found.pipeline, **_may(visit)}
     return render_page(request, visit, "console/pipelines/one.html", context)
@@ -87,19 +87,19 @@ def one(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
 
 @page("pipelines", (*LOOKING, *ACTING), least=Role.OPERATOR)
 def start(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
-    """A form for what a run of the newest version takes. A POST starts it."""
+    """The form that starts a run of the latest version."""
     with tenant_scope(visit.tenant_id):
         pipeline, version = find_version(visit.tenant_id, key)
         parameters = parameters_of(version)
-    form, is_other = StartForm(parameters=parameters), request.POST.get("version") != str(version.number)
+    form, is_outdated = StartForm(parameters=parameters), request.POST.get("version") != str(version.number)
     if request.method == "POST":
         form = StartForm(request.POST, parameters=parameters)
-        if is_other:
+        if is_outdated:
             form.status = HTTPStatus.CONFLICT
             form.add_error(None, CHANGED)
         elif reply := form.send(request, visit.who, "POST", f"/pipelines/{key}/runs/"):
             address = reverse("console:run", args=[reply.data["id"]])
-            return redirect_with_success(request, visit, address, "The run has begun.")
+            return redirect_with_success(request, visit, address, "The run has started.")
     context = {"form": form, "pipeline": pipeline, "version": version}
     return render_page(
         request, visit, "console/pipelines/start.html", context, form.status if form.errors else 200
@@ -107,20 +107,20 @@ def start(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
 
 
 class CopyForm(ApiForm):
-    """What the copy is called. Everything else is as in the pipeline that is copied."""
+    """The name and key of the copy."""
 
     name = forms.CharField(max_length=200)
     key = forms.RegexField(
         KEY_PATTERN,
         max_length=63,
-        help_text="Its name for programs: lower-case letters, digits, - and _.",
+        help_text="Its identifier in the API: lower-case letters, digits, - and _.",
         error_messages={"invalid": "Use lower-case letters, digits, - and _."},
     )
 
 
 @page("pipelines", (*LOOKING, *ACTING), least=Role.ADMIN)
 def copy(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
-    """A new pipeline that does what the newest version of this one does."""
+    """The form that copies the latest version to a new pipeline."""
     with tenant_scope(visit.tenant_id):
         pipeline, version = find_version(visit.tenant_id, key)
     form = CopyForm(initial={"name": f"Copy of {pipeline.name}"[:200], "key": f"{key}-copy"[:63]})
@@ -131,7 +131,7 @@ def copy(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
             reply = call_api(request, visit.who, "POST", "/pipelines/", body)
             if reply.ok:
                 address = reverse("console:pipeline", args=[form.cleaned_data["key"]])
-                return redirect_with_success(request, visit, address, f"Made: {form.cleaned_data['name']}")
+                return redirect_with_success(request, visit, address, f"Created: {form.cleaned_data['name']}")
             form.blame(reply)
     context = {"form": form, "pipeline": pipeline}
     return render_page(
@@ -140,7 +140,7 @@ def copy(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
 
 
 def _may(visit: PageContext) -> dict[str, Any]:
-    """What the person may do with pipelines, and where they are edited."""
+    """Return the person's permissions, and the address of the editor."""
     is_admin = visit.who.role.includes(Role.ADMIN)
     editor = f"{reverse('admin:pipelines_pipeline_add')}?{urlencode({'tenant': str(visit.tenant_id)})}"
     return {
@@ -154,18 +154,18 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER else None
 
 
-# The parameters of a pipeline as fields of a form: what its own defaults and the input schemas of its agents say about them.
+# The form for a pipeline's parameters, built from its defaults and the input schemas of its agents.
 #
-# A schema that says more than a field can show is held against what was typed by the API, whose errors stand at the field.
+# The API validates the values against the whole schema; the form displays its errors at the fields.
 
-MOST_FIELDS = 60  # of one form; what is beyond is typed as JSON
-LONG = 200  # characters from which on a text has an area of its own
+MOST_FIELDS = 60  # of one form; other parameters are entered as JSON
+LONG = 200  # characters from which on a text has a multi-line field
 LONGEST_JSON = 100_000  # bytes
-UNSAID = "\u2013"
+NO_CHOICE = "\u2013"
 
 
 class ValueField(forms.CharField):
-    """Any value, typed as JSON."""
+    """Any value, entered as JSON."""
 
     widget = forms.Textarea(attrs={"rows": 3, "spellcheck": "false", "class": "mono"})
 
@@ -183,22 +183,22 @@ class ValueField(forms.CharField):
         try:
             return strict_json.loads(text.encode(), max_bytes=LONGEST_JSON)
         except strict_json.StrictJSONError as error:
-            raise forms.ValidationError(f"This is no JSON: {error.message}") from error
+            raise forms.ValidationError(f"Invalid JSON: {error.message}") from error
 
 
 class ChoiceField(forms.ChoiceField):
-    """One of the values that a schema names, whatever kind they are of."""
+    """One of a schema's enum values, of any type."""
 
     def __init__(self, values: list[Any], **options: Any) -> None:
         self.values, self.places = values, {str(place) for place in range(len(values))}
-        shown = [
+        labels = [
             (str(place), value if isinstance(value, str) else json.dumps(value))
             for place, value in enumerate(values)
         ]
-        super().__init__(choices=[("", UNSAID), *shown], **options)
+        super().__init__(choices=[("", NO_CHOICE), *labels], **options)
 
     def prepare_value(self, value: Any) -> Any:
-        """What was chosen is the place of a value; what the form begins with is the value itself."""
+        """Return the index of a value as the form sends it; initial values are the values themselves."""
         if isinstance(value, str) and value in self.places:
             return value
         return str(self.values.index(value)) if value in self.values else value
@@ -210,7 +210,7 @@ class ChoiceField(forms.ChoiceField):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a run. `schema` is what its agent says about it; `default` what the pipeline gives without a word."""
+    """One parameter of a run, with its agent's schema and the pipeline's default."""
 
     name: str
     schema: Mapping[str, Any]
@@ -219,7 +219,7 @@ class Parameter:
 
     @property
     def field_name(self) -> str:
-        """In the form: the same for the same parameter, whatever it is called."""
+        """The name of its field: a digest, because a parameter may have any name."""
         return f"param_{sha256(self.name.encode()).hexdigest()[:16]}"
 
     def field(self) -> forms.Field:
@@ -270,13 +270,13 @@ class Parameter:
 
 
 def parameters_of(version: PipelineVersion) -> list[Parameter]:
-    """What a run of this version may be given, those that must be given first. One statement."""
+    """Return the parameters of a version, required ones first. One statement."""
     steps, defaults = version.definition["steps"], version.definition.get("params") or {}
     roles = {step["agent_role"] for step in steps if step.get("agent_role")}
     schemas = dict(Agent.objects.filter(role__in=roles).values_list("role", "input_schema"))
     known: dict[str, Parameter] = {}
     for step in steps:
-        for name, schema, required in _find_asked_by(step, schemas.get(step.get("agent_role"))):
+        for name, schema, required in _parameters_of_step(step, schemas.get(step.get("agent_role"))):
             before = known.get(name)
             required = (required and name not in defaults) or (before is not None and before.required)
             known[name] = Parameter(name, before.schema if before else schema, required, defaults.get(name))
@@ -285,8 +285,10 @@ def parameters_of(version: PipelineVersion) -> list[Parameter]:
     return sorted(known.values(), key=lambda each: not each.required)[:MOST_FIELDS]
 
 
-def _find_asked_by(step: Mapping[str, Any], schema: Any) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """What a step's agent wants that the step does not say itself, and whether it cannot start without."""
+def _parameters_of_step(
+    step: Mapping[str, Any], schema: Any
+) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+    """Yield the agent's parameters that the step does not set itself, each with its schema and whether it is required."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
         return
@@ -300,43 +302,43 @@ def _find_asked_by(step: Mapping[str, Any], schema: Any) -> Iterator[tuple[str, 
 
 
 class LabelsField(forms.CharField):
-    """Labels of a run, one in a line. Its value is an object of texts; what they may be is the API's business."""
+    """Labels of a run, one per line. Its value is an object of texts, which the API validates."""
 
     def clean(self, value: Any) -> dict[str, str]:
-        found: dict[str, str] = {}
+        labels: dict[str, str] = {}
         for line in (super().clean(value) or "").splitlines():
             name, colon, text = (part.strip() for part in line.partition(":"))
             if not name and not text:
                 continue
             if not colon:
-                raise forms.ValidationError(f"“{line.strip()[:80]}” is not of the form name: text.")
-            if name in found:
-                raise forms.ValidationError(f"“{name[:80]}” stands there twice.")
-            found[name] = text
-        return found
+                raise forms.ValidationError(f"“{line.strip()[:80]}” does not have the form name: text.")
+            if name in labels:
+                raise forms.ValidationError(f"“{name[:80]}” appears twice.")
+            labels[name] = text
+        return labels
 
 
 class StartForm(ApiForm):
-    """What a run is given. Made for one version; anyone who sends it for another is told what a run of the newest takes."""
+    """The form that starts a run of one version. It is refused when another version is the latest by then."""
 
     content = forms.CharField(
-        label="What the first steps work on",
+        label="Input",
         required=False,
         strip=False,
         widget=forms.Textarea(attrs={"rows": 4}),
-        help_text="A text, such as a brief or the article that is to be worked on.",
+        help_text="The text that the first steps work on, such as a brief or an article.",
     )
     name = forms.CharField(
-        label="What it is about",
+        label="Subject",
         required=False,
         max_length=LONGEST_NAME,
-        help_text="By this it is found in the list of runs. Left empty, the pipeline or its parameters say it.",
+        help_text="The name of the run in lists. If empty, it is taken from the pipeline or its parameters.",
     )
     labels = LabelsField(
         label="Labels",
         required=False,
         widget=forms.Textarea(attrs={"rows": 2}),
-        help_text="One in a line, such as client: acme. The list of runs can be narrowed by them.",
+        help_text="One per line, such as client: acme. The list of runs can be filtered by them.",
     )
     priority = forms.ChoiceField(choices=[(name, name) for name in BANDS], initial="normal")
     more = JsonField(
@@ -385,17 +387,17 @@ class StartForm(ApiForm):
             self.add_error(None, reply.reason)
 
 
-# Pipelines as their pages show them: what each does, its versions, its runs and what starts it.
+# The list of pipelines, and the page of one with its versions, runs and schedules.
 
 MOST_LISTED = 200
-NEWEST_RUNS = 300  # of the tenant, among which the last of each pipeline is looked for
+NEWEST_RUNS = 300  # of the tenant, among which the last one of each pipeline is searched
 MOST_RUNS = 10
 MOST_SCHEDULES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One pipeline of the list. `last` is None when none of its runs is among the tenant's newest."""
+    """One pipeline of the list. `last` is None if none of its runs is among the tenant's newest."""
 
     pipeline: Any
     last: PipelineRun | None
@@ -410,32 +412,32 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step as its definition says."""
+    """One step of the definition."""
 
-    shown: Mapping[str, Any]
+    definition: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        return str(self.shown.get("name") or self.shown["id"])
+        return str(self.definition.get("name") or self.definition["id"])
 
     @property
     def who(self) -> str:
-        return str(self.shown.get("agent_role") or self.shown.get("human_role") or "")
+        return str(self.definition.get("agent_role") or self.definition.get("human_role") or "")
 
     @property
     def needs(self) -> Sequence[str]:
-        found: Sequence[str] = self.shown.get("depends_on") or ()
-        return found
+        needs: Sequence[str] = self.definition.get("depends_on") or ()
+        return needs
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What there is to know of it besides."""
-        step = self.shown
+        """The properties of the step that have no column of their own."""
+        step = self.definition
         remarks = [
-            ("a person approves its output", step.get("requires_approval")),
-            ("a person decides", step.get("is_approval_gate")),
-            ("a person does it", step.get("human_role") and not step.get("is_approval_gate")),
-            (f"only when {step.get('when')}", step.get("when")),
+            ("requires approval", step.get("requires_approval")),
+            ("approval gate", step.get("is_approval_gate")),
+            ("done by a person", step.get("human_role") and not step.get("is_approval_gate")),
+            (f"only if {step.get('when')}", step.get("when")),
             (f"for each of {step.get('for_each')}", step.get("for_each")),
         ]
         return [words for words, holds in remarks if holds]
@@ -443,7 +445,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run, and what it is about."""
+    """A run with its subject."""
 
     run: PipelineRun
     about: str
@@ -451,7 +453,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """The page of one pipeline. `version` is the one that is looked at."""
+    """The page of one pipeline. `version` is the displayed one."""
 
     pipeline: Any
     version: PipelineVersion
@@ -468,21 +470,21 @@ class One:
 
 
 def listing(tenant_id: UUID, search: str = "") -> Listing:
-    """The pipelines by name."""
+    """Return the pipelines, ordered by name."""
     with tenant_scope(tenant_id):
         rows = _with_pauses(tenant_id)
         if search:
             rows = rows.filter(
                 Q(name__icontains=search) | Q(key__icontains=search) | Q(description__icontains=search)
             )
-        found = list(rows.order_by("name", "key")[: MOST_LISTED + 1])
-        last = _last_runs(tenant_id) if found else {}
-    shown = [Row(pipeline, last.get(pipeline.pk)) for pipeline in found[:MOST_LISTED]]
-    return Listing(shown, len(found) > MOST_LISTED, search)
+        page = list(rows.order_by("name", "key")[: MOST_LISTED + 1])
+        last = _last_runs(tenant_id) if page else {}
+    listed = [Row(pipeline, last.get(pipeline.pk)) for pipeline in page[:MOST_LISTED]]
+    return Listing(listed, len(page) > MOST_LISTED, search)
 
 
 def find_pipeline(tenant_id: UUID, key: str, number: int | None = None) -> One:
-    """One pipeline, as its newest version or the one with this number has it. Raises `Http404`."""
+    """Return the page of a pipeline, with its latest version or the one with this number. Raises `Http404`."""
     with tenant_scope(tenant_id):
         pipeline, version = find_version(tenant_id, key, number)
         known = selectors.versions_of(tenant_id, pipeline)
@@ -504,7 +506,7 @@ def find_pipeline(tenant_id: UUID, key: str, number: int | None = None) -> One:
 
 
 def find_version(tenant_id: UUID, key: str, number: int | None = None) -> tuple[Any, PipelineVersion]:
-    """A pipeline, and its newest version or the one with this number. Raises `Http404`. In the caller's `tenant_scope`."""
+    """Return a pipeline and its latest version, or the one with this number. Raises `Http404`. In the caller's `tenant_scope`."""
     pipeline = _with_pauses(tenant_id).filter(key=key.replace("\x00", "")).first()
     if pipeline is None:
         raise Http404
@@ -528,6 +530,6 @@ def _draw_version(version: PipelineVersion, title: str) -> SafeString:
     try:
         definition = versions.compile_version(version.pk).definition
     except DefinitionError:
-        return SafeString("")  # An old version that the present program cannot read; its steps are listed.
+        return SafeString("")  # an old version in a format that is no longer supported; its steps are listed
     svg = diagram.draw(definition, None, title=title, styled=False, widest=PAGE_WIDTH)
     return mark_safe(svg)  # noqa: S308  # `draw` escapes every text and checks every link

@@ -1,4 +1,4 @@
-"""Pages of pipeline runs."""
+"""Pages of pipeline runs: the list, one run, and the form that replays one from a step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from tenants.principals import Principal
 
 
 def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """What does not fit a run any more is left alone and counted."""
+    """Cancel or replay several runs. Runs that no longer allow it are skipped and counted."""
     if not visit.who.role.includes(Role.OPERATOR):
         raise Http404
     run_ids = list(dict.fromkeys(id_or_404(pk) for pk in request.POST.getlist("run")[:PAGE]))
@@ -66,24 +66,24 @@ def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
         raise Http404
     address = reverse("console:runs")
     if not run_ids:
-        return redirect_with_success(request, visit, address, "Choose the runs first.")
+        return redirect_with_success(request, visit, address, "Select runs first.")
     body = {"action": action, "ids": [str(run_id) for run_id in run_ids]}
     reply = call_api(request, visit.who, "POST", "/pipeline-runs/bulk/", body)
     if not reply.ok:
         messages.error(request, reply.reason)
         return redirect(f"{address}?{visit.query}")
-    reasons = Counter(left["message"] for left in reply.data["left_alone"])
+    reasons = Counter(skipped["message"] for skipped in reply.data["left_alone"])
     for reason, count in reasons.most_common(3):
-        messages.error(request, f"{count} left alone: {reason}")
+        messages.error(request, f"{count} skipped: {reason}")
     done_count = len(reply.data["done"])
-    did = "cancelled" if action == "cancel" else "done again from the step that failed"
-    words = f"{done_count} run{'' if done_count == 1 else 's'} {did}."
+    verb = "cancelled" if action == "cancel" else "replayed from the failed step"
+    words = f"{done_count} run{'' if done_count == 1 else 's'} {verb}."
     return redirect_with_success(request, visit, address, words)
 
 
 @page("runs", act=_act_on_many)
 def list_runs(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Runs, newest first. A POST cancels those that were chosen, or does them again from where they failed."""
+    """Runs, newest first. A POST cancels the selected runs, or replays them from the failed step."""
     parameters = (request.GET.get(name, "") for name in ("status", "pipeline", "after", "q", "label"))
     context = {
         "listing": listing(visit.tenant_id, *parameters),
@@ -105,7 +105,7 @@ def _cancel(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpRespo
 
 @page("runs", act=_cancel)
 def one(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
-    """One run as it goes on. A POST cancels it."""
+    """One run. A POST cancels it."""
     found = detail(visit.who, run_id)
     return render_page(request, visit, "console/runs/one.html", {"detail": found, "run": found.run})
 
@@ -113,13 +113,13 @@ def one(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
 def _replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
     new = replay_run(request, visit.who, run_id)
     return redirect_with_success(
-        request, visit, reverse("console:run", args=[new]), "The run is done again from this step."
+        request, visit, reverse("console:run", args=[new]), "The run is being replayed from this step."
     )
 
 
 @page("runs", act=_replay, least=Role.OPERATOR)
 def replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
-    """What a step of an ended run worked on. A POST does the run again from there."""
+    """The input of a step of an ended run. A POST replays the run from there."""
     found = replay_form(visit.tenant_id, run_id, step_of(request))
     context = {
         "again": found,
@@ -130,15 +130,15 @@ def replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpRespon
     return render_page(request, visit, "console/runs/replay.html", context)
 
 
-# Doing an ended run again from one of its steps: what that step worked on, to be changed, and the new run.
+# Replaying an ended run from one of its steps, perhaps with other input.
 
 
-LONGEST_SHOWN = 200_000  # characters of an input that can be edited here
+LONGEST_SHOWN = 200_000  # characters of an editable input
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayForm:
-    """What the form shows. `remark` says why there is no input to begin with."""
+    """The form with the step's input. `remark` explains why the input is missing."""
 
     run: PipelineRun
     step: str
@@ -148,7 +148,7 @@ class ReplayForm:
 
 
 def replay_form(tenant_id: UUID, run_id: UUID, step: str) -> ReplayForm:
-    """The form for one step. Raises `Http404`. Not inside a transaction: the input may have to be read from MongoDB."""
+    """Return the form for a step. Raises `Http404`. Not inside a transaction, because the input may lie in MongoDB."""
     with tenant_scope(tenant_id):
         run = find_run(tenant_id, run_id)
         row = StepRun.objects.for_tenant(tenant_id).filter(run_id=run_id, step=step, branch=0).first()
@@ -157,20 +157,22 @@ def replay_form(tenant_id: UUID, run_id: UUID, step: str) -> ReplayForm:
         rows = Activity.objects.for_tenant(tenant_id)
         activity = rows.filter(pk=row.activity_id).first() if row.activity_id else None
     return (
-        _show_form(run, step, *_input_of(tenant_id, activity))
+        _build_form(run, step, *_input_of(tenant_id, activity))
         if activity
         else ReplayForm(run, step, remark=NONE)
     )
 
 
-NONE = "The step never came to work on anything. Leave both empty to let it begin as usual."
-SEVERAL = "It works on what several steps have left. Leave both empty to keep that."
-AWAY = "The store of outputs does not answer, so its input cannot be shown. Leave both empty to keep it."
-LONG = "Its input is too long to be edited here. Leave both empty to keep it."
+NONE = "The step never started, so it has no input yet. Leave both fields empty to let it start as usual."
+SEVERAL = "The input of this step comes from several steps. Leave both fields empty to keep it."
+AWAY = (
+    "The output store does not answer, so the input cannot be displayed. Leave both fields empty to keep it."
+)
+LONG = "The input is too long to edit here. Leave both fields empty to keep it."
 
 
 def _input_of(tenant_id: UUID, activity: Activity) -> tuple[str | None, Any, str]:
-    """Content, data and a remark."""
+    """Return the content, the data and a remark."""
     input_: Mapping[str, Any] = activity.input or {}
     if input_.get("content") is not None or input_.get("data") is not None:
         return input_.get("content"), input_.get("data"), ""
@@ -184,7 +186,7 @@ def _input_of(tenant_id: UUID, activity: Activity) -> tuple[str | None, Any, str
     return (output.content, output.data, "") if output else (None, None, AWAY)
 
 
-def _show_form(run: PipelineRun, step: str, content: str | None, data: Any, remark: str) -> ReplayForm:
+def _build_form(run: PipelineRun, step: str, content: str | None, data: Any, remark: str) -> ReplayForm:
     written = "" if data is None else json.dumps(data, indent=2, ensure_ascii=False)
     if len(content or "") + len(written) > LONGEST_SHOWN:
         return ReplayForm(run, step, remark=LONG)
@@ -192,12 +194,12 @@ def _show_form(run: PipelineRun, step: str, content: str | None, data: Any, rema
 
 
 def step_of(request: HttpRequest) -> str:
-    """From which step, by the form or the address."""
+    """Return the step to replay from, as the form or the address names it."""
     return (request.POST.get("from_step") or request.GET.get("step", "")).replace("\x00", "")
 
 
 def replay_run(request: HttpRequest, who: Principal, run_id: UUID) -> UUID:
-    """The new run. Input that was left as the page showed it stays where it is. Raises `Refused`, `Http404`."""
+    """Start the replay and return the new run's id. Unchanged input is not sent. Raises `Refused` and `Http404`."""
     sent = request.POST
     step = step_of(request)
     before = replay_form(who.tenant_id, run_id, step)
@@ -224,58 +226,58 @@ def _json(text: str) -> Any:
 
 
 def _lines(text: str) -> str:
-    """As the browser sends them, so that what was not touched is found equal."""
+    """Normalize line ends, so that an unchanged text from a browser compares equal."""
     return text.replace("\r\n", "\n").replace("\x00", "")
 
 
-# One pipeline run as its page shows it: the picture of its steps as they stand, and each of them in words.
+# The page of one run.
 
 
-MOST_BRANCHES = 50  # of a step that are listed
+MOST_BRANCHES = 50  # listed for a step
 MOST_REPLAYS = 20
-MOST_EVENTS = 2_000  # that the chart of a run is made of, the newest
+MOST_EVENTS = 2_000  # the newest, from which the chart is drawn
 MOST_CHART_ROWS = 100
-MOST_TOLD = 200  # events of a run that are told in words
+MOST_ENTRIES = 200  # of the history
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of the run."""
 
-    shown: StepRow
-    begun: datetime | None
+    row: StepRow
+    started: datetime | None
     ended: datetime | None
     who: str
-    running: int = 0  # of its branches, when it was fanned out
+    running: int = 0  # branches of a fan-out
     cost: Decimal = Decimal(0)
 
     @property
     def waiting(self) -> int:
-        """Of its branches that are not over, those on which nobody works: they wait for their turn, or for people."""
-        counts = self.shown.counts
+        """The number of open branches that are not running: they are queued, or wait for people."""
+        counts = self.row.counts
         return max(0, counts.active - self.running) if counts else 0
 
     @property
     def status(self) -> str:
-        run = self.shown.run
+        run = self.row.run
         if run.status == StepState.SKIPPED and run.reason == StepReason.CONDITION:
             return "condition_unmet"
-        return self.shown.activity_status or run.status
+        return self.row.activity_status or run.status
 
     @property
     def why(self) -> str:
-        """Why it was left out, or failed before it came to its activity."""
-        run = self.shown.run
+        """Why it was skipped, or failed before its activity was created."""
+        run = self.row.run
         return str((run.error or {}).get("message") or (run.get_reason_display() if run.reason else ""))
 
     @property
     def duration(self) -> timedelta | None:
-        return (self.ended or clock.now()) - self.begun if self.begun else None
+        return (self.ended or clock.now()) - self.started if self.started else None
 
     @property
     def branches(self) -> Sequence[tuple[BranchRow, str]]:
-        """Each with the name of what it works on."""
-        return [(branch, _item_name(branch)) for branch in self.shown.branches]
+        """Each branch with the name of its item."""
+        return [(branch, _item_name(branch)) for branch in self.row.branches]
 
 
 def _item_name(branch: BranchRow) -> str:
@@ -298,12 +300,12 @@ class RunView:
 
     @property
     def subject(self) -> str:
-        """What it is about, else the name of its pipeline."""
+        """The run's subject, else the name of its pipeline."""
         return subject_of(self.run.name, self.run.params) or self.pipeline
 
     @property
     def labels(self) -> list[str]:
-        """Each as the list is narrowed by it."""
+        """The labels as values of the list's filter."""
         return [f"{name}:{text}" for name, text in sorted(self.run.labels.items())]
 
     @property
@@ -313,7 +315,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class Detail(RunView):
-    """What the page shows."""
+    """The run as its page displays it."""
 
     steps: Sequence[Step]
     picture: SafeString
@@ -327,32 +329,32 @@ class Detail(RunView):
     output: UUID | None  # the activity of the last step, once it has one
 
     @property
-    def stands_at(self) -> Sequence[Step]:
-        """The steps at which something happens or is asked now."""
+    def current_steps(self) -> Sequence[Step]:
+        """The steps that are running, wait for people or have failed."""
         return [step for step in self.steps if tone_of(step.status) in ("live", "ask", "bad")]
 
 
 def detail(who: Principal, run_id: UUID) -> Detail:
-    """Raises `Http404`."""
+    """Return the run for its page. Raises `Http404`."""
     with tenant_scope(who.tenant_id):
         run = find_run(who.tenant_id, run_id)
-        shown = selectors.steps_of(who.tenant_id, [run], branches=MOST_BRANCHES)[run.pk]
-        steps = _steps(who.tenant_id, run, shown)
+        rows = selectors.steps_of(who.tenant_id, [run], branches=MOST_BRANCHES)[run.pk]
+        steps = _steps(who.tenant_id, run, rows)
         costs = _costs_by_step(who.tenant_id, run)
-        steps = [replace(step, cost=costs.get(step.shown.run.step, Decimal(0))) for step in steps]
-        drawn = _draw_run(run, steps, who.tenant)
+        steps = [replace(step, cost=costs.get(step.row.run.step, Decimal(0))) for step in steps]
+        picture = _draw_run(run, steps, who.tenant)
         again = PipelineRun.objects.for_tenant(who.tenant_id).filter(replay_of=run_id)
         replays = list(again.only("id", "status", "started_at", "replay_from")[:MOST_REPLAYS])
         names = _name_activities(steps)
         moments = activity_selectors.transitions_of(who.tenant_id, names, MOST_EVENTS)
         arguments = _list_arguments(run)
     operates, running = who.role.includes(Role.OPERATOR), run.status == RunState.RUNNING
-    depended_on = {need for step in steps for need in step.shown.needs}
-    ends = [step for step in steps if step.shown.run.step not in depended_on and step.shown.run.activity_id]
+    depended_on = {need for step in steps for need in step.row.needs}
+    ends = [step for step in steps if step.row.run.step not in depended_on and step.row.run.activity_id]
     return Detail(
         run,
         steps,
-        drawn,
+        picture,
         replays,
         operates and running,
         operates and not running,
@@ -360,20 +362,20 @@ def detail(who: Principal, run_id: UUID) -> Detail:
         history=_history(names, moments),
         cost=sum(costs.values(), Decimal(0)),
         arguments=arguments,
-        output=ends[-1].shown.run.activity_id if ends else None,
+        output=ends[-1].row.run.activity_id if ends else None,
     )
 
 
 def _name_activities(steps: Sequence[Step]) -> dict[UUID, tuple[str, bool]]:
-    """The activities of the steps and of their branches, each with its name, and whether a person does it."""
+    """Return the activities of the steps and branches, each with its name and whether a person does it."""
     names: dict[UUID, tuple[str, bool]] = {}
     for step in steps:
-        by_person = bool(step.shown.human_role) and not step.shown.agent_role
-        if step.shown.run.activity_id:
-            names[step.shown.run.activity_id] = (step.shown.name, by_person)
+        by_person = bool(step.row.human_role) and not step.row.agent_role
+        if step.row.run.activity_id:
+            names[step.row.run.activity_id] = (step.row.name, by_person)
         for branch, item in step.branches:
             if branch.run.activity_id:
-                names[branch.run.activity_id] = (f"{step.shown.name}: {item}", by_person)
+                names[branch.run.activity_id] = (f"{step.row.name}: {item}", by_person)
     return names
 
 
@@ -398,13 +400,13 @@ def _chart(
 def _history(
     names: Mapping[UUID, tuple[str, bool]], moments: Mapping[UUID, Sequence[Moment]]
 ) -> list[tuple[str, Entry]]:
-    """What happened to its steps, newest last, each with the name of its step."""
+    """Return the history of all steps, newest last, each entry with the name of its step."""
     entries = [(names[pk][0], entry_of(moment)) for pk, several in moments.items() for moment in several]
-    return sorted(entries, key=lambda each: each[1].at)[-MOST_TOLD:]
+    return sorted(entries, key=lambda each: each[1].at)[-MOST_ENTRIES:]
 
 
 def _list_arguments(run: PipelineRun) -> list[tuple[str, str]]:
-    """What it was started with: its parameters and its input, as text."""
+    """Return the parameters and input of the run as text."""
     both = (("Parameters", run.params), ("Input", run.input))
     return [
         (name, json.dumps(each, indent=2, ensure_ascii=False)[:LONGEST_SHOWN]) for name, each in both if each
@@ -417,15 +419,15 @@ def _costs_by_step(tenant_id: UUID, run: PipelineRun) -> dict[str, Decimal]:
 
 
 def find_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
-    """Raises `Http404`. In the caller's `tenant_scope`."""
+    """Return a run. Raises `Http404`. In the caller's `tenant_scope`."""
     run = selectors.runs(tenant_id).filter(pk=run_id).first()
     if run is None:
         raise Http404
     return run
 
 
-def _steps(tenant_id: UUID, run: PipelineRun, shown: Sequence[StepRow]) -> list[Step]:
-    ids = {step.run.activity_id for step in shown if step.run.activity_id}
+def _steps(tenant_id: UUID, run: PipelineRun, rows: Sequence[StepRow]) -> list[Step]:
+    ids = {step.run.activity_id for step in rows if step.run.activity_id}
     done_by: Mapping[UUID, Any] = (
         Activity.objects.for_tenant(tenant_id)
         .only("id", "tenant_id", "started_at", "finished_at", "agent_role", "human_role")
@@ -433,15 +435,15 @@ def _steps(tenant_id: UUID, run: PipelineRun, shown: Sequence[StepRow]) -> list[
         if ids
         else {}
     )
-    running = _running_branches(tenant_id, run) if any(step.counts for step in shown) else {}
+    running = _running_branches(tenant_id, run) if any(step.counts for step in rows) else {}
     steps = [
-        _step(step, done_by.get(step.run.activity_id) if step.run.activity_id else None) for step in shown
+        _step(step, done_by.get(step.run.activity_id) if step.run.activity_id else None) for step in rows
     ]
-    return [replace(step, running=running.get(step.shown.run.step, 0)) for step in steps]
+    return [replace(step, running=running.get(step.row.run.step, 0)) for step in steps]
 
 
 def _running_branches(tenant_id: UUID, run: PipelineRun) -> dict[str, int]:
-    """By step: on how many of its branches an agent or a person is at work."""
+    """Count the running branches by step."""
     branches = StepRun.objects.for_tenant(tenant_id).filter(run_id=run.pk, branch__gt=0)
     busy = Activity.objects.for_tenant(tenant_id).filter(
         pk__in=branches.values("activity_id"), status__in=RUNNING
@@ -460,10 +462,10 @@ def _draw_run(run: PipelineRun, steps: Sequence[Step], tenant: str) -> SafeStrin
     try:
         definition = versions.compile_version(run.version_id).definition
     except DefinitionError:
-        return SafeString("")  # An old version that the present program cannot read; the steps are listed.
+        return SafeString("")  # an old version in a format that is no longer supported; its steps are listed
     svg = diagram.draw(
         definition,
-        {step.shown.run.step: _picture_of(step, tenant) for step in steps},
+        {step.row.run.step: _picture_of(step, tenant) for step in steps},
         title=f"{definition.name}: {run.status}",
         counts=_counts(steps),
         styled=False,
@@ -473,9 +475,9 @@ def _draw_run(run: PipelineRun, steps: Sequence[Step], tenant: str) -> SafeStrin
 
 
 def _picture_of(step: Step, tenant: str) -> StepPicture:
-    run = step.shown.run
+    run = step.row.run
     href = reverse("console:activity", args=[run.activity_id]) if run.activity_id else _branches_of(step)
-    ended = step.begun and step.ended
+    ended = step.started and step.ended
     return StepPicture(
         status=step.status,
         detail=f"{step.duration.total_seconds():.1f} s" if ended and step.duration else "",
@@ -485,8 +487,8 @@ def _picture_of(step: Step, tenant: str) -> StepPicture:
 
 
 def _branches_of(step: Step) -> str:
-    """The list of the activities of a step that was fanned out."""
-    run = step.shown.run
+    """Return the address of the list of a fan-out's activities."""
+    run = step.row.run
     if not run.branches:
         return ""
     return f"{reverse('console:activities')}?{urlencode({'q': f'run:{run.run_id} step:{run.step}'})}"
@@ -494,22 +496,22 @@ def _branches_of(step: Step) -> str:
 
 def _counts(steps: Sequence[Step]) -> Counts:
     return {
-        step.shown.run.step: {
+        step.row.run.step: {
             "failed": counts.failed,
             "in_progress": step.running,
             "created": step.waiting,
             "done": counts.done,
         }
         for step in steps
-        if (counts := step.shown.counts) is not None
+        if (counts := step.row.counts) is not None
     }
 
 
-# The list of pipeline runs, newest first, narrowed by status and pipeline.
+# The list of runs, newest first, filtered by status, pipeline, text and label.
 
 
 PAGE = 50
-MOST_PIPELINES = 200  # that can be chosen from
+MOST_PIPELINES = 200  # in the filter
 LONGEST_QUERY = 200  # characters
 TONES = ("good", "live", "ask", "bad", "idle", "off")
 
@@ -520,7 +522,7 @@ class Row(RunView):
 
     steps: Sequence[StepRow]
     cost: Decimal = Decimal(0)
-    waits_for: Sequence[str] = ()  # people by their role, then the roles of agents at work or in their queues
+    waits_for: Sequence[str] = ()  # human roles, then the roles of agents that run or are queued
 
     @property
     def settled(self) -> int:
@@ -528,19 +530,19 @@ class Row(RunView):
 
     @property
     def shares(self) -> list[tuple[str, int, int]]:
-        """Tone, beginning and width of each part of the bar that says how far it is."""
+        """Tone, start and width of each part of the progress bar."""
         counts = Counter(tone_of(step.activity_status or step.run.status) for step in self.steps)
-        found, at = [], 0
+        parts, at = [], 0
         for tone in TONES:
             if counts[tone]:
-                found.append((tone, at, counts[tone]))
+                parts.append((tone, at, counts[tone]))
                 at += counts[tone]
-        return found
+        return parts
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What the list shows."""
+    """One page of the list."""
 
     status: str
     pipeline: str
@@ -564,7 +566,7 @@ class Listing:
 def listing(
     tenant_id: UUID, status: str, pipeline: str, after: str, query: str = "", label: str = ""
 ) -> Listing:
-    """One page of the runs. Raises `Http404` for a status that there is not: a list that shows too much would mislead."""
+    """Return one page of the runs. Raises `Http404` for an unknown status, because ignoring the filter would mislead."""
     if status and status not in RunState.values:
         raise Http404
     place = Cursor.read(after) if after else None
@@ -581,5 +583,5 @@ def listing(
         waits = selectors.waits_for(tenant_id, steps)
         known = Pipeline.objects.for_tenant(tenant_id).order_by("key").values_list("key", "name")
         pipelines = dict(known[:MOST_PIPELINES])
-    shown = [Row(run, steps[run.pk], costs.get(run.pk, Decimal(0)), waits.get(run.pk, ())) for run in page]
-    return Listing(status, pipeline, shown, following, place is None, pipelines, query, label)
+    listed = [Row(run, steps[run.pk], costs.get(run.pk, Decimal(0)), waits.get(run.pk, ())) for run in page]
+    return Listing(status, pipeline, listed, following, place is None, pipelines, query, label)

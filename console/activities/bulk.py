@@ -1,4 +1,4 @@
-"""One thing done to all activities that a query finds: first counted and shown, then given to the engine's bulk jobs."""
+"""Applies one action to all activities that match a query: counts and lists them first, then starts a bulk job of the engine."""
 
 from __future__ import annotations
 
@@ -36,51 +36,51 @@ from tenants.principals import Principal
 SAMPLE = 10
 MOST_TROUBLES = 50
 LONGEST_REASON = 2_000
-DIGITS = 32  # of what stands for the activities that were seen
+DIGITS = 32  # of the digest of the matching activities
 WORDS = {
     BulkAction.CANCEL: "Cancel",
-    BulkAction.RETRY: "Try again",
-    BulkAction.PRIORITY: "Set the priority",
-    BulkAction.REASSIGN: "Hand to another role",
+    BulkAction.RETRY: "Retry",
+    BulkAction.PRIORITY: "Set priority",
+    BulkAction.REASSIGN: "Reassign",
 }
 
 
 @page("activities", (*LOOKING, *ACTING), least=Role.OPERATOR)
 def many(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """What a query finds is counted and shown; a POST deals with all of it."""
+    """The count and a sample of the activities that match a query. A POST applies an action to all of them."""
     query, error, status = request.GET.get("q", "").strip(), "", 200
     try:
         if request.method == "POST":
             started = start(visit.who, query, request.POST)
             return redirect(f"{reverse('console:activities_bulk_job', args=[started.pk])}?{visit.query}")
-    except (NotAsked, ActivityError) as refusal:
+    except (BadBulkRequest, ActivityError) as refusal:
         error, status = str(refusal), refusal.status
     except QueryError:
-        return _back_to_the_error(visit, query)
+        return _redirect_to_error(visit, query)
     try:
         context = {
             "preview": preview(visit.tenant_id, query),
             "error": error,
             "sent": request.POST if error else {},
         }
-    except (QueryError, NotAsked):
-        return _back_to_the_error(visit, query)
+    except (QueryError, BadBulkRequest):
+        return _redirect_to_error(visit, query)
     return render_page(request, visit, "console/activities/many.html", context, status=status)
 
 
 @page("activities")
 def job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
-    """How a bulk job gets on."""
-    found = progress(visit.tenant_id, job_id)
-    if found is None:
+    """The progress of a bulk job."""
+    state = progress(visit.tenant_id, job_id)
+    if state is None:
         raise Http404
-    context = {"progress": found, "job": found.job, "may_operate": visit.who.role.includes(Role.OPERATOR)}
+    context = {"progress": state, "job": state.job, "may_operate": visit.who.role.includes(Role.OPERATOR)}
     return render_page(request, visit, "console/activities/job.html", context)
 
 
 @page("activities", ACTING)
 def stop_job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
-    """What is done stays done; the rest stays as it is."""
+    """Stop a bulk job. Completed changes are kept."""
     address = reverse("console:activities_bulk_job", args=[job_id])
     reply = call_api(request, visit.who, "POST", f"/bulk-jobs/{job_id}/cancel/", {})
     if reply.status == HTTPStatus.NOT_FOUND:
@@ -88,29 +88,29 @@ def stop_job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResp
     if not reply.ok:
         messages.error(request, reply.reason)
         return redirect(f"{address}?{visit.query}")
-    return redirect_with_success(request, visit, address, "It was stopped.")
+    return redirect_with_success(request, visit, address, "The job was stopped.")
 
 
-def _back_to_the_error(visit: PageContext, query: str) -> HttpResponse:
-    """The list says what is wrong with a query, and where."""
+def _redirect_to_error(visit: PageContext, query: str) -> HttpResponse:
+    """Redirect to the list, which displays the error of the query."""
     return redirect(f"{reverse('console:activities')}?{visit.query}&{urlencode({'q': query})}")
 
 
-class NotAsked(ValueError):
-    """What was sent cannot be done; says why. `status` is that of the page."""
+class BadBulkRequest(ValueError):
+    """The request is invalid. `status` is that of the page."""
 
     status = HTTPStatus.BAD_REQUEST
 
 
-class OthersMatch(NotAsked):
-    """The query finds other activities than those that the person has seen counted."""
+class OthersMatch(BadBulkRequest):
+    """The query matches other activities than those that the page displayed."""
 
     status = HTTPStatus.CONFLICT
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a query finds now. `seen` stands for exactly these activities."""
+    """The activities that match a query now. `seen` is the digest of their ids."""
 
     query: str
     count: int
@@ -122,7 +122,7 @@ class Preview:
 
 
 def preview(tenant_id: UUID, query: str) -> Preview:
-    """Count and show what would be dealt with. Raises `QueryError`, `NotAsked`."""
+    """Count and sample the matching activities. Raises `QueryError`, `BadBulkRequest`."""
     with tenant_scope(tenant_id):
         rows = _find_activities(tenant_id, query)
         sample = rows.only("id", "name", "status", "agent_role", "human_role")
@@ -139,15 +139,17 @@ def preview(tenant_id: UUID, query: str) -> Preview:
 
 
 def start(who: Principal, query: str, sent: Mapping[str, Any]) -> BulkJob:
-    """Begin, if they still are those that the person has seen counted. Raises `QueryError`, `NotAsked`, and what bulk jobs refuse."""
+    """Start a job, if the query still matches the displayed activities. Raises `QueryError`, `BadBulkRequest` and `ActivityError`."""
     action, arguments = _read(sent)
     expected = str(sent.get("expected", ""))
     if not expected.isdecimal():
-        raise NotAsked("Look at what the query finds first.")
+        raise BadBulkRequest("Preview the matching activities first.")
     with tenant_scope(who.tenant_id):
         ids = _ids(_find_activities(who.tenant_id, query))
         if len(ids) == int(expected[:9]) and sent.get("seen") != _digest(ids):
-            raise OthersMatch("As many match by now, but others than those that you have seen. Look again.")
+            raise OthersMatch(
+                "The query now matches the same number of activities, but different ones. Check the list again."
+            )
         job = bulk_jobs.start(
             who.tenant_id,
             action,
@@ -157,14 +159,14 @@ def start(who: Principal, query: str, sent: Mapping[str, Any]) -> BulkJob:
             arguments=arguments,
             actor=who.actor,
         )
-        # In the trail, as every change by a person: the API's own call knows no queries.
+        # Recorded here, because this does not go through the API, which has no queries.
         started = {"action": job.action, "count": job.total}
         audit.record_action(who, "bulk_job.started", about=("bulk-jobs", job.pk), detail=started)
     return job
 
 
 def _ids(rows: QuerySet[Activity]) -> list[UUID]:
-    """One more than a job may have says that they are too many."""
+    """Return the matching ids; one more than a job may have means that there are too many."""
     return list(rows.order_by("pk").values_list("pk", flat=True)[: MOST + 1])
 
 
@@ -173,19 +175,19 @@ def _digest(ids: Sequence[UUID]) -> str:
 
 
 def _find_activities(tenant_id: UUID, query: str) -> QuerySet[Activity]:
-    """A gate ends with what waits behind it, so it is never among them."""
+    """Return the matching activities without gates, because a gate ends with the activity that waits for it."""
     conditions = parse(query)
     if not conditions:
-        raise NotAsked("Say first which activities: without a condition it would be all of them.")
+        raise BadBulkRequest("Enter a query first: without a condition all activities would match.")
     return filter_by(tenant_id, conditions).exclude(link_kind=LinkKind.GATE)
 
 
 def _read(sent: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     action, reason = str(sent.get("action", "")), str(sent.get("reason", "")).replace("\x00", "").strip()
     if action not in WORDS:
-        raise NotAsked("Choose what is to be done.")
+        raise BadBulkRequest("Choose an action.")
     if len(reason) > LONGEST_REASON:
-        raise NotAsked(f"A reason has at most {LONGEST_REASON} characters.")
+        raise BadBulkRequest(f"A reason can have at most {LONGEST_REASON} characters.")
     if action == BulkAction.PRIORITY:
         return action, {"priority": _priority(str(sent.get("priority", "")))}
     if action == BulkAction.REASSIGN:
@@ -195,21 +197,21 @@ def _read(sent: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def _priority(named: str) -> int:
     if named not in BANDS:
-        raise NotAsked("Choose a priority.")
+        raise BadBulkRequest("Choose a priority.")
     return BANDS[named]
 
 
 def _assignee(role: str, reason: str) -> dict[str, Any]:
     if not Agent.objects.filter(role=role, enabled=True).exists():
-        raise NotAsked("Choose the role that takes over.")
+        raise BadBulkRequest("Choose the new role.")
     if not reason:
-        raise NotAsked("Say why: who takes over reads it.")
+        raise BadBulkRequest("Enter a reason for the new assignee.")
     return {"assignee_type": "agent", "agent_role": role, "reason": reason}
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How a job gets on, and what it could not do."""
+    """The progress of a job, with the items that were skipped or failed."""
 
     job: BulkJob
     troubles: Sequence[BulkItem]

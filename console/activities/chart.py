@@ -1,4 +1,4 @@
-"""The stretches of an activity as a picture: three lanes under one clock, drawn here without scripts or styles of its own."""
+"""Draws the time breakdown of an activity as SVG: three lanes on one time axis, without scripts or styles of its own."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from console.labels import in_words, name_actor, past_tense
 LANES = (("waits", "Waiting"), ("agent", "Agent"), ("people", "People"))
 LEFT, RIGHT, TOP = 78, 12, 8
 WIDTH, LANE, BAR = 900, 34, 20
-LEAST = 3  # a stretch that is too short to be seen is this wide
+LEAST = 3  # the width of a bar that would be too narrow to see
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 43_200, 86_400)  # seconds
 MOST_TICKS = 7
 
 
 def draw_chart(found: Sequence[Segment], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:
-    """The picture, or nothing where nothing has happened. `marks` are moments with their words: wakes and calls of tools."""
+    """Return the SVG, empty without segments. `marks` are times with labels: wakes and tool calls."""
     if not found:
         return SafeString("")
     begins = found[0].begins
@@ -34,7 +34,7 @@ def draw_chart(found: Sequence[Segment], marks: Sequence[tuple[datetime, str]] =
         return _x(moment, begins, length, LEFT)
 
     return format_html(
-        '<svg class="gantt" viewBox="0 0 {} {}" role="img" aria-label="What its time was spent with">{}{}{}{}</svg>',
+        '<svg class="gantt" viewBox="0 0 {} {}" role="img" aria-label="Time breakdown">{}{}{}{}</svg>',
         WIDTH,
         height,
         _lanes(),
@@ -52,26 +52,26 @@ LONGEST_NAME = 26  # characters
 
 @dataclass(frozen=True, slots=True)
 class ChartRow:
-    """One step of a run: its name, the address of its activity if it has one, and the stretches of its time."""
+    """One step of a run: its name, the address of its activity if it has one, and its segments."""
 
     name: str
     href: str
-    found: Sequence[Segment]
+    segments: Sequence[Segment]
 
 
 def draw_rows_chart(rows: Sequence[ChartRow], begins: datetime) -> SafeString:
-    """A line for each of the rows that has begun, under one clock; nothing where none has."""
-    begun = [row for row in rows if row.found]
-    if not begun:
+    """Return the SVG with a lane for each row that has segments; empty if none has."""
+    started = [row for row in rows if row.segments]
+    if not started:
         return SafeString("")
-    length = _length([each for row in begun for each in row.found], begins)
-    height = TOP + LANE * len(begun) + 26
+    length = _length([each for row in started for each in row.segments], begins)
+    height = TOP + LANE * len(started) + 26
     lines = (
         (_row_name(row, TOP + LANE * number), _row_bars(row, TOP + LANE * number, begins, length))
-        for number, row in enumerate(begun)
+        for number, row in enumerate(started)
     )
     return format_html(
-        '<svg class="gantt" viewBox="0 0 {} {}" role="group" aria-label="What the time of each step was spent with">{}{}</svg>',
+        '<svg class="gantt" viewBox="0 0 {} {}" role="group" aria-label="Time breakdown by step">{}{}</svg>',
         WIDTH,
         height,
         _clock(begins, length, height, ROW_LEFT),
@@ -94,7 +94,7 @@ def _row_bars(row: ChartRow, top: int, begins: datetime, length: float) -> SafeS
 
     bars = (
         (_bar(each, x(each.begins), x(each.ends), top + (LANE - BAR) / 2, in_lane=True),)
-        for each in row.found
+        for each in row.segments
     )
     return format_html_join("", "{}", bars)
 
@@ -118,7 +118,7 @@ def _top(lane: str) -> float:
 
 
 def _bar(segment: Segment, left: float, right: float, top: float, *, in_lane: bool = False) -> SafeString:
-    """`in_lane`: its colour says who has it, where the chart has no lane for each of them."""
+    """Return the bar of a segment. `in_lane` colours it by lane, in a chart whose rows are not lanes."""
     words = f"{segment.words}, {in_words(segment.duration.total_seconds())}"
     return format_html(
         '<g class="{}{}"><rect class="stretch" x="{}" y="{}" width="{}" height="{}" rx="4"><title>{}</title></rect></g>',
@@ -142,7 +142,7 @@ def _mark(x: float, words: str) -> SafeString:
 
 
 def _clock(begins: datetime, length: float, height: int, left: int = LEFT) -> SafeString:
-    """Lines at round times since the beginning."""
+    """Return the time axis, with ticks at round times since the beginning."""
     step = next((each for each in _STEPS if length / each <= MOST_TICKS), length / MOST_TICKS)
     ticks = (
         (
@@ -167,12 +167,12 @@ def _label(passed: float, at: datetime, step: float) -> str:
     return f"+{in_words(passed)}"
 
 
-# What an activity spent its time with: stretches of waiting, of agents at work, and of people, each with its reason.
+# The time breakdown: segments of waiting, of agents at work and of people, each with its reason.
 #
-# Made of the history alone, so it says the same as the timeline of the API.
+# Computed from the history alone, so it agrees with the timeline of the API.
 
 
-#: Who has it in a status, its tone, and what it does there, of work that people do.
+#: Lane, tone and label by status, for activities of people.
 _OF_PEOPLE: dict[str, tuple[str, str, str]] = {
     Status.CREATED: ("people", "ask", "Waits for a person"),
     Status.IN_PROGRESS: ("people", "live", "A person works"),
@@ -183,7 +183,7 @@ LONGEST_REASON = 300
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One stretch of time. `ends` of the last one is now, as long as the activity goes on."""
+    """A period that an activity spent in one lane. The last one of an open activity ends now."""
 
     lane: str
     tone: str
@@ -201,7 +201,7 @@ class Segment:
 def segments(
     moments: Iterable[Moment], *, by_person: bool, now: datetime, reason_now: str = ""
 ) -> list[Segment]:
-    """The stretches in their order. What follows upon each other in the same lane for the same purpose is one."""
+    """Return the segments in order, with adjacent ones of an agent joined."""
     steps = [moment for moment in moments if moment.kind == "transition"]
     found: list[Segment] = []
     for step, following in zip(steps, [*steps[1:], None], strict=True):
@@ -224,7 +224,7 @@ def _lane(status: str, *, by_person: bool) -> tuple[str, str, str]:
 
 
 def _join_segments(found: list[Segment], segment: Segment) -> list[Segment]:
-    """Starting the agent and its work are one stretch to people."""
+    """Append a segment. An agent's start and its work become one segment."""
     last = found[-1] if found else None
     if last is None or (last.lane, last.tone) != (segment.lane, segment.tone) or segment.lane != "agent":
         return [*found, segment]

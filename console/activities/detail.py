@@ -1,4 +1,4 @@
-"""One activity as its page shows it: what its time was spent with, its attempts and wakes, what its agent asked for, what hangs on it."""
+"""The page of one activity: time breakdown, attempts, wakes, tool calls, child activities, history, prompt and output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tenants.principals import Principal
 
 MOST_CHILDREN = 50
 MOST_MARKS = 200
-MOST_MEMBERS = 6  # of what progress says besides
+MOST_MEMBERS = 6  # of an agent's progress report
 TAIL_LINES = 200  # of a log on the page of its activity
 PAGE_LINES = 500
 LONG_LINE = 600  # characters
@@ -48,12 +48,12 @@ OPERATIONS = ("cancel", "retry", "reassign")
 LONGEST_NUMBER = 18  # digits
 LONGEST_VERSION = 9
 DONE = {
-    "cancel": "It was cancelled.",
-    "retry": "It starts again.",
-    "reassign": "It was handed on.",
-    "run-now": "It goes before all other work, past pauses and dates.",
+    "cancel": "The activity was cancelled.",
+    "retry": "The activity is being retried.",
+    "reassign": "The activity was reassigned.",
+    "run-now": "The activity runs before all other work, ignoring pauses and dates.",
 }
-CHANGED = "It has changed since you looked. Look at it as it is now; nothing was done."
+CHANGED = "The activity has changed since you loaded the page. Check its current state; nothing was done."
 
 
 def _act(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
@@ -63,7 +63,7 @@ def _act(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpRes
 
 @page("activities", act=_act)
 def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
-    """One activity. A POST cancels it, tries it again or hands it on."""
+    """One activity. A POST cancels, retries, reassigns or runs it now."""
     parts = parts_wanted(request) or frozenset()
     if request.method != "POST" and parts and parts <= {"running", "log"}:
         return _run_alone(request, visit, activity_id, with_log="log" in parts)
@@ -81,7 +81,7 @@ def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResp
 def _run_alone(
     request: HttpRequest, visit: PageContext, activity_id: UUID, *, with_log: bool
 ) -> HttpResponse:
-    """What changes all the time while an agent works, without the rest of the page."""
+    """Render only the parts that change often while an agent works."""
     activity, run = read_watched(visit.tenant_id, activity_id)
     log = tail_of(visit.tenant_id, run.run) if with_log and run is not None else None
     context = {"activity": activity, "watched": run, "log": log}
@@ -90,7 +90,7 @@ def _run_alone(
 
 @page("activities")
 def show_full_log(request: HttpRequest, visit: PageContext, activity_id: UUID, run_id: UUID) -> HttpResponse:
-    """Everything that an agent said during a run, page by page."""
+    """The whole transcript of a run, page by page."""
     after = request.GET.get("after", "")
     number = int(after) if after.isascii() and after.isdecimal() and len(after) < LONGEST_NUMBER else 0
     activity, log = log_of(visit.tenant_id, activity_id, run_id, number)
@@ -99,7 +99,7 @@ def show_full_log(request: HttpRequest, visit: PageContext, activity_id: UUID, r
 
 @page("activities")
 def both_texts(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
-    """What its agent was told and what it made of it."""
+    """The prompt and output of a run."""
     found = texts(visit.tenant_id, activity_id, request.GET.get("run", ""))
     return render_page(
         request, visit, "console/activities/texts.html", {"texts": found, "activity": found.activity}
@@ -107,16 +107,14 @@ def both_texts(request: HttpRequest, visit: PageContext, activity_id: UUID) -> H
 
 
 def act_on_activity(request: HttpRequest, who: Principal, activity_id: UUID) -> tuple[UUID, str]:
-    """Cancel it, try it again, hand it on or have it run now, if it still is as the page showed it.
+    """Perform an action on an activity, if its version is still the one that the page displayed.
 
-    Returns its id or its successor's, and what was done.
-
-    Raises `Refused`, `Http404`.
+    Return the id of the activity or its successor, and a message. Raises `Refused` and `Http404`.
     """
     sent = request.POST
     action, version = sent.get("deed", ""), sent.get("version", "")
     if action not in DONE or not version.isdecimal():
-        raise Refused("Choose what is to be done.", status=HTTPStatus.BAD_REQUEST)
+        raise Refused("Choose an action.", status=HTTPStatus.BAD_REQUEST)
     body: dict[str, Any] = {"reason": sent["reason"]} if action != "retry" and "reason" in sent else {}
     if action == "reassign":
         body |= {"assignee_type": "agent", "agent_role": sent.get("agent_role", "")}
@@ -168,7 +166,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class WatchedRun:
-    """The newest run of its agent, for people who watch it. `alive_at`: the last sign of life, its agent's own or that of the worker."""
+    """The newest run of an activity. `alive_at` is the last heartbeat of its agent, or else of its worker."""
 
     run: ActivityRun
     wanted_model: str
@@ -180,7 +178,7 @@ class WatchedRun:
 
     @property
     def percent(self) -> int | None:
-        """Of what the agent says that it has done, if it says so in a way that is understood."""
+        """The percentage that the agent reports, if it is a number."""
         percent = self._progress.get("percent")
         if isinstance(percent, bool) or not isinstance(percent, int | float):
             return None
@@ -195,7 +193,7 @@ class WatchedRun:
 
     @property
     def more(self) -> list[tuple[str, str]]:
-        """Whatever else its progress says, as far as it is short."""
+        """The other short members of its progress report."""
         others = {k: v for k, v in self._progress.items() if k not in ("percent", "message", "stage")}
         plain = {k: v for k, v in others.items() if isinstance(v, str | int | float)}
         return [(run_logs.plain(k), run_logs.plain(str(v))) for k, v in list(plain.items())[:MOST_MEMBERS]]
@@ -210,7 +208,7 @@ class WatchedRun:
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Read and written so far."""
+        """Input and output tokens so far."""
         usage = self.run.usage or {}
         return int(usage.get("input_tokens") or 0), int(usage.get("output_tokens") or 0)
 
@@ -225,7 +223,7 @@ class WatchedRun:
 
 @dataclass(frozen=True, slots=True)
 class ShownLine:
-    """One line of a log as a page shows it; a long one is folded behind its beginning."""
+    """One line of a log as a page displays it; long lines are collapsed."""
 
     line: NumberedLine
 
@@ -240,7 +238,7 @@ class ShownLine:
 
 @dataclass(frozen=True, slots=True)
 class ShownLog:
-    """A part of a run's log. `before`: how many lines stand above it; `following`: where to go on, if there is more."""
+    """A part of a run's log. `before` is the number of earlier lines, `following` the cursor of the next page."""
 
     run: ActivityRun
     lines: Sequence[ShownLine]
@@ -251,7 +249,7 @@ class ShownLog:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What the page shows."""
+    """The activity as its page displays it."""
 
     activity: Activity
     reason: wait_reasons.Waiting
@@ -274,7 +272,7 @@ class Detail:
 
     @property
     def open_question(self) -> Activity | None:
-        """What people have to answer before it goes on: itself, or the newest open question that it waits for."""
+        """The item that people have to answer: the activity itself, or its newest open question."""
         if self.is_for_people:
             return self.activity if self.activity.status in ("created", "in_progress") else None
         open_ones = (one for one in self.children if one.assignee_type == "human" and _is_open(one))
@@ -314,7 +312,7 @@ class Detail:
 
 
 def detail(who: Principal, activity_id: UUID) -> Detail:
-    """Raises `Http404`. Not inside a transaction: it may ask Redis."""
+    """Return the activity for its page. Raises `Http404`. Not inside a transaction, because it may query Redis."""
     with tenant_scope(who.tenant_id):
         rows = Activity.objects.for_tenant(who.tenant_id)
         activity = rows.filter(pk=activity_id).select_related("parent").first()
@@ -336,7 +334,7 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
 
 
 def read_watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, WatchedRun | None]:
-    """The activity and its newest run. Raises `Http404`."""
+    """Return the activity and its newest run. Raises `Http404`."""
     with tenant_scope(tenant_id):
         activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
         if activity is None:
@@ -346,7 +344,7 @@ def read_watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, WatchedR
 
 
 def tail_of(tenant_id: UUID, run: ActivityRun) -> ShownLog:
-    """The end of a run's log. Not inside a transaction."""
+    """Return the end of a run's log. Not inside a transaction."""
     try:
         page = run_logs.tail(tenant_id, run.pk, TAIL_LINES)
     except OutputUnavailable:
@@ -356,7 +354,7 @@ def tail_of(tenant_id: UUID, run: ActivityRun) -> ShownLog:
 
 
 def log_of(tenant_id: UUID, activity_id: UUID, run_id: UUID, after: int) -> tuple[Activity, ShownLog]:
-    """A page of a run's log. Raises `Http404`. Not inside a transaction."""
+    """Return a page of a run's log. Raises `Http404`. Not inside a transaction."""
     with tenant_scope(tenant_id):
         runs = ActivityRun.objects.for_tenant(tenant_id).filter(pk=run_id, activity_id=activity_id)
         run = runs.select_related("activity").first()
@@ -400,7 +398,7 @@ def _mark_moment(moment: Moment) -> str:
 
 
 def entry_of(moment: Moment) -> Entry:
-    """A transition, a vote or a deadline in words."""
+    """Return the history entry of a transition, a vote or a deadline."""
     facts = moment.facts
     if moment.kind == "vote":
         return Entry(
@@ -415,14 +413,14 @@ def entry_of(moment: Moment) -> Entry:
     return Entry(moment.at, f"{name_actor(facts['actor'])} {what}", more)
 
 
-# What an agent was told in one of its runs, and what it made of it, side by side.
+# The prompt and output of a run, side by side.
 
-LONGEST_PROMPT = 300_000  # characters that are shown
+LONGEST_PROMPT = 300_000  # displayed characters
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What its agent was told and what it made of it, which stand side by side."""
+    """The texts that a run was given and those that it produced."""
 
     activity: Activity
     run: ActivityRun | None
@@ -431,7 +429,10 @@ class Texts:
 
 
 def texts(tenant_id: UUID, activity_id: UUID, run_id: str = "") -> Texts:
-    """Of the named run, else of the one whose output counts, else of the last one. Raises `Http404`. Not inside a transaction."""
+    """Return the texts of the named run, else of the one whose output counts, else of the last one.
+
+    Raises `Http404`. Not inside a transaction.
+    """
     with tenant_scope(tenant_id):
         activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
         if activity is None:
@@ -440,10 +441,10 @@ def texts(tenant_id: UUID, activity_id: UUID, run_id: str = "") -> Texts:
         edited = _was_edited(tenant_id, activity)
     reader = Reader(tenant_id)
     if run is None:
-        sources = [Source("What was handed in", output_id=activity.output_ref)] if activity.output_ref else []
+        sources = [Source("Submitted result", output_id=activity.output_ref)] if activity.output_ref else []
         input_ = activity.input or {}
         prompts = [
-            Source("What is to be done", activity.description or None),
+            Source("Description", activity.description or None),
             Source("Input", input_.get("content"), input_.get("data")),
             Source("Parameters", data=activity.params or None),
         ]
@@ -455,9 +456,7 @@ def texts(tenant_id: UUID, activity_id: UUID, run_id: str = "") -> Texts:
     )
     if edited:
         sources.append(
-            Source(
-                f"As {name_actor(activity.decided_by)} edited and approved it", output_id=activity.output_ref
-            )
+            Source(f"Edited and approved by {name_actor(activity.decided_by)}", output_id=activity.output_ref)
         )
     return Texts(activity, run, [_prompt(tenant_id, run)], reader.texts(sources))
 
@@ -477,7 +476,7 @@ def _run(tenant_id: UUID, activity: Activity, run_id: str) -> ActivityRun | None
 
 
 def _was_edited(tenant_id: UUID, activity: Activity) -> bool:
-    """Whether the output that counts is that of no run: a person has edited it before approving."""
+    """Return whether a person edited the output before approving it, so that no run produced it."""
     if activity.assignee_type != "agent" or activity.status != Status.APPROVED or activity.output_ref is None:
         return False
     runs = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id=activity.pk)
@@ -485,17 +484,17 @@ def _was_edited(tenant_id: UUID, activity: Activity) -> bool:
 
 
 def _prompt(tenant_id: UUID, run: ActivityRun) -> Text:
-    """The prompt is not kept: it is built again from what the run was built from."""
+    """Rebuild the prompt from the stored data of the run; the prompt itself is not stored."""
     token = RunToken(tenant_id, run.activity_id, run.pk, run.fence)
     try:
         prompt = str(job_again(token, run)["prompt"])
     except OutputUnavailable:
-        return Text("Prompt", remark="The store of outputs does not answer. Load the page again in a moment.")
+        return Text("Prompt", remark="The output store does not answer. Reload the page in a moment.")
     except AgentError as error:
-        return Text("Prompt", remark=f"It cannot be built any more: {error}")
+        return Text("Prompt", remark=f"The prompt can no longer be rebuilt: {error}")
     cut = len(prompt) - LONGEST_PROMPT
     return Text(
         "Prompt",
         plain=prompt[:LONGEST_PROMPT],
-        remark=f"{cut} further characters are left out." if cut > 0 else "",
+        remark=f"{cut} more characters are not displayed." if cut > 0 else "",
     )

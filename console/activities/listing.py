@@ -1,4 +1,4 @@
-"""The list of activities: a query, the views that people need most, and one page of rows with what each waits for."""
+"""The list of activities that match a query, with common queries, the reason why each activity waits, and the form of a new one."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from tenants.models import Role
 
 PAGE = 50
 
-#: Views that are kept for everybody: what they are called, and their query.
+#: Built-in views: label and query.
 VIEWS: tuple[tuple[str, str], ...] = (
     ("Work", ""),
     ("Open", "status:open"),
     ("Running", "status:running"),
     ("Failed", "status:failed,needs_review"),
     ("Blocked", "status:blocked"),
-    ("For approval", "status:awaiting_approval"),
-    ("Stuck in the queue", "status:created for:agent age:>1h"),
-    ("Sent back", "wake:rejection status:open"),
-    ("Tried often", "attempts:>1 status:open"),
+    ("Awaiting approval", "status:awaiting_approval"),
+    ("Stuck in queue", "status:created for:agent age:>1h"),
+    ("Changes requested", "wake:rejection status:open"),
+    ("Retried", "attempts:>1 status:open"),
     ("Last hour", "age:<1h"),
     ("Escalations", "kind:escalation"),
 )
@@ -56,7 +56,7 @@ VIEWS: tuple[tuple[str, str], ...] = (
 
 @page("activities")
 def list_activities(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """What a query finds, newest first."""
+    """The activities that match a query, newest first."""
     found = listing(visit.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
     context = {"listing": found, "may_operate": visit.who.role.includes(Role.OPERATOR)}
     return render_page(
@@ -66,11 +66,11 @@ def list_activities(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 @page("activities", (*LOOKING, *ACTING), least=Role.OPERATOR)
 def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """A form for a piece of work. A POST submits it."""
+    """The form of a new activity. A POST submits it."""
     form = NewActivityForm(request.POST or None)
     if request.method == "POST" and (reply := form.send(request, visit.who, "POST", "/activities/")):
         address = reverse("console:activity", args=[reply.data["id"]])
-        return redirect_with_success(request, visit, address, "It was submitted.")
+        return redirect_with_success(request, visit, address, "The activity was submitted.")
     status = form.status if form.errors else 200
     return render_page(request, visit, "console/activities/new.html", {"form": form}, status)
 
@@ -92,13 +92,13 @@ class Row:
 
     @property
     def duration(self) -> timedelta | None:
-        begun = self.activity.started_at
-        return (self.activity.finished_at or clock.now()) - begun if begun else None
+        started = self.activity.started_at
+        return (self.activity.finished_at or clock.now()) - started if started else None
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What the list shows. `error` says what is wrong with the query; then there are no rows."""
+    """One page of the list. With an `error` in the query there are no rows."""
 
     query: str
     rows: Sequence[Row]
@@ -112,7 +112,7 @@ class Listing:
 
     @property
     def may_be_all(self) -> bool:
-        """Whether the query narrows nothing, so that nothing is done to what it finds."""
+        """Whether the query is empty, so that bulk actions are not offered."""
         return not self.query
 
     @property
@@ -125,7 +125,7 @@ class Listing:
 
 
 def listing(tenant_id: UUID, query: str, after: Any = "") -> Listing:
-    """One page of what the query finds, newest first."""
+    """Return one page of the matching activities, newest first."""
     query = query.strip()
     try:
         conditions = parse(query)
@@ -136,40 +136,36 @@ def listing(tenant_id: UUID, query: str, after: Any = "") -> Listing:
         rows = filter_by(tenant_id, conditions).defer("input", "retry", "metadata")
         activities, following = page_of(rows, "created_at", place, PAGE)
         reasons = wait_reasons.briefly(tenant_id, activities)
-    found = [Row(one, _describe_reason(reasons[one.pk])) for one in activities]
-    return Listing(query, found, following, is_first=place is None)
+    # A reason without a code only describes work that is running or has ended.
+    listed = [Row(one, reasons[one.pk].detail if reasons[one.pk].code else "") for one in activities]
+    return Listing(query, listed, following, is_first=place is None)
 
 
-def _describe_reason(reason: wait_reasons.Waiting) -> str:
-    """Why it does not go on; nothing for what goes on or has ended."""
-    return reason.detail if reason.code else ""
-
-
-# The activities that a query finds: each condition as PostgreSQL is asked for it.
+# Translates conditions into filters.
 
 
 def filter_by(tenant_id: UUID, conditions: Sequence[Condition]) -> QuerySet[Activity]:
-    """What the conditions find. In the caller's `tenant_scope`.
+    """Return the activities that match all conditions. In the caller's `tenant_scope`.
 
-    The engine asks people about each failure with an activity of its own. These are no work: only who looks for such sees them.
+    Escalations are excluded unless a condition may mean them, because they only ask people about failed work.
     """
     rows: QuerySet[Activity] = Activity.objects.for_tenant(tenant_id)
     if not any(condition.field in _MAY_MEAN_ESCALATIONS for condition in conditions):
         rows = rows.filter(Q(link_kind=None) | ~Q(link_kind=LinkKind.ESCALATION))
-    sought = [condition for condition in conditions if condition.field in _SOUGHT]
-    if sought:
-        words = [SearchWord(each.value, _SOUGHT[each.field], each.negated) for each in sought]
+    searched = [condition for condition in conditions if condition.field in _SEARCHED]
+    if searched:
+        words = [SearchWord(each.value, _SEARCHED[each.field], each.negated) for each in searched]
         rows = selectors.containing(rows, tenant_id, words, before=_created_before(conditions))
     for condition in conditions:
-        if condition in sought:
+        if condition in searched:
             continue
-        narrowed = _FILTERS[condition.field](condition)
-        rows = rows.exclude(narrowed) if condition.negated else rows.filter(narrowed)
+        lookup = _FILTERS[condition.field](condition)
+        rows = rows.exclude(lookup) if condition.negated else rows.filter(lookup)
     return rows
 
 
 def _created_before(conditions: Sequence[Condition]) -> datetime | None:
-    """What is older than an age was made before that moment: a search begins there."""
+    """Return the time before which all matches were created, at which a text search can start."""
     ages = [
         each.value for each in conditions if each.field == "age" and each.operator == ">" and not each.negated
     ]
@@ -198,11 +194,11 @@ def _compare(name: str) -> Callable[[Condition], Q]:
     return lambda condition: Q(**{lookups[condition.operator]: condition.value})
 
 
-#: Who uses one of these says which activities are meant, questions about failures among them.
+#: A query with one of these fields includes escalations.
 _MAY_MEAN_ESCALATIONS = frozenset({"words", "name", "for", "kind", "parent"})
 
-#: What is looked for in texts, among as many activities as a search looks at.
-_SOUGHT = {"words": TEXTS, **{name: (name,) for name in ("name", "params", "metadata", "error")}}
+#: Fields that are searched as texts, each with the columns.
+_SEARCHED = {"words": TEXTS, **{name: (name,) for name in ("name", "params", "metadata", "error")}}
 
 _FILTERS: dict[str, Callable[[Condition], Q]] = {
     "status": lambda condition: in_status(*condition.value),
@@ -226,39 +222,41 @@ _FILTERS: dict[str, Callable[[Condition], Q]] = {
 
 PERSON = "person"
 
-_STANDS_IN = {"agent_role": "who", "input.content": "content"}
+_FIELD_OF = {"agent_role": "who", "input.content": "content"}  # the form's field by the path in the API
 
 
 class NewActivityForm(ApiForm):
-    """What there is to do, and who does it."""
+    """The form of a new activity."""
 
-    #: By the name of a field, for whom it is; the others are for all.
+    #: The kind of assignee that a field is for; other fields are for both.
     fits: ClassVar[Mapping[str, str]] = {
         "human_role": PERSON, "is_approval_gate": PERSON, "content": "agent", "params": "agent", "requires_approval": "agent",
     }  # fmt: skip
 
     name = forms.CharField(max_length=200)
-    who = forms.ChoiceField(label="Done by")
+    who = forms.ChoiceField(label="Assignee")
     human_role = forms.CharField(
-        label="Role of the person",
+        label="Human role",
         required=False,
         max_length=63,
-        help_text="Whose inbox it belongs to, such as editor.",
+        help_text="People with this role see it in their inbox, such as editor.",
     )
     description = forms.CharField(
-        label="What there is to do",
+        label="Description",
         required=False,
         strip=False,
         max_length=100_000,
         widget=forms.Textarea(attrs={"rows": 4}),
     )
     content = forms.CharField(
-        label="What it works on", required=False, strip=False, widget=forms.Textarea(attrs={"rows": 4})
+        label="Input", required=False, strip=False, widget=forms.Textarea(attrs={"rows": 4})
     )
     params = JsonField(label="Parameters", required=False, help_text='As JSON, such as {"topic": "bees"}.')
     priority = forms.ChoiceField(choices=[(name, name) for name in BANDS], initial="normal")
-    requires_approval = forms.BooleanField(label="A person approves its output", required=False)
-    is_approval_gate = forms.BooleanField(label="Answered by yes or no, not done", required=False)
+    requires_approval = forms.BooleanField(label="Requires approval by a person", required=False)
+    is_approval_gate = forms.BooleanField(
+        label="Is approved or rejected instead of completed", required=False
+    )
 
     def __init__(self, data: Any = None) -> None:
         super().__init__(data)
@@ -270,9 +268,9 @@ class NewActivityForm(ApiForm):
         is_person = cleaned.get("who") == PERSON
         for name, kind in self.fits.items():
             if (kind == PERSON) != is_person:
-                self.errors.pop(name, None)  # nobody sees the field, and nothing is made of it
+                self.errors.pop(name, None)  # the field is hidden and its value is not used
         if is_person and not cleaned.get("human_role"):
-            self.add_error("human_role", "This is needed here.")
+            self.add_error("human_role", "This field is required.")
         return cleaned
 
     def body(self) -> dict[str, Any]:
@@ -296,5 +294,5 @@ class NewActivityForm(ApiForm):
         return body | ({"input": {"content": cleaned["content"]}} if cleaned["content"].strip() else {})
 
     def blame(self, reply: Reply) -> None:
-        errors = {_STANDS_IN.get(path, path): message for path, message in reply.errors.items()}
+        errors = {_FIELD_OF.get(path, path): message for path, message in reply.errors.items()}
         super().blame(Reply(reply.status, reply.data, errors))

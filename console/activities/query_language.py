@@ -1,8 +1,7 @@
-"""The language in which people say which activities they look for: `status:failed role:seo age:<2h name:"home page"`.
+"""Parses the query language of activities: `status:failed role:seo age:<2h name:"home page"`.
 
-Conditions stand beside each other and all hold. A word without a field is looked for in names, descriptions, params, metadata and errors;
-a minus before a condition turns it round; several values of one field stand between commas. Pure: text in, conditions out, or an error that
-says where it is.
+All conditions must match. A word without a field is searched in names, descriptions, params, metadata and errors. A minus negates a
+condition, and commas separate several values of one field. Pure: returns conditions, or raises an error with its position.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from activities.states import BANDS, LinkKind, Status, WakeReason
 
 LONGEST = 500  # characters of a query
 MOST = 20  # conditions of a query
-MOST_DAYS = 3650  # of an age
+MOST_DAYS = 3650  # the largest age
 PRIORITIES = range(1, 21)
 
-#: Statuses that one word stands for.
+#: Words that stand for several statuses.
 GROUPS: dict[str, frozenset[str]] = {
     "open": frozenset(map(str, Status)) - states.SETTLED,
     "ended": states.SETTLED,
@@ -37,7 +36,7 @@ _TOKEN = re.compile(
 
 
 class QueryError(ValueError):
-    """What is wrong with a query. `position` counts its characters from 1."""
+    """An error in a query. `position` counts characters from 1."""
 
     def __init__(self, message: str, position: int) -> None:
         super().__init__(message)
@@ -55,15 +54,15 @@ class Condition:
 
 
 def parse(text: str) -> list[Condition]:
-    """The conditions in their order. Raises `QueryError`."""
+    """Return the conditions in order. Raises `QueryError`."""
     if len(text) > LONGEST:
-        raise QueryError(f"A query has at most {LONGEST} characters.", LONGEST + 1)
+        raise QueryError(f"A query can have at most {LONGEST} characters.", LONGEST + 1)
     if "\x00" in text:
-        raise QueryError("This character cannot be looked for.", text.index("\x00") + 1)
-    found = list(_conditions(text))
-    if len(found) > MOST:
-        raise QueryError(f"A query has at most {MOST} conditions.", len(text))
-    return found
+        raise QueryError("This character is not allowed.", text.index("\x00") + 1)
+    conditions = list(_conditions(text))
+    if len(conditions) > MOST:
+        raise QueryError(f"A query can have at most {MOST} conditions.", len(text))
+    return conditions
 
 
 def _conditions(text: str) -> Iterator[Condition]:
@@ -74,9 +73,9 @@ def _conditions(text: str) -> Iterator[Condition]:
             continue
         token = _TOKEN.match(text, at)
         if token is None or token.end() == at:
-            raise QueryError(f"{text[at]!r} is not expected here.", at + 1)
+            raise QueryError(f"Unexpected {text[at]!r}.", at + 1)
         if token.end() < len(text) and not text[token.end()].isspace():
-            raise QueryError("A space is missing here.", token.end() + 1)
+            raise QueryError("A space is missing.", token.end() + 1)
         yield _condition(token)
         at = token.end()
 
@@ -87,13 +86,13 @@ def _condition(token: re.Match[str]) -> Condition:
     negated = token["minus"] is not None
     if not field:
         if not value:
-            raise QueryError("A word is missing here.", token.start("value") + 1)
+            raise QueryError("A word is missing.", token.start("value") + 1)
         return Condition("words", value, negated=negated)
     reader = FIELDS.get(field)
     if reader is None:
         raise QueryError(_explain_unknown(field), token.start("field") + 1)
     if not value:
-        raise QueryError(f"{field}: needs a value.", token.start("value") + 1)
+        raise QueryError(f"{field}: a value is missing.", token.start("value") + 1)
     if operator and field not in COMPARED:
         raise QueryError(f"{field} cannot be compared with {operator}.", token.start("operator") + 1)
     try:
@@ -101,7 +100,7 @@ def _condition(token: re.Match[str]) -> Condition:
     except ValueError as error:
         raise QueryError(f"{field}: {error}", token.start("value") + 1) from error
     if field == "age" and not operator:
-        raise QueryError("age: needs < for younger or > for older.", token.start("value") + 1)
+        raise QueryError("age: use < for younger or > for older.", token.start("value") + 1)
     return Condition(field, read, operator, negated)
 
 
@@ -116,8 +115,8 @@ def _unquote(token: re.Match[str]) -> str:
 
 def _explain_unknown(field: str) -> str:
     near = get_close_matches(field, FIELDS, n=1)
-    meant = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(FIELDS)}."
-    return f"There is no field {field}.{meant}"
+    meant = f" Did you mean {near[0]}?" if near else f" Known fields: {', '.join(FIELDS)}."
+    return f"Unknown field {field}.{meant}"
 
 
 def _several(known: Callable[[str], frozenset[str]]) -> Callable[[str], tuple[str, ...]]:
@@ -151,8 +150,8 @@ def _among(name: str, known: tuple[str, ...], offered: tuple[str, ...] | None = 
     if name in known:
         return frozenset((name,))
     near = get_close_matches(name, offered or known, n=1)
-    meant = f"did you mean {near[0]}?" if near else f"one of {', '.join(offered or known)}."
-    raise ValueError(f"{name[:50] or 'nothing'} is not known; {meant}")
+    meant = f"did you mean {near[0]}?" if near else f"use one of {', '.join(offered or known)}."
+    raise ValueError(f"unknown value {name[:50] or 'nothing'}; {meant}")
 
 
 def _roles(text: str) -> tuple[str, ...]:
@@ -160,12 +159,12 @@ def _roles(text: str) -> tuple[str, ...]:
 
 
 def _age(text: str) -> timedelta:
-    found = re.fullmatch(r"(\d{1,6})([smhdw])", text.lower())
-    if found is None:
-        raise ValueError("write a number and s, m, h, d or w, such as 2h.")
-    seconds = int(found[1]) * _UNITS[found[2]]
+    match = re.fullmatch(r"(\d{1,6})([smhdw])", text.lower())
+    if match is None:
+        raise ValueError("use a number with s, m, h, d or w, such as 2h.")
+    seconds = int(match[1]) * _UNITS[match[2]]
     if seconds > MOST_DAYS * 86_400:
-        raise ValueError("nothing is that old.")
+        raise ValueError(f"use at most {MOST_DAYS}d.")
     return timedelta(seconds=seconds)
 
 
@@ -174,23 +173,23 @@ def _priority(text: str) -> int:
         return BANDS[text.lower()]
     if text.isdecimal() and int(text[:3]) in PRIORITIES:
         return int(text)
-    raise ValueError(f"write 1 to 20, or one of {', '.join(BANDS)}.")
+    raise ValueError(f"use 1 to 20, or one of {', '.join(BANDS)}.")
 
 
 def _number(text: str) -> int:
     if text.isascii() and text.isdecimal() and len(text) <= 4:
         return int(text)
-    raise ValueError("write a whole number.")
+    raise ValueError("use a whole number.")
 
 
 def _id(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise ValueError("write the id as it stands in an address.") from None
+        raise ValueError("use an id, as in the address of a page.") from None
 
 
-#: What each field may be, and how its value is read.
+#: The parser of each field's value.
 FIELDS: dict[str, Callable[[str], Any]] = {
     "status": _several(_status), "role": _roles, "wake": _several(_wake), "age": _age, "name": str, "for": _several(_assignee),
     "kind": _several(_kind),

@@ -176,7 +176,7 @@ def test_all_is_well_when_it_is(engine: Engine, superuser: Client) -> None:
     text = _text(superuser)
 
     assert "All is well." in text
-    assert "Nobody is asked for anything." in text
+    assert "The inbox is empty." in text
     assert "postgresql ok" in text
 
 

@@ -102,13 +102,13 @@ def test_it_tells_every_sentence_that_the_overview_gives_as_a_reason() -> None:
 
     for words in (
         "No worker serves",
-        "worker processes do",
+        "worker processes have",
         "outputs wait",
         "for the budget",
-        "is paused or switched off",
-        "takes no more for now",
-        "failed for good",
-        "blocked until a person removes what stands in the way",
+        "is paused or disabled",
+        "accepts no requests for now",
+        "failed permanently",
+        "blocked until a person resolves the blocker",
         "for people",
         "All is well, but no worker runs.",
     ):

@@ -137,7 +137,7 @@ def test_a_fault_is_shown_at_its_place_and_finds_nothing(asked: Questions, ann: 
     answer = ann.browser.get(f"{LIST}?q=status:open+roel:<b>")
 
     assert answer.status_code == 400
-    assert "There is no field roel. Did you mean role? At character 13:" in words(answer)
+    assert "Unknown field roel. Did you mean role? At character 13:" in words(answer)
     assert "<mark>roel:&lt;b&gt;</mark>" in answer.content.decode()
     assert names(answer) == []
 
@@ -240,7 +240,7 @@ def test_an_operator_has_work_run_past_a_pause_and_says_why(asked: Questions, an
     answer = form.send(ann.browser, ("deed", "run-now"), reason="The client is on the phone.")
 
     assert answer.status_code == 302
-    assert "It goes before all other work" in words(ann.get(answer["Location"]))
+    assert "The activity runs before all other work" in words(ann.get(answer["Location"]))
     found = asked.get(waiting)
     assert (found.status, found.run_now_at is not None) == ("created", True)
 
@@ -253,7 +253,7 @@ def test_what_has_changed_since_it_was_shown_is_left_alone(asked: Questions, ann
     answer = shown.send(ann.browser, ("deed", "cancel"))
 
     assert answer.status_code == 409
-    assert "It has changed since you looked." in words(answer)
+    assert "The activity has changed since you loaded the page." in words(answer)
     assert asked.get(failed.pk).status == "created"
 
 
@@ -314,7 +314,7 @@ def test_nothing_is_done_when_as_many_but_others_match_by_now(asked: Questions, 
     answer = form.send(ann.browser, action="cancel")
 
     assert answer.status_code == 409
-    assert "others than those that you have seen" in words(answer)
+    assert "the same number of activities, but different ones" in words(answer)
     with tenant_scope(asked.tenant.pk):
         assert not BulkJob.objects.exists()
     assert forms_of(answer)["many"].send(ann.browser, action="cancel").status_code == 302
@@ -323,10 +323,10 @@ def test_nothing_is_done_when_as_many_but_others_match_by_now(asked: Questions, 
 @pytest.mark.parametrize(
     ("sent", "told"),
     [
-        ({}, "Choose what is to be done."),
+        ({}, "Choose an action."),
         ({"action": "priority"}, "Choose a priority."),
-        ({"action": "reassign", "agent_role": "nobody"}, "Choose the role that takes over."),
-        ({"action": "reassign", "agent_role": "qa"}, "Say why: who takes over reads it."),
+        ({"action": "reassign", "agent_role": "nobody"}, "Choose the new role."),
+        ({"action": "reassign", "agent_role": "qa"}, "Enter a reason for the new assignee."),
     ],
     ids=("nothing", "no priority", "no such role", "no reason"),
 )
@@ -403,7 +403,7 @@ def test_the_page_says_what_why_says_with_the_place_in_the_queue(asked: Question
 
     assert (why.code, why.position) == ("no_worker", 2)
     assert why.detail in page
-    assert "Place 2 in its queue" in page
+    assert "Position 2 in its queue" in page
 
 
 def test_texts_that_come_late_leave_the_title_of_the_page(asked: Questions, ann: Person) -> None:
@@ -436,7 +436,7 @@ def test_an_operator_submits_work_for_an_agent(asked: Questions, ann: Person) ->
     answer = new_form(ann).send(ann.browser, **filled)
 
     made = only(asked.tenant)
-    assert "It was submitted." in words(ann.get(answer["Location"]))
+    assert "The activity was submitted." in words(ann.get(answer["Location"]))
     assert (made.name, made.agent_role, made.human_role, made.description) == (
         "Audit the shop",
         "qa",

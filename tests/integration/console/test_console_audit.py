@@ -122,7 +122,7 @@ def test_only_admins_see_it(address: str, trail: None, ann: Person) -> None:
     answer = ann.browser.get(address)
 
     assert answer.status_code == 403
-    assert "Only admins of acme see this; you act as operator." in words(answer)
+    assert "Only admins of acme can see this page. Your role is operator." in words(answer)
     assert "POST /budgets/" not in words(answer)
 
 

@@ -53,5 +53,5 @@ def test_who_has_sent_something_is_told_to_look_before_it_is_sent_again(engine: 
         page = form.send(ann.browser, ("deed", "pause"))
 
     assert page.status_code == 503
-    assert "look before you send it again" in words(page)
+    assert "check before you send it again" in words(page)
     assert 'http-equiv="refresh"' not in page.content.decode(), "it would be sent again"

@@ -71,7 +71,7 @@ def test_afterwards_the_page_shows_who_edited_the_text_and_how_it_differs_from_t
     assert "Result of qa" in shown, "the agent's own text"
     assert "Approved text" in shown
     assert text_of(asked, own) == "# Bees\n\nBees fly far."
-    assert "As ann edited and approved it" in words(ann.get(f"/activities/{gate.parent_id}/texts/"))
+    assert "Edited and approved by ann" in words(ann.get(f"/activities/{gate.parent_id}/texts/"))
 
 
 @pytest.mark.parametrize("deed", ["approve", EDITED])

@@ -22,7 +22,7 @@ def test_a_person_at_an_address_that_is_none_is_led_back(ann: Person) -> None:
     answer = ann.browser.get("/no/such/page", headers=BROWSER)
 
     assert answer.status_code == 404
-    assert "There is no such page" in words(answer)
+    assert "Page not found" in words(answer)
     assert 'href="/"' in answer.content.decode()
     assert answer["X-Request-Id"] in words(answer)
     assert "script-src 'self';" in answer["Content-Security-Policy"]
@@ -42,15 +42,15 @@ def test_a_form_that_is_too_old_says_that_nothing_was_done(ann: Person) -> None:
     answer = ann.browser.post("/queues/", {"deed": "pause"}, headers=BROWSER)
 
     assert answer.status_code == 403
-    assert "This form is too old Nothing was done." in words(answer)
+    assert "This form has expired Nothing was done." in words(answer)
 
 
 @pytest.mark.parametrize(
     ("handler", "status", "said"),
     [
-        (error_pages.bad_request, 400, "made no sense"),
-        (error_pages.permission_denied, 403, "Your role does not allow it."),
-        (error_pages.server_error, 500, "It is not your fault"),
+        (error_pages.bad_request, 400, "Bad request"),
+        (error_pages.permission_denied, 403, "Your role does not allow this."),
+        (error_pages.server_error, 500, "An internal error occurred."),
     ],
     ids=("400", "403", "500"),
 )

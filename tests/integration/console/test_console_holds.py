@@ -55,7 +55,7 @@ def test_work_that_waits_for_money_is_named_with_its_budget(
     found = overview(acme.pk)
 
     assert (found.status, found.sentence) == ("needed", "1 thing needs attention.")
-    assert needs(acme) == ["3 pieces of work wait for the budget Google Ads: raise it."]
+    assert needs(acme) == ["3 activities wait for the budget Google Ads. Raise it."]
     assert state_of(acme) == "held: budget"
     assert {row.state for row in found.queues if row.standing.role == ROLE} == {"held: budget"}
     assert needs(other_tenant) == [], "another tenant's money is nobody else's matter"
@@ -68,7 +68,7 @@ def test_a_budget_with_a_period_says_until_when_one_may_wait(engine: Engine, acm
 
     (said,) = needs(acme)
 
-    assert said.startswith("1 piece of work waits for the budget Daily: raise it, or wait until ")
+    assert said.startswith("1 activity waits for the budget Daily. Raise it, or wait until ")
 
 
 @pytest.mark.parametrize("what", ["tenant", "role", "provider"])
@@ -89,7 +89,7 @@ def test_work_behind_a_pause_is_named_with_who_paused_it(engine: Engine, acme: T
     (said,) = needs(acme)
 
     who = {"tenant": "the tenant", "role": f"the role {ROLE}", "provider": "the provider anthropic"}[what]
-    assert said == f"2 pieces of work wait because {who} is paused or switched off: resume it."
+    assert said == f"2 activities wait because {who} is paused or disabled. Resume it."
     assert state_of(acme) == "paused"
     assert wait_reasons.why(acme.pk, first).code == "paused", "the headline and the answer for one agree"
 
@@ -104,8 +104,8 @@ def test_work_that_a_provider_refuses_is_named_with_the_provider(engine: Engine,
 
     (said,) = needs(acme)
 
-    assert said.startswith("1 piece of work waits for ")
-    assert "takes no more for now. The next try is at" in said
+    assert said.startswith("1 activity waits for ")
+    assert "accepts no requests for now. The next attempt is at" in said
     assert state_of(acme) == "held: provider"
     assert wait_reasons.why(acme.pk, first).code == "provider_limit"
 
@@ -123,7 +123,7 @@ def test_work_that_failed_for_good_is_no_good_news(engine: Engine, acme: Tenant)
     found = overview(acme.pk)
 
     assert found.status != "ready"
-    assert "2 pieces of work have failed for good: try again or cancel." in needs(acme)
+    assert "2 activities failed permanently. Retry or cancel." in needs(acme)
 
 
 def test_questions_for_people_are_said_in_the_headline(engine: Engine, acme: Tenant) -> None:
@@ -132,4 +132,4 @@ def test_questions_for_people_are_said_in_the_headline(engine: Engine, acme: Ten
 
     (said,) = needs(acme)
 
-    assert said.startswith("1 question waits for people, the oldest for ")
+    assert said.startswith("1 item waits for people, the oldest for ")

@@ -98,7 +98,7 @@ def newest_run(tenant: Tenant) -> PipelineRun:
 def test_the_list_leads_to_each_pipeline_and_says_how_its_last_run_went(
     article: Pipeline, engine: Engine, tenant: Tenant, ann: Person
 ) -> None:
-    assert "none lately" in words(ann.get(PIPELINES))
+    assert "none recently" in words(ann.get(PIPELINES))
     submission.start_run(tenant.pk, "article", submission.NewRun(), actor="test")
 
     page = ann.get(PIPELINES)
@@ -106,7 +106,7 @@ def test_the_list_leads_to_each_pipeline_and_says_how_its_last_run_went(
     assert "Article" in words(page)
     assert re.search(r"(now|ago) running", words(page))
     assert "/pipelines/article/start/" in page.content.decode()
-    assert "No pipeline is like that." in words(ann.get(f"{PIPELINES}?search=nothing"))
+    assert "No pipelines match." in words(ann.get(f"{PIPELINES}?search=nothing"))
     assert "New pipeline" not in words(page), "operators make none"
 
 
@@ -120,11 +120,11 @@ def test_a_pipeline_is_shown_with_its_picture_steps_versions_runs_and_schedules(
 
     text = words(page)
     assert 'class="pipeline-picture"' in page.content.decode()
-    assert "a person approves its output" in text
+    assert "requires approval" in text
     assert "Bees" in text
     assert "planner (token)" in text
     assert f"/admin/pipelines/pipeline/{article.pk}/change/" in page.content.decode()
-    assert "You look at version 1; the newest is 2." in words(boss.get(f"{PIPELINES}article/?version=1"))
+    assert "This is version 1; the latest is 2." in words(boss.get(f"{PIPELINES}article/?version=1"))
     assert boss.browser.get(f"{PIPELINES}article/?version=9").status_code == 404
     assert boss.browser.get(f"{PIPELINES}nothing/").status_code == 404
 
@@ -164,7 +164,7 @@ def test_a_run_begins_with_what_was_filled_in_and_the_defaults_of_the_pipeline(
 
     run = newest_run(tenant)
     assert answer["Location"].startswith(f"/runs/{run.pk}/")
-    assert "The run has begun." in words(ann.get(answer["Location"]))
+    assert "The run has started." in words(ann.get(answer["Location"]))
     assert run.params == {
         "topic": "Bees in the city", "tone": 7, "words": 300, "sources": ["a", "b"], "quick": False, "client": "Acme",
         "house": "Northern",
@@ -213,7 +213,7 @@ def test_a_form_of_an_older_version_starts_nothing_and_says_so(
     answer = form.send(ann.browser, **{topic: "Bees"})
 
     assert answer.status_code == 409
-    assert "The pipeline has changed since you looked" in words(answer)
+    assert "The pipeline has changed since you loaded the page" in words(answer)
     assert 'value="Bees"' in answer.content.decode()
     with tenant_scope(tenant.pk):
         assert not PipelineRun.objects.exists()
@@ -227,7 +227,7 @@ def test_an_admin_copies_a_pipeline(article: Pipeline, tenant: Tenant, boss: Per
     assert taken.status_code == 409
     answer = form.send(boss.browser, key="report", name="Report")
 
-    assert "Made: Report" in words(boss.get(answer["Location"]))
+    assert "Created: Report" in words(boss.get(answer["Location"]))
     with tenant_scope(tenant.pk):
         copy = Pipeline.objects.get(key="report")
         (own,), (theirs,) = (
@@ -248,7 +248,7 @@ def test_an_admin_brings_a_version_back_unless_somebody_was_faster(
 
     answer = form.send(boss.browser, ("deed", "restore:1"))
 
-    assert "Version 1 is the newest again" in words(boss.get(answer["Location"]))
+    assert "Version 1 was restored as a new version" in words(boss.get(answer["Location"]))
     with tenant_scope(tenant.pk):
         assert Pipeline.objects.get(key="article").latest == 3
         assert Pipeline.objects.get(key="article").description == ""

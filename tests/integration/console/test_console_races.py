@@ -110,7 +110,7 @@ def test_what_the_database_gave_up_asks_for_another_try(
 
     answer = form.send(ann.browser, ("deed", "approve"), notes="kept")
 
-    assert refused(answer, 503).startswith("Many answers met")
+    assert refused(answer, 503).startswith("Too many conflicting requests")
     assert forms_of(answer)["answer"].fields["notes"] == ["kept"]
 
 

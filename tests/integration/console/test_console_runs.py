@@ -59,7 +59,7 @@ def test_runs_are_listed_with_how_far_they_are(asked: Questions, ann: Person) ->
     assert "completed 2 of 2 \u2013 \u2013 planner (token)" in text
     assert "running 0 of 2" in text
     assert "Wasps" not in words(ann.get(f"{LIST}?status=completed"))
-    assert "No run is like that." in words(ann.get(f"{LIST}?pipeline=other"))
+    assert "No runs match." in words(ann.get(f"{LIST}?pipeline=other"))
     assert ann.browser.get(f"{LIST}?status=odd").status_code == 404
     assert {status_of(done), status_of(begun)} == {"completed", "running"}
 
@@ -129,7 +129,7 @@ def test_a_run_is_done_again_from_a_step_with_other_input(asked: Questions, ann:
     with tenant_scope(asked.tenant.pk):
         found = PipelineRun.objects.get(pk=again.pk)
         assert (found.replay_of, found.replay_from, found.status) == (run.pk, "write", "completed")
-    assert "Again from write" in words(ann.get(f"{LIST}{run.pk}/"))
+    assert "Replayed from write" in words(ann.get(f"{LIST}{run.pk}/"))
 
 
 def test_a_button_that_is_pressed_twice_does_the_run_again_once(asked: Questions, ann: Person) -> None:
@@ -225,7 +225,7 @@ def test_a_run_is_found_by_what_it_is_about(asked: Questions, ann: Person) -> No
     assert "Wasps" not in words(ann.get(f"{LIST}?q=bees"))
     by_parameter = words(ann.get(f"{LIST}?q=wasps+%26+HONEY"))
     assert ("Wasps &amp; honey" in by_parameter, "Bees" in by_parameter) == (True, False)
-    assert "No run is like that." in words(ann.get(f"{LIST}?q=beetles%25"))
+    assert "No runs match." in words(ann.get(f"{LIST}?q=beetles%25"))
 
 
 def test_a_label_narrows_the_list(asked: Questions, ann: Person) -> None:
@@ -237,10 +237,10 @@ def test_a_label_narrows_the_list(asked: Questions, ann: Person) -> None:
 
     narrowed = words(ann.get(address[1].replace("&amp;", "&")))
 
-    assert "Only runs with the label client:acme &amp; sons" in narrowed
+    assert "Filtered by the label client:acme &amp; sons" in narrowed
     assert ("Bees" in narrowed, "Wasps" in narrowed) == (True, False)
     assert "client:acme &amp; sons" in words(ann.get(f"{LIST}{bees.pk}/"))
-    assert "No run is like that." in words(ann.get(f"{LIST}?label=client:nobody"))
+    assert "No runs match." in words(ann.get(f"{LIST}?label=client:nobody"))
 
 
 def test_the_list_says_whom_a_run_waits_for_and_what_it_has_cost(asked: Questions, ann: Person) -> None:
@@ -296,7 +296,7 @@ def test_runs_that_were_chosen_are_cancelled_and_those_that_have_ended_are_count
 
     text = words(ann.get(answer["Location"]))
     assert "2 runs cancelled." in text
-    assert "1 left alone" in text
+    assert "1 skipped" in text
     assert [status_of(each) for each in (ended, first, second, spared)] == [
         "completed", "cancelled", "cancelled", "running",
     ]  # fmt: skip
@@ -317,8 +317,8 @@ def test_runs_that_were_chosen_are_done_again_from_the_step_that_failed(
     )
 
     text = words(ann.get(answer["Location"]))
-    assert "1 run done again from the step that failed." in text
-    assert "1 left alone: No step of the run has failed." in text
+    assert "1 run replayed from the failed step." in text
+    assert "1 skipped: No step of the run has failed." in text
     with tenant_scope(asked.tenant.pk):
         assert PipelineRun.objects.get(replay_of=run.pk).replay_from == "write"
 

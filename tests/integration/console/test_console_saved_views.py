@@ -153,7 +153,7 @@ def test_nobody_else_shares_or_arranges_what_all_see(tenant: Tenant, ann: Person
         ({"name": "   "}, 400, "Give it a name."),
         ({"name": "x" * 61}, 400, "A name has at most 60 characters."),
         ({"name": "Failed SEO"}, 409, "There is a view “Failed SEO” of this page already."),
-        ({"name": "New", "page": "settings"}, 400, "This page does not offer that."),
+        ({"name": "New", "page": "settings"}, 400, "This action is not available on this page."),
         ({"name": "New", "query": "q=" + "x" * 1_100}, 400, "A query of more than 1000 characters"),
     ],
     ids=["no-name", "long-name", "taken", "no-such-page", "long-query"],

@@ -57,7 +57,7 @@ def member(tenant: Tenant, who: Person) -> Membership:
 def test_only_admins_of_the_tenant_see_settings(
     part: str, ann: Person, boss: Person, person: Callable[..., Person], other_tenant: Tenant
 ) -> None:
-    assert "Only admins of acme see this" in words(ann.browser.get(f"{SETTINGS}{part}"))
+    assert "Only admins of acme can see this page." in words(ann.browser.get(f"{SETTINGS}{part}"))
     assert ann.browser.get(f"{SETTINGS}{part}").status_code == 403
     assert boss.get(f"{SETTINGS}{part}").status_code == 200
     otto = person("otto", other_tenant, role="admin")
@@ -103,7 +103,7 @@ def test_enter_in_one_row_presses_no_button_of_another(
 def test_a_membership_ends_only_when_one_is_sure(tenant: Tenant, ann: Person, boss: Person) -> None:
     row, form = member(tenant, ann), forms_of(boss.get(SETTINGS))["members"]
 
-    assert "Say that you are sure" in refused(form.send(boss.browser, ("deed", f"end:{row.pk}")), 400)
+    assert "Confirm the action" in refused(form.send(boss.browser, ("deed", f"end:{row.pk}")), 400)
     form.send(boss.browser, ("deed", f"end:{row.pk}"), sure="yes")
 
     assert "You are not a member of any tenant." in words(ann.get("/queues/"))
@@ -283,7 +283,7 @@ def test_a_revoked_token_opens_nothing(tenant: Tenant, boss: Person) -> None:
     token, secret = tokens.create(tenant, "viewer", "old")
     form = forms_of(boss.get(f"{SETTINGS}tokens/"))["tokens"]
 
-    assert "Say that you are sure" in refused(form.send(boss.browser, ("deed", f"revoke:{token.pk}")), 400)
+    assert "Confirm the action" in refused(form.send(boss.browser, ("deed", f"revoke:{token.pk}")), 400)
     form.send(boss.browser, ("deed", f"revoke:{token.pk}"), sure="yes")
 
     with pytest.raises(tokens.TokenRefused):

@@ -152,7 +152,7 @@ def test_failed_work_is_looked_at_tried_again_and_cancelled(
     page.locator("h1 .tag.idle").wait_for()
     engine.drain()
     page.locator("h1 .tag.good").wait_for(timeout=pages.LIVE_WITHIN)
-    assert page.get_by_role("heading", name="Where its time went").is_visible()
+    assert page.get_by_role("heading", name="Time breakdown").is_visible()
 
     (going,) = engine.submit(tenant)
     page.goto(f"/activities/{going}/")

@@ -119,9 +119,9 @@ def test_many_are_dealt_with_and_their_progress_is_followed(asked: Questions, sc
     work(asked, "One", "Two", "Three", role="strategy-writer")
     screen.on("dialog", lambda dialog: dialog.accept())
     screen.goto("/activities/?q=role:strategy-writer")
-    screen.click("text=Do something with all that match")
+    screen.click("text=Bulk actions")
     screen.check("input[value=cancel]")
-    screen.click("text=Do it with all 3")
+    screen.click("text=Apply to all 3")
     screen.wait_for_url("**/bulk/*-*/**")
     assert "0\nof 3" in screen.inner_text(".figures")
 
@@ -165,12 +165,12 @@ def test_prompt_and_output_come_by_themselves(asked: Questions, screen: Any) -> 
 def test_the_prompt_of_what_is_to_be_approved_opens_in_its_place(asked: Questions, screen: Any) -> None:
     gate = asked.gate(name="Summary")
     screen.goto(f"/inbox/{gate.pk}/")
-    assert "What it was told" not in screen.inner_text("#asked")
+    assert "Prompt and input" not in screen.inner_text("#asked")
 
     screen.click("#told summary")
 
-    screen.wait_for_selector("#told section >> text=What it was told")
-    assert "What came of it" not in screen.inner_text("#told")
+    screen.wait_for_selector("#told section >> text=Prompt and input")
+    assert "Output" not in screen.inner_text("#told")
 
 
 def test_colours_follow_the_system_until_somebody_chooses(asked: Questions, screen: Any) -> None:
