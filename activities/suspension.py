@@ -29,7 +29,7 @@ from activities.exceptions import (
     ToolRefused,
     TransitionRefused,
 )
-from activities.models import Activity, ActivityRun
+from activities.models import Activity, ActivityEvent, ActivityRun
 from activities.run_tokens import RunToken
 from activities.signals import planned_roles_asked
 from activities.states import BANDS, RUNNING, LinkKind, Status, WakeReason
@@ -177,9 +177,12 @@ def who_was_first(tenant_id: UUID, refusal: TransitionRefused, did: str) -> Tran
 
 
 def obsolete(now: Activity) -> str:
-    """Why nobody needs to answer this any more."""
+    """Why nobody needs to answer this any more, and since whom and when."""
     because = f": {now.cancel_reason}" if now.cancel_reason else ""
-    return f"Activity {now.pk} is {now.status}{because}; it waits for no answer."
+    history = ActivityEvent.objects.for_tenant(now.tenant_id).filter(activity_id=now.pk, target=now.status)
+    ended = history.order_by("-seq").first()
+    by = f" ({ended.actor}, {ended.at:%Y-%m-%dT%H:%M:%SZ})" if ended else ""
+    return f"Activity {now.pk} is {now.status}{because}{by}; it waits for no answer."
 
 
 def outcome_of_blocker(resolution: Any) -> dict[str, Any]:

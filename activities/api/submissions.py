@@ -165,6 +165,8 @@ def _errors_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
         return {"requires_approval": ["is for an agent's work"]}
     if human and attrs.get("files"):
         return {"files": ["is for an agent's work"]}
+    if human and attrs.get("not_before"):
+        return {"not_before": ["is for an agent's work: a person takes it up when they want"]}
     if "group_scope" in attrs and "group_key" not in attrs:
         return {"group_scope": ["needs group_key"]}
     return {}

@@ -184,7 +184,7 @@ def who_was_first(tenant_id: UUID, refusal: TransitionRefused, decision: str) ->
             now.status,
             f"{now.decided_by} {_WORDS.get(now.status, now.status)} this at {now.decided_at:%Y-%m-%dT%H:%M:%SZ}.",
         )
-    if now.cancel_reason:
+    if now.status == Status.CANCELLED:
         return TransitionRefused(refusal.activity_id, decision, now.status, obsolete(now))
     return TransitionRefused(
         refusal.activity_id,

@@ -28,6 +28,12 @@ from tenants.api.problems import FieldError, InvalidRequest
 
 SEARCH = "search"
 FORMAT = "format"
+CHECKED_ELSEWHERE = {
+    SEARCH,
+    LIMIT,
+    CURSOR,
+    pagination.PARAMETER,
+}  # a blank search finds everything, as one without words
 LARGEST = 2**63 - 1
 SEARCH_LENGTH = 200  # characters; a search is an unindexed match, so its cost is bounded here
 
@@ -132,6 +138,9 @@ def _errors(request: Request, single: set[str], several: set[str]) -> Iterable[F
             yield name, "is given more than once"
         elif any("\x00" in value for value in values):
             yield name, "contains a NUL character"
+        elif name not in CHECKED_ELSEWHERE and not all(values):
+            # A filter without a value would be ignored, and the list return everything.
+            yield name, "must not be blank"
         elif name == SEARCH and len(values[0]) > SEARCH_LENGTH:
             yield name, f"has more than {SEARCH_LENGTH} characters"
 

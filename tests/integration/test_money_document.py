@@ -31,6 +31,8 @@ def asked(command: str, known: dict[str, str]) -> tuple[str, str, dict[str, str]
             body = next(words)
         elif word != "-s":
             address = re.sub(r"\$(\w+)", lambda match: known[match[1]], word)
+    if body:
+        headers.setdefault("Content-Type", "application/x-www-form-urlencoded")  # as curl does
     return method, address, headers, body
 
 
@@ -40,7 +42,7 @@ def test_the_examples_do_what_they_say(api: Any, tenant: Tenant) -> None:
     for command in EXAMPLES:
         method, address, headers, body = asked(command, known)
         assert headers.pop("Authorization") == "Bearer $TOKEN"
-        answer = client.generic(method, address, body, "application/json", headers=headers)
+        answer = client.generic(method, address, body, headers.pop("Content-Type", ""), headers=headers)
         statuses.append(answer.status_code)
         if method == "POST":
             known["BUDGET"] = answer.json()["id"]

@@ -147,10 +147,12 @@ def test_without_anybody_to_do_it_work_is_refused(api, tenant):
     assert set(faults(api().post(ACTIVITIES, {"name": "x"}))) == {"agent_role"}
 
 
-def test_approval_is_for_the_results_of_agents(api, tenant):
-    assert set(
-        faults(api().post(ACTIVITIES, {"name": "x", "human_role": "editor", "requires_approval": True}))
-    ) == {"requires_approval"}
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("requires_approval", True), ("files", ["src/**"]), ("not_before", "2030-01-01T00:00:00Z")],
+)
+def test_what_is_for_the_work_of_agents_is_refused_for_people(api, tenant, name, value):
+    assert set(faults(api().post(ACTIVITIES, {"name": "x", "human_role": "editor", name: value}))) == {name}
 
 
 @pytest.fixture
