@@ -105,7 +105,7 @@ def read_inputs(
     output_ids = {
         each for step in steps_with_output for each in _as_list(references.get(step)) if each is not None
     }
-    by_id = {**known, **outputs.at_hand(tenant_id, output_ids - known.keys())} if output_ids else {}
+    by_id = {**known, **outputs.read_spooled(tenant_id, output_ids - known.keys())} if output_ids else {}
     missing = output_ids - by_id.keys()
     states = {step: status for step, branch, *_, status in rows if branch == 0}
     return StepInputs(

@@ -346,7 +346,7 @@ def test_a_fan_out_may_follow_a_fan_out(start: Start) -> None:
 def test_the_list_may_have_moved_to_mongodb(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     flow = start(step("plan"), WRITE, step("join", "write", when="len(steps.write.data) == 3"))
     with monkeypatch.context() as moved:
-        moved.setattr(outputs, "at_hand", lambda tenant_id, ids: {})
+        moved.setattr(outputs, "read_spooled", lambda tenant_id, ids: {})
         flow.drain(plan=PLAN, write=written)
         outputs.copy_waiting()
         assert flow.row("write").reason == "evaluating"
