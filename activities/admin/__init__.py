@@ -1,4 +1,4 @@
-"""The admin of activities: what waits and why, what happened, and the buttons of an operator."""
+"""The admin of activities: their state and history, and the actions of operators."""
 
 from activities.admin import (  # each registers its models
     activity,

@@ -1,4 +1,4 @@
-"""Activities: what they are, why they wait, what was asked of the agent, and everything that happened."""
+"""Admin of activities: their state, input, output, wait reason and timeline, and the actions of operators."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ from tenants.admin.bases import (
     link_to,
 )
 
-# What operators do to activities. Each calls what the API calls, in the activity's own tenant, under the operator's name.
+# Actions of operators. Each calls the same function as the API, in the activity's tenant, with the operator as the actor.
 
 APPROVE = Action(
     "approve_selected",
     "Approve",
     "Approved",
-    "The results are accepted, and what depends on them goes on.",
+    "The results are accepted, and the work that depends on them continues.",
     (ActivityError,),
     notes="Notes for the record",
     path="approve",
     icon="check",
     variant=ActionVariant.SUCCESS,
-    do=lambda *asked: _decide(approvals.approve, *asked),
+    do=lambda *args: _decide(approvals.approve, *args),
 )
 REJECT = Action(
     "reject_selected",
     "Reject",
     "Rejected",
-    "The work goes back to its agent, which is told what you write here.",
+    "The agent does the work again and gets your notes.",
     (ActivityError,),
-    notes="What is to be done differently",
+    notes="Requested changes",
     notes_needed=True,
     danger=True,
     path="reject",
     icon="undo",
     variant=ActionVariant.WARNING,
-    do=lambda *asked: _decide(approvals.reject, *asked),
+    do=lambda *args: _decide(approvals.reject, *args),
 )
 CANCEL = Action(
     "cancel_selected",
@@ -80,36 +80,35 @@ CANCEL = Action(
     label="Cancel",
     button="Cancel",
     variant=ActionVariant.DANGER,
-    do=lambda *asked: _act(cancellation.cancel, "reason", *asked),
+    do=lambda *args: _act(cancellation.cancel, "reason", *args),
 )
 RETRY = Action(
     "retry_selected",
-    "Try again",
-    "Started again",
-    "Failed activities start again, with all their attempts, for the reason they ran last.",
+    "Retry",
+    "Retried",
+    "Failed activities start again with all their attempts, for the reason of their last run.",
     (ActivityError,),
     path="retry",
     icon="replay",
-    do=lambda *asked: _act(cancellation.retry, "", *asked),
+    do=lambda *args: _act(cancellation.retry, "", *args),
 )
-
 RESOLVE = Action(
     "resolve_selected",
-    "Blocker removed",
+    "Resolve",
     "Resolved",
-    "The blocked agents start again and are told what you write here.",
+    "The blocked agents start again and get your notes.",
     (ActivityError,),
-    notes="How it was removed",
+    notes="How the blocker was removed",
     notes_needed=True,
     path="resolve",
     icon="lock_open",
-    do=lambda *asked: _act(suspension.resolve_blocker, "note", *asked),
+    do=lambda *args: _act(suspension.resolve_blocker, "note", *args),
 )
 AGENT, PERSON = "agent:", "human:"
 
 
 def _assignees() -> list[tuple[str, Any]]:
-    """Everybody who may be given work: the roles of the registry, and the people who are asked when nobody is named."""
+    """Return the possible assignees: the agent roles of the registry, and the usual human roles."""
     people = [(f"{PERSON}{role}", role) for role in (DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, "editor")]
     agents = [(f"{AGENT}{role}", role) for role in sorted(configuration.list_roles())]
     return [("People", people), ("Agents", agents)]
@@ -117,20 +116,20 @@ def _assignees() -> list[tuple[str, Any]]:
 
 REASSIGN = Action(
     "reassign_selected",
-    "Hand on",
-    "Handed on",
-    "Another agent or a person gets the work, as a new activity. Anyone who waits for it gets the new one's result.",
+    "Reassign",
+    "Reassigned",
+    "Another agent or a person gets the work, as a new activity. Whatever waits for the old activity gets the result of the new one.",
     (ActivityError,),
-    notes="Why",
+    notes="Reason",
     notes_needed=True,
-    choice="To whom",
+    choice="New assignee",
     choices=_assignees,
     path="reassign",
     icon="forward",
-    do=lambda *asked, choice: _hand_on(*asked, choice=choice),
+    do=lambda *args, choice: _reassign(*args, choice=choice),
 )
 
-#: The verbs of the state table that a button stands for. A button is shown when one of them may happen now.
+#: By button, its verbs of the state table. A button is shown if one of them is allowed now.
 VERBS = {
     "approve": ("approve", "approve_gate"),
     "reject": ("reject", "reject_gate"),
@@ -142,19 +141,17 @@ VERBS = {
 
 
 class DecisionsAdmin(ActionsAdmin):
-    """The actions of the list, and the same as buttons on an activity's page."""
-
     row_actions = (APPROVE, REJECT, RESOLVE, RETRY, REASSIGN, CANCEL)
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        """The buttons that would do something now. The page behind a button that is no longer shown refuses by itself."""
-        found = self.get_object(request, object_id)
-        names = possible(found) if found else set()
+        """Return the buttons that are possible now. The page behind a hidden button checks again, and refuses."""
+        activity = self.get_object(request, object_id)
+        names = possible_actions(activity) if activity else set()
         return [button for button in super().get_actions_detail(request, object_id) if button.path in names]
 
 
-def possible(activity: Activity) -> set[str]:
-    """The actions that the activity's status and kind allow."""
+def possible_actions(activity: Activity) -> set[str]:
+    """Return the actions that the activity's status and kind allow."""
     may = set(states.verbs_from(activity.status))
     kind = activity.link_kind
     if (
@@ -164,10 +161,10 @@ def possible(activity: Activity) -> set[str]:
     ):
         may -= {"approve_gate", "reject_gate"}
     if kind in (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.ESCALATION):
-        may.discard("reassign")  # Anyone who is asked answers it.
-    found = {action for action, verbs in VERBS.items() if may.intersection(verbs)}
-    blocks = kind == LinkKind.RESOLUTION or activity.status == Status.BLOCKED
-    return found if blocks else found - {"resolve"}
+        may.discard("reassign")  # Only an answer ends these items.
+    actions = {action for action, verbs in VERBS.items() if may.intersection(verbs)}
+    is_about_blocker = kind == LinkKind.RESOLUTION or activity.status == Status.BLOCKED
+    return actions if is_about_blocker else actions - {"resolve"}
 
 
 def _decide(do: Callable[..., Any], request: HttpRequest, activity: Activity, notes: str) -> Any:
@@ -175,27 +172,27 @@ def _decide(do: Callable[..., Any], request: HttpRequest, activity: Activity, no
     return do(activity.tenant_id, activity.pk, actor=voter, notes=notes)
 
 
-def _hand_on(request: HttpRequest, activity: Activity, notes: str, *, choice: str) -> Any:
+def _reassign(request: HttpRequest, activity: Activity, notes: str, *, choice: str) -> Any:
     kind, _, role = choice.partition(":")
-    to = {"agent_role": role} if f"{kind}:" == AGENT else {"human_role": role}
-    return reassignment.reassign(activity.tenant_id, activity.pk, actor=actor_of(request), reason=notes, **to)
-
-
-def _act(do: Callable[..., Any], words: str, request: HttpRequest, activity: Activity, notes: str) -> Any:
-    """Call `do` for one activity; `words` is the name under which it takes the notes."""
-    return do(
-        activity.tenant_id,
-        activity.pk,
-        actor=actor_of(request),
-        **({words: notes} if words else {}),
+    assignee = {"agent_role": role} if f"{kind}:" == AGENT else {"human_role": role}
+    return reassignment.reassign(
+        activity.tenant_id, activity.pk, actor=actor_of(request), reason=notes, **assignee
     )
+
+
+def _act(
+    do: Callable[..., Any], notes_name: str, request: HttpRequest, activity: Activity, notes: str
+) -> Any:
+    """Call `do` for one activity. `notes_name` is its parameter for the notes, or empty if it takes none."""
+    more = {notes_name: notes} if notes_name else {}
+    return do(activity.tenant_id, activity.pk, actor=actor_of(request), **more)
 
 
 CHILDREN_SHOWN = 50
 
 
 class ActivityList(ChangeList):
-    """A page of activities, each with what it waits for: two queries per tenant on the page, none per row."""
+    """A page of activities with their wait reasons. Needs two queries per tenant on the page, and none per row."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -224,7 +221,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
     fieldsets = (
         (None, {"fields": ("state", "why", "tenant", "assignee", "description")}),
         (
-            "What the agent is told",
+            "Input",
             {"fields": ("wake_reason", "params", "input", "input_link", "reviewer_notes", "metadata"), "classes": ("tab",)},
         ),
         (
@@ -236,7 +233,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
             },
         ),
         (
-            "Where it belongs",
+            "Context",
             {
                 "fields": ("pipeline_run", "step", "branch", "round", "parent_link", "link_kind", "children_links", "deliverable_id",
                            "group_key", "dedup_key"),
@@ -270,8 +267,8 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        found = self.get_object(request, object_id)
-        extra = {"timeline": _timeline(found), "title": found.name} if found else {}
+        activity = self.get_object(request, object_id)
+        extra = {"timeline": _timeline(activity), "title": activity.name} if activity else {}
         response: HttpResponse = super().change_view(
             request, object_id, form_url, {**(extra_context or {}), **extra}
         )
@@ -280,7 +277,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
     def show_output(
         self, request: HttpRequest, activity_id: UUID, output_id: UUID, **kwargs: Any
     ) -> HttpResponse:
-        """An output as text, from wherever it is. Its own page, since MongoDB may take its time."""
+        """Show an output as text. It is a separate page because MongoDB may be slow."""
         activity = self.get_object(request, str(activity_id))
         if activity is None or not self.has_view_permission(request, activity):
             raise Http404
@@ -304,7 +301,7 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
     def state(self, activity: Activity) -> SafeString:
         return badge(activity.status, columns.STATUS.get(activity.status, ""))
 
-    @display(description="Done by")
+    @display(description="Assignee")
     def assignee(self, activity: Activity) -> SafeString:
         icon = "person" if activity.assignee_type == "human" else "smart_toy"
         role = activity.human_role if activity.assignee_type == "human" else activity.agent_role
@@ -317,36 +314,36 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
 
     @display(description="Waits for")
     def wait(self, activity: Activity) -> SafeString:
-        found = activity.wait  # type: ignore[attr-defined]  # ActivityList put it there
-        if found.code is None:
+        reason = activity.wait  # type: ignore[attr-defined]  # set by ActivityList
+        if reason.code is None:
             return NOTHING
-        return format_html('<span title="{}">{}</span>', found.detail, found.code.replace("_", " "))
+        return format_html('<span title="{}">{}</span>', reason.detail, reason.code.replace("_", " "))
 
-    @display(description="What it waits for")
+    @display(description="Wait reason")
     def why(self, activity: Activity) -> SafeString:
-        found = wait_reasons.why(activity.tenant_id, activity.pk)
+        reason = wait_reasons.why(activity.tenant_id, activity.pk)
         facts = [
-            found.detail,
-            f"Held by {found.holder}." if found.holder else "",
-            f"Place {found.position} in its queue." if found.position else "",
-            f"About {found.estimate_seconds:.0f} s." if found.estimate_seconds else "",
+            reason.detail,
+            f"Held by {reason.holder}." if reason.holder else "",
+            f"Place {reason.position} in its queue." if reason.position else "",
+            f"About {reason.estimate_seconds:.0f} s." if reason.estimate_seconds else "",
         ]
-        code = format_html("<b>{}</b> - ", found.code.replace("_", " ")) if found.code else ""
+        code = format_html("<b>{}</b> - ", reason.code.replace("_", " ")) if reason.code else ""
         return format_html("{}{}", code, " ".join(fact for fact in facts if fact))
 
-    @display(description="Works on")
+    @display(description="Input")
     def input_link(self, activity: Activity) -> SafeString:
-        return _output_of(activity, activity.input_ref)
+        return _output_link(activity, activity.input_ref)
 
     @display(description="Output")
     def output_link(self, activity: Activity) -> SafeString:
-        return _output_of(activity, activity.output_ref)
+        return _output_link(activity, activity.output_ref)
 
     @display(description="Pipeline run")
     def pipeline_run(self, activity: Activity) -> SafeString:
         if activity.pipeline_run_id is None:
             return NOTHING
-        # By its address alone: this app knows nothing of pipelines.
+        # By URL only, because this app may not import pipelines.
         url = reverse("admin:pipelines_pipelinerun_change", args=[activity.pipeline_run_id])
         return format_html('<a class="text-link" href="{}">{}</a>', url, activity.pipeline_run_id)
 
@@ -364,17 +361,17 @@ class ActivityAdmin(DecisionsAdmin, RecordAdmin):
 
 
 def _timeline(activity: Activity) -> list[tuple[Moment, str]]:
-    """What happened, each moment with what there is to unfold."""
+    """Return the timeline. Each entry comes with its details as JSON, or an empty text."""
     moments = selectors.timeline(activity.tenant_id, activity.pk)
-    more = [
+    details = [
         moment.facts.get("detail") or moment.facts.get("payload") or moment.facts.get("error")
         for moment in moments
     ]
-    return [(moment, as_json(facts) if facts else "") for moment, facts in zip(moments, more, strict=True)]
+    return [(moment, as_json(facts) if facts else "") for moment, facts in zip(moments, details, strict=True)]
 
 
-def _output_of(activity: Activity, output_id: UUID | None) -> SafeString:
+def _output_link(activity: Activity, output_id: UUID | None) -> SafeString:
     if output_id is None:
         return NOTHING
     url = reverse("admin:activities_activity_output", args=[activity.pk, output_id])
-    return format_html('<a class="text-link" href="{}">Read it</a> <small>{}</small>', url, output_id)
+    return format_html('<a class="text-link" href="{}">Open</a> <small>{}</small>', url, output_id)

@@ -1,4 +1,4 @@
-"""Alerts, what became of their deliveries, and where tenants want to be told."""
+"""Admin of alerts, their deliveries and notification channels, and of webhooks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACKNOWLEDGE = Action(
     "acknowledge_selected",
     "Acknowledge",
     "Acknowledged",
-    "Somebody has seen these alerts. The first who said so is named.",
+    "Marks these alerts as seen. The first person to do so is recorded.",
     (ActivityError,),
     path="acknowledge",
     icon="done",
@@ -36,8 +36,8 @@ ACKNOWLEDGE = Action(
 SEND_AGAIN = Action(
     "send_again_selected",
     "Send again",
-    "Waiting to be sent again",
-    "These are sent once more. One whose outcome is unknown may have arrived, and then it arrives twice.",
+    "Queued to be sent again",
+    "These are sent once more. A delivery with an unknown outcome may have arrived, and would then arrive twice.",
     (ActivityError,),
     path="send-again",
     icon="send",
@@ -46,8 +46,8 @@ SEND_AGAIN = Action(
 TRY = Action(
     "try_selected",
     "Send a test",
-    "A test is on its way to",
-    "An alert that says that it is a test is sent to these channels alone.",
+    "Test sent to",
+    "A test alert is sent to these channels only.",
     (ActivityError,),
     path="test",
     icon="send",
@@ -56,7 +56,7 @@ TRY = Action(
 
 
 class NothingToSend(ActivityError):
-    """The delivery is on its way, or has arrived."""
+    """The delivery is still in progress, or has arrived."""
 
     code = "nothing_to_send"
 
@@ -104,29 +104,29 @@ class AlertDeliveryAdmin(ActionsAdmin, RecordAdmin):
     channel_link = link_of("channel_id", NotificationChannel, "Channel", text=lambda row: row.channel_name)
 
 
-class UnshownInput(UnfoldAdminTextInputWidget):
-    """A text field whose value is never shown again, not even when the form is shown again because of an error in another field."""
+class WriteOnlyInput(UnfoldAdminTextInputWidget):
+    """A text field that never renders its value, not even when the form is rendered again with an error in another field."""
 
     def format_value(self, value: Any) -> str:
         return ""
 
 
 class NotificationChannelForm(forms.ModelForm):
-    """Takes a new target. Of the stored target it shows only enough to recognise it."""
+    """Accepts a new target. The stored target is shown only as far as needed to recognise it."""
 
     new_target = forms.CharField(
         label="Target",
         required=False,
         max_length=2_000,
-        widget=UnshownInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+        widget=WriteOnlyInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
         help_text="A URL for slack and webhook, addresses separated by commas for email. Never shown again. "
-        "Empty: leave what is stored. A webhook's secret is renewed, and shown, over the API.",
+        "Leave empty to keep the stored target. Use the API to renew and read a webhook's secret.",
     )
     kinds = forms.MultipleChoiceField(
         required=False,
         choices=AlertKind.choices,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text="Kinds of alerts that are sent there. None chosen: all.",
+        help_text="Kinds of alerts to send to this channel. None selected: all.",
     )
 
     class Meta:
@@ -146,7 +146,7 @@ class NotificationChannelForm(forms.ModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "digest" in self.fields:
-            self.fields["digest"].required = False  # what is not sent stays as it is
+            self.fields["digest"].required = False  # a missing value keeps the stored one
 
     def clean_digest(self) -> str:
         return self.cleaned_data.get("digest") or self.instance.digest or Digest.OFF
@@ -161,7 +161,7 @@ class NotificationChannelForm(forms.ModelForm):
         values: dict[str, Any] = super().clean() or self.cleaned_data
         address, kind = (values.get("new_target") or "").strip(), values.get("kind") or self.instance.kind
         if not address and not self.instance.target_sealed:
-            self.add_error("new_target", "Say where alerts are to be sent.")
+            self.add_error("new_target", "Enter the target of the alerts.")
         if kind != ChannelKind.EMAIL and values.get("digest") not in (None, "", Digest.OFF):
             self.add_error("digest", "Digests go to channels of the kind email.")
         if address and kind:
@@ -199,11 +199,11 @@ class NotificationChannelAdmin(ActionsAdmin):
     def get_readonly_fields(
         self, request: HttpRequest, obj: NotificationChannel | None = None
     ) -> tuple[str, ...]:
-        # The target is sealed for this row of this tenant, and means something for this kind alone.
+        # The target is encrypted for this row of this tenant, and is only valid for this kind.
         return (*self.readonly_fields, "tenant", "kind") if obj else self.readonly_fields
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.has_change_permission(request, obj)  # Deliveries keep the name that it had.
+        return self.has_change_permission(request, obj)  # Deliveries keep the channel's name.
 
     def save_model(self, request: HttpRequest, obj: NotificationChannel, form: Any, change: bool) -> None:
         if address := form.cleaned_data["new_target"].strip():
@@ -215,17 +215,17 @@ class NotificationChannelAdmin(ActionsAdmin):
 
 def _send_again(delivery: AlertDelivery) -> None:
     if not send_again(delivery):
-        raise NothingToSend("It is on its way, or has arrived.")
+        raise NothingToSend("It is still in progress, or has arrived.")
 
 
 def _try(channel: NotificationChannel, actor: str) -> None:
     if not channel.enabled:
-        raise NothingToSend("It is switched off.")
+        raise NothingToSend("The channel is switched off.")
     with tenant_scope(channel.tenant_id):
         try_channel(channel, actor=actor)
 
 
-# Webhooks and what became of their deliveries. Shown only: tenants change them over the API, and nobody sees a secret.
+# Webhooks and their deliveries, read-only: tenants change them through the API. Secrets are never shown.
 
 
 @admin.register(WebhookEndpoint)

@@ -1,4 +1,4 @@
-"""Approvals with what hangs on them, the votes about what people decide, and the times at which something happens by itself."""
+"""Admin of approvals with their activities, and of votes, deadlines and tool calls."""
 
 from __future__ import annotations
 
@@ -38,45 +38,45 @@ APPROVE = Action(
     "approve_selected",
     "Approve",
     "Approved",
-    "Everything that waits for these goes on. Where several must agree, this is one voice.",
+    "The work that waits for these continues. Where several people must agree, this is one vote.",
     (ActivityError,),
     notes="Notes for the agents",
     path="approve",
     icon="check",
     variant=ActionVariant.SUCCESS,
-    do=lambda *asked: _decide(approvals.approve, *asked),
+    do=lambda *args: _decide(approvals.approve, *args),
 )
 REJECT = Action(
     "reject_selected",
     "Reject",
     "Rejected",
-    "Everything that waits for these is told what you write here. Where several must agree, this is one voice.",
+    "The work that waits for these gets your notes. Where several people must agree, this is one vote.",
     (ActivityError,),
-    notes="What is to be done differently",
+    notes="Requested changes",
     notes_needed=True,
     danger=True,
     path="reject",
     icon="undo",
     variant=ActionVariant.WARNING,
-    do=lambda *asked: _decide(approvals.reject, *asked),
+    do=lambda *args: _decide(approvals.reject, *args),
 )
 WITHDRAW = Action(
     "withdraw_selected",
     "Withdraw",
     "Withdrawn",
-    "Nobody is asked any more. Everything that waits for these goes on and learns that nobody will decide.",
+    "These are closed without a decision. The work that waits for them continues and is told so.",
     (ActivityError,),
     notes="Reason",
     danger=True,
     path="withdraw",
     icon="cancel",
     variant=ActionVariant.DANGER,
-    do=lambda *asked: _withdraw(*asked),
+    do=lambda *args: _withdraw(*args),
 )
 
 
 class ApprovalList(ChangeList):
-    """A page of approvals with their questions: three queries per tenant on the page, none per row."""
+    """A page of approvals with their questions. Needs three queries per tenant on the page, and none per row."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -109,38 +109,39 @@ class ApprovalAdmin(ActionsAdmin, RecordAdmin):
 
     @display(description="Title")
     def title(self, approval: Approval) -> str:
-        return _of(approval).item.name
+        return _question_of(approval).item.name
 
     @display(description="State")
     def state(self, approval: Approval) -> SafeString:
-        status = _of(approval).status
+        status = _question_of(approval).status
         return badge(status, columns.APPROVAL.get(status, ""))
 
     @display(description="Activities")
     def activity_count(self, approval: Approval) -> int:
-        return len(_of(approval).links)
+        return len(_question_of(approval).links)
 
-    @display(description="Item in the inbox")
+    @display(description="Inbox item")
     def item(self, approval: Approval) -> SafeString:
-        return link_to(Activity, approval.pk, _of(approval).item.name)
+        return link_to(Activity, approval.pk, _question_of(approval).item.name)
 
-    @display(description="Asked of")
+    @display(description="Asked")
     def addressee(self, approval: Approval) -> str:
-        question = _of(approval)
+        question = _question_of(approval)
         due = f", due {question.item.due_at:%Y-%m-%d %H:%M} UTC" if question.item.due_at else ""
         several = f", {question.rules.quorum} must agree" if question.rules.is_voted_on else ""
         return f"{question.item.human_role}{several}{due}"
 
     @display(description="Decision")
     def decision(self, approval: Approval) -> Any:
-        item = _of(approval).item
+        item = _question_of(approval).item
         parts = (item.decided_by, item.chosen_option, item.reviewer_notes or item.cancel_reason)
         return ", ".join(part for part in parts if part) or NOTHING
 
     @display(description="Votes")
     def votes_so_far(self, approval: Approval) -> SafeString:
         rows = [
-            (vote.actor, vote.decision, vote.chosen_option or "", vote.notes) for vote in _of(approval).votes
+            (vote.actor, vote.decision, vote.chosen_option or "", vote.notes)
+            for vote in _question_of(approval).votes
         ]
         listed = format_html_join("", "<li>{}: {} {} {}</li>", rows)
         return format_html("<ul>{}</ul>", listed) if rows else NOTHING
@@ -149,25 +150,25 @@ class ApprovalAdmin(ActionsAdmin, RecordAdmin):
     def activities(self, approval: Approval) -> SafeString:
         rows = [
             (link_to(Activity, linked.activity, linked.name), linked.status, linked.state, linked.reason)
-            for linked in _of(approval).links
+            for linked in _question_of(approval).links
         ]
         listed = format_html_join("", "<li>{} ({}): {} {}</li>", rows)
         return format_html("<ul>{}</ul>", listed) if rows else NOTHING
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        """The buttons, while there is something to decide. The pages behind them refuse by themselves."""
-        found = self.get_object(request, object_id)
-        is_open = found is not None and _of(found).status == "pending"
+        """Return the buttons while the approval is pending. The pages behind hidden buttons check again, and refuse."""
+        approval = self.get_object(request, object_id)
+        is_open = approval is not None and _question_of(approval).status == "pending"
         return super().get_actions_detail(request, object_id) if is_open else []
 
 
-def _of(approval: Approval) -> Question:
-    """The question, asked for once for a row."""
-    known: Question | None = getattr(approval, "question", None)
-    if known is None:
-        (known,) = questions(approval.tenant_id, [approval])
-        approval.question = known  # type: ignore[attr-defined]  # kept on the row, as ApprovalList does
-    return known
+def _question_of(approval: Approval) -> Question:
+    """Return the question of the approval. It is loaded once per row."""
+    question: Question | None = getattr(approval, "question", None)
+    if question is None:
+        (question,) = questions(approval.tenant_id, [approval])
+        approval.question = question  # type: ignore[attr-defined]  # cached on the row, like in ApprovalList
+    return question
 
 
 def _voter(request: HttpRequest) -> Voter:

@@ -1,4 +1,4 @@
-"""The colours of statuses in the admin. The word is always there as well."""
+"""Colours of statuses in the admin (which also shows the word), and filters of its lists."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from activities.states import INDEXED, RUNNING, STATUSES, RunStatus, Status, Wak
 from agents.models import Agent
 from tenants.models.events import WebhookDeliveryState
 
-_OF_TONE = {"live": "info", "ask": "warning", "good": "success", "bad": "danger"}
-STATUS = {str(status): _OF_TONE.get(spec.tone, "") for status, spec in STATUSES.items()}
+_COLOUR_OF_TONE = {"live": "info", "ask": "warning", "good": "success", "bad": "danger"}
+STATUS = {str(status): _COLOUR_OF_TONE.get(spec.tone, "") for status, spec in STATUSES.items()}
 RUN = {
     RunStatus.RUNNING.value: "info",
     RunStatus.COMPLETED.value: "success",
@@ -65,18 +65,18 @@ LINK = {LinkState.WAITING.value: "warning", LinkState.WOKEN.value: "success"}
 DEAD_LETTER = {DeadLetterState.OPEN.value: "danger", DeadLetterState.REPLAYED.value: "info"}
 
 
-# Filters whose choices are known without looking through the table.
+# Filters whose choices need no query over the table.
 
 
 class SituationFilter(SimpleListFilter):
-    """What an operator looks for: several statuses at once."""
+    """Groups of statuses that operators look for."""
 
     title, parameter_name = "situation", "situation"
 
     SITUATIONS = {
-        "queued": ("Waits for a worker", Q(in_status(Status.CREATED), assignee_type="agent")),
-        "running": ("Runs", Q(in_status(*RUNNING), assignee_type="agent")),
-        "people": ("Waits for a person", OPEN_FOR_PEOPLE),
+        "queued": ("Waiting for a worker", Q(in_status(Status.CREATED), assignee_type="agent")),
+        "running": ("Running", Q(in_status(*RUNNING), assignee_type="agent")),
+        "people": ("Waiting for a person", OPEN_FOR_PEOPLE),
         "trouble": ("Failed or blocked", in_status(Status.FAILED, Status.NEEDS_REVIEW, Status.BLOCKED)),
     }
 
@@ -84,21 +84,21 @@ class SituationFilter(SimpleListFilter):
         return [(key, words) for key, (words, _) in self.SITUATIONS.items()]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Activity]) -> QuerySet[Activity]:
-        found = self.SITUATIONS.get(self.value() or "")
-        return queryset.filter(found[1]) if found else queryset
+        situation = self.SITUATIONS.get(self.value() or "")
+        return queryset.filter(situation[1]) if situation else queryset
 
 
 class StatusFilter(ChoicesFieldListFilter):
-    """The status, in the words by which its index is found."""
+    """The status, filtered with the condition of the partial index, so that PostgreSQL uses it."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Activity]) -> QuerySet[Activity]:
-        found: Any = super().queryset(request, queryset)
-        known = [status for status in self.lookup_val or () if status in INDEXED]
-        return found.filter(in_status(*known)) if known else found
+        rows: Any = super().queryset(request, queryset)
+        indexed = [status for status in self.lookup_val or () if status in INDEXED]
+        return rows.filter(in_status(*indexed)) if indexed else rows
 
 
 class RoleFilter(SimpleListFilter):
-    """The agent's role, from the registry."""
+    """The agent's role, with the roles of the registry as choices."""
 
     title, parameter_name = "role", "role"
 

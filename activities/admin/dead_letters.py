@@ -1,4 +1,4 @@
-"""Dead letters: what failed for good, how much of it looks alike, and the buttons that try it again or give it up."""
+"""Admin of dead letters: lists final failures with the number of similar ones, and replays or dismisses them."""
 
 from __future__ import annotations
 
@@ -44,45 +44,45 @@ from tenants.context import tenant_scope
 
 
 class DealtWith(ActivityError):
-    """Somebody has tried it again or given it up before, or equal work is under way."""
+    """The dead letter was replayed or dismissed before, or work with the same key is under way."""
 
     code = "dealt_with"
 
 
 REPLAY = Action(
     "replay_selected",
-    "Try again",
-    "Started again",
-    "These start again, with all their attempts, for the reasons that they ran for last.",
+    "Replay",
+    "Replayed",
+    "These start again with all their attempts, for the reasons of their last run.",
     (ActivityError,),
     path="replay",
     icon="replay",
-    counted=lambda letters: _describe_plan(letters, _itself, dead_letters.replay),
-    do=lambda request, letter, notes: _do(request, letter, _itself),
+    counted=lambda letters: _describe_plan(letters, _only_this, dead_letters.replay),
+    do=lambda request, letter, notes: _replay(request, letter, _only_this),
 )
 REPLAY_ALIKE = Action(
     "replay_alike_selected",
-    "Try all alike again",
-    "Started again, with all that failed alike",
-    "Everything of the same tenant that failed alike starts again, with all its attempts.",
+    "Replay all similar",
+    "Replayed, with all similar failures",
+    "All failures of the same tenant with the same fingerprint start again, with all their attempts.",
     (ActivityError,),
     path="replay-alike",
     icon="replay_10",
-    counted=lambda letters: _describe_plan(letters, _all_alike, dead_letters.replay),
-    do=lambda request, letter, notes: _do(request, letter, _all_alike),
+    counted=lambda letters: _describe_plan(letters, _all_similar, dead_letters.replay),
+    do=lambda request, letter, notes: _replay(request, letter, _all_similar),
 )
 DISMISS = Action(
     "dismiss_selected",
-    "Give up",
-    "Given up",
-    "These activities are cancelled, with everything that was asked because of them.",
+    "Dismiss",
+    "Dismissed",
+    "These activities are cancelled, together with all questions that were asked because of them.",
     (ActivityError,),
     notes="Reason",
     notes_needed=True,
     danger=True,
     path="dismiss",
     icon="cancel",
-    counted=lambda letters: _describe_plan(letters, _itself, dead_letters.dismiss, reason=""),
+    counted=lambda letters: _describe_plan(letters, _only_this, dead_letters.dismiss, reason=""),
     variant=ActionVariant.DANGER,
     do=lambda request, letter, notes: _dismiss(request, letter, notes),
 )
@@ -137,11 +137,11 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
     def error_text(self, letter: DeadLetter) -> str:
         return str(letter.error.get("message") or letter.error.get("code") or NOTHING)[:200]
 
-    @display(description="Open and alike")
+    @display(description="Open similar failures")
     def similar_count(self, letter: DeadLetter) -> SafeString:
-        """How many open dead letters have the same fingerprint; the link shows them together."""
-        chosen = {"fingerprint__exact": letter.fingerprint, "tenant": letter.tenant.slug}
-        url = f"{reverse('admin:activities_deadletter_changelist')}?{urlencode(chosen)}"
+        """Render the number of open dead letters with the same fingerprint, as a link to their list."""
+        query = urlencode({"fingerprint__exact": letter.fingerprint, "tenant": letter.tenant.slug})
+        url = f"{reverse('admin:activities_deadletter_changelist')}?{query}"
         count = letter.open_alike  # type: ignore[attr-defined]  # annotated by get_queryset
         return format_html('<a class="text-link" href="{}">{}</a>', url, count)
 
@@ -149,49 +149,51 @@ class DeadLetterAdmin(ActionsAdmin, RecordAdmin):
     escalation_link = link_of("escalation_id", Activity, "Escalation")
 
 
-Chooser = Callable[[DeadLetter], QuerySet[DeadLetter]]
+Selector = Callable[[DeadLetter], QuerySet[DeadLetter]]
 
 
-def _itself(letter: DeadLetter) -> QuerySet[DeadLetter]:
+def _only_this(letter: DeadLetter) -> QuerySet[DeadLetter]:
     rows: QuerySet[DeadLetter] = DeadLetter.objects.for_tenant(letter.tenant_id)
     return rows.filter(pk=letter.pk)
 
 
-def _all_alike(letter: DeadLetter) -> QuerySet[DeadLetter]:
+def _all_similar(letter: DeadLetter) -> QuerySet[DeadLetter]:
     rows: QuerySet[DeadLetter] = DeadLetter.objects.for_tenant(letter.tenant_id)
     return rows.filter(fingerprint=letter.fingerprint)
 
 
 def _describe_plan(
-    letters: QuerySet[DeadLetter], chooser: Chooser, do: Callable[..., Any], **more: Any
+    letters: QuerySet[DeadLetter], select: Selector, do: Callable[..., Any], **more: Any
 ) -> str:
-    """What a dry run says: the count that the action then acts on."""
-    chosen: dict[tuple[UUID, str], DeadLetter] = {}
+    """Describe the result of a dry run."""
+    distinct: dict[tuple[UUID, str], DeadLetter] = {}
     for letter in letters:
-        chosen[letter.tenant_id, letter.fingerprint if chooser is _all_alike else str(letter.pk)] = letter
+        distinct[letter.tenant_id, letter.fingerprint if select is _all_similar else str(letter.pk)] = letter
     count = skipped = 0
-    for letter in chosen.values():
+    for letter in distinct.values():
         with tenant_scope(letter.tenant_id):
-            planned = do(letter.tenant_id, chooser(letter), actor="admin", dry_run=True, **more)
+            planned = do(letter.tenant_id, select(letter), actor="admin", dry_run=True, **more)
         count, skipped = count + planned.count, skipped + planned.skipped
-    return f"This concerns {count}; {skipped} were dealt with before."
+    return f"This affects {count}; {skipped} were handled before."
 
 
-def _do(request: HttpRequest, letter: DeadLetter, chooser: Chooser) -> None:
+def _replay(request: HttpRequest, letter: DeadLetter, select: Selector) -> None:
     with tenant_scope(letter.tenant_id):
-        done = dead_letters.replay(letter.tenant_id, chooser(letter), actor=actor_of(request))
+        done = dead_letters.replay(letter.tenant_id, select(letter), actor=actor_of(request))
     _refuse_nothing(done.count)
 
 
 def _dismiss(request: HttpRequest, letter: DeadLetter, reason: str) -> None:
     with tenant_scope(letter.tenant_id):
-        done = dead_letters.dismiss(letter.tenant_id, _itself(letter), actor=actor_of(request), reason=reason)
+        done = dead_letters.dismiss(
+            letter.tenant_id, _only_this(letter), actor=actor_of(request), reason=reason
+        )
     _refuse_nothing(done.count)
 
 
 def _refuse_nothing(count: int) -> None:
     if not count:
-        raise DealtWith("It was dealt with before, or equal work is under way.")
+        raise DealtWith("It was handled before, or work with the same key is under way.")
 
 
 @admin.register(FailuresInARow)

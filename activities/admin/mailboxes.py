@@ -1,4 +1,4 @@
-"""Mailboxes, their items and batches, and subagents. Shown, never changed."""
+"""Read-only admin of mailboxes, their items and batches, and subagents."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class MailboxAdmin(RecordAdmin):
     fields = ("id", "key", "tenant", "consumer", "waiting", "fence", "created_at")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        open_ones = Q(items__state__in=(ItemState.PENDING, ItemState.CLAIMED))
+        is_open = Q(items__state__in=(ItemState.PENDING, ItemState.CLAIMED))
         rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.annotate(open_items=Count("items", filter=open_ones))
+        return rows.annotate(open_items=Count("items", filter=is_open))
 
     @display(description="Consumed by")
     def consumer(self, mailbox: Mailbox) -> str:
         return mailbox.agent_role or "anyone who takes from it"
 
-    @display(description="Not done yet")
+    @display(description="Open items")
     def waiting(self, mailbox: Any) -> int:
         return int(mailbox.open_items)
 

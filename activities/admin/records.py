@@ -1,5 +1,4 @@
-"""What the engine writes: runs, wakes, history, outputs under way, worker processes, what the platform counts, bulk jobs and batches of
-providers. Shown, never changed."""
+"""Read-only admin of the engine's records: runs, wakes, history, pending outputs, worker processes, counters, bulk jobs and batches."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ from activities.models import (
 from tenants import clock
 from tenants.admin.bases import NOTHING, RecordAdmin, TenantFilter, badge, badge_of, link_of, link_to
 
-MOST_ROLES = 3  # of a worker process that a list names
+MOST_ROLES = 3  # of a worker process, in a list
 
 
 class PartAdmin(RecordAdmin):
@@ -128,7 +127,7 @@ class OutputSpoolAdmin(RecordAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OutputSpool]:
         rows: QuerySet[OutputSpool] = super().get_queryset(request)
-        # A list of outputs needs none of their texts, which may be a megabyte each.
+        # The list does not need the texts, which may have a megabyte each.
         return (
             rows
             if request.resolver_match and "object_id" in request.resolver_match.kwargs
@@ -183,23 +182,23 @@ class WorkerProcessAdmin(RecordAdmin):
 
     @display(description="Roles")
     def roles_briefly(self, worker: WorkerProcess) -> str:
-        """In a list: so many that a row stays a row."""
+        """Name only a few roles, so that a row of the list keeps its height."""
         more = len(worker.roles) - MOST_ROLES
         named = ", ".join(worker.roles[:MOST_ROLES])
         return (f"{named} and {more} more" if more > 0 else named) or NOTHING
 
-    @display(description="Load of its host")
+    @display(description="Host load")
     def load_in_words(self, worker: WorkerProcess) -> str:
         if not worker.load:
             return NOTHING
         return f"processor {worker.load['cpu']:.0%}, memory {worker.load['memory']:.0%}"
 
-    @display(description="Takes nothing new")
+    @display(description="Intake paused")
     def closed_roles(self, worker: WorkerProcess) -> str:
         closed = {"of any role" if role == ALL else f"of {role}": why for role, why in worker.closed.items()}
         return "; ".join(f"{role}: {why}" for role, why in closed.items()) or NOTHING
 
-    @display(description="Runs under way")
+    @display(description="Active runs")
     def runs_under_way(self, worker: WorkerProcess) -> SafeString:
         runs = ActivityRun.objects.filter(worker_id=worker.pk, status="running").select_related("activity")
         rows = (
@@ -209,7 +208,7 @@ class WorkerProcessAdmin(RecordAdmin):
         return format_html_join(", ", "{} since {:%H:%M:%S} UTC", rows) or mark_safe(NOTHING)  # noqa: S308 - our own text
 
 
-# What the platform counts and what is wrong with it, for superusers. Whose work it concerns is told to these tenants, and not here.
+# Counters and problems of the platform, for superusers. The tenants concerned get alerts; they are not listed here.
 
 
 @admin.register(Condition)
@@ -218,7 +217,7 @@ class ConditionAdmin(RecordAdmin):
     list_filter = ("kind",)
     fields = ("kind", "since", "facts", "over", "tenant_count")
 
-    @display(description="Tenants that were told")
+    @display(description="Notified tenants")
     def tenant_count(self, condition: Condition) -> int:
         return len(condition.tenants)
 
@@ -245,7 +244,7 @@ class LeaderLeaseAdmin(RecordAdmin):
 
 @admin.register(SystemJob)
 class SystemJobAdmin(RecordAdmin):
-    """What upkeep does each second, as the leader wrote it down."""
+    """The state of each system job, as the leader recorded it."""
 
     ordering = ("name",)
     list_display = (
@@ -258,22 +257,22 @@ class SystemJobAdmin(RecordAdmin):
     )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SystemJob]:
-        def ago(moment: Any) -> Extract:
+        def seconds_since(moment: Any) -> Extract:
             return Extract(Now() - moment, "epoch", output_field=FloatField())
 
         rows: QuerySet[SystemJob] = super().get_queryset(request)
-        led = ago(Subquery(LeaderLease.objects.values("since")[:1]))
-        return rows.annotate(period=F("period_seconds"), finished=ago(F("finished_at")), led=led)
+        led = seconds_since(Subquery(LeaderLease.objects.values("since")[:1]))
+        return rows.annotate(period=F("period_seconds"), finished=seconds_since(F("finished_at")), led=led)
 
     @display(description="State")
     def state(self, job: SystemJob) -> SafeString:
         state = job_records.state_of(job)
         if state == "waiting":
-            return badge(f"waits: {job.error}")
+            return badge(f"waiting: {job.error}")
         return badge(state, "" if state == "ok" else "danger")
 
 
-# Bulk jobs in the admin: how they stand, to be looked at only.
+# Bulk jobs.
 
 
 @admin.register(BulkJob)
@@ -304,7 +303,7 @@ class BulkItemAdmin(RecordAdmin):
     search_fields = ("tenant__slug",)
 
 
-# Batches of model providers, and the work in them. Shown, never changed.
+# Batches of model providers and their items.
 
 
 @admin.register(ProviderBatch)
@@ -345,6 +344,6 @@ class BatchItemAdmin(PartAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
-        # A list needs none of the prompts.
-        alone = request.resolver_match and "object_id" in request.resolver_match.kwargs
-        return rows if alone else rows.defer("body", "begun")
+        # The list does not need the prompts.
+        is_detail = request.resolver_match and "object_id" in request.resolver_match.kwargs
+        return rows if is_detail else rows.defer("body", "begun")

@@ -1,4 +1,4 @@
-"""Activities: submitted, listed, looked at, and told what to do next."""
+"""Activities: submits and lists them, and returns their outputs, runs, logs and timelines."""
 
 from __future__ import annotations
 
@@ -52,8 +52,6 @@ from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantView, VersionedResource, describe_resource
 from tenants.context import tenant_scope
 from tenants.models import Role
-
-# By what lists of activities can be narrowed.
 
 
 class StatusFilter(django_filters.BaseInFilter, django_filters.ChoiceFilter):
@@ -204,10 +202,10 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
             data=bodies[0] if single else bodies, many=not single, context={"tenant_id": self.tenant_id}
         )
         body.is_valid(raise_exception=True)
-        found = [body.validated_data] if single else body.validated_data
+        validated = [body.validated_data] if single else body.validated_data
         items = [
-            new_activity(attrs, asked_by=self.principal.identity, mailbox_id=self._mailbox_of(attrs))
-            for attrs in found
+            new_activity(attrs, requested_by=self.principal.identity, mailbox_id=self._mailbox_of(attrs))
+            for attrs in validated
         ]
         self._refuse_unknown_outputs(items, single=single)
         return items
@@ -236,7 +234,7 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
         return self.serializer_class(found, many=many, context={"waiting": reasons}).data
 
 
-# What belongs to one activity: its output, its runs, its history, and why it waits.
+# Views below one activity: its output, its runs, its history, and why it waits.
 
 AFTER = "after"
 MOST_LINES, USUAL_LINES = 1_000, 500
@@ -265,26 +263,26 @@ class LogPageSerializer(serializers.Serializer[Any]):
 
 
 class ActivityPart(TenantView):
-    """Something of the activity that `activity_id` of the address names."""
+    """Base of the views below one activity."""
 
     queryset: Any = Activity.objects
     scope = "activities"
 
     def activity(self, activity_id: UUID, *fields: str) -> Activity:
-        """With these fields, or `output_ref`. Raises `NotFound`."""
-        found: Activity | None = (
+        """Return the activity with these fields, or with `output_ref`. Raises `NotFound`."""
+        activity: Activity | None = (
             Activity.objects.for_tenant(self.tenant_id)
             .only("id", *(fields or ("output_ref",)))
             .filter(pk=activity_id)
             .first()
         )
-        if found is None:
+        if activity is None:
             raise NotFound("activity", activity_id)
-        return found
+        return activity
 
 
 class ActivityOutput(ActivityPart):
-    # MongoDB may take its time, and no transaction may wait for it.
+    # No transaction may wait for MongoDB, which may be slow.
     in_one_transaction = False
 
     @operation("What an activity produced", answer=OutputSerializer, refusals=(404, 503))
@@ -292,15 +290,15 @@ class ActivityOutput(ActivityPart):
         """404 with the code `no_output` while there is none."""
         with tenant_scope(self.tenant_id):
             reference = self.activity(activity_id).output_ref
-        found = outputs.read(self.tenant_id, reference) if reference else None
-        if found is None:
+        output = outputs.read(self.tenant_id, reference) if reference else None
+        if output is None:
             raise rest.NotFound(code="no_output")
-        # An output never changes, so its id is tag enough.
-        return Response(OutputSerializer(found).data, headers={"ETag": f'"{found.id}"'})
+        # The id serves as the ETag, because an output never changes.
+        return Response(OutputSerializer(output).data, headers={"ETag": f'"{output.id}"'})
 
 
 class ActivityInput(ActivityPart):
-    # As for outputs.
+    # No transaction may wait for MongoDB, which may be slow.
     in_one_transaction = False
     pagination_class = None
 
@@ -309,8 +307,8 @@ class ActivityInput(ActivityPart):
         """What its agent is given as `input`, or a person to judge: what it was submitted with, the output that it is about, and those of
         the steps before it. 404 with the code `no_input` when it works on nothing but its description and parameters."""
         with tenant_scope(self.tenant_id):
-            found = self.activity(activity_id, "tenant_id", "input", "input_ref")
-        input_ = execution_request.fetch(found, ()).input
+            activity = self.activity(activity_id, "tenant_id", "input", "input_ref")
+        input_ = execution_request.fetch(activity, ()).input
         if input_ is None:
             raise rest.NotFound(code="no_input")
         return Response(input_)
@@ -331,8 +329,8 @@ class ActivityRuns(ViewSetMixin, ActivityPart):
         return self.answer_page(rows, RunSerializer)
 
 
-def transcript_of(name: UUID, pieces: Iterable[bytes]) -> HttpResponseBase:
-    """Plain text. A browser must not take it for a page, whatever the agent printed."""
+def transcript_response(name: UUID, pieces: Iterable[bytes]) -> HttpResponseBase:
+    """Return a transcript as plain text. The headers keep a browser from rendering as HTML what an agent printed."""
     headers = {
         "X-Content-Type-Options": "nosniff",
         "Content-Disposition": f'inline; filename="{name}.log"',
@@ -341,7 +339,7 @@ def transcript_of(name: UUID, pieces: Iterable[bytes]) -> HttpResponseBase:
 
 
 class RunTranscript(ActivityPart):
-    # It is read from a file, piece by piece.
+    # The transcript is streamed from a file.
     in_one_transaction = False
     pagination_class = None
 
@@ -356,11 +354,11 @@ class RunTranscript(ActivityPart):
             pieces = transcripts.pieces(self.tenant_id, run_id) if runs.exists() else None
         if pieces is None:
             raise rest.NotFound(code="no_transcript")
-        return transcript_of(run_id, pieces)
+        return transcript_response(run_id, pieces)
 
 
 class RunLogLines(ActivityPart):
-    # It is read from MongoDB, which may take its time.
+    # No transaction may wait for MongoDB, which may be slow.
     in_one_transaction = False
     pagination_class = None
     filter_backends = ()
@@ -439,14 +437,14 @@ class ActivityWhy(ActivityPart):
         return Response(WhySerializer(wait_reasons.why(self.tenant_id, activity_id)).data)
 
 
-# Pages of a timeline. It is joined from several tables, so its pages are cut here and not by the database.
+# Pages of a timeline. It combines several tables, so pages are cut here and not by the database.
 
 
 ORDERING = ("at", "order")
 
 
 class MomentPagination(CursorPagination):
-    """`CursorPagination` over a sorted list in memory: a moment keeps its place, whatever is added later."""
+    """`CursorPagination` over a sorted list in memory. Entries that are added later do not move the earlier ones."""
 
     default_limit = 100
 
@@ -470,7 +468,7 @@ def _range(moments: Sequence[Moment], cursor: Cursor | None, limit: int) -> tupl
 
 
 def page_response(moments: Sequence[Moment], request: Request) -> Response:
-    """The page that the request asks for."""
+    """Return the requested page of a timeline."""
     pages = MomentPagination()
     page = pages.paginate_queryset(moments, request)
     return pages.get_paginated_response(

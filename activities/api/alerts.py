@@ -1,4 +1,4 @@
-"""Alerts as notices: listed, looked at with what became of their deliveries, acknowledged."""
+"""Alerts with their deliveries, and the notification channels that they are sent to."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class AlertViewSet(DigestEtag, Resource):
     required_role: ClassVar[dict[str, Role]] = {"acknowledge": Role.REVIEWER}
 
     def get_queryset(self) -> QuerySet[Any]:
-        # Those to the platform's own channels are none of a tenant's business.
+        # Deliveries to the platform's own channels are hidden from tenants.
         own = AlertDelivery.objects.filter(channel_id__isnull=False).order_by("pk")
         return super().get_queryset().prefetch_related(Prefetch("deliveries", own))
 
@@ -116,9 +116,7 @@ class AlertViewSet(DigestEtag, Resource):
         return Response(AlertSerializer(self.get_object()).data)
 
 
-# Where a tenant wants to be told of its alerts. Targets go in and never come out; a webhook's secret is shown once.
-
-# What is sent and shown of notification channels.
+# Notification channels. A target can be written but never read; a webhook's secret is returned only once.
 
 
 ABOUT_TARGETS = "A URL for slack and webhook, addresses separated by commas for email. Never shown again."
@@ -222,7 +220,7 @@ class NotificationChannelViewSet(VersionedResource):
             self._read_body(request)
 
     def _read_body(self, request: Request) -> None:
-        """Before the transaction, since a target's name is looked up."""
+        """Validate the body. Must run before the transaction, because it resolves the host name of a target."""
         new = self.action == "create"
         self.body = read(NewChannelSerializer if new else ChangedChannelSerializer, request.data)
         kind = self.body["kind"] if new else self._kind_of(self.kwargs["pk"])
@@ -239,7 +237,9 @@ class NotificationChannelViewSet(VersionedResource):
         """The answer holds the secret of a webhook, once: a repetition with the same `Idempotency-Key` comes without it."""
         self._refuse_taken(self.body["name"])
         if NotificationChannel.objects.for_tenant(self.tenant_id).count() >= MOST_CHANNELS:
-            raise TooManyNotificationChannels(f"There are {MOST_CHANNELS} channels; remove one first.")
+            raise TooManyNotificationChannels(
+                f"There are {MOST_CHANNELS} channels, which is the maximum; remove one first."
+            )
         channel = NotificationChannel(tenant_id=self.tenant_id, kind=self.body["kind"])
         self._put(channel)
         channel.save(force_insert=True)
@@ -251,7 +251,7 @@ class NotificationChannelViewSet(VersionedResource):
     def update(self, request: Request, pk: UUID) -> Response:
         """What is left out is emptied, but for the target. A webhook keeps its secret."""
         channel = self.lock_row()
-        self._refuse_taken(self.body["name"], but=channel)
+        self._refuse_taken(self.body["name"], except_for=channel)
         self._put(channel)
         self._save(channel)
         return Response(self.show(channel))
@@ -283,11 +283,11 @@ class NotificationChannelViewSet(VersionedResource):
         read(EmptySerializer, request.data)
         channel = self.lock_row()
         if channel.kind != ChannelKind.WEBHOOK:
-            raise NotWebhook(f"{channel.name} is no webhook, and nothing is signed for it.")
+            raise NotWebhook(f"{channel.name} is not a webhook, so it has no secret.")
         try:
             secret = backends.renew_secret(channel)
         except ConfigurationError as error:
-            raise TargetUnreadable("The target cannot be read any more. Set it again first.") from error
+            raise TargetUnreadable("The target can no longer be decrypted. Set it again first.") from error
         self._save(channel)
         return Response(self._with_secret(channel, secret))
 
@@ -296,9 +296,9 @@ class NotificationChannelViewSet(VersionedResource):
             own = NotificationChannel.objects.for_tenant(self.tenant_id).filter(pk=pk)
             return require_found(own.values_list("kind", flat=True).first())
 
-    def _refuse_taken(self, name: str, but: NotificationChannel | None = None) -> None:
-        named = NotificationChannel.objects.for_tenant(self.tenant_id).filter(name=name)
-        if (named.exclude(pk=but.pk) if but else named).exists():
+    def _refuse_taken(self, name: str, except_for: NotificationChannel | None = None) -> None:
+        same_name = NotificationChannel.objects.for_tenant(self.tenant_id).filter(name=name)
+        if (same_name.exclude(pk=except_for.pk) if except_for else same_name).exists():
             raise AlreadyExists("channel", name)
 
     def _put(self, channel: NotificationChannel) -> None:
@@ -321,23 +321,23 @@ class NotificationChannelViewSet(VersionedResource):
         return {**self.show(channel), "secret": secret}
 
 
-# Why a notification channel is not made, changed or tried.
+# Errors.
 
 
 class NotificationChannelOff(ActivityError):
-    """The channel is switched off, so nothing is sent there."""
+    """The channel is switched off, so nothing is sent to it."""
 
     code = "notification_channel_off"
 
 
 class TooManyNotificationChannels(ActivityError):
-    """Every alert goes to each of them, so there may be only so many."""
+    """The tenant has the maximum number of channels. It is limited because every alert is sent to each of them."""
 
     code = "too_many_notification_channels"
 
 
 class TargetUnreadable(ActivityError):
-    """The key that sealed the target is gone. A new target can be put."""
+    """The key that encrypted the target is gone. The target must be set again."""
 
     code = "target_unreadable"
 

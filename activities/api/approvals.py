@@ -1,4 +1,4 @@
-"""Approvals over many activities: asked for, listed, decided, taken back. Looking at one changes nothing; only a POST decides."""
+"""Approvals over many activities: creates, lists, decides and withdraws them. Only a POST decides, so opening a link changes nothing."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from tenants.api.serializers import OPTIONAL, OneOf, ResponseSerializer, StrictS
 from tenants.api.views import ListResource, describe_resource
 from tenants.models import Role
 
-# What is sent to ask for an approval and to decide one.
-
+# Requests.
 
 DECISIONS = {"approved": "approve", "rejected": "reject"}
 
@@ -45,9 +44,6 @@ class VerdictSerializer(StrictSerializer):
     decision = OneOf(choices=list(DECISIONS))
     notes = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_NOTES, **OPTIONAL)
     chosen_option = Text(max_length=200, help_text="One of the options, if there are any.", **OPTIONAL)
-
-
-# What approvals can be narrowed by.
 
 
 class ApprovalFilter(StrictFilterSet):
@@ -70,11 +66,11 @@ class ApprovalFilter(StrictFilterSet):
 
 
 def _item(**conditions: Any) -> QuerySet[Activity]:
-    """The activity that an approval of an outer query extends."""
+    """Return a subquery for the activity of an approval of the outer query."""
     return Activity.objects.filter(tenant_id=OuterRef("tenant_id"), pk=OuterRef("pk"), **conditions)
 
 
-# What is shown of an approval: the question, the votes, and what hangs on the answer.
+# Responses.
 
 
 ADDRESS = "/api/v1/approvals/"
@@ -198,7 +194,7 @@ class ApprovalViewSet(Versioned, ListResource):
         linked = activity_tree.lock(self.tenant_id, activity_ids)
         if unknown := [index for index, activity_id in enumerate(activity_ids) if activity_id not in linked]:
             raise InvalidRequest(
-                [(f"activity_ids[{index}]", "is no activity of this tenant") for index in unknown]
+                [(f"activity_ids[{index}]", "is not an activity of this tenant") for index in unknown]
             )
         new = NewApproval(
             type=body["type"], title=body["title"], description=body.get("description", ""),
@@ -207,8 +203,8 @@ class ApprovalViewSet(Versioned, ListResource):
         by = self.principal
         approval = approvals.open_approval(self.tenant_id, new, actor=by.actor, identity=by.identity)
         approvals.link(self.tenant_id, approval, list(linked.values()), actor=by.actor, may_hold=linked)
-        shown = ApprovalItemSerializer(self._question(approval)).data
-        return Response(shown, status=201, headers={"Location": shown["link"]})
+        body = ApprovalItemSerializer(self._question(approval)).data
+        return Response(body, status=201, headers={"Location": body["link"]})
 
     @command("Decide an approval", VerdictSerializer, SettledApprovalSerializer)
     @action(detail=True, methods=["post"])
@@ -242,6 +238,6 @@ class ApprovalViewSet(Versioned, ListResource):
         return found[0]
 
     def _lock_unchanged(self, pk: UUID) -> None:
-        """Lock it with all that its end may move, and hold `If-Match` against what it is then."""
+        """Lock the approval and all activities that its decision may change, then check `If-Match`."""
         approvals.lock_concerned_by(self.tenant_id, [pk])
         self.check_if_match(self._question(pk).version)

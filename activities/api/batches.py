@@ -1,4 +1,4 @@
-"""Batches of model providers as they stand for one tenant, and the items of one."""
+"""Batches of model providers and their items, for one tenant."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class BatchSerializer(ResponseSerializer):
         return provider_batches.provider_name(batch.provider)
 
     def get_items(self, batch: Any) -> dict[str, int]:
-        counted: dict[str, int] = batch.counted
-        return counted
+        counts: dict[str, int] = batch.item_counts
+        return counts
 
 
 class BatchItemSerializer(ResponseSerializer):
@@ -85,15 +85,15 @@ class BatchViewSet(Resource):
     required_role: ClassVar[dict[str, Role]] = {"list": Role.OPERATOR, "retrieve": Role.OPERATOR}
 
     def show(self, found: Any, *, many: bool = False) -> Any:
-        """With how many of their items are in which state, all in one query."""
+        """Add the number of items by state, with one query for all batches."""
         batches = {batch.pk: batch for batch in (found if many else [found])}
         items = BatchItem.objects.for_tenant(self.tenant_id).filter(batch_id__in=batches)
         for batch in batches.values():
-            batch.counted = dict.fromkeys(ItemState.values, 0)
+            batch.item_counts = dict.fromkeys(ItemState.values, 0)
         for batch_id, state, number in (
             items.order_by().values_list("batch_id", "state").annotate(Count("id"))
         ):
-            batches[batch_id].counted[state] = number
+            batches[batch_id].item_counts[state] = number
         return super().show(found, many=many)
 
 

@@ -1,4 +1,4 @@
-"""One thing done to all activities that a filter finds: counted first, then as a job whose progress can be watched."""
+"""Bulk jobs: one action on all activities that match a filter. A dry run counts them; the job then reports its progress."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from tenants.api.serializers import (
 from tenants.api.views import Resource, TenantView, TenantViewSet, describe_resource
 from tenants.models import Role
 
-# What is sent to do one thing to many activities, and how the job is shown.
+# Requests.
 
 
-MOST_IDS = 1_000  # named one by one; more are found by what they have in common
+MOST_IDS = 1_000  # for more activities, use the other conditions of the filter
 
 
 @extend_schema_field(
@@ -148,9 +148,9 @@ ASSIGNEE = ("assignee_type", "agent_role", "human_role")
 ARGUMENTS = ("reason", "priority", *ASSIGNEE)
 
 
-def as_query(chosen: dict[str, Any]) -> dict[str, str]:
-    """The conditions as the address of the list has them."""
-    return {name: _as_text(value) for name, value in chosen.items()}
+def as_query(conditions: dict[str, Any]) -> dict[str, str]:
+    """Return the conditions as query parameters of the list of activities."""
+    return {name: _as_text(value) for name, value in conditions.items()}
 
 
 def _as_text(value: Any) -> str:
@@ -165,7 +165,7 @@ def _as_stored_value(value: Any) -> Any:
     return str(value) if isinstance(value, UUID | datetime) else value
 
 
-# Bulk jobs as the API shows them.
+# Responses.
 
 
 JOBS = "/api/v1/bulk-jobs/"
@@ -196,12 +196,12 @@ class BulkJobSerializer(ResponseSerializer):
         return job.total - job.done - job.skipped - job.failed
 
     def get_rate(self, job: BulkJob) -> float | None:
-        dealt_with = job.total - self.get_remaining(job)
-        if not dealt_with:
+        ended = job.total - self.get_remaining(job)
+        if not ended:
             return None
-        # Until it got on last, not until now: an object that nobody has changed looks the same.
+        # Until the last change, not until now, because an unchanged job must look the same (and have the same ETag).
         seconds = (job.updated_at - job.created_at).total_seconds()
-        return round(dealt_with / max(seconds, 0.001), 1)
+        return round(ended / max(seconds, 0.001), 1)
 
     def get_cancelled_by(self, job: BulkJob) -> str | None:
         return job.cancelled_by or None
@@ -250,7 +250,7 @@ class BulkOfActivities(TenantView):
     queryset = Activity.objects
     pagination_class = None
     filter_backends = ()
-    throttle_cost = 10.0  # it looks at as much as ten pages of a list
+    throttle_cost = 10.0  # it reads about as much as ten pages of a list
     scope = "activities"
     required_role: ClassVar[Role] = Role.OPERATOR
 
@@ -281,25 +281,25 @@ class BulkOfActivities(TenantView):
         """With `dry_run` the answer is the count and a sample. With `expected_count` a job is made that does it in portions: each
         activity at most once, and what is no longer in a state for it is skipped."""
         body = read(BulkSerializer, request.data)
-        chosen = body["filter"]
-        found = self._find(chosen)
+        conditions = body["filter"]
+        matches = self._find(conditions)
         if body.get("dry_run"):
-            return Response(self._preview(found))
+            return Response(self._preview(matches))
         job = bulk_jobs.start(
             self.tenant_id,
             body["action"],
-            list(found.order_by("pk").values_list("pk", flat=True)),
+            list(matches.order_by("pk").values_list("pk", flat=True)),
             expected=body["expected_count"],
-            filter={name: _as_stored_value(value) for name, value in chosen.items()},
+            filter={name: _as_stored_value(value) for name, value in conditions.items()},
             arguments={name: body[name] for name in ARGUMENTS if name in body},
             actor=self.principal.actor,
         )
         return Response(BulkJobSerializer(job).data, status=202, headers={"Location": f"{JOBS}{job.pk}/"})
 
-    def _find(self, chosen: dict[str, Any]) -> QuerySet[Activity]:
-        """As the list finds them, by the same filters. A gate ends with what waits behind it, so it is never among them."""
+    def _find(self, conditions: dict[str, Any]) -> QuerySet[Activity]:
+        """Return the matches of the list's own filters, without gates, because a gate ends with the activity behind it."""
         data = QueryDict(mutable=True)
-        data.update(as_query(chosen))
+        data.update(as_query(conditions))
         rows = self.get_queryset().exclude(link_kind=LinkKind.GATE)
         filters = ActivityFilter(data=data, queryset=rows, request=self.request)
         if not filters.is_valid():
@@ -309,15 +309,15 @@ class BulkOfActivities(TenantView):
                 for text in texts
             ]
             raise InvalidRequest(errors)
-        found: QuerySet[Activity] = filters.qs
-        return found
+        matches: QuerySet[Activity] = filters.qs
+        return matches
 
-    def _preview(self, found: QuerySet[Activity]) -> dict[str, Any]:
-        newest = found.order_by("-created_at", "-pk").only("id", "name", "status")[:SAMPLE]
+    def _preview(self, matches: QuerySet[Activity]) -> dict[str, Any]:
+        newest = matches.order_by("-created_at", "-pk").only("id", "name", "status")[:SAMPLE]
         sample = [
             {"id": one.pk, "name": one.name, "status": one.status, "link": link_of(one.pk)} for one in newest
         ]
-        return {"dry_run": True, "count": found.count(), "sample": sample}
+        return {"dry_run": True, "count": matches.count(), "sample": sample}
 
 
 @describe_resource(many="Bulk jobs, newest first", one="One bulk job with its progress")

@@ -1,4 +1,4 @@
-"""Dead letters: work that failed for good, listed, replayed or dismissed, one by one or many at once."""
+"""Dead letters, the records of work that failed finally: lists them, and replays or dismisses one or many."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ from tenants.api.serializers import (
 from tenants.api.views import Resource, TenantView, describe_resource
 from tenants.models import Role
 
-# What is sent to replay or to dismiss dead letters.
-
+# Requests to replay or to dismiss dead letters.
 
 MOST_AT_ONCE = 10_000
 FASTEST = 1_000  # a second; more would be the same as no limit
@@ -92,13 +91,10 @@ class DismissalSerializer(ChosenSerializer):
     reason = Text(max_length=2_000)
 
 
-# What dead letters can be narrowed by, in an address and in a body.
+# Filters for dead letters, in the query string and in a request body.
 
-
-IS_NULL = {
-    LetterKind.ACTIVITY.value: False,
-    LetterKind.MAILBOX_ITEM.value: True,
-}  # the activity of such a letter
+#: By kind of letter, whether its `activity_id` is null.
+ACTIVITY_IS_NULL = {LetterKind.ACTIVITY.value: False, LetterKind.MAILBOX_ITEM.value: True}
 
 
 class DeadLetterFilter(StrictFilterSet):
@@ -114,21 +110,21 @@ class DeadLetterFilter(StrictFilterSet):
     created_before = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
 
     def of_kind(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
-        return rows.filter(activity_id__isnull=IS_NULL[value])
+        return rows.filter(activity_id__isnull=ACTIVITY_IS_NULL[value])
 
 
 _CONDITIONS = {
-    name: f"{found.field_name}__{found.lookup_expr}" for name, found in DeadLetterFilter.base_filters.items()
+    name: f"{rule.field_name}__{rule.lookup_expr}" for name, rule in DeadLetterFilter.base_filters.items()
 }
 
 
 def conditions_of(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """The same conditions from a body, whose values are checked and converted already."""
+    """Return the query conditions for the filters of a validated request body."""
     plain = {_CONDITIONS[name]: value for name, value in filters.items() if name != "kind"}
-    return plain | ({"activity_id__isnull": IS_NULL[filters["kind"]]} if "kind" in filters else {})
+    return plain | ({"activity_id__isnull": ACTIVITY_IS_NULL[filters["kind"]]} if "kind" in filters else {})
 
 
-# What is shown of dead letters, and of what was done to many.
+# Responses.
 
 
 class DeadLetterSerializer(ResponseSerializer):
@@ -255,13 +251,17 @@ class DeadLetterViewSet(DigestEtag, Resource):
 
 
 def _already_closed(letter: DeadLetter) -> TransitionRefused:
-    who = f" by {letter.closed_by}" if letter.closed_by else ""
-    now = letter.activity.status if letter.activity else "not failed any more"
-    text = f"This failure is {letter.state}{who}; what failed is {now}."
-    return TransitionRefused(letter.activity_id or letter.pk, "retry", now, text)
+    actor = f" by {letter.closed_by}" if letter.closed_by else ""
+    if letter.activity is None:
+        status, sentence = "not failed any more", "its item is no longer failed"
+    else:
+        status = letter.activity.status
+        sentence = f"its activity is now {status}"
+    text = f"This dead letter was already {letter.state}{actor}; {sentence}."
+    return TransitionRefused(letter.activity_id or letter.pk, "retry", status, text)
 
 
-# Dead letters that look alike, together, each group with its newest as an example.
+# Dead letters grouped by fingerprint, each group with its newest letter as an example.
 
 
 class ExampleSerializer(serializers.Serializer[Any]):

@@ -1,4 +1,4 @@
-"""What people do with the activities that are theirs: decide gates, take up tasks and complete them."""
+"""Actions of people on their activities: decide gates, claim and complete tasks, resolve blockers, answer reviews."""
 
 from __future__ import annotations
 
@@ -75,21 +75,21 @@ class ReviewSerializer(StrictSerializer):
         return attrs
 
 
-_CALLED: dict[str, str] = {Status.CANCELLED: "withdrawn"}
+_DECISION_NAMES: dict[str, str] = {Status.CANCELLED: "withdrawn"}
 
 
 class Decided(AlreadyDecided):
-    """`AlreadyDecided` with the facts of the decision that counts."""
+    """`AlreadyDecided` that also tells who made the valid decision, and when."""
 
     def __init__(self, first: Activity, error: TransitionRefused) -> None:
         super().__init__(error.activity_id, error.verb, error.current, str(error))
         self.problem_members: dict[str, Any] = {
-            "decision": _CALLED.get(first.status, first.status), "decided_by": first.decided_by, "decided_at": first.decided_at
+            "decision": _DECISION_NAMES.get(first.status, first.status), "decided_by": first.decided_by, "decided_at": first.decided_at
         }  # fmt: skip
 
 
 def voter_of(principal: Principal) -> Voter:
-    """Who decides. Operators and admins decide whatever is asked; others what their human roles are asked for."""
+    """Return the principal as a voter. Operators and admins may decide everything, others only items of their human roles."""
     return Voter(
         principal.actor,
         identity=principal.identity,
@@ -101,7 +101,7 @@ def voter_of(principal: Principal) -> Voter:
 def decide(
     tenant_id: UUID, activity_id: UUID, decision: str, *, by: Principal, body: dict[str, Any]
 ) -> Activity:
-    """Approve or reject. Raises `Decided` naming who was first. In the caller's `tenant_scope`."""
+    """Approve or reject. Raises `Decided` if somebody else decided first. Must run in a `tenant_scope`."""
     notes, option = body.get("notes", ""), body.get("chosen_option")
     return act_or_name_first(
         tenant_id,
@@ -120,7 +120,7 @@ def decide(
 def answer(
     tenant_id: UUID, activity_id: UUID, decision: str, *, by: Principal, body: dict[str, Any]
 ) -> Activity:
-    """`decide`, or resolve a blocker, or complete a task, by the word for it. In the caller's `tenant_scope`."""
+    """Approve, reject, resolve a blocker or complete a task, as `decision` says. Must run in a `tenant_scope`."""
     note = body.get("notes", "")
     if decision == "resolve":
         return act_or_name_first(
@@ -134,7 +134,7 @@ def answer(
 
 
 def act_or_name_first(tenant_id: UUID, action: Callable[[], Activity]) -> Activity:
-    """Do it. Raises `Decided` with the facts when somebody was first."""
+    """Run the action. Raises `Decided` if somebody else decided first."""
     try:
         return action()
     except AlreadyDecided as error:
@@ -143,12 +143,12 @@ def act_or_name_first(tenant_id: UUID, action: Callable[[], Activity]) -> Activi
 
 
 def lock_all(tenant_id: UUID, ids: set[UUID]) -> None:
-    """Lock items with everything that deciding them may move, in the one order that all use."""
+    """Lock items and all activities that a decision about them may change, in the common lock order."""
     approvals.lock_concerned_by(tenant_id, ids)
 
 
 class DecisionActions:
-    """Actions of an `ActivityViewSet`. A decision is final: a second or late one is told who decided what and when."""
+    """Mixin of `ActivityViewSet`. A decision is final: a later one is refused and told who decided what and when."""
 
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("approve", "reject", "start", "complete", "resolve", "review"), Role.REVIEWER
@@ -161,7 +161,7 @@ class DecisionActions:
     show: Callable[..., Any]
 
     def _lock_unchanged(self, pk: UUID) -> UUID:
-        """The id, after `If-Match` was found true of the activity, which is locked from then on."""
+        """Check `If-Match`, if it was sent, and lock the activity. Returns the id."""
         if "If-Match" in self.request.headers:
             lock_all(self.tenant_id, {pk})
             self.get_object()
@@ -200,7 +200,7 @@ class DecisionActions:
     def complete(self, request: Request, pk: UUID) -> Response:
         body = read(CompletionSerializer, request.data)
         self._lock_unchanged(pk)
-        self.get_object()  # An output is kept before the move, so whose it is must be certain before.
+        self.get_object()  # 404 for another tenant's activity before its output is stored.
         completed = act_or_name_first(
             self.tenant_id,
             lambda: human_work.complete(

@@ -1,4 +1,4 @@
-"""Events of the tenant: followed as a stream, or read page by page."""
+"""Events of the tenant, as a stream or in pages."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Events(TenantView):
     scope = "events"
     serializer_class = EventPageSerializer
     several: ClassVar[tuple[str, ...]] = ("kind",)
-    http_method_names = ["get", "options"]  # the head of a stream alone is of no use
+    http_method_names = ["get", "options"]  # a HEAD request for a stream is useless
 
     @operation(
         "What happens, as a stream or page by page",
@@ -141,7 +141,8 @@ class Events(TenantView):
             if kind not in (*KINDS, *ANNOUNCED)
         ]
         ids = {
-            name: _id(request.query_params.get(name), name, errors) for name in ("activity", "pipeline_run")
+            name: _parse_uuid(request.query_params.get(name), name, errors)
+            for name in ("activity", "pipeline_run")
         }
         after_text = request.query_params.get(AFTER)
         after = parse_whole_number(after_text, AFTER, errors)
@@ -153,7 +154,7 @@ class Events(TenantView):
         return EventFilter(frozenset(kinds), **ids), after, min(limit or USUAL_EVENTS, MOST_EVENTS)
 
 
-def _id(text: str | None, name: str, errors: list[FieldError]) -> UUID | None:
+def _parse_uuid(text: str | None, name: str, errors: list[FieldError]) -> UUID | None:
     try:
         return None if text is None else UUID(text)
     except ValueError:

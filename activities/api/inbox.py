@@ -1,4 +1,4 @@
-"""The inbox: everything that people are asked for, and many decisions at once."""
+"""The inbox: lists the items that wait for people, and decides many of them in one call."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class InboxViewSet(ListResource):
     def decide(self, request: Request) -> Response:
         """Each decision stands for itself: one that comes too late says so in its result and hinders no other."""
         items = read(DecisionsSerializer, request.data)["items"]
-        # All locks first and in one order: otherwise decisions of several people about overlapping items could deadlock.
+        # Take all locks first and in one order, because concurrent decisions about the same items could deadlock otherwise.
         lock_all(self.tenant_id, {item["id"] for item in items})
         runs = self._pipeline_runs(items)
         order = sorted(range(len(items)), key=lambda index: (str(runs.get(items[index]["id"])), index))
@@ -111,7 +111,7 @@ class InboxViewSet(ListResource):
         return dict(rows.values_list("pk", "pipeline_run_id"))
 
     def _result(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        shown = {"id": item["id"], "link": link_of(item["id"])}
+        result = {"id": item["id"], "link": link_of(item["id"])}
         try:
             with transaction.atomic(using=APP):
                 self._refuse_changed(item)
@@ -120,16 +120,16 @@ class InboxViewSet(ListResource):
                 )
         except (ActivityError, PreconditionFailed) as error:
             problem = problems.body_of(problem_of(error), self.request)
-            return {**shown, "ok": False, "status": getattr(error, "current", None), "problem": problem}
-        return {**shown, "ok": True, "status": decided.status, "problem": None}
+            return {**result, "ok": False, "status": getattr(error, "current", None), "problem": problem}
+        return {**result, "ok": True, "status": decided.status, "problem": None}
 
     def _refuse_changed(self, item: Mapping[str, Any]) -> None:
-        """Under the locks that were taken for all items, so nothing changes between this and the decision."""
+        """Raise if the item has another version than the caller saw. Its lock is held, so it cannot change before the decision."""
         if "version" not in item:
             return
         rows = Activity.objects.for_tenant(self.tenant_id).filter(pk=item["id"])
         version = rows.values_list("version", flat=True).first()
         if version is not None and version != item["version"]:
             raise PreconditionFailed(
-                f"The item is at version {version} by now. Read it again and decide again."
+                f"The item has changed: it is at version {version} now. Read it again before you decide."
             )

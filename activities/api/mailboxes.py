@@ -1,4 +1,4 @@
-"""Mailboxes: posted to, taken from in batches, looked at."""
+"""Mailboxes: posts items, takes them in batches, and lists them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tenants.api.serializers import (
 )
 from tenants.api.views import TenantView
 
-# What is posted to a mailbox, and what a consumer says.
+# Requests.
 
 
 LONGEST_KEY = 200
@@ -93,17 +93,19 @@ class NewItemSerializer(StrictSerializer):
         if "content" not in attrs and not attrs.get("text"):
             errors["content"] = ["is required, unless text is given"]
         if attrs["kind"] == ItemKind.TASK_NOTIFICATION and attrs.get("is_coalescable"):
-            errors["is_coalescable"] = ["cannot be true for a task_notification: each is told by itself"]
+            errors["is_coalescable"] = [
+                "cannot be true for a task_notification: each is delivered separately"
+            ]
         role = attrs.get("agent_role")
         if role and role not in configuration.list_roles():
-            errors["agent_role"] = [f"{role!r} is no role of the registry; GET /api/v1/agents/ lists them"]
+            errors["agent_role"] = [f"{role!r} is not a role of the registry; GET /api/v1/agents/ lists them"]
         if errors:
             raise serializers.ValidationError(errors)
         return attrs
 
 
 def new_item(attrs: dict[str, Any]) -> NewItem:
-    """From what was validated to what is posted."""
+    """Return the item to post for validated data."""
     backoff = {}
     if "backoff_multiplier" in attrs:
         backoff["multiplier"] = attrs["backoff_multiplier"]
@@ -146,7 +148,7 @@ class FailedSerializer(StrictSerializer):
 
 
 def error_of(error: Any) -> dict[str, Any]:
-    """As it is kept."""
+    """Return the error as an object, which is how it is stored."""
     return dict(error) if isinstance(error, dict) else {"message": str(error)}
 
 
@@ -156,7 +158,7 @@ class BeatSerializer(StrictSerializer):
     )
 
 
-# Mailboxes, items and batches as the API shows them.
+# Responses.
 
 
 class MailboxSerializer(serializers.Serializer[Any]):
@@ -264,26 +266,26 @@ class MailboxBatchSerializer(ResponseSerializer):
 
 
 class MailboxPart(TenantView):
-    """Something of the mailbox that `key` of the address names."""
+    """Base of the views of one mailbox."""
 
     queryset: Any = Mailbox.objects
     scope = "mailboxes"
-    scope_of_one = "key"  # a consumer's token may be for its mailbox alone
+    scope_of_one = "key"  # a consumer's token may be limited to one mailbox
 
     def mailbox(self, key: str) -> Mailbox:
         """Raises `NotFound`."""
-        found: Mailbox | None = Mailbox.objects.for_tenant(self.tenant_id).filter(key=key).first()
-        if found is None:
+        mailbox: Mailbox | None = Mailbox.objects.for_tenant(self.tenant_id).filter(key=key).first()
+        if mailbox is None:
             raise NotFound("mailbox", key)
-        return found
+        return mailbox
 
-    def show(self, found: Iterable[Mailbox]) -> list[dict[str, Any]]:
-        found, now = list(found), clock.now()
-        figures = producer.figures(self.tenant_id, found)
-        return [_show_mailbox(mailbox, figures[mailbox.pk], now) for mailbox in found]
+    def show(self, mailboxes: Iterable[Mailbox]) -> list[dict[str, Any]]:
+        mailboxes, now = list(mailboxes), clock.now()
+        figures = producer.figures(self.tenant_id, mailboxes)
+        return [_serialize_mailbox(mailbox, figures[mailbox.pk], now) for mailbox in mailboxes]
 
 
-def _show_mailbox(mailbox: Mailbox, figures: dict[str, Any], now: datetime) -> dict[str, Any]:
+def _serialize_mailbox(mailbox: Mailbox, figures: dict[str, Any], now: datetime) -> dict[str, Any]:
     counts = {name: figures[name] for name in ("pending", "claimed", "failed")}
     return {
         "id": mailbox.pk, "key": mailbox.key, "agent_role": mailbox.agent_role, **counts,
@@ -315,9 +317,9 @@ class MailboxDetail(DigestEtag, MailboxPart):
 
     @operation("One mailbox", answer=OneMailboxSerializer, refusals=(404,))
     def get(self, request: Request, key: str) -> Response:
-        found = self.mailbox(key)
-        consumers = producer.consumers_of(self.tenant_id, found)
-        return Response(OneMailboxSerializer({**self.show([found])[0], "consumers": consumers}).data)
+        mailbox = self.mailbox(key)
+        consumers = producer.consumers_of(self.tenant_id, mailbox)
+        return Response(OneMailboxSerializer({**self.show([mailbox])[0], "consumers": consumers}).data)
 
 
 class ItemFilter(StrictFilterSet):
@@ -350,8 +352,8 @@ class MailboxItems(ViewSetMixin, MailboxPart):
             raise InvalidRequest([("key", f"must not be longer than {LONGEST_KEY} characters")])
         new = new_item(read(NewItemSerializer, request.data))
         posted = producer.post(self.tenant_id, key, new, actor=self.principal.actor)
-        shown = ItemSerializer(producer.item_with_id(self.tenant_id, posted.item.pk)).data
-        return Response(shown, status=201 if posted.created else 200)
+        item = producer.item_with_id(self.tenant_id, posted.item.pk)
+        return Response(ItemSerializer(item).data, status=201 if posted.created else 200)
 
 
 class ItemPart(DigestEtag, MailboxPart):
@@ -359,20 +361,21 @@ class ItemPart(DigestEtag, MailboxPart):
 
     def item(self, key: str, item_id: UUID) -> Any:
         """Raises `NotFound`."""
-        found = producer.items_of(self.tenant_id, self.mailbox(key)).filter(pk=item_id).first()
-        if found is None:
+        item = producer.items_of(self.tenant_id, self.mailbox(key)).filter(pk=item_id).first()
+        if item is None:
             raise NotFound(f"item in the mailbox {key}", item_id)
-        return found
+        return item
 
     def change(self, key: str, item_id: UUID, verb: str, change: Callable[..., bool]) -> Response:
-        """What became of it. Raises `ItemRefused` when it stands otherwise than the change needs."""
+        """Change the item and return it. Raises `ItemRefused` if its state does not allow the change."""
         before = self.item(key, item_id)
         self.refuse_changed(ItemSerializer(before).data)
         if not change(self.tenant_id, before.pk, actor=self.principal.actor):
-            found = self.item(key, item_id)
-            agents = found.activity_id
-            its = f" An agent hears of it in activity {agents}: {verb} that." if agents else ""
-            raise ItemRefused(f"The item is {found.stands}, so you cannot {verb} it.{its}")
+            item = self.item(key, item_id)
+            hint = ""
+            if item.activity_id:
+                hint = f" An agent handles it in activity {item.activity_id}: {verb} that activity instead."
+            raise ItemRefused(f"The item is {item.stands}, so you cannot {verb} it.{hint}")
         return Response(ItemSerializer(self.item(key, item_id)).data)
 
 

@@ -1,4 +1,4 @@
-"""What operators do with any activity: cancel it, try it again, hand it to somebody else, or have it run sooner or later."""
+"""Actions of operators on any activity: cancel, retry, reassign, reschedule, run now."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ReschedulingSerializer(StrictSerializer):
         return {**dict.fromkeys(cleared, None), **values}
 
     def _priority(self, data: Any) -> dict[str, Any]:
-        """As it is stored; nothing where it is left out, or is no priority at all."""
+        """Return the priority as it is stored, or nothing if it is missing or invalid (the field reports the error)."""
         body = data if isinstance(data, Mapping) else {}
         scale, priority = body.get("priority_scale"), body.get("priority")
         if scale is not None and priority is None:
@@ -68,7 +68,7 @@ class ReschedulingSerializer(StrictSerializer):
 
 
 class OperationActions:
-    """Actions of an `ActivityViewSet`, beside `DecisionActions`."""
+    """Mixin of `ActivityViewSet`, like `DecisionActions`."""
 
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("cancel", "retry", "reassign", "partial_update"), Role.OPERATOR
@@ -126,7 +126,7 @@ class OperationActions:
         return Response(self.show(changed))
 
     def _refuse_gate(self, pk: UUID) -> None:
-        # Without its gate, what waits could be neither approved nor rejected any more.
+        # Without its gate, the activity behind it could no longer be approved or rejected.
         gate = Activity.objects.for_tenant(self.tenant_id).filter(pk=pk, link_kind=LinkKind.GATE).first()
         if gate is not None:
             raise TransitionRefused(
@@ -139,7 +139,7 @@ class RunNowSerializer(StrictSerializer):
 
 
 class RunNow(Versioned, TenantView):
-    # Admission is asked for what still holds it, after the commit.
+    # After the commit, admission is asked what the activity still waits for.
     in_one_transaction = False
     queryset = Activity.objects
     pagination_class = None
@@ -153,17 +153,17 @@ class RunNow(Versioned, TenantView):
         (`still_held`), runs or is over, and for a person's work."""
         reason = read(RunNowSerializer, request.data)["reason"]
         with tenant_scope(self.tenant_id):
-            seen = activity_tree.lock(self.tenant_id, [activity_id]).get(activity_id)
-            if seen is None:
+            locked = activity_tree.lock(self.tenant_id, [activity_id]).get(activity_id)
+            if locked is None:
                 raise NotFound("activity", activity_id)
-            self.check_if_match(seen.version)
-            found = rescheduling.run_now(
+            self.check_if_match(locked.version)
+            activity = rescheduling.run_now(
                 self.tenant_id, activity_id, actor=self.principal.actor, reason=reason
             )
-        relay.flush(timeout=RELAYED_SECONDS)
-        held_by = wait_reasons.why(self.tenant_id, activity_id)
-        return Response(ActivitySerializer(found, context={"waiting": {found.pk: held_by}}).data)
+        relay.flush(timeout=FLUSH_SECONDS)
+        reason_to_wait = wait_reasons.why(self.tenant_id, activity_id)
+        return Response(ActivitySerializer(activity, context={"waiting": {activity.pk: reason_to_wait}}).data)
 
 
-#: For admission to hear of it before it is asked; it hears of it in any case.
-RELAYED_SECONDS = 1.0
+#: How long to wait for the relay to notify admission, so that `waiting_for` is current. The relay delivers it in any case.
+FLUSH_SECONDS = 1.0

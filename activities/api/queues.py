@@ -1,4 +1,4 @@
-"""The queues as they stand for one tenant, and the workers that serve them."""
+"""State of the queues for one tenant, and the workers that serve them."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class WorkerSerializer(ResponseSerializer):
 
 
 class QueueList(TenantViewSet):
-    # The slots that are held are asked from Redis, after the transaction.
+    # The number of granted slots is read from Redis, after the transaction.
     in_one_transaction = False
     serializer_class = QueueSerializer
     queryset = Agent.objects
@@ -141,9 +141,9 @@ class QueueList(TenantViewSet):
     def list(self, request: Request) -> Response:
         with tenant_scope(self.tenant_id):
             page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
-            found = selectors.queues(self.tenant_id, [agent.role for agent in page])
+            queues = selectors.queues(self.tenant_id, [agent.role for agent in page])
         return self.get_paginated_response(
-            QueueSerializer(selectors.with_grants(self.tenant_id, found), many=True).data
+            QueueSerializer(selectors.with_grants(self.tenant_id, queues), many=True).data
         )
 
 
@@ -159,7 +159,7 @@ class QueueViewSet(Pausable, TenantViewSet):
             raise NotFound
         own = AgentConfig.objects.for_tenant(self.tenant_id)
         config, _ = own.get_or_create(tenant_id=self.tenant_id, agent_id=role)
-        # The version is the settings' ETag: anyone who read them before the pause shall notice it.
+        # The version is the ETag of the settings, so a client that read them before the pause notices the change.
         own.filter(pk=config.pk).exclude(paused=paused).update(paused=paused, version=F("version") + 1)
         return {"role": role, "queue": queue_of(role)}
 

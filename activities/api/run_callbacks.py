@@ -1,4 +1,4 @@
-"""Where agents call back: `/agent-runs/{run_id}/`. Every report may be repeated; a run that is over answers 409 and `stop`."""
+"""Callbacks of agents: `/agent-runs/{run_id}/`. Every report may be repeated; after the run has ended the answer is 409 with `stop`."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ from tenants.context import tenant_scope
 
 logger = logging.getLogger(__name__)
 
-# Reports of agents that sign them, after the Standard Webhooks scheme, beside the token of their run.
+# Signed reports: an agent may sign its reports by the Standard Webhooks scheme, in addition to sending the run's token.
 #
-# Anyone who signs is held to it: a signature that is wrong, too old or of another agent is 401 though the token is good. Agents of a role
-# whose option `signed_callbacks` is true must sign, so that a token that was stolen on its way is of no use. A message is known again by
-# its `webhook-id`: as it was, it gets the first answer; with anything about it changed it is refused. Redis remembers them for longer
-# than signatures count; while it is away, the database still recognises every report that changes something.
+# A signature is always checked: one that is wrong, too old or made by another agent is answered 401 even if the token is valid. Agents of a
+# role with the option `signed_callbacks` must sign, so that a stolen token alone is useless. Repeated messages are recognised by their
+# `webhook-id`: an identical message gets the first answer, a different one is refused. Redis stores the ids longer than signatures are
+# valid. While Redis is down, the database still recognises a repetition of every report that changes something.
 
 
 _HEADERS = (
@@ -79,9 +79,9 @@ _HEADERS = (
 
 
 def is_repeated(request: Request, token: RunToken, body: bytes) -> bool:
-    """Verify the signature of a report, and say whether the same one has come before; an unsigned one never has.
+    """Verify the signature of a report, and return whether the same report was received before. Unsigned reports count as new.
 
-    Raises `AuthenticationFailed` for a report that is signed wrongly, or that must be signed and is not.
+    Raises `AuthenticationFailed` if the signature is invalid, or if it is required and missing.
     """
     if not token.signed_as and not any(name in request.headers for name in _HEADERS):
         return False
@@ -92,9 +92,9 @@ def is_repeated(request: Request, token: RunToken, body: bytes) -> bool:
             "Report refused", extra={"action": "report_signature_refused", "run": str(token.run_id)}
         )
         raise AuthenticationFailed(
-            "The signature does not fit this report, or is too old.", "invalid_signature"
+            "The signature does not match this report, or is too old.", "invalid_signature"
         )
-    return request.method not in SAFE_METHODS and _came_before(request, token, role, body)
+    return request.method not in SAFE_METHODS and _was_received_before(request, token, role, body)
 
 
 def _role_of(token: RunToken) -> str:
@@ -110,14 +110,14 @@ def _secrets(token: RunToken, role: str) -> Any:
         return ()
 
 
-def _came_before(request: Request, token: RunToken, role: str, body: bytes) -> bool:
+def _was_received_before(request: Request, token: RunToken, role: str, body: bytes) -> bool:
     signed_text = "\x00".join((request.method or "", request.path, request.headers.get(HEADER, "")))
     digest = hashlib.sha256(signed_text.encode() + b"\x00" + body).hexdigest()
     message_id = request.headers[webhook_signing.ID_HEADER]
     try:
         first = reports.first_report_with(token.tenant_id, role, message_id, digest)
     except redis.RedisError:
-        logger.warning("Reports are not remembered", extra={"action": "report_memory_away"})
+        logger.warning("Cannot detect repeated reports without Redis", extra={"action": "report_memory_away"})
         return False
     if first is None:
         return False
@@ -129,14 +129,14 @@ def _came_before(request: Request, token: RunToken, role: str, body: bytes) -> b
     return True
 
 
-# How an agent proves which run it reports about: with the token that came with the job, and with nothing else.
+# Authentication: an agent proves which run it reports about with the token that came with the job. No other credential is accepted.
 #
-# The token names tenant, activity, run and fencing number. Whether the run still counts is not decided here but by what is done.
+# The token names tenant, activity, run and fencing number. The operation itself checks whether the run is still live.
 
 
 @dataclass(frozen=True, slots=True)
 class RunCaller:
-    """An agent, as far as it is known: anyone who holds the token of this run."""
+    """The caller: anyone who holds the token of this run."""
 
     token: RunToken
 
@@ -148,7 +148,7 @@ class RunCaller:
 
 
 class RunTokenAuthentication(BaseAuthentication):
-    """`Authorization: Bearer <callback.token>`. Tokens of people and programs open nothing here."""
+    """`Authorization: Bearer <callback.token>`. API tokens and sessions are not accepted."""
 
     def authenticate(self, request: Request) -> tuple[RunCaller, Any] | None:
         refuse_secret_in_address(request)
@@ -158,7 +158,7 @@ class RunTokenAuthentication(BaseAuthentication):
         token = run_tokens.read(text.strip())
         if token is None:
             logger.warning("Run token refused", extra={"action": "run_token_refused"})
-            # Tokens of runs all begin alike, so each is counted by itself.
+            # All run tokens have the same prefix, so failures are counted per whole token.
             raise refuse_secret(
                 request,
                 text.strip(),
@@ -173,7 +173,7 @@ class RunTokenAuthentication(BaseAuthentication):
 
 
 class RunPermission(BasePermission):
-    """The token opens the address of its own run; every other run is not there."""
+    """A token gives access to its own run only; other runs are answered 404."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         caller: Any = request.user
@@ -190,10 +190,10 @@ class RunPermission(BasePermission):
 LONGEST_CONTENT_TYPE = 100
 LONGEST_MESSAGE = 2_000
 LONGEST_WAIT = 86_400  # seconds
-# A text of \u escapes has three bytes for each byte that it means.
+# JSON that escapes every character with \u needs up to three bytes for each byte of text.
 ESCAPED = 3
 ENVELOPE_BYTES = 64 * 1024
-HEARTBEAT_BYTES = 32 * 1024  # they come often, and progress is for people to read
+HEARTBEAT_BYTES = 32 * 1024  # small, because heartbeats are frequent and people read the progress
 STOP = "The run is over; `stop` is true."
 
 
@@ -306,15 +306,15 @@ class JobSerializer(serializers.Serializer[Any]):
 
 
 class RunView(TenantView):
-    """Base of the callbacks. The tenant is the token's; nobody else's credentials count here."""
+    """Base of the callbacks. The tenant is the one of the run's token."""
 
     authentication_classes = (RunTokenAuthentication,)
     permission_classes = (RunPermission,)
     serializer_class = StopSerializer
-    # The functions behind open the scope themselves: the caller is no principal. Each report may be repeated.
+    # The called functions open the tenant scope themselves, because the caller is not a principal.
     in_one_transaction = False
 
-    #: Whether this very message, signed, has come before. What the database does not recognise by itself asks for it.
+    #: Whether this signed message was received before. Needed where the database cannot recognise a repetition.
     repeated = False
     raw_body = b""
 
@@ -362,7 +362,7 @@ class RunHeartbeat(RunView):
         if errors:
             raise InvalidRequest(errors)
         if self.repeated:
-            # Somebody else may have sent it: it is no sign of life, and its figures are older than what is known.
+            # A repetition proves nothing about the agent, and its usage is older than the stored one.
             reason = reports.stop_reason(self.caller.token)
             return Response({"stop": reason is not None, "reason": reason})
         reason = reports.beat(
@@ -453,16 +453,15 @@ def _error_of(error: dict[str, Any]) -> AgentError:
     return kind(error["message"], **more)
 
 
-# The job of a run, told again: to an agent that has lost it, exactly as long as the run is live.
+# The job of a live run, for an agent that has lost it.
 #
-# It is built again from the same facts; only the random marker of the prompt's blocks is another.
+# It is rebuilt from the same data. Only the random marker of the prompt's blocks differs.
 
 
 def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
-    """The body of the call that started this run. Not inside a transaction: its input may have to be read from MongoDB.
+    """Return the body of the call that started this run. Must not run inside a transaction, because it may read the input from MongoDB.
 
-    Raises `OutputUnavailable` when the store of outputs does not answer, and `AgentError` when what the run began with is not on record
-    any more.
+    Raises `OutputUnavailable` if the output store does not answer, and `AgentError` if the wakes of the run are no longer stored.
     """
     with tenant_scope(token.tenant_id):
         activity = Activity.objects.for_tenant(token.tenant_id).get(pk=token.activity_id)
@@ -472,26 +471,26 @@ def job_again(token: RunToken, run: ActivityRun) -> dict[str, Any]:
         attempt = Attempt(
             token=token,
             number=run.attempt,
-            wakes=_show_wakes(_wakes(run).filter(run_id=run.pk)) or _read_returned_wakes(run),
+            wakes=_serialize_wakes(_wakes(run).filter(run_id=run.pk)) or _read_returned_wakes(run),
             role=role,
             knowledge=execution_request.knowledge_of(token.tenant_id, agent_role, role),
             timeout_seconds=run.timeout_seconds,
             deadline=(run.accepted_at or run.started_at) + timedelta(seconds=run.timeout_seconds),
         )
     if not attempt.wakes:
-        raise PermanentAgentError("What woke it is not on record any more.", code="wakes_forgotten")
+        raise PermanentAgentError("The wakes of this run are no longer stored.", code="wakes_forgotten")
     request = execution_request.build(activity, attempt, execution_request.fetch(activity, attempt.wakes))
     return job_of(request) | {"version": run.agent_version or None}
 
 
 def _read_returned_wakes(run: ActivityRun) -> list[dict[str, Any]]:
-    """A run that ended without a result has given its wakes back: they wait, or are with a later one."""
+    """Return the wakes of a run that ended without a result: they are pending again, or belong to a later run."""
     later = ActivityRun.objects.for_tenant(run.tenant_id).filter(
         activity_id=run.activity_id, fence__gt=run.fence
     )
-    waits = Q(run_id=None, state=WakeState.PENDING)
-    known = _wakes(run).filter(created_at__lte=run.started_at)
-    return _show_wakes(known.filter(waits | Q(run_id__in=later.values("pk"))))
+    is_pending = Q(run_id=None, state=WakeState.PENDING)
+    earlier = _wakes(run).filter(created_at__lte=run.started_at)
+    return _serialize_wakes(earlier.filter(is_pending | Q(run_id__in=later.values("pk"))))
 
 
 def _wakes(run: ActivityRun) -> QuerySet[Any]:
@@ -499,11 +498,11 @@ def _wakes(run: ActivityRun) -> QuerySet[Any]:
     return rows
 
 
-def _show_wakes(wakes: QuerySet[Any]) -> list[dict[str, Any]]:
+def _serialize_wakes(wakes: QuerySet[Any]) -> list[dict[str, Any]]:
     return [{"id": wake.pk, "reason": wake.reason, "payload": wake.payload} for wake in wakes.order_by("pk")]
 
 
-# One skill, read by the agent of a run that needs it: `/agent-runs/{run_id}/skills/{key}/`.
+# Skills, as the agent of a run reads them: `/agent-runs/{run_id}/skills/{key}/`.
 
 
 class RunSkillSerializer(ResponseSerializer):
@@ -525,15 +524,15 @@ class RunSkill(RunView):
         token = self.caller.token
         reports.live_run(token)
         with tenant_scope(token.tenant_id):
-            asking = Activity.objects.for_tenant(token.tenant_id).filter(pk=token.activity_id)
-            role = asking.values_list("agent_role", flat=True).get()
+            activity = Activity.objects.for_tenant(token.tenant_id).filter(pk=token.activity_id)
+            role = activity.values_list("agent_role", flat=True).get()
             skill = skills.find(token.tenant_id, role or "", key)
         if skill is None:
             raise NotFound
         return Response(RunSkillSerializer(skill).data, headers={"ETag": f'"{skill.version}"'})
 
 
-# The tools of agents: `/agent-runs/{run_id}/tools/{tool}/`. Each call has one effect; its repetition gets the first answer again.
+# The tools of agents: `/agent-runs/{run_id}/tools/{tool}/`. Each call takes effect once; a repetition gets the first answer.
 
 
 class NotHeldSerializer(serializers.Serializer[Any]):

@@ -1,4 +1,4 @@
-"""Activities as the API shows them."""
+"""Serializers of activities, their runs and their outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def link_of(activity_id: UUID) -> str:
     return f"{ACTIVITIES}{activity_id}/"
 
 
-#: Which verbs of the state table the API offers, under which name, and for whose activities.
+#: By verb of the state table: the name of its action in the API, and the assignee type it is for (None: both).
 _ACTIONS = {
     "take_up": ("start", "human"),
     "finish": ("complete", "human"),
@@ -36,7 +36,7 @@ _ACTIONS = {
 
 
 def list_allowed_actions(activity: Activity) -> list[str]:
-    """What may be asked for right now, as the last part of the address to post to."""
+    """Return the actions that are allowed now. Each name is the last part of the URL to post to."""
     kind, refused = activity.link_kind, set()
     if activity.assignee_type == "human":
         refused |= {"finish"} if activity_tree.is_decision(activity) else set()
@@ -44,9 +44,9 @@ def list_allowed_actions(activity: Activity) -> list[str]:
             set() if activity.is_approval_gate or kind == LinkKind.REVIEW else {"approve_gate", "reject_gate"}
         )
     if kind == LinkKind.GATE:
-        refused.add("cancel")  # Anyone who wants it gone cancels what waits behind it.
+        refused.add("cancel")  # To remove a gate, cancel the activity that waits behind it.
     if kind in (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL, LinkKind.ESCALATION):
-        refused.add("reassign")  # Anyone who is asked answers it.
+        refused.add("reassign")  # Only an answer ends these items.
     offered = [
         _ACTIONS[verb][0]
         for verb in states.verbs_from(activity.status)
@@ -55,7 +55,7 @@ def list_allowed_actions(activity: Activity) -> list[str]:
     return [_ANSWERS.get((kind, name), name) for name in offered]
 
 
-#: What an answer is called where it is more than completing something.
+#: By link kind and action, the more specific name under which the action is offered.
 _ANSWERS: dict[tuple[str | None, str], str] = {(LinkKind.RESOLUTION, "complete"): "resolve"}
 
 
@@ -145,10 +145,10 @@ class ActivitySerializer(ResponseSerializer):
 
     @extend_schema_field(WaitingForSerializer(allow_null=True))
     def get_waiting_for(self, activity: Activity) -> dict[str, str | None] | None:
-        found: Waiting | None = self.context["waiting"].get(activity.pk)
-        if found is None or found.code is None:
+        reason: Waiting | None = self.context["waiting"].get(activity.pk)
+        if reason is None or reason.code is None:
             return None
-        return {"code": found.code, "detail": found.detail, "holder": found.holder}
+        return {"code": reason.code, "detail": reason.detail, "holder": reason.holder}
 
     def get_allowed_actions(self, activity: Activity) -> list[str]:
         return list_allowed_actions(activity)
@@ -172,11 +172,11 @@ class InboxItemSerializer(ActivitySerializer):
         return "gate" if activity.is_approval_gate else "task"
 
     def get_subject(self, activity: Activity) -> dict[str, Any] | None:
-        about = activity.parent
-        if about is None:
+        parent = activity.parent
+        if parent is None:
             return None
-        shown = ("id", "name", "status", "agent_role", "round", "output_ref", "step")
-        return {**{name: getattr(about, name) for name in shown}, "link": link_of(about.pk)}
+        fields = ("id", "name", "status", "agent_role", "round", "output_ref", "step")
+        return {**{name: getattr(parent, name) for name in fields}, "link": link_of(parent.pk)}
 
 
 class RunSerializer(ResponseSerializer):

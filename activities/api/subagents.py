@@ -1,4 +1,4 @@
-"""Subagents: started, looked at, read, cancelled."""
+"""Subagents: starts, lists and cancels them, and returns their transcripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from activities import outputs, subagents
-from activities.api.activities import transcript_of
+from activities.api.activities import transcript_response
 from activities.api.operations import ReasonSerializer
 from activities.execution import prompt
 from activities.models import ActivityRun, Subagent
@@ -42,7 +42,7 @@ from tenants.api.views import ListResource, TenantView, describe_resource
 from tenants.context import tenant_scope
 from tenants.models import Role
 
-# What is asked of a subagent.
+# Requests.
 
 
 LONGEST_PROMPT = 200_000
@@ -84,11 +84,13 @@ class NewSubagentSerializer(StrictSerializer):
         errors: dict[str, list[str]] = {}
         role = attrs["subagent_type"]
         if role not in configuration.list_roles():
-            errors["subagent_type"] = [f"{role!r} is no role of the registry; GET /api/v1/agents/ lists them"]
+            errors["subagent_type"] = [
+                f"{role!r} is not a role of the registry; GET /api/v1/agents/ lists them"
+            ]
         if "existing_agent_id" in attrs and "existing_conversation_id" in attrs:
             errors["existing_conversation_id"] = ["cannot be given together with existing_agent_id"]
         if "/" in attrs.get("parent_mailbox", ""):
-            errors["parent_mailbox"] = ["must not hold a slash"]
+            errors["parent_mailbox"] = ["must not contain a slash"]
         if not attrs["prompt"].strip():
             errors["prompt"] = ["must not be blank"]
         if errors:
@@ -129,8 +131,8 @@ class SubagentSerializer(ResponseSerializer):
     created_at = serializers.DateTimeField(source="subagent.created_at")
     finished_at = serializers.DateTimeField(source="activity.finished_at", allow_null=True)
 
-    def get_output_file(self, found: SubagentState) -> str:
-        return output_file_of(found.subagent.pk)
+    def get_output_file(self, state: SubagentState) -> str:
+        return output_file_of(state.subagent.pk)
 
 
 class SubagentFilter(StrictFilterSet):
@@ -178,13 +180,13 @@ class SubagentViewSet(DigestEtag, ListResource):
         return self._render(pk)
 
     def _render(self, pk: UUID, status: int = 200) -> Response:
-        found = subagents.one(self.tenant_id, pk)
+        state = subagents.one(self.tenant_id, pk)
         headers = {"Location": f"/api/v1/subagents/{pk}/"} if status == 201 else {}
-        return Response(SubagentSerializer(found).data, status=status, headers=headers)
+        return Response(SubagentSerializer(state).data, status=status, headers=headers)
 
 
 class SubagentTranscript(ViewSetMixin, TenantView):
-    # It is read from a file, piece by piece, or from MongoDB.
+    # The transcript is streamed from a file or read from MongoDB, which must not keep a transaction open.
     in_one_transaction = False
     pagination_class = None
     queryset = Subagent.objects
@@ -196,21 +198,21 @@ class SubagentTranscript(ViewSetMixin, TenantView):
 
         404 with the code `no_transcript` while there is neither."""
         with tenant_scope(self.tenant_id):
-            found = subagents.one(self.tenant_id, pk)
-            runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(activity_id__in=found.ids)
+            state = subagents.one(self.tenant_id, pk)
+            runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(activity_id__in=state.ids)
             last = runs.order_by("-started_at").values_list("pk", flat=True).first()
         pieces = transcripts.pieces(self.tenant_id, last) if last else None
         if pieces is None:
-            pieces = self._instead(found)
-        return transcript_of(pk, pieces)
+            pieces = self._output_or_error(state)
+        return transcript_response(pk, pieces)
 
-    def _instead(self, found: SubagentState) -> Iterator[bytes]:
-        reference = found.activity.output_ref
+    def _output_or_error(self, state: SubagentState) -> Iterator[bytes]:
+        reference = state.activity.output_ref
         output = outputs.read(self.tenant_id, reference) if reference else None
         if output is not None:
             text = output.content if output.content is not None else prompt.as_json(output.data)
-        elif found.activity.error:
-            text = str(found.activity.error.get("message", ""))
+        elif state.activity.error:
+            text = str(state.activity.error.get("message", ""))
         else:
             raise NotFound(code="no_transcript")
         return iter([text.encode()])

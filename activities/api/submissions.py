@@ -1,4 +1,4 @@
-"""New activities as clients submit them. An invalid one is refused with all its errors at once, by path."""
+"""Validates new activities that clients submit. An invalid one is refused with all its errors at once, by path."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MOST_ATTEMPTS = 50
 
 
 class FilesField(serializers.ListField):
-    """Paths and globs, each of whose errors is named by its place."""
+    """A list of paths and globs. Errors name the position of the path."""
 
     child = serializers.CharField()
     default_error_messages = {"not_a_list": "must be a list of paths"}
@@ -54,17 +54,17 @@ class FilesField(serializers.ListField):
         if len(data) > file_scopes.MOST_FILES:
             raise serializers.ValidationError([f"must have at most {file_scopes.MOST_FILES} paths"])
         errors: dict[Any, Any] = {}
-        found = set()
+        paths = set()
         for index, path in enumerate(data):
             try:
                 if not isinstance(path, str):
                     raise ValueError("must be text")
-                found.add(file_scopes.normalise_path(path))
+                paths.add(file_scopes.normalise_path(path))
             except ValueError as error:
                 errors[index] = [str(error)]
         if errors:
             raise serializers.ValidationError(errors)
-        return sorted(found)
+        return sorted(paths)
 
 
 class GivenInputSerializer(StrictSerializer):
@@ -120,7 +120,7 @@ class NewActivitySerializer(RulesSerializer):
         if "agent_role" in attrs:
             attrs["agent_role"] = role_named(attrs["agent_role"])
         errors: dict[str, Any] = (
-            _errors_of_assignee(attrs) | _errors_of_times(attrs) | _errors_of_asking(attrs)
+            _errors_of_assignee(attrs) | _errors_of_times(attrs) | _errors_of_decision_fields(attrs)
         )
         if "input" in attrs and "input_ref" in attrs:
             errors["input_ref"] = ["cannot be given together with input"]
@@ -138,18 +138,18 @@ class NewActivitySerializer(RulesSerializer):
 
 
 def new_activity(
-    attrs: Mapping[str, Any], *, asked_by: str = "", mailbox_id: UUID | None = None
+    attrs: Mapping[str, Any], *, requested_by: str = "", mailbox_id: UUID | None = None
 ) -> NewActivity:
-    """From what was validated to what is submitted, by the caller with the identity `asked_by`."""
+    """Return the activity to submit for validated data. `requested_by` is the identity of the caller."""
     names = ("deliverable", "mailbox", "input", *ABOUT_PEOPLE)
     plain = {name: value for name, value in attrs.items() if name not in names}
-    asks = any(name in attrs for name in ABOUT_PEOPLE)
+    has_rules = any(name in attrs for name in ABOUT_PEOPLE)
     return NewActivity(
         **plain,
         deliverable_id=attrs.get("deliverable"),
         mailbox_id=mailbox_id,
         input=attrs.get("input") or None,
-        decision_rules=rules_of(attrs, asked_by=asked_by).as_json() if asks else None,
+        decision_rules=rules_of(attrs, asked_by=requested_by).as_json() if has_rules else None,
     )
 
 
@@ -160,7 +160,7 @@ def _errors_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
     if not agent and not human:
         return {"agent_role": ["is required, unless human_role is given"]}
     if agent and agent not in configuration.list_roles():
-        return {"agent_role": [f"{agent!r} is no role of the registry; GET /api/v1/agents/ lists them"]}
+        return {"agent_role": [f"{agent!r} is not a role of the registry; GET /api/v1/agents/ lists them"]}
     if human and attrs.get("requires_approval"):
         return {"requires_approval": ["is for an agent's work"]}
     if human and attrs.get("files"):
@@ -172,8 +172,8 @@ def _errors_of_assignee(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
     return {}
 
 
-def _errors_of_asking(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
-    """What is said about people who decide, where nobody decides."""
+def _errors_of_decision_fields(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return errors for fields about a decision, if the activity needs no decision."""
     names = [name for name in ABOUT_PEOPLE if name in attrs]
     if attrs.get("is_approval_gate") and attrs.get("agent_role"):
         return {"is_approval_gate": ["is for a person; an agent's work has requires_approval"]}
@@ -198,7 +198,7 @@ def _errors_of_times(attrs: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _errors_of_params(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What the agent's own JSON Schema says about the parameters, nested as the parameters are."""
+    """Return the violations of the agent's JSON Schema, nested like the parameters."""
     errors: dict[str, Any] = {}
     for path, message in input_schemas.violations(tenant_id, role, params):
         place: dict[Any, Any] = errors

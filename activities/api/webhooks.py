@@ -1,4 +1,4 @@
-"""Webhooks: where a tenant's events are sent. A secret is shown once."""
+"""Webhooks that receive a tenant's events, and their deliveries. A secret is returned only once."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ from tenants.api.views import TenantView, VersionedResource, describe_resource, 
 from tenants.events import log
 from tenants.models import Role
 from tenants.models.events import KINDS, OffReason, WebhookDelivery, WebhookDeliveryState, WebhookEndpoint
-
-# What is sent and shown of webhooks.
 
 
 class WebhookSerializer(ResponseSerializer):
@@ -101,7 +99,7 @@ class WebhookDeliverySerializer(ResponseSerializer):
 
 
 class TooManyWebhooks(ActivityError):
-    """Every event may go to each of them, so there may be only so many."""
+    """The tenant has the maximum number of webhooks. It is limited because every event may be sent to each of them."""
 
     code = "too_many_webhooks"
 
@@ -120,13 +118,13 @@ class WebhookViewSet(VersionedResource):
     ordering_fields = ("created_at",)
     lookup_value_converter = "uuid"
     scope = "webhooks"
-    required_role: ClassVar[Role] = Role.ADMIN  # an address may hold what only its owner should know
+    required_role: ClassVar[Role] = Role.ADMIN  # because a URL may contain secrets
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         if self.action in ("create", "update"):
             self.body = read(WebhookBodySerializer, request.data)
-            # Before the transaction, since a name is looked up.
+            # Before the transaction, because it resolves a host name.
             if not idempotency.is_repetition(request, self.principal):
                 _refuse_address(self.body["url"])
 
@@ -137,9 +135,9 @@ class WebhookViewSet(VersionedResource):
         """
         most = settings.ORCHESTRATOR_WEBHOOKS_PER_TENANT
         if WebhookEndpoint.objects.for_tenant(self.tenant_id).count() >= most:
-            raise TooManyWebhooks(f"There are {most} webhooks; remove one first.")
+            raise TooManyWebhooks(f"There are {most} webhooks, which is the maximum; remove one first.")
         webhook = WebhookEndpoint(tenant_id=self.tenant_id)
-        self._begin_now()
+        self._number_earlier_events()
         self._put(webhook)
         secret = webhooks.renew_secret(webhook)
         webhook.save(force_insert=True)
@@ -150,7 +148,7 @@ class WebhookViewSet(VersionedResource):
     def update(self, request: Request, pk: UUID) -> Response:
         """It keeps its secret. Changing one that the system has switched off switches it on, unless `enabled` is false."""
         if self.rows_to_lock().filter(pk=pk, enabled=False).exists():
-            self._begin_now()
+            self._number_earlier_events()
         webhook = self.lock_row()
         self._put(webhook)
         webhook.off_reason, webhook.failures = "", 0
@@ -185,9 +183,10 @@ class WebhookViewSet(VersionedResource):
         delivery.refresh_from_db()
         return Response(WebhookDeliverySerializer(delivery).data, status=202)
 
-    def _begin_now(self) -> None:
-        """What has happened before the webhook is switched on gets its numbers now, so that it is not told of it. Before any row is locked,
-        as anyone who numbers does it: the log, then its webhooks."""
+    def _number_earlier_events(self) -> None:
+        """Number all events until now, so that a webhook that is switched on does not receive them.
+
+        Call it before any row is locked, because the log is always locked before its webhooks."""
         log.number_unread(self.tenant_id)
 
     def _put(self, webhook: WebhookEndpoint) -> None:
@@ -212,7 +211,7 @@ def _with_secret(webhook: WebhookEndpoint, secret: str) -> dict[str, Any]:
     return {**WebhookSerializer(webhook).data, "secret": secret}
 
 
-# The deliveries of a webhook: what became of each event, and sending one again.
+# The deliveries of a webhook.
 
 
 class WebhookDeliveryFilter(StrictFilterSet):
@@ -221,7 +220,7 @@ class WebhookDeliveryFilter(StrictFilterSet):
 
 
 class WebhookPart(TenantView):
-    """Something of the webhook that `webhook_id` of the address names."""
+    """Base of the views below one webhook."""
 
     queryset: Any = WebhookDelivery.objects
     scope = "webhooks"

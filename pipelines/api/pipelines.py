@@ -272,7 +272,9 @@ class TemplateBodySerializer(StrictSerializer):
         if agent and human:
             errors["human_role"] = ["cannot be given together with agent_role"]
         if agent and agent not in configuration.list_roles():
-            errors["agent_role"] = [f"{agent!r} is no role of the registry; GET /api/v1/agents/ lists them"]
+            errors["agent_role"] = [
+                f"{agent!r} is not a role of the registry; GET /api/v1/agents/ lists them"
+            ]
         if attrs.get("is_approval_gate") and (agent or attrs.get("requires_approval")):
             errors["is_approval_gate"] = ["is for a person's work"]
         if attrs.get("requires_approval") and human:

@@ -13,7 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from activities.admin.activity import possible
+from activities.admin.activity import possible_actions
 from activities.execution import agent_tools
 from activities.human_tasks import approvals
 from activities.models import Activity
@@ -108,7 +108,7 @@ def test_the_buttons_are_those_that_would_do_something(
 def test_no_button_is_offered_for_what_has_ended_for_good(status: Status) -> None:
     final = {"done", "approved", "rejected", "reassigned", "cancelled"}
 
-    assert (possible(Activity(status=status)) == set()) == (status in final)
+    assert (possible_actions(Activity(status=status)) == set()) == (status in final)
 
 
 def test_approving_lets_the_work_go_on_under_the_operators_name(
@@ -154,7 +154,7 @@ def test_a_person_takes_over_what_an_agent_could_not_do(
         notes="By hand this time.",
     )
 
-    assert told(answer) == ["Handed on: work 0."]
+    assert told(answer) == ["Reassigned: work 0."]
     assert engine.status(tenant, failed.pk) == "reassigned"
     with tenant_scope(tenant.pk):
         heir = Activity.objects.get(parent=failed, link_kind="reassigned_from")
@@ -184,7 +184,7 @@ def test_a_blocker_is_resolved_from_the_page_of_what_it_blocks(
     (activity_id,) = engine.submit(tenant)
     engine.drain()
     blocked = engine.get(tenant, activity_id)
-    assert possible(blocked) == {"resolve", "reassign", "cancel"}
+    assert possible_actions(blocked) == {"resolve", "reassign", "cancel"}
 
     act(root, Activity, "resolve_selected", blocked, confirmed="1", notes="It is up again.")
     engine.agent.behaviour = lambda request: done()

@@ -77,7 +77,7 @@ def test_a_delivery_that_failed_is_sent_again(root: Client, alert: Alert) -> Non
     second = act(root, AlertDelivery, "send_again_selected", delivery, confirmed="1")
 
     assert (untouched, again(delivery).state) == ("failed", "pending")
-    assert told(second)[-1] == "Skipped Ops: pending: It is on its way, or has arrived."
+    assert told(second)[-1] == "Skipped Ops: pending: It is still in progress, or has arrived."
 
 
 def test_a_channel_is_made_with_a_target_that_is_never_shown(root: Client, tenant: Tenant) -> None:
@@ -94,7 +94,7 @@ def test_a_channel_is_made_with_a_target_that_is_never_shown(root: Client, tenan
     made = root.post(f"{list_of(NotificationChannel)}add/", {**form, "new_target": "ops@example.com"})
 
     assert "is not an address of mail" in words(refused)
-    assert "Say where alerts are to be sent" in words(missing)
+    assert "Enter the target of the alerts" in words(missing)
     assert made.status_code == 302
     with tenant_scope(tenant.pk):
         channel = NotificationChannel.objects.get()
@@ -132,7 +132,7 @@ def test_a_test_is_sent_to_a_channel_that_is_on(root: Client, mail: Notification
     with tenant_scope(mail.tenant_id):
         assert [alert.kind for alert in Alert.objects.all()] == ["test"]
         assert AlertDelivery.objects.get().channel_id == mail.pk
-    assert told(skipped)[-1] == "Skipped Ops (email): It is switched off."
+    assert told(skipped)[-1] == "Skipped Ops (email): The channel is switched off."
 
 
 def test_a_channel_expires_and_comes_back_by_buttons(root: Client, ads: Channel) -> None:

@@ -91,7 +91,7 @@ def test_a_letter_shows_its_failure_and_how_many_are_alike(
     page = words(root.get(page_of(letters_of(acme, first)[0])))
 
     assert "dev Permanent It broke. open 2" in text
-    assert "Open and alike" in page
+    assert "Open similar failures" in page
     fingerprint = letters_of(acme, second)[0].fingerprint
     together = root.get(list_of(DeadLetter), {"fingerprint__exact": fingerprint, "tenant": "acme"})
     assert {letter.activity_id for letter in together.context["cl"].result_list} == {first, second}
@@ -106,10 +106,10 @@ def test_a_replay_is_counted_first_and_then_done_once(engine: Engine, acme: Tena
     act(root, DeadLetter, "replay_selected", *letters, confirmed="1")
     again = act(root, DeadLetter, "replay_selected", letters[0], confirmed="1")
 
-    assert "This concerns 3; 0 were dealt with before." in question
+    assert "This affects 3; 0 were handled before." in question
     assert statuses == {"failed"}
     assert {engine.status(acme, one) for one in ids} == {"created"}
-    assert "It was dealt with before" in told(again)[-1]
+    assert "It was handled before" in told(again)[-1]
 
 
 def test_all_that_failed_alike_is_replayed_from_one_of_them(
@@ -122,7 +122,7 @@ def test_all_that_failed_alike_is_replayed_from_one_of_them(
     question = words(act(root, DeadLetter, "replay_alike_selected", letter))
     act(root, DeadLetter, "replay_alike_selected", letter, confirmed="1")
 
-    assert "This concerns 3; 0 were dealt with before." in question
+    assert "This affects 3; 0 were handled before." in question
     assert {engine.status(acme, one) for one in ids} == {"created"}
     assert engine.status(other_tenant, other[0]) == "failed"
 

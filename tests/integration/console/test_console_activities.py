@@ -74,7 +74,7 @@ def test_what_is_not_on_record_any_more_is_said_so(asked: Questions, ann: Person
     with tenant_scope(asked.tenant.pk):
         Wake.objects.filter(activity_id=one).delete()
 
-    assert "What woke it is not on record any more." in words(ann.get(f"{LIST}{one}/texts/"))
+    assert "The wakes of this run are no longer stored." in words(ann.get(f"{LIST}{one}/texts/"))
 
 
 # The list

@@ -107,7 +107,7 @@ def test_one_failure_is_tried_again_and_not_twice(
     assert "Started again: work" in words(ann.get(answer["Location"]))
     assert sorted(states(tenant, broken)) == ["open", "open", "replayed"]
 
-    assert "This failure is replayed by user:ann" in refused(
+    assert "This dead letter was already replayed by user:ann" in refused(
         form.send(ann.browser, ("letter", str(letter.pk))), 409
     )
 
