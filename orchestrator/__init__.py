@@ -1,4 +1,4 @@
-"""The Django project: settings, the Celery application, URLs and the commands that run it all.
+"""The Django project: settings, the Celery application, URLs and commands.
 
-Nothing is imported here: some of its commands (`orchestrator.mcp`, `orchestrator.embedded`) need neither Django nor Celery.
+It imports nothing, because some of its modules (`orchestrator.mcp`, `orchestrator.embedded`) must run without Django and Celery.
 """

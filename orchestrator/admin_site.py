@@ -1,4 +1,4 @@
-"""Who gets into the admin: everybody who may see something there. What that is, `tenants.admin_scope` says."""
+"""The admin site and its login, open to everyone who may see something in it (`tenants.admin_scope`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LoginForm(UnfoldAuthenticationForm):
-    """Opens to those who get in. Whether a name is unknown or may not enter, the answer is the same."""
+    """Accepts only people with access. The error is the same as for an unknown name."""
 
     def confirm_login_allowed(self, user: User) -> None:
         AuthenticationForm.confirm_login_allowed(self, user)
@@ -27,15 +27,15 @@ class LoginForm(UnfoldAuthenticationForm):
 
 
 class TenantAdminSite(UnfoldAdminSite):
-    """The admin, also for people who are admins of a tenant and not of Django's staff."""
+    """The admin, which is also open to admins of a tenant who are not staff."""
 
     login_form: Any = LoginForm
 
     def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> Any:
-        """Made when something reads it: every page gets one, few show it, and to make it asks each admin what its reader may do."""
+        """Return the list lazily, because every page gets it, few render it, and building it checks permissions of each admin."""
         return SimpleLazyObject(lambda: super(TenantAdminSite, self).get_app_list(request, app_label))
 
     def has_permission(self, request: HttpRequest) -> bool:
         scope = getattr(request, "sight", None)
-        seen = scope if isinstance(scope, Sight) else admin_scope.of(request.user)
-        return not seen.is_empty
+        scope = scope if isinstance(scope, Sight) else admin_scope.of(request.user)
+        return not scope.is_empty

@@ -1,6 +1,6 @@
-"""The API's own description: `/api/v1/schema/` for programs, `/api/v1/docs/` for people.
+"""The OpenAPI document at `/api/v1/schema/`, and its page for people at `/api/v1/docs/`.
 
-Anybody may ask for it, so each process makes it once and then only sends it.
+Both are public. Each process generates the document once and caches it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from rest_framework.request import Request
 
 from console.content_security import POLICY_WITH_SCRIPTS, send_policy
 
-# The page draws itself: its script sets styles, and its style sheet holds pictures as data.
-DRAWS_ITSELF = POLICY_WITH_SCRIPTS.replace("img-src 'self'", "img-src 'self' data:").replace(
+# Swagger UI's script sets inline styles, and its style sheet contains images as data URLs.
+SWAGGER_POLICY = POLICY_WITH_SCRIPTS.replace("img-src 'self'", "img-src 'self' data:").replace(
     "style-src 'self'", "style-src 'self' 'unsafe-inline'"
 )
 
-_making = threading.Lock()
+_generation = threading.Lock()
 
 
 class SchemaView(SpectacularAPIView):
-    """OpenAPI 3.1, as YAML or, where JSON is asked for by `Accept` or `?format=json`, as JSON."""
+    """OpenAPI 3.1 as YAML, or as JSON if `Accept` or `?format=json` requests it."""
 
     @extend_schema(exclude=True)
     def get(self, request: Request) -> HttpResponse:
         renderer = request.accepted_renderer
-        with _making:  # it takes a second of a processor, which two at once would take twice
+        with _generation:  # so that concurrent requests do not generate it twice, which takes a second
             document = _render_as(renderer.media_type)
         inline = f'inline; filename="{spectacular_settings.TITLE}.{renderer.format}"'
         return HttpResponse(
@@ -49,7 +49,7 @@ class RunTokenScheme(OpenApiAuthenticationExtension):
         return {
             "type": "http",
             "scheme": "bearer",
-            "description": "`callback.token` of a job; counts for its run alone.",
+            "description": "`callback.token` of a job; valid for its run only.",
         }
 
 
@@ -66,7 +66,7 @@ urlpatterns = [
     path("schema/", SchemaView.as_view(), name="schema"),
     path(
         "docs/",
-        send_policy(SpectacularSwaggerSplitView.as_view(url_name="api_document:schema"), DRAWS_ITSELF),
+        send_policy(SpectacularSwaggerSplitView.as_view(url_name="api_document:schema"), SWAGGER_POLICY),
         name="docs",
     ),
 ]

@@ -1,8 +1,8 @@
-"""The base of commands for people: help with examples, `--json`, `--tenant`, and errors that say what next.
+"""Base of the commands for people: help with examples, `--json`, `--tenant`, and errors that suggest the next step.
 
-Exit codes: 0 done or shown, 1 refused, not found, or a server is away, 2 wrongly called.
+Exit codes: 0 success, 1 refused, not found or a server is unreachable, 2 usage error.
 
-A command is about the work of the named tenant, the only one, or the one that an id belongs to; for the platform, of all tenants.
+A command works on the named tenant, or on the only tenant, or on the one that an id belongs to; commands for the platform, on all tenants.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from tenants.context import system_scope
 from tenants.exceptions import TenantError
 from tenants.models import Tenant
 
-CODES = "exit codes: 0 done or shown; 1 refused, not found, or a server is away; 2 wrongly called"
-AWAY = "Start the servers with `manage.py up`, or say with {variable} where they are. Details: `manage.py check --database default`."
+EXIT_CODES = "exit codes: 0 success; 1 refused, not found, or a server is unreachable; 2 usage error"
+HINT = "Start the servers with `manage.py up`, or set {variable} to their address. Details: `manage.py check --database default`."
 
 
 class TerminalCommand(BaseCommand, ABC):
-    """`look` gives what is to be shown as JSON; `show` shows it to a person."""
+    """`query` returns the result, which `--json` prints; `render` prints it for people."""
 
     requires_system_checks = []
     examples: ClassVar[tuple[str, ...]] = ()
-    tenant_help: ClassVar[str] = "whose; may be left out if there is one tenant"
+    tenant_help: ClassVar[str] = "the tenant; optional if there is only one"
 
     def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> CommandParser:
         examples = "".join(f"  manage.py {example}\n" for example in self.examples)
@@ -53,47 +53,48 @@ class TerminalCommand(BaseCommand, ABC):
             prog_name,
             subcommand,
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            epilog=f"examples:\n{examples}\n{CODES}",
+            epilog=f"examples:\n{examples}\n{EXIT_CODES}",
             **options,
         )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--tenant", metavar="SLUG", help=self.tenant_help)
-        parser.add_argument("--json", action="store_true", help="write JSON, for programs")
+        parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
     def handle(self, *args: Any, json: bool, **options: Any) -> None:
         try:
-            found = self.look(**options)
+            result = self.query(**options)
         except (TenantError, ActivityError, PipelineError, DefinitionError) as error:
             raise CommandError(str(error)) from error
         except (DatabaseError, InterfaceError) as error:
             raise CommandError(
-                f"PostgreSQL does not answer. {AWAY.format(variable='DATABASE_URL')}"
+                f"PostgreSQL does not answer. {HINT.format(variable='DATABASE_URL')}"
             ) from error
         except redis.RedisError as error:
-            raise CommandError(f"Redis does not answer. {AWAY.format(variable='REDIS_URL')}") from error
+            raise CommandError(f"Redis does not answer. {HINT.format(variable='REDIS_URL')}") from error
         if json:
-            self.stdout.write(wire_json.dumps_stored(found, default=str, option=orjson.OPT_INDENT_2).decode())
+            text = wire_json.dumps_stored(result, default=str, option=orjson.OPT_INDENT_2).decode()
+            self.stdout.write(text)
         else:
-            self.show(found)
+            self.render(result)
 
     @abstractmethod
-    def look(self, *args: Any, **options: Any) -> Any:
-        """What was asked for, as it is written as JSON."""
+    def query(self, *args: Any, **options: Any) -> Any:
+        """Return the result, as JSON data."""
 
     @abstractmethod
-    def show(self, found: Any) -> None:
-        """Write it for a person."""
+    def render(self, result: Any) -> None:
+        """Print the result for people."""
 
-    def table(self, head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-        table(self.stdout, head, rows)
+    def write_table(self, head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+        write_table(self.stdout, head, rows)
 
-    def facts(self, *rows: tuple[str, Any]) -> None:
-        facts(self.stdout, rows)
+    def write_facts(self, *rows: tuple[str, Any]) -> None:
+        write_facts(self.stdout, rows)
 
 
 def identifier(text: str) -> UUID:
-    """An id on the command line."""
+    """Parse an id (argparse type)."""
     try:
         return UUID(text)
     except ValueError as error:
@@ -103,19 +104,19 @@ def identifier(text: str) -> UUID:
 
 
 def count_up_to(most: int) -> Any:
-    """A number on the command line, from 1 to `most`."""
+    """Return an argparse type for a whole number from 1 to `most`."""
 
-    def read(text: str) -> int:
+    def parse(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= most):
             raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {most}")
         return int(text)
 
-    return read
+    return parse
 
 
-# Tables for people: drawn on a terminal, plain aligned text elsewhere, so that other programs can read them.
+# Tables: drawn with lines on a terminal, else plain aligned text, so that other programs can read them.
 #
-# What is shown comes from agents and clients: control characters are written as escapes, and nothing in it is taken for markup.
+# The values come from agents and clients: control characters are escaped, and nothing is interpreted as markup.
 
 
 LONGEST_CELL = 120
@@ -124,9 +125,9 @@ EMPTY = "-"
 Row = Sequence[Any]
 
 
-def table(stream: Any, head: Sequence[str], rows: Sequence[Row]) -> None:
+def write_table(stream: Any, head: Sequence[str], rows: Sequence[Row]) -> None:
     """Write the table to the stream of a command."""
-    cells = [[in_cell(value) for value in row] for row in rows]
+    cells = [[format_cell(value) for value in row] for row in rows]
     if _is_terminal(stream):
         _draw(stream, head, cells)
     else:
@@ -135,15 +136,15 @@ def table(stream: Any, head: Sequence[str], rows: Sequence[Row]) -> None:
         stream.write("(none)")
 
 
-def facts(stream: Any, rows: Sequence[tuple[str, Any]]) -> None:
-    """Names and values, one below the other."""
+def write_facts(stream: Any, rows: Sequence[tuple[str, Any]]) -> None:
+    """Write names and values, one pair per line."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        stream.write(f"{name.ljust(width)}  {in_cell(value, longest=1_000)}".rstrip())
+        stream.write(f"{name.ljust(width)}  {format_cell(value, longest=1_000)}".rstrip())
 
 
-def in_cell(value: Any, longest: int = LONGEST_CELL) -> str:
-    """A value as people read it."""
+def format_cell(value: Any, longest: int = LONGEST_CELL) -> str:
+    """Format a value for people, shortened to `longest` characters."""
     if value is None or value == "":
         return EMPTY
     if isinstance(value, bool):
@@ -159,12 +160,12 @@ def _is_terminal(stream: Any) -> bool:
 
 
 def _draw(stream: Any, head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in head:
-        drawn.add_column(Text(name))
+        table.add_column(Text(name))
     for row in cells:
-        drawn.add_row(*(Text(cell) for cell in row))
-    Console(file=getattr(stream, "_out", stream), highlight=False, soft_wrap=False).print(drawn)
+        table.add_row(*(Text(cell) for cell in row))
+    Console(file=getattr(stream, "_out", stream), highlight=False, soft_wrap=False).print(table)
 
 
 def _align(stream: Any, head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
@@ -174,60 +175,62 @@ def _align(stream: Any, head: Sequence[str], cells: Sequence[Sequence[str]]) -> 
         stream.write("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-# How far long work has come: a bar on a terminal, and nothing elsewhere, so that logs of scripts stay readable.
+# Progress of long work: a bar on a terminal, and nothing elsewhere, so that logs of scripts stay readable.
 
 
 T = TypeVar("T")
 
-WORTH_A_BAR = 20
+LEAST_FOR_A_BAR = 20
 
 
 def show_progress(items: Sequence[T], what: str, stream: Any) -> Iterator[T]:
-    """The items, one after the other. The bar is drawn on `stream`, the command's stderr."""
-    if len(items) < WORTH_A_BAR or not getattr(stream, "isatty", lambda: False)():
+    """Yield the items, and draw a progress bar on `stream`, the command's stderr."""
+    if len(items) < LEAST_FOR_A_BAR or not getattr(stream, "isatty", lambda: False)():
         yield from items
         return
     console = Console(file=getattr(stream, "_out", stream))
     yield from track(items, description=what, console=console, transient=True)
 
 
-# The tenants and rows that a command line names.
+# Tenants and rows named on the command line.
 
 
-def all_of_them(slug: str | None) -> list[Tenant]:
-    """Every tenant, or the named one."""
+def find_tenants(slug: str | None) -> list[Tenant]:
+    """Return the named tenant, or all tenants."""
     if slug is not None:
         return [registration.find(slug)]
     with system_scope():
         return list(Tenant.objects.order_by("slug"))
 
 
-def of_activity(slug: str | None, activity_id: UUID) -> Tenant:
-    """Raises `CommandError` when nobody has such an activity, or not the named tenant."""
-    return _of(slug, Activity, activity_id, "activity", "Ids are in the lists of the API and of the admin.")
+def tenant_of_activity(slug: str | None, activity_id: UUID) -> Tenant:
+    """Return the activity's tenant. Raises `CommandError` if there is no such activity, or the named tenant does not own it."""
+    return _owner(
+        slug, Activity, activity_id, "activity", "Ids are in the lists of the API and of the admin."
+    )
 
 
-def of_run(slug: str | None, run_id: UUID) -> Tenant:
-    """As `of_activity`, for a run of a pipeline."""
-    return _of(
+def tenant_of_run(slug: str | None, run_id: UUID) -> Tenant:
+    """Return the tenant of a pipeline run, like `tenant_of_activity`."""
+    return _owner(
         slug, PipelineRun, run_id, "pipeline run", "Ids are in /api/v1/pipeline-runs/ and in the admin."
     )
 
 
-def standing_of_all() -> queue_stats.QueueStats:
+def stats_of_all_tenants() -> queue_stats.QueueStats:
     with system_scope():
         return queue_stats.stats_of_queues()
 
 
-def _of(slug: str | None, model: Any, row_id: UUID, what: str, where: str) -> Tenant:
+def _owner(slug: str | None, model: Any, row_id: UUID, what: str, hint: str) -> Tenant:
     with system_scope():
         rows = (
             model.objects.filter(pk=row_id)
             if slug is None
             else model.objects.filter(pk=row_id, tenant__slug=slug)
         )
-        found: Tenant | None = Tenant.objects.filter(pk__in=rows.values("tenant_id")).first()
-    if found is None:
-        whose = f"the tenant {slug!r} has" if slug else "there is"
-        raise CommandError(f"No {what} {row_id}: {whose} none of this id. {where}")
-    return found
+        tenant: Tenant | None = Tenant.objects.filter(pk__in=rows.values("tenant_id")).first()
+    if tenant is None:
+        scope = f" in the tenant {slug!r}" if slug else ""
+        raise CommandError(f"There is no {what} {row_id}{scope}. {hint}")
+    return tenant

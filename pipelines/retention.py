@@ -42,13 +42,13 @@ def _forget_runs(tenant_id: UUID, before: datetime, most: int) -> int:
         ended = rows.exclude(status=RunState.RUNNING).order_by("pk").select_for_update(skip_locked=True)
         return set(ended.values_list("pk", flat=True))
 
-    rows = _runs(tenant_id, before, min(most, activities.FAMILIES))
+    rows = _runs(tenant_id, before, min(most, activities.TREES_AT_ONCE))
     whole, _ = activities.forget_families(tenant_id, rows, before, hold=lock_ended_runs)
     return len(_FORGET_RUNS.run({"tenant": tenant_id, "runs": list(whole)})) if whole else 0
 
 
 def _count_runs(tenant_id: UUID, before: datetime) -> int:
-    return len({row.family for row in _runs(tenant_id, before, activities.MANY)})
+    return len({row.family for row in _runs(tenant_id, before, activities.NO_LIMIT)})
 
 
 def _runs(tenant_id: UUID, before: datetime, most: int) -> list[Any]:

@@ -1,8 +1,8 @@
-"""Upkeep: two threads in every worker and beat process that keep things going. Of all these processes one does it at a time, the leader.
+"""Upkeep: two threads in every worker and beat process run the system jobs, but only in the one process that leads.
 
-While any worker or beat process lives, delays are promoted, lost workers found, forgotten work offered, Redis rebuilt, outputs copied.
-Everything may be done twice or by several at once; the lead saves work, and its epoch keeps out anyone who was frozen in between.
-What there is to do, and how often, is the table in `system_jobs`; what is done when a worker dies is in `recovery`.
+While any worker or beat process lives, it ends delays, finds lost workers, offers forgotten work, rebuilds Redis and copies outputs.
+Every job may run twice or in several processes at once. The lead only saves work; its epoch stops a former leader that was frozen.
+The jobs and their periods are the table in `system_jobs`; `recovery` handles dead workers.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ __all__ = (
 
 logger = logging.getLogger(__name__)
 
-STOP_SECONDS = 1.0  # that a process which ends waits for its lease to be given up
+STOP_SECONDS = 1.0  # how long an ending process waits until its lease is released
 
 
 @dataclass(slots=True)
 class Maintenance:
-    """The candidate for the lead of this process, and the scheduler of its jobs."""
+    """The leader election of this process, and the scheduler of its jobs."""
 
     stopped: threading.Event = field(default_factory=threading.Event)
     leader: Leader = field(default_factory=Leader)
-    campaigning: threading.Thread | None = None
+    campaign_thread: threading.Thread | None = None
 
     def start(self) -> None:
         scheduler = Scheduler(self.leader, stopped=self.stopped)
-        self.campaigning = threading.Thread(target=self._campaign, name="leader", daemon=True)
-        self.campaigning.start()
+        self.campaign_thread = threading.Thread(target=self._campaign, name="leader", daemon=True)
+        self.campaign_thread.start()
         threading.Thread(target=scheduler.run, name="system-jobs", daemon=True).start()
 
     def _campaign(self) -> None:
-        """On a connection of its own, with nothing else to do, so that no job keeps the lease from being renewed."""
+        """Renew the lease in a separate thread and connection, so that no job can delay the renewal."""
         pause = min(settings.ORCHESTRATOR_TICK_SECONDS, settings.ORCHESTRATOR_LEADER_LEASE_SECONDS / 4)
         while not self.stopped.wait(pause):
             try:
@@ -60,12 +60,12 @@ class Maintenance:
                 self.leader.campaign()
             except DatabaseFault as error:
                 logger.warning(
-                    "Keeper cannot reach PostgreSQL",
+                    "Leader election cannot reach PostgreSQL",
                     extra={"action": "keeper_waits", "reason": str(error).strip()},
                 )
             except Exception:
-                # Whatever it is: a process that stops to be a candidate would be missed when the others are gone.
-                logger.exception("The lead could not be asked for", extra={"action": "keeper_part_failed"})
+                # Continue after any error, because this process may be the only candidate left.
+                logger.exception("Leader election failed", extra={"action": "keeper_part_failed"})
         self.leader.resign()
         connections.close_all()
 
@@ -74,7 +74,7 @@ _maintenance: Maintenance | None = None
 
 
 def begin() -> None:
-    """Start upkeep in this process, once, unless its settings keep it from ever leading."""
+    """Start upkeep in this process, once, unless `ORCHESTRATOR_MAY_LEAD` is false."""
     global _maintenance
     if _maintenance is None and settings.ORCHESTRATOR_MAY_LEAD:
         _maintenance = Maintenance()
@@ -82,10 +82,10 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Stop, and let another process lead at once if this one did."""
+    """Stop upkeep. If this process leads, it releases the lease, so that another one takes over at once."""
     global _maintenance
     if _maintenance is not None:
         _maintenance.stopped.set()
-        if _maintenance.campaigning is not None:
-            _maintenance.campaigning.join(STOP_SECONDS)
+        if _maintenance.campaign_thread is not None:
+            _maintenance.campaign_thread.join(STOP_SECONDS)
         _maintenance = None

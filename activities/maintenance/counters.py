@@ -1,7 +1,7 @@
-"""Counters: what happened to all activities, as numbers that only grow, kept for the metrics.
+"""Counters for the metrics: totals over the history of all activities, which never decrease.
 
-The leader reads the history behind the hot path and adds it up, each event once, so that no activity pays for its metrics and
-every process answers with the same numbers. They outlive restarts, retention and tenants that leave.
+The leader reads the history in the background and adds up each event once. So metrics cost the activities nothing, and every process
+reports the same numbers. The counters survive restarts, retention and the off-boarding of tenants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agents.governor.calling import BREAKER_OPEN, PROVIDER_LIMIT, UNKNOWN
 from tenants.context import SYSTEM
 from tenants.sql import Statement
 
-# Reading the counters, for a scrape: one statement, whose rows are as many as there are series.
+# Reading the counters, with one statement that returns one row per time series.
 
 
 _READ = Statement.load(Path(__file__).resolve().parent.parent / "sql" / "counters", "read")
@@ -29,21 +29,21 @@ Labels = tuple[str, str]
 
 @dataclass(slots=True)
 class Histogram:
-    """What fell into each bucket alone, and the sum of everything."""
+    """The count of each single bucket, and the sum of all values."""
 
     counts: dict[float, int] = field(default_factory=dict)
     total: float = 0.0
 
     def cumulative(self, bounds: tuple[float, ...]) -> list[tuple[float, int]]:
-        """By bound, how many were not above it. Counts of bounds that are no longer used go with the next higher one."""
+        """Return by bound the number of values up to it. Counts of abandoned bounds are added to the next higher one."""
         return [(bound, sum(count for le, count in self.counts.items() if le <= bound)) for bound in bounds]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All counters. `at` is when a leader last looked for something to count, `complete_at` up to when the counters hold all that happened.
+    """All counters. `at` is when a leader last tried to count; the counters contain all events until `complete_at`.
 
-    Both in seconds since 1970; 0 before the first time.
+    Both are Unix times; 0 before the first time.
     """
 
     at: float
@@ -61,20 +61,20 @@ def read_counters() -> Reading:
             continue
         labels = (row.role, row.status)
         if row.name in HISTOGRAMS:
-            found = reading.histograms[row.name].setdefault(labels, Histogram())
-            found.counts[row.le] = row.count
-            found.total += row.total
+            histogram = reading.histograms[row.name].setdefault(labels, Histogram())
+            histogram.counts[row.le] = row.count
+            histogram.total += row.total
         else:
             reading.totals.setdefault(row.name, {})[labels] = row.count
     return reading
 
 
-# The upper bounds of the buckets. A value falls into the first bucket whose bound is not below it.
+# The upper bounds of the buckets. A value belongs to the first bucket whose bound is not below it.
 
 
 INFINITY = float("inf")
 
-#: Seconds: from inline work of milliseconds to the hours that agents take which call back.
+#: Seconds: from milliseconds of inline agents to hours of agents that call back.
 DURATIONS = (
     0.05,
     0.1,
@@ -93,31 +93,33 @@ DURATIONS = (
     3600.0,
     INFINITY,
 )
-#: As many attempts as policies usually allow, and more.
+#: Attempts: more than retry policies usually allow.
 ATTEMPTS = (1.0, 2.0, 3.0, 4.0, 5.0, 8.0, 13.0, INFINITY)
 
 #: The counters that are histograms, with their bounds.
 HISTOGRAMS = {"wait": DURATIONS, "run": DURATIONS, "attempts": ATTEMPTS}
 
 
-# Counting: each event of the history is added up once, however many processes do it and whenever they are killed.
+# Counting: each event of the history is counted once, even if several processes count or are killed.
 #
-# Events are numbered by a sequence when they are written, and seen when their transaction commits, which may be in another order. So a
-# turn first notes the newest event that it sees. What is up to that event is counted once all transactions that had begun by then are
-# over: no event can appear there any more. Numbers and mark move in one transaction, under the mark's lock.
+# A sequence numbers events when they are written, but they become visible when their transaction commits, which may be in another order.
+# So a turn first notes the newest visible event. The events up to it are counted after all transactions of that moment have ended, because
+# no earlier event can appear then. Counters and mark change in one transaction, under the mark's lock.
 #
-# PostgreSQL numbers transactions for the whole server, so one that writes for long holds the counters up even from another database.
-# The mark says both when a leader last looked and up to when the counters are complete, so that the two faults can be told apart.
+# PostgreSQL numbers transactions per server, so a long writing transaction delays the counters even if it is in another database.
+# Therefore the mark stores both when a leader last tried and until when the counters are complete: this tells the two problems apart.
 
 
 BATCH = 2_000  # events in one transaction
-BATCHES = 5  # in one turn: more than the engine writes meanwhile, and less than half a second
+BATCHES = (
+    5  # per run of the job: more than the engine writes between two runs, and less than half a second of work
+)
 
 _FOLDER = Path(__file__).resolve().parent.parent / "sql" / "counters"
 _MARK, _COUNT, _FAILURES, _MOVE, _NOTE = (
     Statement.load(_FOLDER, name) for name in ("mark", "count", "failures", "move", "note")
 )
-#: Errors that say nothing about the agent: it was not asked, or asks for patience. Those of a governed call besides those of the classes.
+#: Errors that do not count as failures of the agent: it was not called, or asked to wait.
 EXCUSED = sorted(
     {PROVIDER_LIMIT, BREAKER_OPEN, UNKNOWN}
     | {each.code for each in RetryableAgentError.__subclasses__() if not each.uses_attempt}
@@ -132,10 +134,10 @@ _WORDS: dict[str, Any] = {
 
 
 def count_fresh() -> int:
-    """Add up what can be added up now; returns how many events were looked at. Any number of processes may do it at once."""
+    """Count the events that can be counted now. Returns the number of events read. Safe in any number of processes at once."""
     counted = 0
     for _ in range(BATCHES):
-        advanced, events = _turn()
+        advanced, events = _count_batch()
         counted += events
         if not advanced:
             break
@@ -143,22 +145,22 @@ def count_fresh() -> int:
 
 
 def note(name: str, *, role: str = "", status: str = "") -> None:
-    """Count one thing that is no event of an activity. In the transaction of what happened, as the system."""
+    """Count something that is not an event of an activity. Call it in the transaction of that change, in a `system_scope`."""
     _NOTE.run({"name": name, "role": role, "status": status, "le": INFINITY}, using=SYSTEM)
 
 
-def _turn() -> tuple[bool, int]:
-    """One batch. Whether there may be more to do, and how many events it held."""
+def _count_batch() -> tuple[bool, int]:
+    """Count one batch. Returns whether the mark moved, so that there may be more, and the number of events."""
     with transaction.atomic(using=SYSTEM):
-        found = _MARK.run({}, using=SYSTEM)
-        if not found:
-            return False, 0  # another process is at it
-        mark = found[0]
+        rows = _MARK.run({}, using=SYSTEM)
+        if not rows:
+            return False, 0  # another process holds the lock
+        mark = rows[0]
         until = min(mark.seen, mark.counted + BATCH) if mark.over else mark.counted
         if until > mark.counted:
-            stretch = {"after": mark.counted, "until": until}
-            _COUNT.run(stretch | _WORDS, using=SYSTEM)
-            _FAILURES.run(stretch | {"running": _WORDS["running"], "excused": EXCUSED}, using=SYSTEM)
+            events = {"after": mark.counted, "until": until}
+            _COUNT.run(events | _WORDS, using=SYSTEM)
+            _FAILURES.run(events | {"running": _WORDS["running"], "excused": EXCUSED}, using=SYSTEM)
         is_complete = until == mark.seen
         newer = is_complete and mark.newest > mark.seen
         seen, barrier = (mark.newest, mark.transaction) if newer else (mark.seen, mark.barrier)

@@ -1,8 +1,8 @@
-"""Invariants: what must hold at every moment, checked against the whole database in one snapshot.
+"""Invariants: conditions that must always hold, checked against the whole database in one snapshot.
 
-The check changes nothing. Everything it reads from PostgreSQL comes from one read-only transaction, so work that goes on meanwhile
-cannot look like a fault. What needs a server that is away is reported as not checked, never as fine. The liveness checks, which
-say that work gets on, hold about a minute after the last fault; ask for them with `quiesced`.
+The check changes nothing. It reads PostgreSQL in one read-only transaction, so concurrent work cannot look like a violation. A check
+that needs an unreachable server is reported as not checked, never as held. The liveness checks, which find stuck work, hold about a
+minute after the last fault; enable them with `quiesced`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 else:
     mongodb = lazy_import("pymongo.errors")
 
-# The check itself: questions to PostgreSQL in one snapshot, then to MongoDB and Redis about what was found there.
+# The check: first PostgreSQL in one snapshot, then MongoDB and Redis about the rows of that snapshot.
 
 
-SHOWN = 20  # ids of one violation
+MOST_IDS = 20  # reported per violation
 PATIENCE_SECONDS = 60.0  # a due wake may wait this long before it counts as forgotten
-SAMPLE = 500  # outputs looked up in MongoDB
+SAMPLE = 500  # outputs to look up in MongoDB
 
 _FOLDER = Path(__file__).resolve().parent.parent / "sql" / "invariants"
 _STATEMENTS = {path.stem: Statement.load(_FOLDER, path.stem) for path in _FOLDER.glob("*.sql")}
 
-# A large history takes longer than a request may; it is joined and sorted in memory, and planned for what there is.
+# Large histories need more time and memory than a request may use, and plans for the actual parameters.
 _FOR_THE_CHECK = "; ".join(
     (
         "SET LOCAL statement_timeout = '5min'",
@@ -61,25 +61,25 @@ _FOR_THE_CHECK = "; ".join(
 
 
 def check(*, quiesced: bool = False, since: datetime | None = None) -> list[Violation]:
-    """Every invariant that does not hold. `quiesced` adds the liveness ones, `since` the sweep over past runs (I11)."""
+    """Return the violations. `quiesced` adds the liveness checks, `since` the check over past runs (I11)."""
     return examine(quiesced=quiesced, since=since).violations
 
 
 def examine(*, quiesced: bool = False, since: datetime | None = None) -> Report:
-    """As `check`, with what held and what could not be checked. Raises only when PostgreSQL does not answer."""
+    """Check like `check`, and report also what held and what could not be checked. Raises only if PostgreSQL does not answer."""
     began, report = time.monotonic(), Report()
     with transaction.atomic(using=SYSTEM, durable=True):
         _take_snapshot()
-        for invariant, parameters in _questions(quiesced=quiesced, since=since).items():
-            report.note(invariant, *_count_broken(_STATEMENTS[invariant.lower()].text, parameters))
-        report.note("I18", *_count_broken(_of_another_tenant(), {}))
-        found = _STATEMENTS["i22"].run({"limit": SAMPLE}, using=SYSTEM)
-        live = _STATEMENTS["live_runs"].run({}, using=SYSTEM) if quiesced else []
+        for invariant, parameters in _queries(quiesced=quiesced, since=since).items():
+            report.note(invariant, *_count_violations(_STATEMENTS[invariant.lower()].text, parameters))
+        report.note("I18", *_count_violations(_cross_tenant_query(), {}))
+        output_rows = _STATEMENTS["i22"].run({"limit": SAMPLE}, using=SYSTEM)
+        live_runs = _STATEMENTS["live_runs"].run({}, using=SYSTEM) if quiesced else []
     if since is None:
-        report.not_checked["I11"] = "looks at past runs only: say since when"
-    _elsewhere(report, "I22", lambda: _unreadable(found))
+        report.not_checked["I11"] = "checks past runs only: needs --since"
+    _check_other_server(report, "I22", lambda: _unreadable_outputs(output_rows))
     if quiesced:
-        _elsewhere(report, "I23", lambda: _slots_beside(live))
+        _check_other_server(report, "I23", lambda: _mismatched_slots(live_runs))
     report.held.sort()
     report.violations.sort(key=lambda violation: violation.invariant)
     report.seconds = time.monotonic() - began
@@ -92,18 +92,18 @@ def _take_snapshot() -> None:
         cursor.execute(_FOR_THE_CHECK)
 
 
-def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str, Any]]:
-    """The invariants that are one statement each, with its parameters."""
+def _queries(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str, Any]]:
+    """Return the parameters of the invariants that are one statement each."""
     declared = [
         (verb, source, step.target) for verb, step in states.TRANSITIONS.items() for source in step.sources
     ]
     declared += [
-        (verb, stays, stays)
+        (verb, status, status)
         for verb, within in states.REMARKS.items()
-        for stays in map(states.Status, within)
+        for status in map(states.Status, within)
     ]
     verbs, sources, targets = zip(("submit", "", states.Status.CREATED), *declared, strict=True)
-    questions: dict[str, dict[str, Any]] = {
+    queries: dict[str, dict[str, Any]] = {
         "I01": {"running": sorted(states.RUNNING)},
         "I02": {},
         "I03": {"verbs": list(verbs), "sources": list(sources), "targets": list(targets)},
@@ -125,17 +125,17 @@ def _questions(*, quiesced: bool, since: datetime | None) -> dict[str, dict[str,
         "I43": {},
     }
     if since is not None:
-        questions["I11"] = {"since": since}
+        queries["I11"] = {"since": since}
     if quiesced:
-        silence = settings.ORCHESTRATOR_LOST_AFTER_SECONDS * 1.5  # recovery needs a tick or two on top
-        questions["I07"] = {"silence": silence}
-        questions["I19"] = {"patience": PATIENCE_SECONDS, "silence": silence}
-        questions["I32"] = {"patience": PATIENCE_SECONDS}
-    return questions
+        silence = settings.ORCHESTRATOR_LOST_AFTER_SECONDS * 1.5  # recovery needs a tick or two more
+        queries["I07"] = {"silence": silence}
+        queries["I19"] = {"patience": PATIENCE_SECONDS, "silence": silence}
+        queries["I32"] = {"patience": PATIENCE_SECONDS}
+    return queries
 
 
-#: What only the tools of agents make, by kind of link.
-_MADE_BY = {
+#: By kind of link, the only tool that creates it.
+_TOOL_OF_LINK = {
     states.LinkKind.SUBTASK: suspension.SUBTASK_TOOL,
     states.LinkKind.RESOLUTION: suspension.BLOCKER_TOOL,
     states.LinkKind.REVIEW: suspension.REVIEW_TOOL,
@@ -149,26 +149,26 @@ def _limits() -> dict[str, Any]:
         "depth": settings.ORCHESTRATOR_SUBTASK_DEPTH,
         "tree": settings.ORCHESTRATOR_ACTIVITIES_PER_TREE,
         "handed_on": settings.ORCHESTRATOR_REASSIGNMENTS,
-        "tools": Jsonb({kind.value: tool for kind, tool in _MADE_BY.items()}),
+        "tools": Jsonb({kind.value: tool for kind, tool in _TOOL_OF_LINK.items()}),
     }
 
 
-def _count_broken(question: str, parameters: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
-    """How many rows the question returns, and the first ids of them."""
-    text = f"SELECT id::text AS id, count(*) OVER () AS total FROM ({question}\n) AS broken ORDER BY 1 LIMIT {SHOWN}"  # noqa: S608
+def _count_violations(query: str, parameters: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
+    """Return the number of rows of the query, and the first of their ids."""
+    text = f"SELECT id::text AS id, count(*) OVER () AS total FROM ({query}\n) AS broken ORDER BY 1 LIMIT {MOST_IDS}"  # noqa: S608
     rows = Statement(name="invariant", text=text).run(parameters, using=SYSTEM)
     return (rows[0].total if rows else 0), tuple(row.id for row in rows)
 
 
-_OF_ANOTHER_TENANT = sql.SQL(
+_CROSS_TENANT_REFERENCES = sql.SQL(
     "SELECT {name} || c.{reference} AS id FROM {child} c JOIN {parent} p ON p.id = c.{reference} WHERE p.tenant_id <> c.tenant_id"
 )
 
 
-def _of_another_tenant() -> str:
-    """I18: one question over every key between tenants' tables that the catalogue knows."""
+def _cross_tenant_query() -> str:
+    """Build one query for I18 over all foreign keys between tables of tenants, as the database's catalogue lists them."""
     parts = [
-        _OF_ANOTHER_TENANT.format(
+        _CROSS_TENANT_REFERENCES.format(
             name=sql.Literal(f"{key.child}.{key.reference} "),
             reference=sql.Identifier(key.reference),
             child=sql.Identifier(key.child),
@@ -179,10 +179,10 @@ def _of_another_tenant() -> str:
     return sql.SQL(" UNION ALL ").join(parts).as_string()
 
 
-def _elsewhere(report: Report, invariant: str, ask: Callable[[], list[str]]) -> None:
-    """A check that needs MongoDB or Redis: after the transaction, since neither may hold it open."""
+def _check_other_server(report: Report, invariant: str, find_broken: Callable[[], list[str]]) -> None:
+    """Run a check that needs MongoDB or Redis. Must run after the transaction, which may not wait for these servers."""
     try:
-        broken = ask()
+        broken = find_broken()
     except mongodb.PyMongoError as error:
         report.not_checked[invariant] = f"MongoDB does not answer ({type(error).__name__})"
     except redis.RedisError as error:
@@ -190,37 +190,37 @@ def _elsewhere(report: Report, invariant: str, ask: Callable[[], list[str]]) -> 
     except Closed:
         report.not_checked[invariant] = "Redis was wiped and is not rebuilt yet"
     else:
-        report.note(invariant, len(broken), tuple(sorted(broken)[:SHOWN]))
+        report.note(invariant, len(broken), tuple(sorted(broken)[:MOST_IDS]))
 
 
-def _unreadable(found: list[Any]) -> list[str]:
-    """Of the outputs looked at, those of another tenant and those that are neither in the spool nor in MongoDB."""
-    # What had left the spool when the snapshot was taken was in MongoDB before that.
-    copied = {str(row.output_ref): row for row in found if row.spooled_for is None}
+def _unreadable_outputs(rows: list[Any]) -> list[str]:
+    """Return the outputs that belong to another tenant, or are neither in the spool nor in MongoDB."""
+    # An output that was not in the spool at the time of the snapshot must be in MongoDB already.
+    copied = {str(row.output_ref): row for row in rows if row.spooled_for is None}
     stored: dict[str, str] = {}
     if copied:
         documents = outputs.collection().find({"_id": {"$in": list(copied)}}, {"tenant_id": 1})
         stored = {document["_id"]: document["tenant_id"] for document in documents}
-    foreign = [row for row in found if row.spooled_for is not None and row.spooled_for != row.tenant_id]
+    foreign = [row for row in rows if row.spooled_for is not None and row.spooled_for != row.tenant_id]
     missing = [row for reference, row in copied.items() if stored.get(reference) != str(row.tenant_id)]
     return [str(row.id) for row in foreign + missing]
 
 
-def _slots_beside(live: list[Any]) -> list[str]:
-    """Slots in use without a live run, and live runs without their slot. A grant on its way to a worker is neither.
+def _mismatched_slots(live_runs: list[Any]) -> list[str]:
+    """Return activities with a slot in use but no live run, or with a live run but no slot. Grants not yet claimed are ignored.
 
-    The slot of a run that is over may be in use as long as its agent is still being called.
+    The slot of an ended run may stay in use while its agent is still being called.
     """
     slots = {(slot.activity_id, slot.grant) for slot in scripts.audit(withdraw_orphans=False) if slot.started}
-    must = {(run.activity_id, run.grant) for run in live if not run.over}
-    may = {(run.activity_id, run.grant) for run in live if run.over}
-    return [str(activity_id) for activity_id, _ in (slots ^ must) - may]
+    required = {(run.activity_id, run.grant) for run in live_runs if not run.over}
+    optional = {(run.activity_id, run.grant) for run in live_runs if run.over}
+    return [str(activity_id) for activity_id, _ in (slots ^ required) - optional]
 
 
-# What is checked, and what a check says.
+# The invariants, and the report of a check.
 
 
-#: These hold at every moment.
+#: These always hold.
 SAFETY = {
     "I01": "An activity has one live run while an agent has it, and none otherwise",
     "I02": "Runs of one activity never overlap",
@@ -228,36 +228,36 @@ SAFETY = {
     "I04": "The history of an activity is unbroken and ends in its status",
     "I05": "At most one result is accepted per wake, never one of a superseded run",
     "I06": "Fencing numbers only grow",
-    "I08": "What is ready, or held before it has started, has a wake that asks for it",
-    "I09": "What waits has somebody to wait for, and nobody is asked in vain",
-    "I10": "Pipelines go on, and what was rejected or reassigned has one successor",
-    "I11": "No more runs at once than the caps allow",
+    "I08": "Every activity that is ready, or held before its start, has a pending wake",
+    "I09": "Every waiting activity has an open item that it waits for, and every open item is needed",
+    "I10": "Pipelines continue, and rejected or reassigned work has one successor",
+    "I11": "Concurrent runs stay within the caps",
     "I14": "Every terminal failure has one dead letter, and people are asked about it once",
-    "I15": "Each decision counts once, and all that hung on it knows",
+    "I15": "Each decision counts once, and reaches all activities that waited for it",
     "I18": "Parent and child belong to the same tenant",
     "I20": "Row-level security is forced on every tenant's table",
     "I22": "Accepted outputs can be read",
-    "I25": "What agents ask for with tools stays within the limits, and each call has one effect",
+    "I25": "Tool calls of agents stay within the limits, and each takes effect once",
     "I29": "A pipeline run's counter and status agree with its steps",
     "I30": "Deadlines act once, in time and in order, and not after the answer",
-    "I31": "Each time of a schedule fires once, and its jobs agree with the work that they stand for",
-    "I41": "Budgets keep money for live runs alone, and as much as their reservations say",
-    "I42": "The ledger holds of each run what the run has reported, and that it began",
-    "I43": "What is spent and kept is within each budget's cap, unless an overshoot is on record",
+    "I31": "Each time of a schedule fires once, and its jobs agree with their work",
+    "I41": "Budgets reserve money for live runs only, and exactly as much as the reservations say",
+    "I42": "The ledger records the start of each run, and the usage that it has reported",
+    "I43": "Spent and reserved money is within each budget's cap, unless an overshoot is recorded",
 }
 
-#: These hold about a minute after the last fault, once things have come to rest.
+#: These hold about a minute after the last fault, when the system is at rest.
 LIVENESS = {
-    "I07": "Nothing is with an agent without a sign of life",
-    "I19": "Nothing that is due waits: work for a free worker, deadlines, failures to tell of",
-    "I23": "The slots held in Redis are those of the live runs and of calls that go on",
-    "I32": "Nothing of a schedule waits: no time that has come, no job to be made, no end to be told",
+    "I07": "Every run with an agent shows signs of life",
+    "I19": "Nothing due is left waiting: work with a free worker, deadlines, failures to report",
+    "I23": "The slots in use in Redis are those of live runs and of calls that continue",
+    "I32": "Nothing due is left waiting in schedules: times, jobs to create, ends to report",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that does not hold: how often, and some of the rows concerned."""
+    """An invariant that does not hold, with the number of violations and some of their ids."""
 
     invariant: str
     count: int
@@ -267,7 +267,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Report:
-    """The outcome of a check. `not_checked` says why, by invariant."""
+    """The outcome of a check. `not_checked` has the reason by invariant."""
 
     violations: list[Violation] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
@@ -281,14 +281,14 @@ class Report:
             self.held.append(invariant)
 
 
-# The outcome of the last check, kept in Redis for the metrics. Losing it loses nothing: the next check writes it again.
+# The outcome of the last check, stored in Redis for the metrics. It may be lost: the next check writes it again.
 
 
-KEPT_SECONDS = 86_400  # an older outcome says nothing about now
+KEPT_SECONDS = 86_400  # an older outcome says nothing about the present
 
 
-def remember(report: Report) -> None:
-    """Keep what was found. Raises `redis.RedisError`."""
+def store_outcome(report: Report) -> None:
+    """Store the outcome for metrics and alerts. Raises `redis.RedisError`."""
     counts = dict.fromkeys(report.held, 0) | {
         violation.invariant: violation.count for violation in report.violations
     }
@@ -298,24 +298,23 @@ def remember(report: Report) -> None:
 
 
 def last_known() -> tuple[float, Mapping[str, int]] | None:
-    """When the last check ran (Unix seconds), and its violations by invariant. Raises `redis.RedisError`."""
+    """Return the Unix time of the last check, and its number of violations by invariant. Raises `redis.RedisError`."""
     document = _read_last_report()
     return (document["at"], document["violations"]) if document else None
 
 
 def tenants_concerned(invariant: str) -> list[UUID]:
-    """Whose rows are among the first that broke the invariant at the last check. Raises `redis.RedisError`."""
+    """Return the tenants of the reported violations of the last check. Raises `redis.RedisError`."""
     return [UUID(tenant) for tenant in _read_last_report().get("tenants", {}).get(invariant, [])]
 
 
 def _read_last_report() -> dict[str, Any]:
-    """Empty when there was no check lately."""
     stored: Any = client().get(keys.invariants_outcome())
     document: dict[str, Any] = orjson.loads(stored) if stored else {}
     return document
 
 
-# Whose rows a violation is about, from the ids in its sample. Tables differ, so all tables of tenants are asked, each by its key.
+# The tenants of a violation, looked up by the ids of its sample in all tables of tenants, because the ids do not name their table.
 
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -323,24 +322,24 @@ _OWNERS = sql.SQL("SELECT tenant_id FROM {table} WHERE {key} = ANY(%(ids)s)")
 
 
 def tenants_of(sample_ids: Sequence[str]) -> list[UUID]:
-    """The tenants in whose rows these ids are keys. None for what belongs to no tenant."""
-    ids = [UUID(found) for text in sample_ids for found in _ID.findall(text)]
+    """Return the tenants that own rows with these ids."""
+    ids = [UUID(match) for text in sample_ids for match in _ID.findall(text)]
     if not ids:
         return []
     with connections[SYSTEM].cursor() as cursor:
-        cursor.execute(_question(), {"ids": ids})
+        cursor.execute(_owners_query(), {"ids": ids})
         return [tenant for (tenant,) in cursor.fetchall()]
 
 
 @cache
-def _question() -> str:
-    fenced = set(tenant_tables())
+def _owners_query() -> str:
+    isolated = set(tenant_tables())
     parts = [
         _OWNERS.format(
             table=sql.Identifier(model._meta.db_table), key=sql.Identifier(str(model._meta.pk.column))
         )
         for model in apps.get_models()
-        if model._meta.db_table in fenced
+        if model._meta.db_table in isolated
         and isinstance(model._meta.pk, models.UUIDField)
         and any(field.column == "tenant_id" for field in model._meta.concrete_fields)
     ]

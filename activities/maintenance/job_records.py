@@ -1,7 +1,7 @@
-"""How the parts of upkeep go: written by the leader, read by health checks, conditions, metrics and the admin.
+"""State of the system jobs: written by the leader, read by health checks, platform checks, metrics and the admin.
 
-Every time is PostgreSQL's; who writes says only how many seconds ago something was. A row that a leader wrote changes no more once
-a later one has written. Jobs that the program no longer has go with the first report of the next leader.
+All times are by PostgreSQL's clock: the leader reports how many seconds ago something happened. A former leader cannot overwrite the rows
+of a later one. The first report of a new leader deletes the rows of jobs that no longer exist.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from tenants.sql import Statement
 _FOLDER = Path(__file__).resolve().parent.parent / "sql" / "leader"
 _RECORD, _READ = (Statement.load(_FOLDER, name) for name in ("record_jobs", "read_jobs"))
 
-#: After so many failures in a row a job counts as failing, and as late when no run has ended for its period and so long.
-FAILURES = 3
-PATIENCE_SECONDS = 30.0
+FAILURES = 3  # in a row, after which a job counts as failing
+PATIENCE_SECONDS = 30.0  # a job counts as late if no run has ended for its period plus this
 LONGEST_ERROR = 200
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """One job, as the leader knows it. `started`, `finished` and `succeeded` are seconds ago; None: not since it leads."""
+    """One job, as the leader reports it. `started`, `finished` and `succeeded` are seconds ago; None: not in this term."""
 
     name: str
     owner: str
@@ -44,7 +43,7 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """One job as it stands. `state` is ok, waiting (for a server), failing or late (it hangs, or is not begun)."""
+    """The state of one job. `state` is ok, waiting (for a server), failing or late (it hangs, or was not started)."""
 
     name: str
     owner: str
@@ -64,7 +63,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """Who leads and how its jobs go. `expired`: for how long nobody has led; None while somebody does, or when nobody ever did."""
+    """The leader's epoch and the state of its jobs. `expired`: seconds since the lease ran out; None if it has not, or never existed."""
 
     epoch: int
     expired: float | None
@@ -76,13 +75,13 @@ class Upkeep:
 
 
 def write_jobs(epoch: int, reports: Sequence[JobReport], *, all_of_them: bool) -> int:
-    """Write the reports of the leader of this epoch; how many rows that changed."""
+    """Write the reports of the leader of this epoch. Returns the number of changed rows."""
     rows = Jsonb([asdict(report) for report in reports])
     return len(_RECORD.run({"epoch": epoch, "jobs": rows, "all": all_of_them}, using=SYSTEM))
 
 
 def read_jobs() -> Upkeep:
-    """In one statement. Without a row of a leader: epoch 0 and no jobs."""
+    """Read everything with one statement. If there was never a leader: epoch 0 and no jobs."""
     rows = _READ.run({}, using=SYSTEM)
     if not rows:
         return Upkeep(0, None, ())
@@ -106,7 +105,7 @@ def read_jobs() -> Upkeep:
 
 
 def state_of(row: Any) -> str:
-    """How a job stands: see `JobState`. `row` has `finished` and `led` in seconds ago, `period`, `failures` and `error`."""
+    """Return the `state` of a `JobState`. `row` has `finished` and `led` (seconds ago), `period`, `failures` and `error`."""
     ago = row.finished if row.finished is not None else row.led
     if ago > row.period + PATIENCE_SECONDS:
         return "late"

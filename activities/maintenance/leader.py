@@ -1,9 +1,9 @@
-"""Leadership: of all workers and beats one process does the upkeep, under a lease in PostgreSQL with a fencing epoch.
+"""Leader election: one of all worker and beat processes does the upkeep, under a lease in PostgreSQL with a fencing epoch.
 
 The lease lasts for `ORCHESTRATOR_LEADER_LEASE_SECONDS` by PostgreSQL's clock; its holder renews it at every tick. A holder that is
-frozen, swapped out or cut off does not renew, and another process takes over, which raises the epoch. The old one cannot go on: it
-counts the lease from before it asked, on its own monotonic clock, and what must not be done by two asks PostgreSQL for the epoch at the
-end of its own transaction (`confirm`). No connection, session or advisory lock stands for the lead, so nobody waits for the end of one.
+frozen, swapped out or cut off does not renew it, so another process takes over and raises the epoch. The old holder stops: it measures the
+lease on its own monotonic clock from before the renewal, and changes that must not happen twice check the epoch in PostgreSQL at the end
+of their transaction (`confirm`). The lead does not depend on a connection, session or advisory lock, so a takeover waits for none.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ _CAMPAIGN, _CONFIRM, _RESIGN = (
 )
 
 
-# After an outage, until a consumer of a mailbox must have said that it is still there: what its lease is at least between two heartbeats.
+#: After an outage of PostgreSQL, consumers of mailboxes have this long to renew their leases.
 CONSUMERS_PATIENCE_SECONDS = 30
 
 
 class LeadLost(Exception):
-    """The epoch is over: another process leads, or may."""
+    """The epoch has ended: another process leads, or may lead."""
 
 
 @dataclass(slots=True)
 class Leader:
-    """This process as a candidate. One thread campaigns; any may ask whether it leads."""
+    """The leader election of this process. One thread campaigns; all may ask whether the process leads."""
 
     clock: Callable[[], float] = time.monotonic
     holder: UUID = field(default_factory=uuid7)
     epoch: int = 0  # 0: does not lead
     valid_until: float = float("-inf")
-    began: float | None = None  # when it asked first
+    began: float | None = None  # time of the first campaign
 
     def campaign(self) -> bool:
-        """Renew the lease, or take over one that has run out. Raises `django.db.Error`; then the lease goes on for as long as it lasts."""
+        """Renew the lease, or take it over if it has run out. If it raises `django.db.Error`, a held lease stays valid until its end."""
         started, own_epoch = self.clock(), self.epoch
         self.began = started if self.began is None else self.began
         before = time.monotonic()
-        (found,) = _CAMPAIGN.run(
+        (lease,) = _CAMPAIGN.run(
             {
                 "holder": self.holder,
                 "epoch": own_epoch,
@@ -69,26 +69,26 @@ class Leader:
             },
             using=SYSTEM,
         )
-        # Every second, so that workers and beats need never ask what time it is.
-        clock.tell(found.now, asked_at=before)
-        if found.epoch is None:
+        # Updates the clock every second, so that workers and beats need no query for the time.
+        clock.tell(lease.now, asked_at=before)
+        if lease.epoch is None:
             self.epoch = 0
             if own_epoch:
                 logger.warning("Lead lost", extra={"action": "lead_lost", "epoch": own_epoch})
             return False
-        # Counted from before the question: whatever the answer took, PostgreSQL ends the lease later than we do.
+        # Counted from before the statement, so that the lease ends here before it ends in PostgreSQL.
         self.valid_until = started + settings.ORCHESTRATOR_LEADER_LEASE_SECONDS
-        self.epoch = found.epoch
+        self.epoch = lease.epoch
         if self.epoch != own_epoch:
             logger.info("Lead taken", extra={"action": "lead_taken", "epoch": self.epoch})
         return True
 
     def leads(self) -> bool:
-        """As far as this process knows, without asking anybody."""
+        """Return whether this process leads, as far as it knows without a query."""
         return self.epoch > 0 and self.clock() < self.valid_until
 
     def resign(self) -> None:
-        """Let another process lead at once. When PostgreSQL does not answer, it will when the lease has run out."""
+        """Release the lease, so that another process can lead at once. If PostgreSQL does not answer, the lease runs out."""
         epoch, self.epoch = self.epoch, 0
         if epoch:
             try:
@@ -98,6 +98,6 @@ class Leader:
 
 
 def confirm(epoch: int) -> None:
-    """Raise `LeadLost` unless the epoch is in force. In a transaction on `SYSTEM` it stays so until the commit; ask last."""
+    """Raise `LeadLost` unless the epoch is current. In a transaction on `SYSTEM` it then stays current until the commit; call this last."""
     if not _CONFIRM.run({"epoch": epoch}, using=SYSTEM):
         raise LeadLost(epoch)

@@ -1,7 +1,7 @@
-"""Conditions: what is not as it should be on the platform is told once when it begins, and once when it is over.
+"""Platform checks: find problems of the platform, and alert people once when one begins and once when it ends.
 
-Each is a row for as long as it lasts. The row and the alerts about it are one transaction, so that of several leaders that see the same
-thing one tells of it, and a leader that is killed in between leaves neither. What cannot be asked at the moment stays as it is.
+A problem is a row (a condition) while it lasts. The row and its alerts are one transaction, so only one of several leaders announces it,
+and a leader that is killed in between leaves neither. If a check cannot run, its conditions stay as they are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tenants.sql import Statement
 
 logger = logging.getLogger(__name__)
 
-# Noticing: the questions whose answers are conditions. They read, and change nothing.
+# The checks. They only read.
 
 
 _OLD = Statement.load(Path(__file__).resolve().parent.parent / "sql" / "conditions", "old_queues")
@@ -47,7 +47,7 @@ _OLD = Statement.load(Path(__file__).resolve().parent.parent / "sql" / "conditio
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One condition, as it is now. `tenants` is asked for once, when it begins; `over` is what people are told when it has ended."""
+    """One current problem. `tenants` is called once, when it begins; `over` is the title of the alert when it has ended."""
 
     subject: str
     title: str
@@ -59,23 +59,23 @@ class Finding:
 
 
 def find_idle_workers() -> list[Finding]:
-    """Raises `redis.RedisError`, `scripts.Closed`."""
+    """Find roles whose workers are alive but take no work. Raises `redis.RedisError`, `scripts.Closed`."""
     return [
         Finding(
             subject=idle.role,
-            title=f"Workers of {idle.role} take nothing",
+            title=f"Workers of {idle.role} take no work",
             over=f"Workers of {idle.role} take work again",
-            body="Work was granted to them and does not begin, although they say that they live. It waits until one of them takes it.",
+            body="Work was granted to them and does not start, although they send heartbeats. It waits until one of them takes it.",
             severity=Severity.CRITICAL,
-            tenants=lambda found=idle: found.tenants,  # type: ignore[misc]  # bound now, since the loop goes on
+            tenants=lambda idle=idle: idle.tenants,  # type: ignore[misc]  # bound now, because the variable changes
             facts={"role": idle.role, "oldest_seconds": round(idle.oldest_seconds)},
         )
         for idle in queue_stats.list_idle_roles()
     ]
 
 
-def old_queues() -> list[Finding]:
-    """Work that could begin and has not for longer than the target, by role. None without a target."""
+def find_old_queues() -> list[Finding]:
+    """Find roles with work that is ready but has waited for longer than the target. None without a target."""
     target = settings.ORCHESTRATOR_QUEUE_TARGET_SECONDS
     if not target:
         return []
@@ -88,34 +88,34 @@ def old_queues() -> list[Finding]:
         Finding(
             subject=role,
             title=f"Work for {role} waits for too long",
-            over=f"Work for {role} begins in time again",
-            body=f"Some of it has waited for more than {target / 60:g} minutes. Ask why of one activity to see what it waits for.",
-            tenants=lambda concerned=found: [row.tenant_id for row in concerned],  # type: ignore[misc]  # as above
+            over=f"Work for {role} starts in time again",
+            body=f"Some of it has waited for more than {target / 60:g} minutes. The page of an activity says why it waits.",
+            tenants=lambda rows=rows: [row.tenant_id for row in rows],  # type: ignore[misc]  # as above
             facts={"role": role, "target_seconds": target},
         )
-        for role, found in sorted(by_role.items())
+        for role, rows in sorted(by_role.items())
     ]
 
 
-def failures_in_a_row() -> list[Finding]:
-    """Roles of a tenant, and schedules, whose runs have failed that often one after the other. None where the number is 0."""
+def find_failures_in_a_row() -> list[Finding]:
+    """Find schedules, and roles of a tenant, whose last runs have all failed. None if the setting is 0."""
     most = settings.ORCHESTRATOR_ALERT_FAILURES_IN_A_ROW
     if most <= 0:
         return []
     with system_scope():
         rows = list(FailuresInARow.objects.filter(count__gte=most).order_by("pk"))
-    return [_failing(row) for row in rows]
+    return [_describe_failures(row) for row in rows]
 
 
-def _failing(row: FailuresInARow) -> Finding:
-    of_schedule = row.kind == FailuresInARow.Kind.SCHEDULE
-    who = f"What the schedule {row.subject} starts" if of_schedule else row.subject
+def _describe_failures(row: FailuresInARow) -> Finding:
+    is_schedule = row.kind == FailuresInARow.Kind.SCHEDULE
+    subject = f"The schedule {row.subject}" if is_schedule else row.subject
     return Finding(
         subject=f"{row.tenant_id}:{row.kind}:{row.subject}",
-        title=f"{who} fails again and again",
-        over=f"{who} succeeds again",
-        body=f"{row.count:,} runs have failed one after the other since {row.since:%Y-%m-%d %H:%M} UTC, the last with the code "
-        f"{row.error_code or 'unknown'}. None has succeeded meanwhile.",
+        title=f"{subject} fails repeatedly",
+        over=f"{subject} succeeds again",
+        body=f"The last {row.count:,} runs have all failed since {row.since:%Y-%m-%d %H:%M} UTC, the last with the code "
+        f"{row.error_code or 'unknown'}.",
         tenants=lambda: [row.tenant_id],
         facts={
             row.kind: row.subject,
@@ -126,15 +126,15 @@ def _failing(row: FailuresInARow) -> Finding:
     )
 
 
-def open_breakers() -> list[Finding]:
-    """Raises `redis.RedisError`, `LimiterUnavailable`."""
+def find_open_breakers() -> list[Finding]:
+    """Find providers whose circuit breaker is open. Raises `redis.RedisError`, `LimiterUnavailable`."""
     return [
         Finding(
             subject=provider.key,
             title=f"The model provider {provider.adapter} at {provider.place} fails",
             over=f"The model provider {provider.adapter} at {provider.place} answers again",
-            body="It failed several times in a row and is not called for a while. Work that needs it waits and uses up no attempt.",
-            tenants=lambda key=provider.key: _tenants_led_to(key),  # type: ignore[misc]  # as above
+            body="It failed several times in a row and is not called for a while. Work that needs it waits, and uses up no attempt.",
+            tenants=lambda key=provider.key: _tenants_using(key),  # type: ignore[misc]  # as above
             facts={"adapter": provider.adapter, "place": provider.place},
         )
         for provider in overview.failing()
@@ -142,41 +142,41 @@ def open_breakers() -> list[Finding]:
 
 
 def failing_providers() -> QuerySet[Condition]:
-    """What people were told of providers that fail, for as long as they do."""
+    """Return the current conditions about failing providers."""
     return Condition.objects.filter(kind=AlertKind.BREAKER_OPEN)
 
 
 def find_broken_invariants() -> list[Finding]:
-    """As the last check has found them. Raises `redis.RedisError`."""
-    known = invariants.last_known()
-    if known is None:
+    """Find the violations of the last check of the invariants. Raises `redis.RedisError`."""
+    last_outcome = invariants.last_known()
+    if last_outcome is None:
         return []
     return [
         Finding(
             subject=name,
             title=f"The invariant {name} does not hold",
             over=f"The invariant {name} holds again",
-            body=f"{(invariants.SAFETY | invariants.LIVENESS).get(name, name)}: the last check found rows of which that is not so.",
+            body=f"{(invariants.SAFETY | invariants.LIVENESS).get(name, name)}: the last check found rows that violate this.",
             severity=Severity.CRITICAL,
             tenants=lambda broken=name: invariants.tenants_concerned(broken),  # type: ignore[misc]  # as above
             facts={"invariant": name},
         )
-        for name, count in sorted(known[1].items())
+        for name, count in sorted(last_outcome[1].items())
         if count
     ]
 
 
-_FAULTS = {"late": "hangs", "failing": "fails"}
+_PROBLEMS = {"late": "hangs", "failing": "fails"}
 
 
-def failing_jobs() -> list[Finding]:
-    """Parts of upkeep that fail again and again, or hang. The part that asks this cannot tell of itself; `/readyz` does."""
+def find_failing_jobs() -> list[Finding]:
+    """Find system jobs that fail repeatedly or hang. The job that runs this check cannot report itself; `/readyz` does."""
     return [
         Finding(
             subject=job.name,
-            title=f"A part of upkeep fails: {job.name}",
-            over=f"A part of upkeep works again: {job.name}",
-            body=f"The system job {job.name} of {job.owner} {_FAULTS[job.state]}. The other parts go on without it.",
+            title=f"A system job fails: {job.name}",
+            over=f"A system job works again: {job.name}",
+            body=f"The system job {job.name} of {job.owner} {_PROBLEMS[job.state]}. The other jobs continue.",
             severity=Severity.CRITICAL,
             tenants=_tenants_at_work,
             facts={"job": job.name, "owner": job.owner, "state": job.state, "error": job.error},
@@ -185,26 +185,26 @@ def failing_jobs() -> list[Finding]:
     ]
 
 
-#: Whose answers are which kind of alert.
-QUESTIONS: Mapping[AlertKind, Callable[[], list[Finding]]] = {
+#: The checks, by the kind of their alerts.
+CHECKS: Mapping[AlertKind, Callable[[], list[Finding]]] = {
     AlertKind.IDLE_WORKER: find_idle_workers,
-    AlertKind.QUEUE_OLD: old_queues,
-    AlertKind.BREAKER_OPEN: open_breakers,
-    AlertKind.FAILURES_IN_A_ROW: failures_in_a_row,
+    AlertKind.QUEUE_OLD: find_old_queues,
+    AlertKind.BREAKER_OPEN: find_open_breakers,
+    AlertKind.FAILURES_IN_A_ROW: find_failures_in_a_row,
     AlertKind.INVARIANT_BROKEN: find_broken_invariants,
-    AlertKind.UPKEEP_FAILING: failing_jobs,
+    AlertKind.UPKEEP_FAILING: find_failing_jobs,
 }
 
 
 def _tenants_at_work() -> list[UUID]:
-    """The tenants that have unfinished work, for which upkeep matters now."""
+    """Return the tenants that have unfinished work."""
     with system_scope():
         rows = Activity.objects.filter(in_status(*LIVE)).order_by()
         return list(rows.values_list("tenant_id", flat=True).distinct())
 
 
-def _tenants_led_to(provider: str) -> list[UUID]:
-    """The tenants whose unfinished work belongs to a role that leads to the provider."""
+def _tenants_using(provider: str) -> list[UUID]:
+    """Return the tenants with unfinished work of roles that use the provider."""
     with system_scope():
         unfinished = Activity.objects.filter(
             in_status("created", "assigned", "in_progress"), assignee_type="agent"
@@ -215,42 +215,42 @@ def _tenants_led_to(provider: str) -> list[UUID]:
     )
 
 
-# The lookout of the leader: every question in its turn. One that cannot be answered keeps the others from nothing.
+# Running the checks. One that fails does not affect the others.
 
 
-LOOK_SECONDS = 10.0
-#: A question that reads more the more is wrong.
-SELDOM = {AlertKind.QUEUE_OLD: 60.0}
+CHECK_SECONDS = 10.0
+#: Checks that run less often, because they read more the more is wrong.
+RARE_CHECK_SECONDS = {AlertKind.QUEUE_OLD: 60.0}
 
 
 @dataclass(slots=True)
-class Lookout:
-    """Says when each question is due again, by its own clock."""
+class PlatformMonitor:
+    """Runs each check when it is due again, by its own clock."""
 
     clock: Callable[[], float] = time.monotonic
     checked_at: dict[AlertKind, float] = field(default_factory=dict)
 
-    def look(self) -> int:
-        """Ask what is due, and tell people of what has begun or ended since; how much that was. Cheap to call at every tick."""
+    def check_due(self) -> int:
+        """Run the checks that are due, and announce changes. Returns the number of announcements. Cheap to call at every tick."""
         now, count = self.clock(), 0
-        for kind, question in QUESTIONS.items():
-            if now - self.checked_at.get(kind, -1e9) < SELDOM.get(kind, LOOK_SECONDS):
+        for kind, check in CHECKS.items():
+            if now - self.checked_at.get(kind, -1e9) < RARE_CHECK_SECONDS.get(kind, CHECK_SECONDS):
                 continue
             self.checked_at[kind] = now
             try:
-                noticed = question()
+                findings = check()
             except (redis.RedisError, Closed, LimiterUnavailable) as error:
-                # Nobody knows, so what people were told stays as it is.
+                # The state is unknown, so the conditions stay as they are.
                 logger.info(
                     "Condition unknown",
                     extra={"action": "condition_unknown", "kind": kind.value, "reason": type(error).__name__},
                 )
                 continue
-            count += tell_changes(kind, noticed)
+            count += announce_changes(kind, findings)
         return count
 
 
-# Telling: what was noticed is compared with what people know already, and they are told of the difference.
+# Announcing: people are alerted about the difference between the findings and the known conditions.
 
 
 _FOLDER = Path(__file__).resolve().parent.parent / "sql" / "conditions"
@@ -258,40 +258,40 @@ _BEGIN, _END = (Statement.load(_FOLDER, name) for name in ("begin", "end"))
 LONGEST_NAME = 400
 
 
-def tell_changes(kind: AlertKind, noticed: Sequence[Finding]) -> int:
-    """Tell of each that has begun, and of each of this kind that is over; how many this told of.
+def announce_changes(kind: AlertKind, findings: Sequence[Finding]) -> int:
+    """Announce each finding that is new, and each known condition of this kind that has ended. Returns the number of announcements.
 
-    Any number of processes may do it at once.
+    Safe in any number of processes at once.
     """
-    now = {f"{kind.value}:{found.subject}"[:LONGEST_NAME]: found for found in noticed}
+    current = {f"{kind.value}:{finding.subject}"[:LONGEST_NAME]: finding for finding in findings}
     with system_scope():
         known = set(Condition.objects.filter(kind=kind.value).values_list("name", flat=True))
-    begun = [_begin(name, kind, now[name]) for name in sorted(now.keys() - known)]
-    over = [_end(name) for name in sorted(known - now.keys())]
+    begun = [_begin(name, kind, current[name]) for name in sorted(current.keys() - known)]
+    over = [_end(name) for name in sorted(known - current.keys())]
     return sum(begun) + sum(over)
 
 
-def _begin(name: str, kind: AlertKind, found: Finding) -> bool:
-    tenants = list(found.tenants())
+def _begin(name: str, kind: AlertKind, finding: Finding) -> bool:
+    tenants = list(finding.tenants())
     row = {
         "name": name,
         "kind": kind.value,
-        "over": found.over[:LONGEST_TITLE],
-        "facts": Jsonb(dict(found.facts)),
+        "over": finding.over[:LONGEST_TITLE],
+        "facts": Jsonb(dict(finding.facts)),
         "tenants": Jsonb([str(tenant) for tenant in tenants]),
     }
     with system_scope(), transaction.atomic(using=SYSTEM):
         rows = _BEGIN.run(row, using=SYSTEM)
         for begun in rows:
             key = f"condition:{begun.id}:began"
-            _tell(
+            _alert(
                 tenants,
                 kind,
-                found.title,
+                finding.title,
                 key=key,
-                body=found.body,
-                severity=found.severity,
-                facts=found.facts,
+                body=finding.body,
+                severity=finding.severity,
+                facts=finding.facts,
             )
             logger.warning(
                 "Condition began",
@@ -306,17 +306,17 @@ def _end(name: str) -> bool:
         for ended in rows:
             tenants = map(UUID, ended.tenants)
             key = f"condition:{ended.id}:over"
-            _tell(
+            _alert(
                 tenants, AlertKind(ended.kind), ended.over, key=key, severity=Severity.INFO, facts=ended.facts
             )
             logger.info("Condition over", extra={"action": "condition_over", "condition": name})
     return bool(rows)
 
 
-def _tell(
+def _alert(
     tenants: Iterable[UUID], kind: AlertKind, title: str, *, key: str, severity: Severity, facts: Mapping[str, Any], body: str = ""
 ) -> None:  # fmt: skip
-    """Every tenant that is concerned and still there, and the platform's channels once."""
+    """Raise the alert for every tenant that still exists, and once for the platform's own channels."""
     present = Tenant.objects.filter(pk__in=list(tenants)).order_by("pk").values_list("pk", flat=True)
     for number, tenant_id in enumerate(present):
         raise_alert(

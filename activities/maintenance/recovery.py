@@ -1,7 +1,7 @@
-"""Recovery: whatever was lost between two steps is found in PostgreSQL and set going again.
+"""Recovery: finds work that was lost between two steps in PostgreSQL, and starts it again.
 
-Every function may run at any time, in any number of processes, and changes nothing where nothing is wrong. They act on (run, fence)
-pairs, so none of them can hit the attempt that has taken over already.
+Every function may run at any time and in any number of processes, and changes nothing if nothing is wrong. They act on (run, fence)
+pairs, so they cannot end an attempt that has already taken over.
 """
 
 from __future__ import annotations
@@ -39,77 +39,77 @@ R = TypeVar("R", bound=ActivityRun)
 
 PAGE = 500
 GRACE = timedelta(seconds=60)
-ENDED_KEPT = timedelta(days=90)  # as runs are, whose pages lead to their process
-YOUNG_SECONDS = 2.0  # Younger wakes are on their way; offering them again would only cost.
+ENDED_KEPT = timedelta(days=90)  # as long as runs, whose pages link to their worker process
+YOUNG_SECONDS = 2.0  # Younger wakes are not offered again, because the relay is about to do it.
 
 
 @dataclass(slots=True)
 class WatchedTime:
-    """The clock of a watch: it counts only time in which we looked. It almost stops while PostgreSQL does not answer, since a worker or
-    agent that could not be seen then was not silent.
+    """A clock that counts only the time in which we could observe. It almost stops while PostgreSQL does not answer, because a worker or
+    agent that could not be observed then was not silent.
 
-    `clock` is monotonic. Time between two looks counts up to `MOST_SECONDS`.
+    `clock` is monotonic. The time between two observations counts up to `MOST_SECONDS`.
     """
 
     MOST_SECONDS: ClassVar[float] = 10.0
 
     clock: Callable[[], float] = time.monotonic
     seconds: float = 0.0
-    looked: float | None = None
+    observed_at: float | None = None
 
-    def look(self) -> float:
-        """The time by which a look is dated that has just succeeded."""
+    def observe(self) -> float:
+        """Record an observation that has just succeeded, and return its time on this clock."""
         now = self.clock()
-        if self.looked is not None:
-            self.seconds += min(now - self.looked, self.MOST_SECONDS)
-        self.looked = now
+        if self.observed_at is not None:
+            self.seconds += min(now - self.observed_at, self.MOST_SECONDS)
+        self.observed_at = now
         return self.seconds
 
 
 @dataclass(slots=True)
 class LivenessWatch:
-    """Finds lost workers: those whose process is gone, or whose counter did not move for too long while we watched."""
+    """Finds lost workers: their process is gone, or their counter did not move for too long while we observed them."""
 
     time: WatchedTime = field(default_factory=WatchedTime)
     seen: dict[UUID, tuple[int, float]] = field(default_factory=dict)
     gone: set[UUID] = field(default_factory=set)
 
     def find_lost(self) -> list[WorkerProcess]:
-        """Compare all live workers with what was seen before. The first look only takes note."""
+        """Compare all live workers with the previous observation. The first call only records them."""
         with system_scope():
             workers = list(WorkerProcess.objects.filter(ended_at=None))
-        now = self.time.look()
-        self.seen = {worker.pk: self._note(worker, now) for worker in workers}
-        # Seen gone twice, a tick apart: an agent that the dead process was talking to gets a moment to notice.
+        now = self.time.observe()
+        self.seen = {worker.pk: self._last_change(worker, now) for worker in workers}
+        # Two observations, a tick apart, give an agent that the dead process was calling a moment to notice.
         gone = {worker.pk for worker in workers if leases.is_gone(worker)}
-        surely, self.gone = gone & self.gone, gone
+        gone_twice, self.gone = gone & self.gone, gone
         silent = {
             pk
             for pk, (_, since) in self.seen.items()
             if now - since >= settings.ORCHESTRATOR_LOST_AFTER_SECONDS
         }
-        return [worker for worker in workers if worker.pk in surely | silent]
+        return [worker for worker in workers if worker.pk in gone_twice | silent]
 
-    def _note(self, worker: WorkerProcess, now: float) -> tuple[int, float]:
+    def _last_change(self, worker: WorkerProcess, now: float) -> tuple[int, float]:
         counter, since = self.seen.get(worker.pk, (None, now))
         return (worker.counter, now if counter != worker.counter else since)
 
 
 @dataclass(slots=True)
 class HeartbeatWatch:
-    """Says which accepted runs have gone silent: their agent has sent heartbeats, and then none for too long.
+    """Finds silent runs: their agent accepted them, has sent heartbeats, and then none for too long.
 
-    An agent that never sends one is bounded by its deadline alone.
+    An agent that never sends a heartbeat is only limited by its deadline.
     """
 
     time: WatchedTime = field(default_factory=WatchedTime)
     seen: dict[UUID, tuple[int, float]] = field(default_factory=dict)
 
-    def silent(self) -> list[ActivityRun]:
-        """Compare with what was seen before. The first look only takes note."""
+    def find_silent(self) -> list[ActivityRun]:
+        """Compare all accepted runs with the previous observation. The first call only records them."""
         with system_scope():
             runs = list(ActivityRun.objects.filter(status="running", accepted_at__isnull=False, beats__gt=0))
-        now = self.time.look()
+        now = self.time.observe()
         before, self.seen = self.seen, {}
         for run in runs:
             beats, since = before.get(run.pk, (run.beats, now))
@@ -118,32 +118,32 @@ class HeartbeatWatch:
         return [run for run in runs if now - self.seen[run.pk][1] >= patience]
 
 
-def _always() -> None:
-    """Nobody has to be asked: for what is done by hand, once."""
+def _no_confirmation() -> None:
+    """For commands that people run by hand, which need no lead."""
 
 
-def reclaim_silent_runs(watch: HeartbeatWatch, *, confirm: Callable[[], None] = _always) -> int:
-    """Start the work of agents that have gone silent again, or give it up after too many stalls.
+def reclaim_silent_runs(watch: HeartbeatWatch, *, confirm: Callable[[], None] = _no_confirmation) -> int:
+    """Restart the work of agents that have gone silent, or fail it after too many stalls.
 
-    `confirm` raises when the process that watched may no longer act on what it saw. A run that sent a heartbeat since the look continues.
+    `confirm` raises if this process may no longer act on its observations. A run that has sent a heartbeat since then continues.
     """
-    silent = watch.silent()
+    silent = watch.find_silent()
     if silent:
         confirm()
     return _each(silent, lambda run: results.record_stalled(_token(run), beats_seen=run.beats))
 
 
 def forget_ended_workers() -> int:
-    """Delete the rows of processes that ended long ago; returns how many. Nothing of the engine asks for them."""
+    """Delete the rows of processes that ended long ago. The engine does not need them. Returns their number."""
     with system_scope():
         ended = WorkerProcess.objects.filter(ended_at__lt=Now() - ENDED_KEPT)
         return ended.delete()[0]
 
 
-def declare_lost(worker: WorkerProcess, *, confirm: Callable[[], None] = _always) -> bool:
-    """End the worker's lease unless it has beaten again since it was looked at.
+def declare_lost(worker: WorkerProcess, *, confirm: Callable[[], None] = _no_confirmation) -> bool:
+    """End the worker's lease, unless it has sent a heartbeat since it was observed.
 
-    `confirm` is called last in the transaction, and raises when the process that watched may no longer act on what it saw.
+    `confirm` is called last in the transaction, and raises if this process may no longer act on its observations.
     """
     with system_scope(), transaction.atomic(using=SYSTEM):
         ended = WorkerProcess.objects.filter(pk=worker.pk, counter=worker.counter, ended_at=None).update(
@@ -161,29 +161,29 @@ def declare_lost(worker: WorkerProcess, *, confirm: Callable[[], None] = _always
 
 
 def reclaim_runs_of_ended_workers() -> int:
-    """Take the runs of workers that have ended and start them elsewhere, or give them up after too many stalls.
+    """End the runs of workers that have ended, so that their work starts again elsewhere, or fails after too many stalls.
 
-    A worker that did not beat any more after an outage was lost to it: that is no stall.
+    A run does not count as a stall if its worker has not sent a heartbeat since an outage of PostgreSQL.
     """
     own = WorkerProcess.objects.filter(pk=OuterRef("worker_id"))
     with system_scope():
-        found = ActivityRun.objects.filter(
+        orphans = ActivityRun.objects.filter(
             ~Exists(own.filter(ended_at=None)), status="running", worker_id__isnull=False
         )
         was_away = Exists(own.filter(outage_at__gte=F("beat_at")))
-        runs = list(found.annotate(was_away=was_away).order_by("pk")[:PAGE])
+        runs = list(orphans.annotate(was_away=was_away).order_by("pk")[:PAGE])
     return _each(runs, lambda run: results.record_stalled(_token(run), counts=not run.was_away))
 
 
 def end_overdue_runs() -> int:
-    """Fail the runs that an agent accepted and did not finish by its deadline, and those that hang in a living worker.
+    """Fail runs that an agent accepted but did not finish by its deadline, and runs that hang in a live worker.
 
-    A worker bounds its calls itself; one that is over its time by `GRACE` hangs where it cannot be interrupted. After an outage agents
-    have the same time again to report what they could not report meanwhile.
+    Workers limit the time of their calls, so a run that exceeds it by `GRACE` hangs where it cannot be interrupted. After an outage agents
+    get `GRACE` to report what they could not report before.
     """
     allowed = F("timeout_seconds") * timedelta(seconds=1)
-    late = Exists(LeaderLease.objects.filter(outage_ended_at__gt=Now() - GRACE))
-    accepted = Q(~late, accepted_at__isnull=False, accepted_at__lt=Now() - allowed)
+    after_outage = Exists(LeaderLease.objects.filter(outage_ended_at__gt=Now() - GRACE))
+    accepted = Q(~after_outage, accepted_at__isnull=False, accepted_at__lt=Now() - allowed)
     hanging = Q(accepted_at=None, started_at__lt=Now() - allowed - GRACE)
     with system_scope():
         runs = list(ActivityRun.objects.filter(accepted | hanging, status="running").order_by("pk")[:PAGE])
@@ -196,10 +196,10 @@ def end_overdue_runs() -> int:
 
 
 def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[int, UUID | None]:
-    """Offer pending work that admission does not know, a page at a time in the order of the wakes. Returns how many were looked at, and
-    where to go on.
+    """Offer one page of pending work that admission does not know. Returns the number of activities checked, and the last wake of the page
+    if there may be more.
 
-    What was forgotten is read once more before it is offered: an offer of work that ran meanwhile would be granted a slot for nothing.
+    The work is read again before it is offered, because an offer of work that has started since would waste a slot.
     """
     with system_scope():
         pending = Wake.objects.filter(
@@ -218,7 +218,7 @@ def offer_forgotten(*, after: UUID | None = None, limit: int = PAGE) -> tuple[in
 
 
 def _find_unknown_to_admission(activities: Sequence[Activity]) -> Collection[UUID]:
-    """All of them while admission does not answer: the relay keeps offers until it does."""
+    """Return the activities that admission does not know. If it does not answer, return all: the relay keeps offers until it does."""
     if not activities:
         return ()
     try:
@@ -230,15 +230,15 @@ def _find_unknown_to_admission(activities: Sequence[Activity]) -> Collection[UUI
 def _claimable(ids: Iterable[UUID]) -> list[Activity]:
     fields = ("tenant_id", "agent_role", "priority", "created_at", "group_key", "group_scope", "files")
     origin = ("pipeline_id", "schedule_id", "run_now_at")
-    # By key alone: asked for their status as well, PostgreSQL may read all that waits instead.
-    found = Activity.objects.filter(pk__in=set(ids)).only(*fields, *origin, "status", "assignee_type")
+    # Filter the status here: in the query, it could make PostgreSQL read everything that waits.
+    rows = Activity.objects.filter(pk__in=set(ids)).only(*fields, *origin, "status", "assignee_type")
     return [
-        activity for activity in found if activity.status == "created" and activity.assignee_type == "agent"
+        activity for activity in rows if activity.status == "created" and activity.assignee_type == "agent"
     ]
 
 
 def expire_stale() -> int:
-    """Cancel what may no longer start because its time has passed: in line, held, snoozed or blocked. Gates have deadlines instead."""
+    """Cancel waiting activities (queued, held, snoozed or blocked) whose `expires_at` has passed. Gates have deadlines instead."""
     with system_scope():
         stale = list(
             Activity.objects.filter(in_status(*states.EXPIRING), expires_at__lte=Now())
@@ -262,16 +262,16 @@ def _token(run: ActivityRun) -> RunToken:
 
 
 def _each(runs: Sequence[R], action: Callable[[R], Any]) -> int:
-    mended = 0
+    recovered = 0
     for run in runs:
         try:
             action(run)
-            mended += 1
+            recovered += 1
         except RunSuperseded:
-            continue  # It ended by itself, or another recovery was first.
+            continue  # The run has ended, or another process recovered it first.
         except Exception:
-            # One run that cannot be mended must not keep the others from it.
+            # One run that cannot be recovered must not stop the others.
             logger.exception(
                 "Run could not be recovered", extra={"action": "recovery_failed", "run": str(run.pk)}
             )
-    return mended
+    return recovered

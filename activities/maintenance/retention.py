@@ -1,8 +1,8 @@
-"""How long work is kept once it is over: whole trees go together, and their outputs after them.
+"""Retention: deletes ended work when its time has passed, whole trees at once, and then their outputs.
 
-A tree goes in one transaction: every member is locked and looked at again, so none of it can be taken up meanwhile. Its outputs are noted
-in the same transaction and deleted from MongoDB afterwards by `forget_outputs`, so a crash in between loses neither the note nor the
-output. What another holds is left for the next pass.
+A tree is deleted in one transaction: all its members are locked and checked again, so that none can be claimed meanwhile. The same
+transaction notes its outputs, and `forget_outputs` deletes them from MongoDB later, so a crash in between loses nothing. Rows that
+somebody else has locked are left for the next pass.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ _MAILBOXES = RowsInTurn(
     )
 )
 
-ENDED = sorted(states.SETTLED)  # An open dead letter keeps what has failed, as somebody may try it again.
-FAMILIES = 25  # in one transaction; a tree has some tens of members at most
-MANY = 1_000_000_000
+ENDED = sorted(
+    states.SETTLED
+)  # Failed work is kept while its dead letter is open, because it may be replayed.
+TREES_AT_ONCE = 25  # in one transaction; a tree has at most some tens of members
+NO_LIMIT = 1_000_000_000
 
 
 def connect() -> None:
@@ -59,11 +61,9 @@ def connect() -> None:
             _count_trees,
         ),
         Kind("alerts", "Alerts and their deliveries", _ALERTS.portion, _ALERTS.count),
-        Kind("bulk_jobs", "Bulk jobs and what became of each activity", _BULK_JOBS.portion, _BULK_JOBS.count),
+        Kind("bulk_jobs", "Bulk jobs with their results", _BULK_JOBS.portion, _BULK_JOBS.count),
         Kind("dead_letters", "Dead letters", _DEAD_LETTERS.portion, _DEAD_LETTERS.count),
-        Kind(
-            "mailboxes", "What was said in mailboxes, and batches of it", _MAILBOXES.portion, _MAILBOXES.count
-        ),
+        Kind("mailboxes", "Items of mailboxes, and their batches", _MAILBOXES.portion, _MAILBOXES.count),
         Kind(
             "provider_batches",
             "Batches of model providers",
@@ -72,7 +72,7 @@ def connect() -> None:
         ),
         Kind(
             "tool_calls",
-            "Arguments of agents' tool calls; that they were made stays",
+            "Arguments of agents' tool calls; the calls themselves stay",
             _empty_tool_calls,
             _TOOL_CALLS.count,
         ),
@@ -86,34 +86,37 @@ def forget_families(
     *,
     hold: Callable[[list[UUID]], set[UUID]] | None = None,
 ) -> tuple[set[UUID], int]:
-    """Delete families that were found as (family, member) if all of them are still over; which families went, and how many activities.
+    """Delete the families, given as rows of (family, member), whose members have all still ended. Returns the deleted families, and the
+    number of activities.
 
-    `hold` locks the families themselves where they are rows of their own, and says which of them are ours. In a `tenant_scope`.
+    If families are rows too, `hold` locks these and returns those that it could lock. Must run in a `tenant_scope`.
     """
     families: dict[UUID, set[UUID]] = {}
     for row in rows:
         families.setdefault(row.family, set()).update([row.member] if row.member else [])
-    everybody = [member for members in families.values() for member in members]
-    common = {"tenant": tenant_id, "members": everybody}
-    locked_ids = {row.id for row in _HOLD.run({**common, "before": before, "ended": ENDED})}
-    disturbed = {row.parent_id for row in _CHILDREN.run(common)}
-    whole = {family: members for family, members in families.items() if members <= locked_ids - disturbed}
+    all_members = [member for members in families.values() for member in members]
+    common = {"tenant": tenant_id, "members": all_members}
+    locked = {row.id for row in _HOLD.run({**common, "before": before, "ended": ENDED})}
+    with_new_children = {row.parent_id for row in _CHILDREN.run(common)}
+    complete = {
+        family: members for family, members in families.items() if members <= locked - with_new_children
+    }
     if hold is not None:
-        ours = hold(sorted(whole))
-        whole = {family: members for family, members in whole.items() if family in ours}
-    gone = [member for members in whole.values() for member in members]
-    return set(whole), len(_FORGET.run({"tenant": tenant_id, "members": gone})) if gone else 0
+        held = hold(sorted(complete))
+        complete = {family: members for family, members in complete.items() if family in held}
+    doomed = [member for members in complete.values() for member in members]
+    return set(complete), len(_FORGET.run({"tenant": tenant_id, "members": doomed})) if doomed else 0
 
 
 def _forget_trees(tenant_id: UUID, before: datetime, most: int) -> int:
-    return forget_families(tenant_id, _trees(tenant_id, before, min(most, FAMILIES)), before)[1]
+    return forget_families(tenant_id, _find_trees(tenant_id, before, min(most, TREES_AT_ONCE)), before)[1]
 
 
 def _count_trees(tenant_id: UUID, before: datetime) -> int:
-    return len(_trees(tenant_id, before, MANY))
+    return len(_find_trees(tenant_id, before, NO_LIMIT))
 
 
-def _trees(tenant_id: UUID, before: datetime, most: int) -> list[Any]:
+def _find_trees(tenant_id: UUID, before: datetime, most: int) -> list[Any]:
     return _TREES.run({"tenant": tenant_id, "before": before, "ended": ENDED, "most": most})
 
 
@@ -121,25 +124,25 @@ def _empty_tool_calls(tenant_id: UUID, before: datetime, most: int) -> int:
     return len(_EMPTY.run({"tenant": tenant_id, "before": before, "most": most}))
 
 
-# Forgetting outputs and logs of runs: deletes from MongoDB what PostgreSQL has noted as forgotten.
+# Outputs and logs of runs: deletes from MongoDB what PostgreSQL has noted.
 #
-# A note is written in the transaction that deletes the activity, and goes only after MongoDB has confirmed, so a crash anywhere repeats
-# the deletion and never skips it. Notes rest for a while first: a copier that read the output before may still be writing it.
+# The note is written in the transaction that deletes the activity, and is deleted after MongoDB has confirmed. So a crash may repeat the
+# deletion but never skips it. Each note waits for a while first, because a copier that read the output earlier may still write it.
 
 
 AT_ONCE = 500
-REST = timedelta(seconds=60)  # well above what a copier may take (`outputs`: 10 s for an answer)
+REST = timedelta(seconds=60)  # well above the time of a copier (`outputs`: 10 s for an answer)
 DEPARTED_WATCH = timedelta(hours=1)
 
 
 def outputs_to_forget() -> QuerySet[Any]:
-    """Notes that have rested, of all tenants, for the background task."""
+    """Return the notes of all tenants that have waited long enough, for the background task."""
     rows: QuerySet[Any] = ForgottenOutput.objects.filter(at__lte=Now() - REST)
     return rows
 
 
 def forget_outputs(*, rested: timedelta = REST) -> int:
-    """Delete what has been noted; returns how many notes were settled. Raises `PyMongoError` when MongoDB is away."""
+    """Delete the noted outputs and logs. Returns the number of notes done. Raises `PyMongoError` if MongoDB is unreachable."""
     total = 0
     while settled := _forget_some(rested):
         total += settled
@@ -147,7 +150,7 @@ def forget_outputs(*, rested: timedelta = REST) -> int:
 
 
 def forget_tenant(tenant_id: UUID) -> int:
-    """Delete every document of a tenant from every collection; returns how many. Raises `PyMongoError`."""
+    """Delete every document of a tenant from every collection. Returns their number. Raises `PyMongoError`."""
     database = outputs.collection().database
     return sum(
         int(database[name].delete_many({"tenant_id": str(tenant_id)}).deleted_count)
@@ -155,8 +158,8 @@ def forget_tenant(tenant_id: UUID) -> int:
     )
 
 
-def look_after_departed() -> int:
-    """Delete what copiers may have written for tenants that were off-boarded just now. For the leader."""
+def clean_up_departed() -> int:
+    """Delete outputs that copiers may have written for tenants after their off-boarding. A job of the leader."""
     with system_scope():
         recent = list(
             DepartedTenant.objects.filter(began_at__gte=Now() - DEPARTED_WATCH).values_list("pk", flat=True)
@@ -170,7 +173,7 @@ def _forget_some(rested: timedelta) -> int:
         notes = list(rows.select_for_update(skip_locked=True)[:AT_ONCE])
     if not notes:
         return 0
-    # The activity is named, too: an output that another one made since would bear the same id by no chance, but would stay.
+    # Filter by activity as well, so that an output of another activity would survive even with the same id.
     ids = [str(note.pk) for note in notes]
     activities = sorted({str(note.activity_id) for note in notes})
     outputs.collection().delete_many({"_id": {"$in": ids}, "activity_id": {"$in": activities}})

@@ -1,8 +1,7 @@
-"""The system jobs: everything that the leader does again and again, in one table with its period, its owner and its time budget.
+"""The system jobs: the table of all recurring work of the leader, with period, owner and time budget.
 
-Each job may be done twice or by several processes at once, and each is done apart from the others: see `scheduler`. What a job has to
-remember between two of its runs belongs to the term of its leader and is forgotten with it, so that nobody acts on what they saw before
-they were frozen.
+Each job may run twice or in several processes at once, and is isolated from the others: see `scheduler`. A job keeps its state between two
+runs in the term of its leader. The state ends with the term, so that a process that was frozen does not act on old observations.
 """
 
 from __future__ import annotations
@@ -36,29 +35,29 @@ LETTER_TURN_SECONDS = 2.0
 
 @dataclass(slots=True)
 class Term:
-    """One term of one leader, and what its jobs remember."""
+    """One term of one leader, with the state of its jobs."""
 
     epoch: int
     watch: recovery.LivenessWatch = field(default_factory=recovery.LivenessWatch)
     heartbeats: recovery.HeartbeatWatch = field(default_factory=recovery.HeartbeatWatch)
     slots: rebuilding.SlotAudit = field(default_factory=rebuilding.SlotAudit)
     reminder: background_tasks.Reminder = field(default_factory=background_tasks.Reminder)
-    lookout: platform_checks.Lookout = field(default_factory=platform_checks.Lookout)
-    is_open: bool = False  # admission, at the last look
+    monitor: platform_checks.PlatformMonitor = field(default_factory=platform_checks.PlatformMonitor)
+    is_open: bool = False  # whether admission was open at the last check
     closed_since: float | None = None
     sweep_from: UUID | None = None
 
     def confirm(self) -> None:
-        """Raise `LeadLost` unless this term goes on: for what acts on something that was seen earlier in it."""
+        """Raise `LeadLost` if this term has ended. Call it before acting on earlier observations."""
         leader.confirm(self.epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class SystemJob:
-    """One row of the table. `work` returns whether it has done anything, or how much.
+    """One row of the table. `work` returns how much it did, or whether it did anything.
 
-    `period`: seconds between two runs, or `TICK`. `owner`: the module that does it. `budget`: seconds that one statement of it may
-    take; a lock is waited for at most `scheduler.LOCK_SECONDS`. `when`: asked before each run.
+    `period`: seconds between two runs, or `TICK`. `owner`: the module that implements it. `budget`: the time limit of one statement in
+    seconds; locks are awaited for at most `scheduler.LOCK_SECONDS`. `when`: a condition that is checked before each run.
     """
 
     name: str
@@ -83,7 +82,10 @@ def _find_silent_agents(term: Term) -> int:
 
 
 def _keep_admission_open(term: Term) -> bool:
-    """Whether it was rebuilt. A wiped Redis is left alone for a moment, so that claims granted before the wipe can commit."""
+    """Rebuild admission if it is closed, and return whether that happened.
+
+    It waits `SETTLE_SECONDS` after Redis was wiped, so that claims of earlier grants can commit first.
+    """
     try:
         term.is_open = rebuilding.is_open()
     except redis.RedisError:
@@ -103,10 +105,10 @@ def _keep_admission_open(term: Term) -> bool:
 
 def _audit_slots(term: Term) -> int:
     release, again = term.slots.compare()
-    term.confirm()  # what follows acts on what was seen at two looks
+    term.confirm()  # because the result depends on an earlier observation
     if release:
         logger.warning(
-            "Slots without a run given back",
+            "Slots without a run released",
             extra={"action": "slots_mended", "count": len(release.releases)},
         )
         relay.hand_over(release)
@@ -116,7 +118,7 @@ def _audit_slots(term: Term) -> int:
 
 
 def _offer_forgotten(term: Term) -> int:
-    """A page at a time: there is more where the last one was full, and then a second is enough."""
+    """Offer the next pages of forgotten work, and continue there in the next run."""
     offered, term.sweep_from = recovery.offer_forgotten(after=term.sweep_from)
     while term.sweep_from is not None and offered < _OFFERED_AT_ONCE:
         more, term.sweep_from = recovery.offer_forgotten(after=term.sweep_from)
@@ -137,8 +139,8 @@ def _copy_outputs(term: Term) -> int:
     return copied
 
 
-def _tell_of_dead_letters(term: Term) -> int:
-    # They have a queue of their own. Where no worker takes from it, people are told all the same, a little later.
+def _handle_dead_letters(term: Term) -> int:
+    # Workers handle dead letters from a queue. If none serves it, the leader handles them a little later.
     if not dead_letters.unhandled_since(LETTER_PATIENCE):
         return 0
     return dead_letters.handle_waiting(within=LETTER_TURN_SECONDS)
@@ -148,7 +150,7 @@ def _open(term: Term) -> bool:
     return term.is_open
 
 
-#: In the order in which jobs that are due together begin. Periods and budgets are seconds.
+#: Jobs that are due together start in this order. Periods and budgets are in seconds.
 JOBS: tuple[SystemJob, ...] = (
     SystemJob("admission", TICK, "activities.admission.rebuilding", 30.0, _keep_admission_open),
     SystemJob("delays", TICK, "activities.outbox", 5.0, lambda term: outbox.promote()),
@@ -165,25 +167,25 @@ JOBS: tuple[SystemJob, ...] = (
     SystemJob("forgotten work", 5.0, "activities.maintenance.recovery", 10.0, _offer_forgotten, when=_open),
     SystemJob("counters", 2.0, "activities.maintenance.counters", 30.0, lambda term: counters.count_fresh()),
     SystemJob("silent agents", 5.0, "activities.maintenance.recovery", 5.0, _find_silent_agents),
-    SystemJob("dead letters", 5.0, "activities.dead_letters", 5.0, _tell_of_dead_letters),
-    SystemJob("conditions", TICK, "activities.maintenance.platform_checks", 10.0, lambda term: term.lookout.look()),
+    SystemJob("dead letters", 5.0, "activities.dead_letters", 5.0, _handle_dead_letters),
+    SystemJob("conditions", TICK, "activities.maintenance.platform_checks", 10.0, lambda term: term.monitor.check_due()),
     SystemJob("channels", 60.0, "tenants.channels", 10.0, lambda term: channels.expire_due()),
     SystemJob("expiring channels", 600.0, "tenants.channels", 10.0, lambda term: channels.announce_expiring()),
     SystemJob("generations", 600.0, "activities.admission.rebuilding", 10.0, lambda term: rebuilding.forget_old_generations()),
     SystemJob("ended workers", 600.0, "activities.maintenance.recovery", 30.0, lambda term: recovery.forget_ended_workers()),
     SystemJob("old events", 600.0, "tenants.events.log", 30.0, lambda term: log.purge_logs()),
     SystemJob("retention", 600.0, "tenants.retention", 30.0, lambda term: tenant_retention.arrange()),
-    SystemJob("departed tenants", 600.0, "activities.maintenance.retention", 30.0, lambda term: retention.look_after_departed()),
+    SystemJob("departed tenants", 600.0, "activities.maintenance.retention", 30.0, lambda term: retention.clean_up_departed()),
 )  # fmt: skip
 
-_added: dict[str, SystemJob] = {}
+_registered: dict[str, SystemJob] = {}
 
 
 def register(name: str, work: Callable[[], object], *, period: float, owner: str, budget: float) -> None:
-    """A job of an app above the engine. It says so when the process starts; a name given again replaces what it stood for."""
-    _added[name] = SystemJob(name, period, owner, budget, lambda term: work())
+    """Add a job of an app above this one, when the process starts. A second call with the same name replaces the job."""
+    _registered[name] = SystemJob(name, period, owner, budget, lambda term: work())
 
 
 def table() -> tuple[SystemJob, ...]:
-    """All jobs, those of the apps above last."""
-    return (*JOBS, *_added.values())
+    """Return all jobs, with those of the apps above last."""
+    return (*JOBS, *_registered.values())

@@ -1,1 +1,1 @@
-"""How people and programs outside are told: alerts by mail, Slack and webhook, digests, and events to the webhooks of tenants."""
+"""Notifications to people and external programs: alerts by email, Slack and webhook, digests, and events to webhooks of tenants."""

@@ -1,6 +1,7 @@
-"""Alerts by mail, as plain text, and digests also as HTML. EMAIL_URL says through which server.
+"""Backends of notifications: email, Slack and webhooks, and the encrypted targets of channels.
 
-An answer of the server is final. A connection that breaks while the mail is handed over leaves open whether it arrived: `Unclear`.
+Emails are plain text, digests also HTML, sent through the server of EMAIL_URL. A message whose connection broke while it was sent may have
+arrived: it is `Unclear`.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from agents.webhook_signing import sign
 
 
 def send_mail(message: Message, target: Target) -> None:
-    """Send the mail once. Raises a `DeliveryProblem`."""
+    """Send the email once. Raises a `DeliveryProblem`."""
     if not settings.EMAIL_URL:
-        raise Refused("No mail can be sent: EMAIL_URL is not set.")
+        raise Refused("Cannot send email: EMAIL_URL is not set.")
     connection = get_connection(fail_silently=False)
     try:
         connection.open()
@@ -49,7 +50,7 @@ def send_mail(message: Message, target: Target) -> None:
     except (OSError, SMTPException) as error:
         raise Unclear(f"The mail server did not confirm the mail: {excerpt(str(error))}") from error
     finally:
-        # The server has said what it has to say; how it says goodbye changes nothing.
+        # The outcome is known already; errors while closing do not change it.
         with suppress(OSError, SMTPException):
             connection.close()
 
@@ -62,9 +63,9 @@ def compose_mail(message: Message, target: Target) -> EmailMultiAlternatives:
         body="\n\n".join(line for line in lines if line) + "\n",
         to=addresses_of(target),
         headers={
-            # The same for every attempt, so that a mail system may recognise a repetition.
+            # The same in every attempt, so that a mail system may recognise a repetition.
             "Message-ID": f"<{message.delivery_id}@{urlsplit(site()).hostname}>",
-            "Auto-Submitted": "auto-generated",  # nobody's absence shall answer it
+            "Auto-Submitted": "auto-generated",  # prevents out-of-office replies
         },
     )
     if is_digest:
@@ -76,26 +77,26 @@ def _refusal_of_server(error: SMTPRecipientsRefused | SMTPResponseException) -> 
     answers = [(getattr(error, "smtp_code", 0), getattr(error, "smtp_error", ""))]
     if isinstance(error, SMTPRecipientsRefused):
         answers = list(error.recipients.values())
-    code, text = min(answers)  # one that may take it later is worth another try
-    shown = excerpt(text)
-    message = f"The mail server answered {code}" + (f": {shown}" if shown else ".")
+    code, text = min(answers)  # a temporary refusal comes first, because it is worth a retry
+    details = excerpt(text)
+    message = f"The mail server answered {code}" + (f": {details}" if details else ".")
     if 400 <= code < 500:
         return NotDelivered(message)
     return Refused(message) if code >= 500 else Unclear(message)
 
 
-# What people read: an alert as one message, its outside text made harmless before any channel gets to see it.
+# Messages: an alert as text. External text is made harmless here, for all channels.
 
 
-# Written out: to make it from the table of addresses, a worker would have to load every page of the site.
+# Literal paths, because to reverse them a worker would have to load all views.
 PAGE = "/admin/activities/alert/{}/change/"
 ITEM_PAGE = "/inbox/{}/"
-LONGEST_BODY = 4_000  # more is read where the alert is shown
+LONGEST_BODY = 4_000  # the page of the alert has the rest
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One alert for one channel. `title` is one line, `body` has line breaks and nothing else that does not print."""
+    """One alert for one channel. `title` is one line; `body` has line breaks but no other control characters."""
 
     delivery_id: UUID
     tenant_id: UUID
@@ -108,11 +109,11 @@ class Message:
     facts: Mapping[str, Any]
     tenant: str  # its slug
     created_at: datetime
-    link: str  # empty when there is no page that the receiver may see
+    link: str  # empty if there is no page that the receiver may open
 
     @classmethod
     def of(cls, claim: Any) -> Self:
-        """From a row of `sql/claim_delivery.sql`."""
+        """Make a message from a row of `sql/claim_delivery.sql`."""
         return cls(
             delivery_id=claim.id,
             tenant_id=claim.tenant_id,
@@ -130,13 +131,13 @@ class Message:
 
     @property
     def footer(self) -> str:
-        """Where it comes from, in one line."""
+        """The origin of the alert, in one line."""
         about = f", activity {self.activity_id}" if self.activity_id else ""
         return f"{self.kind}, tenant {self.tenant}{about}, {self.created_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _link_of(claim: Any) -> str:
-    """Members see the item that they are asked about; the platform's own people see the alert."""
+    """Link the platform's channels to the alert, and those of a tenant to the item to decide."""
     if claim.channel_id is None:
         return site() + PAGE.format(claim.alert_id)
     if claim.kind == AlertKind.DECISION:
@@ -145,31 +146,31 @@ def _link_of(claim: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with its line breaks, but without control characters and marks that reverse its direction."""
-    shown = "".join(character if character.isprintable() or character == "\n" else " " for character in text)
-    shown = shown.strip()
-    return shown if len(shown) <= LONGEST_BODY else shown[: LONGEST_BODY - 1] + "…"
+    """Return the text, shortened, with its line breaks but without control characters and direction marks."""
+    clean = "".join(character if character.isprintable() or character == "\n" else " " for character in text)
+    clean = clean.strip()
+    return clean if len(clean) <= LONGEST_BODY else clean[: LONGEST_BODY - 1] + "…"
 
 
 def site() -> str:
-    """Our own address, as others reach it."""
+    """Return the public base URL of the web process."""
     return settings.ORCHESTRATOR_PUBLIC_URL.rstrip("/") or f"http://127.0.0.1:{settings.PORT}"
 
 
-# Alerts for Slack, by an incoming webhook.
+# Slack, through an incoming webhook.
 #
-# Slack reads `<...>` as links and mentions, and servers that imitate it read Markdown and `@names`. Nothing of that may come out of an
-# agent's text: what could start one is escaped or broken up.
+# Slack renders `<...>` as links and mentions, and compatible servers render Markdown and `@names`. An agent's text must not produce any of
+# these, so their beginnings are escaped or broken up.
 
 
 #: Before names, between a scheme and its address, between the two halves of a Markdown link.
 _STARTS = re.compile(r"[@#](?=\w)|:(?=//)|\](?=\()")
-_BREAK = "\u200b"  # takes no room, and ends a word
+_BREAK = "\u200b"  # invisible, and ends a word
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 def send_to_slack(message: Message, target: Target) -> None:
-    """Post it once. Raises a `DeliveryProblem`. Slack does not recognise repetitions."""
+    """Post the message once. Raises a `DeliveryProblem`. Slack does not recognise repetitions."""
     post(target, orjson.dumps(slack_payload(message)))
 
 
@@ -191,23 +192,23 @@ def slack_payload(message: Message) -> dict[str, object]:
     return payload
 
 
-# A question in Slack has buttons. What a button sends back is signed by us, and names the item with its version and the text that the
-# message shows: the decision is made about that, or not at all.
+# Questions in Slack have buttons. The value of a button is signed, and names the item with its version and the displayed text, so that a
+# decision is refused if either has changed.
 
 
-APPROVE, REJECT = "approve", "reject"  # the ids of the buttons, and what they decide
+APPROVE, REJECT = "approve", "reject"  # the ids of the buttons, and their decisions
 NOTES = "notes"
 _LONGEST_SECTION = 2_900  # characters; Slack takes 3000
 _SHOWN_SALT = "slack-question"
 
 
 def seal_question(tenant_id: UUID, activity_id: UUID, version: int, content_ref: str) -> str:
-    """What stands behind the buttons of a message. `content_ref` is the text that it shows; empty: there is none."""
+    """Return the value of the buttons of a message. `content_ref` names the displayed text; empty: there is none."""
     return signing.dumps([tenant_id.hex, activity_id.hex, version, content_ref], salt=_SHOWN_SALT)
 
 
 def unseal_question(sealed: str) -> tuple[UUID, UUID, int, str] | None:
-    """The tenant, the item, its version and its text as they were shown; None for what did not come from us."""
+    """Return the tenant, the item, its version and its displayed text, or None if the signature is invalid."""
     try:
         tenant, activity, version, content_ref = signing.loads(sealed, salt=_SHOWN_SALT)
     except signing.BadSignature:
@@ -223,7 +224,7 @@ def _question_blocks(message: Message) -> list[dict[str, object]]:
         {"type": "button", "action_id": "open", "text": _plain("Open"), "url": message.link}
     ]
     if message.activity_id is not None and message.facts.get("decides"):
-        shown = seal_question(
+        value = seal_question(
             message.tenant_id, message.activity_id, message.facts["version"], message.facts["content_ref"]
         )
         blocks.append(
@@ -231,33 +232,33 @@ def _question_blocks(message: Message) -> list[dict[str, object]]:
                 "type": "input",
                 "block_id": NOTES,
                 "optional": True,
-                "label": _plain("Notes; needed to send it back"),
+                "label": _plain("Notes; required to request changes"),
                 "element": {"type": "plain_text_input", "action_id": NOTES, "multiline": True},
             }
         )
         buttons = [
-            _deciding("Approve", APPROVE, shown, "primary", message.title),
-            _deciding("Request changes", REJECT, shown, "danger", message.title),
+            _decision_button("Approve", APPROVE, value, "primary", message.title),
+            _decision_button("Request changes", REJECT, value, "danger", message.title),
             *buttons,
         ]
     blocks.append({"type": "actions", "elements": buttons})
     return [*blocks, {"type": "context", "elements": [_plain(inert(message.footer))]}]
 
 
-def _deciding(label: str, action: str, shown: str, style: str, title: str) -> dict[str, object]:
-    sure = {
+def _decision_button(label: str, action: str, value: str, style: str, title: str) -> dict[str, object]:
+    confirmation = {
         "title": _plain(f"{label}?"),
         "text": _plain(inert(title)[:290]),  # Slack takes 300
         "confirm": _plain(label),
-        "deny": _plain("Not yet"),
+        "deny": _plain("Cancel"),
     }
     return {
         "type": "button",
         "action_id": action,
         "text": _plain(label),
         "style": style,
-        "value": shown,
-        "confirm": sure,
+        "value": value,
+        "confirm": confirmation,
     }
 
 
@@ -270,18 +271,18 @@ def _plain(text: str) -> dict[str, object]:
 
 
 def inert(text: str) -> str:
-    """Text that stays text: no link, no mention, no formatting by brackets."""
-    return _STARTS.sub(lambda found: found[0] + _BREAK, text).translate(_ENTITIES)
+    """Return the text so that it renders as plain text: without links, mentions or formatting."""
+    return _STARTS.sub(lambda match: match[0] + _BREAK, text).translate(_ENTITIES)
 
 
-# Alerts to a program, signed after Standard Webhooks. `webhook-id` is that of the delivery, in every attempt: receivers recognise it.
+# Webhooks, signed by the Standard Webhooks scheme. `webhook-id` is the delivery's id in every attempt, so receivers recognise repetitions.
 
 
 EVENT = "alert.raised"
 
 
 def send_to_webhook(message: Message, target: Target) -> None:
-    """Post it once. Raises a `DeliveryProblem`. May be repeated."""
+    """Post the alert once. Raises a `DeliveryProblem`. May be repeated."""
     body = orjson.dumps(webhook_payload(message))
     headers = sign(message_id=str(message.delivery_id), body=body, secrets=target.secrets)
     post(target, body, headers)
@@ -305,39 +306,38 @@ def webhook_payload(message: Message) -> dict[str, object]:
     }
 
 
-# What may come of a message that did not simply arrive. The distinction decides whether it may be repeated.
+# Errors of a delivery. They differ in whether the message may be sent again.
 
 
 class DeliveryProblem(Exception):
-    """A message was not, or perhaps not, delivered."""
+    """A message was not delivered, or perhaps not."""
 
 
 class Refused(DeliveryProblem):
-    """It did not arrive, and trying again would not help."""
+    """It did not arrive, and a retry would not help."""
 
 
 class NotDelivered(DeliveryProblem):
-    """It did not arrive, and may next time."""
+    """It did not arrive, but a retry may succeed."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after = (
-            retry_after  # seconds, as the receiver asked; nothing else may be sent there before
-        )
+        #: Seconds, from the receiver's answer. Nothing may be sent to the receiver before that.
+        self.retry_after = retry_after
 
 
 class Unclear(DeliveryProblem):
-    """It may have arrived. Only a receiver that recognises repetitions may be told again."""
+    """It may have arrived. Only a receiver that recognises repetitions may get it again."""
 
 
-# One POST to a receiver of alerts, and what its answer means.
+# The HTTP call to a receiver of alerts.
 
 
-SECONDS = 10.0  # from the name service to the last byte; a receiver of alerts has nothing to think about
-MOST_BYTES = 64 * 1024  # of an answer that nobody needs
+SECONDS = 10.0  # for the whole call, from the name lookup to the last byte
+MOST_BYTES = 64 * 1024  # of an answer, whose content does not matter
 
 _RETRYABLE = frozenset({408, 425, 429})
-#: The receiver has accepted it; only its answer was too long, or in an encoding that is not read.
+#: The receiver has accepted the alert, but its answer was too long or in an unsupported encoding.
 _ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
 
 
@@ -348,10 +348,10 @@ def post(
     *,
     seconds: float | None = None,
 ) -> None:
-    """Returns when the receiver has taken it. Raises the `DeliveryProblem` that the answer, or its absence, stands for."""
+    """Post the body. Raises a `DeliveryProblem` unless the receiver has accepted it."""
     all_headers = {
         "Content-Type": "application/json",
-        # A reused connection may be closed under our hands, and then nobody knows whether the message arrived.
+        # The receiver may close a reused connection at any moment, and then it is unclear whether the message arrived.
         "Connection": "close",
         **(headers or {}),
     }
@@ -368,44 +368,44 @@ def post(
     except AgentError as error:
         if error.error_code in _ANSWERED:
             return
-        raise _meaning_of(error) from error
+        raise _problem_of(error) from error
     if not 200 <= response.status < 300:
         raise _refusal(response, target)
 
 
-def _meaning_of(error: AgentError) -> DeliveryProblem:
+def _problem_of(error: AgentError) -> DeliveryProblem:
     if not error.retryable:
         return Refused(str(error))
     return NotDelivered(str(error)) if error.nothing_sent else Unclear(str(error))
 
 
 def _refusal(response: OutboundResponse, target: Target) -> DeliveryProblem:
-    shown = excerpt(response.body, secrets=(target.address, *target.secrets))
-    message = f"The receiver answered with status {response.status}" + (f": {shown}" if shown else ".")
+    details = excerpt(response.body, secrets=(target.address, *target.secrets))
+    message = f"The receiver answered with status {response.status}" + (f": {details}" if details else ".")
     if response.status in _RETRYABLE or response.status >= 500:
         return NotDelivered(message, retry_after=retry_after_seconds(response.headers.get("retry-after")))
     return Refused(message)
 
 
-# Targets: where a channel leads and with what it is signed. Sealed at rest, opened only to send, never shown again.
+# Targets: the address of a channel and its signing secrets. Stored encrypted, decrypted only to send, never shown again.
 
 MOST_ADDRESSES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL, or addresses of mail separated by commas; for a webhook the secrets that sign, newest first."""
+    """A URL, or email addresses separated by commas. For a webhook also the signing secrets, newest first."""
 
     address: str
     secrets: tuple[str, ...] = ()
 
 
 class InvalidTarget(ValueError):
-    """Nothing could be sent there. The text says why."""
+    """The target cannot be used. The text says why."""
 
 
 def check_target(kind: str, address: str) -> None:
-    """Raise `InvalidTarget` for what could not be sent to. May ask the name service: not inside a transaction."""
+    """Raise `InvalidTarget` if nothing can be sent to the address. May resolve a host name, so must not run inside a transaction."""
     if kind == ChannelKind.EMAIL:
         _check_mail(address)
         return
@@ -416,7 +416,7 @@ def check_target(kind: str, address: str) -> None:
 
 
 def put_target(channel: NotificationChannel, address: str) -> None:
-    """Give the channel this target, without saving it. A webhook keeps its secrets; one without any that can be read gets its first."""
+    """Set the target of the channel, without saving it. A webhook keeps its secrets, or gets one if it has none that can be read."""
     own_secrets = _secrets_of(channel)
     if channel.kind == ChannelKind.WEBHOOK and not own_secrets:
         own_secrets = (webhook_signing.new_secret(),)
@@ -425,25 +425,25 @@ def put_target(channel: NotificationChannel, address: str) -> None:
 
 
 def renew_secret(channel: NotificationChannel) -> str:
-    """Give a webhook a new secret, without saving it, and return it. The one before signs as well, until the next renewal."""
+    """Set and return a new secret of a webhook, without saving it. The previous one also signs until the next renewal."""
     target, new = open_target(channel), webhook_signing.new_secret()
     _seal(channel, Target(target.address, (new, *target.secrets[:1])))
     return new
 
 
 def open_target(channel: NotificationChannel) -> Target:
-    """Raises `agents.exceptions.ConfigurationError` when the key that sealed it is gone."""
+    """Decrypt the target. Raises `agents.exceptions.ConfigurationError` if its encryption key is gone."""
     return unseal_target(channel.tenant_id, channel.pk, channel.target_sealed)
 
 
 def unseal_target(tenant_id: UUID, channel_id: UUID, sealed: str) -> Target:
-    """The same from the columns of the row."""
+    """Decrypt a target from the columns of its row, like `open_target`."""
     stored = credentials.unseal(sealed, context=context_of(tenant_id, channel_id))
     return Target(stored["address"], tuple(stored["secrets"].split()))
 
 
 def platform_target(kind: str) -> Target | None:
-    """The platform's own channel of this kind, if there is one."""
+    """Return the target of the platform's own channel of this kind, if there is one."""
     address = {ChannelKind.SLACK: settings.SLACK_WEBHOOK_URL, ChannelKind.EMAIL: settings.ALERT_EMAIL}.get(
         ChannelKind(kind), ""
     )
@@ -451,7 +451,7 @@ def platform_target(kind: str) -> Target | None:
 
 
 def addresses_of(target: Target) -> list[str]:
-    """The addresses of mail in a target."""
+    """Return the email addresses of a target."""
     return [address for part in target.address.split(",") if (address := part.strip())]
 
 
@@ -459,18 +459,18 @@ def _secrets_of(channel: NotificationChannel) -> tuple[str, ...]:
     try:
         return open_target(channel).secrets if channel.target_sealed else ()
     except ConfigurationError:
-        return ()  # The key is gone, and with it what the receiver verifies by.
+        return ()  # Their encryption key is gone.
 
 
 def _check_mail(text: str) -> None:
     addresses = addresses_of(Target(text))
     if not 0 < len(addresses) <= MOST_ADDRESSES:
-        raise InvalidTarget(f"must be 1 to {MOST_ADDRESSES} addresses of mail, separated by commas")
+        raise InvalidTarget(f"must be 1 to {MOST_ADDRESSES} email addresses, separated by commas")
     for address in addresses:
         try:
             validate_email(address)
         except ValidationError as error:
-            raise InvalidTarget(f"{address!r} is not an address of mail") from error
+            raise InvalidTarget(f"{address!r} is not an email address") from error
 
 
 def _show_target(kind: str, address: str) -> str:
@@ -480,7 +480,7 @@ def _show_target(kind: str, address: str) -> str:
             for name, _, host in (a.rpartition("@") for a in addresses_of(Target(address)))
         )
         return ", ".join(masked)[:300]
-    return urls.read(address).place  # the rest of the URL is the secret of Slack's webhooks
+    return urls.read(address).place  # without the path, which is secret in Slack's webhook URLs
 
 
 def _seal(channel: NotificationChannel, target: Target) -> None:

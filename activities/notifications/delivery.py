@@ -1,8 +1,8 @@
-"""Delivery: alerts leave the house, each at most once per channel that cannot recognise a repetition.
+"""Delivery: sends alerts to their channels, at most once to a channel that cannot recognise a repetition.
 
-A delivery is claimed by compare-and-set, sent while no transaction is open, and then marked. A deliverer that dies in between leaves a
-claim that nobody ends. After some minutes such a delivery is `unknown`, since it may have arrived, or is repeated if its receiver
-recognises the repetition by its `webhook-id`. What certainly did not arrive is tried again with growing delays.
+A delivery is claimed by compare-and-set, sent while no transaction is open, and then marked. If the process dies in between, the claim
+stays open. After some minutes such a delivery becomes `unknown`, because it may have arrived, or it is repeated if its receiver recognises
+the repetition by its `webhook-id`. What certainly did not arrive is retried with growing delays.
 """
 
 from __future__ import annotations
@@ -35,56 +35,56 @@ from tenants.sql import Statement
 from . import backends
 from .backends import DeliveryProblem, Message, NotDelivered, Refused, Unclear
 
-# Many slow calls at once by one deliverer: one thread claims and notes, others only wait for receivers.
+# Many slow calls at once: the caller's thread claims deliveries and records outcomes, and a pool of threads calls the receivers.
 #
-# What is due is offered in turn by each caller; a claim may be refused, because others have it or because its tenant or receiver has as
-# many calls under way as it may. A receiver that takes its time therefore holds one thread, and the deliverer goes on looking for work of
-# others meanwhile.
+# A claim may be refused, because another process has it, or because the tenant or the receiver has the maximum number of calls in
+# progress. So a slow receiver occupies one thread, while the others continue with other deliveries.
 
 Key = TypeVar("Key")
 
-LOOK_SECONDS = 1.0  # between two looks for what became due while calls are under way
-DELIVERERS = 2  # of one kind in one process: the second goes on while the first waits for its last answers; the others would only wait
+POLL_SECONDS = 1.0  # between two searches for new deliveries while calls are in progress
+DELIVERERS = 2  # per kind and process: the second continues while the first waits for its last answers
 
-_working: defaultdict[str, threading.BoundedSemaphore] = defaultdict(
+_deliverers: defaultdict[str, threading.BoundedSemaphore] = defaultdict(
     lambda: threading.BoundedSemaphore(DELIVERERS)
 )
 
 
-def carry_out(
+def deliver_many(
     kind: str,
     *,
     due: Callable[[], Iterable[Key]],
     claim: Callable[[Key], Claim | None],
     attempt: Callable[[Claim], Any],
-    note: Callable[[Claim, Any], None],
-    one_each: bool,
+    record: Callable[[Claim, Any], None],
+    one_per_key: bool,
     threads: int,
     limit: int,
     seconds: float,
 ) -> int:
-    """Claim and carry out what is due until nothing is left; returns how many were tried. Nothing is claimed after `seconds` or `limit`.
+    """Claim and send what is due until nothing is left, or until `limit` or `seconds` is reached. Returns the number of attempts.
 
-    `due` gives keys to claim by, in turn; with `one_each` a key with a call under way is not claimed again by this deliverer.
+    `due` returns the keys to claim by, in turn. With `one_per_key` a key with a call in progress is not claimed again by this caller.
 
-    `attempt` runs in a thread of its own, uses no database and does not raise; the other three run in the caller's thread. Returns 0 at
-    once where enough of this process are at it: these look again by themselves.
+    `attempt` runs in the pool; it must not use the database or raise. The other three run in the caller's thread. Returns 0 at once if this
+    process has enough deliverers of this kind, because these find new deliveries too.
     """
-    working = _working[kind]
-    if not working.acquire(blocking=False):
+    deliverers = _deliverers[kind]
+    if not deliverers.acquire(blocking=False):
         return 0
     try:
-        return _in_turns(due, claim, attempt, note, one_each, threads, limit, time.monotonic() + seconds)
+        ends = time.monotonic() + seconds
+        return _deliver_in_turn(due, claim, attempt, record, one_per_key, threads, limit, ends)
     finally:
-        working.release()
+        deliverers.release()
 
 
-def _in_turns(
+def _deliver_in_turn(
     due: Callable[[], Iterable[Key]],
     claim: Callable[[Key], Claim | None],
     attempt: Callable[[Claim], Any],
-    note: Callable[[Claim, Any], None],
-    one_each: bool,
+    record: Callable[[Claim, Any], None],
+    one_per_key: bool,
     threads: int,
     limit: int,
     ends: float,
@@ -95,34 +95,32 @@ def _in_turns(
             progress = True
             while progress and len(running) < threads and tried < limit and time.monotonic() < ends:
                 progress = False
-                under_way = {key for key, _ in running.values()} if one_each else set()
+                in_progress = {key for key, _ in running.values()} if one_per_key else set()
                 for key in due():
                     if len(running) >= threads or tried >= limit or time.monotonic() >= ends:
                         break
-                    # None when others have it: they go on with it.
-                    if key not in under_way and (claimed := claim(key)) is not None:
+                    # None if another process has claimed it.
+                    if key not in in_progress and (claimed := claim(key)) is not None:
                         running[pool.submit(copy_context().run, attempt, claimed)] = key, claimed
                         tried, progress = tried + 1, True
             if not running:
                 return tried
-            ended, _ = wait(running, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
+            ended, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
             for future in ended:
-                note(running.pop(future)[1], future.result())
+                record(running.pop(future)[1], future.result())
 
 
 logger = logging.getLogger(__name__)
 
-#: Eight tries over about two hours.
+#: Eight attempts over about two hours.
 POLICY = RetryPolicy(max_attempts=8, base_seconds=10.0, multiplier=3.0, max_seconds=3600.0)
-INTERRUPTED_SECONDS = (
-    300.0  # far above what one attempt may take, so that a slow one is not mistaken for a dead one
-)
-QUIET_SECONDS = 60.0  # for so long a claim keeps others from its channel
-SECONDS_AT_ONCE = 20.0  # of one message from the queue; then others get their turn, or the worker may stop
+INTERRUPTED_SECONDS = 300.0  # far above the time of one attempt, so that a slow process is not taken for dead
+QUIET_SECONDS = 60.0  # a claim reserves its channel for this long
+SECONDS_AT_ONCE = 20.0  # per message from the queue; then others get their turn, or the worker may stop
 
-INTERRUPTED = "The process that sent it ended before it could say what came of it."
+INTERRUPTED = "The process that sent it ended before it recorded the outcome."
 
-#: A row of `sql/claim_delivery.sql`: the delivery with all that is needed to send it.
+#: A row of `sql/claim_delivery.sql`: the delivery with everything needed to send it.
 Claim = Any
 
 _LOCK_TURN, _CLAIM = (
@@ -137,17 +135,17 @@ _SENDERS: Mapping[str, Callable[[Message, Target], None]] = {
 
 
 def waiting(kind: str) -> QuerySet[AlertDelivery]:
-    """What a deliverer of this kind would look at now, of all tenants. By the index of what is due."""
+    """Return the deliveries of this kind that are due, of all tenants. Uses the index of due deliveries."""
     unfinished = AlertDelivery.objects.filter(state__in=(DeliveryState.PENDING, DeliveryState.SENDING))
     return unfinished.filter(channel_kind=kind, next_attempt_at__lte=Now())
 
 
 def deliver_waiting(kind: str, limit: int = 50) -> int:
-    """Send what is due to channels of this kind, many at once; returns how many were tried.
+    """Send what is due to channels of this kind, many at once. Returns the number of attempts.
 
-    Tenants take turns, and none has more than `ORCHESTRATOR_DELIVERY_TENANT_LANE` calls under way, so that the many slow receivers of one
-    do not keep the alerts of the others. Any number of processes may do this at once. Never raises for what a receiver does. Not inside
-    a transaction.
+    Tenants take turns, and none has more than `ORCHESTRATOR_DELIVERY_TENANT_LANE` calls in progress, so that slow receivers of one tenant
+    do not delay the alerts of others. Safe in any number of processes at once. Never raises because of a receiver. Must not run inside a
+    transaction.
     """
     close_old_connections()
     _end_interrupted(kind)
@@ -157,13 +155,13 @@ def deliver_waiting(kind: str, limit: int = 50) -> int:
         served[tenant_id] += 1
         return _claim_delivery(kind, tenant_id)
 
-    return carry_out(
+    return deliver_many(
         f"alerts {kind}",
         due=lambda: sorted(_tenants_in_turn(kind), key=served.__getitem__),
         claim=claim,
         attempt=_attempt_delivery,
-        note=_note_outcome,
-        one_each=False,
+        record=_record_outcome,
+        one_per_key=False,
         threads=settings.ORCHESTRATOR_DELIVERY_THREADS,
         limit=limit,
         seconds=SECONDS_AT_ONCE,
@@ -171,7 +169,7 @@ def deliver_waiting(kind: str, limit: int = 50) -> int:
 
 
 def send_again(delivery: AlertDelivery) -> bool:
-    """Try a delivery that has ended without success once more, on somebody's word. False if it is not in such a state any more."""
+    """Queue a failed or unknown delivery again, at a person's request. Returns False if it is no longer in such a state."""
     with tenant_scope(delivery.tenant_id):
         ended = AlertDelivery.objects.for_tenant(delivery.tenant_id).filter(
             pk=delivery.pk, state__in=(DeliveryState.FAILED, DeliveryState.UNKNOWN)
@@ -191,7 +189,7 @@ def _end_interrupted(kind: str) -> None:
 
 
 def _tenants_in_turn(kind: str) -> list[UUID]:
-    """Whose deliveries are due, the one that has waited longest first."""
+    """Return the tenants with due deliveries, the longest waiting first."""
     with system_scope():
         due = waiting(kind).values_list("tenant_id", flat=True)
         return list(due.annotate(since=Min("next_attempt_at")).order_by("since"))
@@ -206,7 +204,7 @@ def _claim_delivery(kind: str, tenant_id: UUID) -> Claim | None:
         "tenant_lane": settings.ORCHESTRATOR_DELIVERY_TENANT_LANE,
     }
     with transaction.atomic(using=SYSTEM):
-        # Lock before reading: two claims at once would each count what is under way without the other.
+        # Lock before reading, because two concurrent claims would not count each other.
         if not _LOCK_TURN.run(parameters, using=SYSTEM):
             return None
         rows = _CLAIM.run(parameters, using=SYSTEM)
@@ -214,7 +212,7 @@ def _claim_delivery(kind: str, tenant_id: UUID) -> Claim | None:
 
 
 def _attempt_delivery(claim: Claim) -> DeliveryProblem | None:
-    """Send it; what kept it from arriving, or None when it has arrived."""
+    """Send the alert. Returns the problem, or None if it has arrived."""
     sending = False
     try:
         message, target = Message.of(claim), _target_of(claim)
@@ -223,17 +221,17 @@ def _attempt_delivery(claim: Claim) -> DeliveryProblem | None:
     except DeliveryProblem as problem:
         return problem
     except Exception as error:
-        logger.exception("Alert broke", extra={"action": "alert_broke", "delivery": str(claim.id)})
-        text = f"Our own mistake: {type(error).__name__}"
+        logger.exception("Alert failed", extra={"action": "alert_broke", "delivery": str(claim.id)})
+        text = f"Internal error: {type(error).__name__}"
         return Unclear(text) if sending else NotDelivered(text)
     return None
 
 
-def _note_outcome(claim: Claim, problem: DeliveryProblem | None) -> None:
+def _record_outcome(claim: Claim, problem: DeliveryProblem | None) -> None:
     if problem is None:
-        _note(claim, state=DeliveryState.SENT, sent_at=Now(), last_error="")
+        _update(claim, state=DeliveryState.SENT, sent_at=Now(), last_error="")
     else:
-        _note_problem(claim, problem)
+        _record_problem(claim, problem)
 
 
 def _target_of(claim: Claim) -> Target:
@@ -251,7 +249,7 @@ def _target_of(claim: Claim) -> Target:
     return target
 
 
-def _note_problem(claim: Claim, problem: DeliveryProblem) -> None:
+def _record_problem(claim: Claim, problem: DeliveryProblem) -> None:
     repeatable = claim.channel_kind == ChannelKind.WEBHOOK
     if isinstance(problem, Unclear) and not repeatable:
         state = DeliveryState.UNKNOWN
@@ -264,23 +262,23 @@ def _note_problem(claim: Claim, problem: DeliveryProblem) -> None:
         changes["next_attempt_at"] = Now() + POLICY.delay(claim.attempt)
     facts = {"delivery": str(claim.id), "kind": claim.channel_kind, "state": state.value}
     logger.warning("Alert not delivered", extra={"action": "alert_not_delivered", **facts})
-    _note(claim, **changes)
+    _update(claim, **changes)
     if isinstance(problem, NotDelivered) and problem.retry_after:
-        _leave_alone(claim, timedelta(seconds=problem.retry_after))
+        _pause_channel(claim, timedelta(seconds=problem.retry_after))
 
 
-def _note(claim: Claim, **changes: Any) -> None:
-    """Say what came of this claim, unless somebody has claimed the delivery since: then that one says it.
+def _update(claim: Claim, **changes: Any) -> None:
+    """Record the outcome of this claim, unless the delivery has been claimed again since.
 
-    A deliverer so slow that it was taken for dead still knows best.
+    This also holds for a process that was so slow that its delivery was already marked as interrupted.
     """
     with tenant_scope(claim.tenant_id):
         own = AlertDelivery.objects.for_tenant(claim.tenant_id).filter(pk=claim.id, attempts=claim.attempt)
         own.update(**changes)
 
 
-def _leave_alone(claim: Claim, wait: timedelta) -> None:
-    """The receiver asked for a pause, and means all that would be sent there: other alerts would only use up their tries."""
+def _pause_channel(claim: Claim, wait: timedelta) -> None:
+    """Delay all deliveries to a receiver that asked for a pause, because they would only use up their attempts."""
     with system_scope():
         rows = AlertDelivery.objects.filter(state=DeliveryState.PENDING, channel_kind=claim.channel_kind)
         if claim.channel_id is None:

@@ -1,7 +1,8 @@
-"""Digests: once a day or a week a channel of mail is told what waits for people, what was done, what failed and what was spent.
+"""Digests: daily or weekly emails about what waits for people, what was done, what failed and what was spent.
 
-A digest is an alert of its own kind with one delivery, so it is sent as alerts are: claimed once, repeated while that is safe. Composing is
-one transaction that moves the channel's next time on by compare-and-set: of two composers one does it, and one that dies has done nothing.
+A digest is an alert of its own kind with one delivery, so it is sent like any alert: claimed once, and repeated while that is safe.
+Composing is one transaction that also sets the channel's next time by compare-and-set. So only one of two workers composes a digest, and a
+crash leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from tenants import clock, money
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Budget, Tenant
 
-# Composing: the digests that are due become alerts with one delivery each. Nothing is sent here.
+# Composing: turns the digests that are due into alerts with one delivery each. Nothing is sent here.
 #
-# A channel that was due several times while nothing ran gets one digest, of the last whole period.
+# A channel that missed several digests during an outage gets one digest, about the last whole period.
 
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 50  # of one message from the queue; then others get their turn
+AT_ONCE = 50  # per message from the queue; then other messages get their turn
 
 
 def digests_due(now: Any = None) -> QuerySet[NotificationChannel]:
-    """Channels whose time has come, of all tenants in a `system_scope`."""
+    """Return the channels whose digest is due, of all tenants in a `system_scope`."""
     channels = NotificationChannel.objects.filter(
         kind=ChannelKind.EMAIL, enabled=True, tenant__is_active=True
     )
@@ -52,12 +53,12 @@ def digests_due(now: Any = None) -> QuerySet[NotificationChannel]:
 
 
 def send_due(*, now: datetime | None = None) -> int:
-    """Compose what is due; returns how many digests there are to be sent now. Any number of processes may do it at once."""
+    """Compose the digests that are due, and return their number. Safe in any number of processes at once."""
     moment = now or clock.now()
     with system_scope():
         rows = digests_due(moment).order_by("digest_due_at", "pk").values_list("tenant_id", "pk")
-        found = list(rows[:AT_ONCE])
-    return sum(_compose_if_due(tenant_id, channel_id, moment) for tenant_id, channel_id in found)
+        channels = list(rows[:AT_ONCE])
+    return sum(_compose_if_due(tenant_id, channel_id, moment) for tenant_id, channel_id in channels)
 
 
 def _compose_if_due(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
@@ -65,8 +66,8 @@ def _compose_if_due(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
         with tenant_scope(tenant_id):
             return _compose(tenant_id, channel_id, now)
     except Exception:
-        # One that cannot be composed must not keep the others from it. It is due again at the next look.
-        logger.exception("Digest broke", extra={"action": "digest_broke", "channel": str(channel_id)})
+        # One failing digest must not stop the others. It is still due at the next call.
+        logger.exception("Digest failed", extra={"action": "digest_broke", "channel": str(channel_id)})
         return False
 
 
@@ -78,7 +79,7 @@ def _compose(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
     period = period_before(channel.digest, zone_of(tenant.timezone), now)
     key = f"digest:{channel.pk}:{channel.digest}:{period.first}"
     digest = figures_of(tenant_id, period, channel.digest_roles, now=now)
-    if says_nothing(digest) or Alert.objects.for_tenant(tenant_id).filter(dedup_key=key).exists():
+    if is_empty(digest) or Alert.objects.for_tenant(tenant_id).filter(dedup_key=key).exists():
         return False
     digest |= {"tenant": tenant.name or tenant.slug, "channel": channel.name, "digest": channel.digest}
     digest |= {"inbox": f"{site()}/inbox/?tenant={tenant.slug}"}
@@ -91,29 +92,29 @@ def _compose(tenant_id: UUID, channel_id: UUID, now: datetime) -> bool:
 
 
 def _set_next_time(channel: NotificationChannel, tenant: Tenant, now: datetime) -> bool:
-    """Set the next time, if it still is the one that was seen: of two who see it due, one composes."""
-    seen = channel.digest_due_at
-    if seen is None or seen > now:
+    """Set the next time, unless somebody else has changed it. So only one of two workers composes the digest."""
+    due_at = channel.digest_due_at
+    if due_at is None or due_at > now:
         return False
     following = next_due(times_of(channel), zone_of(tenant.timezone), after=now)
     rows = NotificationChannel.objects.for_tenant(tenant.pk).filter(
-        pk=channel.pk, digest=channel.digest, digest_due_at=seen
+        pk=channel.pk, digest=channel.digest, digest_due_at=due_at
     )
     return bool(rows.update(digest_due_at=following))
 
 
-# What a digest tells: figures by the selectors that the API and the console use, as JSON that is ready to be read.
+# The content of a digest, as JSON for the templates. The figures come from the selectors of the API and the console.
 #
-# Names come from clients and agents: each is cut to one line here, and escaped where it is written as HTML.
+# Names come from clients and agents: each is cut to one line here, and the HTML template escapes it.
 
 
-MOST = 10  # lines of one list: a mail is an overview
+MOST = 10  # lines per list, because a digest is an overview
 LONGEST_NAME = 100
 GOOD_ENDS = (Status.DONE, Status.APPROVED)
 
 
 def figures_of(tenant_id: UUID, period: Period, roles: Sequence[str], *, now: datetime) -> dict[str, Any]:
-    """Everything of one digest, in the caller's `tenant_scope`. `roles` narrows what waits to these human roles."""
+    """Return the content of one digest. `roles` limits the waiting items to these human roles. Must run in a `tenant_scope`."""
     return {
         "period": period.in_words,
         "timezone": period.zone.key,
@@ -124,8 +125,8 @@ def figures_of(tenant_id: UUID, period: Period, roles: Sequence[str], *, now: da
     }
 
 
-def says_nothing(digest: dict[str, Any]) -> bool:
-    """Nothing waits, nothing happened, nothing was spent: nobody wants to read that."""
+def is_empty(digest: dict[str, Any]) -> bool:
+    """Return whether nothing waits, happened or was spent. Such a digest is not sent."""
     return not (
         digest["people"]["count"]
         or digest["done"]["count"]
@@ -159,13 +160,13 @@ def _count_done(tenant_id: UUID, period: Period) -> dict[str, Any]:
         in_status(*GOOD_ENDS), finished_at__gte=period.begins, finished_at__lt=period.ends
     )
     by_role = ended.order_by().values("agent_role", "human_role").annotate(count=Count("pk"))
-    found = sorted(by_role, key=lambda row: (-row["count"], row["agent_role"] or row["human_role"] or ""))
+    rows = sorted(by_role, key=lambda row: (-row["count"], row["agent_role"] or row["human_role"] or ""))
     return {
-        "count": sum(row["count"] for row in found),
+        "count": sum(row["count"] for row in rows),
         "by_role": [
-            {"role": row["agent_role"] or row["human_role"], "count": row["count"]} for row in found[:MOST]
+            {"role": row["agent_role"] or row["human_role"], "count": row["count"]} for row in rows[:MOST]
         ],
-        "more": max(0, len(found) - MOST),
+        "more": max(0, len(rows) - MOST),
     }
 
 
@@ -192,32 +193,38 @@ def _failures(tenant_id: UUID, period: Period) -> dict[str, Any]:
 
 
 def _spend(tenant_id: UUID, period: Period) -> dict[str, Any]:
-    """By the moments of the ledger's entries; its days, which are those of UTC, only find them by their index."""
+    """Sum the ledger entries of the period by their exact time. Their UTC days only serve to use the index."""
     days = money.ledger_entries(tenant_id, first=period.begins.date(), last=period.ends.date())
     spent = days.filter(at__gte=period.begins, at__lt=period.ends).aggregate(**money.FIGURES)
-    shown = money.figures_of(spent)
-    own = Budget.objects.for_tenant(tenant_id).filter(deleted_at=None).order_by("name", "pk")[:MOST]
+    figures = money.figures_of(spent)
+    budgets = Budget.objects.for_tenant(tenant_id).filter(deleted_at=None).order_by("name", "pk")[:MOST]
     return {
-        "cost_usd": f"{shown['cost_usd']:.2f}",
-        "runs": shown["runs"],
-        "tokens": shown["input_tokens"] + shown["output_tokens"],
-        "budgets": [_budget(budget) for budget in own],
+        "cost_usd": f"{figures['cost_usd']:.2f}",
+        "runs": figures["runs"],
+        "tokens": figures["input_tokens"] + figures["output_tokens"],
+        "budgets": [_budget(budget) for budget in budgets],
     }
 
 
 def _budget(budget: Budget) -> dict[str, Any]:
-    money.roll(budget)  # as it stands today
+    money.roll(budget)  # to the current period
     share = f"{100 * budget.spent / budget.cap:.0f} %" if budget.cap else "all"
     spent, cap = (f"{amount.normalize() + 0:f}" for amount in (budget.spent, budget.cap))
-    named = {"name": excerpt(budget.name, limit=LONGEST_NAME), "unit": budget.unit, "period": budget.period}
-    return {**named, "spent": spent, "cap": cap, "share": share}
+    return {
+        "name": excerpt(budget.name, limit=LONGEST_NAME),
+        "unit": budget.unit,
+        "period": budget.period,
+        "spent": spent,
+        "cap": cap,
+        "share": share,
+    }
 
 
 def _local(moment: datetime, period: Period) -> str:
     return f"{moment.astimezone(period.zone):%Y-%m-%d %H:%M}"
 
 
-# When a digest is due, and which time it tells of: whole days and weeks of the tenant's own time zone.
+# When a digest is due, and its period: whole days and weeks in the tenant's time zone.
 
 
 DAYS = {Digest.DAILY: 1, Digest.WEEKLY: 7}
@@ -225,14 +232,14 @@ DAYS = {Digest.DAILY: 1, Digest.WEEKLY: 7}
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """At which hour of the tenant's day a digest leaves, and for weekly ones on which day (0 is Monday)."""
+    """The hour of the tenant's day at which a digest is sent, and the day for weekly ones (0 is Monday)."""
 
     hour: int
     weekday: int | None = None
 
 
 def times_of(channel: NotificationChannel) -> Times:
-    """As the channel says, else as the platform does."""
+    """Return the times of the channel, with the platform's settings as defaults."""
     weekly = channel.digest == Digest.WEEKLY
     usual = settings.ORCHESTRATOR_WEEKLY_DIGEST_HOUR if weekly else settings.DIGEST_CRON_HOUR
     hour = usual if channel.digest_hour is None else channel.digest_hour
@@ -241,7 +248,7 @@ def times_of(channel: NotificationChannel) -> Times:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """From the beginning of `first` to the beginning of the day after `last`, in the zone."""
+    """The days from `first` to `last`, both included, in the zone."""
 
     first: date
     last: date
@@ -261,7 +268,7 @@ class Period:
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """A zone that nobody knows any more is UTC: a mail at the wrong hour is better than none."""
+    """Return the time zone, or UTC if it is unknown, because an email at the wrong hour is better than none."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):
@@ -269,24 +276,24 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def next_due(times: Times, zone: ZoneInfo, *, after: datetime) -> datetime:
-    """The next such hour of the zone later than `after`. One that the clocks leave out comes an hour later."""
+    """Return the next of these times after `after`. An hour that a change of the clocks skips comes an hour later."""
     day = after.astimezone(zone).date()
     while True:
-        found = datetime.combine(day, time(times.hour), zone).astimezone(UTC)
-        if found > after and times.weekday in (None, day.weekday()):
-            return found
+        due_at = datetime.combine(day, time(times.hour), zone).astimezone(UTC)
+        if due_at > after and times.weekday in (None, day.weekday()):
+            return due_at
         day += timedelta(days=1)
 
 
 def period_before(digest: str, zone: ZoneInfo, now: datetime) -> Period:
-    """The last whole day, or the last whole week from Monday on."""
+    """Return the last whole day, or the last whole week from Monday to Sunday."""
     today = now.astimezone(zone).date()
     end = today if digest == Digest.DAILY else today - timedelta(days=today.weekday())
     return Period(end - timedelta(days=DAYS[Digest(digest)]), end - timedelta(days=1), zone)
 
 
 def plan_digest(channel: NotificationChannel, timezone: str, *, now: datetime | None = None) -> None:
-    """Note on the channel, without saving it, when its next digest is due; never, when it wants none."""
+    """Set the time of the channel's next digest, or none if it wants no digests. Does not save the channel."""
     is_on = channel.digest != Digest.OFF
     after = now or clock.now()
     channel.digest_due_at = next_due(times_of(channel), zone_of(timezone), after=after) if is_on else None

@@ -1,6 +1,6 @@
-"""Webhooks: events of a tenant are sent to programs outside, signed as Standard Webhooks says, and repeated until they are accepted.
+"""Webhooks: send events of a tenant to external programs, signed by the Standard Webhooks scheme, until they are accepted.
 
-The statement that numbers an event (`tenants/events/sql/number.sql`) also writes a delivery for each webhook that wants it, in the same
+The statement that numbers an event (`tenants/events/sql/number.sql`) also writes a delivery for each subscribed webhook, in the same
 transaction. Workers send deliveries from a queue, with no transaction open. A delivery may arrive twice, always with the same `webhook-id`.
 """
 
@@ -23,7 +23,7 @@ from django.db.models.functions import Coalesce, Now
 from activities.alerts import raise_alert
 from activities.exceptions import ActivityError, NotFound
 from activities.models.alert import AlertKind
-from activities.notifications.delivery import carry_out
+from activities.notifications.delivery import deliver_many
 from agents import credentials, outbound, webhook_signing
 from agents.exceptions import AgentError, ConfigurationError
 from agents.outbound.client import retry_after_seconds
@@ -38,19 +38,19 @@ from tenants.wire_json import dumps
 
 logger = logging.getLogger(__name__)
 
-# The outcome of an attempt: the delivery has arrived, has failed, or waits for its next attempt; failures of the webhook are counted.
+# The outcome of an attempt: the delivery has arrived, has failed, or waits for its next attempt. Failures of the webhook are counted.
 #
-# Retries follow the schedule that Standard Webhooks recommends. A webhook whose attempts fail is not called for a pause that doubles, and
-# is switched off when nothing was delivered for days, or when its receiver says that it is gone; people are told by an alert.
+# Retries follow the schedule that Standard Webhooks recommends. After each failure the webhook is paused for twice as long. It is switched
+# off, with an alert, if nothing was delivered for days, or if its receiver answers that it is gone.
 
 
-#: Seconds after each failed attempt but the last: 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h.
+#: Seconds after each failed attempt except the last: 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, 24 h.
 SCHEDULE = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
-LONGEST_PAUSE = 300  # seconds; how long a receiver that is back waits for its events at most
+LONGEST_PAUSE = 300  # seconds; so a receiver that works again gets its events at the latest after this
 NOT_KEPT = "The event is no longer kept."
 
 
-def note_outcome(claim: Any, outcome: Outcome) -> None:
+def record_outcome(claim: Any, outcome: Outcome) -> None:
     """Record the outcome of the claim, unless the delivery has been claimed again since."""
     with tenant_scope(claim.tenant_id):
         own = WebhookDelivery.objects.for_tenant(claim.tenant_id).filter(
@@ -61,18 +61,18 @@ def note_outcome(claim: Any, outcome: Outcome) -> None:
             "duration_ms": outcome.milliseconds,
             "error": outcome.error[:500],
         }
-        if not own.update(**facts, **_next(claim, outcome)):
+        if not own.update(**facts, **_next_state(claim, outcome)):
             return
         if outcome.error == NOT_KEPT:
-            return  # which says nothing about the receiver
+            return  # not a failure of the receiver
         endpoint = WebhookEndpoint.objects.for_tenant(claim.tenant_id).filter(pk=claim.endpoint_id)
         if outcome.was_accepted:
             endpoint.exclude(failures=0).update(failures=0, failing_since=None, paused_until=None)
             return
-        _distrust(claim, outcome, endpoint)
+        _record_failure(claim, outcome, endpoint)
 
 
-def _next(claim: Any, outcome: Outcome) -> dict[str, Any]:
+def _next_state(claim: Any, outcome: Outcome) -> dict[str, Any]:
     if outcome.was_accepted:
         return {"state": WebhookDeliveryState.DELIVERED, "ended_at": Now()}
     if claim.attempts > len(SCHEDULE) or outcome.is_gone or outcome.error == NOT_KEPT:
@@ -81,7 +81,7 @@ def _next(claim: Any, outcome: Outcome) -> dict[str, Any]:
     return {"state": WebhookDeliveryState.PENDING, "next_attempt_at": Now() + timedelta(seconds=wait)}
 
 
-def _distrust(claim: Any, outcome: Outcome, endpoint: Any) -> None:
+def _record_failure(claim: Any, outcome: Outcome, endpoint: Any) -> None:
     pause = max(min(2 ** min(claim.failures, 20), LONGEST_PAUSE), outcome.retry_after or 0)
     endpoint.update(
         failures=F("failures") + 1,
@@ -91,7 +91,7 @@ def _distrust(claim: Any, outcome: Outcome, endpoint: Any) -> None:
     facts = {"webhook": str(claim.endpoint_id), "status": outcome.status, "attempt": claim.attempts}
     logger.warning("Webhook not delivered", extra={"action": "webhook_not_delivered", **facts})
     if outcome.is_gone:
-        _switch_off(claim, endpoint, OffReason.GONE, "The receiver says that it is gone (status 410).")
+        _switch_off(claim, endpoint, OffReason.GONE, "The receiver answered that it is gone (status 410).")
         return
     days = settings.ORCHESTRATOR_WEBHOOK_OFF_AFTER_DAYS
     too_long = endpoint.filter(failing_since__lte=clock.now() - timedelta(days=days))
@@ -101,7 +101,7 @@ def _distrust(claim: Any, outcome: Outcome, endpoint: Any) -> None:
 
 
 def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
-    """Happens once, even if several processes try at the same time. Deliveries that wait are dropped."""
+    """Switch the webhook off, drop its pending deliveries and raise an alert. Only one of several concurrent callers does it."""
     if not endpoint.filter(enabled=True).update(enabled=False, off_reason=reason, version=F("version") + 1):
         return
     waiting = WebhookDelivery.objects.for_tenant(claim.tenant_id).filter(
@@ -117,23 +117,25 @@ def _switch_off(claim: Any, endpoint: Any, reason: OffReason, why: str) -> None:
     )
 
 
-# Delivery: what is due is sent, each webhook in a lane of its own.
+# Delivery: sends what is due, with separate limits for each webhook.
 #
-# A delivery is claimed under the lock of its webhook, sent with no transaction open, and then marked. One whose deliverer died is
-# claimed again when its lease is over, so it may arrive twice, under the same `webhook-id`. A deliverer that was wrongly taken for dead can
-# no longer record an outcome.
+# A delivery is claimed under the lock of its webhook, sent with no transaction open, and then marked. If the process died, the delivery is
+# claimed again after its lease, so it may arrive twice, with the same `webhook-id`. A process that was wrongly taken for dead can no longer
+# record an outcome.
 #
-# Webhooks whose last attempt failed are delivered apart from the others, with few calls at once and a growing pause. So dead receivers
-# delay only themselves, however many events wait for them. The number of calls is bounded by the claims, which are rows that end with
-# their lease: a deliverer that dies or freezes does not hold one for ever.
+# Webhooks whose last attempt failed are delivered separately, with few calls at once and growing pauses. So dead receivers delay only
+# themselves, however many events wait for them. The claims limit the number of calls. They end with their lease, so a process that dies or
+# freezes does not hold one forever.
 
 
-SECONDS_AT_ONCE = 20.0  # of one message from the queue; then others get their turn, or the worker may stop
-LEASE_SECONDS = 60.0  # beyond what an attempt may take
-HANGING_SECONDS = 2.0  # a receiver with an attempt that is under way for longer gets no second one meanwhile
-TROUBLED_AT_ONCE = 16  # calls of all workers together to webhooks whose last attempt failed, one more per deliverer in a race
+SECONDS_AT_ONCE = 20.0  # per message from the queue; then others get their turn, or the worker may stop
+LEASE_SECONDS = 60.0  # in addition to the time limit of an attempt
+HANGING_SECONDS = 2.0  # while an attempt takes longer than this, its receiver gets no second call
+TROUBLED_AT_ONCE = (
+    16  # calls of all workers to webhooks whose last attempt failed; races may add one per process
+)
 
-#: A row of `sql/claim_webhook.sql`: the delivery with all that is needed to send it.
+#: A row of `sql/claim_webhook.sql`: the delivery with everything needed to send it.
 Claim = Any
 
 _FOLDER = Path(__file__).parent.parent / "sql"
@@ -144,7 +146,7 @@ UNFINISHED = (WebhookDeliveryState.PENDING, WebhookDeliveryState.SENDING)
 
 
 def deliveries_waiting(*, troubled: bool) -> QuerySet[WebhookEndpoint]:
-    """The webhooks that have something due, of all tenants; `troubled` are those whose last attempt failed."""
+    """Return the webhooks with due deliveries, of all tenants. `troubled` selects those whose last attempt failed."""
     due = WebhookDelivery.objects.filter(
         endpoint_id=OuterRef("pk"), state__in=UNFINISHED, next_attempt_at__lte=Now()
     )
@@ -154,20 +156,20 @@ def deliveries_waiting(*, troubled: bool) -> QuerySet[WebhookEndpoint]:
 
 
 def deliver_waiting(*, troubled: bool, limit: int = 500) -> int:
-    """Send what is due, tenants and their webhooks in turn and many at once; returns how many were tried.
+    """Send what is due, many at once. Tenants and their webhooks take turns. Returns the number of attempts.
 
-    A tenant has no more than `ORCHESTRATOR_DELIVERY_TENANT_LANE` calls under way, in all processes together, and the one with the
-    fewest is next: slow receivers cost their own tenant. Any number of processes may do this at once. Never raises for what a receiver
-    does. Not inside a transaction.
+    A tenant has no more than `ORCHESTRATOR_DELIVERY_TENANT_LANE` calls in progress, over all processes, and the tenant with the fewest is
+    next, so slow receivers delay only their own tenant. Safe in any number of processes at once. Never raises because of a receiver. Must
+    not run inside a transaction.
     """
     close_old_connections()
-    return carry_out(
+    return deliver_many(
         f"webhooks {troubled}",
         due=lambda: [row.id for row in _IN_TURN.run(_bounds() | {"troubled": troubled}, using=SYSTEM)],
         claim=claim_delivery,
         attempt=_attempt_delivery,
-        note=note_outcome,
-        one_each=True,
+        record=record_outcome,
+        one_per_key=True,
         threads=settings.ORCHESTRATOR_DELIVERY_THREADS,
         limit=limit,
         seconds=SECONDS_AT_ONCE,
@@ -183,7 +185,7 @@ def _bounds() -> dict[str, int]:
 
 
 def claim_delivery(endpoint_id: UUID) -> Claim | None:
-    """The delivery of this webhook that has waited longest, now this process's to send."""
+    """Claim the delivery of this webhook that has waited longest, for this process to send."""
     parameters = {
         **_bounds(),
         "endpoint": endpoint_id,
@@ -191,8 +193,8 @@ def claim_delivery(endpoint_id: UUID) -> Claim | None:
         "hanging": HANGING_SECONDS,
     }
     with transaction.atomic(using=SYSTEM):
-        # Lock before reading: two claims at once would each count without the other. A frozen claimer keeps its own tenant waiting, until
-        # PostgreSQL ends its idle transaction.
+        # Lock before reading, because two concurrent claims would not count each other. A process that freezes here delays only this
+        # tenant, until PostgreSQL ends its idle transaction.
         if not _LOCK_LANE.run(parameters, using=SYSTEM):
             return None
         rows = _CLAIM.run(parameters, using=SYSTEM)
@@ -200,8 +202,8 @@ def claim_delivery(endpoint_id: UUID) -> Claim | None:
 
 
 def deliver(claim: Claim) -> None:
-    """Send what was claimed, and record the outcome."""
-    note_outcome(claim, _attempt_delivery(claim))
+    """Send a claimed delivery, and record the outcome."""
+    record_outcome(claim, _attempt_delivery(claim))
 
 
 def _attempt_delivery(claim: Claim) -> Outcome:
@@ -215,23 +217,23 @@ def _attempt_delivery(claim: Claim) -> Outcome:
     except ConfigurationError as error:
         return Outcome(False, None, 0, str(error))
     except Exception as error:
-        logger.exception("Webhook broke", extra={"action": "webhook_broke", "delivery": str(claim.id)})
-        return Outcome(False, None, 0, f"Our own mistake: {type(error).__name__}")
+        logger.exception("Webhook failed", extra={"action": "webhook_broke", "delivery": str(claim.id)})
+        return Outcome(False, None, 0, f"Internal error: {type(error).__name__}")
 
 
-# One attempt: the event is posted, and the answer, or its absence, is interpreted.
+# One attempt: posts the event and interprets the answer.
 
 
-MOST_BYTES = 64 * 1024  # of an answer that nobody needs
+MOST_BYTES = 64 * 1024  # of an answer, whose content does not matter
 GONE = 410
 
-#: The receiver has accepted it; only its answer was too long, or in an encoding that is not read.
+#: The receiver has accepted the event, but its answer was too long or in an unsupported encoding.
 _ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one attempt. Without a `status` there was no answer; `retry_after` is in seconds, as the receiver asked."""
+    """The outcome of one attempt. `status` is None if there was no answer; `retry_after` is in seconds, from the answer."""
 
     was_accepted: bool
     status: int | None
@@ -245,7 +247,8 @@ class Outcome:
 
 
 def post(url: str, content: Mapping[str, Any], *, message_id: str, secrets: Sequence[str]) -> Outcome:
-    """Post it once. Never raises for what the receiver or the network does; redirects are not followed. Not inside a transaction."""
+    """Post the content once, without following redirects. Never raises because of the receiver or the network. Must not run inside a
+    transaction."""
     body = dumps(content)
     headers = {
         "Content-Type": "application/json",
@@ -268,32 +271,32 @@ def post(url: str, content: Mapping[str, Any], *, message_id: str, secrets: Sequ
     except AgentError as error:
         was_accepted = error.error_code in _ANSWERED
         return Outcome(
-            was_accepted, None, _since(began), "" if was_accepted else excerpt(str(error), secrets=secrets)
+            was_accepted, None, _ms_since(began), "" if was_accepted else excerpt(str(error), secrets=secrets)
         )
     if 200 <= answer.status < 300:
-        return Outcome(True, answer.status, _since(began))
+        return Outcome(True, answer.status, _ms_since(began))
     text = excerpt(answer.body, secrets=(url, *secrets))
     return Outcome(
         False,
         answer.status,
-        _since(began),
+        _ms_since(began),
         f"The receiver answered with status {answer.status}" + (f": {text}" if text else "."),
         retry_after_seconds(answer.headers.get("retry-after")),
     )
 
 
-def _since(began: float) -> int:
+def _ms_since(began: float) -> int:
     return round((time.monotonic() - began) * 1000)
 
 
-# Deliveries that somebody asks for: a test, and one that has ended, sent again.
+# Deliveries at a person's request: a test, or an ended delivery again.
 
 
 TEST = "webhook.test"
 
 
 class WebhookOff(ActivityError):
-    """The webhook is switched off, so nothing is sent there."""
+    """The webhook is switched off, so nothing is sent to it."""
 
     code = "webhook_off"
 
@@ -312,29 +315,29 @@ class EventNotKept(ActivityError):
 
 
 def send_test(endpoint: WebhookEndpoint) -> WebhookDelivery:
-    """Have a test message sent. In the caller's `tenant_scope`. Raises `WebhookOff`."""
+    """Queue a test message. Raises `WebhookOff`. Must run in a `tenant_scope`."""
     _refuse_off(endpoint)
     return WebhookDelivery.objects.create(tenant_id=endpoint.tenant_id, endpoint=endpoint, kind=TEST)
 
 
 def send_again(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelivery:
-    """Start a delivery that has ended once more, with all its attempts, under the same `webhook-id`. In the caller's `tenant_scope`.
+    """Start an ended delivery again with all its attempts and the same `webhook-id`. Must run in a `tenant_scope`.
 
     Raises `WebhookOff`, `NotFound`, `DeliveryUnderWay` or `EventNotKept`.
     """
     _refuse_off(endpoint)
     own = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(pk=delivery_id, endpoint=endpoint)
-    found: WebhookDelivery | None = own.select_for_update().first()
-    if found is None:
+    delivery: WebhookDelivery | None = own.select_for_update().first()
+    if delivery is None:
         raise NotFound("delivery", delivery_id)
-    if found.state in (WebhookDeliveryState.PENDING, WebhookDeliveryState.SENDING):
-        raise DeliveryUnderWay("The delivery is still under way.")
+    if delivery.state in (WebhookDeliveryState.PENDING, WebhookDeliveryState.SENDING):
+        raise DeliveryUnderWay("The delivery is still in progress.")
     events = Event.objects.for_tenant(endpoint.tenant_id)
-    if found.event_number is not None and not events.filter(number=found.event_number).exists():
-        raise EventNotKept(f"Event {found.event_number} is no longer kept.")
+    if delivery.event_number is not None and not events.filter(number=delivery.event_number).exists():
+        raise EventNotKept(f"Event {delivery.event_number} is no longer kept.")
     own.update(state=WebhookDeliveryState.PENDING, attempts=0, next_attempt_at=Now(), ended_at=None)
-    found.refresh_from_db()
-    return found
+    delivery.refresh_from_db()
+    return delivery
 
 
 def _refuse_off(endpoint: WebhookEndpoint) -> None:
@@ -342,14 +345,14 @@ def _refuse_off(endpoint: WebhookEndpoint) -> None:
         raise WebhookOff("The webhook is switched off.")
 
 
-# What a webhook is signed with. Sealed at rest, opened only to sign, shown once.
+# Signing secrets of webhooks: stored encrypted, decrypted only to sign, returned only once.
 
 
-OVERLAP = timedelta(hours=24)  # in which the receiver may take up the new secret
+OVERLAP = timedelta(hours=24)  # in which the receiver may switch to the new secret
 
 
 def renew_secret(endpoint: WebhookEndpoint) -> str:
-    """Give the webhook a new secret, without saving it, and return it. The previous one, if any, also signs for a day."""
+    """Set and return a new secret, without saving the webhook. The previous one, if any, also signs for a day."""
     new = webhook_signing.new_secret()
     previous = (
         _open_secrets(endpoint.tenant_id, endpoint.pk, endpoint.secret_sealed)[:1]
@@ -365,7 +368,7 @@ def renew_secret(endpoint: WebhookEndpoint) -> str:
 def secrets_in_force(
     tenant_id: UUID, endpoint_id: UUID, sealed: str, previous_until: datetime | None
 ) -> tuple[str, ...]:
-    """The secrets that sign now, newest first. Raises `agents.exceptions.ConfigurationError` when the key that sealed them is gone."""
+    """Return the secrets that sign now, newest first. Raises `agents.exceptions.ConfigurationError` if their encryption key is gone."""
     secrets = _open_secrets(tenant_id, endpoint_id, sealed)
     return secrets if previous_until is not None and previous_until > clock.now() else secrets[:1]
 

@@ -26,7 +26,7 @@ from activities.mailboxes.producer import NewItem, post
 from activities.maintenance import Leader, LeadLost, Scheduler, recovery, system_jobs
 from activities.maintenance.job_records import JobReport, read_jobs, write_jobs
 from activities.maintenance.leader import confirm
-from activities.maintenance.scheduler import Bounds, Course, Round
+from activities.maintenance.scheduler import Bounds, JobProgress, Round
 from activities.maintenance.system_jobs import SystemJob, Term
 from activities.models import ActivityRun, LeaderLease, MailboxBatch, MailboxItem, WorkerProcess
 from agents.contracts import Accepted, AgentResult, Completed, Output
@@ -285,7 +285,7 @@ def test_a_runner_leaves_alone_what_was_due_in_an_earlier_term(
     in_office = leading()
     epoch = in_office.leader.epoch
     for of in (epoch - 1, epoch):
-        in_office._ready.append((Round(Term(of), {}), Course(job, 0.0)))
+        in_office._ready.append((Round(Term(of), {}), JobProgress(job, 0.0)))
 
     elsewhere(in_office._run_jobs)
 
@@ -509,7 +509,7 @@ def test_a_thawed_leader_takes_no_run_from_a_silent_agent(
 ) -> None:
     run = accepted(engine, tenant)
     thawed.heartbeats.time.clock = looking()
-    while not thawed.heartbeats.silent():
+    while not thawed.heartbeats.find_silent():
         pass
 
     with pytest.raises(LeadLost):
@@ -522,7 +522,7 @@ def test_a_run_that_is_heard_of_between_the_look_and_its_end_goes_on(engine: Eng
     engine.serve(tenant)
     run = accepted(engine, tenant)
     watch = recovery.HeartbeatWatch(recovery.WatchedTime(looking()))
-    while not watch.silent():
+    while not watch.find_silent():
         pass
 
     def meanwhile() -> None:
@@ -641,14 +641,14 @@ def test_a_runner_does_what_has_one_budget_together_so_that_postgresql_is_told_o
     monkeypatch.setattr("activities.maintenance.scheduler.table", lambda: jobs)
     scheduler, told = leading(), []
     round_ = scheduler._round(0.0)
-    scheduler._ready.extend((round_, round_.courses[each.name]) for each in jobs)
+    scheduler._ready.extend((round_, round_.progress[each.name]) for each in jobs)
 
     def note(self: Bounds, budget: float) -> None:
         told.append(budget)
         if len(told) == len(jobs):
             scheduler.stopped.set()
 
-    monkeypatch.setattr(Bounds, "put", note)
+    monkeypatch.setattr(Bounds, "apply", note)
     elsewhere(scheduler._run_jobs)
 
     assert done == ["a", "c", "e", "b", "d"]

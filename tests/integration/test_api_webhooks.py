@@ -214,7 +214,7 @@ def test_secrets_are_sealed_again_when_keys_rotate(
 
     *_, progress = rotate_credentials.rotate(place)
 
-    assert (progress.total, progress.resealed, progress.unopened) == (1, 1, [])
+    assert (progress.total, progress.resealed, progress.unreadable) == (1, 1, [])
     with tenant_scope(tenant.pk):
         assert credentials.is_current(WebhookEndpoint.objects.get().secret_sealed)
     log.number(tenant.pk)

@@ -184,11 +184,11 @@ def test_failures_are_replayed_in_portions_and_only_once(
     assert fingerprint in called("replay", "failures")
     assert (
         called("replay", "failures", "--fingerprint", fingerprint, "--dry-run").strip()
-        == "would start 7, left alone 0"
+        == "would start 7, skipped 0"
     )
     assert {engine.status(tenant, each) for each in ids} == {"failed"}
-    assert called("replay", "failures", "--fingerprint", fingerprint).strip() == "started 7, left alone 0"
-    assert called("replay", "failures", "--all").strip() == "started 0, left alone 0"
+    assert called("replay", "failures", "--fingerprint", fingerprint).strip() == "started 7, skipped 0"
+    assert called("replay", "failures", "--all").strip() == "started 0, skipped 0"
     engine.drain()
 
     assert {engine.status(tenant, each) for each in ids} == {"done"}
@@ -201,7 +201,7 @@ def test_one_activity_is_replayed_and_a_second_time_says_what_next(engine: Engin
     engine.serve(tenant)
     (broken,) = failed(engine, tenant)
 
-    assert called("replay", "activity", str(broken)).strip() == "started 1, left alone 0"
+    assert called("replay", "activity", str(broken)).strip() == "started 1, skipped 0"
     with pytest.raises(CommandError, match=rf"manage.py why {broken}"):
         called("replay", "activity", str(broken))
 
@@ -238,9 +238,9 @@ def test_a_terminal_gets_a_drawn_table_and_nothing_that_could_steer_it(
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("why {id}", "there is none of this id"),
-        ("why {id} --tenant globex", "the tenant 'globex' has none"),
-        ("replay run {id} --from-step a", "No pipeline run"),
+        ("why {id}", "There is no activity"),
+        ("why {id} --tenant globex", "in the tenant 'globex'"),
+        ("replay run {id} --from-step a", "There is no pipeline run"),
         ("queues nobody", "manage.py agents list"),
         ("inbox --tenant nowhere", "manage.py create_tenant nowhere"),
         ("inbox", "Say whose it is with --tenant SLUG. There are: acme, globex"),
@@ -262,7 +262,7 @@ def test_an_activity_of_another_tenant_is_not_there_for_the_named_one(
     (activity,) = engine.submit(tenant)
 
     assert as_json("why", str(activity), "--tenant", "acme")["tenant"] == "acme"
-    with pytest.raises(CommandError, match="the tenant 'globex' has none"):
+    with pytest.raises(CommandError, match="in the tenant 'globex'"):
         called("why", str(activity), "--tenant", "globex")
 
 
@@ -286,4 +286,4 @@ def test_the_help_has_examples_and_the_exit_codes(name: str) -> None:
     text = load_command_class(get_commands()[name], name).create_parser("manage.py", name).format_help()
 
     assert "examples:\n  manage.py " in text
-    assert "exit codes: 0 done or shown" in text
+    assert "exit codes: 0 success" in text

@@ -38,8 +38,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def lookout(clock: Clock) -> platform_checks.Lookout:
-    return platform_checks.Lookout(clock=clock)
+def monitor(clock: Clock) -> platform_checks.PlatformMonitor:
+    return platform_checks.PlatformMonitor(clock=clock)
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def soon(settings: Any) -> None:
     settings.ORCHESTRATOR_IDLE_SECONDS = -1.0
 
 
-def _look(lookout: platform_checks.Lookout, clock: Clock) -> None:
+def _look(monitor: platform_checks.PlatformMonitor, clock: Clock) -> None:
     clock.now += 60.0
-    lookout.look()
+    monitor.check_due()
 
 
 def _told(tenant: Tenant, kind: AlertKind) -> list[tuple[str, str]]:
@@ -68,23 +68,23 @@ def test_workers_that_take_nothing_are_told_of_once_and_again_when_they_do(
     engine: Engine,
     tenant: Tenant,
     other_tenant: Tenant,
-    lookout: platform_checks.Lookout,
+    monitor: platform_checks.PlatformMonitor,
     clock: Clock,
     soon: None,
 ) -> None:
     engine.serve(tenant)
     engine.submit(tenant, "qa")
     for _ in range(3):
-        _look(lookout, clock)
+        _look(monitor, clock)
 
-    assert _told(tenant, AlertKind.IDLE_WORKER) == [("critical", "Workers of qa take nothing")]
+    assert _told(tenant, AlertKind.IDLE_WORKER) == [("critical", "Workers of qa take no work")]
     assert _told(other_tenant, AlertKind.IDLE_WORKER) == []
     ready = _ready()
     assert (ready["status"], ready["checks"]["workers"]["state"]) == ("degraded", "idle")
     assert ready["checks"]["workers"]["detail"] == "of qa"
 
     engine.drain()
-    _look(lookout, clock)
+    _look(monitor, clock)
 
     assert _told(tenant, AlertKind.IDLE_WORKER)[1:] == [("info", "Workers of qa take work again")]
     assert _ready()["status"] == "ready"
@@ -93,49 +93,49 @@ def test_workers_that_take_nothing_are_told_of_once_and_again_when_they_do(
 
 
 def test_workers_that_are_busy_or_closed_are_not_idle(
-    engine: Engine, tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock, soon: None
+    engine: Engine, tenant: Tenant, monitor: platform_checks.PlatformMonitor, clock: Clock, soon: None
 ) -> None:
     engine.submit(tenant, "qa")
     engine.lease.runs.update(uuid7() for _ in range(engine.lease.concurrency))
     engine.lease.beat()
-    _look(lookout, clock)
+    _look(monitor, clock)
     engine.lease.runs.clear()
     engine.lease.close("starts", role="qa")
     engine.lease.beat()
-    _look(lookout, clock)
+    _look(monitor, clock)
 
     assert _told(tenant, AlertKind.IDLE_WORKER) == []
 
 
 def test_what_was_granted_a_moment_ago_is_not_late(
-    engine: Engine, tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock
+    engine: Engine, tenant: Tenant, monitor: platform_checks.PlatformMonitor, clock: Clock
 ) -> None:
     engine.submit(tenant, "qa")
 
-    _look(lookout, clock)
+    _look(monitor, clock)
 
     assert _told(tenant, AlertKind.IDLE_WORKER) == []
     assert _ready()["checks"]["workers"]["state"] == "ok"
 
 
 def test_a_condition_that_comes_back_is_told_of_anew(
-    engine: Engine, tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock, soon: None
+    engine: Engine, tenant: Tenant, monitor: platform_checks.PlatformMonitor, clock: Clock, soon: None
 ) -> None:
     for _ in range(2):
         engine.serve(tenant)
         engine.submit(tenant, "qa")
-        _look(lookout, clock)
+        _look(monitor, clock)
         engine.drain()
-        _look(lookout, clock)
+        _look(monitor, clock)
 
     assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["critical", "info"] * 2
 
 
 def test_of_keepers_that_see_the_same_one_tells(engine: Engine, tenant: Tenant) -> None:
-    seen = platform_checks.Finding("qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk])
+    seen = platform_checks.Finding("qa", "Workers of qa take no work", "over", tenants=lambda: [tenant.pk])
 
-    begun = at_once(*[lambda: platform_checks.tell_changes(AlertKind.IDLE_WORKER, [seen])] * 4)
-    ended = at_once(*[lambda: platform_checks.tell_changes(AlertKind.IDLE_WORKER, [])] * 4)
+    begun = at_once(*[lambda: platform_checks.announce_changes(AlertKind.IDLE_WORKER, [seen])] * 4)
+    ended = at_once(*[lambda: platform_checks.announce_changes(AlertKind.IDLE_WORKER, [])] * 4)
 
     assert (sorted(begun), sorted(ended)) == ([0, 0, 0, 1], [0, 0, 0, 1])
     assert len(_told(tenant, AlertKind.IDLE_WORKER)) == 2
@@ -145,11 +145,11 @@ def test_the_platform_is_told_once_however_many_tenants_are_concerned(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     seen = platform_checks.Finding(
-        "qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
+        "qa", "Workers of qa take no work", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
     )
 
     with override_settings(ALERT_EMAIL="operators@example.com"):
-        platform_checks.tell_changes(AlertKind.IDLE_WORKER, [seen])
+        platform_checks.announce_changes(AlertKind.IDLE_WORKER, [seen])
 
     with system_scope():
         assert AlertDelivery.objects.filter(channel_id=None).count() == 1
@@ -160,37 +160,41 @@ def test_a_tenant_that_has_left_meanwhile_keeps_nobody_from_being_told(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     seen = platform_checks.Finding(
-        "qa", "Workers of qa take nothing", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
+        "qa", "Workers of qa take no work", "over", tenants=lambda: [tenant.pk, other_tenant.pk]
     )
-    platform_checks.tell_changes(AlertKind.IDLE_WORKER, [seen])
+    platform_checks.announce_changes(AlertKind.IDLE_WORKER, [seen])
     with connections[OWNER].cursor() as cursor:
         cursor.execute("DELETE FROM activities_alert WHERE tenant_id = %s", [other_tenant.pk])
         cursor.execute("SET session_replication_role = replica")
         cursor.execute("DELETE FROM tenants_tenant WHERE id = %s", [other_tenant.pk])
         cursor.execute("RESET session_replication_role")
 
-    platform_checks.tell_changes(AlertKind.IDLE_WORKER, [])
+    platform_checks.announce_changes(AlertKind.IDLE_WORKER, [])
 
     assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["warning", "info"]
 
 
 def test_work_that_waits_longer_than_the_target_is_told_of_until_it_has_begun(
-    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock
+    engine: Engine,
+    tenant: Tenant,
+    other_tenant: Tenant,
+    monitor: platform_checks.PlatformMonitor,
+    clock: Clock,
 ) -> None:
     engine.serve(tenant)
     engine.submit(tenant, "qa")
     engine.submit(other_tenant, "seo")
-    _look(lookout, clock)
+    _look(monitor, clock)
     assert _told(tenant, AlertKind.QUEUE_OLD) == []
 
     with override_settings(ORCHESTRATOR_QUEUE_TARGET_SECONDS=0.001):
-        _look(lookout, clock)
+        _look(monitor, clock)
         engine.drain()
-        _look(lookout, clock)
+        _look(monitor, clock)
 
     assert [title for _, title in _told(tenant, AlertKind.QUEUE_OLD)] == [
         "Work for qa waits for too long",
-        "Work for qa begins in time again",
+        "Work for qa starts in time again",
     ]
     assert [title for _, title in _told(other_tenant, AlertKind.QUEUE_OLD)][:1] == [
         "Work for seo waits for too long"
@@ -211,9 +215,9 @@ def test_what_waits_on_purpose_is_not_late(engine: Engine, tenant: Tenant, why: 
             connections[OWNER].cursor() as cursor,
             override_settings(ORCHESTRATOR_QUEUE_TARGET_SECONDS=0.001),
         ):
-            assert [found.subject for found in platform_checks.old_queues()] == ["qa"]
+            assert [found.subject for found in platform_checks.find_old_queues()] == ["qa"]
             cursor.execute(changes[why])
-            assert platform_checks.old_queues() == []
+            assert platform_checks.find_old_queues() == []
     finally:
         with connections[OWNER].cursor() as cursor:
             cursor.execute("UPDATE agents_agent SET paused = false WHERE role = 'qa'")
@@ -228,13 +232,17 @@ def test_what_a_tenant_has_switched_off_waits_on_purpose(
         AgentConfig.objects.update_or_create(tenant_id=tenant.pk, agent_id="qa", defaults={"enabled": False})
 
     with override_settings(ORCHESTRATOR_QUEUE_TARGET_SECONDS=0.001):
-        (late,) = platform_checks.old_queues()
+        (late,) = platform_checks.find_old_queues()
 
     assert list(late.tenants()) == [other_tenant.pk]
 
 
 def test_a_provider_whose_breaker_opened_is_told_to_those_who_need_it(
-    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock
+    engine: Engine,
+    tenant: Tenant,
+    other_tenant: Tenant,
+    monitor: platform_checks.PlatformMonitor,
+    clock: Clock,
 ) -> None:
     place = "http://127.0.0.1:7/v1"
     engine.serve(tenant, "qa", adapter="openai", endpoint=place)
@@ -250,7 +258,7 @@ def test_a_provider_whose_breaker_opened_is_told_to_those_who_need_it(
         assert governor.ask(call).granted
         governor.tell(call, Outcome.FAULT)
 
-    _look(lookout, clock)
+    _look(monitor, clock)
 
     assert [severity for severity, _ in _told(tenant, AlertKind.BREAKER_OPEN)] == ["warning"]
     assert "127.0.0.1:7" in _told(tenant, AlertKind.BREAKER_OPEN)[0][1]
@@ -258,16 +266,20 @@ def test_a_provider_whose_breaker_opened_is_told_to_those_who_need_it(
 
 
 def test_a_broken_invariant_is_told_to_whose_rows_break_it(
-    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock
+    engine: Engine,
+    tenant: Tenant,
+    other_tenant: Tenant,
+    monitor: platform_checks.PlatformMonitor,
+    clock: Clock,
 ) -> None:
     (broken,) = engine.submit(tenant, "qa")
     engine.submit(other_tenant, "qa")
     report = Report(held=["I01"])
     report.note("I04", 1, (str(broken),))
-    invariants.remember(report)
-    _look(lookout, clock)
-    invariants.remember(Report(held=["I01", "I04"]))
-    _look(lookout, clock)
+    invariants.store_outcome(report)
+    _look(monitor, clock)
+    invariants.store_outcome(Report(held=["I01", "I04"]))
+    _look(monitor, clock)
 
     assert _told(tenant, AlertKind.INVARIANT_BROKEN) == [
         ("critical", "The invariant I04 does not hold"),
@@ -277,7 +289,11 @@ def test_a_broken_invariant_is_told_to_whose_rows_break_it(
 
 
 def test_a_part_of_upkeep_that_fails_is_told_to_whoever_has_unfinished_work(
-    engine: Engine, tenant: Tenant, other_tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock
+    engine: Engine,
+    tenant: Tenant,
+    other_tenant: Tenant,
+    monitor: platform_checks.PlatformMonitor,
+    clock: Clock,
 ) -> None:
     engine.submit(tenant, "qa")
     assert Leader().campaign()
@@ -291,25 +307,25 @@ def test_a_part_of_upkeep_that_fails_is_told_to_whoever_has_unfinished_work(
         error="LockNotAvailable",
     )
     job_records.write_jobs(1, [failing], all_of_them=True)
-    _look(lookout, clock)
+    _look(monitor, clock)
     job_records.write_jobs(1, [replace(failing, failures=0, error="")], all_of_them=True)
-    _look(lookout, clock)
+    _look(monitor, clock)
 
     assert _told(tenant, AlertKind.UPKEEP_FAILING) == [
-        ("critical", "A part of upkeep fails: deadlines"),
-        ("info", "A part of upkeep works again: deadlines"),
+        ("critical", "A system job fails: deadlines"),
+        ("info", "A system job works again: deadlines"),
     ]
     assert _told(other_tenant, AlertKind.UPKEEP_FAILING) == []
 
 
 def test_while_redis_is_away_what_people_were_told_stays(
-    engine: Engine, tenant: Tenant, lookout: platform_checks.Lookout, clock: Clock, soon: None
+    engine: Engine, tenant: Tenant, monitor: platform_checks.PlatformMonitor, clock: Clock, soon: None
 ) -> None:
     engine.submit(tenant, "qa")
-    _look(lookout, clock)
+    _look(monitor, clock)
 
     with override_settings(REDIS_URL="redis://127.0.0.1:1/0"):
-        _look(lookout, clock)
+        _look(monitor, clock)
         answer = _ready()
 
     assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["critical"]
@@ -317,16 +333,16 @@ def test_while_redis_is_away_what_people_were_told_stays(
 
 
 def test_a_question_is_asked_no_more_often_than_it_should_be(
-    database: None, lookout: platform_checks.Lookout, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    database: None, monitor: platform_checks.PlatformMonitor, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[AlertKind] = []
     from activities.maintenance import platform_checks
 
-    counted = {kind: (lambda kind=kind: asked.append(kind) or []) for kind in platform_checks.QUESTIONS}
-    monkeypatch.setattr(platform_checks, "QUESTIONS", counted)
+    counted = {kind: (lambda kind=kind: asked.append(kind) or []) for kind in platform_checks.CHECKS}
+    monkeypatch.setattr(platform_checks, "CHECKS", counted)
 
     for _ in range(61):
-        lookout.look()
+        monitor.check_due()
         clock.now += 1.0
 
     assert asked.count(AlertKind.IDLE_WORKER) == 7

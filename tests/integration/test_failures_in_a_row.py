@@ -55,7 +55,7 @@ def rows(tenant: Tenant) -> dict[str, int]:
 
 def look(tenant: Tenant) -> list[tuple[str, str]]:
     """What the tenant was told so far, with one more look."""
-    platform_checks.tell_changes(AlertKind.FAILURES_IN_A_ROW, platform_checks.failures_in_a_row())
+    platform_checks.announce_changes(AlertKind.FAILURES_IN_A_ROW, platform_checks.find_failures_in_a_row())
     with tenant_scope(tenant.pk):
         found = Alert.objects.filter(kind=AlertKind.FAILURES_IN_A_ROW).order_by("created_at", "pk")
         return [(alert.severity, alert.title) for alert in found]
@@ -73,7 +73,7 @@ def test_after_so_many_failures_in_a_row_people_are_told_once_and_again_when_it_
     for _ in range(3):
         told = look(acme)
 
-    assert told == [("warning", "qa fails again and again")]
+    assert told == [("warning", "qa fails repeatedly")]
     assert rows(acme) == {"qa": 4}
     with tenant_scope(acme.pk):
         alert = Alert.objects.get(kind=AlertKind.FAILURES_IN_A_ROW)
@@ -129,7 +129,7 @@ def test_what_a_schedule_starts_is_counted_over_all_its_roles(engine: Engine, ac
         work(engine, acme, breaks(BROKEN), role=role, schedule_id=schedule)
 
     assert rows(acme) == {"qa": 1, "dev": 1, "seo": 1, str(schedule): 3}
-    assert look(acme) == [("warning", f"What the schedule {schedule} starts fails again and again")]
+    assert look(acme) == [("warning", f"The schedule {schedule} fails repeatedly")]
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def test_metrics_show_the_last_check_of_the_invariants(engine: Engine, client: C
     report = Report(held=["I01"])
     report.note("I04", 3, ("some-id",))
 
-    invariants.remember(report)
+    invariants.store_outcome(report)
 
     found = _figures(client)
     assert (found["invariant_violations", "I01"], found["invariant_violations", "I04"]) == (0, 3)

@@ -60,7 +60,7 @@ def something_of_everything(engine: Engine, tenant: Tenant) -> Tenant:
             host="h", boot="b", pid=1, pid_started=1, roles=["dev"], concurrency=4
         )
     recovery.declare_lost(lost)
-    invariants.remember(Report(held=["I01"]))
+    invariants.store_outcome(Report(held=["I01"]))
     count_all()
     tick()
     return tenant

@@ -117,12 +117,12 @@ def test_one_noted_without_its_address_is_left_to_work(
 def test_workers_are_told_to_probe_while_a_provider_fails(provider: Provider) -> None:
     assert _reminded() == []
 
-    platform_checks.tell_changes(AlertKind.BREAKER_OPEN, platform_checks.open_breakers())
+    platform_checks.announce_changes(AlertKind.BREAKER_OPEN, platform_checks.find_open_breakers())
 
     assert _reminded() == ["provider-probes"]
     let_pass(provider, 66)
     probe_failing()
-    platform_checks.tell_changes(AlertKind.BREAKER_OPEN, platform_checks.open_breakers())
+    platform_checks.announce_changes(AlertKind.BREAKER_OPEN, platform_checks.find_open_breakers())
     with system_scope():
         assert not Condition.objects.exists()
     assert _reminded() == []

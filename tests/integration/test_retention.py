@@ -114,14 +114,14 @@ def test_a_child_that_is_made_between_finding_and_locking_saves_its_tree(
 ) -> None:
     (root,) = done(engine, acme)
     age_work([root])
-    find = retention._trees
+    find = retention._find_trees
 
     def found_then_born(*arguments: Any) -> Any:
         found = find(*arguments)
         elsewhere(lambda: engine.submit(acme, parent_id=root, link_kind="subtask"))
         return found
 
-    monkeypatch.setattr(retention, "_trees", found_then_born)
+    monkeypatch.setattr(retention, "_find_trees", found_then_born)
     with tenant_scope(acme.pk):
         assert retention._forget_trees(acme.pk, timezone.now() - timedelta(days=90), 10) == 0
 

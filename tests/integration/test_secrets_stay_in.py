@@ -233,11 +233,11 @@ def test_rotation_seals_everything_with_the_newest_key_and_a_second_one_changes_
     ring()
 
     dry = rotated(dry_run=True)
-    assert dry.count("1 would be sealed anew") == 3
+    assert dry.count("1 would be encrypted again") == 3
     assert sealed_with(tenant) == ["old"] * 3
-    assert rotated().count("1 sealed anew") == 3
+    assert rotated().count("1 encrypted again") == 3
     assert sealed_with(tenant) == ["new"] * 3
-    assert rotated().count("0 sealed anew, 1 with the newest key already") == 3
+    assert rotated().count("0 encrypted again, 1 with the newest key already") == 3
 
     ring(keep_old=False)
     configuration.forget()

@@ -256,7 +256,7 @@ def test_a_late_word_of_a_superseded_deliverer_changes_nothing(
         WebhookDelivery.objects.update(next_attempt_at=timezone.now())
     claim_delivery(endpoint.pk)
 
-    webhooks.note_outcome(dead, webhooks.Outcome(False, 500, 1, "late"))
+    webhooks.record_outcome(dead, webhooks.Outcome(False, 500, 1, "late"))
 
     assert (deliveries(tenant)[0].state, deliveries(tenant)[0].error) == ("sending", "")
     assert now(endpoint).failures == 0

@@ -1,4 +1,4 @@
-"""`manage.py check_invariants [--json] [--quiesced] [--since WHEN]`: whether everything that must hold does hold."""
+"""`manage.py check_invariants [--json] [--quiesced] [--since WHEN]`: checks all invariants, and exits 1 if one is violated."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from activities.maintenance import invariants
 from activities.maintenance.invariants import LIVENESS, SAFETY, Report, Violation
 from tenants import clock
 
-SHOWN = 5  # ids per line; --json has more
+MOST_IDS = 5  # per line; --json has more
 UNREACHABLE = 2  # exit status: nothing was checked
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class Command(BaseCommand):
     help = (
-        "Check every invariant against one snapshot of the database, changing nothing. "
-        "Exits 0 when all hold, and 1, naming rows, when not. What could not be checked is named and is no failure."
+        "Check every invariant against one snapshot of the database, without changing anything. Exits 0 if all hold, and 1 "
+        "if one is violated, with ids of rows. Checks that could not run are listed and do not count as failures."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="one JSON object instead of lines for people")
+        parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
         parser.add_argument(
             "--quiesced",
             action="store_true",
-            help="also check that nothing is stuck; holds about a minute after the last fault, when things have come to rest",
+            help="also check that nothing is stuck; valid from about a minute after the last fault, when the system is at rest",
         )
         parser.add_argument(
             "--since",
-            type=_moment,
+            type=_time,
             metavar="WHEN",
-            help="also check the caps over runs started after this: 90s, 10m, 2h, 1d, or a time in ISO 8601",
+            help="also check the caps over runs that started after this: 90s, 10m, 2h, 1d, or a time in ISO 8601",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -49,31 +49,31 @@ class Command(BaseCommand):
             report = invariants.examine(quiesced=options["quiesced"], since=options["since"])
         except DatabaseError as error:
             raise CommandError(
-                f"Nothing was checked, PostgreSQL did not answer: {error}", returncode=UNREACHABLE
+                f"Nothing was checked, because PostgreSQL did not answer: {error}", returncode=UNREACHABLE
             ) from error
-        self._remember(report)
+        self._store_outcome(report)
         if options["json"]:
             self.stdout.write(json.dumps(_document(report), indent=2))
         else:
-            self._tell(report)
+            self._print(report)
         if report.violations:
             raise SystemExit(1)
 
-    def _remember(self, report: Report) -> None:
+    def _store_outcome(self, report: Report) -> None:
         try:
-            invariants.remember(report)
+            invariants.store_outcome(report)
         except redis.RedisError as error:
             self.stderr.write(
-                f"The outcome is not kept for the metrics: Redis does not answer ({type(error).__name__})."
+                f"Could not store the outcome for the metrics: Redis does not answer ({type(error).__name__})."
             )
 
-    def _tell(self, report: Report) -> None:
+    def _print(self, report: Report) -> None:
         broken = {violation.invariant: violation for violation in report.violations}
         for invariant, description in sorted((SAFETY | LIVENESS).items()):
             if invariant in broken:
                 violation = broken[invariant]
                 self.stdout.write(f"{invariant}  BROKEN  {description}")
-                self.stdout.write(f"             {violation.count}: {_some(violation)}")
+                self.stdout.write(f"             {violation.count}: {_list_ids(violation)}")
             elif invariant in report.held:
                 self.stdout.write(f"{invariant}  ok      {description}")
             elif invariant in report.not_checked:
@@ -81,9 +81,9 @@ class Command(BaseCommand):
         self.stdout.write(_summary(report))
 
 
-def _some(violation: Violation) -> str:
-    more = violation.count - SHOWN
-    return ", ".join(violation.sample_ids[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _list_ids(violation: Violation) -> str:
+    more = violation.count - MOST_IDS
+    return ", ".join(violation.sample_ids[:MOST_IDS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _summary(report: Report) -> str:
@@ -105,16 +105,16 @@ def _document(report: Report) -> dict[str, Any]:
     }
 
 
-def _moment(text: str) -> datetime:
-    """A time, or how long ago it was."""
+def _time(text: str) -> datetime:
+    """Parse a time, or a duration before now."""
     if ago := re.fullmatch(r"(\d{1,6})([smhd])", text):
         return clock.now() - timedelta(**{UNITS[ago[2]]: int(ago[1])})
     try:
-        found = parse_datetime(text)
+        time = parse_datetime(text)
     except ValueError:
-        found = None
-    if found is None:
+        time = None
+    if time is None:
         raise argparse.ArgumentTypeError(
             f"{text!r} is neither a duration such as 90s, 10m, 2h or 1d nor a time in ISO 8601"
         )
-    return found if found.tzinfo else timezone.make_aware(found)
+    return time if time.tzinfo else timezone.make_aware(time)

@@ -18,13 +18,13 @@ from activities.states import FINAL, TRANSITIONS, Status
 
 class Command(BaseCommand):
     help = (
-        "Write docs/lifecycle.md again from activities/states.py. Changes only what is between its markers."
+        "Update docs/lifecycle.md from activities/states.py. Changes only the sections between its markers."
     )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--check", action="store_true", help="change nothing; fail when the document is out of date"
+            "--check", action="store_true", help="change nothing; fail if the document is out of date"
         )
 
     def handle(self, *args: Any, check: bool, **options: Any) -> None:
@@ -34,18 +34,18 @@ class Command(BaseCommand):
         if before == after:
             self.stdout.write(f"{path} is up to date.")
         elif check:
-            raise CommandError(f"{path} is not what activities/states.py says. Run: manage.py draw_lifecycle")
+            raise CommandError(f"{path} does not match activities/states.py. Run: manage.py draw_lifecycle")
         else:
             path.write_text(after, encoding="utf-8")
             self.stdout.write(f"{path} written.")
 
 
-# The state table as text for people: the diagram and the tables of docs/lifecycle.md.
-#
-# Everything here is derived from `activities.states`, including the remarks beside its statuses, so the document cannot say
-# anything else than the code. `manage.py draw_lifecycle` writes it, and a test compares.
+# The generated sections. They are derived from `activities.states`, including the comments on its members, and a test compares the
+# document with them.
 
-DRAWN_SOURCES = 4  # A verb that leads away from more statuses than this would only cross out the picture.
+DRAWN_SOURCES = (
+    4  # Verbs with more source statuses are not drawn, because their arrows would hide the diagram.
+)
 
 _MEMBER = re.compile(r'^    [A-Z_]+ = "(?P<value>[a-z_]+)"(?:  # (?P<remark>.+))?$', re.MULTILINE)
 _SECTION = re.compile(
@@ -54,7 +54,7 @@ _SECTION = re.compile(
 
 
 def picture() -> str:
-    """A Mermaid state diagram of every verb with few sources."""
+    """Return a Mermaid state diagram of all verbs with few sources."""
     lines = ["```mermaid", "stateDiagram-v2", "    direction TB", f"    [*] --> {Status.CREATED}: submit"]
     lines += [
         f"    {source} --> {target}: {', '.join(verbs)}" for (source, target), verbs in _arrows().items()
@@ -64,7 +64,7 @@ def picture() -> str:
 
 
 def not_drawn() -> str:
-    """The verbs that the picture leaves out, in words."""
+    """List the verbs that the diagram leaves out."""
     return "\n".join(
         f"- `{verb}` leads from {_list_names(step.sources)} to `{step.target}`."
         for verb, step in TRANSITIONS.items()
@@ -73,7 +73,7 @@ def not_drawn() -> str:
 
 
 def statuses() -> str:
-    """Each status with what it means for the pipeline, how it is left, and by which verbs."""
+    """Return the table of statuses: kind, how each is left, and by which verbs."""
     remarks = _remarks(Status)
     rows = [
         (f"`{s}`", _kind(s), remarks[s], ", ".join(f"`{verb}`" for verb in states.verbs_from(s)))
@@ -83,7 +83,7 @@ def statuses() -> str:
 
 
 def verbs() -> str:
-    """Each verb with its sources and its target."""
+    """Return the table of verbs with their sources and targets."""
     rows = [
         (f"`{verb}`", _list_names(step.sources), f"`{step.target}`") for verb, step in TRANSITIONS.items()
     ]
@@ -91,40 +91,40 @@ def verbs() -> str:
 
 
 def runs() -> str:
-    """What a run may be."""
+    """Return the table of run statuses."""
     return _values(states.RunStatus)
 
 
 def wakes() -> str:
-    """What a wake may be, and the reasons there are."""
+    """Return the table of wake states, and the list of wake reasons."""
     reasons = ", ".join(f"`{reason}`" for reason in states.WakeReason)
     return f"{_values(states.WakeState)}\n\nReasons: {reasons}."
 
 
 def bands() -> str:
-    """The named places on the scale of priorities."""
+    """Return the table of priority bands."""
     return _table(("band", "priority"), [(name, str(priority)) for name, priority in states.BANDS.items()])
 
 
-#: What a marked section of the document holds.
+#: By name of a marked section, the function that generates it.
 SECTIONS: dict[str, Callable[[], str]] = {
     part.__name__: part for part in (picture, not_drawn, statuses, verbs, runs, wakes, bands)
 }
 
 
 def renew_sections(document: str) -> str:
-    """The document with every marked section written again. Raises `KeyError` for a section that nobody writes."""
+    """Return the document with all marked sections generated again. Raises `KeyError` for an unknown section."""
     return _SECTION.sub(
-        lambda found: f"{found['begin']}{SECTIONS[found['name']]()}\n{found['end']}", document
+        lambda match: f"{match['begin']}{SECTIONS[match['name']]()}\n{match['end']}", document
     )
 
 
 def _arrows() -> dict[tuple[Status, Status], list[str]]:
-    """The verbs by where they lead, in the order of the table."""
+    """Return the verbs by source and target, in the order of the table."""
     arrows: dict[tuple[Status, Status], list[str]] = {}
     for verb, step in TRANSITIONS.items():
         if len(step.sources) <= DRAWN_SOURCES:
-            for source in _in_order(step.sources):
+            for source in _sort(step.sources):
                 arrows.setdefault((source, step.target), []).append(verb)
     return arrows
 
@@ -140,21 +140,21 @@ def _kind(status: Status) -> str:
 
 
 def _remarks(kind: type[StrEnum]) -> dict[str, str]:
-    """The remark beside each member in the source."""
-    found = {match["value"]: match["remark"] or "" for match in _MEMBER.finditer(inspect.getsource(kind))}
-    return {member.value: found[member.value] for member in kind}
+    """Return the comment on each member in the source code."""
+    remarks = {match["value"]: match["remark"] or "" for match in _MEMBER.finditer(inspect.getsource(kind))}
+    return {member.value: remarks[member.value] for member in kind}
 
 
 def _values(kind: type[StrEnum]) -> str:
     return _table(("status", "meaning"), [(f"`{value}`", remark) for value, remark in _remarks(kind).items()])
 
 
-def _in_order(found: Iterable[Status]) -> list[Status]:
-    return sorted(found, key=list(Status).index)
+def _sort(statuses: Iterable[Status]) -> list[Status]:
+    return sorted(statuses, key=list(Status).index)
 
 
-def _list_names(found: Iterable[Status]) -> str:
-    return ", ".join(f"`{status}`" for status in _in_order(found))
+def _list_names(statuses: Iterable[Status]) -> str:
+    return ", ".join(f"`{status}`" for status in _sort(statuses))
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -1,4 +1,8 @@
-"""`manage.py rotate_credentials [--dry-run]`: seals every stored secret with the newest key of FIELD_ENCRYPTION_KEYS."""
+"""`manage.py rotate_credentials [--dry-run]`: encrypts every stored secret with the newest key of FIELD_ENCRYPTION_KEYS.
+
+Each row is updated by compare-and-set, so a secret that is replaced meanwhile stays replaced. An interrupted rotation can be run again,
+because it skips what the newest key has encrypted. Decrypted secrets exist in memory only.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +25,23 @@ from tenants.models.events import WebhookEndpoint
 
 
 class Command(BaseCommand):
-    help = "Seals every stored secret with the newest key, after which older keys can be taken off FIELD_ENCRYPTION_KEYS."
+    help = "Encrypt every stored secret with the newest key. After that older keys can be removed from FIELD_ENCRYPTION_KEYS."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--dry-run", action="store_true", help="Say what would be sealed, and change nothing."
-        )
+        parser.add_argument("--dry-run", action="store_true", help="only print what would be encrypted again")
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.stdout.write(f"The newest key is {credentials.newest_key()!r}.")
         if not options["dry_run"]:
             audit.record_command("rotate_credentials", detail={"key": credentials.newest_key()})
-        unopened = [line for place in PLACES for line in self._rotate(place, options["dry_run"])]
-        if unopened:
-            listed = "\n".join(f"  {line}" for line in unopened)
-            raise CommandError(f"These could not be opened; set them anew before you remove a key:\n{listed}")
+        unreadable = [line for place in PLACES for line in self._rotate(place, options["dry_run"])]
+        if unreadable:
+            lines = "\n".join(f"  {line}" for line in unreadable)
+            raise CommandError(
+                f"These could not be decrypted; set them again before you remove a key:\n{lines}"
+            )
         self.stdout.write(
-            "Nothing was changed." if options["dry_run"] else "Everything is sealed with the newest key."
+            "Nothing was changed." if options["dry_run"] else "Everything is encrypted with the newest key."
         )
 
     def _rotate(self, place: Place, dry_run: bool) -> list[str]:
@@ -45,25 +49,20 @@ class Command(BaseCommand):
         for progress in rotate(place, dry_run=dry_run):
             if progress.total and progress.total % PAGE == 0:
                 self.stdout.write(f"{place.name}: {progress.total} so far")
-        verb = "would be sealed anew" if dry_run else "sealed anew"
+        verb = "would be encrypted again" if dry_run else "encrypted again"
         self.stdout.write(
             f"{place.name}: {progress.resealed} {verb}, {progress.current} with the newest key already,"
-            f" {len(progress.unopened)} cannot be opened"
+            f" {len(progress.unreadable)} cannot be decrypted"
         )
-        return [f"{place.name}: {key}" for key in progress.unopened]
+        return [f"{place.name}: {key}" for key in progress.unreadable]
 
-
-# Rotation of keys: secrets that an older key of the ring has sealed are sealed again with the newest.
-#
-# Each row by itself, by compare-and-set: a secret that somebody replaces meanwhile stays replaced, and a rotation that was broken off goes
-# on where it was, since what is sealed with the newest key is passed over. Secrets are opened in memory alone.
 
 PAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where sealed secrets are: a column, and the context that each row's are bound to."""
+    """A column with encrypted secrets, and the encryption context of each row."""
 
     name: str
     rows: Callable[[], QuerySet[Any]]
@@ -114,17 +113,17 @@ PLACES = (
 
 @dataclass(slots=True)
 class Progress:
-    """What became of the rows of one place. `unopened` names those whose key is gone or that were sealed for another place."""
+    """Counts of the rows of one place. `unreadable` lists those whose key is gone, or whose context does not match."""
 
     place: str
     total: int = 0
     current: int = 0
     resealed: int = 0
-    unopened: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
 
 
 def rotate(place: Place, *, dry_run: bool = False) -> Iterator[Progress]:
-    """Seal the secrets of a place again; how far it is after each page, and at the end. A dry run opens everything and writes nothing."""
+    """Encrypt the secrets of a place again. Yields the progress after each page and at the end. A dry run decrypts but writes nothing."""
     progress, after = Progress(place.name), None
     while rows := _page(place, after):
         for row in rows:
@@ -148,11 +147,11 @@ def _reseal(place: Place, row: Any, progress: Progress, *, dry_run: bool) -> Non
             credentials.unseal(sealed, context=place.context(row))
             progress.current += 1
             return
-        anew = credentials.reseal(sealed, context=place.context(row))
+        resealed = credentials.reseal(sealed, context=place.context(row))
     except ConfigurationError:
-        progress.unopened.append(str(row.pk))
+        progress.unreadable.append(str(row.pk))
         return
     progress.resealed += 1
     if not dry_run:
         with system_scope():
-            place.rows().filter(Q(pk=row.pk), Q(**{place.column: sealed})).update(**{place.column: anew})
+            place.rows().filter(Q(pk=row.pk), Q(**{place.column: sealed})).update(**{place.column: resealed})

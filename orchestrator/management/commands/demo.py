@@ -1,4 +1,4 @@
-"""`manage.py demo`: a real pipeline on a real text, from nothing to the results, in one go."""
+"""`manage.py demo`: runs real pipelines on a text, from an empty system to the results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from orchestrator.processes import Supervisor
 class Command(Demonstration):
     help = (
         "Run a content pipeline for two tenants, a campaign of agents that ask people, and a schedule over a table, "
-        "on a text, and show what came of it."
+        "on a text, and show the results."
     )
-    farewell = "`make up` keeps everything running; docs/tutorial.md goes on from there."
+    farewell = "`make up` keeps everything running; docs/tutorial.md continues from there."
 
     def play(
         self, console: Console, stack: LocalStack, supervisor: Supervisor, addresses: Addresses, text: str
@@ -30,24 +30,24 @@ class Command(Demonstration):
             agency_of("Agency South", "demo-south", addresses, note=None),
         ]
         stack.tell(
-            "Two agencies run a pipeline: keywords, a brief that an editor judges, an outline and an audit"
+            "Two agencies run a pipeline: keywords, a brief that an editor reviews, an outline and an audit"
         )
         self._play_pipeline(console, agencies, text)
-        stack.tell("Agents prepare a campaign, and ask people")
+        stack.tell("Agents prepare a campaign and ask people")
         campaign = Campaign(agencies[0].operator, agencies[0].editor)
         self._play_campaign(console, campaign, text)
-        stack.tell("A schedule makes a job of every row of a table")
+        stack.tell("A schedule makes a job from every row of a table")
         weekly = Weekly(agencies[0].operator)
         self._play_schedule(console, weekly, text)
         folder = stack.home.path / "demo"
         folder.mkdir(parents=True, exist_ok=True)
         outputs = [_outputs(agency, folder) for agency in agencies]
         if self.verbose:
-            for agency, theirs in zip(agencies, outputs, strict=True):
-                display.results(console, agency, theirs)
+            for agency, its_outputs in zip(agencies, outputs, strict=True):
+                display.results(console, agency, its_outputs)
         else:
-            _tell(console, agencies, outputs, campaign, weekly)
-        _tell_where(console, folder, addresses)
+            _print_summary(console, agencies, outputs, campaign, weekly)
+        _print_addresses(console, folder, addresses)
         for agency in agencies:
             agency.operator.close()
             agency.editor.close()
@@ -76,42 +76,42 @@ class Command(Demonstration):
             story.follow_weekly(weekly, lambda: screen.update(display.weekly_live(weekly)))
 
     def _screen(self, console: Console, first: RenderableType) -> Live:
-        """What is under way. It makes room for the summary, unless everything is wanted."""
+        """Return a live display. The summary replaces it, unless the command is verbose."""
         return Live(first, console=console, refresh_per_second=8, transient=not self.verbose)
 
 
 def _outputs(agency: Agency, folder: Path) -> dict[str, dict[str, Any]]:
-    """What each activity produced. Kept as files, too, with the picture of the run."""
+    """Return the outputs of the agency's activities, and write them to files, with the diagram of the run."""
     outputs: dict[str, dict[str, Any]] = {}
-    mine = folder / agency.name.lower().replace(" ", "-")
-    mine.mkdir(exist_ok=True)
+    subfolder = folder / agency.name.lower().replace(" ", "-")
+    subfolder.mkdir(exist_ok=True)
     for number, activity in enumerate(story.work_of(agency), 1):
         if activity["output_ref"]:
             output = outputs[activity["id"]] = agency.operator.get(f"/activities/{activity['id']}/output/")
             name = f"{number}-{activity['step']}-round-{activity['round']}.md"
-            (mine / name).write_text(output.get("content") or "", encoding="utf-8")
+            (subfolder / name).write_text(output.get("content") or "", encoding="utf-8")
     picture = agency.operator.text(f"/pipeline-runs/{agency.run['id']}/picture/")
-    (mine / "run.svg").write_text(picture, encoding="utf-8")
+    (subfolder / "run.svg").write_text(picture, encoding="utf-8")
     return outputs
 
 
-def _tell(
+def _print_summary(
     console: Console,
     agencies: list[Agency],
     outputs: list[dict[str, Any]],
     campaign: Campaign,
     weekly: Weekly,
 ) -> None:
-    for agency, theirs in zip(agencies, outputs, strict=True):
-        console.print(display.summary(agency, theirs))
+    for agency, its_outputs in zip(agencies, outputs, strict=True):
+        console.print(display.summary(agency, its_outputs))
     console.print(display.campaign_summary(campaign))
     console.print(display.weekly_summary(weekly))
 
 
-def _tell_where(console: Console, folder: Path, addresses: Addresses) -> None:
-    console.print(f"All outputs, and pictures of the runs: {folder}", soft_wrap=True)
+def _print_addresses(console: Console, folder: Path, addresses: Addresses) -> None:
+    console.print(f"All outputs and diagrams of the runs: {folder}", soft_wrap=True)
     console.print(
-        f"`make up` shows all of it: console {addresses.web}/ (login {ADMIN}, password {addresses.admin_password})"
+        f"`make up` shows everything: console {addresses.web}/ (login {ADMIN}, password {addresses.admin_password})"
         f" · admin {addresses.web}/admin/ · API {addresses.web}/api/v1/docs/ · Flower {addresses.flower}",
         soft_wrap=True,
     )

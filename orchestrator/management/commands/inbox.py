@@ -1,4 +1,4 @@
-"""`manage.py inbox`: what people of a tenant are asked for, in the order of the console's inbox."""
+"""`manage.py inbox`: lists the items that wait for people of a tenant, in the order of the console's inbox."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenants.principals import Principal
 
 
 class Command(TerminalCommand):
-    help = "Show what people of a tenant are asked for: what is overdue first, then by priority and age, 50 on a page."
+    help = "List the items that wait for people of a tenant: overdue items first, then by priority and age, 50 per page."
     examples = (
         "inbox --tenant acme",
         "inbox --tenant acme --kind gate --role editor",
@@ -25,44 +25,43 @@ class Command(TerminalCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--kind", choices=sorted(KINDS), help="only items of this kind")
+        parser.add_argument("--role", default="", metavar="HUMAN_ROLE", help="only items of this human role")
         parser.add_argument(
-            "--role", default="", metavar="HUMAN_ROLE", help="only what this human role is asked for"
-        )
-        parser.add_argument(
-            "--search", default="", metavar="WORDS", help="only items in which all of these occur"
+            "--search", default="", metavar="WORDS", help="only items that contain all of these words"
         )
         parser.add_argument(
             "--page", type=count_up_to(MOST_PAGES), default=1, metavar="N", help="default: %(default)s"
         )
         super().add_arguments(parser)
 
-    def look(
+    def query(
         self, *, tenant: str | None, kind: str | None, role: str, search: str, page: int, **options: Any
     ) -> dict[str, Any]:
         owner = owner_of(tenant)
         reader = Principal(tenant_id=owner.pk, tenant=owner.slug, role=Role.VIEWER, actor="command:inbox")
-        found = inbox(reader, View(owner.slug, kind or "", role, search, page))
+        listing = inbox(reader, View(owner.slug, kind or "", role, search, page))
         return {
             "tenant": owner.slug,
-            "total": found.total,
+            "total": listing.total,
             "page": page,
-            "has_more": found.has_more,
-            "items": [_item(row) for row in found.rows],
+            "has_more": listing.has_more,
+            "items": [_item(row) for row in listing.rows],
         }
 
-    def show(self, found: dict[str, Any]) -> None:
+    def render(self, result: dict[str, Any]) -> None:
         rows = [
             (
                 item["id"], item["kind"], item["name"], item["asked_by"], item["human_role"], item["priority"], item["waited"],
                 _format_due(item), item["under_way"],
             )
-            for item in found["items"]
+            for item in result["items"]
         ]  # fmt: skip
-        self.table(("id", "kind", "what", "asked by", "who", "priority", "waits", "due", "state"), rows)
-        if found["has_more"]:
-            more = f"--page {found['page'] + 1}"
+        self.write_table(
+            ("id", "kind", "name", "asked by", "role", "priority", "waiting", "due", "state"), rows
+        )
+        if result["has_more"]:
             self.stdout.write(
-                f"\n{found['total']} in all; go on with {more}, or narrow with --kind, --role, --search"
+                f"\n{result['total']} in total; continue with --page {result['page'] + 1}, or filter with --kind, --role, --search"
             )
 
 

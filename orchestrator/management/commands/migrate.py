@@ -1,9 +1,9 @@
-"""`manage.py migrate` works as the owner of the tables: the roles of running processes may not change them.
+"""`manage.py migrate`: connects as the owner of the tables, because other roles may not change them, and is faster than Django's.
 
-An empty database is migrated in a quarter of the time that Django takes (8.7 s instead of 32 s on two slow cores). Between two operations
-Django keeps the models as classes, and when one model changes it renders again every model that is connected with it in either direction.
-Here all are connected by their tenant, so each operation would render nearly all of them. Only those have to be rendered again that point
-to the changed one, directly or through others: they hold its class.
+It migrates an empty database in a quarter of Django's time (8.7 s instead of 32 s on two slow cores). Between two operations Django keeps
+the models as classes. When a model changes, it renders all models again that are related to it in either direction. Here all models are
+related through their tenant, so each operation would render nearly all of them. But only models that refer to the changed one, directly or
+through others, must be rendered again, because they hold its class.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django.db.migrations.state import ProjectState
 
 from tenants.context import OWNER
 
-#: Label of the app and name of the model, in small letters.
+#: App label and lower-case model name.
 _Key = tuple[str, str]
 
 
@@ -35,40 +35,40 @@ class Command(Migrate):
 
 @contextmanager
 def _rendering_only_affected_models() -> Iterator[None]:
-    djangos = ProjectState._find_reload_model  # type: ignore[attr-defined]
+    original = ProjectState._find_reload_model  # type: ignore[attr-defined]
     ProjectState._find_reload_model = find_affected_models  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        ProjectState._find_reload_model = djangos  # type: ignore[attr-defined]
+        ProjectState._find_reload_model = original  # type: ignore[attr-defined]
 
 
 def find_affected_models(
     state: ProjectState, app_label: str, model_name: str, delay: bool = False
 ) -> set[_Key]:
-    """The model that has changed, and those whose classes hold its class: by a relation, or because they inherit from it.
+    """Return the changed model, and the models whose classes hold its class, through a relation or by inheritance.
 
-    With `delay` the change concerns no relation: as in Django, anyone who holds one that holds it is left for later.
+    With `delay` the change affects no relation. Then, as in Django, models that hold it only indirectly are left for later.
     """
     if delay:
         state.is_delayed = True
     subclasses = _subclasses(state)
     changed = (app_label, model_name.lower())
-    found, unread = {changed}, [changed]
-    while unread:
-        key = unread.pop()
-        for holder in {*state.relations.get(key, ()), *subclasses[key]} - found:
-            found.add(holder)
+    affected, queue = {changed}, [changed]
+    while queue:
+        key = queue.pop()
+        for holder in {*state.relations.get(key, ()), *subclasses[key]} - affected:
+            affected.add(holder)
             if not delay:
-                unread.append(holder)
-    return found
+                queue.append(holder)
+    return affected
 
 
 def _subclasses(state: ProjectState) -> defaultdict[_Key, set[_Key]]:
-    found: defaultdict[_Key, set[_Key]] = defaultdict(set)
+    subclasses: defaultdict[_Key, set[_Key]] = defaultdict(set)
     for key, model in state.models.items():
         for base in model.bases:
             if isinstance(base, str):
                 app_label, _, name = base.lower().partition(".")
-                found[app_label, name].add(key)
-    return found
+                subclasses[app_label, name].add(key)
+    return subclasses

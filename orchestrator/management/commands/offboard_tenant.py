@@ -1,4 +1,4 @@
-"""`manage.py offboard_tenant SLUG [--purge --confirm SLUG]`: suspends a tenant, or deletes everything of it."""
+"""`manage.py offboard_tenant SLUG [--purge --confirm SLUG]`: suspends a tenant, or deletes all its data."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tenants.exceptions import TenantError
 
 
 class Command(BaseCommand):
-    help = "Suspend a tenant: tokens are refused, nothing starts, what runs is stopped. With --purge, delete everything of it for good."
+    help = "Suspend a tenant: tokens are refused, nothing starts, running work is stopped. With --purge, delete all its data permanently."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("slug")
         parser.add_argument(
-            "--purge", action="store_true", help="delete everything; export_tenant comes before"
+            "--purge", action="store_true", help="delete everything; run export_tenant before"
         )
-        parser.add_argument("--confirm", metavar="SLUG", help="the slug once more, needed for --purge")
+        parser.add_argument("--confirm", metavar="SLUG", help="repeat the slug; required for --purge")
 
     def handle(self, *args: Any, slug: str, purge: bool, confirm: str | None, **options: Any) -> None:
         if purge and confirm != slug:
-            raise CommandError(f"This cannot be undone. Say --purge --confirm {slug}")
+            raise CommandError(f"This cannot be undone. Use --purge --confirm {slug}")
         try:
             tenant_id = self._suspend(slug, purge=purge)
             if purge:
@@ -38,7 +38,7 @@ class Command(BaseCommand):
                 )
                 for name, count in counts.items():
                     self.stdout.write(f"{count:>9}  {name}")
-                self.stdout.write(f"Everything of {slug} is deleted.")
+                self.stdout.write(f"All data of {slug} is deleted.")
         except TenantError as error:
             raise CommandError(str(error)) from error
         except (DatabaseError, redis.RedisError, PyMongoError) as error:
@@ -48,10 +48,10 @@ class Command(BaseCommand):
         try:
             tenant = registration.find(slug)
         except registration.TenantNotFound:
-            begun = erasure.find_unfinished(slug) if purge else None
-            if begun is None:
+            unfinished = erasure.find_unfinished(slug) if purge else None
+            if unfinished is None:
                 raise
-            return begun
+            return unfinished
         erasure.suspend(tenant, self.stderr.write)
         record_command(
             "offboard_tenant", about=("tenant", tenant.pk), detail={"slug": slug, "suspended": True}

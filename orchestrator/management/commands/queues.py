@@ -1,4 +1,4 @@
-"""`manage.py queues [ROLE ...]`: what waits, runs and is put off, by role, who serves it, and what holds it back."""
+"""`manage.py queues [ROLE ...]`: prints the waiting, running and delayed work by role, its workers, its caps and the providers."""
 
 from __future__ import annotations
 
@@ -37,32 +37,32 @@ HEAD = (
 
 
 class Command(TerminalCommand):
-    help = "Show the queues of all tenants together, or with --tenant as that tenant's API does."
+    help = "Print the queues of all tenants together, or with --tenant those of one tenant."
     tenant_help = "only this tenant's work, with its own caps and pauses"
     examples = ("queues", "queues qa dev --tenant acme", "queues --json")
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("roles", nargs="*", metavar="ROLE", help="only these; else all that are enabled")
+        parser.add_argument("roles", nargs="*", metavar="ROLE", help="only these; default: all enabled roles")
         super().add_arguments(parser)
 
-    def look(self, *, roles: list[str], tenant: str | None, **options: Any) -> dict[str, Any]:
+    def query(self, *, roles: list[str], tenant: str | None, **options: Any) -> dict[str, Any]:
         if unknown := sorted(
             set(roles) - set(Agent.objects.filter(role__in=roles).values_list("role", flat=True))
         ):
             raise CommandError(f"There is no role {unknown[0]!r}. See: manage.py agents list")
         if tenant is None:
-            return of_platform(roles)
-        return of_tenant(owner_of(tenant), roles)
+            return queues_of_platform(roles)
+        return queues_of_tenant(owner_of(tenant), roles)
 
-    def show(self, found: dict[str, Any]) -> None:
-        self.table(HEAD, [_row(queue) for queue in found["queues"]])
-        if found.get("tenant_cap") is not None:
-            self.stdout.write(f"\nat most {found['tenant_cap']} at once over all roles")
-        if found["providers"]:
+    def render(self, result: dict[str, Any]) -> None:
+        self.write_table(HEAD, [_row(queue) for queue in result["queues"]])
+        if result.get("tenant_cap") is not None:
+            self.stdout.write(f"\nat most {result['tenant_cap']} at once over all roles")
+        if result["providers"]:
             self.stdout.write("\nmodel providers")
-            self.table(
-                ("provider", "at", "roles", "state", "again in"),
-                [_provider(each) for each in found["providers"]],
+            self.write_table(
+                ("provider", "address", "roles", "state", "retry in"),
+                [_provider(each) for each in result["providers"]],
             )
 
 
@@ -82,7 +82,7 @@ def _row(queue: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _cap(queue: dict[str, Any]) -> str:
-    """The tenant's own cap of the role, and the role's over all tenants."""
+    """Format the tenant's cap of the role, and the role's cap over all tenants."""
     own, of_role = queue.get("cap"), queue["role_cap"]
     parts = ([f"{own} own"] if own is not None else []) + ([f"{of_role} role"] if of_role is not None else [])
     return ", ".join(parts)
@@ -95,32 +95,29 @@ def _state(queue: dict[str, Any]) -> str:
     return "no worker" if waits and not queue["workers"] else "served" if queue["workers"] else ""
 
 
-def _provider(found: dict[str, Any]) -> tuple[Any, ...]:
-    seconds = max(found["retry_seconds"], found["breaker_seconds"])
+def _provider(provider: dict[str, Any]) -> tuple[Any, ...]:
+    seconds = max(provider["retry_seconds"], provider["breaker_seconds"])
     return (
-        found["adapter"], found["place"], ", ".join(found["roles"]), found["state"].replace("_", " "),
+        provider["adapter"], provider["place"], ", ".join(provider["roles"]), provider["state"].replace("_", " "),
         in_words(seconds) if seconds else None,
     )  # fmt: skip
 
 
-# The queues as a command shows them: for one tenant what its API says, for the platform how things stand, with caps and providers.
-
-
-def of_tenant(tenant: Tenant, roles: Collection[str]) -> dict[str, Any]:
-    """As `GET /queues/`, with the caps that hold beside it."""
+def queues_of_tenant(tenant: Tenant, roles: Collection[str]) -> dict[str, Any]:
+    """Return the data of `GET /queues/`, with caps and providers."""
     with tenant_scope(tenant.pk):
-        known = _find_roles(roles)
-        found = selectors.queues(tenant.pk, [agent.role for agent in known])
+        agents = _find_roles(roles)
+        queues = selectors.queues(tenant.pk, [agent.role for agent in agents])
         own = AgentConfig.objects.for_tenant(tenant.pk).filter(max_concurrency__isnull=False)
         caps = dict(own.values_list("agent_id", "max_concurrency"))
-    shown = QueueSerializer(selectors.with_grants(tenant.pk, found), many=True).data
+    serialized = QueueSerializer(selectors.with_grants(tenant.pk, queues), many=True).data
     rows = [
         {
             **row,
             "cap": caps.get(agent.role, tenant.cap_of_role(agent.role)),
             "role_cap": agent.max_concurrency,
         }
-        for row, agent in zip(shown, known, strict=True)
+        for row, agent in zip(serialized, agents, strict=True)
     ]
     return {
         "tenant": tenant.slug,
@@ -130,11 +127,11 @@ def of_tenant(tenant: Tenant, roles: Collection[str]) -> dict[str, Any]:
     }
 
 
-def of_platform(roles: Collection[str]) -> dict[str, Any]:
-    """All tenants together. `granted` is missing (null) while Redis does not answer."""
+def queues_of_platform(roles: Collection[str]) -> dict[str, Any]:
+    """Return the queues of all tenants together. `granted` is null while Redis does not answer."""
     caps = {agent.role: agent.max_concurrency for agent in _find_roles(roles)}
-    found = [row for row in cli.standing_of_all().roles if not roles or row.role in caps]
-    slots = queue_stats.slots_of_roles([row.role for row in found])
+    rows = [row for row in cli.stats_of_all_tenants().roles if not roles or row.role in caps]
+    slots = queue_stats.slots_of_roles([row.role for row in rows])
     return {
         "tenant": None,
         "queues": [
@@ -150,7 +147,7 @@ def of_platform(roles: Collection[str]) -> dict[str, Any]:
                 "paused": row.paused,
                 "role_cap": caps.get(row.role),
             }
-            for row in found
+            for row in rows
         ],
         "providers": [asdict(each) for each in overview.of_platform()],
     }

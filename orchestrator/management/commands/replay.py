@@ -1,4 +1,4 @@
-"""`manage.py replay activity|failures|run`: sets failed work going again, or does a pipeline run again from a step."""
+"""`manage.py replay activity|failures|run`: replays failed work, or a pipeline run from one of its steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ MOST_PER_SECOND = 1_000
 
 
 class Command(TerminalCommand):
-    help = "Set failed work going again: one activity, all failures of a kind, or a pipeline run from one of its steps."
+    help = (
+        "Replay failed work: one activity, all failures of a kind, or a pipeline run from one of its steps."
+    )
     examples = (
         "replay failures --tenant acme",
         "replay failures --tenant acme --fingerprint 5d41402abc4b2a76 --dry-run",
@@ -36,40 +38,38 @@ class Command(TerminalCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="activity|failures|run")
-        activity = verbs.add_parser("activity", help="one activity that has failed for good")
+        activity = verbs.add_parser("activity", help="one activity that has finally failed")
         activity.add_argument("id", type=identifier, metavar="ACTIVITY")
         failures = verbs.add_parser(
-            "failures", help="all that failed alike; without a condition, what there is to replay"
+            "failures", help="all failures of a kind; without a condition, list what can be replayed"
         )
-        failures.add_argument("--fingerprint", help="that look alike, as they are listed without a condition")
+        failures.add_argument("--fingerprint", help="only failures with this fingerprint, from the list")
         failures.add_argument("--agent-role", metavar="ROLE")
-        failures.add_argument("--all", action="store_true", help="every failure that nobody has dealt with")
+        failures.add_argument("--all", action="store_true", help="every open failure")
         failures.add_argument(
             "--per-second",
             type=count_up_to(MOST_PER_SECOND),
             metavar="N",
-            help="start at most so many a second",
+            help="start at most this many per second",
         )
         run = verbs.add_parser("run", help="a pipeline run that has ended, as a new run of the same version")
         run.add_argument("id", type=identifier, metavar="RUN")
         run.add_argument(
-            "--from-step", required=True, metavar="STEP", help="it and all that comes after it is done anew"
+            "--from-step", required=True, metavar="STEP", help="repeat this step and all steps after it"
         )
         for verb in (activity, failures, run):
-            verb.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+            verb.add_argument("--dry-run", action="store_true", help="only print what would be done")
             super().add_arguments(verb)
 
-    def look(self, *, verb: str, **options: Any) -> dict[str, Any]:
+    def query(self, *, verb: str, **options: Any) -> dict[str, Any]:
         return {"verb": verb, **getattr(self, f"_{verb}")(**options)}
 
     def _activity(self, *, id: UUID, tenant: str | None, dry_run: bool, **options: Any) -> dict[str, Any]:
-        owner = cli.of_activity(tenant, id)
+        owner = cli.tenant_of_activity(tenant, id)
         done = failures(owner.pk, {"activity_id": id}, dry_run=dry_run, stream=self.stderr)
         if not done["count"]:
-            raise CommandError(
-                f"Nobody's failure: activity {id} has none that is open. See: manage.py why {id}"
-            )
-        return self._note(owner, ("activities", id), {"dry_run": dry_run, **done})
+            raise CommandError(f"Activity {id} has no open failure. See: manage.py why {id}")
+        return self._record(owner, ("activities", id), {"dry_run": dry_run, **done})
 
     def _failures(
         self, *, tenant: str | None, dry_run: bool, per_second: int | None, **options: Any
@@ -79,72 +79,74 @@ class Command(TerminalCommand):
         if not filters and not options["all"]:
             return {"tenant": owner.slug, "groups": groups(owner.pk)}
         done = failures(owner.pk, filters, dry_run=dry_run, per_second=per_second, stream=self.stderr)
-        return self._note(owner, ("dead_letters", options["fingerprint"] or ""), {"dry_run": dry_run, **done})
+        return self._record(
+            owner, ("dead_letters", options["fingerprint"] or ""), {"dry_run": dry_run, **done}
+        )
 
     def _run(
         self, *, id: UUID, from_step: str, tenant: str | None, dry_run: bool, **options: Any
     ) -> dict[str, Any]:
-        owner = cli.of_run(tenant, id)
+        owner = cli.tenant_of_run(tenant, id)
         done = run(owner.pk, id, from_step=from_step, dry_run=dry_run)
-        return self._note(owner, ("pipeline_runs", id), {"dry_run": dry_run, **done})
+        return self._record(owner, ("pipeline_runs", id), {"dry_run": dry_run, **done})
 
-    def _note(self, owner: Any, about: tuple[str, object], done: dict[str, Any]) -> dict[str, Any]:
+    def _record(self, owner: Any, about: tuple[str, object], done: dict[str, Any]) -> dict[str, Any]:
         if not done["dry_run"]:
             record_command("replay", tenant_id=owner.pk, about=about, detail={"count": done.get("count", 1)})
         return {"tenant": owner.slug, **done}
 
-    def show(self, found: dict[str, Any]) -> None:
-        would = "would start" if found.get("dry_run") else "started"
-        if "groups" in found:
+    def render(self, result: dict[str, Any]) -> None:
+        verb = "would start" if result.get("dry_run") else "started"
+        if "groups" in result:
             head = ("fingerprint", "role", "reason", "open", "last", "example")
-            self.table(head, [tuple(group[name] for name in SHOWN) for group in found["groups"]])
-            if found["groups"]:
+            self.write_table(head, [tuple(group[name] for name in COLUMNS) for group in result["groups"]])
+            if result["groups"]:
                 self.stdout.write(
-                    "\nreplay some with --fingerprint or --agent-role, everything with --all; look first with --dry-run"
+                    "\nreplay some with --fingerprint or --agent-role, or everything with --all; --dry-run shows what would happen"
                 )
-        elif found["verb"] == "run":
-            self.facts(
-                ("run", found["run"] or f"{would} a new one"),
-                (would, ", ".join(found["anew"])),
-                ("kept", ", ".join(found["kept"])),
+        elif result["verb"] == "run":
+            self.write_facts(
+                ("run", result["run"] or f"{verb} a new one"),
+                (verb, ", ".join(result["anew"])),
+                ("kept", ", ".join(result["kept"])),
             )
         else:
-            later = f", the last of them after {found['seconds']:g} s" if found["seconds"] else ""
-            self.stdout.write(f"{would} {found['count']}, left alone {found['skipped']}{later}")
+            last = f", the last one after {result['seconds']:g} s" if result["seconds"] else ""
+            self.stdout.write(f"{verb} {result['count']}, skipped {result['skipped']}{last}")
 
 
-# Replays from the command line, by the functions of the API: of failures in portions with a bar, of runs also on trial.
+# The replays, by the functions of the API: failures in portions with a progress bar, runs also as a dry run.
 
 
 ACTOR = "command:replay"
-PORTION = 200  # failures of one transaction: a command that is stopped half-way has replayed whole portions
+PORTION = 200  # failures per transaction; a command that is interrupted has replayed whole portions
 MOST_GROUPS = 100
-SHOWN = ("fingerprint", "agent_role", "reason", "open", "last_at", "example")
+COLUMNS = ("fingerprint", "agent_role", "reason", "open", "last_at", "example")
 
 
 def groups(tenant_id: UUID) -> list[dict[str, Any]]:
-    """What is open, sorted as in the API, most frequent first, with the message of the newest as example."""
+    """Return the groups of open failures, most frequent first, with the message of the newest one as an example."""
     with tenant_scope(tenant_id):
         letters = DeadLetter.objects.for_tenant(tenant_id)
-        found = list(
+        rows = list(
             dead_letters.groups(letters)
             .filter(open__gt=0)
             .order_by("-open", "fingerprint", "reason")[:MOST_GROUPS]
         )
-        newest = letters.in_bulk([UUID(group.example) for group in found])
+        newest = letters.in_bulk([UUID(group.example) for group in rows])
     return [
         {
-            **{name: getattr(group, name) for name in SHOWN},
+            **{name: getattr(group, name) for name in COLUMNS},
             "example": str(newest[UUID(group.example)].error.get("message", "")),
         }
-        for group in found
+        for group in rows
     ]
 
 
 def failures(
     tenant_id: UUID, filters: Mapping[str, Any], *, dry_run: bool, per_second: int | None = None, stream: Any
 ) -> dict[str, Any]:
-    """Set the open failures going again that fit. With a rate all in one transaction, since each start has its own moment."""
+    """Replay the matching open failures. With a rate they are one transaction, because the start times follow from each other."""
     with tenant_scope(tenant_id):
         ids = list(_open(tenant_id, filters).order_by("pk").values_list("pk", flat=True))
     size = PORTION if per_second is None and not dry_run else max(1, len(ids))
@@ -153,14 +155,14 @@ def failures(
     for portion in show_progress(portions, "replayed", stream):
         with tenant_scope(tenant_id):
             done = dead_letters.replay(
-                tenant_id, _these(tenant_id, portion), actor=ACTOR, per_second=per_second, dry_run=dry_run
+                tenant_id, _by_ids(tenant_id, portion), actor=ACTOR, per_second=per_second, dry_run=dry_run
             )
         count, seconds = count + done.count, max(seconds, done.seconds)
     return {"count": count, "skipped": len(ids) - count, "seconds": seconds}
 
 
 def run(tenant_id: UUID, run_id: UUID, *, from_step: str, dry_run: bool) -> dict[str, Any]:
-    """Do an ended run again. On trial it is done and taken back, so that what is said is what would happen."""
+    """Replay an ended run. A dry run does the same and rolls it back, so the result is what would really happen."""
     with tenant_scope(tenant_id):
         new = replay.replay(tenant_id, run_id, from_step=from_step, actor=ACTOR)
         rows = list(
@@ -180,5 +182,5 @@ def _open(tenant_id: UUID, filters: Mapping[str, Any]) -> Any:
     return DeadLetter.objects.for_tenant(tenant_id).filter(state=DeadLetterState.OPEN, **filters)
 
 
-def _these(tenant_id: UUID, ids: Sequence[Any]) -> Any:
+def _by_ids(tenant_id: UUID, ids: Sequence[Any]) -> Any:
     return DeadLetter.objects.for_tenant(tenant_id).filter(pk__in=ids)

@@ -1,4 +1,4 @@
-"""`manage.py schedules`: the schedules of a tenant in words, with the next times of each."""
+"""`manage.py schedules`: lists the schedules of a tenant in words, with their next times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tenants.context import tenant_scope
 
 
 class Command(TerminalCommand):
-    help = "Show the schedules of a tenant: when they run in words, what they run, and their next times."
+    help = "List the schedules of a tenant: when they run in words, what they run, and their next times."
     examples = (
         "schedules --tenant acme",
         "schedules --tenant acme --count 5",
@@ -28,33 +28,33 @@ class Command(TerminalCommand):
             type=count_up_to(preview.MOST),
             default=2,
             metavar="N",
-            help="how many next times (default: %(default)s)",
+            help="number of next times (default: %(default)s)",
         )
         super().add_arguments(parser)
 
-    def look(self, *, tenant: str | None, count: int, **options: Any) -> dict[str, Any]:
+    def query(self, *, tenant: str | None, count: int, **options: Any) -> dict[str, Any]:
         owner = owner_of(tenant)
         with tenant_scope(owner.pk):
             rows = Schedule.objects.for_tenant(owner.pk).select_related("pipeline").order_by("name", "pk")
-            return {"tenant": owner.slug, "schedules": [_show_schedule(row, count) for row in rows]}
+            return {"tenant": owner.slug, "schedules": [_describe_schedule(row, count) for row in rows]}
 
-    def show(self, found: dict[str, Any]) -> None:
+    def render(self, result: dict[str, Any]) -> None:
         rows = [
             (
                 each["name"], "on" if each["enabled"] else "off", each["in_words"], each["timezone"], each["target"],
                 ", ".join(f"{at:%Y-%m-%d %H:%M:%SZ}" for at in each["fires_at"]),
             )
-            for each in found["schedules"]
+            for each in result["schedules"]
         ]  # fmt: skip
-        self.table(("name", "state", "when", "time zone", "runs", "next times"), rows)
+        self.write_table(("name", "state", "when", "time zone", "runs", "next times"), rows)
 
 
-def _show_schedule(schedule: Schedule, count: int) -> dict[str, Any]:
+def _describe_schedule(schedule: Schedule, count: int) -> dict[str, Any]:
     try:
         words = timing.in_words(schedule.timing())
         fires_at = preview.coming(schedule, count=count) if schedule.enabled and schedule.next_run_at else []
     except timing.TimingError as error:
-        words, fires_at = f"cannot be read: {error}", []
+        words, fires_at = f"invalid: {error}", []
     return {
         "id": schedule.pk,
         "name": schedule.name,

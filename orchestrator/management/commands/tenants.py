@@ -1,4 +1,4 @@
-"""`manage.py tenants`: every tenant with what waits and runs, its limits, and what it has spent this month."""
+"""`manage.py tenants`: lists the tenants with their work, limits and spending of this month."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ HEAD = (
 
 
 class Command(TerminalCommand):
-    help = "List the tenants: what waits and runs, what people are asked for, limits, and what was spent this month (UTC)."
+    help = "List the tenants: waiting and running work, items for people, limits, and spending of this month (UTC)."
     tenant_help = "only this one"
     examples = ("tenants", "tenants --tenant acme", "tenants --json")
 
-    def look(self, *, tenant: str | None, **options: Any) -> list[dict[str, Any]]:
-        found = cli.all_of_them(tenant)
-        return [_show_tenant(each) for each in show_progress(found, "tenants", self.stderr)]
+    def query(self, *, tenant: str | None, **options: Any) -> list[dict[str, Any]]:
+        tenants = cli.find_tenants(tenant)
+        return [_describe_tenant(each) for each in show_progress(tenants, "tenants", self.stderr)]
 
-    def show(self, found: list[dict[str, Any]]) -> None:
+    def render(self, result: list[dict[str, Any]]) -> None:
         rows = [
             (
                 each["slug"], each["name"], each["state"], each["weight"], each["max_concurrency"], each["waiting"], each["running"],
                 each["delayed"], each["asked_of_people"], each["failed"], f"{each['spent_usd']:.2f} USD",
                 ", ".join(_budget(budget) for budget in each["budgets"]),
             )
-            for each in found
+            for each in result
         ]  # fmt: skip
-        self.table(HEAD, rows)
+        self.write_table(HEAD, rows)
 
 
-def _show_tenant(tenant: Tenant) -> dict[str, Any]:
+def _describe_tenant(tenant: Tenant) -> dict[str, Any]:
     month = money.start_of(BudgetPeriod.MONTH, clock.today())
     with tenant_scope(tenant.pk):
         figures = queue_stats.stats_of_queues()
         spent = money.ledger_entries(tenant.pk, first=month).aggregate(**money.FIGURES)
-        own = list(Budget.objects.for_tenant(tenant.pk).filter(deleted_at=None).order_by("name", "pk"))
+        budgets = list(Budget.objects.for_tenant(tenant.pk).filter(deleted_at=None).order_by("name", "pk"))
     return {
         "slug": tenant.slug,
         "id": tenant.pk,
@@ -68,14 +68,14 @@ def _show_tenant(tenant: Tenant) -> dict[str, Any]:
         "asked_of_people": sum(row.waiting for row in figures.people),
         "failed": figures.failed + figures.needs_review,
         "spent_usd": money.figures_of(spent)["cost_usd"],
-        "budgets": [_figures(budget) for budget in own],
+        "budgets": [_figures(budget) for budget in budgets],
     }
 
 
 def _figures(budget: Budget) -> dict[str, Any]:
-    money.roll(budget)  # as it stands today
-    shown = {name: Decimal(getattr(budget, name)).normalize() + 0 for name in ("spent", "reserved", "cap")}
-    return {"name": budget.name, "unit": budget.unit, "period": budget.period, **shown}
+    money.roll(budget)  # to the current period
+    amounts = {name: Decimal(getattr(budget, name)).normalize() + 0 for name in ("spent", "reserved", "cap")}
+    return {"name": budget.name, "unit": budget.unit, "period": budget.period, **amounts}
 
 
 def _budget(budget: dict[str, Any]) -> str:

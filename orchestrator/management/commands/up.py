@@ -1,4 +1,4 @@
-"""`manage.py up`: the whole system on this machine, in the foreground until Ctrl-C."""
+"""`manage.py up`: runs the whole system on this machine, in the foreground until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.processes.supervisor import SupervisorError
 
 class Command(BaseCommand):
     help = "Start the servers, web, worker, beat, Flower and the sample agents, and keep them running until Ctrl-C."
-    requires_system_checks: list[str] = []  # The database may not be there before the servers are.
+    requires_system_checks: list[str] = []  # because the database may not run yet
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--concurrency", type=int, help="threads of the worker (default: 16)")
@@ -35,14 +35,14 @@ class Command(BaseCommand):
         )
         try:
             with stack.running() as (supervisor, addresses):
-                self._tell_where(supervisor, addresses)
+                self._print_addresses(supervisor, addresses)
                 while not stopped.wait(1.0):
                     keep_alive(supervisor, self._tell)
                 self._tell("Stopping; this takes up to ten seconds")
         except (EmbeddedError, SupervisorError) as error:
             raise CommandError(str(error)) from error
 
-    def _tell_where(self, supervisor: Supervisor, addresses: Addresses) -> None:
+    def _print_addresses(self, supervisor: Supervisor, addresses: Addresses) -> None:
         self._tell(f"ready: {addresses.web}")
         self._tell(f"console: {addresses.web}/ (login {ADMIN}, password {addresses.admin_password})")
         self._tell(f"admin: {addresses.web}/admin/ (the same login), API: {addresses.web}/api/v1/docs/")

@@ -1,4 +1,4 @@
-"""`manage.py why ACTIVITY`: why an activity does not run right now, in the words of the API."""
+"""`manage.py why ACTIVITY`: prints why an activity does not run now, like the API."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenants.context import tenant_scope
 
 
 class Command(TerminalCommand):
-    help = "Say why an activity does not run right now: who or what holds it, since when, and how long it may take."
+    help = "Print why an activity does not run now: who or what it waits for, since when, and for how long."
     tenant_help = "refuse activities of other tenants"
     examples = ("why 0198a5c2-7d3e-7c41-9c0a-6f2b1d4e8a90",)
 
@@ -25,9 +25,9 @@ class Command(TerminalCommand):
         parser.add_argument("activity", type=identifier, metavar="ACTIVITY", help="its id")
         super().add_arguments(parser)
 
-    def look(self, *, activity: UUID, tenant: str | None, **options: Any) -> dict[str, Any]:
-        owner = cli.of_activity(tenant, activity)
-        found = asdict(wait_reasons.why(owner.pk, activity))
+    def query(self, *, activity: UUID, tenant: str | None, **options: Any) -> dict[str, Any]:
+        owner = cli.tenant_of_activity(tenant, activity)
+        reason = asdict(wait_reasons.why(owner.pk, activity))
         with tenant_scope(owner.pk):
             row = Activity.objects.for_tenant(owner.pk).get(pk=activity)
         return {
@@ -36,20 +36,20 @@ class Command(TerminalCommand):
             "name": row.name,
             "status": row.status,
             "assigned_to": row.agent_role or row.human_role,
-            **found,
+            **reason,
         }
 
-    def show(self, found: dict[str, Any]) -> None:
-        estimate = found["estimate_seconds"]
-        self.facts(
-            ("activity", f"{found['name']} ({found['activity']})"),
-            ("tenant", found["tenant"]),
-            ("assigned to", found["assigned_to"]),
-            ("status", found["status"]),
-            ("waits for", (found["code"] or "nothing").replace("_", " ")),
-            ("", found["detail"]),
-            ("held by", found["holder"]),
-            ("since", found["since"]),
-            ("position", found["position"]),
-            ("may take", None if estimate is None else in_words(estimate)),
+    def render(self, result: dict[str, Any]) -> None:
+        estimate = result["estimate_seconds"]
+        self.write_facts(
+            ("activity", f"{result['name']} ({result['activity']})"),
+            ("tenant", result["tenant"]),
+            ("assigned to", result["assigned_to"]),
+            ("status", result["status"]),
+            ("waits for", (result["code"] or "nothing").replace("_", " ")),
+            ("", result["detail"]),
+            ("held by", result["holder"]),
+            ("since", result["since"]),
+            ("position", result["position"]),
+            ("estimate", None if estimate is None else in_words(estimate)),
         )

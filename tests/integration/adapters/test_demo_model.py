@@ -26,7 +26,7 @@ def roles(database: None) -> Any:
 
 
 def test_its_pipeline_and_its_roles_are_accepted(roles: None, api: Any, tenant: Any) -> None:
-    pipeline = demo_model.by_model(content_brief())
+    pipeline = demo_model.with_model_roles(content_brief())
 
     answer = api("admin").put(f"/api/v1/pipelines/{demo_model.PIPELINE}/", pipeline, format="json")
 

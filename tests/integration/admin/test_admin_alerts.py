@@ -93,7 +93,7 @@ def test_a_channel_is_made_with_a_target_that_is_never_shown(root: Client, tenan
     missing = root.post(f"{list_of(NotificationChannel)}add/", form)
     made = root.post(f"{list_of(NotificationChannel)}add/", {**form, "new_target": "ops@example.com"})
 
-    assert "is not an address of mail" in words(refused)
+    assert "is not an email address" in words(refused)
     assert "Enter the target of the alerts" in words(missing)
     assert made.status_code == 302
     with tenant_scope(tenant.pk):

@@ -194,7 +194,7 @@ def test_the_jobs_of_upkeep_are_shown_with_what_fails_hangs_or_waits(root: Clien
         "ok": well,
         "late": replace(well, name="outputs", finished=40.0),
         "failing": replace(well, name="deadlines", failures=3, error="LockNotAvailable"),
-        "waits: OperationalError": replace(well, name="rates", error="OperationalError"),
+        "waiting: OperationalError": replace(well, name="rates", error="OperationalError"),
     }
     job_records.write_jobs(1, list(jobs.values()), all_of_them=True)
 

@@ -200,14 +200,14 @@ def test_mail_of_a_deliverer_that_died_is_unknown(
         raise Died
 
     with monkeypatch.context() as dying:
-        dying.setattr(delivery, "_note", die)
+        dying.setattr(delivery, "_update", die)
         with pytest.raises(Died):
             deliver_waiting("email")
     make_due(tenant)
     deliver_waiting("email")
 
     assert (states(tenant), len(mails.mails)) == (["unknown"], 1)
-    assert "ended before it could say" in the_delivery(tenant).last_error
+    assert "ended before it recorded" in the_delivery(tenant).last_error
 
 
 def test_a_webhook_that_kills_every_deliverer_is_given_up(tenant: Tenant, receiver: HttpReceiver) -> None:
@@ -252,7 +252,7 @@ def test_a_deliverer_that_was_taken_for_dead_says_nothing_about_a_later_claim(
     make_due(tenant)
     assert delivery._claim_delivery("webhook", tenant.pk).attempt == 2
 
-    delivery._note(late, state=DeliveryState.FAILED, last_error="late")
+    delivery._update(late, state=DeliveryState.FAILED, last_error="late")
 
     assert states(tenant) == ["sending"]
 
