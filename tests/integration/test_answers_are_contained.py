@@ -14,7 +14,7 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from console.content_security import ADMIN_POLICY, NO_PAGE
-from orchestrator.api_document import DRAWS_ITSELF
+from orchestrator.api_document import SWAGGER_POLICY
 from tenants.context import SYSTEM
 from tenants.models import Tenant
 from tests.browsing import list_of
@@ -170,7 +170,7 @@ def test_the_admin_may_run_our_files_and_nothing_in_a_page(database: None) -> No
     root = browser_of(seeing_all())
 
     assert root.get("/admin/")["Content-Security-Policy"] == ADMIN_POLICY
-    assert root.get("/api/v1/docs/")["Content-Security-Policy"] == DRAWS_ITSELF
+    assert root.get("/api/v1/docs/")["Content-Security-Policy"] == SWAGGER_POLICY
     assert root.get("/healthz")["Content-Security-Policy"] == NO_PAGE
     assert policy(root.get("/admin/"))["script-src"] == ["'self'", "'unsafe-eval'"]
     assert policy(root.get("/"))["script-src"] == ["'self'"]
