@@ -1,10 +1,10 @@
-"""Combining: threads that want the same done at the same moment have one of them do it for all.
+"""Combining: when several threads need the same operation at the same time, one of them performs it for all.
 
-A statement for many costs little more than a statement for one. So while a thread is at it, others that come gather, and the next does it
-for all of them. Nobody waits on purpose: a thread that finds nobody at it begins at once, alone.
+A statement for many rows costs little more than one for a single row. While a thread executes the operation, the requests of other threads
+queue up, and the next thread executes it once for all of them. A thread that finds no other one starts immediately, alone.
 
-Nobody depends on others either. What takes longer than `PATIENCE_SECONDS` is waited for no longer by those it has not begun with, and when
-it cannot be done for all, each does its own alone.
+No thread depends on another one. A thread whose request was not taken within `PATIENCE_SECONDS` executes it alone, and if the combined
+operation fails, each thread executes its own.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ R = TypeVar("R")
 
 @dataclass(slots=True, eq=False)
 class _Item(Generic[T, R]):
-    what: T
+    request: T
     is_taken: bool = False
-    results: list[R] = field(default_factory=list)  # the one, when it was done together with others
+    results: list[R] = field(default_factory=list)  # one, if it was executed together with others
 
 
 @dataclass(slots=True)
-class _Line(Generic[T, R]):
-    """Those that want the same kind of thing done. `turn` is held by the one who does it."""
+class _Queue(Generic[T, R]):
+    """The waiting requests of one kind. The thread that executes them holds `turn`."""
 
     turn: threading.Lock = field(default_factory=threading.Lock)
     waiting: deque[_Item[T, R]] = field(default_factory=deque)
@@ -44,9 +44,10 @@ class _Line(Generic[T, R]):
 
 
 class Combining(Generic[T, R]):
-    """`together` does it for several and returns a result for each; `alone` does it for one, and for each when `together` raises.
+    """Executes requests one by one or combined. Thread-safe.
 
-    That may have been done although it raised, so `alone` must be harmless to repeat. Safe for threads.
+    `together` executes several requests and returns a result for each. `alone` executes one request, and each one if `together` raises.
+    `together` may have taken effect although it raised, so repeating a request with `alone` must be harmless.
     """
 
     def __init__(self, *, together: Callable[[Sequence[T]], Sequence[R]], alone: Callable[[T], R]) -> None:
@@ -56,60 +57,60 @@ class Combining(Generic[T, R]):
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._lines: dict[Hashable, _Line[T, R]] = {}
+        self._queues: dict[Hashable, _Queue[T, R]] = {}
 
-    def do(self, kind: Hashable, what: T) -> R:
-        """Do it alone or with others of its kind, whichever comes first. Raises what `alone` raises."""
+    def do(self, kind: Hashable, request: T) -> R:
+        """Execute the request, alone or together with others of its kind, and return its result. Raises what `alone` raises."""
         if settings.ORCHESTRATOR_RUNS_TOGETHER < 2:
-            return self._alone(what)
-        item: _Item[T, R] = _Item(what)
+            return self._alone(request)
+        item: _Item[T, R] = _Item(request)
         with self._lock:
-            line = self._lines.setdefault(kind, _Line())
-            line.users += 1
-            line.waiting.append(item)
+            queue = self._queues.setdefault(kind, _Queue())
+            queue.users += 1
+            queue.waiting.append(item)
         try:
-            return self._done(line, item)
+            return self._execute(queue, item)
         finally:
             with self._lock:
-                line.users -= 1
-                if not line.users:
-                    del self._lines[kind]
+                queue.users -= 1
+                if not queue.users:
+                    del self._queues[kind]
 
-    def _done(self, line: _Line[T, R], item: _Item[T, R]) -> R:
-        if line.turn.acquire(timeout=PATIENCE_SECONDS):
+    def _execute(self, queue: _Queue[T, R], item: _Item[T, R]) -> R:
+        if queue.turn.acquire(timeout=PATIENCE_SECONDS):
             try:
                 while not item.is_taken:
-                    items = self._take(line)
+                    items = self._take(queue)
                     if len(items) == 1 and items[0] is item:
-                        return self._alone(item.what)  # meanwhile others gather
-                    self._do_together(items)
+                        return self._alone(item.request)  # meanwhile other requests queue up
+                    self._execute_together(items)
             finally:
-                line.turn.release()
-        elif not self._withdraw(line, item):
-            with line.turn:  # of the one who does it
+                queue.turn.release()
+        elif not self._withdraw(queue, item):
+            with queue.turn:  # wait for the thread that has taken the request
                 pass
-        return item.results[0] if item.results else self._alone(item.what)
+        return item.results[0] if item.results else self._alone(item.request)
 
-    def _take(self, line: _Line[T, R]) -> list[_Item[T, R]]:
+    def _take(self, queue: _Queue[T, R]) -> list[_Item[T, R]]:
         with self._lock:
-            count = min(len(line.waiting), settings.ORCHESTRATOR_RUNS_TOGETHER)
-            items = [line.waiting.popleft() for _ in range(count)]
+            count = min(len(queue.waiting), settings.ORCHESTRATOR_RUNS_TOGETHER)
+            items = [queue.waiting.popleft() for _ in range(count)]
             for item in items:
                 item.is_taken = True
         return items
 
-    def _withdraw(self, line: _Line[T, R], item: _Item[T, R]) -> bool:
-        """False when somebody does it already."""
+    def _withdraw(self, queue: _Queue[T, R], item: _Item[T, R]) -> bool:
+        """Remove the request from the queue. Returns False if another thread has taken it."""
         with self._lock:
             if item.is_taken:
                 return False
-            line.waiting.remove(item)
+            queue.waiting.remove(item)
             return True
 
-    def _do_together(self, items: Sequence[_Item[T, R]]) -> None:
+    def _execute_together(self, items: Sequence[_Item[T, R]]) -> None:
         try:
-            results = self._together([item.what for item in items])
-        except Exception as error:  # noqa: BLE001  # each alone says what is wrong with it
+            results = self._together([item.request for item in items])
+        except Exception as error:  # noqa: BLE001  # executing each alone raises its own error
             facts = {"action": "done_alone", "reason": type(error).__name__, "count": len(items)}
             logger.warning("Done one by one", extra=facts)
             return

@@ -1,7 +1,7 @@
-"""Dispatch: a granted activity is claimed, run by its agent, and its result recorded; quick ones several at a time.
+"""Dispatch: claims a granted activity, runs its agent and records the result. Quick activities are handled several at a time.
 
-A message is a hint. Whether there is work is decided by the grant (its slots must still be held) and by the claim (a compare-and-set in
-PostgreSQL); a duplicate, late or forged message finds one of them refused and does nothing. No transaction is open while the agent works.
+A message is only a hint. The grant (its slots must still be held) and the claim (a compare-and-set in PostgreSQL) decide whether there is
+work. A duplicate, late or forged message fails one of the two checks and has no effect. No transaction is open while the agent works.
 """
 
 from __future__ import annotations
@@ -51,37 +51,35 @@ from . import admission, budgets, leases, relay, transitions
 
 logger = logging.getLogger(__name__)
 
-# What a message from the broker may say, and what is logged when one says something else.
-#
-# Who can write to Redis can push any message, so none is believed: what it names must have the right form, the grant must be held, and the
-# claim must succeed. A refused message changes nothing and is logged, so that an attacker is seen.
+# Messages from the broker are not trusted, because anybody who can write to Redis can push one. Its arguments must be well-formed, the
+# grant must be held, and the claim must succeed. A refused message changes nothing and is logged, so that an attack is visible.
 
 
-LONGEST_GRANT = 100  # characters; ours have a quarter of that
+LONGEST_GRANT = 100  # characters; real ones have a quarter of that
 LONGEST_ROLE = 63
 
 
 class MalformedMessage(ValueError):
-    """The arguments are not those of a message of ours."""
+    """The arguments are not those of a dispatch message."""
 
 
 def read_message(*, tenant: object, activity: object, grant: object, role: object) -> Grant:
-    """The grant that a message names. Raises `MalformedMessage`."""
+    """Return the grant that a message names. Raises `MalformedMessage`."""
     if not isinstance(grant, str) or not 0 < len(grant) <= LONGEST_GRANT:
         raise MalformedMessage("grant")
     if not isinstance(role, str) or not 0 < len(role) <= LONGEST_ROLE:
         raise MalformedMessage("role")
-    return Grant(_id("activity", activity), _id("tenant", tenant), role, grant, started=False)
+    return Grant(_read_id("activity", activity), _read_id("tenant", tenant), role, grant, started=False)
 
 
 def refuse_message(why: str, grant: Grant | None = None) -> None:
-    """Log a message that none of our processes has sent."""
-    named = {"tenant": str(grant.tenant_id), "activity": str(grant.activity_id)} if grant else {}
-    logger.warning("Message refused", extra={"action": "message_refused", "reason": why, **named})
+    """Log a message that no process of ours has sent."""
+    ids = {"tenant": str(grant.tenant_id), "activity": str(grant.activity_id)} if grant else {}
+    logger.warning("Message refused", extra={"action": "message_refused", "reason": why, **ids})
 
 
 def note_stale_message(grant: Grant) -> None:
-    """A second delivery, a very late one, or a forged one: from here they look the same, and nothing follows."""
+    """Log a message whose grant is not held: a duplicate, a late or a forged one, which cannot be told apart here."""
     logger.info(
         "Message without a grant",
         extra={
@@ -92,7 +90,7 @@ def note_stale_message(grant: Grant) -> None:
     )
 
 
-def _id(name: str, value: object) -> UUID:
+def _read_id(name: str, value: object) -> UUID:
     if not isinstance(value, str) or len(value) != 36:
         raise MalformedMessage(name)
     try:
@@ -102,7 +100,7 @@ def _id(name: str, value: object) -> UUID:
 
 
 def receive(**arguments: object) -> None:
-    """Do what the message asks for, if it names a grant at all."""
+    """Handle a message: run the granted activity that it names. Malformed messages are logged and ignored."""
     try:
         grant = read_message(**arguments)
     except MalformedMessage as error:
@@ -112,11 +110,11 @@ def receive(**arguments: object) -> None:
 
 
 def work(grant: Grant) -> None:
-    """Run the granted activity, and go on with what is granted next as long as the message is young."""
+    """Run the granted activity, then those that are granted next, until the message is `ORCHESTRATOR_CONTINUE_SECONDS` old."""
     _replace_broken_connections()
     lease, asked = leases.current(), time.monotonic()
     if grant.role not in lease.roles:
-        # On the queue of another role, where publishing never puts it. What was granted is published again on its own.
+        # Forged, because the relay never puts a message on the queue of another role. The leader publishes real grants again.
         refuse_message("role_not_served", grant)
     elif not _is_granted(grant):
         note_stale_message(grant)
@@ -125,10 +123,10 @@ def work(grant: Grant) -> None:
 
 
 def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
-    """Run these grants, of one tenant and role, then those that are granted when their slots come back, until the message is old.
+    """Run these grants, of one tenant and role, then those that are granted in exchange for their slots, until the message is too old.
 
-    Each grant that is run without a message of its own saves one. A long agent call is always the last of its message, so that the
-    broker shows long work as such. `alone`: without the threads for quick work, which are held up.
+    A grant that is run here needs no message. A long agent call is always the last one of its message, so that the broker shows long
+    work as such. `alone`: do not share work with the threads for quick work, because they are blocked.
     """
     lease, began, is_at_quick_work = leases.current(), time.monotonic(), False
     most = most_together(lease.concurrency)
@@ -151,7 +149,7 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
             grants = EXCHANGING.do(None, (changes, _seats_for_next(lease, began, most if is_quick else 1)))
             for grant in superseded:
                 _offer_if_woken(grant)
-            held = _pass_on_others([HeldGrant(grant, asked) for grant in grants])
+            held = _keep_own([HeldGrant(grant, asked) for grant in grants])
             if is_at_quick_work and not held:
                 held = QUICK_WORK.take_or_leave(most)
                 is_at_quick_work = bool(held)
@@ -161,36 +159,36 @@ def _run_and_continue(held: list[HeldGrant], *, alone: bool = False) -> None:
 
 
 def _may_go_on(lease: leases.Lease, message_began: float) -> bool:
-    """Whether a thread takes more work than its message has named: not when the message is old, or the worker drains."""
+    """Whether a thread takes more work than its message names: not if the message is too old or the worker is draining."""
     age = time.monotonic() - message_began
     return age < settings.ORCHESTRATOR_CONTINUE_SECONDS and not lease.draining.is_set()
 
 
 def _seats_for_next(lease: leases.Lease, message_began: float, most: int) -> int:
-    """How many grants a thread asks for."""
+    """The number of grants that a thread requests from admission."""
     if not _may_go_on(lease, message_began):
         return 0
     return max(1, min(most, lease.concurrency - lease.active - QUICK_WORK.waiting()))
 
 
-def _exchange_alone(wanted: tuple[Exchange, int]) -> list[Grant]:
-    what, seats = wanted
-    grants = relay.release_and_acquire(what, roles=leases.current().open_roles(), start=seats)
+def _exchange_alone(request: tuple[Exchange, int]) -> list[Grant]:
+    changes, seats = request
+    grants = relay.release_and_acquire(changes, roles=leases.current().open_roles(), start=seats)
     (OTHERS_WAIT.set if grants.others_wait else OTHERS_WAIT.clear)()
     return grants
 
 
-def _exchange_shared(wanted: Sequence[tuple[Exchange, int]]) -> list[list[Grant]]:
-    """The exchanges of several threads as one, and the grants that each of them goes on with."""
-    everything = Exchange()
-    for what, _ in wanted:
-        everything.add(what)
-    grants = iter(_exchange_alone((everything, sum(seats for _, seats in wanted))))
-    return [list(islice(grants, seats)) for _, seats in wanted]
+def _exchange_shared(requests: Sequence[tuple[Exchange, int]]) -> list[list[Grant]]:
+    """Make the exchanges of several threads in one call. Returns the grants for each thread."""
+    combined = Exchange()
+    for changes, _ in requests:
+        combined.add(changes)
+    grants = iter(_exchange_alone((combined, sum(seats for _, seats in requests))))
+    return [list(islice(grants, seats)) for _, seats in requests]
 
 
-def _pass_on_others(held: list[HeldGrant]) -> list[HeldGrant]:
-    """The grants that this thread goes on with, of one tenant and role. Others go to the threads for quick work, or out as messages."""
+def _keep_own(held: list[HeldGrant]) -> list[HeldGrant]:
+    """Return the grants that this thread runs: those of one tenant and role. Others go to the threads for quick work or to the broker."""
     mine = [each for each in held if each.kind == held[0].kind]
     others = [each for each in held if each.kind != held[0].kind]
     quick = [each for each in others if QUICK_WORK.is_quick(each.grant)]
@@ -200,7 +198,7 @@ def _pass_on_others(held: list[HeldGrant]) -> list[HeldGrant]:
 
 
 def _replace_broken_connections() -> None:
-    """Only those that failed: asking each one whether it still works would cost a round trip per message."""
+    """Replace only connections that have failed, because testing each one would cost a round trip per message."""
     for connection in connections.all(initialized_only=True):
         if connection.errors_occurred:
             connection.close_if_unusable_or_obsolete()
@@ -214,21 +212,20 @@ def _slot_is_held(grant: Grant) -> bool:
     try:
         return admission.start(grant.activity_id, grant.grant)
     except (Closed, redis.RedisError):
-        # Without slots nothing may start. Recovery offers the activity again when admission is back.
+        # Nothing may start without a slot. Recovery offers the activity again when admission answers.
         return False
 
 
 def _run(held: Sequence[HeldGrant], lease: leases.Lease, message_began: float) -> list[Grant]:
-    """Run activities of one tenant and role, from claim to result, and the steps that follow one at once. What ends a run gives back its
-    slot.
+    """Run activities of one tenant and role from claim to result, and the steps that follow one immediately.
 
-    Returns the grants whose runs were ended by others during the call.
+    Whatever ends a run releases its slot. Returns the grants of superseded runs.
     """
     with ExitStack() as holding:
         holding.enter_context(lease.holding(*(each.run_id for each in held)))
         with PROTECTION.turn(lease, held[0].grant.role) as is_open:
             if not is_open:
-                # The host is overloaded by now. They are offered again, to other workers.
+                # The host is overloaded. The activities are offered again, to other workers.
                 for each in held:
                     _give_back_unless_used(each.grant)
                 return [each.grant for each in held]
@@ -243,7 +240,7 @@ def _run(held: Sequence[HeldGrant], lease: leases.Lease, message_began: float) -
 
 
 def _run_with_following(run: _Run, lease: leases.Lease, message_began: float) -> list[Grant]:
-    """Run it, and as long as the message is young each step that follows at once, see `_Following`."""
+    """Run it, then each step that follows immediately (see `_Following`), until the message is too old."""
     superseded: list[Grant] = []
     next_run: _Run | None = run
     while next_run is not None:
@@ -262,7 +259,7 @@ def _run_with_following(run: _Run, lease: leases.Lease, message_began: float) ->
 
 
 def _relieve(group: Group) -> None:
-    """Do the rest of a group whose thread waits for an agent. When the next call takes long as well, another thread does the rest."""
+    """Run the remaining runs of a group whose thread is blocked by a slow agent. If this thread is blocked too, another one takes over."""
     run_ids = [run.claimed.run.run_id for run in group.rest()]
     with leases.current().holding(*run_ids), QUICK_WORK.watching(group):
         for grant in _call_and_record(group):
@@ -270,10 +267,10 @@ def _relieve(group: Group) -> None:
 
 
 def _call_and_record(group: Group) -> list[Grant]:
-    """Call the agents of a group one after the other and record their answers: of a run that is alone at once, of several together.
+    """Call the agents of a group one by one, then record their answers together. The answer of a single run is recorded immediately.
 
-    An error that cannot be recorded is raised when the others have ended. Its run has no thread then and is handed back by
-    `worker.hand_back_unattended`.
+    An error that cannot be recorded is raised after the other runs. Its run then has no thread, and
+    `worker.hand_back_unattended` requeues it.
     """
     superseded: list[Grant] = []
     errors: list[Exception] = []
@@ -296,26 +293,26 @@ def _call_and_record(group: Group) -> list[Grant]:
 class _Run:
     """A claimed run and the answer of its agent.
 
-    `began`: when the claim began, in nanoseconds of the epoch. `following`: what may follow it at once, if anything may.
+    `began`: start of the claim, in nanoseconds since the epoch. `following`: for the step that may follow immediately, if any.
     """
 
     claimed: _ClaimedRun
     began: int
     answer: Completed | None = None
     following: _Following | None = None
-    holding: ExitStack = field(default_factory=ExitStack)  # of this run alone
+    holding: ExitStack = field(default_factory=ExitStack)  # the lease holds this run until it is closed
 
     def context(self) -> AbstractContextManager[None]:
         return run_of(self.claimed.row, self.claimed.run.run_id, began=self.began)
 
     def may_share(self, outcome: AgentResult | AgentError) -> TypeGuard[Completed]:
-        """Whether the outcome can be recorded with others: it asks nobody and wakes nobody."""
+        """Whether the outcome can be recorded together with others: it neither needs an approval nor wakes another activity."""
         row = self.claimed.row
         return isinstance(outcome, Completed) and row.link_kind is None and not row.requires_approval
 
 
 def _call(run: _Run, group: Group) -> list[Grant]:
-    """Call the agent and record the outcome, or keep it to be recorded with others. Returns the grant of a run that others have ended."""
+    """Call the agent and record the outcome, or keep it to be recorded with others. Returns the grant if the run was superseded."""
     claimed = run.claimed
     try:
         with run.context():
@@ -341,7 +338,7 @@ def _call(run: _Run, group: Group) -> list[Grant]:
 
 @dataclass(frozen=True, slots=True)
 class _RecordRequest:
-    """A run that another thread may record. The slots that this frees go into `changes`, the exchange of its own thread."""
+    """A run that another thread may record. Released slots are added to `changes`, the exchange of the run's own thread."""
 
     run: _Run
     answer: Completed
@@ -362,21 +359,21 @@ def _record_alone(shared: _RecordRequest) -> bool:
 
 
 def _record_shared(shared: Sequence[_RecordRequest]) -> list[bool]:
-    """Whether each could be recorded. A thread whose run was refused records it again alone, and learns why."""
+    """Whether each was recorded. The thread of a refused run records it again alone, which raises the reason."""
     answers = [results.Answer(each.run.claimed.run, each.answer, each.context) for each in shared]
     accepted = results.record_completed_together(answers, is_patient=False)
     return [each.run.claimed.run.run_id in accepted for each in shared]
 
 
 def _record_together(runs: Sequence[_Run], errors: list[Exception]) -> list[Grant]:
-    """Record answers. One that is refused is recorded again alone, which says why; an error that cannot be recorded goes into `errors`."""
+    """Record answers. A refused one is recorded again alone to learn the reason. Errors that cannot be recorded are added to `errors`."""
     superseded: list[Grant] = []
     accepted: set[UUID] = set()
     if len(runs) > 1:
         answers = [results.Answer(run.claimed.run, run.answer, run.context) for run in runs if run.answer]
         try:
             accepted = results.persistently(partial(results.record_completed_together, answers))
-        except Exception as error:  # noqa: BLE001  # each alone says what is wrong with it
+        except Exception as error:  # noqa: BLE001  # recording one by one below tells which one is at fault
             facts = {"action": "recorded_alone", "reason": type(error).__name__, "count": len(runs)}
             logger.warning("Results are recorded one by one", extra=facts)
     for run in runs:
@@ -386,23 +383,23 @@ def _record_together(runs: Sequence[_Run], errors: list[Exception]) -> list[Gran
                     _record(run.claimed, run.answer)
             except RunSuperseded:
                 superseded.append(_note_superseded(run.claimed))
-            except Exception as error:  # noqa: BLE001  # the others are recorded all the same
+            except Exception as error:  # noqa: BLE001  # the others must still be recorded
                 errors.append(error)
     return superseded
 
 
 def _note_superseded(claimed: _ClaimedRun) -> Grant:
-    """Somebody else has ended this run. Its slot was given back then, or is given back now."""
+    """Log that another process has ended this run, and release its slot if that has not happened yet."""
     logger.info(
         "Result of a superseded run refused",
         extra={"action": "run_superseded", "run": str(claimed.run.run_id)},
     )
-    relay.hand_over(_free_slot(claimed.grant))
+    relay.hand_over(_release_superseded(claimed.grant))
     return claimed.grant
 
 
-def _free_slot(grant: Grant) -> Exchange:
-    """What gives back the slot of a run that others have ended: its call is over only now."""
+def _release_superseded(grant: Grant) -> Exchange:
+    """Return the release of the slot of a superseded run. The slot is free only now, when the agent's call is over."""
     with tenant_scope(grant.tenant_id):
         ActivityRun.objects.for_tenant(grant.tenant_id).filter(
             activity_id=grant.activity_id, grant=grant.grant
@@ -411,12 +408,12 @@ def _free_slot(grant: Grant) -> Exchange:
 
 
 def _offer_if_woken(grant: Grant) -> None:
-    """Offer an activity that was woken during the call: while its slot was taken, offers of it changed nothing.
+    """Offer an activity that was woken during the call, because admission ignores offers of an activity that holds a slot.
 
-    Called after the slot was given back, so whatever wakes the activity later than this finds the slot free.
+    Call it after the slot was released: a wake that comes later then finds the slot free.
     """
     with tenant_scope(grant.tenant_id):
-        # Each by its key alone: joined, or asked for what is due or created, PostgreSQL may read all that waits.
+        # Two queries by key: with a join, or a filter by status or date, PostgreSQL might read everything that waits.
         wakes = Wake.objects.for_tenant(grant.tenant_id).filter(
             activity_id=grant.activity_id, state="pending"
         )
@@ -427,10 +424,10 @@ def _offer_if_woken(grant: Grant) -> None:
 
 
 def _give_back_unless_used(grant: Grant, run_id: UUID | None = None, *, is_passed: bool = False) -> None:
-    """Give back the slot of a grant whose claim found nothing. `is_passed`: no message has named it, so it is ours without doubt.
+    """Release the slot of a grant that could not be claimed. `is_passed`: the slot was passed on and not named by any message.
 
-    When another delivery of the same message was first, its run gives the slot back. When it was our own claim, `run_id`, whose answer was
-    lost with the connection or came too late, nobody works on that run, and it is handed back.
+    If another delivery of the same message was first, its run releases the slot. If our own claim (`run_id`) succeeded but its answer was
+    lost or late, nobody works on that run, so it is requeued.
     """
     with tenant_scope(grant.tenant_id):
         runs = ActivityRun.objects.for_tenant(grant.tenant_id)
@@ -440,12 +437,12 @@ def _give_back_unless_used(grant: Grant, run_id: UUID | None = None, *, is_passe
             with suppress(RunSuperseded):
                 results.record_failed(RunToken(grant.tenant_id, grant.activity_id, run_id, used.fence), lost)
             return
-        named = Activity.objects.for_tenant(grant.tenant_id).filter(
+        activity = Activity.objects.for_tenant(grant.tenant_id).filter(
             pk=grant.activity_id, agent_role=grant.role
         )
-        forged = used is None and not is_passed and not named.exists()
+        forged = used is None and not is_passed and not activity.exists()
     if forged:
-        # The slot is that of somebody else's message, which is still to come.
+        # The slot belongs to the real message, which is still to come.
         refuse_message("forged", grant)
     elif used is None:
         relay.hand_over(Exchange(releases=[Release(grant.activity_id, grant.grant, unused=True)]))
@@ -453,7 +450,7 @@ def _give_back_unless_used(grant: Grant, run_id: UUID | None = None, *, is_passe
 
 @dataclass(frozen=True, slots=True)
 class _ClaimedRun:
-    """A claimed activity and what its request is built from."""
+    """A claimed activity with everything that its request is built from."""
 
     row: Any
     run: RunToken
@@ -463,7 +460,7 @@ class _ClaimedRun:
 
 
 class _SlotWithdrawn(Exception):
-    """A slot went to others while the claim waited for PostgreSQL. A run that was claimed is handed back."""
+    """Admission withdrew the slot while the claim waited for PostgreSQL. The claimed run, if any, must be requeued."""
 
     def __init__(self, grant: Grant) -> None:
         super().__init__(grant)
@@ -471,19 +468,19 @@ class _SlotWithdrawn(Exception):
 
 
 def _claim_or_give_back(held: Sequence[HeldGrant]) -> list[_ClaimedRun]:
-    """Claim the granted activities; give back the slots of those that could not be claimed."""
+    """Claim the granted activities. Releases the slots of those that could not be claimed."""
     is_shared = len(held) == 1 and not tracing.is_on()
-    found = CLAIMING.do(held[0].kind, held[0]) if is_shared else _claim_persistently(held)
-    runs = {claimed.run.run_id for claimed in found}
+    claimed = CLAIMING.do(held[0].kind, held[0]) if is_shared else _claim_persistently(held)
+    run_ids = {run.run.run_id for run in claimed}
     for each in held:
-        if each.run_id not in runs:
+        if each.run_id not in run_ids:
             results.persistently(partial(_give_back_unless_used, each.grant, each.run_id))
-    return found
+    return claimed
 
 
 def _claim_shared(held: Sequence[HeldGrant]) -> list[list[_ClaimedRun]]:
-    found = {claimed.run.run_id: [claimed] for claimed in _claim(held, is_patient=False)}
-    return [found.get(each.run_id, []) for each in held]
+    claimed = {run.run.run_id: [run] for run in _claim(held, is_patient=False)}
+    return [claimed.get(each.run_id, []) for each in held]
 
 
 def _claim_persistently(held: Sequence[HeldGrant]) -> list[_ClaimedRun]:
@@ -495,7 +492,7 @@ def _claim_persistently(held: Sequence[HeldGrant]) -> list[_ClaimedRun]:
         facts = {"action": "claim_failed", "role": held[0].grant.role, "reason": str(error)}
         logger.warning("Role cannot run", extra=facts)
     except OutOfBudget as error:
-        # The claim was undone with its transaction.
+        # The whole transaction was rolled back, so each is claimed again alone.
         if len(held) > 1:
             return [claimed for each in held for claimed in _claim_persistently([each])]
         grant, refusal = held[0].grant, error
@@ -506,9 +503,9 @@ def _claim_persistently(held: Sequence[HeldGrant]) -> list[_ClaimedRun]:
 def _claim(held: Sequence[HeldGrant], *, is_patient: bool = True) -> list[_ClaimedRun]:
     """Claim in one transaction.
 
-    A slot without a run may be taken back, or be missing after a rebuild, from `SETTLE_SECONDS` on after admission has said that it is
-    held. A claim that took `CLAIM_SECONDS`, behind a locked row or a server that was away, asks for its slot again before any agent is
-    called. Raises `_SlotWithdrawn`, `OutOfBudget`.
+    Admission may withdraw a slot without a run `SETTLE_SECONDS` after it has confirmed it, and a rebuild may lose it. So a claim that
+    took `CLAIM_SECONDS`, because of a locked row or an outage, confirms its slot again before any agent is called. Raises
+    `_SlotWithdrawn`, `OutOfBudget`.
     """
     with tenant_scope(held[0].grant.tenant_id, is_patient=is_patient):
         _refuse_late(held)
@@ -521,7 +518,7 @@ def _claim(held: Sequence[HeldGrant], *, is_patient: bool = True) -> list[_Claim
 
 @dataclass(frozen=True, slots=True)
 class _Claims:
-    """Claims that go with what their transaction does next."""
+    """Claims whose statement is sent together with the next one of the transaction, at the latest with its commit."""
 
     held: Sequence[HeldGrant]
     role: configuration.RoleSettings
@@ -530,7 +527,7 @@ class _Claims:
     rows: Rows
 
     def fetch(self) -> list[_ClaimedRun]:
-        """What was claimed, after the commit. Raises `_SlotWithdrawn`."""
+        """Return the claimed runs. Call it after the commit. Raises `_SlotWithdrawn`."""
         rows = {row.run: row for row in self.rows.fetch()}
         if rows:
             _refuse_late(self.held)
@@ -558,7 +555,7 @@ class _Claims:
 
 
 def _begin_claims(held: Sequence[HeldGrant]) -> _Claims:
-    """In the caller's `tenant_scope`. Raises `AgentError` when the role cannot run."""
+    """Add the claims to the caller's `tenant_scope`. Raises `AgentError` if the role cannot run."""
     tenant_id, agent_role = held[0].kind
     role = configuration.settings_for(tenant_id, agent_role)
     knowledge = execution_request.knowledge_of(tenant_id, agent_role, role)
@@ -572,18 +569,18 @@ def _begin_claims(held: Sequence[HeldGrant]) -> _Claims:
 
 
 def _refuse_late(held: Sequence[HeldGrant]) -> None:
-    """Raises `_SlotWithdrawn` when the claim took so long that a slot could go to others, and it has gone."""
+    """Raise `_SlotWithdrawn` if the claim took so long that admission could withdraw a slot, and it has done so."""
     for each in held:
         if time.monotonic() - each.asked > CLAIM_SECONDS and not _slot_is_held(each.grant):
             raise _SlotWithdrawn(each.grant)
 
 
 class _Following:
-    """The step that follows a run at once, on its slot: claimed in the transaction that ends the run, without a message of its own.
+    """The step that follows a run immediately, on the same slot: the transaction that ends the run also claims the step, without a message.
 
-    Only while nobody waits for anything, so that nobody is overtaken. Admission is asked before that transaction begins, and within it one
-    only looks whether it has answered: no transaction waits for Redis. What comes otherwise than expected is offered as usual, and the
-    slot is given back.
+    Admission passes the slot on only while no other work waits, so the step overtakes nobody. It is asked before the transaction begins,
+    and the transaction only checks whether the answer has arrived, so no transaction waits for Redis. In all other cases the step is
+    offered as usual and the slot is released.
     """
 
     def __init__(self, before: _ClaimedRun, lease: leases.Lease) -> None:
@@ -591,31 +588,31 @@ class _Following:
         self._activity_id, self._run_id = uuid7(), uuid7()
         self._asked = 0.0
         self._slot: admission.PassedSlot | None = None
-        self._claims: _Claims | None = None  # of the last transaction
-        self._was_claimed = False  # in any of them
+        self._claims: _Claims | None = None  # of the last try of the transaction
+        self._was_claimed = False  # in any try
         self._is_recorded = False
         self._holding = ExitStack()
 
     def may_begin(self) -> bool:
-        """Whether the end of the run may begin another step that needs nothing but the same slot."""
+        """Whether the end of the run may begin a step that needs no more than the same slot."""
         row, role = self._before.row, self._before.role
         return (
             row.step is not None
             and not (role.budgeted or OTHERS_WAIT.is_set() or tracing.is_on())
-            # Its work gets a group by its parameters, which are not known here.
+            # The group of such work depends on its parameters, which are not known yet.
             and role.adapter.adapter != "cli"
             and row.agent_role in self._lease.open_roles()
         )
 
     def ask(self) -> None:
-        """Let admission pass the slot on, if it can; nobody waits for its answer."""
+        """Ask admission to pass the slot on, without waiting for the answer."""
         self._asked = time.monotonic()
         with suppress(redis.RedisError):
             grant = self._before.grant
             self._slot = admission.PassedSlot(grant.activity_id, grant.grant, self._activity_id)
 
     def record(self, end: Callable[[Callable[[], AbstractContextManager[None]]], object]) -> None:
-        """Carry out `end`, which ends the run before in a transaction, with what surrounds all that follows from that. May be repeated."""
+        """Call `end`, which records the result in a transaction and enters the given context within it. May be repeated."""
         self._claims = None
         self._holding.close()
         end(self._claiming)
@@ -638,7 +635,7 @@ class _Following:
                 self._claims = _begin_claims([held])
 
     def _is_expected(self, begun: Sequence[NewActivity]) -> bool:
-        """Whether just this has begun: work that needs the slot that was asked for, and nothing else."""
+        """Whether exactly one step began, and it needs exactly the slot that was requested."""
         if len(begun) != 1 or begun[0].id != self._activity_id:
             return False
         step, row = begun[0], self._before.row
@@ -652,7 +649,7 @@ class _Following:
         return Grant(self._activity_id, before.tenant_id, before.role, grant, started=True)
 
     def take_up(self) -> _Run | None:
-        """The claimed run of the step, when the run before it was recorded; None when it goes the usual way. Gives back an unused slot."""
+        """Return the claimed run of the step, or None if the step is offered as usual. Releases the slot if it is not used."""
         if self._slot is None:
             return None
         grant = self._slot.grant()
@@ -662,17 +659,17 @@ class _Following:
         if not claimed:
             self._holding.close()
             if self._was_claimed:
-                # It was undone, took too long, or its answer was lost.
+                # The claim was rolled back, took too long, or its answer was lost.
                 held = self._passed(grant or "")
                 results.persistently(partial(_give_back_unless_used, held, self._run_id, is_passed=True))
             elif grant != "":
                 relay.hand_over(Exchange(releases=[Release(self._activity_id, grant or "", unused=True)]))
             return None
-        self._tell_others()
+        self._hand_over_rest()
         return _Run(claimed[0], time.time_ns(), holding=self._holding)
 
-    def _tell_others(self) -> None:
-        """What else the end of the run before has left for admission does not wait for this run, which may take long."""
+    def _hand_over_rest(self) -> None:
+        """Hand over the other changes for admission now, because the run that follows may take long."""
         gathered = relay.collector()
         if gathered is None:
             return
@@ -684,34 +681,34 @@ class _Following:
                 relay.hand_over(others)
 
     def abandon(self) -> None:
-        """The run before it could not be recorded. Upkeep finds a slot that was passed on."""
+        """Forget the step, because the run before it could not be recorded. The leader's audit releases a slot that was passed on."""
         self._holding.close()
         if self._slot is not None:
-            self._slot.grant()  # or its connection would wait for the answer for ever
+            self._slot.grant()  # reads the answer, so that the connection goes back to its pool
 
 
 def _outcome(claimed: _ClaimedRun) -> AgentResult | AgentError:
-    """The result of the agent, or the error that it ended with. Raises `RunSuperseded` when that no longer counts."""
+    """Return the result of the agent, or the error of the run. Raises `RunSuperseded`."""
     try:
         with skills.write_files(_request(claimed), claimed.knowledge) as request:
             return runner.run_agent(request, link=LinkOfRun(claimed.run))
     except RunSuperseded:
         raise
-    except Exception as error:  # noqa: BLE001  # all become errors of the run
+    except Exception as error:  # noqa: BLE001  # every error becomes one of the run
         return _error_of(error, claimed.run)
 
 
 def _record(
     claimed: _ClaimedRun, outcome: AgentResult | AgentError, following: _Following | None = None
 ) -> None:
-    """Record the outcome in a transaction of its own. Raises `RunSuperseded` when it does not count any more."""
+    """Record the outcome in a transaction of its own. Raises `RunSuperseded`."""
     if not isinstance(outcome, AgentError):
         try:
             _record_answer(claimed, outcome, following)
             return
         except RunSuperseded:
             raise
-        except Exception as error:  # noqa: BLE001  # all become errors of the run
+        except Exception as error:  # noqa: BLE001  # every error becomes one of the run
             outcome = _error_of(error, claimed.run)
     failure = outcome
     tracing.fail(failure.error_code)
@@ -719,16 +716,15 @@ def _record(
 
 
 def _error_of(error: Exception, run: RunToken) -> AgentError:
-    """The error that the run ends with. Raises `error` itself when it may pass."""
+    """Return the error with which the run ends. Re-raises `error` if it may be temporary."""
     if isinstance(error, AgentError):
         return error
     if outages.is_away(error):
-        # Nobody's fault: the run is handed back as soon as that can be recorded.
+        # Not the fault of the work: the run is requeued as soon as that can be recorded.
         return ServerAway("A server that the run needs went away.")
     if outages.may_pass(error):
-        raise error  # The run has no thread now, is found as such, and handed back.
-    # A mistake of ours, or an answer that the database refuses. Failing the activity shows it to people; leaving
-    # the run open would only repeat it.
+        raise error  # The run has no thread now, so `worker.hand_back_unattended` requeues it.
+    # A bug of ours, or an answer that the database refuses. People see a failed activity, while an open run would only repeat the error.
     logger.error(
         "Run broke inside the engine", exc_info=error, extra={"action": "run_broke", "run": str(run.run_id)}
     )
@@ -740,7 +736,9 @@ def _record_answer(claimed: _ClaimedRun, result: AgentResult, following: _Follow
     if isinstance(result, Parked):
         results.persistently(lambda: provider_batches.park(run, result, claimed.row))
         if claimed.row.group_key or claimed.row.files:
-            _leave_seat(claimed.grant)  # The other slots it keeps, since its group or its files wait for it.
+            _leave_seat(
+                claimed.grant
+            )  # It keeps its other slots, because work on its group or files must wait for it.
         return
     if isinstance(result, Accepted):
         results.persistently(lambda: execution_sessions.saw(run, result.session_id))
@@ -768,7 +766,7 @@ def _leave_seat(grant: Grant) -> None:
     try:
         admission.accept(grant.activity_id, grant.grant)
     except (Closed, redis.RedisError):
-        # The audit of slots finds the seat: an accepted run has no worker.
+        # The leader's audit releases the seat, because an accepted run has no worker.
         logger.warning("Seat not given back yet", extra={"action": "accept_waits"})
 
 
@@ -784,7 +782,7 @@ def _request(claimed: _ClaimedRun) -> AgentRequest:
 
 
 def _fetch_inputs(claimed: _ClaimedRun) -> Material:
-    """Read the outputs that are not in the spool any more, between two transactions, since MongoDB may be slow, and start the run."""
+    """Read the outputs that are only in MongoDB, then start the run. No transaction is open meanwhile, because MongoDB may be slow."""
     row, run = claimed.row, claimed.run
     try:
         material = execution_request.fetch(row, row.wakes)
@@ -799,14 +797,14 @@ def _fetch_inputs(claimed: _ClaimedRun) -> Material:
     return material
 
 
-# What surrounds a run in a worker: ids on its log lines, and the span of its trace.
+# The context of a run in a worker: ids for its log lines, and the span of its trace.
 
 
 @contextmanager
 def run_of(row: Any, run_id: UUID, *, began: int) -> Iterator[None]:
-    """`row` is the claimed activity; `began`: when its claim began, in nanoseconds of the epoch.
+    """Enter the context of a run. `row`: the claimed activity. `began`: start of the claim, in nanoseconds since the epoch.
 
-    The run continues the trace of its latest wake, if that is young; its other wakes and the message are linked.
+    The run continues the trace of its latest wake, if that is recent. Its other wakes and the message are linked.
     """
     causes = [wake["provenance"] for wake in row.wakes if wake["provenance"]]
     ids = {"tenant": str(row.tenant_id), "activity": str(row.id), "run": str(run_id), "role": row.agent_role}
@@ -830,11 +828,10 @@ def _attributes(row: Any, ids: dict[str, str]) -> dict[str, Any]:
     }
 
 
-# For threads that work on one run each: several claims in one statement, several answers in one, several exchanges as one.
+# Threads with one run each share work: one statement for several claims or answers, one call for several exchanges.
 CLAIMING = Combining(together=_claim_shared, alone=lambda held: _claim_persistently([held]))
 EXCHANGING = Combining(together=_exchange_shared, alone=_exchange_alone)
 RECORDING = Combining(together=_record_shared, alone=_record_alone)
-#: Set while work waits for its turn, as admission has said last: then nothing follows at once.
+#: Set while other work waits, according to the last answer of admission. Then no step follows immediately.
 OTHERS_WAIT = threading.Event()
-#: The quick work of this process.
 QUICK_WORK = QuickWork(begin=partial(_run_and_continue, alone=True), relieve=_relieve)

@@ -1,7 +1,7 @@
-"""How a grant becomes a Celery message on the queue of its role, and a waiting background task a hint on the queue of its own.
+"""Publishes grants as Celery messages on the queues of their roles, and hints on the queues of background tasks.
 
-With Redis as broker the messages of a batch go out in one pipeline, in Celery's message protocol 2; building them here costs a
-fifth of what a producer call does. Any other broker gets them through Celery's own producer.
+With Redis as the broker, all messages are sent in one pipeline, in Celery's message protocol 2. Building them here costs a fifth of a call
+of Celery's producer, which is used for any other broker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
 def publish(grants: Sequence[Grant]) -> None:
-    """Send one message per grant. Raises the broker's error; sending again later is safe, since claims are guarded."""
+    """Send one message per grant. Raises the broker's error. Sending again later is safe, because claims are guarded."""
     client = _redis_broker(os.getpid())
     if client is None:
         for grant in grants:
@@ -44,27 +44,28 @@ def publish(grants: Sequence[Grant]) -> None:
 
 
 def hint(task: str, arguments: Mapping[str, str], *, queue: str, expires_after: timedelta) -> bool:
-    """Send a message that only says that there is something to do. Raises the broker's error; losing it loses nothing.
+    """Send a message that only says that rows wait. Losing it is harmless. Raises the broker's error.
 
-    A hint that nobody has taken from the queue says so already, so without a worker there never is more than one: then False.
+    Returns False, and sends nothing, if the queue is not empty: the hint in it says the same, so hints do not pile up without a worker.
     """
     client = _redis_broker(os.getpid())
     expires = clock.now() + expires_after
-    known = current_app.tasks.get(task)
-    unkept = known is None or known.ignore_result
+    registered = current_app.tasks.get(task)
+    ignore_result = registered is None or registered.ignore_result
     if client is None:
         current_app.send_task(
             task,
             kwargs=dict(arguments),
             queue=queue,
             expires=expires,
-            ignore_result=unkept,
+            ignore_result=ignore_result,
             headers=tracing.outgoing(),
         )
         return True
     if client.llen(queue):
         return False
-    client.lpush(queue, _envelope(task, arguments, queue, expires=expires.isoformat(), unkept=unkept))
+    message = _envelope(task, arguments, queue, expires=expires.isoformat(), ignore_result=ignore_result)
+    client.lpush(queue, message)
     return True
 
 
@@ -78,14 +79,19 @@ def _arguments(grant: Grant) -> dict[str, str]:
 
 
 def _envelope(
-    task: str, arguments: Mapping[str, str], queue: str, *, expires: str | None = None, unkept: bool = True
+    task: str,
+    arguments: Mapping[str, str],
+    queue: str,
+    *,
+    expires: str | None = None,
+    ignore_result: bool = True,
 ) -> bytes:
-    """Celery's task message (protocol 2) as Kombu's Redis transport stores it. `unkept`: nobody wants to see what comes of it."""
+    """Return a task message of Celery (protocol 2) in the form in which Kombu's Redis transport stores it."""
     task_id = str(uuid4())
     body = base64.b64encode(orjson.dumps([[], arguments, _EMBED])).decode()
     headers: dict[str, Any] = {
         "lang": "py", "task": task, "id": task_id, "root_id": task_id, "parent_id": None, "group": None,
-        "argsrepr": "()", "kwargsrepr": repr(arguments), "origin": _origin(), "ignore_result": unkept,
+        "argsrepr": "()", "kwargsrepr": repr(arguments), "origin": _origin(), "ignore_result": ignore_result,
         "retries": 0, "eta": None, "expires": expires, "timelimit": [None, None], "shadow": None, "stamps": {}, **tracing.outgoing(),
     }  # fmt: skip
     properties = {
@@ -110,7 +116,7 @@ def _origin() -> str:
 
 @cache
 def _redis_broker(pid: int) -> redis.Redis | None:
-    """The broker's own client when the broker is Redis. One per process: a pool must not cross a fork."""
+    """Return the client of the broker, or None if it is not Redis. One per process, because a pool must not cross a fork."""
     url = settings.CELERY_BROKER_URL
     if not url.startswith(("redis://", "rediss://", "unix://")):
         return None
@@ -120,5 +126,5 @@ def _redis_broker(pid: int) -> redis.Redis | None:
         socket_timeout=timeout,
         socket_connect_timeout=timeout,
         health_check_interval=10,
-        retry_on_error=[redis.ReadOnlyError],  # after a failover: another connection may lead to the primary
+        retry_on_error=[redis.ReadOnlyError],  # after a failover, a new connection may reach the primary
     )

@@ -1,12 +1,13 @@
-"""Quick work: for agents that answer at once, what surrounds a call costs more than the call, so several runs share it.
+"""Quick work: runs of agents that answer within milliseconds are claimed and recorded in groups.
 
-A thread claims several granted activities of one tenant and role with one statement, calls their agents one after the other, and records
-the results with one more. Nobody waits on purpose: a group is what is granted at that moment, one on an idle system. Few threads of a
-process do this, since more of them would only take turns in Python; grants that come with messages meanwhile are left to them.
+For such agents, claiming and recording a run costs more than the call. So a thread claims several granted activities of one tenant and
+role with one statement, calls their agents one by one, and records the results with one more statement. It never waits for a group to
+fill: a group is whatever is granted at that moment, which is one run on an idle system. Only `THREADS` threads of a process do this,
+because Python runs one thread at a time. Grants of messages that arrive meanwhile are queued for these threads.
 
-What is quick is measured: the calls of the role for the tenant took less than `QUICK_SECONDS` on average. When a call takes longer after
-all, another thread takes over what waits behind it, results and calls, after `PATIENCE_SECONDS`. If that thread has to wait as well it is
-relieved, too, so that runs of a role that has become slow are soon called side by side.
+A role counts as quick for a tenant if its calls took less than `QUICK_SECONDS` on average. If a call takes longer than
+`PATIENCE_SECONDS`, a new thread takes over the calls and results that wait behind it. That thread is relieved in the same way, so the
+runs of a role that has become slow soon run in parallel.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from tenants.identifiers import uuid7
 
 logger = logging.getLogger(__name__)
 
-THREADS = 2  # of a process that do quick work: one calls agents while PostgreSQL is at work for the other
-QUICK_SECONDS = 0.002  # more than a function needs, less than any call to another process
-SAMPLES = 32  # calls that must have been measured before anything is believed
+THREADS = 2  # per process: one calls agents while the other waits for PostgreSQL
+QUICK_SECONDS = 0.002  # longer than a local function takes, shorter than any call to another process
+SAMPLES = 32  # calls to measure before a role can count as quick
 WEIGHT = 0.05  # of the latest call in the average
 PATIENCE_SECONDS = 0.05
 MOST_KNOWN = 10_000  # pairs of tenant and role
@@ -41,7 +42,7 @@ MOST_KNOWN = 10_000  # pairs of tenant and role
 
 @dataclass(slots=True)
 class HeldGrant:
-    """A grant that this process is to run. `asked`: when it was last certain that admission had not yet said that the slot is held."""
+    """A grant that this process must run. `asked`: when admission was last asked to confirm the slot, by the monotonic clock."""
 
     grant: Grant
     asked: float
@@ -59,7 +60,7 @@ class _Average:
 
 
 class CallTimes:
-    """How long the calls of each role take for each tenant, as this process has seen it."""
+    """The average duration of the calls of each role for each tenant in this process."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[UUID, str], _Average] = {}
@@ -68,7 +69,7 @@ class CallTimes:
         average = self._known.get(kind)
         if average is None:
             if len(self._known) >= MOST_KNOWN:
-                self._known.clear()  # rare, and measured again soon
+                self._known.clear()  # rare, and soon measured again
             average = self._known[kind] = _Average()
         average.samples += 1
         average.seconds += (seconds - average.seconds) * max(WEIGHT, 1 / average.samples)
@@ -79,9 +80,9 @@ class CallTimes:
 
 
 class Group:
-    """The claimed runs of one thread: those that wait for their call, and those whose answers wait to be recorded. Safe for threads.
+    """The claimed runs of one thread: those whose agents must be called, and those whose answers must be recorded. Thread-safe.
 
-    What a run is, only dispatch knows; here they are kept.
+    Its members are opaque here; `dispatch` knows what a run is.
     """
 
     def __init__(self, claimed: Iterable[Any], answers: Iterable[Any] = ()) -> None:
@@ -92,7 +93,7 @@ class Group:
         self.is_alone = len(self._waiting) == 1 and not self._answers
 
     def next(self) -> Any | None:
-        """The run whose agent is to be called next; None when all were called."""
+        """Return the run whose agent is called next, or None after the last one."""
         with self._lock:
             if not self._waiting:
                 return None
@@ -100,7 +101,7 @@ class Group:
             return self._waiting.popleft()
 
     def end_call(self) -> float:
-        """Note that the call is over; returns how many seconds it took."""
+        """End the call and return its duration in seconds."""
         with self._lock:
             began, self._calling_since = self._calling_since, None
         return time.monotonic() - (began or 0.0)
@@ -110,18 +111,18 @@ class Group:
             self._answers.append(answer)
 
     def take_answers(self) -> list[Any]:
-        """The runs whose answers are to be recorded, from now on by the caller."""
+        """Remove and return the runs with answers. The caller must record them."""
         with self._lock:
-            found, self._answers = self._answers, []
-        return found
+            answers, self._answers = self._answers, []
+        return answers
 
     def rest(self) -> list[Any]:
-        """The runs that are still to be called or recorded."""
+        """Return the runs that have not been called or not been recorded yet."""
         with self._lock:
             return [*self._waiting, *self._answers]
 
     def take_over(self) -> Group | None:
-        """The runs that wait behind a call that takes too long, from now on the caller's; None when there are none."""
+        """Move the runs that wait behind a slow call into a new group, for the caller to run. None if there are none."""
         with self._lock:
             began = self._calling_since
             late = began is not None and time.monotonic() - began > PATIENCE_SECONDS
@@ -133,10 +134,9 @@ class Group:
 
 
 class QuickWork:
-    """The quick work of this process: how many threads do it, and the grants that wait for them.
+    """The quick work of this process: counts its threads and holds the grants that wait for them.
 
-    `begin` runs grants that waited too long, `relieve` does the rest of a group; each is called in a thread of its own when a call takes
-    long.
+    When a call is slow, a new thread calls `begin` with a grant that waited too long, or `relieve` with the rest of a group.
     """
 
     def __init__(self, *, begin: Callable[[list[HeldGrant]], None], relieve: Callable[[Group], None]) -> None:
@@ -150,15 +150,15 @@ class QuickWork:
         os.register_at_fork(after_in_child=self._forget_threads)
 
     def is_quick(self, grant: Grant) -> bool:
-        # A run in a trace has a span from its claim to its record, and so a thread of its own.
+        # With tracing, each run has a span from claim to record, so it needs its own thread.
         return self.times.are_short((grant.tenant_id, grant.role)) and not tracing.is_on()
 
     def waiting(self) -> int:
-        """How many grants no thread has taken yet."""
+        """Return the number of grants that no thread has taken yet."""
         return len(self._waiting_grants)
 
     def join(self, held: Iterable[HeldGrant]) -> bool:
-        """Whether the calling thread is to do quick work from now on; if not, its grants wait for the threads that do."""
+        """Let the calling thread do quick work. If enough threads do already, queue its grants for them and return False."""
         with self._lock:
             if self._threads >= THREADS:
                 self._waiting_grants.extend(held)
@@ -172,16 +172,17 @@ class QuickWork:
             self._threads -= 1
 
     def leave_to_others(self, held: Iterable[HeldGrant]) -> None:
+        """Queue these grants for the threads that do quick work."""
         with self._lock:
             self._waiting_grants.extend(held)
 
     def take(self, kind: tuple[UUID, str], most: int) -> list[HeldGrant]:
-        """At most so many of the waiting grants of this kind."""
+        """Remove and return at most `most` waiting grants of this kind."""
         with self._lock:
             return self._take(kind, most)
 
     def take_or_leave(self, most: int) -> list[HeldGrant]:
-        """As `take`, of the kind that waits longest. A thread that gets nothing has left the quick work at the same moment."""
+        """Take grants of the kind that waits longest. If none wait, the thread leaves the quick work in the same atomic step."""
         with self._lock:
             if self._waiting_grants:
                 return self._take(self._waiting_grants[0].kind, most)
@@ -189,14 +190,14 @@ class QuickWork:
             return []
 
     def _take(self, kind: tuple[UUID, str], most: int) -> list[HeldGrant]:
-        found = [held for held in self._waiting_grants if held.kind == kind][: max(0, most)]
-        for held in found:
+        taken = [held for held in self._waiting_grants if held.kind == kind][: max(0, most)]
+        for held in taken:
             self._waiting_grants.remove(held)
-        return found
+        return taken
 
     @contextmanager
     def watching(self, group: Group) -> Iterator[None]:
-        """Within the block, other threads take over what waits behind a call of this group that takes long."""
+        """Within the block, other threads take over the runs that wait behind a slow call of this group."""
         with self._lock:
             self._groups.add(group)
             self._start_relief()
@@ -212,7 +213,7 @@ class QuickWork:
             self._relief.start()
 
     def _relieve_late(self) -> None:
-        """Let other threads do what waits too long, until there is no quick work any more."""
+        """Start threads for whatever waits too long, until there is no quick work left."""
         seen: set[UUID] = set()
         while True:
             time.sleep(PATIENCE_SECONDS)
@@ -232,7 +233,7 @@ class QuickWork:
                 _start("relief of a thread", self._begin, [held])
 
     def _forget_threads(self) -> None:
-        """A forked child has none of them."""
+        """Reset in a forked child, which has none of the parent's threads."""
         self._lock = threading.Lock()
         self._threads, self._relief = 0, None
         self._waiting_grants.clear()
@@ -242,18 +243,18 @@ class QuickWork:
 T = TypeVar("T")
 
 
-def _start(name: str, work: Callable[[T], None], what: T) -> None:
-    def do() -> None:
+def _start(name: str, work: Callable[[T], None], argument: T) -> None:
+    def call() -> None:
         try:
-            work(what)
+            work(argument)
         except Exception:
             logger.exception("Relief failed", extra={"action": "relief_failed"})
         finally:
             connections.close_all()
 
-    threading.Thread(target=do, name=name, daemon=True).start()
+    threading.Thread(target=call, name=name, daemon=True).start()
 
 
 def most_together(concurrency: int) -> int:
-    """How many runs one thread does together in a process with so many seats."""
+    """Return how many runs one thread may group in a process with `concurrency` seats."""
     return max(1, min(settings.ORCHESTRATOR_RUNS_TOGETHER, concurrency // THREADS))

@@ -1,10 +1,10 @@
 """The relay: the only publisher to Celery, and the only way from a committed transaction to Redis.
 
-No request and no transaction talks to Redis. What they leave after commit (offers, releases, withdrawals) is handed to one thread
-per process, which takes what has gathered, makes one admission call, and publishes the grants in one go. When Redis does not
-answer, the thread keeps what it has and tries again; when the process dies, recovery offers the work anew from PostgreSQL.
+Requests and transactions never talk to Redis. After a commit they hand their changes (offers, releases, withdrawals) to one thread per
+process. The thread sends all pending changes in one admission call and publishes the grants together. While Redis does not answer, it
+keeps the changes and tries again. If the process dies, recovery offers the work again from PostgreSQL.
 
-A worker that has just finished gives its slots back itself (`release_and_acquire`) and may get its next activities in the same call.
+A worker that has finished a run releases the slots itself (`release_and_acquire`) and may acquire its next activities in the same call.
 """
 
 from __future__ import annotations
@@ -29,76 +29,74 @@ from tenants.context import APP
 
 logger = logging.getLogger(__name__)
 
-RETRY_SECONDS = (
-    0.5  # Between tries while Redis is away. Larger delays the recovery after an outage by as much.
-)
+RETRY_SECONDS = 0.5  # Between tries while Redis is away. A larger value delays the recovery after an outage.
 KEPT_AT_MOST = (
-    50_000  # Beyond it hand-overs are dropped, to be found again by recovery: memory stays bounded.
+    50_000  # Further changes are dropped, so that memory stays bounded. Recovery finds the work again.
 )
 
 _collected: ContextVar[Exchange | None] = ContextVar("collected", default=None)
 
 
-def after_commit(what: Exchange) -> None:
-    """Hand over once the surrounding transaction has committed; at once when there is none."""
-    after_commit_of(lambda: what)
+def after_commit(changes: Exchange) -> None:
+    """Hand over the changes when the current transaction has committed, or immediately if there is none."""
+    after_commit_of(lambda: changes)
 
 
-def after_commit_of(find: Callable[[], Exchange]) -> None:
-    """As `after_commit`, for what is known only then."""
-    gathered = collector()  # of the thread on whose behalf this is, which may not be the one that commits
+def after_commit_of(changes: Callable[[], Exchange]) -> None:
+    """As `after_commit`, for changes that are only known after the commit."""
+    collected = collector()  # of the thread that records the run, which may not be the one that commits
 
     def hand_over_now() -> None:
-        with collecting_in(gathered):
-            hand_over(find())
+        with collecting_in(collected):
+            hand_over(changes())
 
     transaction.on_commit(hand_over_now, using=APP, robust=True)
 
 
-def hand_over(what: Exchange) -> None:
-    """Give to the relay of this process, or to the worker that collects. Never blocks, never raises."""
-    if (cause := tracing.current_context()) and not what.causes:
-        what.causes.append(cause)
-    gathered = collector()
-    if gathered is not None:
-        gathered.add(what)
+def hand_over(changes: Exchange) -> None:
+    """Give the changes to the relay of this process, or to the worker thread that collects them. Never blocks, never raises."""
+    if (cause := tracing.current_context()) and not changes.causes:
+        changes.causes.append(cause)
+    collected = collector()
+    if collected is not None:
+        collected.add(changes)
     else:
-        _relay.put(what)
+        _relay.put(changes)
 
 
 def collector() -> Exchange | None:
-    """Where the hand-overs of this thread gather; None when they go to the relay."""
+    """Return the Exchange that collects the changes of this thread; None if they go to the relay."""
     return _collected.get()
 
 
 @contextmanager
 def collecting() -> Iterator[Exchange]:
-    """Within the block, hand-overs of this thread gather in the given Exchange instead of going to the relay."""
-    gathered = Exchange()
-    with collecting_in(gathered):
-        yield gathered
+    """Within the block, changes that this thread hands over are collected in the Exchange instead of going to the relay."""
+    collected = Exchange()
+    with collecting_in(collected):
+        yield collected
 
 
 @contextmanager
-def collecting_in(gathered: Exchange | None) -> Iterator[None]:
-    """As `collecting`, in this one, which may be another thread's that waits meanwhile."""
-    token = _collected.set(gathered)
+def collecting_in(collected: Exchange | None) -> Iterator[None]:
+    """As `collecting`, in the given Exchange. It may belong to another thread that waits for this one."""
+    token = _collected.set(collected)
     try:
         yield
     finally:
         _collected.reset(token)
 
 
-def release_and_acquire(what: Exchange, *, roles: Iterable[str] = (), start: int = 0) -> Grants:
-    """Exchange from within a worker; returns at most `start` grants of these roles, for it to run itself.
+def release_and_acquire(changes: Exchange, *, roles: Iterable[str] = (), start: int = 0) -> Grants:
+    """Send changes from a worker thread. Returns at most `start` grants of these roles, which the worker must run.
 
-    The other grants are published. When Redis does not answer, the relay keeps trying and nothing is returned.
+    Other grants are published. If Redis does not answer, the relay keeps trying and no grant is returned.
     """
-    with _traced(what):
+    with _traced(changes):
         try:
-            grants = exchange(what, start_roles=roles if start else (), start=start)
+            grants = exchange(changes, start_roles=roles if start else (), start=start)
         except (Closed, redis.RedisError):
-            _relay.put(what)
+            _relay.put(changes)
             return Grants()
         _relay.ask_again(grants.ask_again_seconds)
         publish([grant for grant in grants if not grant.started])
@@ -107,7 +105,7 @@ def release_and_acquire(what: Exchange, *, roles: Iterable[str] = (), start: int
 
 
 def grant_waiting() -> int:
-    """Grant what waits and may begin, for nobody in particular, and publish it; returns how much. For upkeep.
+    """Grant waiting work that may begin, and publish it. Returns the number of grants. For the leader.
 
     Raises `Closed` and the errors of Redis.
     """
@@ -117,34 +115,34 @@ def grant_waiting() -> int:
     return len(grants)
 
 
-def _traced(what: Exchange) -> AbstractContextManager[None]:
-    """A span after those that this comes from; none when it comes from upkeep."""
-    if not what.causes:
+def _traced(changes: Exchange) -> AbstractContextManager[None]:
+    """A span that follows the spans which caused the changes; no span for changes of the leader."""
+    if not changes.causes:
         return tracing.NOTHING
-    counts = {"orchestrator.offers": len(what.offers), "orchestrator.releases": len(what.releases)}
-    return tracing.span("relay", tracing.PRODUCER, attributes=counts, causes=what.causes)
+    counts = {"orchestrator.offers": len(changes.offers), "orchestrator.releases": len(changes.releases)}
+    return tracing.span("relay", tracing.PRODUCER, attributes=counts, causes=changes.causes)
 
 
 def flush(timeout: float = 5.0) -> bool:
-    """Wait until everything handed over so far is through; False when that took longer than `timeout` seconds."""
+    """Wait until all changes handed over so far were sent. Returns False after `timeout` seconds."""
     return _relay.flush(timeout)
 
 
 def publish(grants: Sequence[Grant]) -> None:
-    """A message for each. When the broker does not answer, they are published again later."""
+    """Publish a message for each grant. If the broker does not answer, the leader publishes them again later."""
     if not grants:
         return
     try:
         publishing.publish(grants)
     except Exception:
-        # The slots stay held and the grants unstarted, so the leader publishes them again.
+        # The grants stay unstarted and hold their slots, so the leader publishes them again.
         logger.exception(
             "Grants could not be published", extra={"action": "publish_failed", "count": len(grants)}
         )
 
 
 class _Relay:
-    """One thread, what it has still to do, and when it is to ask for what a limit over time has held back."""
+    """One thread, the changes that it has to send, and when it asks again for work that a rate limit holds back."""
 
     def __init__(self) -> None:
         self._reset()
@@ -154,22 +152,22 @@ class _Relay:
     def _reset(self) -> None:
         self._waiting = Exchange()
         self._changed = threading.Condition()
-        self._idle = True  # nothing is waiting to be handed over
-        self._asking = False  # of admission, just now
+        self._idle = True  # no changes are pending
+        self._asking = False  # an admission call is under way
         self._thread: threading.Thread | None = None
         self._ask_at: float | None = None  # by the monotonic clock
 
-    def put(self, what: Exchange) -> None:
-        if not what:
+    def put(self, changes: Exchange) -> None:
+        if not changes:
             return
         with self._changed:
             if len(self._waiting.offers) + len(self._waiting.releases) < KEPT_AT_MOST:
-                self._waiting.add(what)
+                self._waiting.add(changes)
             self._idle = False
             self._wake()
 
     def ask_again(self, seconds: float | None) -> None:
-        """Exchange again after so long, whether there is something to hand over then or not; None changes nothing."""
+        """Call admission again after so many seconds, even without changes. None does nothing."""
         if seconds is None:
             return
         with self._changed:

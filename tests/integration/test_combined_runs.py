@@ -70,7 +70,7 @@ def _let_others_gather(monkeypatch: pytest.MonkeyPatch, one: Combining[Any, Any]
             is_mine = not is_first.is_set()
             is_first.set()
         if is_mine:
-            eventually(lambda: sum(len(line.waiting) for line in one._lines.values()) == THREADS - 1)
+            eventually(lambda: sum(len(line.waiting) for line in one._queues.values()) == THREADS - 1)
         return alone(what)
 
     monkeypatch.setattr(one, "_alone", waiting)
@@ -199,7 +199,7 @@ def test_a_row_that_somebody_else_has_locked_holds_up_its_own_run_alone(
         all_called.wait(20)
         all_called.wait(20)
         if request.activity_id == ids[2]:
-            eventually(lambda: dispatch.RECORDING._lines)  # the first to record is another
+            eventually(lambda: dispatch.RECORDING._queues)  # the first to record is another
         return Completed(Output(content="done"))
 
     def lock() -> None:
@@ -230,7 +230,7 @@ def test_a_row_that_somebody_else_has_locked_holds_up_its_own_claim_alone(
 
     def deliver(message: dict[str, str]) -> None:
         if message["activity"] == str(ids[2]):
-            eventually(lambda: dispatch.CLAIMING._lines)  # the first to claim is another
+            eventually(lambda: dispatch.CLAIMING._queues)  # the first to claim is another
         dispatch.receive(**message)
 
     def unlock_after_the_others(unlock: Callable[[], None]) -> None:

@@ -41,7 +41,7 @@ class Doing:
         return [number * 2 for number in numbers]
 
     def waiting(self, kind: str = "a") -> int:
-        line = self.of._lines.get(kind)
+        line = self.of._queues.get(kind)
         return len(line.waiting) if line else 0
 
 
@@ -82,7 +82,7 @@ def test_what_comes_while_one_is_at_it_is_done_together_by_the_next(pool: Thread
 
     assert [each.result(WAIT) for each in found] == [2, 4, 6, 8]
     assert doing.calls == [[1], [2, 3, 4]]
-    assert doing.of._lines == {}
+    assert doing.of._queues == {}
 
 
 def test_no_more_are_done_together_than_the_setting_says(pool: ThreadPoolExecutor, settings: Any) -> None:
