@@ -380,7 +380,7 @@ def _coming(schedule: Schedule, plan: Timing | None) -> list[Moment]:
     if plan is None:
         return []
     zone = ZoneInfo(plan.timezone)
-    found = preview.coming(schedule, count=NEXT)
+    found = preview.next_times(schedule, count=NEXT)
     return [Moment(f"{at.astimezone(zone):%a %Y-%m-%d %H:%M %Z}", at) for at in found]
 
 

@@ -305,7 +305,7 @@ def begin_beat(sender: Any = None, **kwargs: Any) -> None:
 
     def mend() -> None:
         monthly_job.repair()
-        beat.mend()
+        beat.repair()
         registry.warn_of_broken_references()
 
     maintenance.begin()

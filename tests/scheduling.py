@@ -32,7 +32,7 @@ def make_schedule(tenant: Tenant, name: str = "refresh", **fields: Any) -> Sched
         schedule = Schedule(tenant=tenant, name=name, looked_until=looked, **(defaults | fields))
         schedule.next_run_at = schedule.next_time(after=looked)
         schedule.save(force_insert=True)
-        beat.keep_in_step(schedule, tenant.slug)
+        beat.sync(schedule, tenant.slug)
     return schedule
 
 
@@ -69,7 +69,7 @@ def tickers(tenant: Tenant, count: int, **fields: Any) -> Dataset:
 def fire(schedule: Schedule, now: datetime) -> list[UUID]:
     """Fire at this time, and expand what begins."""
     begun = firing.fire(schedule.tenant_id, schedule.pk, now=now)
-    system_jobs.tend()
+    system_jobs.advance_executions()
     relay.flush()
     return begun
 
@@ -107,7 +107,7 @@ def jobs(tenant: Tenant) -> list[ScheduleJob]:
 
 def statuses(tenant: Tenant) -> list[str]:
     """Of all executions, oldest first, once everything that can be tended to has been."""
-    system_jobs.tend()
+    system_jobs.advance_executions()
     relay.flush()
     return [found.status for found in executions(tenant)]
 

@@ -1,5 +1,5 @@
-"""The admin of pipelines: their definitions as text, every version, every run, each with its picture; deliverables and their months;
-schedules, with what they will do and what came of them; datasets."""
+"""The admin of pipelines with their versions and runs, of deliverables with their periods, of schedules with their executions, and of
+datasets."""
 
 from pipelines.admin import (  # each registers its models
     dataset,

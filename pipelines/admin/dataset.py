@@ -1,4 +1,4 @@
-"""Datasets in the admin: declared in a form, filled from a file that is looked at first, their rows listed."""
+"""Datasets in the admin: a form, an upload of rows with a preview, and a list of rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, TenantFilte
 from tenants.context import APP, tenant_scope
 from tenants.redis import client
 
-# Rows from a file: looked at first, then stored. Between the two the file is kept for a while, for this person and dataset alone.
+# Rows from a file: previewed first, then stored. Meanwhile the file is kept for a while, for this person and dataset only.
 
 
 TEMPLATE = "admin/pipelines/dataset/upload.html"
@@ -40,7 +40,7 @@ Done = Callable[[HttpRequest, Dataset, str], HttpResponse]
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would be stored."""
+    """The rows that would be stored."""
 
     outcome: str
     names: list[str]
@@ -50,13 +50,13 @@ class Preview:
 
 
 class _RefusedUpload(Exception):
-    """The file is refused without reading it."""
+    """The file is refused before it is read."""
 
 
 def page(request: HttpRequest, dataset: Dataset, context: dict[str, Any], *, done: Done) -> HttpResponse:
-    """The page that takes a file, shows what it would do, and does it."""
+    """The page that takes a file, previews its rows, and stores them."""
     replace = "replace" in request.POST
-    shown: dict[str, Any] = {
+    page_context: dict[str, Any] = {
         "dataset": dataset, "replace": replace, "action": request.path, "title": f"Upload rows to {dataset}",
         "came_from": page_of(Dataset, dataset.pk),
     }  # fmt: skip
@@ -65,13 +65,13 @@ def page(request: HttpRequest, dataset: Dataset, context: dict[str, Any], *, don
             if "store" in request.POST:
                 raw, name = _read_kept_file(request, dataset)
                 filled = datasets.fill(dataset.tenant_id, dataset.pk, _read(raw, name), replace=replace)
-                return done(request, dataset, _in_words(filled, "were"))
-            shown["preview"] = _preview(request, dataset, replace)
+                return done(request, dataset, _summary(filled, "were"))
+            page_context["preview"] = _preview(request, dataset, replace)
         except DefinitionError as error:
-            shown["faults"] = error.errors
+            page_context["faults"] = error.errors
         except (PipelineError, _RefusedUpload) as error:
-            shown["refusal"] = str(error)
-    return TemplateResponse(request, TEMPLATE, {**context, **shown})
+            page_context["refusal"] = str(error)
+    return TemplateResponse(request, TEMPLATE, {**context, **page_context})
 
 
 def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> Preview:
@@ -80,21 +80,21 @@ def _preview(request: HttpRequest, dataset: Dataset, replace: bool) -> Preview:
         raise _RefusedUpload("Choose a file.")
     most = settings.ORCHESTRATOR_DATASET_BODY_BYTES
     if (file.size or 0) > most:
-        raise _RefusedUpload(f"The file has {file.size:,} bytes; {most:,} are taken at most.")
+        raise _RefusedUpload(f"The file has {file.size:,} bytes; at most {most:,} are allowed.")
     raw, name = file.read(), str(file.name)
     upload = _read(raw, name)
     filled = datasets.fill(dataset.tenant_id, dataset.pk, upload, replace=replace, dry_run=True)
     names = list(dataset.fields)
     rows = [[row.get(field) for field in names] for row in upload.rows[:FIRST_ROWS]]
     handle = keep(_owner(request, dataset), name, raw)
-    return Preview(_in_words(filled, "would be"), names, rows, len(upload.rows), handle)
+    return Preview(_summary(filled, "would be"), names, rows, len(upload.rows), handle)
 
 
 def _read_kept_file(request: HttpRequest, dataset: Dataset) -> tuple[bytes, str]:
-    found = read_kept(_owner(request, dataset), request.POST.get("kept", ""))
-    if found is None:
-        raise _RefusedUpload("The file is no longer there. Choose it again.")
-    return found
+    kept = read_kept(_owner(request, dataset), request.POST.get("kept", ""))
+    if kept is None:
+        raise _RefusedUpload("The file has expired. Choose it again.")
+    return kept
 
 
 def _owner(request: HttpRequest, dataset: Dataset) -> str:
@@ -109,7 +109,7 @@ def _read(raw: bytes, name: str) -> Upload:
     raise _RefusedUpload("The name of the file must end with .csv or .json.")
 
 
-def _in_words(filled: FillResult, verb: str) -> str:
+def _summary(filled: FillResult, verb: str) -> str:
     return f"{filled.added:,} rows {verb} added, {filled.updated:,} changed and {filled.removed:,} removed; {filled.rows:,} in all."
 
 
@@ -117,17 +117,17 @@ FIRST_ROWS = 20
 
 
 class DatasetForm(forms.ModelForm):
-    """Shows errors before the dataset is saved: the save is tried in a transaction that is rolled back."""
+    """Validates by saving the dataset in a transaction that is rolled back."""
 
     def clean_fields(self) -> Any:
         fields = self.cleaned_data["fields"]
         if not isinstance(fields, dict):
-            raise forms.ValidationError('This is an object: {"id": "string", "enabled": "boolean"}.')
+            raise forms.ValidationError('Enter an object, such as {"id": "string", "enabled": "boolean"}.')
         return fields
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
-        # Changing rows in Redis could not be taken back.
+        # Changes in Redis cannot be rolled back.
         if not self.errors and (self.instance._state.adding or self.instance.source == Source.DB):
             try:
                 self._try(values)
@@ -160,7 +160,7 @@ class DatasetForm(forms.ModelForm):
 
 
 def save(dataset: Dataset, tenant_id: Any, values: Mapping[str, Any]) -> Dataset:
-    """As the API does it."""
+    """Save a dataset as the API does."""
     source = values["source"] if dataset._state.adding else dataset.source
     error = datasets.error_of_location(source, values["location"])
     if dataset._state.adding:
@@ -185,18 +185,18 @@ class DatasetAdmin(PlatformAdmin):
         return super().get_queryset(request).annotate(stored=Count("rows"))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Dataset | None = None) -> tuple[str, ...]:
-        # Schedules say its source and name.
+        # Source and name never change, because schedules refer to them.
         return ("tenant", "name", "source", "version", "first_rows") if obj else ("version", "first_rows")
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        return {}  # deleting many at once would not ask what reads them
+        return {}  # deleting several at once would not check which schedules read them
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        found = self.get_object(request, object_id)
-        if found is None or found.source not in (Source.DB, Source.CACHE):
+        dataset = self.get_object(request, object_id)
+        if dataset is None or dataset.source not in (Source.DB, Source.CACHE):
             return []
-        offered: list[Any] = super().get_actions_detail(request, object_id)
-        return offered
+        actions: list[Any] = super().get_actions_detail(request, object_id)
+        return actions
 
     @display(description="Fields")
     def fields_in_words(self, dataset: Dataset) -> str:
@@ -212,8 +212,8 @@ class DatasetAdmin(PlatformAdmin):
             return NOTHING
         rows = dataset.rows.order_by("id")[:FIRST_ROWS]
         names = list(dataset.fields)
-        shown = [[row.data.get(name) for name in names] for row in rows]
-        table = render_to_string("admin/pipelines/dataset/rows.html", {"rows": shown, "names": names})
+        values = [[row.data.get(name) for name in names] for row in rows]
+        table = render_to_string("admin/pipelines/dataset/rows.html", {"rows": values, "names": names})
         address = f"{reverse('admin:pipelines_datasetrow_changelist')}?dataset={dataset.pk}"
         return format_html('{} <a class="text-link" href="{}">All rows</a>', SafeString(table), address)
 
@@ -224,15 +224,15 @@ class DatasetAdmin(PlatformAdmin):
         obj.refresh_from_db()
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        found = self.get_object(request, object_id)
-        reading = datasets.schedules_reading(found) if found is not None else []
+        dataset = self.get_object(request, object_id)
+        reading = datasets.schedules_reading(dataset) if dataset is not None else []
         if reading:
             messages.error(request, f"Not deleted: it is read by the schedules {', '.join(reading[:10])}.")
             return HttpResponseRedirect(page_of(Dataset, object_id))
         return super().delete_view(request, object_id, extra_context)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        # Not row by row: there may be a hundred thousand, and they are nobody else's.
+        # Do not list the rows: there may be a hundred thousand, and nothing else refers to them.
         deleted = [f"{dataset}, with its {dataset.rows.count():,} rows" for dataset in objs]
         return deleted, {"datasets": len(deleted)}, set(), []
 
@@ -241,11 +241,11 @@ class DatasetAdmin(PlatformAdmin):
 
     @action(description="Upload rows", url_path="upload", icon="upload", permissions=["change"])
     def upload(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        found = self.get_object(request, object_id)
-        if found is None or found.source not in (Source.DB, Source.CACHE):
+        dataset = self.get_object(request, object_id)
+        if dataset is None or dataset.source not in (Source.DB, Source.CACHE):
             return HttpResponseRedirect(reverse("admin:pipelines_dataset_changelist"))
         context = {**self.admin_site.each_context(request), "opts": self.opts}
-        return page(request, found, context, done=self._answer_upload)
+        return page(request, dataset, context, done=self._answer_upload)
 
     def _answer_upload(self, request: HttpRequest, dataset: Dataset, message: str) -> HttpResponse:
         self.log_change(request, dataset, message)
@@ -274,23 +274,23 @@ class DatasetRowAdmin(RecordAdmin):
         return format_html('<pre class="orc-output">{}</pre>', as_json(row.data))
 
 
-# Files between the page that shows what is in them and the one that stores it: in Redis, for a quarter of an hour.
+# Files between their preview and storing their rows: in Redis, for a quarter of an hour.
 
 
 SECONDS = 900
 
 
 def keep(owner: str, name: str, raw: bytes) -> str:
-    """Keep a file for its owner; returns the handle by which the owner reads it again."""
+    """Keep a file for its owner. Return the handle for reading it again."""
     handle = secrets.token_urlsafe(16)
     client().set(keys.file_of(owner, handle), orjson.dumps(name) + b"\n" + raw, ex=SECONDS)
     return handle
 
 
 def read_kept(owner: str, handle: str) -> tuple[bytes, str] | None:
-    """The file and its name, or None when it has expired or belongs to somebody else."""
-    found: Any = client().get(keys.file_of(owner, handle[:50]))
-    if found is None:
+    """Return the file and its name, or None if it has expired or belongs to another owner."""
+    value: Any = client().get(keys.file_of(owner, handle[:50]))
+    if value is None:
         return None
-    name, _, raw = found.partition(b"\n")
+    name, _, raw = value.partition(b"\n")
     return raw, orjson.loads(name)

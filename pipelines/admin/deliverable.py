@@ -1,4 +1,4 @@
-"""Deliverables, and their periods: what a month is about, how it goes, and its start and end by hand."""
+"""Deliverables and their periods, with starting and cancelling a period by hand."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class DeliverableForm(forms.ModelForm):
     def clean_pipelines(self) -> list[str]:
         keys = self.cleaned_data["pipelines"]
         if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
-            raise forms.ValidationError('This is a list of keys, such as ["content-brief"].')
+            raise forms.ValidationError('Enter a list of keys, such as ["content-brief"].')
         return keys
 
     def clean_params(self) -> dict[str, Any]:
         params = self.cleaned_data["params"] or {}
         if not isinstance(params, dict):
-            raise forms.ValidationError("Parameters are an object.")
+            raise forms.ValidationError("Enter an object.")
         return params
 
     def clean(self) -> dict[str, Any]:
@@ -63,9 +63,9 @@ DELIVERABLE_LABELS = {DeliverableState.ACTIVE.value: "success", DeliverableState
 
 START = Action(
     "start_selected",
-    "Start the running month",
+    "Start the current month",
     "Started",
-    "Each of these gets its period of the running month (UTC), if it has none yet, and the planner is asked for a plan.",
+    "This starts the period of the current month (UTC) of each deliverable that has none yet, and asks the planner for a plan.",
     (PipelineError,),
     path="start",
     icon="event_upcoming",
@@ -98,9 +98,9 @@ class DeliverableAdmin(ActionsAdmin, KeptAdmin):
     row_actions = (START,)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Deliverable | None = None) -> tuple[str, ...]:
-        shown = ("next_on", "periods_link")
-        # Programs name it by its key, so it stays what it is.
-        return ("tenant", "key", *shown) if obj else shown
+        always = ("next_on", "periods_link")
+        # The key never changes, because programs refer to it.
+        return ("tenant", "key", *always) if obj else always
 
     @display(description="Status")
     def state(self, deliverable: Deliverable) -> SafeString:
@@ -115,7 +115,7 @@ class DeliverableAdmin(ActionsAdmin, KeptAdmin):
         return links or NOTHING
 
     def save_model(self, request: HttpRequest, obj: Deliverable, form: Any, change: bool) -> None:
-        """As the API does it: its transaction belongs to the tenant, the one around us to the platform."""
+        """Save as the API does, in a transaction of the tenant; the surrounding one belongs to the platform."""
         values = {
             name: form.cleaned_data[name]
             for name in ("name", "description", "status", "pipelines", "params", "target")
@@ -129,7 +129,7 @@ class DeliverableAdmin(ActionsAdmin, KeptAdmin):
         obj.refresh_from_db()
 
 
-# Periods, with the runs of each below it.
+# Periods, each with its runs.
 
 
 class RunInline(ShownInline):
@@ -161,7 +161,7 @@ ASK_AGAIN = Action(
     "ask_again_selected",
     "Ask the planner again",
     "Asked again",
-    "For periods whose planner came to no plan. What people were asked because of that is withdrawn.",
+    "Only for periods whose planner produced no plan. Open questions to people about it are cancelled.",
     (PipelineError,),
     path="ask-again",
     icon="replay",
@@ -169,7 +169,7 @@ ASK_AGAIN = Action(
 )
 CANCEL = cancel_action(
     "periods",
-    "These periods end, and with them their planner and every run of theirs that has not ended.",
+    "This cancels these periods, their planners, and all of their runs that have not ended.",
     deliverables.cancel_period,
 )
 
@@ -220,14 +220,14 @@ class DeliverablePeriodAdmin(ActionsAdmin, RecordAdmin):
             else NOTHING
         )
 
-    @display(description="What was wrong with the last plan")
+    @display(description="Errors of the last plan")
     def errors_of_plan(self, period: DeliverablePeriod) -> SafeString:
         errors = ((error["path"], error["message"]) for error in period.plan_faults)
         return format_html('<ul class="orc-faults">{}</ul>', format_html_join("", "<li>{} {}</li>", errors))
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        found = self.get_object(request, object_id)
-        if found is None or found.status in (PeriodState.COMPLETED, PeriodState.CANCELLED):
+        period = self.get_object(request, object_id)
+        if period is None or period.status in (PeriodState.COMPLETED, PeriodState.CANCELLED):
             return []
-        offered: list[Any] = super().get_actions_detail(request, object_id)
-        return [each for each in offered if found.status == PeriodState.PLANNING or each.path != "ask-again"]
+        actions: list[Any] = super().get_actions_detail(request, object_id)
+        return [each for each in actions if period.status == PeriodState.PLANNING or each.path != "ask-again"]

@@ -1,4 +1,4 @@
-"""What came of schedules: executions with their jobs, and times with what became of each. Shown, never edited."""
+"""Executions of schedules with their jobs, and firings. Read-only."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ JOB_LABELS = {"enqueued": "info", "done": "success", "failed": "danger"}
 
 CANCEL = cancel_action(
     "executions",
-    "These executions end, and with them every job of theirs that has not ended.",
+    "This cancels these executions and all of their jobs that have not ended.",
     executions.cancel,
 )
 
 
 class ExecutionColumns:
-    """In lists and on pages."""
+    """Columns for lists and pages."""
 
     state = badge_of("status", EXECUTION_LABELS)
 
@@ -56,7 +56,7 @@ class ExecutionColumns:
 
     @display(description="Jobs")
     def counts(self, execution: ScheduleExecution) -> str:
-        counts = f"{execution.jobs_created} made, {execution.jobs_enqueued} enqueued"
+        counts = f"{execution.jobs_created} created, {execution.jobs_enqueued} enqueued"
         return f"{counts}, {execution.jobs_failed} failed" if execution.jobs_failed else counts
 
 
@@ -77,19 +77,19 @@ class FiringInline(ShownInline):
     fields = ("nominal_at", "last_at", "count", "state_label", "reason", "at")
     ordering = ("-nominal_at",)
     per_page = 10
-    verbose_name_plural = "Times that have passed"
+    verbose_name_plural = "Past times"
 
     state_label = badge_of("state", FIRING_LABELS, "State")
 
 
 class JobColumns:
-    """In lists and on pages."""
+    """Columns for lists and pages."""
 
     state_label = badge_of("state", JOB_LABELS, "State")
 
     @display(description="Done by")
     def work(self, job: ScheduleJob) -> SafeString:
-        """A link to the activity or the pipeline run that does a job."""
+        """Link to the activity or the pipeline run of the job."""
         if job.activity_id:
             return link_to(Activity, job.activity_id, "activity")
         return link_to(PipelineRun, job.pipeline_run_id, "pipeline run")
@@ -130,12 +130,12 @@ class ScheduleExecutionAdmin(ExecutionColumns, ActionsAdmin, RecordAdmin):
     )
     shown_errors = json_of("errors", "Errors")
     figures = json_of("metadata", "Figures")
-    frozen = json_of("definition", "The schedule as it was then")
+    frozen = json_of("definition", "Schedule at that time")
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        found = self.get_object(request, object_id)
-        open_ones = (ExecutionStatus.RUNNING, ExecutionStatus.QUEUED)
-        return super().get_actions_detail(request, object_id) if found and found.status in open_ones else []
+        execution = self.get_object(request, object_id)
+        is_open = execution and execution.status in (ExecutionStatus.RUNNING, ExecutionStatus.QUEUED)
+        return super().get_actions_detail(request, object_id) if is_open else []
 
 
 @admin.register(ScheduleJob)

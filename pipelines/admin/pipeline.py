@@ -1,4 +1,4 @@
-"""Pipelines and their versions: edited, checked before they are saved, run by hand, scheduled, and brought back."""
+"""Pipelines and their versions: an editor with checks, runs by hand, and restoring old versions."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ from tenants.admin.bases import (
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
-# A pipeline's definition in a form: as text, and with scripts as a list of steps beside it that is kept in step with the text.
+# The form of a definition: a text field, and with JavaScript also a list of steps that is synchronized with the text.
 #
-# Every error is named by its path, and saving makes a new version. The text alone is sent and saved, so nothing is lost without scripts.
+# Every error has its path, and saving creates a new version. Only the text is sent and saved, so the form works without JavaScript.
 
 
-CHECK = "_check"  # the button of a browser without scripts
+CHECK = "_check"  # the button for browsers without JavaScript
 
 EXAMPLE = """\
 key: my-pipeline
@@ -69,7 +69,7 @@ steps:
 
 
 class DefinitionEditor(UnfoldAdminTextareaWidget):
-    """The text field of a definition. A script makes an editor of it; `config` holds the address that checks the text, and the roles."""
+    """The text field of a definition. A script turns it into an editor; `config` holds the URL of the check, and the roles."""
 
     class Media:
         js = ("pipelines/fields.js", "pipelines/editor.js")
@@ -91,12 +91,12 @@ class DefinitionEditor(UnfoldAdminTextareaWidget):
 
 
 class PipelineForm(forms.ModelForm):
-    """What a person edits of a pipeline. Its key, name and description stand in the definition."""
+    """The form of a pipeline. Its key, name and description are in the definition."""
 
     definition = forms.CharField(
         strip=False,
         widget=DefinitionEditor,
-        help_text="YAML or JSON. Saving a changed definition makes a new version; runs under way keep theirs.",
+        help_text="YAML or JSON. Saving a changed definition creates a new version; running runs keep their version.",
     )
     expected = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
@@ -128,16 +128,16 @@ class PipelineForm(forms.ModelForm):
             except DefinitionError as error:
                 self.add_error("definition", [ValidationError(str(problem)) for problem in error.errors])
         if CHECK in self.data and not self.errors:
-            self.add_error(None, "Checked and not saved: there is nothing wrong with it.")
+            self.add_error(None, "Checked but not saved: there are no errors.")
         return values
 
     @property
     def is_changed(self) -> bool:
-        """Whether saving makes a new version."""
+        """Whether saving creates a new version."""
         return self.parsed is not None and self.parsed.digest() != self.newest_digest
 
     def save_version(self, tenant_id: Any, *, actor: str) -> PipelineVersion:
-        """Raises `VersionConflict` when somebody else saved a version since this form was opened."""
+        """Save a new version. Raises `VersionConflict` if another version was saved since this form was opened."""
         return versions.save(
             tenant_id, self.data_of_definition, actor=actor, expected=self.cleaned_data.get("expected")
         )
@@ -161,15 +161,15 @@ class PipelineForm(forms.ModelForm):
                 .exists()
             )
         if others:
-            self.add_error("definition", f"key: there is another pipeline {self.parsed.key!r} already")
+            self.add_error("definition", f"key: another pipeline has the key {self.parsed.key!r}")
         elif self.instance.key and self.parsed.key != self.instance.key:
             self.add_error(
-                "definition", f"key: must stay {self.instance.key!r}; another key is another pipeline"
+                "definition", f"key: must stay {self.instance.key!r}; create a new pipeline for another key"
             )
 
 
 def read(text: str) -> dict[str, Any]:
-    """The data that a text holds, JSON or YAML. Raises `DefinitionError`."""
+    """Parse a text, JSON or YAML. Raises `DefinitionError`."""
     return load(text, filename="definition.json" if text.lstrip().startswith("{") else "definition.yaml")
 
 
@@ -177,19 +177,19 @@ RUN_NOW = Action(
     "run_selected",
     "Run now",
     "Started",
-    "One run of the newest version of each of these starts at once.",
+    "This starts one run of the newest version of each pipeline now.",
     (PipelineError,),
     notes="Parameters, as a JSON object",
     path="run",
     icon="play_arrow",
     permission="change",
-    do=lambda *asked: _begin(*asked),
+    do=lambda *arguments: _start_run(*arguments),
 )
 RESTORE = Action(
     "restore_selected",
-    "Make it the newest again",
-    "Brought back",
-    "Its definition is saved once more, as a new version. Runs under way keep theirs.",
+    "Restore this version",
+    "Restored",
+    "This saves the definition again, as a new version. Running runs keep their version.",
     (PipelineError, DefinitionError),
     path="restore",
     icon="history",
@@ -209,12 +209,12 @@ class VersionInline(ShownInline):
     def version_link(self, version: PipelineVersion) -> SafeString:
         return link_to(PipelineVersion, version.pk, version.number)
 
-    @display(description="Bring back")
+    @display(description="Restore")
     def restoring(self, version: PipelineVersion) -> SafeString:
         if version.number == version.pipeline.latest:
             return badge("newest", "success")
         address = reverse("admin:pipelines_pipelineversion_restore", args=[version.pk])
-        return format_html('<a class="text-link" href="{}">Make it the newest again</a>', address)
+        return format_html('<a class="text-link" href="{}">Restore this version</a>', address)
 
 
 @admin.register(Pipeline)
@@ -249,7 +249,7 @@ class PipelineAdmin(ActionsAdmin):
         return [path("check/", checked, name="pipelines_pipeline_check"), *super().get_urls()]
 
     def check_view(self, request: HttpRequest) -> HttpResponse:
-        """Answers the editor while a person types. Changes nothing."""
+        """Check the text of the editor. Changes nothing."""
         if not self.has_change_permission(request):
             raise PermissionDenied
         if request.method != "POST":
@@ -275,22 +275,22 @@ class PipelineAdmin(ActionsAdmin):
         except VersionConflict as conflict:
             messages.error(
                 request,
-                f"Not saved: {conflict} Your text is gone from this page; go back in the browser to copy it.",
+                f"Not saved: {conflict} This page no longer has your text; go back in the browser to copy it.",
             )
             return HttpResponseRedirect(request.path)
         return response
 
     def save_model(self, request: HttpRequest, obj: Pipeline, form: PipelineForm, change: bool) -> None:
-        """The version is saved first, in a transaction of the tenant; the one around us belongs to the platform."""
+        """Save the version first, in a transaction of the tenant; the surrounding one belongs to the platform."""
         if form.is_changed:
             version = form.save_version(obj.tenant_id, actor=actor_of(request))
             obj.pk = version.pipeline_id
             messages.info(request, f"Saved as version {version.number}.")
         elif change and "definition" in form.changed_data:
-            messages.info(request, "The definition means the same as before, so there is no new version.")
+            messages.info(request, "The definition has not changed in meaning, so there is no new version.")
         Pipeline.objects.filter(pk=obj.pk).update(enabled=form.cleaned_data["enabled"])
         obj.refresh_from_db()
-        _warn_if_needed(request, obj)
+        _warn_if_scheduled(request, obj)
 
     @admin.action(description="Enable", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Pipeline]) -> None:
@@ -307,11 +307,11 @@ class PipelineAdmin(ActionsAdmin):
             self.log_change(request, pipeline, f"{word}.")
             messages.success(request, f"{word}: {pipeline}.")
             pipeline.enabled = on
-            _warn_if_needed(request, pipeline)
+            _warn_if_scheduled(request, pipeline)
 
-    @action(description="Schedule it", url_path="schedule", icon="schedule", permissions=["change"])
+    @action(description="Schedule", url_path="schedule", icon="schedule", permissions=["change"])
     def schedule(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The way to the form of a schedule for this pipeline; it changes nothing."""
+        """Redirect to the form of a schedule for this pipeline."""
         pipeline = self.get_object(request, object_id)
         try:
             form = reverse("admin:pipelines_schedule_add")
@@ -323,7 +323,7 @@ class PipelineAdmin(ActionsAdmin):
         chosen = {"target_type": "pipeline", "pipeline": pipeline.pk, "tenant": pipeline.tenant_id}
         return HttpResponseRedirect(f"{form}?{urlencode(chosen)}")
 
-    @action(description="Its runs", url_path="runs", icon="play_circle", permissions=["view"])
+    @action(description="Runs", url_path="runs", icon="play_circle", permissions=["view"])
     def runs(self, request: HttpRequest, object_id: str) -> HttpResponse:
         pipeline = self.get_object(request, object_id)
         chosen = urlencode({"q": pipeline.key, "tenant": pipeline.tenant.slug} if pipeline else {})
@@ -332,7 +332,7 @@ class PipelineAdmin(ActionsAdmin):
 
 @admin.register(PipelineVersion)
 class PipelineVersionAdmin(ActionsAdmin, RecordAdmin):
-    list_display = ("title", "tenant", "created_by", "created_at", "digest_begun")
+    list_display = ("title", "tenant", "created_by", "created_at", "short_digest")
     list_filter = (TenantFilter,)
     list_select_related = ("pipeline",)
     search_fields = ("pipeline__key", "tenant__slug")
@@ -340,13 +340,13 @@ class PipelineVersionAdmin(ActionsAdmin, RecordAdmin):
     row_actions = (RESTORE,)
 
     @display(description="Digest")
-    def digest_begun(self, version: PipelineVersion) -> str:
+    def short_digest(self, version: PipelineVersion) -> str:
         return f"{version.digest[:12]}…"
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        found = self.get_object(request, object_id)
-        is_newest = found and found.number == found.pipeline.latest
-        return [] if not found or is_newest else super().get_actions_detail(request, object_id)
+        version = self.get_object(request, object_id)
+        is_newest = version and version.number == version.pipeline.latest
+        return [] if not version or is_newest else super().get_actions_detail(request, object_id)
 
     @display(description="Version")
     def title(self, version: PipelineVersion) -> str:
@@ -365,8 +365,8 @@ class PipelineVersionAdmin(ActionsAdmin, RecordAdmin):
         return format_html('<pre class="orc-output">{}</pre>', as_yaml(version.definition))
 
 
-def _warn_if_needed(request: HttpRequest, pipeline: Pipeline) -> None:
-    """Name the schedules that would start a pipeline that is switched off."""
+def _warn_if_scheduled(request: HttpRequest, pipeline: Pipeline) -> None:
+    """Warn about schedules of a pipeline that is switched off."""
     if pipeline.enabled:
         return
     schedules = Schedule.objects.for_tenant(pipeline.tenant_id).filter(pipeline_id=pipeline.pk, enabled=True)
@@ -376,13 +376,13 @@ def _warn_if_needed(request: HttpRequest, pipeline: Pipeline) -> None:
         )
 
 
-def _begin(request: HttpRequest, pipeline: Pipeline, typed: str) -> None:
+def _start_run(request: HttpRequest, pipeline: Pipeline, typed: str) -> None:
     run = start_with_text(pipeline, typed, actor=actor_of(request))
     messages.info(request, format_html("The run: {}", link_to(PipelineRun, run.pk, run.pk)))
 
 
 def _restore(version: PipelineVersion, *, actor: str) -> None:
-    """Checked like any other definition: a role that it needs may be gone by now."""
+    """Save the definition again. It is checked as usual, because a role that it needs may no longer exist."""
     versions.save(version.tenant_id, version.definition, actor=actor, expected=version.pipeline.latest)
 
 
@@ -393,19 +393,19 @@ def _uuid(text: str | None) -> UUID | None:
         return None
 
 
-# Checks a definition that is being edited, before anything is saved: its errors by path, its picture, and the other form of it.
+# The check of the editor: returns the errors of a definition, its picture, and its data.
 #
-# The editor sends either the text or the list of steps and gets back both, so the browser needs to understand neither YAML nor the rules.
+# The editor sends the text and gets back both the text as YAML and the data, so the browser needs to know neither YAML nor the rules.
 
 
-NO_TENANT = "Choose the tenant, whose templates and roles it is checked with."
+NO_TENANT = "Choose the tenant first, because the check needs its templates and roles."
 
 
 def check(text: str, *, tenant_id: UUID | None, pipeline_id: UUID | None) -> dict[str, Any]:
-    """What the editor shows. Nothing is changed.
+    """Check the text of the editor. Changes nothing.
 
-    `definition` and `text` are the same in two forms, null when the text cannot be read; `svg` is null while there are errors. `missing`
-    says what has to be chosen before it can be checked, which is not an error of the definition.
+    `definition` and `text` are the same in two forms, or null if the text cannot be parsed. `svg` is null if there are errors. `missing`
+    names what must be chosen before the check, which is not an error of the definition.
     """
     answer: dict[str, Any] = {
         "definition": None,
@@ -436,30 +436,28 @@ def _check(
     own = Pipeline.objects.for_tenant(tenant_id)
     present = own.filter(pk=pipeline_id).first() if pipeline_id else None
     if present is not None and present.key != definition.key:
-        error = f"must stay {present.key!r}; another key is another pipeline"
+        error = f"must stay {present.key!r}; create a new pipeline for another key"
         answer["faults"] = [{"path": "key", "message": error}]
     elif present is None and own.filter(key=definition.key).exists():
-        answer["faults"] = [
-            {"path": "key", "message": f"there is another pipeline {definition.key!r} already"}
-        ]
+        answer["faults"] = [{"path": "key", "message": f"another pipeline has the key {definition.key!r}"}]
     answer["svg"] = draw_framed(definition, title=definition.name)
 
 
-# Starting a run by hand, with the parameters that somebody typed.
+# Starting a run by hand, with typed parameters.
 
 
 LONGEST_PARAMS = 100_000  # bytes
 
 
 class ParamsInvalid(PipelineError):
-    """What was typed as parameters is not a JSON object."""
+    """The typed parameters are not a JSON object."""
 
     code = "validation_failed"
     status = 400
 
 
 def start_with_text(pipeline: Pipeline, typed: str, *, actor: str) -> PipelineRun:
-    """Start the newest version. Raises `ParamsInvalid`, or what `start_run` raises."""
+    """Start a run of the newest version. Raises `ParamsInvalid`, and the errors of `start_run`."""
     return start_run(pipeline.tenant_id, pipeline.key, NewRun(params=_params(typed)), actor=actor)
 
 
@@ -467,33 +465,33 @@ def _params(typed: str) -> dict[str, Any]:
     if not typed.strip():
         return {}
     try:
-        found = strict_json.loads(typed.encode(), max_bytes=LONGEST_PARAMS)
+        params = strict_json.loads(typed.encode(), max_bytes=LONGEST_PARAMS)
     except strict_json.StrictJSONError as error:
         raise ParamsInvalid(f"The parameters are not valid JSON: {error.message}") from error
-    if not isinstance(found, dict):
+    if not isinstance(params, dict):
         raise ParamsInvalid('The parameters must be an object, such as {"topic": "bees"}.')
-    return found
+    return params
 
 
-# Definitions as text that a person would write: in the order of the fields, short lists on one line, long texts as blocks.
+# Definitions as readable YAML: members in a fixed order, short lists on one line, long texts as blocks.
 #
-# What is written here reads back as the same data, by the rules of `pipelines.definition.load`.
+# `pipelines.definition.load` reads this text back as the same data.
 
 
 _WHOLE = ("key", "name", "description", "params")
 _ORDER = tuple(part.name for part in fields(StepDefinition))
-_UNSAID = StepDefinition(id="").to_dict()
+_DEFAULTS = StepDefinition(id="").to_dict()
 
 
 def as_yaml(definition: Mapping[str, Any]) -> str:
-    """A stored definition, without the members that have their default."""
+    """Return a stored definition as YAML, without members that have their default."""
     steps = [_tidy(step, is_first=index == 0) for index, step in enumerate(definition["steps"])]
     document = {name: definition[name] for name in _WHOLE if definition.get(name)} | {"steps": steps}
     return _dump_yaml(document)
 
 
 def as_written(data: Mapping[str, Any]) -> str:
-    """A definition that a person is still writing: all its members, valid or not, in the usual order."""
+    """Return an unfinished definition as YAML: all its members, valid or not, in the usual order."""
     ordered = _in_order(data, (*_WHOLE, "steps"))
     if isinstance(data.get("steps"), list):
         ordered["steps"] = [
@@ -508,11 +506,11 @@ def _in_order(data: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]
 
 
 def _tidy(step: Mapping[str, Any], *, is_first: bool) -> dict[str, Any]:
-    # A step without `depends_on` runs after the one before it, so only the first may leave out that it depends on nothing.
-    needless = {name for name in _ORDER if name != "depends_on" and step.get(name) == _UNSAID.get(name)}
+    # A step without `depends_on` runs after the step before it, so only the first may omit an empty list.
+    defaults = {name for name in _ORDER if name != "depends_on" and step.get(name) == _DEFAULTS.get(name)}
     if is_first and not step.get("depends_on"):
-        needless.add("depends_on")
-    return {name: step[name] for name in _ORDER if name in step and name not in needless}
+        defaults.add("depends_on")
+    return {name: step[name] for name in _ORDER if name in step and name not in defaults}
 
 
 def _dump_yaml(data: Mapping[str, Any]) -> str:
@@ -536,7 +534,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-# YAML 1.2 reads some of these as numbers that the dumper, which knows 1.1, would leave without quotes.
+# Quote these: the dumper follows YAML 1.1, so it would leave some texts unquoted that YAML 1.2 reads as numbers.
 _LIKE_A_NUMBER = re.compile(r"[-+.]?[0-9][0-9eE.+-]*")
 
 
@@ -548,7 +546,7 @@ def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-# Activity templates. Versions of pipelines hold what a template said when they were saved, so any of it may be changed.
+# Activity templates. A version of a pipeline keeps the content of its templates, so templates may change freely.
 
 
 class TemplateForm(forms.ModelForm):
@@ -558,7 +556,7 @@ class TemplateForm(forms.ModelForm):
         if role and role not in configuration.list_roles():
             self.add_error("agent_role", f"There is no agent with the role {role!r}.")
         if role and values.get("human_role"):
-            self.add_error("human_role", "An agent or a person does it, not both.")
+            self.add_error("human_role", "Choose an agent or a person, not both.")
         return values
 
 
@@ -574,18 +572,18 @@ class ActivityTemplateAdmin(PlatformAdmin):
 
 # Pictures of pipelines for pages of the admin.
 
-# The picture follows the reader's own setting; in the admin the theme's switch decides.
+# Elsewhere the picture follows the reader's setting; in the admin it follows the theme's switch.
 _THEME = (
     f".orc-picture .pipeline-picture{{{diagram.LIGHT}}}.dark .orc-picture .pipeline-picture{{{diagram.DARK}}}"
 )
 
 
 def draw_version(version_id: UUID, steps: QuerySet[StepRun] | None = None, *, title: str) -> SafeString:
-    """The picture of a version. With the steps of a run, each drawn as one box, the picture of that run."""
+    """Draw a version, or with the steps of a run, that run, with one box for each step."""
     try:
         definition = versions.compile_version(version_id).definition
     except DefinitionError as error:
-        return format_html("This version cannot be read by the present program: {}", str(error))
+        return format_html("The current software cannot read this version: {}", str(error))
     if steps is None:
         return draw_framed(definition, title=title)
     rows = list(steps)
@@ -599,7 +597,7 @@ def draw_framed(
     *,
     title: str,
 ) -> SafeString:
-    """The picture as a part of a page. When it is wide it scrolls, not the page."""
+    """Draw a picture as a part of a page. A wide picture scrolls, not the page."""
     svg = diagram.draw(definition, states, title=title, counts=counts)
     # `draw` escapes every text and checks every link.
     parts = (SafeString(_THEME), SafeString(svg))
@@ -607,11 +605,11 @@ def draw_framed(
 
 
 def _counts(rows: Sequence[StepRun]) -> Counts:
-    """The branches of the steps that were fanned out, by what became of them."""
-    found = {row.step: BranchCounts.of(row) for row in rows}
+    """Return the branches of fanned-out steps, counted by state."""
+    by_step = {row.step: BranchCounts.of(row) for row in rows}
     return {
         step: {"failed": counts.failed, "active": counts.active, "done": counts.done}
-        for step, counts in found.items()
+        for step, counts in by_step.items()
         if counts is not None
     }
 
@@ -632,14 +630,14 @@ def _state(step: StepRun, activity: Activity | None) -> StepPicture:
             href=_branches_of(step) if step.branches else None,
             round=step.round,
         )
-    begun, ended = activity.started_at, activity.finished_at
-    detail = f"{(ended - begun).total_seconds():.1f} s" if begun and ended else ""
+    started, ended = activity.started_at, activity.finished_at
+    detail = f"{(ended - started).total_seconds():.1f} s" if started and ended else ""
     return StepPicture(
         status=activity.status, detail=detail, href=page_of(Activity, activity.pk), round=step.round
     )
 
 
 def _branches_of(step: StepRun) -> str:
-    """The address of the list of a step's branches."""
+    """Return the URL of the list of a step's branches."""
     chosen = urlencode({"run__id__exact": step.run_id, "step__exact": step.step})
     return f"{reverse('admin:pipelines_steprun_changelist')}?{chosen}"

@@ -1,4 +1,4 @@
-"""Runs of pipelines and where their steps stand."""
+"""Runs of pipelines and the states of their steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEP_LABELS = {"active": "info", "done": "success", "failed": "danger"}
 
 
 def cancel_action(what: str, explanation: str, cancel: Callable[..., Any]) -> Action:
-    """The button that cancels `what`, such as runs, with all that belongs to them."""
+    """Return the action that cancels `what`, such as runs, with all that belongs to them."""
     return Action(
         "cancel_selected",
         f"Cancel {what}",
@@ -49,7 +49,7 @@ def cancel_action(what: str, explanation: str, cancel: Callable[..., Any]) -> Ac
 
 CANCEL = cancel_action(
     "runs",
-    "These runs end, and with them every activity of theirs that has not ended.",
+    "This cancels these runs and all of their activities that have not ended.",
     cancellation.cancel_run,
 )
 
@@ -99,12 +99,9 @@ class PipelineRunAdmin(ActionsAdmin, RecordAdmin):
         )
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        found = self.get_object(request, object_id)
-        return (
-            super().get_actions_detail(request, object_id)
-            if found and found.status == RunState.RUNNING
-            else []
-        )
+        run = self.get_object(request, object_id)
+        is_running = run and run.status == RunState.RUNNING
+        return super().get_actions_detail(request, object_id) if is_running else []
 
 
 @admin.register(StepRun)

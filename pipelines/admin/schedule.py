@@ -1,4 +1,4 @@
-"""Schedules: edited in a form that tells beforehand what will happen, switched, and run by hand."""
+"""Schedules: a form with a preview, switching on and off, and runs by hand."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from tenants.admin.bases import NOTHING, PlatformAdmin, TenantFilter, actor_of, 
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 
-# A schedule in a form. What a person fills in is brought to the members of the API, and judged by the same function.
+# The form of a schedule. It converts its fields to the members of the API, and checks them with the same function.
 
 
-#: Members of the retry policy; each is a field of its own.
+#: Members of the retry policy, each with its own field.
 RETRY = ("max_attempts", "strategy", "base_seconds", "multiplier", "max_seconds", "jitter")
 CATCH_UP = [
-    ("latest", "the latest one that was missed"),
-    ("none", "none that was missed"),
-    ("up_to", "so many that were missed, the latest ones:"),
+    ("latest", "the latest missed time"),
+    ("none", "no missed times"),
+    ("up_to", "the latest missed times, at most:"),
 ]
-STRATEGIES = [("", "as the agent's settings say"), *((name, name) for name in editing.STRATEGIES)]
+STRATEGIES = [("", "from the agent's settings"), *((name, name) for name in editing.STRATEGIES)]
 WALL_TIMES = ("start_at", "end_at")
 WALL_TIME = "%Y-%m-%dT%H:%M:%S"
 
@@ -60,22 +60,20 @@ def _number(**attributes: Any) -> UnfoldAdminIntegerFieldWidget:
 
 
 class ScheduleForm(forms.ModelForm):
-    """Times are those of the schedule's own zone. `members` is what was filled in, whatever is wrong with it."""
+    """Times are in the schedule's zone. `members` are the values of the form, even if they are invalid."""
 
-    timezone = forms.ChoiceField(
-        widget=UnfoldAdminSelectWidget, help_text="Cron, start and end are read on the clocks of this zone."
-    )
+    timezone = forms.ChoiceField(widget=UnfoldAdminSelectWidget, help_text="The zone of cron, start and end.")
     start_at = forms.CharField(
         required=False,
         label="Start",
         widget=UnfoldAdminTextInputWidget(attrs={"type": "datetime-local", "step": "1"}),
-        help_text="When a run happens once; nothing before it when it repeats, and where an interval counts from.",
+        help_text="The time of a one-time schedule. A repeating schedule does not run before it, and intervals count from it.",
     )
     end_at = forms.CharField(
         required=False,
         label="End",
         widget=UnfoldAdminTextInputWidget(attrs={"type": "datetime-local", "step": "1"}),
-        help_text="Nothing after it.",
+        help_text="It does not run after this time.",
     )
     interval_ms = forms.IntegerField(required=False, label="Interval (ms)", widget=_number(min=1000))
     agent_role = forms.ChoiceField(required=False, label="Agent", widget=UnfoldAdminSelectWidget)
@@ -84,7 +82,7 @@ class ScheduleForm(forms.ModelForm):
         label="Parameters",
         initial=dict,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 8, "class": "orc-code", "spellcheck": "false"}),
-        help_text='JSON. A data source makes a job of each row: {"tickerId": "db:ticker:all:id?enabled=true&batchSize=10"}.',
+        help_text='JSON. A data source creates a job for each row: {"tickerId": "db:ticker:all:id?enabled=true&batchSize=10"}.',
     )
     retry_max_attempts = forms.IntegerField(required=False, label="Attempts", widget=_number(min=1, max=50))
     retry_strategy = forms.ChoiceField(
@@ -113,23 +111,23 @@ class ScheduleForm(forms.ModelForm):
             "timeout_seconds", "priority", "overlap", "after_once", "enabled",
         )  # fmt: skip
         labels = {
-            "dst_gap": "Times that clocks skip",
-            "dst_fold": "Times that come twice",
+            "dst_gap": "Times that do not exist",
+            "dst_fold": "Times that occur twice",
             "jitter_seconds": "Jitter (s)",
             "timeout_seconds": "Timeout (s)",
-            "overlap": "If one is under way",
-            "after_once": "After its one run",
+            "overlap": "If the last execution has not ended",
+            "after_once": "After a one-time run",
         }
         help_texts = {
             "priority": "1 (urgent) to 20 (background).",
-            "jitter_seconds": "Fires up to so many seconds late.",
-            "overlap": "Waiting for a person counts as under way.",
+            "jitter_seconds": "Fires up to this many seconds late.",
+            "overlap": "An execution that waits for a person has not ended.",
         }
         widgets = {"description": UnfoldAdminTextareaWidget(attrs={"rows": 2})}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.members: dict[str, Any] = {}  # what has been filled in, once it has been read
-        self.judged: set[str] = set()  # fields whose errors are the schedule's, not those of what was typed
+        self.members: dict[str, Any] = {}  # the values of the form, after `clean`
+        self.checked: set[str] = set()  # fields with errors of the schedule, not of the form
         super().__init__(*args, **kwargs)
         schedule = self.instance
         if schedule._state.adding:
@@ -145,56 +143,56 @@ class ScheduleForm(forms.ModelForm):
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
         tenant = self.tenant
-        self.members = self._members()  # before a error takes the value of its field away
+        self.members = self._members()  # first, because an error removes the value of its field
         if tenant is None:
             return values
         with tenant_scope(tenant.pk):
             checked = editing.check(tenant.pk, self.members)
             name = checked.columns["name"]
-            same = Schedule.objects.for_tenant(tenant.pk).filter(name=name).exclude(pk=self.instance.pk)
-            if name and same.exists():
+            same_name = Schedule.objects.for_tenant(tenant.pk).filter(name=name).exclude(pk=self.instance.pk)
+            if name and same_name.exists():
                 self.add_error("name", f"There is a schedule {name!r} already.")
         for error in (*checked.errors, *checked.errors_of_work):
             field = self.field_of(error.path)
-            if field is None or field in self.judged or field not in self.errors:
-                self.judged |= {field} if field else set()
+            if field is None or field in self.checked or field not in self.errors:
+                self.checked |= {field} if field else set()
                 self.add_error(field, str(error) if field is None or error.path != field else error.message)
         return values
 
     def _post_clean(self) -> None:
-        """The row is written by `saving`, from the members."""
+        """Do nothing: `editing` writes the row from the members."""
 
     @property
     def tenant(self) -> Tenant | None:
-        found: Tenant | None = (
+        tenant: Tenant | None = (
             self.instance.tenant if self.instance.tenant_id else self.cleaned_data.get("tenant")
         )
-        return found
+        return tenant
 
     @property
     def all_members(self) -> dict[str, Any]:
-        """The members with null for those that are empty, so that a change empties them as well."""
+        """The members, with None for empty ones, so that a change clears them as well."""
         return {**dict.fromkeys(editing.MEMBERS), **self.members}
 
     def _members(self) -> dict[str, Any]:
-        """As the API takes them. What could not be read is left out: its field says why."""
+        """Return the members in the form of the API. Unreadable values are left out; their fields have errors."""
         values = self.cleaned_data
         pipeline = values.get("pipeline")
-        found = {name: values.get(name) for name in editing.MEMBERS if values.get(name) not in (None, "")}
-        found |= {"enabled": bool(values.get("enabled")), "params": values.get("params") or {}}
+        members = {name: values.get(name) for name in editing.MEMBERS if values.get(name) not in (None, "")}
+        members |= {"enabled": bool(values.get("enabled")), "params": values.get("params") or {}}
         if pipeline is not None:
-            found["pipeline"] = (
+            members["pipeline"] = (
                 pipeline.key if self.tenant and pipeline.tenant_id == self.tenant.pk else f"{pipeline}"
             )
-        found |= {name: self._moment(name) for name in WALL_TIMES if values.get(name)}
+        members |= {name: self._moment(name) for name in WALL_TIMES if values.get(name)}
         retry = {name: values.get(f"retry_{name}") for name in RETRY}
-        found["retry"] = {name: value for name, value in retry.items() if value not in (None, "")}
+        members["retry"] = {name: value for name, value in retry.items() if value not in (None, "")}
         policy = values.get("catch_up_policy") or "latest"
-        found["catch_up"] = {"up_to": values.get("catch_up_most")} if policy == "up_to" else policy
-        return self._without_the_other_kind(found)
+        members["catch_up"] = {"up_to": values.get("catch_up_most")} if policy == "up_to" else policy
+        return self._without_unused(members)
 
     def field_of(self, path: str) -> str | None:
-        """The field at which an error is shown; None for the top of the form."""
+        """Return the field that displays an error, or None for the top of the form."""
         first = path.replace("[", ".").partition(".")[0]
         if first == "retry":
             return f"retry_{path.partition('.')[2]}" if "." in path else "retry_max_attempts"
@@ -204,16 +202,16 @@ class ScheduleForm(forms.ModelForm):
             )
         return first if first in self.fields else None
 
-    def _without_the_other_kind(self, found: dict[str, Any]) -> dict[str, Any]:
-        """The form shows the fields of both kinds of targets and of times; what the other kind would need is ignored."""
-        other = {"agent": "pipeline", "pipeline": "agent_role"}.get(found.get("target_type", ""))
-        dropped = {other} if other else set()
-        if found.get("repeat") == "once":
-            dropped |= {"cron", "interval_ms", "end_at"}
-        return {name: value for name, value in found.items() if name not in dropped}
+    def _without_unused(self, members: dict[str, Any]) -> dict[str, Any]:
+        """Drop the fields of the other kind of target and of times, because the form always has both."""
+        other = {"agent": "pipeline", "pipeline": "agent_role"}.get(members.get("target_type", ""))
+        unused = {other} if other else set()
+        if members.get("repeat") == "once":
+            unused |= {"cron", "interval_ms", "end_at"}
+        return {name: value for name, value in members.items() if name not in unused}
 
     def _moment(self, name: str) -> Any:
-        """The moment that a wall time of the chosen zone means; one that nobody touched stays to the microsecond."""
+        """Convert a wall time of the chosen zone to a moment. An unchanged field keeps its exact value."""
         text = self.cleaned_data[name]
         before = getattr(self.instance, name)
         if before is not None and not {name, "timezone"} & set(self.changed_data):
@@ -226,7 +224,7 @@ class ScheduleForm(forms.ModelForm):
         return (wall if wall.tzinfo else wall.replace(tzinfo=zone)).astimezone(UTC)
 
     def _fill(self, schedule: Schedule) -> None:
-        """What the fields show of a row whose columns are not fields themselves."""
+        """Set the initial values of fields that do not match a column."""
         zone = ZoneInfo(schedule.timezone)
         for name in ("timezone", "interval_ms", "agent_role", "params"):
             self.initial[name] = getattr(schedule, name)
@@ -250,7 +248,7 @@ RUN = Action(
     "run_selected",
     "Run now",
     "Started",
-    "Each of these runs once, now, whether it is enabled or not. Its times stay as they are.",
+    "This runs each schedule once now, even if it is disabled. Its times do not change.",
     (PipelineError, InvalidSchedule),
     path="run",
     icon="play_arrow",
@@ -277,7 +275,7 @@ SECTIONS = (
     (
         "Jobs",
         {
-            "description": "What is left empty comes from the agent's settings.",
+            "description": "Empty fields use the agent's settings.",
             "fields": (
                 ("priority", "timeout_seconds"),
                 ("retry_max_attempts", "retry_strategy"),
@@ -330,20 +328,20 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
         return [path("preview/", view, name="pipelines_schedule_preview"), *super().get_urls()]
 
     def preview_view(self, request: HttpRequest) -> HttpResponse:
-        """A part of the page: what the schedule in the form would do. Nothing is stored."""
+        """Render the preview of the schedule in the form. Stores nothing."""
         if not self.has_change_permission(request):
             return HttpResponseForbidden()
         return HttpResponse(render_to_string("admin/pipelines/schedule/preview.html", preview_of(request)))
 
-    @display(description="What will happen")
+    @display(description="Forecast")
     def preview(self, schedule: Schedule) -> SafeString:
-        known = "" if schedule._state.adding else schedule.pk
+        saved_id = "" if schedule._state.adding else schedule.pk
         return format_html(
             '<div class="orc-preview" id="schedule-preview" data-url="{}" data-schedule="{}">'
             '<button type="button" class="orc-button" data-preview>Preview</button>'
             '<div aria-live="polite" data-answer></div></div>',
             reverse("admin:pipelines_schedule_preview"),
-            known,
+            saved_id,
         )
 
     @display(description="Target")
@@ -364,7 +362,7 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
         if not schedule.enabled or schedule.next_run_at is None:
             return NOTHING
         try:
-            moments = schedules_preview.coming(schedule, count=LISTED_TIMES, now=clock.now())
+            moments = schedules_preview.next_times(schedule, count=LISTED_TIMES, now=clock.now())
         except (timing.TimingError, ValueError):
             return NOTHING
         zone = ZoneInfo(schedule.timezone)
@@ -391,15 +389,13 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
         try:
             response: HttpResponse = super().changeform_view(request, object_id, form_url, extra_context)
         except (InvalidSchedule, AlreadyExists, ScheduleChanged) as refusal:
-            # Somebody else was faster, after the form had been judged.
-            messages.error(
-                request, f"Not saved: {refusal} Go back in the browser to copy what you filled in."
-            )
+            # Another change was saved after the form was checked.
+            messages.error(request, f"Not saved: {refusal} Go back in the browser to copy your input.")
             return HttpResponseRedirect(request.path)
         return response
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: ScheduleForm, change: bool) -> None:
-        """As the API does it: its transaction belongs to the tenant, the one around us to the platform."""
+        """Save as the API does, in a transaction of the tenant; the surrounding one belongs to the platform."""
         tenant, actor = form.tenant, actor_of(request)
         assert tenant is not None, "a form without a tenant is not valid"  # noqa: S101
         if change:
@@ -423,7 +419,7 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
             self.delete_model(request, schedule)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """A schedule's firings are deleted with it, and its executions stay; nothing else needs a permission."""
+        """Return no related objects: firings are deleted with the schedule, and executions stay."""
         return [str(schedule) for schedule in objs], {"schedules": len(objs)}, set(), []
 
     @admin.action(description="Enable", permissions=["change"])
@@ -446,33 +442,33 @@ class ScheduleAdmin(ActionsAdmin, PlatformAdmin):
             messages.success(request, f"{word}: {schedule}.")
 
 
-# What the form of a schedule, as it is filled in, would come to: for the panel that shows it while somebody types.
+# The preview of the form, which is updated while a person types.
 
 
 def preview_of(request: HttpRequest) -> dict[str, Any]:
-    """The context of the panel: a forecast, or why there is none."""
+    """Return the context of the preview: a forecast, or why there is none."""
     present = _instance(request.POST.get("schedule", ""))
     form = ScheduleForm(request.POST, instance=present)
     form.is_valid()
     tenant = form.tenant
-    unread = {
+    unreadable = {
         str(form.fields[name].label or name).capitalize(): texts
         for name, texts in form.errors.items()
-        if name in form.fields and name not in ("tenant", "name") and name not in form.judged
+        if name in form.fields and name not in ("tenant", "name") and name not in form.checked
     }
     if tenant is None:
-        return {"waiting_for": "Choose a tenant first.", "unread": unread}
+        return {"waiting_for": "Choose a tenant first.", "unread": unreadable}
     try:
-        found = preview.of_members(tenant.pk, form.members, from_now=True, present=present)
+        forecast = preview.forecast_members(tenant.pk, form.members, from_now=True, present=present)
     except InvalidSchedule as refusal:
         errors = [{"path": error.path, "message": error.message} for error in refusal.errors]
-        return {"unread": unread, "errors": errors}
+        return {"unread": unreadable, "errors": errors}
     return {
-        "unread": unread,
-        "forecast": found,
-        "errors": found.errors,
-        "times": _times(found),
-        **_work(found),
+        "unread": unreadable,
+        "forecast": forecast,
+        "errors": forecast.errors,
+        "times": _times(forecast),
+        **_work(forecast),
     }
 
 
@@ -483,17 +479,19 @@ def _instance(text: str) -> Schedule | None:
         return None
 
 
-def _times(found: Forecast) -> list[tuple[datetime, datetime]]:
-    """Each time on the clocks of the schedule's zone, and in UTC."""
-    zone = ZoneInfo(found.timezone)
-    return [(moment.astimezone(zone), moment) for moment in found.fires_at]
+def _times(forecast: Forecast) -> list[tuple[datetime, datetime]]:
+    """Return each time in the schedule's zone and in UTC."""
+    zone = ZoneInfo(forecast.timezone)
+    return [(moment.astimezone(zone), moment) for moment in forecast.fires_at]
 
 
-def _work(found: Forecast) -> dict[str, Any]:
-    last = found.fires_at[0] + found.ends_after if found.fires_at else None
+def _work(forecast: Forecast) -> dict[str, Any]:
+    last = forecast.fires_at[0] + forecast.ends_after if forecast.fires_at else None
     return {
-        "sample": "\n".join(json.dumps(params, ensure_ascii=False, default=str) for params in found.sample),
-        "sampled": len(found.sample),
-        "ends_after_seconds": f"{found.ends_after.total_seconds():g}",
-        "last_batch_at": last.astimezone(ZoneInfo(found.timezone)) if last else None,
+        "sample": "\n".join(
+            json.dumps(params, ensure_ascii=False, default=str) for params in forecast.sample
+        ),
+        "sampled": len(forecast.sample),
+        "ends_after_seconds": f"{forecast.ends_after.total_seconds():g}",
+        "last_batch_at": last.astimezone(ZoneInfo(forecast.timezone)) if last else None,
     }

@@ -1,4 +1,4 @@
-"""Datasets: a tenant's own tables, which data source strings read."""
+"""The API of datasets and their rows."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tenants.api.serializers import OPTIONAL, Member, OneOf, ResponseSerializer,
 from tenants.api.views import TenantViewSet, VersionedResource, describe_resource
 from tenants.models import Role
 
-# Bodies that hold rows may be larger than others.
+# Bodies with rows may be larger than others.
 
 
 class LargeBodies:
-    """For views that take rows: more bytes and values than elsewhere, within the limits of datasets."""
+    """For views that accept rows: allows more bytes and values, up to the limits of datasets."""
 
     @property
     def max_body_bytes(self) -> int:
@@ -45,7 +45,7 @@ class LargeBodies:
         return most_values()
 
 
-# What is sent about datasets and their rows.
+# Requests.
 
 
 @extend_schema_field(
@@ -118,7 +118,7 @@ class FileSerializer(serializers.Serializer[Any]):
     file = serializers.FileField()
 
 
-# What is shown of datasets and their rows.
+# Responses.
 
 
 DATASETS = "/api/v1/datasets/"
@@ -182,11 +182,11 @@ class DatasetViewSet(LargeBodies, VersionedResource):
     location_error: str | None = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Looks the name of an address up before the transaction of the request begins."""
+        """Look up the host of a location before the transaction of the request begins."""
         super().initial(request, *args, **kwargs)
         body: Any = request.data if request.method in ("POST", "PUT", "PATCH") else None
         if isinstance(body, dict) and isinstance(body.get("location"), str):
-            source = body.get("source", Source.API)  # a change need not say it
+            source = body.get("source", Source.API)  # a change may omit it
             self.location_error = datasets.error_of_location(source, body["location"].strip())
 
     @creation("Make a dataset, with its first rows", NewDatasetSerializer, DatasetSerializer)
@@ -234,7 +234,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
 
 # Rows in the body of a request: as JSON, as CSV, or as a file of either in a form.
 #
-# What comes out is plain JSON data whichever it was, so that an Idempotency-Key recognises the same rows again.
+# All parsers return plain JSON data, so that an Idempotency-Key recognizes equal rows.
 
 
 CSV = "text/csv"
@@ -243,7 +243,7 @@ TEXTS = "texts"  # stands for the rows of a CSV
 
 
 class CsvParser(BaseParser):
-    """Reads `text/csv`: UTF-8, a header, quotes as in RFC 4180."""
+    """Parses `text/csv`: UTF-8, a header, quotes as in RFC 4180."""
 
     media_type = CSV
 
@@ -255,7 +255,7 @@ class CsvParser(BaseParser):
 
 
 class FileParser(MultiPartParser):
-    """Reads a form with one file, whose name ends with .csv or .json, or whose type says which it is."""
+    """Parses a form with one file. Its name ends in .csv or .json, or its type says which it is."""
 
     def parse(
         self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
@@ -271,7 +271,7 @@ class FileParser(MultiPartParser):
         if FILE not in form.files:
             errors.append((FILE, "is required: a file of CSV or JSON"))
         elif len(form.files.getlist(FILE)) > 1:
-            errors.append((FILE, "is given more than once"))
+            errors.append((FILE, "must be a single file"))
         if errors:
             raise InvalidRequest(errors)
         file: Any = form.files[FILE]
@@ -281,7 +281,7 @@ class FileParser(MultiPartParser):
 
 
 def read_rows(data: Any) -> Upload:
-    """The rows of a body that one of the parsers, or that for JSON, has read."""
+    """Return the rows of a parsed body."""
     if isinstance(data, dict) and data.keys() == {TEXTS}:
         return Upload([row for _, row in data[TEXTS]], [line for line, _ in data[TEXTS]])
     if isinstance(data, dict) and data.keys() - {"rows"}:
@@ -308,11 +308,11 @@ def _kind_of(file: Any) -> str:
 
 def _within(raw: bytes, limit: int) -> bytes:
     if len(raw) > limit:
-        raise BodyTooLarge(f"The body may have {limit} bytes at most.")
+        raise BodyTooLarge(f"The body may have at most {limit} bytes.")
     return raw
 
 
-# The rows of a dataset: listed, added, changed and deleted.
+# The rows of a dataset.
 
 
 REPLACE = "replace"
@@ -374,10 +374,10 @@ class DatasetRows(LargeBodies, Versioned, TenantViewSet):
         rows = Dataset.objects.for_tenant(self.tenant_id)
         if self.request.method not in ("GET", "HEAD"):
             rows = rows.select_for_update()
-        found: Dataset | None = rows.filter(name=name).first()
-        if found is None:
+        dataset: Dataset | None = rows.filter(name=name).first()
+        if dataset is None:
             raise NotFound("dataset", name)
-        return found
+        return dataset
 
     def _replaces(self, request: Request) -> bool:
         self.query_parameters = (REPLACE,)

@@ -1,4 +1,4 @@
-"""Deliverables: what is planned again for every month."""
+"""The API of deliverables and their periods."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tenants.api.views import Resource, TenantView, VersionedResource, describe_
 from tenants.context import tenant_scope
 from tenants.models import Role
 
-# Periods of deliverables: how a month stands, and what people do when it has no plan or is not wanted any more.
+# Periods of deliverables.
 
 
 PERIODS = "/api/v1/deliverable-periods/"
@@ -140,7 +140,7 @@ class PeriodFilter(StrictFilterSet):
 
 
 def show_period(tenant_id: UUID, period_id: UUID) -> Any:
-    """The period as the API shows it, in the caller's `tenant_scope`. Raises `NotFound`."""
+    """Return the period as the API shows it. Raises `NotFound`. Call it within a `tenant_scope`."""
     period = DeliverablePeriod.objects.for_tenant(tenant_id).filter(pk=period_id).first()
     if period is None:
         raise NotFound("period", period_id)
@@ -184,7 +184,7 @@ class PeriodViewSet(DigestEtag, Resource):
 class PeriodCancellation(DigestEtag, TenantView):
     queryset = DeliverablePeriod.objects
     pagination_class = None
-    # It takes several transactions, see `pipelines.deliverables.starting`.
+    # Cancelling takes several transactions, see `pipelines.deliverables.starting`.
     in_one_transaction = False
     scope = "pipelines"
     required_role = Role.OPERATOR
@@ -209,7 +209,7 @@ def _below_plan(path: str) -> str:
 DELIVERABLES = "/api/v1/deliverables/"
 LONGEST_DESCRIPTION = 20_000
 MOST_RUNS = 200  # of a plan
-MOST_PIPELINES = 50  # of a deliverable: the planner is told about each of them
+MOST_PIPELINES = 50  # of a deliverable; the planner gets each of them as a parameter
 
 
 class DeliverableSerializer(ResponseSerializer):

@@ -1,4 +1,4 @@
-"""What came of a schedule: its executions with their jobs, and its times with what became of each."""
+"""The API of a schedule's executions with their jobs, and of its past times."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class ScheduleJobSerializer(ResponseSerializer):
         return int(job.execution.definition["priority"])
 
     def get_status(self, job: ScheduleJob) -> str:
-        return _WORDS.get(job.state) or ("running" if job.pk in self.context["begun"] else "pending")
+        return _WORDS.get(job.state) or ("running" if job.pk in self.context["started"] else "pending")
 
     def get_link(self, job: ScheduleJob) -> str | None:
         if job.activity_id:
@@ -129,13 +129,13 @@ class FiringSerializer(ResponseSerializer):
 
 
 class SchedulePart(ViewSetMixin, TenantView):
-    """Something of the schedule that `schedule_id` of the address names."""
+    """The base of views below a schedule."""
 
     queryset: Any = ScheduleExecution.objects
     scope = "schedules"
 
     def refuse_missing(self, schedule_id: UUID) -> None:
-        """Raises `NotFound`. The executions of a schedule that was deleted are reached through activities and runs."""
+        """Raise `NotFound` for a deleted schedule. Its executions are still reachable through activities and runs."""
         if not Schedule.objects.for_tenant(self.tenant_id).filter(pk=schedule_id).exists():
             raise NotFound("schedule", schedule_id)
 
@@ -178,8 +178,8 @@ class ExecutionCancellation(DigestEtag, TenantView):
         """May be repeated: what is still under way is cancelled then."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
         with tenant_scope(self.tenant_id):
-            found = execution_of(self.tenant_id, schedule_id, execution_id)
-            self.refuse_changed(ExecutionSerializer(found).data)
+            execution = execution_of(self.tenant_id, schedule_id, execution_id)
+            self.refuse_changed(ExecutionSerializer(execution).data)
         executions.cancel(self.tenant_id, execution_id, actor=self.principal.actor, reason=reason)
         with tenant_scope(self.tenant_id):
             return Response(ExecutionSerializer(execution_of(self.tenant_id, schedule_id, execution_id)).data)
@@ -204,9 +204,9 @@ class ExecutionJobs(SchedulePart):
         execution_of(self.tenant_id, schedule_id, execution_id)
         rows = self.get_queryset().filter(execution_id=execution_id).select_related("execution")
         page = self.paginate_queryset(self.filter_queryset(rows)) or []
-        begun = executions.list_begun(self.tenant_id, page)
+        started = executions.list_started(self.tenant_id, page)
         return self.get_paginated_response(
-            ScheduleJobSerializer(page, many=True, context={"begun": begun}).data
+            ScheduleJobSerializer(page, many=True, context={"started": started}).data
         )
 
 
@@ -232,9 +232,9 @@ class Firings(SchedulePart):
 
 
 def execution_of(tenant_id: UUID, schedule_id: UUID, execution_id: UUID) -> ScheduleExecution:
-    """In the caller's `tenant_scope`. Raises `NotFound`."""
+    """Return an execution of the schedule. Raises `NotFound`. Call it within a `tenant_scope`."""
     rows = ScheduleExecution.objects.for_tenant(tenant_id)
-    found: ScheduleExecution | None = rows.filter(pk=execution_id, schedule_id=schedule_id).first()
-    if found is None:
+    execution: ScheduleExecution | None = rows.filter(pk=execution_id, schedule_id=schedule_id).first()
+    if execution is None:
         raise NotFound("execution", execution_id)
-    return found
+    return execution

@@ -1,4 +1,4 @@
-"""Pipelines: definitions, each change of which is a new version, and the start of runs; the templates that they share."""
+"""The API of pipelines with their versions, of starting runs, and of templates."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class PipelineDetailSerializer(PipelineSerializer):
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         pipeline, newest, versions = instance
-        shown = [
+        rendered = [
             {
                 "version": each.number,
                 "digest": each.digest,
@@ -93,7 +93,7 @@ class PipelineDetailSerializer(PipelineSerializer):
         return {
             **PipelineSerializer(pipeline).data,
             "definition": newest.definition if newest else None,
-            "versions": shown,
+            "versions": rendered,
         }
 
 
@@ -214,7 +214,7 @@ class PipelineViewSet(Pausable, VersionedResource):
         return pausing.with_pauses(super().get_queryset(), PauseKind.PIPELINE)
 
     def _render(self, key: str) -> Any:
-        # Not `get_object`: that would hold an If-Match against the version that was just made.
+        # Not `get_object`, which would compare If-Match with the version that was just saved.
         rows = pausing.with_pauses(Pipeline.objects.for_tenant(self.tenant_id), PauseKind.PIPELINE)
         pipeline = rows.filter(key=key).first()
         if pipeline is None:
@@ -225,7 +225,7 @@ class PipelineViewSet(Pausable, VersionedResource):
         ).data
 
 
-# Activity templates: kinds of work that several pipelines share.
+# Activity templates, which several pipelines share.
 
 
 LONGEST_DESCRIPTION = 20_000

@@ -1,4 +1,4 @@
-"""Runs of pipelines: looked at, drawn, cancelled."""
+"""The API of pipeline runs: reading, pictures, cancelling and replaying."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ class PipelineRunFilter(StrictFilterSet):
 
 
 def show_run(tenant_id: UUID, run_id: UUID) -> Any:
-    """The run as the API shows it, in the caller's `tenant_scope`. Raises `NotFound`."""
+    """Return the run as the API shows it. Raises `NotFound`. Call it within a `tenant_scope`."""
     run = selectors.runs(tenant_id).filter(pk=run_id).first()
     if run is None:
         raise NotFound("pipeline run", run_id)
@@ -298,7 +298,7 @@ class PipelineRunViewSet(DigestEtag, TenantViewSet):
 
 
 class SvgRenderer(JSONRenderer):
-    """Lets callers who accept pictures only in; problems stay JSON."""
+    """Accepts callers that only accept pictures; problems are still JSON."""
 
     media_type = SVG
     format = "svg"
@@ -334,12 +334,12 @@ class RunPicture(TenantView):
         }
         definition = versions.compile_version(run.version_id).definition
         drawn = diagram.draw(definition, states, title=f"{definition.name}: {run.status}")
-        # Nothing in it may load or run anything, even when it is opened on its own.
+        # Forbid loading and scripts, even if the picture is opened directly.
         policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
         return HttpResponse(drawn, content_type=SVG, headers=policy)
 
 
-# Doing an ended run again from one of its steps.
+# Replaying an ended run from one of its steps.
 
 
 class RunReplaySerializer(StrictSerializer):
@@ -421,7 +421,7 @@ class RunsActionAnswer(serializers.Serializer[Any]):
 class RunsInBulk(TenantView):
     queryset = PipelineRun.objects
     pagination_class = None
-    # Each run is cancelled or replayed in transactions of its own.
+    # Each run is cancelled or replayed in its own transactions.
     in_one_transaction = False
     scope = "pipelines"
     required_role: ClassVar[Role] = Role.OPERATOR

@@ -1,4 +1,4 @@
-"""Schedules: made, changed, looked ahead at, and run by hand."""
+"""The API of schedules: creating, changing, previewing, and running by hand."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class ScheduleSerializer(serializers.Serializer[Any]):
             "id": instance.pk,
             **editing.members_of(instance),
             **{name: getattr(instance, name) for name in columns},
-            "paused": getattr(instance, "paused", False),  # of one that was just made it is not asked
+            "paused": getattr(instance, "paused", False),  # a new schedule has no annotation
             "link": f"{SCHEDULES}{instance.pk}/",
         }
 
@@ -181,7 +181,7 @@ class ForecastSerializer(serializers.Serializer[Any]):
 
 
 def local(moment: datetime, zone: ZoneInfo) -> str:
-    """As the clocks of the zone show it, to the second: 2027-03-14T03:00:00-04:00."""
+    """Return the time in the zone, to the second: 2027-03-14T03:00:00-04:00."""
     return moment.astimezone(zone).isoformat(timespec="seconds")
 
 
@@ -258,22 +258,22 @@ class ScheduleViewSet(Pausable, VersionedResource):
         several run or queues one."""
         read(EmptySerializer, request.data)
         self.get_object()
-        shown = ExecutionSerializer(system_jobs.run_now(self.tenant_id, pk, actor=self.principal.actor)).data
-        return Response(shown, status=201, headers={"Location": shown["link"]})
+        data = ExecutionSerializer(system_jobs.run_now(self.tenant_id, pk, actor=self.principal.actor)).data
+        return Response(data, status=201, headers={"Location": data["link"]})
 
     def switch(self, *, paused: bool, pk: UUID) -> Mapping[str, Any]:
         """It does not fire, and nothing new of its executions starts. What passes meanwhile is missed, as in an outage."""
-        found = self.get_object()
-        return {**self.switch_part(PauseKind.SCHEDULE, pk, found.name, paused=paused), "id": pk}
+        schedule = self.get_object()
+        return {**self.switch_part(PauseKind.SCHEDULE, pk, schedule.name, paused=paused), "id": pk}
 
     def _change(self, pk: UUID, members: Any, *, whole: bool = False) -> Response:
-        found = self.get_object()
+        schedule = self.get_object()
         changed = editing.change(self.tenant_id, pk, members, actor=self.principal.actor, whole=whole)
-        return Response({**ScheduleSerializer(changed).data, "paused": found.paused})
+        return Response({**ScheduleSerializer(changed).data, "paused": schedule.paused})
 
 
 class Preview(TenantView):
-    """Looks ahead. A data source may have to be fetched from somewhere, so no transaction is open meanwhile."""
+    """The base of previews. No transaction is open, because a data source may have to be fetched from another server."""
 
     queryset = Schedule.objects
     in_one_transaction = False
@@ -291,10 +291,10 @@ class SchedulePreview(Preview):
         count, after = _read_query(request, self)
         with tenant_scope(self.tenant_id):
             rows = Schedule.objects.for_tenant(self.tenant_id).select_related("pipeline")
-            found = rows.filter(pk=schedule_id).first()
-        if found is None:
+            schedule = rows.filter(pk=schedule_id).first()
+        if schedule is None:
             raise NotFound("schedule", schedule_id)
-        return Response(ForecastSerializer(preview.of_saved(found, count=count, after=after)).data)
+        return Response(ForecastSerializer(preview.forecast_saved(schedule, count=count, after=after)).data)
 
 
 class UnsavedPreview(Preview):
@@ -311,12 +311,12 @@ class UnsavedPreview(Preview):
         """Nothing is written. Times are those from `start_at`, else from now; faults of the times are a 400, faults of the target and the
         parameters are among `errors`."""
         count, after = _read_query(request, self)
-        found = preview.of_members(self.tenant_id, request.data, count=count, after=after)
-        return Response(ForecastSerializer(found).data)
+        forecast = preview.forecast_members(self.tenant_id, request.data, count=count, after=after)
+        return Response(ForecastSerializer(forecast).data)
 
 
 def _read_query(request: Request, view: TenantView) -> tuple[int, datetime | None]:
-    """How many times, and from when on. Raises `InvalidRequest`."""
+    """Read `count` and `after`. Raises `InvalidRequest`."""
     refuse_unknown(request, view)
     errors: list[tuple[str, str]] = []
     text = request.query_params.get("count", str(preview.USUAL))
@@ -333,10 +333,10 @@ def _moment(text: str | None, errors: list[tuple[str, str]]) -> datetime | None:
     if text is None:
         return None
     try:
-        found = datetime.fromisoformat(text[:64])
+        moment = datetime.fromisoformat(text[:64])
     except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
+        moment = None
+    if moment is None or moment.tzinfo is None:
         errors.append(("after", "must be a time such as 2026-05-01T09:30:00Z"))
         return None
-    return found
+    return moment

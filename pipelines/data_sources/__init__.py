@@ -1,4 +1,4 @@
-"""Data source strings: how a parameter says which rows of a table it stands for, and how many jobs come of it.
+"""Data source strings: parameters that stand for rows of a table, and are expanded into jobs.
 
     <source>:<table>:<filter>:<field>[?<options>]
 
@@ -6,32 +6,32 @@
     db:ticker:AAPL:id
     db:user:all:id,email?filter={"active":true,"createdAt":{"$gte":"2024-01-01"}}
 
-Pure, and the only way from such a text to a query: what comes out is names that the catalogue holds and values of
-the fields' types. The code that reads a source need not quote or check anything again.
+Pure, and the only way from such a text to a query. A query holds only names from the catalogue and values of the
+fields' types, so the code that reads a source need not quote or check anything again.
 
 source   db, api, file or cache.
 table    A name of the catalogue: letters, digits, single _ and -.
-filter   `all`, or one value of the table's key. A key that is the word all is written %61ll.
-field    One field, whose value a job gets; or several with commas, of which it gets an object.
+filter   `all`, or one value of the table's key. Write %61ll for a key that is the word all.
+field    One field, whose value a job gets; or several with commas, which a job gets as an object.
 options  name=value pairs joined by &, each name once:
          batchSize, staggerDelay (ms)       how jobs are spread over time
          expand=product|zip                 how several parameters with sources are combined
          batch_gate=delay|completion        what a batch waits for
-         limit                              how many rows are taken at most
+         limit                              the largest number of rows
          filter=<JSON>                      conditions with types and operators
          any other name                     a condition: that field equals that value
-         All conditions must hold. A field that has the name of an option is reached by the JSON filter only.
+         All conditions must hold. For a field with the name of an option, use the JSON filter.
 
-**Escaping.** A value may hold letters and digits of any language and - . _ ~ @ + , and, behind the ?, a colon. Everything
-else is percent-encoded as UTF-8, also a space (%20); a plus is a plus. The JSON of `filter` may be written as it is:
-it ends with its closing brace, and nothing in it is decoded. Or it is percent-encoded as a whole, beginning with %7B.
+**Escaping.** A value may hold letters and digits of any language, - . _ ~ @ + and the comma, and after the ? a colon. Everything
+else is percent-encoded as UTF-8, including a space (%20); a plus is a plus. The JSON of `filter` may be written unencoded:
+it ends with its closing brace, and nothing in it is decoded. Or all of it is percent-encoded, beginning with %7B.
 
 **JSON filter.** {"field": value} or {"field": {"$gte": value, "$lt": value}}. Operators: $eq $ne $gt $gte $lt $lte $in $nin
-$exists. See `query.matches` for what each means when a row has no value.
+$exists. `query.matches` defines what each means when a row has no value.
 
-**What is not a data source.** Text is taken for one if it begins with a source's name and a colon, no blank or slash
-follows, and there is one more colon; then it has to be right. Any other text is used as it is. A backslash before what
-would be a data source makes it plain text, without the backslash.
+**Plain text.** A text is a data source if it begins with a source's name and a colon, no blank or slash follows, and
+there is another colon; then it must be valid. Any other text is used unchanged. A backslash before a data source makes
+it plain text, and is removed.
 """
 
 from pipelines.data_sources.catalogue import (

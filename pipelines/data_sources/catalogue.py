@@ -1,4 +1,4 @@
-"""The tables that a data source may read, with the types of their fields; how values, rows and declarations are brought to these types."""
+"""Tables that data sources may read, with the types of their fields, and the conversion of values, rows and declarations to these types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from pipelines.data_sources.shapes import Scalar, Source
 from pipelines.definition.errors import DefinitionError, Errors, at, quote_value
 from pipelines.definition.reading import text_error
 
-FIELD_NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_]{0,62}")  # two _ are how Django follows relations
+FIELD_NAME = re.compile(
+    r"(?!.*__)[A-Za-z][A-Za-z0-9_]{0,62}"
+)  # no double _, because Django follows relations by it
 TABLE_NAME = re.compile(r"(?!.*__)[A-Za-z][A-Za-z0-9_-]{0,62}")
 ABOUT_FIELDS = "use letters, digits and single _, beginning with a letter"
 ABOUT_TABLES = "use letters, digits and single _ and -, beginning with a letter"
@@ -22,12 +24,12 @@ WHOLE = 2**63
 LONGEST_NUMBER = 40  # characters
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
-#: A value as rows hold it and conditions compare it.
+#: A value in rows and conditions.
 Typed = str | int | float | bool | datetime | None
 
 
 class FieldType(StrEnum):
-    """The type of a field's values; every field may also have none."""
+    """The type of a field's values. Every field may also be null."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -38,7 +40,7 @@ class FieldType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that may be read. `key` tells its rows apart; a table without that field has no key."""
+    """A table that may be read. The field `key` identifies its rows; a table without that field has no key."""
 
     fields: Mapping[str, FieldType]
     key: str = "id"
@@ -56,11 +58,11 @@ class InvalidValue(ValueError):
 
 
 def from_text(kind: FieldType, text: str) -> Typed:
-    """The value that text stands for: 5, 2.5, true or 1, 2024-01-01. Raises `InvalidValue`."""
+    """Convert text to a value: 5, 2.5, true or 1, 2024-01-01. Raises `InvalidValue`."""
     if kind is FieldType.STRING:
         return text
     if kind is FieldType.BOOLEAN:
-        if text.lower() not in FLAGS:  # a spreadsheet writes TRUE
+        if text.lower() not in FLAGS:  # spreadsheets write TRUE
             raise InvalidValue("must be true or false")
         return FLAGS[text.lower()]
     if kind is FieldType.DATETIME:
@@ -69,7 +71,7 @@ def from_text(kind: FieldType, text: str) -> Typed:
 
 
 def from_json(kind: FieldType, value: Scalar) -> Typed:
-    """The value of a field that came as JSON: true is not a number, and neither is "5". Raises `InvalidValue`."""
+    """Convert a JSON value to the field's type: neither true nor "5" is a number. Raises `InvalidValue`."""
     if value is None:
         return None
     if kind is FieldType.DATETIME and isinstance(value, str):
@@ -87,7 +89,7 @@ def from_json(kind: FieldType, value: Scalar) -> Typed:
 
 
 def moment_of(text: str) -> datetime:
-    """A time in UTC: a day means its beginning, and a time without an offset is one of UTC. Raises `InvalidValue`."""
+    """Return a time in UTC. A day means its beginning, and a time without an offset is in UTC. Raises `InvalidValue`."""
     try:
         moment = datetime.fromisoformat(text) if len(text) <= LONGEST_NUMBER else None
         if moment is not None:
@@ -109,7 +111,9 @@ def _number_of(kind: FieldType, text: str) -> int | float:
 
 def _within_bounds(value: float) -> int | float:
     if isinstance(value, int) and not -WHOLE <= value < WHOLE:
-        raise InvalidValue("must be a number of 64 bits")  # also too large for isfinite, perhaps
+        raise InvalidValue(
+            "must be a number of 64 bits"
+        )  # checked first, because it may be too large for isfinite
     if not isfinite(value):
         raise InvalidValue("must be a finite number")
     return value
@@ -131,19 +135,19 @@ MOST_FIELDS = 100
 
 
 class TableError(DefinitionError):
-    """The table cannot be declared like this. `errors` names everything that is wrong with it, by path."""
+    """The declaration is invalid. `errors` lists everything that is wrong with it, with paths."""
 
     code = "invalid_dataset"
 
 
 def read_table(name: Any, fields: Any, *, path: str = "") -> Table:
-    """A table as `{name, fields: {field: type}}` declares it. Raises `TableError`.
+    """Read the declaration of a table, `{name, fields: {field: type}}`. Raises `TableError`.
 
-    What passes can be named in a data source. A field may have the name of an option; the JSON filter reaches it.
+    Data sources can name every valid table and field. A field may have the name of an option; the JSON filter reaches it.
     """
     errors = Errors()
     if not isinstance(name, str) or not TABLE_NAME.fullmatch(name):
-        errors.add(at(path, "name"), f"{quote_value(name)} is no name of a table: {ABOUT_TABLES}")
+        errors.add(at(path, "name"), f"{quote_value(name)} is not a valid table name: {ABOUT_TABLES}")
     place = at(path, "fields")
     if not isinstance(fields, Mapping):
         errors.add(place, f"must be an object, not {quote_value(fields)}")
@@ -152,7 +156,7 @@ def read_table(name: Any, fields: Any, *, path: str = "") -> Table:
         errors.add(place, f"must have 1 to {MOST_FIELDS} fields")
     for field, kind in fields.items():
         if not isinstance(field, str) or not FIELD_NAME.fullmatch(field):
-            errors.add(place, f"{quote_value(field)} is no name of a field: {ABOUT_FIELDS}")
+            errors.add(place, f"{quote_value(field)} is not a valid field name: {ABOUT_FIELDS}")
         elif kind not in list(FieldType):
             errors.add(at(place, field), f"must be one of {', '.join(FieldType)}, not {quote_value(kind)}")
     if errors.found:
@@ -160,7 +164,7 @@ def read_table(name: Any, fields: Any, *, path: str = "") -> Table:
     return Table({field: FieldType(kind) for field, kind in fields.items()})
 
 
-# Rows of a table as they come from outside, brought to the types of their fields.
+# Rows from outside, converted to the types of their fields.
 
 
 class RowError(ValueError):
@@ -172,29 +176,29 @@ class RowError(ValueError):
 
 
 def read_row(row: Mapping[str, Any], table: Table, *, as_text: bool = False) -> dict[str, Typed]:
-    """The row with typed values, and null for every field that it leaves out. Raises `RowError`.
+    """Return the row with typed values, and null for every missing field. Raises `RowError`.
 
-    From CSV everything comes `as_text`; there, an empty value of any field but a text is null. A row must have the
+    Values from CSV come `as_text`; there, an empty value is null, except in a text field. A row must have the
     table's key.
     """
     errors: dict[str, str] = {
-        quote_value(name): "is no field of this table" for name in row if name not in table.fields
+        quote_value(name): "is not a field of this table" for name in row if name not in table.fields
     }
-    found: dict[str, Typed] = {}
+    typed: dict[str, Typed] = {}
     for name, kind in table.fields.items():
         value = row.get(name)
         try:
             if as_text and isinstance(value, str):
-                found[name] = from_text(kind, value) if value or kind is FieldType.STRING else None
+                typed[name] = from_text(kind, value) if value or kind is FieldType.STRING else None
             else:
-                found[name] = from_json(kind, value)
+                typed[name] = from_json(kind, value)
             problem = text_error(value) if isinstance(value, str) else None
             if problem:
                 raise InvalidValue(problem)
         except InvalidValue as error:
             errors[name] = str(error)
-    if table.has_key and table.key not in errors and found[table.key] in (None, ""):
-        errors[table.key] = "is missing: it tells the rows apart"
+    if table.has_key and table.key not in errors and typed[table.key] in (None, ""):
+        errors[table.key] = "is missing: it identifies the row"
     if errors:
         raise RowError(errors)
-    return found
+    return typed

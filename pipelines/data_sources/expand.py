@@ -1,7 +1,7 @@
-"""Expansion: from the values of data sources to the inputs of jobs, and to batches spread over time.
+"""Expands the values of data sources into the inputs of jobs, and into batches that are spread over time.
 
-Everything streams: memory holds one batch, however many rows there are. The counts are computed beforehand from the
-number of rows of each source, by the same rules.
+Everything is streamed: memory holds one batch, however many rows there are. `estimate` computes the counts in advance
+from the number of rows of each source.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _END = object()
 
 
 class ExpansionError(ValueError):
-    """The sources cannot be combined like this."""
+    """The data sources cannot be combined in this way."""
 
     code: ClassVar[str] = "invalid_expansion"
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One parameter with the values that its data source has.
+    """One parameter with the values of its data source.
 
-    Under `product` the values are iterated once for each combination of those before, so it must be possible to iterate
-    them again: a list, or an object that reads its rows again.
+    Under `product` the values are iterated once for each combination of the parameters before. So they must be a list,
+    or an object that reads its rows again for each iteration.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Dimension:
 
     def __post_init__(self) -> None:
         if isinstance(self.values, Iterator):
-            raise TypeError("an iterator can be gone through only once: give something that makes iterators")
+            raise TypeError("an iterator can be used only once: pass an iterable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Pacing:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Jobs that start together, `offset` after the first batch; with the gate `completion` that is the earliest time."""
+    """Jobs that start together, `offset` after the first batch; with the gate `completion`, not before."""
 
     index: int
     offset: timedelta
@@ -65,7 +65,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What an expansion will come to. `last_offset` says when the last batch starts, after the first."""
+    """The size of an expansion. `last_offset` is the time from the first batch to the last."""
 
     rows: Mapping[str, int]
     jobs: int
@@ -74,7 +74,7 @@ class Estimate:
 
 
 def agree(options: Iterable[Options], defaults: Pacing) -> tuple[Expand, Pacing]:
-    """The options that several data sources agree on; the default where none has the option. Raises `ExpansionError`."""
+    """Return the options that the data sources agree on, and defaults for the others. Raises `ExpansionError`."""
     every = list(options)
     expand = _agree_on("expand", [option.expand for option in every])
     size = _agree_on("batchSize", [option.batch_size for option in every])
@@ -90,14 +90,14 @@ def agree(options: Iterable[Options], defaults: Pacing) -> tuple[Expand, Pacing]
 def estimate(
     dimensions: Sequence[Dimension], expand: Expand, pacing: Pacing, *, most: int = MOST_JOBS
 ) -> Estimate:
-    """The numbers of an expansion, without reading a row. Without data sources there is one job.
+    """Return the size of an expansion, without reading a row. Without data sources there is one job.
 
-    Raises `ExpansionError` for more than `most` jobs, and for sources under `zip` that have not equally many rows.
+    Raises `ExpansionError` for more than `most` jobs, and for sources under `zip` with different numbers of rows.
     """
     counts = {dimension.name: dimension.count for dimension in dimensions}
     if expand is Expand.ZIP and len(set(counts.values())) > 1:
         counted = ", ".join(f"{name} has {count:,}" for name, count in counts.items())
-        raise ExpansionError(f"expand=zip needs equally many rows of each data source: {counted}")
+        raise ExpansionError(f"expand=zip needs the same number of rows from each data source: {counted}")
     if expand is Expand.LIST:
         jobs = int(not counts or any(counts.values()))
         for name, count in counts.items():
@@ -112,9 +112,9 @@ def estimate(
 def inputs(
     literals: Mapping[str, Any], dimensions: Sequence[Dimension], expand: Expand, *, most: int = MOST_JOBS
 ) -> Iterator[dict[str, Any]]:
-    """The parameters of each job in order, the last data source varying fastest.
+    """Yield the parameters of each job in order; the last data source varies fastest.
 
-    Raises `ExpansionError` as `estimate` does, when rows were added or removed since.
+    Raises `ExpansionError` as `estimate` does, because rows may have been added or removed since.
     """
     combined = _COMBINED[expand](dimensions) if dimensions else iter([{}])
     for number, values in enumerate(combined, 1):
@@ -123,7 +123,7 @@ def inputs(
 
 
 def batches(inputs_: Iterable[dict[str, Any]], pacing: Pacing) -> Iterator[Batch]:
-    """The inputs in batches of the pacing's size, the last one perhaps smaller, each later by the stagger delay."""
+    """Yield the inputs in batches, each the stagger delay after the one before. The last may be smaller."""
     rest, index = iter(inputs_), 0
     while members := tuple(islice(rest, pacing.batch_size)):
         yield Batch(index, index * timedelta(milliseconds=pacing.stagger_ms), members)
@@ -163,13 +163,13 @@ def _zip_dimensions(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]
         if any(value is _END for value in values):
             if not all(value is _END for value in values):
                 raise ExpansionError(
-                    "expand=zip needs equally many rows of each data source, and one has fewer by now"
+                    "expand=zip needs the same number of rows from each data source, but one has fewer now"
                 )
             return
         yield dict(zip(names, values, strict=True))
 
 
-def _list_in_turn(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
+def _list_dimensions(dimensions: Sequence[Dimension]) -> Iterator[dict[str, Any]]:
     lists = {dimension.name: list(islice(dimension.values, MOST_LISTED + 1)) for dimension in dimensions}
     for name, values in lists.items():
         _refuse_long_list(name, len(values))
@@ -184,31 +184,31 @@ def _refuse_long_list(name: str, count: int) -> None:
         )
 
 
-_COMBINED = {Expand.PRODUCT: _product, Expand.ZIP: _zip_dimensions, Expand.LIST: _list_in_turn}
+_COMBINED = {Expand.PRODUCT: _product, Expand.ZIP: _zip_dimensions, Expand.LIST: _list_dimensions}
 
 
-# The parameters of a job or a pipeline: which of them are data sources, and which are values as they are.
+# Parameters, divided into data sources and plain values.
 
 
 MOST_SOURCES = 5  # in the parameters of one schedule
 
 
 class ParamsError(DefinitionError):
-    """The parameters hold data sources that cannot be accepted. `errors` names each by path and character."""
+    """The parameters hold invalid data sources. `errors` lists each with its path and character."""
 
     code = "invalid_params"
 
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """Parameters, divided into values and data sources."""
+    """Parameters, divided into plain values and data sources."""
 
-    literals: Mapping[str, Any]  # go into every job unchanged
-    sources: Mapping[str, DataSource]  # make jobs
+    literals: Mapping[str, Any]  # every job gets them unchanged
+    sources: Mapping[str, DataSource]  # they are expanded into jobs
 
 
 def read_params(params: Mapping[str, Any]) -> Params:
-    """Divide the parameters into values and data sources. Text within lists and objects is always used as it is. Raises `ParamsError`."""
+    """Divide the parameters into plain values and data sources. Text in lists and objects is always plain. Raises `ParamsError`."""
     errors: list[InputError] = []
     literals: dict[str, Any] = {}
     sources: dict[str, DataSource] = {}

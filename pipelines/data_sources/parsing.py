@@ -1,4 +1,4 @@
-"""From the text of a data source to its parts. Linear in the text, which is short; nothing in it is ever run."""
+"""Parses the text of a data source, in linear time. Nothing in the text is ever executed."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ from pipelines.definition.errors import quote_value
 LONGEST = 4_000  # characters
 MOST_FIELDS = 20
 MOST_CONDITIONS = 20
-MOST_ERRORS = 20  # after which nobody reads on
+MOST_ERRORS = 20  # parsing stops after these
 FORM = "<source>:<table>:<filter>:<field>"
-MEANT = re.compile(rf"(?:{'|'.join(Source)}):(?![\s/])[^:]*:", re.IGNORECASE)
+DATA_SOURCE = re.compile(rf"(?:{'|'.join(Source)}):(?![\s/])[^:]*:", re.IGNORECASE)
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
-PLAIN = frozenset("-._~@+,:")  # what a value may hold besides letters and digits
-#: The whole numbers among the options, with their bounds.
+PLAIN = frozenset("-._~@+,:")  # characters of a value besides letters and digits
+#: Options with whole numbers, and their bounds.
 NUMBERS = {"batchSize": (1, 10_000), "staggerDelay": (0, 86_400_000), "limit": (1, 1_000_000)}
 CHOICES: dict[str, type[Expand | BatchGate]] = {"expand": Expand, "batch_gate": BatchGate}
 RESERVED = frozenset({*NUMBERS, *CHOICES, "filter"})
 
 
 def looks_like(value: object) -> bool:
-    """Whether a value is meant as a data source, and so has to be a valid one."""
-    return isinstance(value, str) and MEANT.match(value) is not None
+    """Whether a value is a data source, and so must be valid."""
+    return isinstance(value, str) and DATA_SOURCE.match(value) is not None
 
 
 def unescape(value: str) -> str:
-    """Text that is not a data source, as it is to be used: without the backslash that keeps it from being one."""
+    """Return plain text without the backslash that escapes a data source."""
     return value[1:] if value.startswith("\\") and looks_like(value.lstrip("\\")) else value
 
 
 def parse(text: str) -> DataSource:
-    """The data source that the text describes. Raises `DataSourceError` with every error."""
+    """Parse a data source. Raises `DataSourceError` with every error."""
     parser = _Parser(text)
     parsed = None if parser.errors else parser.read()
     if parsed is None or parser.errors:
@@ -63,7 +63,7 @@ def parse(text: str) -> DataSource:
 
 
 class _Parser:
-    """Reads one text from left to right and collects what is wrong with it."""
+    """Parses one text from left to right and collects its errors."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -92,8 +92,8 @@ class _Parser:
             self.error(0, f"unknown source {quote_value(source)}: must be one of {', '.join(Source)}")
         self._name(table_at, table, TABLE_NAME, "table")
         key = self._key(filter_at, filter_)
-        named = [(field_at + offset, name) for offset, name in _with_positions(fields, ",")]
-        self._fields(named)
+        names = [(field_at + offset, name) for offset, name in _with_positions(fields, ",")]
+        self._fields(names)
         if question:
             self._options(len(head) + 1)
         if self.errors:
@@ -102,9 +102,9 @@ class _Parser:
             source=Source(source),
             table=table,
             filter=Filter(key, tuple(self.conditions)),
-            fields=tuple(name for _, name in named),
+            fields=tuple(name for _, name in names),
             options=self._build_options(),
-            positions=(table_at, filter_at, *(position for position, _ in named)),
+            positions=(table_at, filter_at, *(position for position, _ in names)),
         )
 
     def _build_options(self) -> Options:
@@ -120,15 +120,15 @@ class _Parser:
     def _name(self, position: int, name: str, pattern: re.Pattern[str], what: str) -> None:
         if not pattern.fullmatch(name):
             allowed = ABOUT_TABLES if pattern is TABLE_NAME else ABOUT_FIELDS
-            self.error(position, f"{quote_value(name)} is no name of a {what}: {allowed}")
+            self.error(position, f"{quote_value(name)} is not a valid {what} name: {allowed}")
 
-    def _fields(self, named: list[tuple[int, str]]) -> None:
-        for position, name in named[: MOST_FIELDS + 1]:
+    def _fields(self, names: list[tuple[int, str]]) -> None:
+        for position, name in names[: MOST_FIELDS + 1]:
             self._name(position, name, FIELD_NAME, "field")
-        if len(named) > MOST_FIELDS:
-            self.error(named[MOST_FIELDS][0], f"must have at most {MOST_FIELDS} fields")
-        elif len({name for _, name in named}) < len(named):
-            self.error(named[0][0], "a field is named twice")
+        if len(names) > MOST_FIELDS:
+            self.error(names[MOST_FIELDS][0], f"must have at most {MOST_FIELDS} fields")
+        elif len({name for _, name in names}) < len(names):
+            self.error(names[0][0], "a field is named twice")
 
     def _key(self, position: int, text: str) -> str | None:
         if text == "all":
@@ -138,12 +138,12 @@ class _Parser:
         elif "=" in text or "{" in text:
             self.error(
                 position,
-                "the filter is all, or one value of the table's key; conditions are options behind the ?",
+                "the filter is all, or one value of the table's key; conditions are options after the ?",
             )
         return self._value(position, text)
 
     def _value(self, position: int, text: str) -> str:
-        """Text with its percent-encoding undone."""
+        """Decode percent-encoded text."""
         for offset, letter in enumerate(text):
             if letter == "%" and not PERCENT.match(text, offset):
                 self.error(
@@ -168,7 +168,7 @@ class _Parser:
         return value
 
     def _options(self, position: int) -> None:
-        """Option by option, as a JSON filter may hold the characters that separate options."""
+        """Read one option after another. A simple split would fail, because a JSON filter may hold the separators."""
         seen: set[str] = set()
         while position <= len(self.text) and len(self.errors) < MOST_ERRORS:
             stop = self._option(position, seen)
@@ -178,7 +178,7 @@ class _Parser:
             position = stop + 1
 
     def _option(self, position: int, seen: set[str]) -> int:
-        """Reads the option that begins here and returns where it ends."""
+        """Read the option that begins here, and return where it ends."""
         stop = self.text.find("&", position)
         stop = len(self.text) if stop < 0 else stop
         name, equals, value = self.text[position:stop].partition("=")
@@ -219,16 +219,16 @@ class _Parser:
             self.choices[name] = kind(text)
 
     def _json_filter(self, position: int, stop: int) -> int:
-        """As it is, up to its closing brace; or percent-encoded, up to the next &. Returns where it ends."""
-        found: list[Condition] = []
+        """Read a JSON filter: plain up to its closing brace, or percent-encoded up to the next &. Return where it ends."""
+        conditions: list[Condition] = []
         try:
             if self.text.startswith("{", position):
-                found, stop = read_conditions(self.text, position)
+                conditions, stop = read_conditions(self.text, position)
             else:
-                found = self._read_encoded_filter(position, stop)
+                conditions = self._read_encoded_filter(position, stop)
         except JsonError as error:
             self.error(position if error.position is None else error.position, f"the JSON filter: {error}")
-        for condition in found:
+        for condition in conditions:
             self._name(position, condition.field, FIELD_NAME, "field")
             self._condition(replace(condition, position=position))
         return stop
@@ -239,12 +239,12 @@ class _Parser:
         if len(self.errors) > before:
             return []
         try:
-            found, end = read_conditions(text, 0)
+            conditions, end = read_conditions(text, 0)
         except JsonError as error:
-            raise JsonError(str(error)) from error  # its place is one of the decoded text
+            raise JsonError(str(error)) from error  # without its position, which is one in the decoded text
         if end < len(text):
             raise JsonError("nothing may follow its closing brace", position)
-        return found
+        return conditions
 
     def _condition(self, condition: Condition) -> None:
         if len(self.conditions) == MOST_CONDITIONS:
@@ -262,15 +262,15 @@ def _with_positions(text: str, separator: str) -> Iterator[tuple[int, str]]:
 
 # Conditions with types and operators, from the JSON of a `filter` option.
 #
-# An object of fields; each has a value, which it must equal, or an object of operators, which must all hold. Nothing is
-# nested deeper, so every other shape is a error.
+# It is an object of fields. Each has a value, which it must equal, or an object of operators, which must all hold. Any
+# other shape is an error.
 
 
 MOST_MEMBERS = 500  # of a list
 
 
 class JsonError(ValueError):
-    """The filter cannot be accepted. `position` is known when it is not even JSON."""
+    """The filter is invalid. `position` is known if it is not valid JSON."""
 
     def __init__(self, message: str, position: int | None = None) -> None:
         super().__init__(message)
@@ -278,11 +278,11 @@ class JsonError(ValueError):
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object as it was written: a key may come twice."""
+    """An object as it was written, which may have duplicate keys."""
 
 
 def read_conditions(text: str, start: int) -> tuple[list[Condition], int]:
-    """The conditions of the object that begins at `start`, and where it ends. Raises `JsonError`."""
+    """Return the conditions of the object that begins at `start`, and where it ends. Raises `JsonError`."""
     if not text.startswith("{", start):
         raise JsonError('must be an object, as in {"status":"active"}')
     try:
@@ -297,13 +297,13 @@ def read_conditions(text: str, start: int) -> tuple[list[Condition], int]:
 def _conditions(pairs: _Pairs) -> list[Condition]:
     if not pairs:
         raise JsonError("must have at least one condition")
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     for field, value in _unique(pairs):
         if isinstance(value, _Pairs):
-            found.extend(_operators(field, value))
+            conditions.extend(_operators(field, value))
         else:
-            found.append(Condition(field, Operator.EQ, _scalar(field, value)))
-    return found
+            conditions.append(Condition(field, Operator.EQ, _scalar(field, value)))
+    return conditions
 
 
 def _operators(field: str, pairs: _Pairs) -> list[Condition]:
@@ -353,7 +353,7 @@ def _unique(pairs: _Pairs) -> _Pairs:
 
 
 def _parse_whole(text: str) -> int:
-    value = int(text)  # cheap: the parser of data sources bounds the length of the whole
+    value = int(text)  # cheap, because the length of the whole text is limited
     if not -WHOLE <= value < WHOLE:
         raise JsonError(f"the number {text[:20]} is beyond 64 bits")
     return value

@@ -1,6 +1,6 @@
-"""From a data source to a query: its names are looked up in the catalogue, its values get the types of their fields.
+"""Resolves a data source into a query: looks up its names in the catalogue, and converts its values to the fields' types.
 
-A query holds no text of a user's but values. Whatever builds SQL, a request or a loop from it takes the names from the
+The only user input in a query is values. Code that builds SQL, a request or a loop from it takes the names from the
 catalogue's table.
 """
 
@@ -45,7 +45,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is to be read. Rows come in the order that their source keeps them in, which is the same each time."""
+    """What to read. Rows come in the order of their source, which is the same each time."""
 
     source: Source
     name: str
@@ -56,9 +56,9 @@ class Query:
 
     @property
     def literal(self) -> Typed:
-        """The one value that the text itself names, so that nothing has to be read; else None.
+        """The value that the text itself names, so that no row must be read; else None.
 
-        `db:ticker:AAPL:id` is AAPL, whether or not there is such a row. With any other field or condition the row decides.
+        `db:ticker:AAPL:id` is AAPL, even if there is no such row. With any other field or condition, the row is read.
         """
         only = self.comparisons[0] if len(self.comparisons) == 1 else None
         if only is None or only.field != self.table.key or self.fields != (self.table.key,):
@@ -67,12 +67,12 @@ class Query:
 
 
 def check(source: DataSource, catalogue: Catalogue) -> list[InputError]:
-    """Every unknown table and field, and every value and operator that does not fit its field."""
+    """Return every unknown table and field, and every value and operator that does not fit its field."""
     return _resolve(source, catalogue)[1]
 
 
 def resolve(source: DataSource, catalogue: Catalogue) -> Query:
-    """The query that a data source stands for. Raises `DataSourceError` with every error."""
+    """Return the query of a data source. Raises `DataSourceError` with every error."""
     query, errors = _resolve(source, catalogue)
     if query is None or errors:
         raise DataSourceError(errors)
@@ -100,8 +100,8 @@ def _resolve(source: DataSource, catalogue: Catalogue) -> tuple[Query | None, li
             0, Condition(table.key, Operator.EQ, source.filter.key, is_text=True, position=filter_at)
         )
     comparisons = [_comparison(condition, table.fields, errors) for condition in conditions]
-    found = tuple(comparison for comparison in comparisons if comparison is not None)
-    return Query(source.source, source.table, table, source.fields, found, source.options), errors
+    valid = tuple(comparison for comparison in comparisons if comparison is not None)
+    return Query(source.source, source.table, table, source.fields, valid, source.options), errors
 
 
 def _explain_unknown(what: str, name: str, known: Mapping[str, object]) -> str:
@@ -142,12 +142,12 @@ def _value(kind: FieldType, value: Scalar, condition: Condition) -> Typed:
     return from_text(kind, value) if condition.is_text and isinstance(value, str) else from_json(kind, value)
 
 
-# Whether a row fulfils the conditions of a query: what sources without a database use, and what SQL is held against.
+# Whether a row fulfils the conditions of a query: for sources without a database. The SQL for databases means the same.
 #
-# Every condition is either true or false, also where a row has no value (null, or no such member):
+# Every condition is either true or false, even if a row has no value (null, or no such member):
 #
 #     $eq v, $in [...]     equal to the value, or to one of them. Null equals null and nothing else.
-#     $ne v, $nin [...]    exactly what $eq and $in leave, so rows without a value too. In SQL: IS DISTINCT FROM.
+#     $ne v, $nin [...]    the negation of $eq and $in, so true for a row without a value. In SQL: IS DISTINCT FROM.
 #     $gt $gte $lt $lte    false for a row without a value.
 #     $exists true         there is a value; $exists false: there is none.
 #
@@ -163,7 +163,7 @@ ORDERS: dict[Operator, Callable[[Any, Any], bool]] = {
 
 
 def matches(row: Mapping[str, Any], comparisons: Iterable[Comparison]) -> bool:
-    """Whether the row fulfils all of them. Its values must have the types of their fields, as from `catalogue.read_row`."""
+    """Whether the row fulfils all comparisons. Its values must have the fields' types, as from `catalogue.read_row`."""
     return all(_holds(row.get(comparison.field), comparison) for comparison in comparisons)
 
 

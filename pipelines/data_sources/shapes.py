@@ -1,4 +1,4 @@
-"""The parts of a data source, frozen: what its text says, before it is known whether such a table exists; and its errors."""
+"""The frozen parts of a parsed data source, before its table is looked up, and its errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Source(StrEnum):
 
 
 class Operator(StrEnum):
-    """How a field is compared, as it is written in a JSON filter. `query.matches` says exactly what each means."""
+    """How a field is compared, as written in a JSON filter. `query.matches` defines each operator."""
 
     EQ = "$eq"
     NE = "$ne"
@@ -42,7 +42,7 @@ class Expand(StrEnum):
     """How the values of several parameters are combined."""
 
     PRODUCT = "product"  # each value of one with each value of the others
-    ZIP = "zip"  # the first of each, the second of each, and so on; there must be equally many
+    ZIP = "zip"  # the first of each, the second of each, and so on; each must have the same number
     LIST = "list"  # one job, which gets all values of each as a list
 
 
@@ -50,15 +50,15 @@ class BatchGate(StrEnum):
     """What a batch waits for."""
 
     DELAY = "delay"  # the stagger delay after the start of the batch before it
-    START = "start"  # the stagger delay after the first job of the batch before it has really begun
+    START = "start"  # the stagger delay after the first job of the batch before it has started to work
     COMPLETION = "completion"  # the end of all jobs of the batch before it, and then the stagger delay
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One thing that rows must fulfil. The value of $in and $nin is a tuple.
+    """One condition on rows. The value of $in and $nin is a tuple.
 
-    A condition without JSON is text, whatever its field holds. `query.resolve` turns it into the field's type.
+    The value of a condition outside JSON is text; `query.resolve` converts it to the field's type.
     """
 
     field: str
@@ -70,7 +70,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which rows: all of them or the one with this key, as far as they fulfil all conditions."""
+    """Which rows: all, or the one with this key, if they fulfil all conditions."""
 
     key: str | None = None
     conditions: tuple[Condition, ...] = ()
@@ -78,7 +78,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options for pace and amount; None for an option that is not set."""
+    """The options. None for an option that is not set."""
 
     batch_size: int | None = None
     stagger_ms: int | None = None
@@ -89,7 +89,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """One data source string, read. Equal if they mean the same. `positions` tell where each field was written."""
+    """A parsed data source. Equal if the meaning is equal. `positions` are the places in the text, for errors."""
 
     source: Source
     table: str
@@ -101,12 +101,12 @@ class DataSource:
     )  # of the table, the filter, and each field
 
 
-SHOWN = 10  # errors in the text of the error; the list holds all of them
+MOST_IN_TEXT = 10  # errors in the exception's text; `errors` holds all of them
 
 
 @dataclass(frozen=True, slots=True)
 class InputError:
-    """One thing that is wrong. `position` is the index of the character in the text."""
+    """One error. `position` is the index of a character in the text."""
 
     position: int
     message: str
@@ -116,7 +116,7 @@ class InputError:
 
 
 class DataSourceError(ValueError):
-    """The text is not a valid data source. `errors` names everything that is wrong with it."""
+    """The text is not a valid data source. `errors` lists everything that is wrong with it."""
 
     code: ClassVar[str] = "invalid_data_source"
 
@@ -125,4 +125,4 @@ class DataSourceError(ValueError):
         super().__init__(self.errors)
 
     def __str__(self) -> str:
-        return "; ".join(map(str, self.errors[:SHOWN]))
+        return "; ".join(map(str, self.errors[:MOST_IN_TEXT]))

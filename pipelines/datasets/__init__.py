@@ -1,8 +1,8 @@
-"""A tenant's own tables: declared, changed, filled, emptied and deleted, by the API and the admin alike.
+"""A tenant's own tables: created, changed, filled and deleted, by the API and the admin alike.
 
-declaration  the table itself: its name, where its rows are, the types of its fields
-rows         its rows: added, changed, replaced and removed, all of a call or nothing, in PostgreSQL or Redis
-validation   rows as a caller gives them, and whether they fit
+declaration  the table itself: its name, the source of its rows, the types of its fields
+rows         adds, changes, replaces and removes rows in PostgreSQL or Redis; a call succeeds as a whole or not at all
+validation   checks rows against their table
 """
 
 from pipelines.datasets.validation import BadUpload, read_csv, read_json

@@ -1,6 +1,6 @@
-"""Datasets themselves: what a table is called, where its rows are, and which types its fields have.
+"""Creates, changes and deletes datasets: the name, the source and the typed fields of a table.
 
-A name belongs to one dataset of the tenant, whatever the source. Name and source never change: schedules say them.
+A name is unique within the tenant, across all sources. Name and source never change, because schedules refer to them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pipelines.tables import fetched
 from tenants.context import tenant_scope
 
 from .rows import BATCH, lock_dataset, put, raise_version, rows_of
-from .validation import Upload, fitting
+from .validation import Upload, validate_rows
 
-NAMED = 10  # schedules that a refusal names
+MOST_NAMED = 10  # schedules that a refusal lists
 LONGEST_LOCATION = 500
 LONGEST_DESCRIPTION = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a dataset is to be. `rows` are given with it, or not at all."""
+    """The declaration of a dataset, perhaps with its rows."""
 
     name: str
     fields: Any
@@ -41,11 +41,11 @@ class Declaration:
     location: str = ""
     description: str = ""
     rows: Upload | None = None
-    location_error: str | None = None  # what `error_of_location` said before the transaction
+    location_error: str | None = None  # from `error_of_location`, called before the transaction
 
 
 def create(tenant_id: UUID, declaration: Declaration) -> Dataset:
-    """Raises `TableError`, `RowsInvalid`, `AlreadyExists`, `TooManyDatasets`, and what filling it raises."""
+    """Create a dataset. Raises `TableError`, `RowsInvalid`, `AlreadyExists`, `TooManyDatasets`, and the errors of `put`."""
     table = _check_declaration(declaration)
     with tenant_scope(tenant_id):
         own = Dataset.objects.for_tenant(tenant_id)
@@ -53,7 +53,7 @@ def create(tenant_id: UUID, declaration: Declaration) -> Dataset:
             raise AlreadyExists("dataset", declaration.name)
         if own.count() >= settings.ORCHESTRATOR_DATASETS_PER_TENANT:
             raise TooManyDatasets(
-                f"There are {settings.ORCHESTRATOR_DATASETS_PER_TENANT} datasets, which is the most."
+                f"There are {settings.ORCHESTRATOR_DATASETS_PER_TENANT} datasets, which is the maximum."
             )
         dataset = Dataset.objects.create(
             tenant_id=tenant_id,
@@ -79,9 +79,9 @@ def change(
     rows: Upload | None = None,
     location_error: str | None = None,
 ) -> Dataset:
-    """Change what is given; `rows` replace those that are there. Raises as `create` does, and `NotFound`.
+    """Change the members that are not None; `rows` replace all existing rows. Raises the errors of `create`, and `NotFound`.
 
-    Rows must fit the new fields. What they hold in a field that is no longer there is dropped with it.
+    Rows must fit the new fields. The values of a removed field are dropped.
     """
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
@@ -107,26 +107,26 @@ def change(
 
 
 def delete(tenant_id: UUID, dataset_id: UUID) -> None:
-    """With all its rows. Raises `NotFound`, and `DatasetInUse` naming the schedules that read it."""
+    """Delete a dataset with all its rows. Raises `NotFound`, and `DatasetInUse` with the schedules that read it."""
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
         if reading := schedules_reading(dataset):
-            more = f" and {len(reading) - NAMED} more" if len(reading) > NAMED else ""
-            named = ", ".join(reading[:NAMED])
+            more = f" and {len(reading) - MOST_NAMED} more" if len(reading) > MOST_NAMED else ""
+            named = ", ".join(reading[:MOST_NAMED])
             raise DatasetInUse(f"The dataset {dataset.name!r} is read by the schedules {named}{more}.")
         _empty_rows(dataset)
         dataset.delete()
 
 
 def schedules_reading(dataset: Dataset) -> list[str]:
-    """The names of the schedules whose parameters name this dataset. In the caller's scope."""
+    """Return the names of the schedules whose parameters read this dataset. Call it within a `tenant_scope`."""
     source = (dataset.source, dataset.name)
     rows = Schedule.objects.for_tenant(dataset.tenant_id).order_by("name").values_list("name", "params")
     return [name for name, params in rows.iterator() if source in set(_tables_in(params))]
 
 
 def error_of_location(source: str, location: str) -> str | None:
-    """What is wrong with an address, or None. May ask the name service for seconds: not inside a transaction."""
+    """Return the error of an address, or None. It may wait for DNS, so call it outside of transactions."""
     if source != Source.API or not location:
         return None
     try:
@@ -148,7 +148,7 @@ def _check_declaration(declaration: Declaration) -> Table:
     elif declaration.source == Source.API and not declaration.location:
         errors.append(InputError("location", "is required: the address of the rows"))
     elif declaration.source != Source.API and declaration.location:
-        errors.append(InputError("location", "is for the source api alone"))
+        errors.append(InputError("location", "is only for the source api"))
     elif declaration.location_error:
         errors.append(InputError("location", declaration.location_error))
     if len(declaration.location) > LONGEST_LOCATION:
@@ -161,22 +161,24 @@ def _check_declaration(declaration: Declaration) -> Table:
 
 
 def _refit(dataset: Dataset, before: Table, after: Table) -> None:
-    """Bring the rows to the new fields, or refuse with every row that does not fit."""
+    """Convert the rows to the new fields. Raises an error with every row that does not fit."""
     if dataset.source != Source.DB:
         _empty_rows(dataset)
         return
     stored = list(rows_of(dataset).order_by("id"))
     if stored and before.fields.get(before.key) != after.fields.get(after.key):
-        message = "cannot come, go or change its type while there are rows, since it tells them apart"
+        message = (
+            "cannot be added, removed or given another type while there are rows, because it identifies them"
+        )
         raise TableError([InputError(f"fields.{after.key}", message)])
     rows = [{name: value for name, value in row.data.items() if name in after.fields} for row in stored]
-    fitted = fitting(Upload(rows), after)
-    different = []
+    fitted = validate_rows(Upload(rows), after)
+    changed = []
     for row, data in zip(stored, fitted, strict=True):
         if row.data != data:
             row.data = data
-            different.append(row)
-    DatasetRow.objects.bulk_update(different, ("data",), batch_size=BATCH)
+            changed.append(row)
+    DatasetRow.objects.bulk_update(changed, ("data",), batch_size=BATCH)
 
 
 def _empty_rows(dataset: Dataset) -> None:
@@ -191,7 +193,7 @@ def _tables_in(params: Any) -> Iterator[tuple[str, str]]:
             try:
                 source = parse(value)
             except DataSourceError:
-                continue  # it reads nothing
+                continue  # an invalid data source reads nothing
             yield source.source.value, source.table
 
 

@@ -1,7 +1,7 @@
-"""The rows of a dataset: added, changed, replaced and removed. Everything of a call happens, or nothing.
+"""Adds, changes, replaces and removes the rows of a dataset. A call succeeds as a whole or not at all.
 
-A row that is there keeps its place when it is changed or replaced, so a reader that goes page by page meanwhile sees no row twice.
-Writers of one dataset wait for each other at its row.
+A row keeps its place when it is changed or replaced, so a concurrent reader that goes page by page sees no row twice. Writers lock the
+dataset's row, so they wait for each other.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pipelines.tables import fetched
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
-from .validation import Row, Upload, fitting, key_of, refuse_too_many
+from .validation import Row, Upload, key_of, refuse_too_many, validate_rows
 
 
 @dataclass(frozen=True, slots=True)
 class FillResult:
-    """The outcome of a call. `rows` is how many there are now, `version` that of the dataset."""
+    """The outcome of a call. `rows` is the new number of rows, `version` that of the dataset."""
 
     added: int
     updated: int
@@ -46,9 +46,9 @@ class FillResult:
 def fill(
     tenant_id: UUID, dataset_id: UUID, upload: Upload, *, replace: bool = False, dry_run: bool = False
 ) -> FillResult:
-    """Add the rows, or change those with the same `id`; with `replace`, remove all others. A `dry_run` only says what would be.
+    """Add the rows, or change those with the same `id`; with `replace`, remove all others. A `dry_run` changes nothing.
 
-    Raises `RowsInvalid`, `TooManyRows`, `DatasetFull`, `NotFound` and, where rows are not kept here, `RowsElsewhere`.
+    Raises `RowsInvalid`, `TooManyRows`, `DatasetFull`, `NotFound`, and `RowsElsewhere` if the rows are stored elsewhere.
     """
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
@@ -59,46 +59,46 @@ def fill(
 
 
 def put(dataset: Dataset, upload: Upload, *, replace: bool = False, dry_run: bool = False) -> FillResult:
-    """As `fill`, for a caller that holds the lock of the dataset's row and raises its version."""
+    """Fill a dataset for a caller that holds the lock of its row and raises its version. See `fill`."""
     refuse_elsewhere(dataset)
     refuse_too_many(upload)
-    place = place_of(dataset)
-    keyed = place.with_keys(fitting(upload, place.table), replace=replace)
-    before = place.among(keyed)
-    gone = [key for key in place.all_keys() if key not in keyed] if replace else []
+    store = store_of(dataset)
+    keyed = store.with_keys(validate_rows(upload, store.table), replace=replace)
+    before = store.among(keyed)
+    removed = [key for key in store.all_keys() if key not in keyed] if replace else []
     added = keyed.keys() - before.keys()
-    number = place.number() + len(added) - len(gone)
+    number = store.number() + len(added) - len(removed)
     _refuse_full(dataset, number)
-    fresh = {key: row for key, row in keyed.items() if before.get(key) != row}
-    if (fresh or gone) and not dry_run:
-        place.write(fresh, gone)
-    return FillResult(len(added), len(fresh) - len(added), len(gone), number, dataset.version)
+    changed = {key: row for key, row in keyed.items() if before.get(key) != row}
+    if (changed or removed) and not dry_run:
+        store.write(changed, removed)
+    return FillResult(len(added), len(changed) - len(added), len(removed), number, dataset.version)
 
 
 def remove(tenant_id: UUID, dataset_id: UUID, key: str) -> None:
-    """Raises `NotFound` when there is no such row, and `RowsElsewhere`."""
+    """Remove a row. Raises `NotFound` if there is no such row, and `RowsElsewhere`."""
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
         refuse_elsewhere(dataset)
-        place = place_of(dataset)
-        if key not in place.among([key]):
+        store = store_of(dataset)
+        if key not in store.among([key]):
             raise NotFound(f"row {key!r} of the dataset", dataset.name)
-        place.write({}, [key])
+        store.write({}, [key])
         raise_version(dataset)
 
 
 def number_of_rows(dataset: Dataset) -> int | None:
-    """How many there are; None where that would mean to read them. In the caller's scope."""
-    return place_of(dataset).number() if dataset.source in (Source.DB, Source.CACHE) else None
+    """Return the number of rows, or None if they would have to be read for it. Call it within a `tenant_scope`."""
+    return store_of(dataset).number() if dataset.source in (Source.DB, Source.CACHE) else None
 
 
 def lock_dataset(tenant_id: UUID, dataset_id: UUID) -> Dataset:
-    found: Dataset | None = (
+    dataset: Dataset | None = (
         Dataset.objects.for_tenant(tenant_id).select_for_update().filter(pk=dataset_id).first()
     )
-    if found is None:
+    if dataset is None:
         raise NotFound("dataset", dataset_id)
-    return found
+    return dataset
 
 
 def raise_version(dataset: Dataset, **changes: Any) -> None:
@@ -117,7 +117,7 @@ def refuse_elsewhere(dataset: Dataset) -> None:
 
 
 def refuse_not_listed(dataset: Dataset) -> None:
-    """Raises `RowsElsewhere` unless the rows are in the database."""
+    """Raise `RowsElsewhere` unless the rows are in the database."""
     if dataset.source == Source.CACHE:
         raise RowsElsewhere(
             f"The rows of cache:{dataset.name} are kept in Redis; they are read when a schedule runs."
@@ -128,12 +128,10 @@ def refuse_not_listed(dataset: Dataset) -> None:
 def _refuse_full(dataset: Dataset, number: int) -> None:
     most = settings.ORCHESTRATOR_DATASET_ROWS
     if number > most:
-        raise DatasetFull(
-            f"{dataset.name} would have {number:,} rows; {most:,} is the most that it may have."
-        )
+        raise DatasetFull(f"{dataset.name} would have {number:,} rows, but at most {most:,} are allowed.")
 
 
-# The places where rows of a dataset are kept here: PostgreSQL, or Redis for a while. Both are written and looked up by keys.
+# The stores of a dataset's rows: PostgreSQL, or Redis with an expiry. Both find rows by their keys.
 
 
 BATCH = 1_000  # rows per statement
@@ -143,42 +141,42 @@ def rows_of(dataset: Dataset) -> Any:
     return DatasetRow.objects.for_tenant(dataset.tenant_id).filter(dataset_id=dataset.pk)
 
 
-def place_of(dataset: Dataset) -> DatasetAddress:
+def store_of(dataset: Dataset) -> RowStore:
     kind = _CachedRows if dataset.source == Source.CACHE else _StoredRows
     return kind(dataset, tables.shape_of(dataset))
 
 
-class DatasetAddress(ABC):
-    """Where rows are, by their keys."""
+class RowStore(ABC):
+    """Rows of a dataset, by their keys."""
 
     def __init__(self, dataset: Dataset, table: Table) -> None:
         self.dataset, self.table = dataset, table
 
     @abstractmethod
     def number(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
 
     @abstractmethod
     def all_keys(self) -> list[str]:
-        """In the order of their rows."""
+        """Return all keys in the order of their rows."""
 
     @abstractmethod
     def among(self, keys: Iterable[str]) -> dict[str, Row]:
-        """The rows that have one of these keys."""
+        """Return the rows with these keys."""
 
     @abstractmethod
-    def write(self, fresh: Mapping[str, Row], gone: Sequence[str]) -> None:
-        """Add or change the fresh rows, and remove those with the other keys."""
+    def write(self, changed: Mapping[str, Row], removed: Sequence[str]) -> None:
+        """Add or change rows, and remove the rows with the keys in `removed`."""
 
     def with_keys(self, rows: list[Row], *, replace: bool) -> dict[str, Row]:
-        """The rows by their keys. Without a field that tells them apart, the first replaces the first that is there."""
+        """Return the rows by their keys. In a table without a key, the first new row replaces the first existing row, and so on."""
         if self.table.has_key:
             return {key_of(row, self.table): row for row in rows}
-        places = iter(self.all_keys() if replace else ())
-        return {next(places, None) or str(uuid7()): row for row in rows}
+        existing = iter(self.all_keys() if replace else ())
+        return {next(existing, None) or str(uuid7()): row for row in rows}
 
 
-class _StoredRows(DatasetAddress):
+class _StoredRows(RowStore):
     """Rows in PostgreSQL."""
 
     def number(self) -> int:
@@ -191,17 +189,17 @@ class _StoredRows(DatasetAddress):
         own = rows_of(self.dataset)
         return {
             key: data
-            for some in _in_batches(list(keys))
-            for key, data in own.filter(key__in=some).values_list("key", "data")
+            for batch in _in_batches(list(keys))
+            for key, data in own.filter(key__in=batch).values_list("key", "data")
         }
 
-    def write(self, fresh: Mapping[str, Row], gone: Sequence[str]) -> None:
-        for some in _in_batches(gone):
-            rows_of(self.dataset).filter(key__in=some).delete()
-        ids = sorted(uuid7() for _ in fresh)  # of one millisecond, they have no order by themselves
+    def write(self, changed: Mapping[str, Row], removed: Sequence[str]) -> None:
+        for batch in _in_batches(removed):
+            rows_of(self.dataset).filter(key__in=batch).delete()
+        ids = sorted(uuid7() for _ in changed)  # sorted, because ids of one millisecond are in random order
         new_rows = [
             DatasetRow(id=id_, tenant_id=self.dataset.tenant_id, dataset=self.dataset, key=key, data=row)
-            for id_, (key, row) in zip(ids, fresh.items(), strict=True)
+            for id_, (key, row) in zip(ids, changed.items(), strict=True)
         ]
         DatasetRow.objects.bulk_create(
             new_rows,
@@ -212,28 +210,28 @@ class _StoredRows(DatasetAddress):
         )
 
 
-class _CachedRows(DatasetAddress):
-    """Rows in Redis, all of them one value."""
+class _CachedRows(RowStore):
+    """Rows in Redis, all in one value."""
 
     def number(self) -> int:
-        return len(self._read_kept())
+        return len(self._read_rows())
 
     def all_keys(self) -> list[str]:
-        return list(self._read_kept())
+        return list(self._read_rows())
 
     def among(self, keys: Iterable[str]) -> dict[str, Row]:
-        rows = self._read_kept()
+        rows = self._read_rows()
         return {key: rows[key] for key in keys if key in rows}
 
-    def write(self, fresh: Mapping[str, Row], gone: Sequence[str]) -> None:
-        """If the transaction fails after this, Redis keeps rows that were never committed, until they expire."""
-        left = self._read_kept()
-        for key in gone:
-            left.pop(key, None)
-        left.update(fresh)
-        fetched.keep_rows(self.dataset.tenant_id, self.dataset.name, list(left.values()))
+    def write(self, changed: Mapping[str, Row], removed: Sequence[str]) -> None:
+        """Write the rows. If the transaction fails later, Redis keeps uncommitted rows until they expire."""
+        rows = self._read_rows()
+        for key in removed:
+            rows.pop(key, None)
+        rows.update(changed)
+        fetched.keep_rows(self.dataset.tenant_id, self.dataset.name, list(rows.values()))
 
-    def _read_kept(self) -> dict[str, Row]:
+    def _read_rows(self) -> dict[str, Row]:
         rows = fetched.read_cached_rows(self.dataset.tenant_id, self.dataset.name) or []
         return {key_of(row, self.table) if self.table.has_key else str(n): row for n, row in enumerate(rows)}
 

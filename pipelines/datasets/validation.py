@@ -1,6 +1,6 @@
-"""Rows as a caller gives them, from JSON or a CSV file, and whether they fit their table.
+"""Reads rows from JSON or a CSV file, and checks them against their table.
 
-All errors of all rows are named, up to a number that a person still reads.
+Reports all errors of all rows, up to a readable number.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Row = dict[str, Any]
 
 
 class RowsInvalid(DefinitionError):
-    """Rows do not fit their table, so nothing was stored. `errors` names each by its path."""
+    """Some rows do not fit their table, so nothing was stored. `errors` lists each error with its path."""
 
     code = "invalid_rows"
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Rows as somebody gave them: JSON values, or the texts of a CSV with the line of each row."""
+    """Unchecked rows: JSON values, or the texts of a CSV with the line of each row."""
 
     rows: Sequence[Any]
     lines: Sequence[int] = ()
@@ -46,46 +46,46 @@ class Upload:
 
 
 def refuse_too_many(upload: Upload) -> None:
-    """Raises `TooManyRows` for more than one call may bring."""
+    """Raise `TooManyRows` for more rows than one call may bring."""
     most = settings.ORCHESTRATOR_DATASET_ROWS_PER_CALL
     if len(upload.rows) > most:
-        raise TooManyRows(f"One call takes {most:,} rows at most.")
+        raise TooManyRows(f"One call may bring at most {most:,} rows.")
 
 
-def fitting(upload: Upload, table: Table) -> list[Row]:
-    """The rows with every field, as they are stored. Raises `RowsInvalid`."""
+def validate_rows(upload: Upload, table: Table) -> list[Row]:
+    """Return the rows with every field, as they are stored. Raises `RowsInvalid`."""
     if upload.are_texts:
         _refuse_header(upload.rows[0], table)
-    found: list[Row] = []
+    rows: list[Row] = []
     errors: list[InputError] = []
     places: dict[str, int] = {}
     for place, raw in enumerate(upload.rows):
         line = f" (line {upload.lines[place]})" if upload.are_texts else ""
-        row, wrong = _read(raw, table, at(ROWS, place), line, as_text=upload.are_texts)
+        row, row_errors = _read(raw, table, at(ROWS, place), line, as_text=upload.are_texts)
         if row is not None and table.has_key:
-            wrong += _of_key(row, table, place, places, line)
+            row_errors += _errors_of_key(row, table, place, places, line)
         if row is not None:
-            found.append(row)
-        errors += wrong
+            rows.append(row)
+        errors += row_errors
         if len(errors) >= MOST_ERRORS:
             errors = [
                 *errors[:MOST_ERRORS],
-                InputError(ROWS, f"there may be more: the first {MOST_ERRORS} faults are named"),
+                InputError(ROWS, f"there may be more: only the first {MOST_ERRORS} errors are listed"),
             ]
             break
     if errors:
         raise RowsInvalid(errors)
-    return found
+    return rows
 
 
 def key_of(row: Row, table: Table) -> str:
-    """The row's key as text: 5 is "5", true is "true"."""
+    """Return the row's key as text: 5 is "5", true is "true"."""
     value = row[table.key]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def storable(value: Any) -> Any:
-    """A typed value as rows keep it: a time as text, and a number in one form, so that equal numbers look equal."""
+    """Return a typed value as it is stored: a time as text, and a number in one form, so that equal numbers are stored alike."""
     return plain(value) if isinstance(value, bool) or not isinstance(value, int | float) else number(value)
 
 
@@ -103,29 +103,29 @@ def _read(
 
 def _name_errors(error: RowError, table: Table, path: str, line: str) -> Iterator[InputError]:
     for field, message in error.errors.items():
-        # An unknown field is quoted already.
+        # The name of an unknown field is quoted already.
         known = field in table.fields
         yield InputError(at(path, field) if known else path, f"{'' if known else f'{field} '}{message}{line}")
 
 
-def _of_key(row: Row, table: Table, place: int, places: dict[str, int], line: str) -> list[InputError]:
+def _errors_of_key(row: Row, table: Table, place: int, places: dict[str, int], line: str) -> list[InputError]:
     key, path = key_of(row, table), at(at(ROWS, place), table.key)
     if len(key) > LONGEST_KEY:
         return [InputError(path, f"must have at most {LONGEST_KEY} characters{line}")]
     if places.setdefault(key, place) != place:
-        return [InputError(path, f"is that of rows[{places[key]}], too{line}")]
+        return [InputError(path, f"is the same as in rows[{places[key]}]{line}")]
     return []
 
 
 def _refuse_header(row: Mapping[str, Any], table: Table) -> None:
-    """What is wrong with the header would be wrong with every row."""
+    """Report errors of the header once, because they would recur in every row."""
     errors = [
-        InputError(ROWS, f"{quote_value(name)} is no field of this table (line 1)")
+        InputError(ROWS, f"{quote_value(name)} is not a field of this table (line 1)")
         for name in row
         if name not in table.fields
     ]
     if table.has_key and table.key not in row:
-        errors.append(InputError(ROWS, f"the field {table.key} is missing: it tells the rows apart (line 1)"))
+        errors.append(InputError(ROWS, f"the field {table.key} is missing: it identifies the rows (line 1)"))
     if errors:
         raise RowsInvalid(errors[:MOST_ERRORS])
 
@@ -133,18 +133,18 @@ def _refuse_header(row: Mapping[str, Any], table: Table) -> None:
 # Rows in a file: CSV with a header, or JSON, a list of objects or `{rows: [...]}`.
 
 
-VALUES_PER_ROW = 101  # of JSON: as many as a table may have fields, and the row itself
+VALUES_PER_ROW = 101  # of JSON: the fields of the largest table, and the row itself
 
 
 class BadUpload(PipelineError):
-    """The file holds no rows that can be read. Says where."""
+    """The file has no readable rows. The message says where."""
 
     code = "invalid_file"
     status = 400
 
 
 def read_csv(raw: bytes) -> Upload:
-    """The texts of a CSV. Raises `BadUpload`; the values are looked at by `fill`."""
+    """Read the texts of a CSV. Raises `BadUpload`. `fill` checks the values."""
     most = settings.ORCHESTRATOR_DATASET_ROWS_PER_CALL
     try:
         numbered = list(islice(csv_lines(io.BytesIO(raw)), most + 1))
@@ -154,18 +154,18 @@ def read_csv(raw: bytes) -> Upload:
 
 
 def read_json(raw: bytes) -> Upload:
-    """The rows of a JSON file. Raises `BadUpload`."""
+    """Read the rows of a JSON file. Raises `BadUpload`."""
     try:
-        found = strict_json.loads(
+        data = strict_json.loads(
             raw, max_bytes=settings.ORCHESTRATOR_DATASET_BODY_BYTES, max_nodes=most_values()
         )
     except strict_json.StrictJSONError as error:
         raise BadUpload(f"The JSON cannot be read: {error}.") from error
-    return rows_in(found)
+    return rows_in(data)
 
 
-def rows_in(found: Any) -> Upload:
-    rows = found["rows"] if isinstance(found, dict) and found.keys() == {"rows"} else found
+def rows_in(data: Any) -> Upload:
+    rows = data["rows"] if isinstance(data, dict) and data.keys() == {"rows"} else data
     if not isinstance(rows, list):
         raise BadUpload("The JSON must be a list of rows, or an object with the member rows.")
     return Upload(rows)

@@ -1,11 +1,11 @@
-"""Schedules: when something is to run again and again, what came of each time, and what would.
+"""Schedules: fires them, runs their executions, and previews both.
 
-Times are computed by `pipelines.timing` and by nothing else, so what a preview shows is what will happen. Firing is unique on (schedule,
-nominal time): any number of schedulers may look at once, late or twice.
+Only `pipelines.timing` computes times, so a preview shows what will happen. Firings are unique by schedule and nominal time, so any
+number of schedulers may run at the same time, late or twice.
 
-    editing      schedules saved, changed, switched and deleted     beat         the rows by which beat ticks
-    firing       which times have come, and what of them            system_jobs  what background tasks do for executions
-    expansion    from parameters to jobs                            preview      what a schedule would do
-    lifecycle    executions at work, up to their status             executions   one firing or run by hand
-    import_files schedules from a file
+    editing      checks, saves, switches and deletes schedules      beat         keeps the periodic tasks of Celery beat
+    firing       records and fires the times that have come         system_jobs  background tasks for executions, and runs by hand
+    expansion    expands parameters into jobs                       preview      forecasts what a schedule would do
+    lifecycle    runs executions from expansion to their status     executions   creates and cancels executions
+    import_files loads schedules from a file
 """

@@ -1,8 +1,7 @@
-"""Beat's rows: each schedule has a periodic task, so that beat and its admin know of it. Beat only ticks.
+"""Keeps a periodic task of Celery beat for each schedule, and one that checks everything once per check interval.
 
-What beat sends is a hint that a time may have come. Whether it has is decided by `firing` from the schedule itself, so a beat that is late,
-absent, there twice or edited by hand changes nothing but how soon somebody looks. Times that beat's own cron does not know are ticked for
-every minute. A periodic task of its own looks at everything once per check interval.
+Beat only sends hints that a time may have come. `firing` decides from the schedule itself whether it has. So a late, missing, duplicate or
+manually edited beat only affects how soon a schedule is checked. If beat cannot express a cron, it ticks every minute.
 """
 
 from __future__ import annotations
@@ -32,21 +31,19 @@ TASK = "schedules.fire"
 PREFIX = "schedule: "
 CHECK_TASK = "schedules.check"
 CHECK_NAME = "schedules: check"
-TICK_SECONDS = (
-    60  # for crons that beat cannot read: half a minute late on average, were it not for the background task
-)
-HINT_SECONDS = 60  # an older hint says nothing that the next one does not say
+TICK_SECONDS = 60  # for crons that beat cannot express; the background task `schedules-due` is faster
+HINT_SECONDS = 60  # an older hint is useless, because another has followed
 LONGEST_NAME = 200
 
 Row = Mapping[str, Any]
 
 
-def keep_in_step(schedule: Schedule, slug: str) -> None:
-    """Write the schedule's row among the periodic tasks, and note its id on the schedule. In the caller's transaction. Idempotent."""
+def sync(schedule: Schedule, slug: str) -> None:
+    """Write the schedule's periodic task, and its id into the schedule. Idempotent. Call it within a transaction."""
     fields = {**_when(schedule), "name": _name(schedule, slug), **_plain_fields(schedule)}
     task = PeriodicTask.objects.filter(pk=schedule.beat_task_id, task=TASK).first()
     if task is None:
-        # The id may be gone, or belong to somebody else's row by now; the arguments tell whose a row is.
+        # The id may be deleted or belong to another row by now; the arguments identify the schedule.
         task = PeriodicTask.objects.filter(task=TASK, kwargs=fields["kwargs"]).first() or PeriodicTask()
     if _differs(task, fields):
         for name, value in fields.items():
@@ -58,38 +55,41 @@ def keep_in_step(schedule: Schedule, slug: str) -> None:
 
 
 def forget(schedule: Schedule) -> None:
-    """Take the row of a schedule that is going away out of beat. In the caller's transaction. Idempotent."""
+    """Delete the periodic task of a schedule. Idempotent. Call it within a transaction."""
     for task in PeriodicTask.objects.filter(task=TASK, kwargs=_arguments(schedule)):
-        task.delete()  # One by one: only so does beat hear of it.
+        task.delete()  # One by one, because only `delete` notifies beat.
 
 
 def stop(schedule: Schedule) -> None:
-    """Beat need not tick any more for a schedule that is over. In the caller's transaction. Idempotent."""
+    """Disable the periodic task of a schedule that has ended. Idempotent. Call it within a transaction."""
     for task in PeriodicTask.objects.filter(task=TASK, kwargs=_arguments(schedule), enabled=True):
         task.enabled = False
         task.save()
 
 
-def mend() -> None:
-    """Bring the rows of all schedules in step with them. What is right already is not touched."""
+def repair() -> None:
+    """Update the periodic tasks of all schedules. Correct tasks are not touched."""
     with system_scope():
-        keep_check()
+        sync_check()
         slugs = dict(Tenant.objects.values_list("pk", "slug"))
         present: dict[str, PeriodicTask] = {}
         for task in PeriodicTask.objects.filter(task=TASK).select_related(*_KINDS).order_by("pk"):
             if present.setdefault(task.kwargs, task) is not task:
-                task.delete()  # Somebody copied it.
+                task.delete()  # a copy
         for schedule in Schedule.objects.order_by("pk").iterator():
-            found, slug = present.pop(_arguments(schedule), None), slugs.get(schedule.tenant_id, "")
-            if found is None or not _is_in_step(found, schedule, slug):
-                _keep_whatever_comes(schedule, slug)
+            task_of_schedule, slug = (
+                present.pop(_arguments(schedule), None),
+                slugs.get(schedule.tenant_id, ""),
+            )
+            if task_of_schedule is None or not _is_correct(task_of_schedule, schedule, slug):
+                _sync_safely(schedule, slug)
         for task in present.values():
             if not _belongs_to_a_schedule(task):
                 task.delete()
 
 
-def _is_in_step(task: PeriodicTask, schedule: Schedule, slug: str) -> bool:
-    """Without asking the database: there may be many thousands."""
+def _is_correct(task: PeriodicTask, schedule: Schedule, slug: str) -> bool:
+    """Compare without queries, because there may be many thousands of schedules."""
     kind, fields = _kind_of(schedule)
     when = getattr(task, kind)
     return (
@@ -101,13 +101,13 @@ def _is_in_step(task: PeriodicTask, schedule: Schedule, slug: str) -> bool:
     )
 
 
-def keep_check() -> None:
-    """The row that looks at everything, as often as the settings say."""
+def sync_check() -> None:
+    """Write the periodic task that checks everything once per check interval."""
     seconds = max(1, scheduler_settings.current().check_interval_ms // 1000)
     fields = {
         "name": CHECK_NAME, "task": CHECK_TASK, "kwargs": "{}", "queue": SCHEDULES, "enabled": True, "one_off": False,
         "crontab": None, "clocked": None, "interval": _interval(seconds), "expire_seconds": HINT_SECONDS,
-        "description": "Looks at all schedules and their executions. Made by the system.",
+        "description": "Checks all schedules and their executions. Maintained by the system.",
     }  # fmt: skip
     first, *more = PeriodicTask.objects.filter(task=CHECK_TASK).order_by("pk") or [PeriodicTask()]
     for task in more:
@@ -125,20 +125,20 @@ def _interval(seconds: int) -> IntervalSchedule:
     ).first() or IntervalSchedule.objects.create(**fields)
 
 
-def _keep_whatever_comes(schedule: Schedule, slug: str) -> None:
+def _sync_safely(schedule: Schedule, slug: str) -> None:
     try:
         with transaction.atomic(using=SYSTEM):
-            keep_in_step(schedule, slug)
+            sync(schedule, slug)
     except Exception:
-        # The others must not wait for this one, which fires without beat's row as well.
+        # Continue with the others. This schedule fires without its task as well.
         logger.exception(
-            "Beat's row of a schedule not kept",
+            "Periodic task of a schedule not updated",
             extra={"action": "beat_row_not_kept", "schedule": str(schedule.pk)},
         )
 
 
 def _belongs_to_a_schedule(task: PeriodicTask) -> bool:
-    """Whether the schedule was made since they were listed."""
+    """Whether the task's schedule exists, because it was created after the list was read."""
     try:
         return Schedule.objects.filter(pk=json.loads(task.kwargs)["schedule"]).exists()
     except (ValueError, KeyError, TypeError, ValidationError):
@@ -163,7 +163,7 @@ def _arguments(schedule: Schedule) -> str:
 
 
 def _name(schedule: Schedule, slug: str) -> str:
-    """What people see in beat's admin. A name that is taken or too long gets the schedule's id."""
+    """Return the task's name in beat's admin. A name that is taken or too long gets the schedule's id."""
     name, with_id = _names(schedule, slug)
     others = PeriodicTask.objects.filter(name=name).exclude(task=TASK, kwargs=_arguments(schedule))
     return name if len(name) <= LONGEST_NAME and not others.exists() else with_id
@@ -186,7 +186,7 @@ def _differs(task: PeriodicTask, fields: Row) -> bool:
 
 
 def _when(schedule: Schedule) -> dict[str, Any]:
-    """Exactly one of beat's kinds, with the others empty. Nothing keeps its tables from holding equal rows, so the first one is taken."""
+    """Return one of beat's kinds, and None for the others. Beat's tables may hold equal rows, so take the first."""
     kind, fields = _kind_of(schedule)
     model = _KINDS[kind]
     row = model.objects.filter(**fields).order_by("pk").first() or model.objects.create(**fields)
@@ -201,11 +201,11 @@ _KINDS: dict[str, Any] = {
 
 
 def _kind_of(schedule: Schedule) -> tuple[str, Row]:
-    """Which of beat's kinds ticks for the schedule, and what its row says."""
+    """Return beat's kind for the schedule, and the fields of its row."""
     if schedule.repeat == "once":
         return "clocked", {"clocked_time": schedule.start_at or schedule.created_at}
     if schedule.interval_ms:
-        # Beat counts whole seconds at best; the exact times are ours.
+        # Beat counts whole seconds; `firing` computes the exact times.
         return "interval", _seconds(max(1, schedule.interval_ms // 1000))
     crontab = _crontab(schedule)
     return ("crontab", crontab) if crontab else ("interval", _seconds(TICK_SECONDS))
@@ -216,7 +216,7 @@ def _seconds(number: int) -> Row:
 
 
 def _crontab(schedule: Schedule) -> Row | None:
-    """The cron as beat has it; None for what beat does not know, as the last day of the month."""
+    """Return the cron for beat, or None if beat cannot express it, such as the last day of the month."""
     try:
         minute, hour, day, month, weekday = cron.cron_of(schedule.cron).text.lower().split(" ")
         fields = {

@@ -1,8 +1,8 @@
-"""Saving: schedules made, changed, switched and deleted, by the API, the admin and files alike.
+"""Creates, changes, switches and deletes schedules, for the API, the admin and files alike.
 
-What is saved has passed `check`. A change of the times computes the next time from now on; so does switching on, since what passes
-while a schedule is off is not made up for. Only a one-time schedule whose time has passed when it is given that time is still due: its
-policy of catching up decides what becomes of it. Beat's row is written in the same transaction.
+Everything that is saved has passed `check`. After a change of the times the next time is computed from now; so it is when a schedule is
+switched on, because times that passed while it was off are never fired. But a one-time schedule that is saved with a past time is due:
+its catch-up policy decides whether it fires. Beat's row is written in the same transaction.
 """
 
 from __future__ import annotations
@@ -42,14 +42,13 @@ logger = logging.getLogger(__name__)
 
 
 class InvalidSchedule(DefinitionError):
-    """The schedule cannot be accepted. `errors` names everything that is wrong with it by its path."""
+    """The schedule is invalid. `errors` lists everything that is wrong with it, with paths."""
 
     code = "invalid_schedule"
 
 
-# Checking: everything that is wrong with a schedule, each error by its path, before a row of it is written.
-#
-# The preview of a schedule that nobody has saved asks the same function, so what it complains of is what saving would refuse.
+# Checking a schedule before it is saved. The preview of an unsaved schedule calls the same function, so it reports the errors that saving
+# would report.
 
 
 LONGEST_NAME = 200  # characters
@@ -62,31 +61,31 @@ ABOUT_WORK = ("name", "description", "target_type", "agent_role", "pipeline", "p
 
 @dataclass(frozen=True, slots=True)
 class CheckedSchedule:
-    """A schedule as it was given, as far as it could be read, and what is wrong with it."""
+    """A schedule as far as it could be read, and its errors."""
 
-    columns: Mapping[str, Any]  # of the row; to be saved only if there is no error at all
-    timing: Timing | None  # None: it has errors, which are among `errors`
-    errors: list[InputError]  # of the times, the policies and the form
+    columns: Mapping[str, Any]  # of the row; save them only without errors
+    timing: Timing | None  # None: it has errors, which are in `errors`
+    errors: list[InputError]  # of the times, the policies, and the structure
     errors_of_work: list[InputError]  # of the name, the target and the parameters
 
     def raise_if_any(self) -> None:
-        """Raises `InvalidSchedule` with every error."""
+        """Raise `InvalidSchedule` with every error."""
         if self.errors or self.errors_of_work:
             raise InvalidSchedule([*self.errors, *self.errors_of_work])
 
 
 def check(tenant_id: UUID, members: Any) -> CheckedSchedule:
-    """Read the members of a schedule in either spelling. In the caller's `tenant_scope`; writes nothing, calls nobody."""
+    """Read the members of a schedule; synonyms are allowed. Writes nothing and calls no servers. Call it within a `tenant_scope`."""
     return check_translated(tenant_id, synonyms.translate(members, synonyms.SCHEDULE))
 
 
-def check_translated(tenant_id: UUID, spelled: Translation) -> CheckedSchedule:
-    """As `check`, with members as `editing.MEMBERS` names them; errors are named as they were written before the translation."""
-    checked = _check_members(tenant_id, spelled.data)
+def check_translated(tenant_id: UUID, translation: Translation) -> CheckedSchedule:
+    """Check members that are translated already. Errors have the paths before the translation."""
+    checked = _check_members(tenant_id, translation.data)
     return replace(
         checked,
-        errors=spelled.as_written(checked.errors),
-        errors_of_work=spelled.as_written(checked.errors_of_work)[len(spelled.errors) :],
+        errors=translation.as_written(checked.errors),
+        errors_of_work=translation.as_written(checked.errors_of_work)[len(translation.errors) :],
     )
 
 
@@ -98,7 +97,7 @@ def _check_members(tenant_id: UUID, members: Any) -> CheckedSchedule:
     reader = Reader(rest if members is whole else members, "", JsonCopier(form))
     when, columns = _times(reader, form)
     columns |= _policies(reader)
-    for name in MEMBERS:  # those of the other reader are known as well
+    for name in MEMBERS:  # includes the members of the other reader
         reader.value(name)
     reader.refuse_other_keys()
     columns |= _words(about) | _target(tenant_id, about) | {"params": about.mapping("params")}
@@ -109,10 +108,10 @@ def _check_members(tenant_id: UUID, members: Any) -> CheckedSchedule:
     return CheckedSchedule(columns, when, _at_members(form.found), errors_of_work)
 
 
-def _at_members(found: list[InputError]) -> list[InputError]:
-    """What is missing is reported at the missing member, where forms and callers look for it."""
+def _at_members(errors: list[InputError]) -> list[InputError]:
+    """Move errors of missing members to the paths of these members, where forms and callers look for them."""
     moved: list[InputError] = []
-    for error in found:
+    for error in errors:
         member, _, rest = error.message.partition(" ")
         moved.append(InputError(member, rest) if not error.path and member in MEMBERS else error)
     return moved
@@ -151,11 +150,11 @@ def _policies(reader: Reader) -> dict[str, Any]:
 
 
 def _retry(reader: Reader) -> dict[str, Any]:
-    """What is given of a retry policy: the rest comes from the agent's settings, then from the defaults."""
+    """Read a partial retry policy: the rest comes from the agent's settings, then from the defaults."""
     inner = reader.inner("retry")
     if inner is None:
         return {}
-    found = {
+    retry = {
         "max_attempts": inner.count("max_attempts", low=1, high=MOST_ATTEMPTS),
         "strategy": _one_of(inner, "strategy", STRATEGIES),
         "base_seconds": inner.amount("base_seconds", low=0, high=DAY),
@@ -163,15 +162,15 @@ def _retry(reader: Reader) -> dict[str, Any]:
         "max_seconds": inner.amount("max_seconds", low=0, high=DAY),
         "jitter": inner.amount("jitter", low=0, high=1),
     }
-    longest, base = found["max_seconds"], found["base_seconds"]
+    longest, base = retry["max_seconds"], retry["base_seconds"]
     if longest is not None and base is not None and longest < base:  # type: ignore[operator]  # both are numbers
         inner.error("max_seconds", "must not be below base_seconds")
     inner.refuse_other_keys()
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in retry.items() if value is not None}
 
 
 def _priority(reader: Reader) -> int:
-    """A whole number from 1 (urgent) to 20 (background), or the name of a band."""
+    """Read a whole number from 1 (urgent) to 20 (background), or the name of a band."""
     value = reader.value("priority")
     if value is None:
         return BANDS["normal"]
@@ -213,7 +212,7 @@ def _words(about: Reader) -> dict[str, Any]:
 
 
 def _target(tenant_id: UUID, about: Reader) -> dict[str, Any]:
-    """What is run. The other one must not be named."""
+    """Read the target: an agent or a pipeline, but not both."""
     kind = _one_of(about, "target_type", ("agent", "pipeline"))
     role, key = about.name("agent_role", limit=63), about.name("pipeline", limit=63)
     about.require("target_type")
@@ -243,7 +242,7 @@ def _usable_role(tenant_id: UUID, about: Reader, role: str | None) -> str | None
     try:
         if not configuration.settings_for(tenant_id, role).enabled:
             about.error("agent_role", f"the agent {quote_value(role)} is switched off for this tenant")
-    except RoleNotFound:  # gone since the registry was asked
+    except RoleNotFound:  # deleted since the registry was read
         about.errors.add_unknown("agent_role", "agent role", role, ())
         return None
     return role
@@ -253,24 +252,23 @@ def _usable_pipeline(tenant_id: UUID, about: Reader, key: str | None) -> Pipelin
     if key is None:
         return None
     own = Pipeline.objects.for_tenant(tenant_id)
-    found: Pipeline | None = own.filter(key=key).first()
-    if found is None:
+    pipeline: Pipeline | None = own.filter(key=key).first()
+    if pipeline is None:
         about.errors.add_unknown("pipeline", "pipeline", key, list(own.values_list("key", flat=True)[:200]))
-    elif not found.enabled:
+    elif not pipeline.enabled:
         about.error("pipeline", f"the pipeline {quote_value(key)} is switched off")
-    return found
+    return pipeline
 
 
 def row_of(tenant_id: UUID, checked: CheckedSchedule) -> Schedule:
-    """A row that is not saved, for what computes from rows. Its timing must have no error."""
+    """Return an unsaved row, for functions that need one. Its timing must be valid."""
     return Schedule(tenant_id=tenant_id, **checked.columns)
 
 
-# What is wrong with the parameters of a schedule, as far as it can be known without reading a row.
+# Errors of the parameters that can be found without reading a row.
 #
-# Data sources must be written as they are to be, name tables and fields that the tenant may read, and agree with each other. Values as
-# they are must suit the agent's input schema. Whether expanded values do is seen when they are there: the preview looks at the first of
-# them.
+# Data sources must be valid, name tables and fields that the tenant may read, and have compatible options. Plain values must match the
+# agent's input schema. Expanded values are checked when they are read; the preview checks the first of them.
 
 
 PARAMS = "params"
@@ -279,64 +277,64 @@ PARAMS = "params"
 def params_errors(
     tenant_id: UUID, params: Mapping[str, Any], *, role: str | None, pipeline: Pipeline | None
 ) -> list[InputError]:
-    """Every fault with its path below `params`, or at the step whose own parameter is wrong. In the caller's `tenant_scope`."""
+    """Return every error with its path below `params`, or at the step with the invalid parameter. Call it within a `tenant_scope`."""
     try:
         read = data_sources.read_params(params)
     except ParamsError as error:
         return error.errors
-    found = _of_sources(tenant_id, read)
+    errors = _errors_of_sources(tenant_id, read)
     if role:
-        return found + _of_values(tenant_id, role, read)
+        return errors + _errors_of_values(tenant_id, role, read)
     if pipeline and pipeline.enabled:
         (refused,) = submission.errors_of(
             tenant_id, pipeline.key, [read.literals], unknown=read.sources.keys()
         )
-        return found + refused
-    return found
+        return errors + refused
+    return errors
 
 
-def _of_sources(tenant_id: UUID, read: Params) -> list[InputError]:
+def _errors_of_sources(tenant_id: UUID, read: Params) -> list[InputError]:
     if not read.sources:
         return []
     catalogue = tables.catalogue_of(tenant_id)
-    found: list[InputError] = []
+    errors: list[InputError] = []
     for name, source in read.sources.items():
         try:
             data_sources.resolve(source, catalogue)
         except DataSourceError as error:
-            found += [InputError(at(PARAMS, name), str(problem)) for problem in error.errors]
+            errors += [InputError(at(PARAMS, name), str(problem)) for problem in error.errors]
     try:
         data_sources.agree([source.options for source in read.sources.values()], Pacing())
     except ExpansionError as error:
-        found.append(InputError(PARAMS, str(error)))
-    return found
+        errors.append(InputError(PARAMS, str(error)))
+    return errors
 
 
-def _of_values(tenant_id: UUID, role: str, read: Params) -> list[InputError]:
-    """What the agent's schema says about the values as they are. A data source counts as given, whatever it will be."""
-    found = input_schemas.violations(tenant_id, role, read.literals, unknown=read.sources.keys())
-    return [InputError(_path(path), message) for path, message in found]
+def _errors_of_values(tenant_id: UUID, role: str, read: Params) -> list[InputError]:
+    """Check plain values against the agent's input schema. The values of data sources count as present but unknown."""
+    violations = input_schemas.violations(tenant_id, role, read.literals, unknown=read.sources.keys())
+    return [InputError(_path(path), message) for path, message in violations]
 
 
 def _path(parts: tuple[str | int, ...]) -> str:
-    found = ""
+    path = ""
     for part in parts:
-        found = at(found, part)
-    return found
+        path = at(path, part)
+    return path
 
 
-# The members of a schedule as people write them: by the API, in the admin's form and in files.
+# The members of a schedule, as written in the API, in the admin's form and in files.
 #
-# A row holds the same in columns. `members_of` leads from the row to the members, `merge_members` lays a partial change over them.
+# `members_of` converts a row to members, `merge_members` applies a partial change to them.
 
 
 TARGET = ("target_type", "agent_role", "pipeline")
-#: How each job goes, and what becomes of times at which something else is in the way.
+#: How each job runs, and the policies for missed and overlapping times.
 WORK = ("params", "retry", "timeout_seconds", "priority", "catch_up", "overlap", "after_once")
 MEMBERS = ("name", "description", *TIMING, *TARGET, *WORK, "enabled")
 
-#: Members that exclude each other: a change that names the first empties the others.
-_INSTEAD = {
+#: Members that exclude each other: a change that sets the first clears the others.
+_EXCLUDES = {
     "cron": ("interval_ms",),
     "interval_ms": ("cron",),
     "agent_role": ("pipeline",),
@@ -346,7 +344,7 @@ _ONLY_REPEATING = ("cron", "interval_ms", "end_at")
 
 
 def members_of(schedule: Schedule) -> dict[str, Any]:
-    """Every member, with null where nothing is set. Reads the pipeline's key."""
+    """Return every member, None if it is not set. Reads the pipeline's key."""
     same = {name: getattr(schedule, name) for name in MEMBERS if name not in ("cron", "pipeline", "catch_up")}
     return {
         **same,
@@ -357,35 +355,35 @@ def members_of(schedule: Schedule) -> dict[str, Any]:
 
 
 def catch_up_of(schedule: Schedule) -> str | dict[str, int]:
-    """`none`, `latest` or `{up_to: n}`."""
+    """Return `none`, `latest` or `{up_to: n}`."""
     return schedule.catch_up_policy().value
 
 
 def merge_members(present: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """The members after a partial change. What the change does not name stays, unless what it names takes its place."""
+    """Return the members after a partial change. Other members stay, unless the change excludes them."""
     replaced = {
-        other for name, others in _INSTEAD.items() if change.get(name) is not None for other in others
+        other for name, others in _EXCLUDES.items() if change.get(name) is not None for other in others
     }
     if change.get("repeat") == Repeat.ONCE:
         replaced.update(_ONLY_REPEATING)
-    if change.get("enabled", True) is None:  # The switch has no default to go back to: it stays.
+    if change.get("enabled", True) is None:  # `enabled` has no default for null, so it stays.
         change = {name: value for name, value in change.items() if name != "enabled"}
-    stays = {name: value for name, value in present.items() if name not in replaced}
-    return {**stays, **change}
+    unchanged = {name: value for name, value in present.items() if name not in replaced}
+    return {**unchanged, **change}
 
 
 INSTANT = timedelta(microseconds=1)
 
 
 def create(tenant_id: UUID, members: Any, *, actor: str, now: datetime | None = None) -> Schedule:
-    """A new schedule. Raises `InvalidSchedule` with every error, and `AlreadyExists` for a name that is taken."""
+    """Create a schedule. Raises `InvalidSchedule` with every error, and `AlreadyExists` for a name that is taken."""
     with tenant_scope(tenant_id):
         checked = check(tenant_id, members)
         checked.raise_if_any()
         schedule = Schedule(id=uuid7(), tenant_id=tenant_id, created_by=actor, **checked.columns)
         _compute_next_time(schedule, now or clock.now(), is_new_time=True)
         _store(schedule, is_new=True)
-        _tell("schedule_created", schedule, actor)
+        _log("schedule_created", schedule, actor)
         return schedule
 
 
@@ -399,23 +397,23 @@ def change(
     expected_version: int | None = None,
     now: datetime | None = None,
 ) -> Schedule:
-    """Set these members; others stay as they are, and null is the default. Nothing is written when nothing changes.
+    """Set these members; null means the default. Writes nothing if nothing changes.
 
-    With `whole` the members are all of the schedule: what is left out has its default, but for `enabled`, which stays.
+    Other members keep their values, or with `whole` get their defaults, except `enabled`, which always keeps its value.
 
-    Raises `NotFound`, `InvalidSchedule`, `AlreadyExists`, and `ScheduleChanged` when `expected_version` is not the present one.
+    Raises `NotFound`, `InvalidSchedule`, `AlreadyExists`, and `ScheduleChanged` if `expected_version` is not the current version.
     """
     with tenant_scope(tenant_id):
         schedule = _lock_schedule(tenant_id, schedule_id, expected_version)
         if not whole and isinstance(members, Mapping) and members == {"enabled": False}:
-            # Switching off works even when the target has gone meanwhile.
+            # Skip the checks, so that switching off works even if the target no longer exists.
             return _switch(schedule, False, actor, now)
-        spelled = synonyms.translate(members, synonyms.SCHEDULE)
-        if isinstance(spelled.data, Mapping):
-            unsaid = {name: None for name in MEMBERS if name != "enabled"} if whole else {}
-            members_now = merge_members(members_of(schedule), {**unsaid, **spelled.data})
-            spelled = replace(spelled, data=members_now)
-        checked = check_translated(tenant_id, spelled)
+        translation = synonyms.translate(members, synonyms.SCHEDULE)
+        if isinstance(translation.data, Mapping):
+            defaults = {name: None for name in MEMBERS if name != "enabled"} if whole else {}
+            merged = merge_members(members_of(schedule), {**defaults, **translation.data})
+            translation = replace(translation, data=merged)
+        checked = check_translated(tenant_id, translation)
         checked.raise_if_any()
         before = {name: getattr(schedule, name) for name in checked.columns}
         if before == dict(checked.columns):
@@ -427,20 +425,20 @@ def change(
             is_new_time = before["start_at"] != schedule.start_at or before["repeat"] != schedule.repeat
             _compute_next_time(schedule, now or clock.now(), is_new_time=is_new_time)
         _store(schedule)
-        _tell("schedule_changed", schedule, actor)
+        _log("schedule_changed", schedule, actor)
         return schedule
 
 
 def set_enabled(
     tenant_id: UUID, schedule_id: UUID, enabled: bool, *, actor: str, now: datetime | None = None
 ) -> Schedule:
-    """Switch a schedule on or off. What is under way goes on. Raises `NotFound`."""
+    """Switch a schedule on or off. Its executions continue. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         return _switch(_lock_schedule(tenant_id, schedule_id), enabled, actor, now)
 
 
 def delete(tenant_id: UUID, schedule_id: UUID, *, actor: str, expected_version: int | None = None) -> None:
-    """The schedule and the record of its times go; its executions stay, and what is under way goes on.
+    """Delete a schedule and the record of its times. Its executions stay and continue.
 
     Raises `NotFound`, and `ScheduleChanged` as `change` does.
     """
@@ -450,7 +448,7 @@ def delete(tenant_id: UUID, schedule_id: UUID, *, actor: str, expected_version: 
         pausing.switch_part(
             tenant_id, PauseKind.SCHEDULE, schedule.pk, name=schedule.name, paused=False, actor=actor
         )
-        _tell("schedule_deleted", schedule, actor)
+        _log("schedule_deleted", schedule, actor)
         schedule.delete()
 
 
@@ -460,22 +458,22 @@ def _switch(schedule: Schedule, enabled: bool, actor: str, now: datetime | None)
     schedule.enabled = enabled
     _compute_next_time(schedule, now or clock.now(), is_new_time=False)
     _store(schedule)
-    _tell("schedule_enabled" if enabled else "schedule_disabled", schedule, actor)
+    _log("schedule_enabled" if enabled else "schedule_disabled", schedule, actor)
     return schedule
 
 
 def _lock_schedule(tenant_id: UUID, schedule_id: UUID, expected_version: int | None = None) -> Schedule:
     rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline").select_for_update(of=("self",))
-    found: Schedule | None = rows.filter(pk=schedule_id).first()
-    if found is None:
+    schedule: Schedule | None = rows.filter(pk=schedule_id).first()
+    if schedule is None:
         raise NotFound("schedule", schedule_id)
-    if expected_version is not None and found.version != expected_version:
-        raise ScheduleChanged(f"The schedule is at version {found.version} by now, not {expected_version}.")
-    return found
+    if expected_version is not None and schedule.version != expected_version:
+        raise ScheduleChanged(f"The schedule is now at version {schedule.version}, not {expected_version}.")
+    return schedule
 
 
 def _compute_next_time(schedule: Schedule, now: datetime, *, is_new_time: bool) -> None:
-    """From when on times count, and the first of them."""
+    """Set `looked_until` and the next time."""
     schedule.looked_until = now
     if schedule.repeat == Repeat.ONCE and is_new_time and schedule.start_at is not None:
         schedule.looked_until = min(now, schedule.start_at - INSTANT)
@@ -495,11 +493,11 @@ def _store(schedule: Schedule, *, is_new: bool = False) -> None:
             raise
         raise AlreadyExists("schedule", schedule.name) from error
     slug = Tenant.objects.values_list("slug", flat=True).get(pk=schedule.tenant_id)
-    beat.keep_in_step(schedule, slug)
+    beat.sync(schedule, slug)
     schedule.refresh_from_db()
 
 
-def _tell(action: str, schedule: Schedule, actor: str) -> None:
+def _log(action: str, schedule: Schedule, actor: str) -> None:
     facts = {
         "action": action,
         "tenant": str(schedule.tenant_id),

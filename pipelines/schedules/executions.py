@@ -1,7 +1,7 @@
-"""Executions: one firing at work. How they begin, which of them are under way, and how they are cancelled.
+"""Creates, finds and cancels executions of schedules.
 
-An execution is active while one of its jobs has not ended, also when that waits for a person. One that is cancelled has the status at
-once, and has finished when the last of its jobs has been ended; a crash in between leaves it to the background task.
+An execution is active until all of its jobs have ended, even if they wait for people. A cancelled execution gets its status immediately,
+and finishes when its last job has ended. After a crash in between, the background task cancels the remaining jobs.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from . import expansion
 logger = logging.getLogger(__name__)
 
 CLOSED_AT_ONCE = 200  # jobs that a cancellation ends before it returns; the background task ends the others
-UNSTARTED = "Cancelled while it waited for the one before."
+UNSTARTED = "Cancelled while it was queued."
 
 
 class ExecutionEnded(PipelineError):
-    """The execution has ended and cannot be cancelled any more."""
+    """The execution has ended and can no longer be cancelled."""
 
     code: ClassVar[str] = "execution_ended"
 
@@ -44,7 +44,7 @@ class ExecutionEnded(PipelineError):
 def begin(
     schedule: Schedule, *, nominal_at: datetime | None, status: str = ExecutionStatus.RUNNING, created_by: str
 ) -> ScheduleExecution:
-    """Record an execution with the schedule as it is now. In the caller's transaction, which holds the schedule's lock."""
+    """Create an execution with a copy of the schedule. The caller's transaction holds the schedule's lock."""
     execution = new(schedule, nominal_at=nominal_at, status=status, created_by=created_by)
     execution.save(force_insert=True)
     return execution
@@ -53,7 +53,7 @@ def begin(
 def new(
     schedule: Schedule, *, nominal_at: datetime | None, status: str, created_by: str
 ) -> ScheduleExecution:
-    """The same, unsaved."""
+    """Return an unsaved execution with a copy of the schedule."""
     return ScheduleExecution(
         tenant_id=schedule.tenant_id,
         schedule_id=schedule.pk,
@@ -67,27 +67,27 @@ def new(
 
 
 def active(schedule: Schedule) -> QuerySet[ScheduleExecution]:
-    """The executions that are under way: they expand, or one of their jobs works or waits."""
+    """Return the active executions: they are expanding, or some of their jobs have not ended."""
     return _of(schedule).filter(status=ExecutionStatus.RUNNING)
 
 
 def is_queued(schedule: Schedule) -> bool:
-    """Whether one waits for the active one already."""
+    """Whether an execution is queued behind the active one."""
     return _of(schedule).filter(status=ExecutionStatus.QUEUED).exists()
 
 
-def list_begun(tenant_id: UUID, found: Sequence[ScheduleJob]) -> set[UUID]:
-    """Which of these jobs somebody has begun to work on. In the caller's `tenant_scope`."""
+def list_started(tenant_id: UUID, page: Sequence[ScheduleJob]) -> set[UUID]:
+    """Return the ids of the jobs whose work has started. Call it within a `tenant_scope`."""
     working = Activity.objects.for_tenant(tenant_id).filter(
-        pk__in=[job.activity_id for job in found if job.activity_id], started_at__isnull=False
+        pk__in=[job.activity_id for job in page if job.activity_id], started_at__isnull=False
     )
     activities = set(working.values_list("pk", flat=True))
     of_runs = Activity.objects.for_tenant(tenant_id).filter(
-        pipeline_run_id__in=[job.pipeline_run_id for job in found if job.pipeline_run_id],
+        pipeline_run_id__in=[job.pipeline_run_id for job in page if job.pipeline_run_id],
         started_at__isnull=False,
     )
     runs = set(of_runs.values_list("pipeline_run_id", flat=True))
-    return {job.pk for job in found if job.activity_id in activities or job.pipeline_run_id in runs}
+    return {job.pk for job in page if job.activity_id in activities or job.pipeline_run_id in runs}
 
 
 def _of(schedule: Schedule) -> QuerySet[ScheduleExecution]:
@@ -98,17 +98,19 @@ def _of(schedule: Schedule) -> QuerySet[ScheduleExecution]:
 def lock_execution(
     tenant_id: UUID, execution_id: UUID, *, skip_locked: bool = False
 ) -> ScheduleExecution | None:
-    """The execution under its lock, which comes after its schedule's and before its jobs'."""
+    """Lock and return the execution. Its lock comes after its schedule's and before its jobs'."""
     rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk=execution_id)
-    found: ScheduleExecution | None = rows.select_for_update(of=("self",), skip_locked=skip_locked).first()
-    return found
+    execution: ScheduleExecution | None = rows.select_for_update(
+        of=("self",), skip_locked=skip_locked
+    ).first()
+    return execution
 
 
 def cancel(tenant_id: UUID, execution_id: UUID, *, actor: str, reason: str = "") -> ScheduleExecution:
-    """What has not started never starts, what runs is stopped, each job in a transaction of its own. Idempotent.
+    """Cancel an execution: waiting jobs never start, and running jobs are cancelled, each in its own transaction. Idempotent.
 
-    Within somebody else's transaction the jobs at work are ended by the background task, some seconds later; else here. Raises
-    `NotFound`, and `ExecutionEnded` when it ended otherwise before.
+    Within a caller's transaction, the background task cancels the running jobs some seconds later. Raises `NotFound`, and
+    `ExecutionEnded` if the execution has ended in another way.
     """
     is_outermost = current_tenant() is None
     with tenant_scope(tenant_id):
@@ -117,22 +119,22 @@ def cancel(tenant_id: UUID, execution_id: UUID, *, actor: str, reason: str = "")
             raise NotFound("execution", execution_id)
         if execution.status in jobs.ENDED:
             raise ExecutionEnded(f"The execution has ended with {execution.status} already.")
-        call_off(execution, actor=actor, reason=reason)
+        mark_cancelled(execution, actor=actor, reason=reason)
     if is_outermost:
         close_jobs(tenant_id, execution_id)
     with tenant_scope(tenant_id):
         return ScheduleExecution.objects.for_tenant(tenant_id).get(pk=execution_id)
 
 
-def call_off(execution: ScheduleExecution, *, actor: str, reason: str) -> None:
-    """Note that an execution is cancelled; `close_jobs` does the rest. In the transaction that holds its lock. Idempotent."""
+def mark_cancelled(execution: ScheduleExecution, *, actor: str, reason: str) -> None:
+    """Mark an execution and its waiting jobs as cancelled; `close_jobs` does the rest. The caller holds its lock. Idempotent."""
     if execution.status not in (ExecutionStatus.RUNNING, ExecutionStatus.QUEUED):
         return
-    tenant_id, never_began = execution.tenant_id, execution.status == ExecutionStatus.QUEUED
+    tenant_id, was_queued = execution.tenant_id, execution.status == ExecutionStatus.QUEUED
     execution.status = ExecutionStatus.CANCELLED
     execution.metadata = {**execution.metadata, "cancelled": {"by": actor, "reason": reason}}
     execution.expanded_at = execution.expanded_at or clock.now()
-    execution.finished_at = clock.now() if never_began else None
+    execution.finished_at = clock.now() if was_queued else None
     execution.save(update_fields=["status", "metadata", "expanded_at", "finished_at"])
     ScheduleJob.objects.for_tenant(tenant_id).filter(
         execution_id=execution.pk, state=JobState.WAITING
@@ -141,14 +143,14 @@ def call_off(execution: ScheduleExecution, *, actor: str, reason: str) -> None:
         ended_at=Now(),
         error={"code": "cancelled", "message": reason or "The execution was cancelled."},
     )
-    if never_began and execution.schedule_id is not None and execution.nominal_at is not None:
+    if was_queued and execution.schedule_id is not None and execution.nominal_at is not None:
         Firing.objects.for_tenant(tenant_id).filter(
             schedule_id=execution.schedule_id, nominal_at=execution.nominal_at, state=FiringState.QUEUED
         ).update(state=FiringState.SKIPPED, reason=UNSTARTED)
 
 
 def close_jobs(tenant_id: UUID, execution_id: UUID, *, most: int = CLOSED_AT_ONCE) -> int:
-    """End the work of a cancelled execution, at most so many jobs of it; how many were looked at. Idempotent."""
+    """Cancel the work of at most `most` jobs of a cancelled execution. Return how many there were. Idempotent."""
     with tenant_scope(tenant_id):
         execution = ScheduleExecution.objects.for_tenant(tenant_id).get(pk=execution_id)
         if execution.status != ExecutionStatus.CANCELLED:
@@ -170,6 +172,6 @@ def _end_work(job: ScheduleJob, *, actor: str, reason: str) -> None:
         elif job.activity_id is not None:
             cancellation.cancel(job.tenant_id, job.activity_id, actor=actor, reason=reason)
     except (ActivityError, PipelineError):
-        # It has ended in this moment, or was handed on: whatever it is now, the job must not stay open for it.
+        # It has just ended or was reassigned: update the job, so that it does not stay open.
         with tenant_scope(job.tenant_id):
             jobs.refresh(job)

@@ -1,6 +1,6 @@
-"""Expansion: from the parameters of a schedule to those of each job. The preview asks the same function as the firing.
+"""Expands the parameters of a schedule into those of its jobs, and starts the work of jobs. The preview uses the same functions.
 
-Rows are read as they are at that moment: those added since the last time are included, those that no longer match are not.
+Rows are read at the time of the expansion, so every execution sees the current rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SAMPLED = 5  # jobs that a preview shows, and whose parameters it checks
 
 
 class ExpansionError(PipelineError):
-    """The parameters cannot be expanded. `errors` names each by its path."""
+    """The parameters cannot be expanded. `errors` lists each error with its path."""
 
     code: ClassVar[str] = "invalid_params"
     status: ClassVar[int] = 400
@@ -52,7 +52,7 @@ class ExpansionError(PipelineError):
         self.errors = errors
 
     def as_errors(self) -> list[dict[str, str]]:
-        """As an execution keeps them."""
+        """Return the errors in the form that an execution stores."""
         return [
             {"message": f"{error['path']}: {error['message']}", "code": self.code} for error in self.errors
         ]
@@ -60,7 +60,7 @@ class ExpansionError(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """One job that is to be: its place, its batch, when it starts at the earliest, and its parameters."""
+    """A job to create: its position, its batch, its earliest start, and its parameters."""
 
     ordinal: int
     batch: int
@@ -70,13 +70,13 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An expansion that is about to happen. Going through it twice reads twice."""
+    """An expansion that has not run yet. Every iteration reads the rows again."""
 
     literals: Mapping[str, Any]
     sources: Mapping[str, Values]
     expand: Expand
     pacing: Pacing
-    asked_at: datetime
+    asked_at: datetime  # the time at which the first batch starts
 
     @property
     def is_expanded(self) -> bool:
@@ -84,17 +84,17 @@ class Plan:
 
     @property
     def waits_for_batches(self) -> bool:
-        """Whether a batch starts only after the one before has ended, or has begun."""
+        """Whether a batch waits until the one before has ended or started."""
         return self.is_expanded and self.pacing.gate is not BatchGate.DELAY
 
     def jobs(self) -> Iterator[PlannedJob]:
-        """Every job in order, as it is read. Raises `ExpansionError` when a source cannot be read to its end."""
+        """Yield every job in order, lazily. Raises `ExpansionError` if a source cannot be read."""
         return (self.place(ordinal, params) for ordinal, params in enumerate(self.inputs()))
 
     def inputs(self) -> Iterator[dict[str, Any]]:
-        """The parameters of each job in order, as JSON has them. Raises `ExpansionError` as `jobs` does."""
+        """Yield the parameters of each job in order, as JSON values. Raises `ExpansionError` as `jobs` does."""
         try:
-            # How many there are is not asked: what is fetched from elsewhere would be fetched twice.
+            # Do not count the values, because counting would fetch those of other servers twice.
             dimensions = [Dimension(name, values, 0) for name, values in self.sources.items()]
             for params in data_sources.inputs(self.literals, dimensions, self.expand):
                 yield {name: _plain(value) for name, value in params.items()}
@@ -102,14 +102,14 @@ class Plan:
             raise ExpansionError([{"path": "params", "message": str(error)}]) from error
 
     def place(self, ordinal: int, params: dict[str, Any]) -> PlannedJob:
-        """These parameters as the job with this number: its batch, and when that starts."""
+        """Return the job with this number and these parameters, in its batch."""
         batch = ordinal // self.pacing.batch_size
         return PlannedJob(
             ordinal, batch, self.asked_at + batch * timedelta(milliseconds=self.pacing.stagger_ms), params
         )
 
     def estimate(self) -> Estimate:
-        """The numbers beforehand. Raises `ExpansionError`."""
+        """Return the size of the expansion. Raises `ExpansionError`."""
         try:
             dimensions = [Dimension(name, values, values.count) for name, values in self.sources.items()]
             return data_sources.estimate(dimensions, self.expand, self.pacing)
@@ -117,7 +117,7 @@ class Plan:
             raise ExpansionError([{"path": "params", "message": str(error)}]) from error
 
     def figures(self, jobs: int) -> dict[str, Any]:
-        """What an execution remembers of its expansion."""
+        """Return the figures of the expansion for an execution's metadata."""
         if not self.is_expanded:
             return {"jobs": jobs}
         size = self.pacing.batch_size
@@ -136,7 +136,7 @@ class Plan:
 
 
 def plan(tenant_id: UUID, definition: Mapping[str, Any], *, asked_at: datetime) -> Plan:
-    """Read the parameters of a schedule's definition. Raises `ExpansionError` with every error by its path."""
+    """Read the parameters of a schedule's definition. Raises `ExpansionError` with every error and its path."""
     params = _read(definition.get("params") or {})
     sources = _values(tenant_id, params.sources) if params.sources else {}
     try:
@@ -160,21 +160,21 @@ def _read(params: Any) -> Params:
 
 
 def _values(tenant_id: UUID, sources: Mapping[str, DataSource]) -> dict[str, Values]:
-    """What each source stands for, unread. Raises `ExpansionError`."""
+    """Return the values of each source, unread. Raises `ExpansionError`."""
     with tenant_scope(tenant_id):
         catalogue = tables.catalogue_of(tenant_id)
     errors: list[dict[str, str]] = []
-    found: dict[str, Values] = {}
+    values: dict[str, Values] = {}
     for name, source in sources.items():
         try:
-            found[name] = tables.values_of(tenant_id, data_sources.resolve(source, catalogue))
+            values[name] = tables.values_of(tenant_id, data_sources.resolve(source, catalogue))
         except DataSourceError as error:
             errors += [{"path": f"params.{name}", "message": str(problem)} for problem in error.errors]
         except PipelineError as error:
             errors.append({"path": f"params.{name}", "message": str(error)})
     if errors:
         raise ExpansionError(errors)
-    return found
+    return values
 
 
 def _default_pacing() -> Pacing:
@@ -183,7 +183,7 @@ def _default_pacing() -> Pacing:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a row as JSON has it: times and ids are text."""
+    """Return a row's value as JSON: times and ids become text."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -195,7 +195,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would happen."""
+    """The size of an expansion, its first jobs, and errors."""
 
     jobs: int
     batches: int
@@ -206,7 +206,7 @@ class Preview:
 
 
 def preview(tenant_id: UUID, definition: Mapping[str, Any], *, asked_at: datetime) -> Preview:
-    """The numbers and the first jobs of an expansion, checked against the input schemas of the agents. Never raises for bad parameters."""
+    """Preview an expansion, and check its first jobs against the agents' input schemas. Does not raise for invalid parameters."""
     try:
         planned = plan(tenant_id, definition, asked_at=asked_at)
         numbers = planned.estimate()
@@ -231,10 +231,7 @@ def _schema_errors(
     try:
         with tenant_scope(tenant_id):
             refused = refusals(tenant_id, definition, sample)
-    except (
-        PipelineError,
-        AgentError,
-    ):  # errors of the target itself are reported where the target is checked
+    except (PipelineError, AgentError):  # the check of the target reports its errors
         return []
     return [
         {"path": f"jobs[{index}].{error['path']}", "message": error["message"]}
@@ -243,21 +240,21 @@ def _schema_errors(
     ]
 
 
-# What a schedule runs: an agent, as an activity for each job, or a pipeline, as a run for each.
+# The work of jobs: an activity for each job if the schedule runs an agent, or a pipeline run for each.
 
 
 ACTOR = "schedule"
-MOST_NAMED = 5  # errors of one job that its error's message names; the rest is beside it
+MOST_NAMED = 5  # errors of one job that its message lists; `faults` has all
 
 
 class TargetUnavailable(PipelineError):
-    """The agent that a schedule runs is not there, or is switched off."""
+    """The agent of a schedule does not exist, or is switched off."""
 
     code: ClassVar[str] = "target_unavailable"
 
 
 def definition_of(schedule: Schedule) -> dict[str, Any]:
-    """What an execution needs to know, frozen when it begins: a later change of the schedule is for the next one."""
+    """Return a copy of the schedule for an execution, which later changes of the schedule do not affect."""
     return {
         "schedule": str(schedule.pk),
         "name": schedule.name,
@@ -272,7 +269,7 @@ def definition_of(schedule: Schedule) -> dict[str, Any]:
 
 
 def _key_of_pipeline(schedule: Schedule) -> str | None:
-    """Without raising: a pipeline that is gone makes the execution fail, not the firing."""
+    """Return the pipeline's key, or None: a missing pipeline must fail the execution, not the firing."""
     if schedule.pipeline_id is None:
         return None
     if Schedule.pipeline.is_cached(schedule):
@@ -283,10 +280,10 @@ def _key_of_pipeline(schedule: Schedule) -> str | None:
 
 
 def start(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> None:
-    """Create the work of these jobs and note it on them, unsaved; a job whose parameters the agent does not take has failed.
+    """Create the work of these jobs and note it on them, unsaved. A job with parameters that its agent refuses fails.
 
-    Those for which there is no room in a backlog wait with the reason as their error, and are started when their execution is settled.
-    In the caller's transaction. Raises `PipelineError` when the agent or the pipeline is gone or switched off.
+    Jobs for which there is no room in a backlog wait, with the reason as their error, and start when their execution is settled. Call it
+    within a transaction. Raises `PipelineError` if the agent or the pipeline does not exist or is switched off.
     """
     if execution.definition["target_type"] == "agent":
         if valid := _valid(execution, jobs):
@@ -296,7 +293,7 @@ def start(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> None:
 
 
 def submit_each(pairs: Sequence[tuple[ScheduleExecution, ScheduleJob]]) -> None:
-    """The jobs of many executions of one tenant in one statement; each of them is one that `takes` allows. As `start`."""
+    """Start jobs of many executions of one tenant in one statement, as `start` does. `accepts` must have been true for each."""
     items = [_activity(execution, job) for execution, job in pairs]
     tenant_id = pairs[0][0].tenant_id
     room = backlog.count_admitted(tenant_id, [newcomers([item]) for item in items])
@@ -307,27 +304,23 @@ def submit_each(pairs: Sequence[tuple[ScheduleExecution, ScheduleJob]]) -> None:
 
 
 def _put_off(tenant_id: UUID, jobs: Iterable[ScheduleJob], role: str | None) -> None:
-    message = (
-        backlog.explain_full(tenant_id, role)
-        if role
-        else "As much work of its pipeline is waiting as may wait."
-    )
+    message = backlog.explain_full(tenant_id, role) if role else "The backlog of its pipeline is full."
     for job in jobs:
         job.state, job.error = JobState.WAITING, {"code": backlog.BacklogFull.code, "message": message}
 
 
-def figures(execution: ScheduleExecution) -> dict[str, Any]:
-    """What an execution remembers of the pipeline that it runs: nothing for an agent. In the caller's transaction."""
+def pipeline_figures(execution: ScheduleExecution) -> dict[str, Any]:
+    """Return the figures of the execution's pipeline for its metadata; empty for an agent. Call it within a transaction."""
     key = execution.definition["pipeline"]
-    found = Pipeline.objects.for_tenant(execution.tenant_id).filter(key=key).first() if key else None
-    if found is None:
+    pipeline = Pipeline.objects.for_tenant(execution.tenant_id).filter(key=key).first() if key else None
+    if pipeline is None:
         return {}
-    newest = versions.newest(execution.tenant_id, found)
+    newest = versions.newest(execution.tenant_id, pipeline)
     return {"pipeline": {"key": key, "version": newest.number, "steps": len(newest.definition["steps"])}}
 
 
-def takes(execution: ScheduleExecution, params: dict[str, Any]) -> bool:
-    """Whether an agent is there for the execution and takes these parameters. In the caller's transaction."""
+def accepts(execution: ScheduleExecution, params: dict[str, Any]) -> bool:
+    """Whether the execution runs an agent that is enabled and accepts these parameters. Call it within a transaction."""
     definition = execution.definition
     if definition["target_type"] != "agent":
         return False
@@ -339,7 +332,7 @@ def takes(execution: ScheduleExecution, params: dict[str, Any]) -> bool:
 
 
 def _valid(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> list[ScheduleJob]:
-    """Those that the agent, or each agent of the pipeline, would take; the others have failed."""
+    """Return the jobs whose parameters the target accepts, and mark the others as failed."""
     definition, waiting = execution.definition, list(jobs)
     if definition["target_type"] == "agent":
         _refuse_unavailable(execution.tenant_id, definition["agent_role"])
@@ -356,14 +349,14 @@ def _valid(execution: ScheduleExecution, jobs: Iterable[ScheduleJob]) -> list[Sc
 def refusals(
     tenant_id: UUID, definition: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]
 ) -> list[list[dict[str, str]]]:
-    """For each of these parameters of jobs, what the target would not take. In the caller's `tenant_scope`.
+    """Return for each job the parameters that the target refuses. Call it within a `tenant_scope`.
 
-    Raises `PipelineError` when the pipeline is gone or switched off, and `RoleNotFound`.
+    Raises `PipelineError` if the pipeline does not exist or is switched off, and `RoleNotFound`.
     """
     if definition["target_type"] == "agent":
         return [input_schemas.errors(tenant_id, definition["agent_role"], params) for params in jobs]
-    found = submission.errors_of(tenant_id, definition["pipeline"] or "", jobs)
-    return [[{"path": error.path, "message": error.message} for error in errors] for errors in found]
+    refused = submission.errors_of(tenant_id, definition["pipeline"] or "", jobs)
+    return [[{"path": error.path, "message": error.message} for error in errors] for errors in refused]
 
 
 def _refuse_unavailable(tenant_id: UUID, role: str) -> None:
@@ -391,7 +384,7 @@ def _activity(execution: ScheduleExecution, job: ScheduleJob) -> NewActivity:
         retry=definition["retry"],
         timeout_seconds=definition["timeout_seconds"],
         not_before=_begin(job),
-        # The schedule may be deleted by now; its id still tells its work from other work.
+        # Keep the id even if the schedule is deleted, because it identifies the schedule's work.
         schedule_id=UUID(definition["schedule"]),
         wake_reason=WakeReason.SCHEDULED,
         metadata={"schedule_execution": str(execution.pk), "schedule_job": str(job.pk)},
@@ -420,5 +413,5 @@ def _start_runs(execution: ScheduleExecution, jobs: Sequence[ScheduleJob]) -> No
 
 
 def _begin(job: ScheduleJob) -> datetime | None:
-    """None for what may begin at once."""
+    """Return None for a job that may start immediately."""
     return job.due_at if job.due_at > clock.now() else None

@@ -1,18 +1,17 @@
-"""Firing: what becomes of each nominal time. Each is on record once, with what came of it, however many schedulers look.
+"""Fires schedules. Each nominal time is recorded once with its outcome, however many schedulers are running.
 
-The row of the schedule is the lock, and its `looked_until` says up to where everything is on record. Both move in the transaction that
-records the times and their executions. So a process that dies before the commit has done nothing, and of two at the same time the second
-finds the work of the first.
+The schedule's row is locked, and its `looked_until` is the time up to which everything is recorded. It changes in the transaction that
+records the times and their executions. So a process that dies before the commit has changed nothing, and a second scheduler finds the
+work of the first.
 
     on time   the time came less than the check interval and a margin ago: it is fired
-    missed    nobody looked in time: the schedule's `catch_up` says how many of the latest are fired after all
-    overlaps  an earlier execution is under way, also when it waits for a person: the schedule's `overlap` decides, for
-              times that are caught up on, too
-    early     the jitter of a time has not passed: it and whatever follows it are left for later
+    missed    no scheduler ran in time: the schedule's `catch_up` decides how many of the latest missed times are fired
+    overlaps  an earlier execution has not ended, or waits for a person: the schedule's `overlap` decides, also for missed
+              times that are fired
+    early     the jitter of a time has not passed: this time and later ones wait
 
-What passes while scheduling is switched off, or while the tenant or the schedule is paused, or the tenant inactive, is missed as in an
-outage. What passes while
-the schedule itself is disabled is not made up for.
+Times that pass while scheduling is switched off, the tenant is inactive, or the tenant or the schedule is paused, are missed as in an
+outage. Times that pass while the schedule itself is disabled are never fired.
 """
 
 from __future__ import annotations
@@ -45,15 +44,13 @@ logger = logging.getLogger(__name__)
 
 PAGE = 200
 PORTION = 25
-TURN_SECONDS = 20.0  # Then what was fired is expanded. While schedules are due, the next hint is on its way.
-MARGIN = timedelta(
-    seconds=30
-)  # beyond the check interval, until a time that nobody has looked at counts as missed
-BACK_OFF = timedelta(minutes=5)  # before a schedule that cannot be fired is looked at again
+TURN_SECONDS = 20.0  # Then the executions are expanded. While schedules are due, another hint follows.
+MARGIN = timedelta(seconds=30)  # after the check interval, until a time counts as missed
+BACK_OFF = timedelta(minutes=5)  # until a schedule that could not be fired is retried
 
 
 def list_due(now: datetime | None = None) -> QuerySet[Schedule]:
-    """Schedules whose next time has come, over all tenants; none while scheduling is switched off."""
+    """Return schedules whose next time has come, over all tenants; none while scheduling is switched off."""
     off = PlatformConfig.objects.filter(key=scheduler_settings.KEY, value__enabled=False)
     rows: QuerySet[Schedule] = Schedule.objects.filter(
         enabled=True, next_run_at__lte=now or Now(), tenant__is_active=True, tenant__paused=False
@@ -62,21 +59,21 @@ def list_due(now: datetime | None = None) -> QuerySet[Schedule]:
 
 
 def fire_due(now: datetime | None = None, *, within: float = TURN_SECONDS) -> list[tuple[UUID, UUID]]:
-    """Fire every schedule whose next time has come; tenant and id of the executions that begin, to be expanded.
+    """Fire every schedule whose next time has come. Return tenant and id of the executions to expand.
 
-    One that cannot be fired hinders no other: it is noted, and looked at again after a while. `now` is for tests.
+    A schedule that cannot be fired does not stop the others: it is logged, and retried later. `now` is for tests.
     """
     ends = time.monotonic() + within
-    begun: list[tuple[UUID, UUID]] = []
+    started: list[tuple[UUID, UUID]] = []
     seen: set[UUID] = set()
-    # What another scheduler holds right now stays due, and is not for us.
-    while page := [found for found in _page(now) if found[1] not in seen]:
+    # Schedules that another scheduler has locked remain due; skip them.
+    while page := [key for key in _page(now) if key[1] not in seen]:
         seen.update(schedule_id for _, schedule_id in page)
         for tenant_id, ids in _portions(page):
-            begun += [(tenant_id, pk) for pk in _fire_whatever_comes(tenant_id, ids, now)]
+            started += [(tenant_id, pk) for pk in _fire_safely(tenant_id, ids, now)]
             if time.monotonic() > ends:
-                return begun
-    return begun
+                return started
+    return started
 
 
 def _page(now: datetime | None) -> list[tuple[UUID, UUID]]:
@@ -85,7 +82,7 @@ def _page(now: datetime | None) -> list[tuple[UUID, UUID]]:
 
 
 def _portions(page: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, list[UUID]]]:
-    """Schedules of one tenant that fire in one transaction: not so many that a process which dies has done much in vain."""
+    """Yield the schedules that fire in one transaction: of one tenant, and few, so that a process that dies loses little work."""
     by_tenant: dict[UUID, list[UUID]] = {}
     for tenant_id, schedule_id in page:
         by_tenant.setdefault(tenant_id, []).append(schedule_id)
@@ -94,13 +91,13 @@ def _portions(page: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, list[UU
             yield tenant_id, ids[start : start + PORTION]
 
 
-def _fire_whatever_comes(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> list[UUID]:
-    """All in one transaction; if that fails, each in one of its own, so that only the one that is wrong is put off."""
+def _fire_safely(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> list[UUID]:
+    """Fire all schedules in one transaction. If that fails, fire each in its own, so that only the faulty one is deferred."""
     try:
         return _fire_locked(tenant_id, ids, now)
     except Exception as error:
         if len(ids) > 1:
-            return [pk for one in ids for pk in _fire_whatever_comes(tenant_id, [one], now)]
+            return [pk for one in ids for pk in _fire_safely(tenant_id, [one], now)]
         logger.exception(
             "Schedule not fired",
             extra={"action": "schedule_not_fired", "schedule": str(ids[0]), "tenant": str(tenant_id)},
@@ -110,20 +107,20 @@ def _fire_whatever_comes(tenant_id: UUID, ids: Sequence[UUID], now: datetime | N
 
 
 def _back_off(tenant_id: UUID, schedule_id: UUID, now: datetime, error: Exception) -> None:
-    """Look at it again later. Nothing is lost: `looked_until` stays, and what has passed by then counts as missed."""
+    """Retry the schedule later. Nothing is lost: `looked_until` stays, so times that pass meanwhile count as missed."""
     try:
         with tenant_scope(tenant_id):
             Schedule.objects.for_tenant(tenant_id).filter(pk=schedule_id, next_run_at__lte=now).update(
                 next_run_at=now + BACK_OFF
             )
     except DatabaseError as reason:
-        raise error from reason  # PostgreSQL does not answer, so it is not this schedule.
+        raise error from reason  # PostgreSQL is unavailable, so the schedule is not at fault.
 
 
 def fire(tenant_id: UUID, schedule_id: UUID, *, now: datetime | None = None) -> list[UUID]:
-    """Put every time up to now on record and begin what is to begin; the ids of executions to expand.
+    """Record every time up to now and create executions. Return the ids of those to expand.
 
-    Does nothing while another scheduler is at it. Raises `timing.TimingError` for a row that was changed past its checks.
+    Does nothing while another scheduler has locked the schedule. Raises `timing.TimingError` for a row that was changed without its checks.
     """
     return _fire_locked(tenant_id, [schedule_id], now)
 
@@ -139,25 +136,25 @@ def _fire_locked(tenant_id: UUID, ids: Sequence[UUID], now: datetime | None) -> 
             pk__in=ids, enabled=True, next_run_at__lte=now, tenant__is_active=True, tenant__paused=False
         )
         active = pausing.with_pauses(rows, PauseKind.SCHEDULE).filter(paused=False)
-        # Skipping what is locked, so that schedulers wait neither for each other nor for a person who edits a schedule.
+        # Skip locked rows, so that schedulers wait neither for each other nor for a person who edits a schedule.
         locked = active.select_related("pipeline").select_for_update(of=("self",), skip_locked=True)
-        looks = [find_due_times(schedule, now, earliest) for schedule in locked]
-        return record(tenant_id, looks, now) if looks else []
+        all_due = [find_due_times(schedule, now, earliest) for schedule in locked]
+        return record(tenant_id, all_due, now) if all_due else []
 
 
-# Which times of a schedule have come since the last look, and which of them were missed.
+# Which times of a schedule have come since `looked_until`, and which of them were missed.
 
 
 INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What has come of a schedule since the last look."""
+class DueTimes:
+    """The times of a schedule that have come since its `looked_until`."""
 
     schedule: Schedule
     timing: Timing
-    until: datetime  # up to here everything is dealt with by this look
+    until: datetime  # everything up to here is decided
     missed: MissedTimes
 
     @property
@@ -165,25 +162,25 @@ class Look:
         return self.schedule.pk
 
 
-def find_due_times(schedule: Schedule, now: datetime, earliest: datetime) -> Look:
-    """`earliest` is when a time may have come at the earliest to be on time."""
+def find_due_times(schedule: Schedule, now: datetime, earliest: datetime) -> DueTimes:
+    """Find the times that have come. A time that came before `earliest` is not on time."""
     plan = schedule.timing()
     since = schedule.looked_until or _beginning(schedule)
-    until = _come(schedule, plan, since, now)
-    grace = _on_time(schedule, plan, since, until, earliest)
-    passed = timing.find_missed(plan, last=since, now=until, catch_up=schedule.catch_up_policy(), grace=grace)
-    return Look(schedule, plan, until, passed)
+    until = _end_of_due_times(schedule, plan, since, now)
+    grace = _grace(schedule, plan, since, until, earliest)
+    missed = timing.find_missed(plan, last=since, now=until, catch_up=schedule.catch_up_policy(), grace=grace)
+    return DueTimes(schedule, plan, until, missed)
 
 
 def _beginning(schedule: Schedule) -> datetime:
-    """A time that was given has not passed unseen, however late the schedule was made; of others none is before it was made."""
+    """Return when the times of a new schedule begin: just before a one-time `start_at`, even if that has passed; else its creation."""
     if schedule.repeat == "once" and schedule.start_at is not None:
         return schedule.start_at - INSTANT
     return schedule.created_at
 
 
-def _come(schedule: Schedule, plan: Timing, since: datetime, now: datetime) -> datetime:
-    """Up to where times have come: the jitter of the first one after that has not passed."""
+def _end_of_due_times(schedule: Schedule, plan: Timing, since: datetime, now: datetime) -> datetime:
+    """Return up to when times have come. The jitter of the first later time has not passed."""
     if not schedule.jitter_seconds:
         return now
     earliest = max(since, now - timedelta(seconds=schedule.jitter_seconds))
@@ -193,10 +190,10 @@ def _come(schedule: Schedule, plan: Timing, since: datetime, now: datetime) -> d
     return now
 
 
-def _on_time(
+def _grace(
     schedule: Schedule, plan: Timing, since: datetime, until: datetime, earliest: datetime
 ) -> timedelta:
-    """How far back from `until` the first time lies that came at `earliest` or later."""
+    """Return how long before `until` the first time is that came at `earliest` or later."""
     after = max(since, earliest - timedelta(seconds=schedule.jitter_seconds) - INSTANT)
     for nominal in timing.times(plan, after=after, until=until):
         if schedule.jitter(nominal) >= earliest:
@@ -204,105 +201,101 @@ def _on_time(
     return timedelta()
 
 
-# The times of several schedules go on record, and their executions begin, with a handful of statements for all of them.
+# Recording the times of several schedules and their executions, in a few statements for all.
 
 
-def record(tenant_id: UUID, looks: Sequence[Look], now: datetime) -> list[UUID]:
-    """Put on record what has come, with a handful of statements for all of it. Under the locks of the schedules."""
-    known, under_way = _on_record(tenant_id, looks), statuses_under_way(tenant_id, looks)
+def record(tenant_id: UUID, all_due: Sequence[DueTimes], now: datetime) -> list[UUID]:
+    """Record the times, in a few statements for all. Return the executions to expand. The caller holds the locks of the schedules."""
+    recorded, unended = _recorded_times(tenant_id, all_due), unended_statuses(tenant_id, all_due)
     firings: list[Firing] = []
-    begin: list[ScheduleExecution] = []
+    new: list[ScheduleExecution] = []
     fired: set[UUID] = set()
-    for look in looks:
-        firings += record_missed(look)
-        times = [nominal for nominal in look.missed.to_fire if (look.key, nominal) not in known]
-        for nominal, state, reason in judge_times(look.schedule, times, under_way.get(look.key, [])):
-            firings.append(record_of(look, nominal, state, reason))
+    for due in all_due:
+        firings += record_missed(due)
+        times = [nominal for nominal in due.missed.to_fire if (due.key, nominal) not in recorded]
+        for nominal, state, reason in judge_times(due.schedule, times, unended.get(due.key, [])):
+            firings.append(record_of(due, nominal, state, reason))
             if state != FiringState.SKIPPED:
                 status = ExecutionStatus.QUEUED if state == FiringState.QUEUED else ExecutionStatus.RUNNING
-                begin.append(
-                    executions.new(look.schedule, nominal_at=nominal, status=status, created_by=ACTOR)
-                )
-                fired.add(look.key)
-    replace(look.schedule for look in looks if look.key in fired)
-    # What was skipped may be on record when somebody turned `looked_until` back; what is fired cannot be.
+                new.append(executions.new(due.schedule, nominal_at=nominal, status=status, created_by=ACTOR))
+                fired.add(due.key)
+    cancel_replaced(due.schedule for due in all_due if due.key in fired)
+    # Skipped times may be recorded already, if somebody has reset `looked_until`; fired times cannot be.
     Firing.objects.bulk_create(firings, ignore_conflicts=True, batch_size=500)
-    ScheduleExecution.objects.bulk_create(begin, batch_size=500)
-    move_on(tenant_id, looks, fired, now)
-    return [execution.pk for execution in begin if execution.status == ExecutionStatus.RUNNING]
+    ScheduleExecution.objects.bulk_create(new, batch_size=500)
+    move_on(tenant_id, all_due, fired, now)
+    return [execution.pk for execution in new if execution.status == ExecutionStatus.RUNNING]
 
 
-def _on_record(tenant_id: UUID, looks: Sequence[Look]) -> set[tuple[UUID, datetime]]:
-    """Those of the times that are on record. There are some only when somebody has turned `looked_until` back."""
-    times = {nominal for look in looks for nominal in look.missed.to_fire}
+def _recorded_times(tenant_id: UUID, all_due: Sequence[DueTimes]) -> set[tuple[UUID, datetime]]:
+    """Return the times that are recorded already. There are some only if somebody has reset `looked_until`."""
+    times = {nominal for due in all_due for nominal in due.missed.to_fire}
     if not times:
         return set()
-    rows = Firing.objects.for_tenant(tenant_id).filter(schedule_id__in=[look.key for look in looks])
+    rows = Firing.objects.for_tenant(tenant_id).filter(schedule_id__in=[due.key for due in all_due])
     return set(rows.filter(nominal_at__in=times).values_list("schedule_id", "nominal_at"))
 
 
-# The records of times: one for each, and one for a long row of those that were missed.
+# The records of times: one for each, but only one for many missed times in a row.
 
 
-LISTED = 1_000  # times skipped in one row that get a record each; more of them share one
-MISSED = "The time had passed, and the schedule does not catch up on it."
+MOST_LISTED = 1_000  # missed times in a row that have one record each; more of them share one record
+MISSED = "The time was missed, and the schedule does not catch up on it."
 
 
-def record_missed(look: Look) -> list[Firing]:
-    """A record for each missed time; one record for a long row of them, as after a month without power."""
-    count = look.missed.skipped_count
-    if count <= LISTED:
-        return [
-            record_of(look, nominal, FiringState.SKIPPED, MISSED) for nominal in look.missed.list_skipped()
-        ]
-    to_fire = look.missed.to_fire
-    row = record_of(look, next(look.missed.list_skipped()), FiringState.SKIPPED, MISSED)
-    row.last_at, row.count = _latest(look.timing, to_fire[0] - INSTANT if to_fire else look.until), count
+def record_missed(due: DueTimes) -> list[Firing]:
+    """Return a record for each missed time, or one record for many in a row, as after a long outage."""
+    count = due.missed.skipped_count
+    if count <= MOST_LISTED:
+        return [record_of(due, nominal, FiringState.SKIPPED, MISSED) for nominal in due.missed.list_skipped()]
+    to_fire = due.missed.to_fire
+    row = record_of(due, next(due.missed.list_skipped()), FiringState.SKIPPED, MISSED)
+    row.last_at, row.count = _latest(due.timing, to_fire[0] - INSTANT if to_fire else due.until), count
     return [row]
 
 
 def _latest(plan: Timing, until: datetime) -> datetime:
-    """The last time up to `until`, found without going through all before it. There is one."""
+    """Return the last time up to `until`, which must exist, without iterating over all times before it."""
     span = timedelta(minutes=1)
     while True:
-        found = list(timing.times(plan, after=until - span, until=until))
-        if found:
-            return found[-1]
+        latest = list(timing.times(plan, after=until - span, until=until))
+        if latest:
+            return latest[-1]
         span *= 2
 
 
-def record_of(look: Look, nominal: datetime, state: str, reason: str) -> Firing:
-    tenant_id = look.schedule.tenant_id
-    return Firing(tenant_id=tenant_id, schedule_id=look.key, nominal_at=nominal, state=state, reason=reason)
+def record_of(due: DueTimes, nominal: datetime, state: str, reason: str) -> Firing:
+    tenant_id = due.schedule.tenant_id
+    return Firing(tenant_id=tenant_id, schedule_id=due.key, nominal_at=nominal, state=state, reason=reason)
 
 
-# What happens to a time that comes while an earlier execution is under way.
+# What happens to a time that comes before an earlier execution has ended.
 
 
 ACTOR = "schedule"
-OVERLAPS = "The execution before is still under way."
-ANOTHER_WAITS = "Another execution waits for the one before already."
+OVERLAPS = "The execution before has not ended."
+ANOTHER_WAITS = "Another execution is queued already."
 REPLACED = "The schedule fired again."
 
 
-def statuses_under_way(tenant_id: UUID, looks: Sequence[Look]) -> dict[UUID, list[str]]:
-    """The statuses of executions that have not ended, for schedules to which these matter."""
-    found: dict[UUID, list[str]] = {}
-    keys = [look.key for look in looks if look.schedule.overlap != Overlap.ALLOW]
+def unended_statuses(tenant_id: UUID, all_due: Sequence[DueTimes]) -> dict[UUID, list[str]]:
+    """Return the statuses of executions that have not ended, for schedules that do not allow overlaps."""
+    statuses: dict[UUID, list[str]] = {}
+    keys = [due.key for due in all_due if due.schedule.overlap != Overlap.ALLOW]
     if keys:
         rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(
             schedule_id__in=keys, status__in=(ExecutionStatus.RUNNING, ExecutionStatus.QUEUED)
         )
         for schedule_id, status in rows.values_list("schedule_id", "status"):
-            found.setdefault(schedule_id, []).append(status)
-    return found
+            statuses.setdefault(schedule_id, []).append(status)
+    return statuses
 
 
 def judge_times(
-    schedule: Schedule, times: Sequence[datetime], under_way: Sequence[str]
+    schedule: Schedule, times: Sequence[datetime], unended: Sequence[str]
 ) -> Iterator[tuple[datetime, FiringState, str]]:
-    """What overlapping allows for each of the times that came since the last look, in order."""
-    busy, waits = ExecutionStatus.RUNNING in under_way, ExecutionStatus.QUEUED in under_way
+    """Yield the outcome of each time, in order, according to the schedule's `overlap`."""
+    busy, has_queued = ExecutionStatus.RUNNING in unended, ExecutionStatus.QUEUED in unended
     for number, nominal in enumerate(times, 1):
         if schedule.overlap == Overlap.ALLOW or (not busy and schedule.overlap != Overlap.CANCEL_RUNNING):
             yield nominal, FiringState.FIRED, ""
@@ -310,9 +303,9 @@ def judge_times(
         elif schedule.overlap == Overlap.CANCEL_RUNNING:
             is_last = number == len(times)
             yield nominal, *((FiringState.FIRED, "") if is_last else (FiringState.SKIPPED, REPLACED))
-        elif schedule.overlap == Overlap.QUEUE_ONE and not waits:
+        elif schedule.overlap == Overlap.QUEUE_ONE and not has_queued:
             yield nominal, FiringState.QUEUED, ""
-            waits = True
+            has_queued = True
         else:
             yield (
                 nominal,
@@ -321,41 +314,41 @@ def judge_times(
             )
 
 
-def replace(fired: Iterable[Schedule]) -> None:
-    """Cancel what is under way, where the schedule says so."""
+def cancel_replaced(fired: Iterable[Schedule]) -> None:
+    """Cancel the active executions of schedules with the policy `cancel_running`."""
     for schedule in fired:
         if schedule.overlap == Overlap.CANCEL_RUNNING:
             for execution in executions.active(schedule).order_by("pk").select_for_update(of=("self",)):
-                executions.call_off(execution, actor=ACTOR, reason=REPLACED)
+                executions.mark_cancelled(execution, actor=ACTOR, reason=REPLACED)
 
 
-# Afterwards: up to where everything of a schedule is on record, when to look again, and what happens to a schedule that is over.
+# Afterwards: `looked_until`, the next time, and the end of a schedule.
 
 
 _MOVE_ON = Statement.load(Path(__file__).parent.parent / "sql", "move_on_schedules")
 
 
-def move_on(tenant_id: UUID, looks: Sequence[Look], fired: Collection[UUID], now: datetime) -> None:
-    """Note up to where everything is on record, and when to look again. A schedule that is over ticks no more."""
-    following = {look.key: look.schedule.next_time(after=look.until) for look in looks}
+def move_on(tenant_id: UUID, all_due: Sequence[DueTimes], fired: Collection[UUID], now: datetime) -> None:
+    """Update `looked_until` and the next time of the schedules. End those without a next time."""
+    following = {due.key: due.schedule.next_time(after=due.until) for due in all_due}
     _MOVE_ON.run(
         {
             "tenant": tenant_id,
             "now": now,
-            "ids": [look.key for look in looks],
-            "until": [look.until for look in looks],
-            "next": [following[look.key] for look in looks],
-            "fired": [look.key in fired for look in looks],
+            "ids": [due.key for due in all_due],
+            "until": [due.until for due in all_due],
+            "next": [following[due.key] for due in all_due],
+            "fired": [due.key in fired for due in all_due],
         },
         using=APP,
     )
-    for look in looks:
-        if following[look.key] is None:
-            _end_schedule(look.schedule, fired=look.key in fired)
+    for due in all_due:
+        if following[due.key] is None:
+            _end_schedule(due.schedule, fired=due.key in fired)
 
 
 def _end_schedule(schedule: Schedule, *, fired: bool) -> None:
-    """No time follows. A one-time schedule that only skipped its time is not deleted, so that the record of the skip stays."""
+    """End a schedule without a next time. A one-time schedule that skipped its time is not deleted, so that the skip stays recorded."""
     if schedule.repeat == "once" and fired and schedule.after_once == AfterOnce.DELETE:
         beat.forget(schedule)
         schedule.delete()

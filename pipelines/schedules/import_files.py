@@ -1,11 +1,11 @@
-"""Documents that bring schedules with all that they need: agents, tables with their rows, pipelines.
+"""Loads documents with schedules and all that they need: agents, datasets with their rows, and pipelines.
 
-    agents:     [{role, name, adapter, endpoint, description?, input_schema?}]     made if the registry has no such role; never changed
-    datasets:   [{name, fields, rows?, description?}]    rows: a list, or the name of a CSV beside the document; they replace the others
-    pipelines:  [a definition, as in a pipeline file]    a changed one becomes a new version
-    schedules:  [{name, ...}]                            as the API has them; one of the same name is changed to what is said here
+    agents:     [{role, name, adapter, endpoint, description?, input_schema?}]     created if the role does not exist; never changed
+    datasets:   [{name, fields, rows?, description?}]    rows: a list, or the name of a CSV in the same folder; they replace all others
+    pipelines:  [a definition, as in a pipeline file]    a changed definition becomes a new version
+    schedules:  [{name, ...}]                            as in the API; an existing schedule with this name is replaced
 
-Everything of the tenant is loaded in one transaction, or nothing. Loading a document twice changes nothing the second time.
+Everything of the tenant is loaded in one transaction. Loading a document a second time changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTS = ("agents", "datasets", "pipelines", "schedules")
 
 
 class InvalidDocument(DefinitionError):
-    """The document cannot be loaded. `errors` names everything that is wrong with the first part that is wrong."""
+    """The document cannot be loaded. `errors` lists everything that is wrong with its first invalid part."""
 
     code = "invalid_document"
 
@@ -61,32 +61,32 @@ def check(data: Mapping[str, Any]) -> None:
 
 
 def make_agents(data: Mapping[str, Any]) -> Iterator[str]:
-    """Create the roles that the registry lacks; yields a line about each. Needs to write the registry. Raises `InvalidDocument`."""
+    """Create missing roles, and yield a line about each. Requires write access to the registry. Raises `InvalidDocument`."""
     for index, item in enumerate(data.get("agents", [])):
         place = at("agents", index)
-        spelled = synonyms.translate(item, synonyms.AGENT)
+        translation = synonyms.translate(item, synonyms.AGENT)
         with _errors_below(place):
-            _refuse_unknown(spelled.data, AGENT, "")
-            if spelled.errors:
-                raise DefinitionError(spelled.errors)
-        if Agent.objects.filter(role=spelled.data.get("role")).exists():
+            _refuse_unknown(translation.data, AGENT, "")
+            if translation.errors:
+                raise DefinitionError(translation.errors)
+        if Agent.objects.filter(role=translation.data.get("role")).exists():
             continue
-        agent = Agent(**spelled.data)
+        agent = Agent(**translation.data)
         try:
             agent.full_clean()
         except ValidationError as error:
             errors = (InputError(name, " ".join(texts)) for name, texts in error.message_dict.items())
             raise InvalidDocument(
                 InputError(_join_path(place, problem.path), problem.message)
-                for problem in spelled.as_written(errors)
+                for problem in translation.as_written(errors)
             ) from error
         agent.save(force_insert=True)
         configuration.forget()
-        yield f"agent {agent.role}: made"
+        yield f"agent {agent.role}: created"
 
 
 def load(tenant_id: UUID, data: Mapping[str, Any], *, folder: Path, actor: str) -> list[str]:
-    """Create or change a tenant's tables, pipelines and schedules as a document says; a line about each. Raises `InvalidDocument`."""
+    """Load a document's datasets, pipelines and schedules. Return a line about each. Raises `InvalidDocument`."""
     parts: tuple[tuple[str, Callable[[Any], str]], ...] = (
         ("datasets", lambda item: _load_dataset(tenant_id, item, folder)),
         ("pipelines", lambda item: _load_pipeline(tenant_id, item, actor)),
@@ -94,10 +94,10 @@ def load(tenant_id: UUID, data: Mapping[str, Any], *, folder: Path, actor: str) 
     )
     lines: list[str] = []
     with tenant_scope(tenant_id):
-        for part, loaded in parts:
+        for part, load_item in parts:
             for index, item in enumerate(data.get(part, [])):
                 with _errors_below(at(part, index)):
-                    lines.append(loaded(item))
+                    lines.append(load_item(item))
     return lines
 
 
@@ -105,26 +105,26 @@ def _load_dataset(tenant_id: UUID, item: Mapping[str, Any], folder: Path) -> str
     _refuse_unknown(item, DATASET, "")
     rows = _rows(item.get("rows"), folder)
     name, fields = item.get("name", ""), item.get("fields", {})
-    found = Dataset.objects.for_tenant(tenant_id).filter(name=name, source=Source.DB).first()
-    if found is None:
+    dataset = Dataset.objects.for_tenant(tenant_id).filter(name=name, source=Source.DB).first()
+    if dataset is None:
         declaration = datasets.Declaration(name, fields, description=item.get("description", ""), rows=rows)
         datasets.create(tenant_id, declaration)
-        return f"dataset {name}: made"
-    if found.fields != fields:
-        datasets.change(tenant_id, found.pk, fields=fields)
+        return f"dataset {name}: created"
+    if dataset.fields != fields:
+        datasets.change(tenant_id, dataset.pk, fields=fields)
     if rows is not None:
-        datasets.fill(tenant_id, found.pk, rows, replace=True)
+        datasets.fill(tenant_id, dataset.pk, rows, replace=True)
     return f"dataset {name}: filled"
 
 
 def _rows(rows: Any, folder: Path) -> datasets.Upload | None:
-    """Rows as they stand in the document, or those of the CSV that it names."""
+    """Read the rows in the document, or in the CSV that it names."""
     if rows is None:
         return None
     if not isinstance(rows, str):
         return datasets.Upload(rows if isinstance(rows, list) else [rows])
     if Path(rows).name != rows:
-        raise InvalidDocument([InputError("rows", "must be the name of a file beside the document")])
+        raise InvalidDocument([InputError("rows", "must be the name of a file in the document's folder")])
     try:
         return datasets.read_csv((folder / rows).read_bytes())
     except OSError as error:
@@ -140,20 +140,20 @@ def _load_pipeline(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
         PipelineVersion.objects.for_tenant(tenant_id).filter(pipeline__key=definition.key).order_by("-number")
     )
     if own.values_list("digest", flat=True).first() == definition.digest():
-        return f"pipeline {definition.key}: as it was"
+        return f"pipeline {definition.key}: unchanged"
     version = versions.save(tenant_id, dict(item), actor=actor)
     return f"pipeline {definition.key}: version {version.number}"
 
 
 def _load_schedule(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
     name = item.get("name")
-    found = Schedule.objects.for_tenant(tenant_id).filter(name=str(name)).first()
-    if found is None:
+    schedule = Schedule.objects.for_tenant(tenant_id).filter(name=str(name)).first()
+    if schedule is None:
         editing.create(tenant_id, item, actor=actor)
-        return f"schedule {name}: made"
-    # What the document says is the whole of it, as for a PUT; whether it is switched on may be left to people.
-    changed = editing.change(tenant_id, found.pk, item, actor=actor, whole=True)
-    return f"schedule {name}: {'as it was' if changed.version == found.version else 'changed'}"
+        return f"schedule {name}: created"
+    # The document replaces the schedule, as a PUT does, except that `enabled` may be left out.
+    changed = editing.change(tenant_id, schedule.pk, item, actor=actor, whole=True)
+    return f"schedule {name}: {'unchanged' if changed.version == schedule.version else 'changed'}"
 
 
 def _refuse_unknown(item: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
@@ -166,7 +166,7 @@ def _refuse_unknown(item: Mapping[str, Any], known: tuple[str, ...], place: str)
 
 @contextmanager
 def _errors_below(place: str) -> Iterator[None]:
-    """Name every error by its path in the document."""
+    """Prefix the path of every error with its place in the document."""
     try:
         yield
     except DefinitionError as error:

@@ -1,8 +1,8 @@
-"""Executions from their beginning to their end: they are expanded into jobs, batches start one after the other, and a status is given.
+"""Runs executions: expands them into jobs, starts batches one after the other, and sets the final status.
 
-Each job is an activity or a pipeline run. Jobs are recorded a page at a time, in the transaction that creates their work, so nothing runs
-that is not on record. An expansion that was cut off continues with the rows that are not on record yet, whatever rows came or went
-meanwhile. A job that its agent would not take has failed, and does not stop the others.
+Each job is an activity or a pipeline run. Jobs are recorded a page at a time, in the transaction that creates their work, so all work
+is on record. An interrupted expansion continues with the rows that are not recorded yet, even if rows were added or removed meanwhile. A
+job that its agent refuses fails, and does not stop the others.
 """
 
 from __future__ import annotations
@@ -40,22 +40,21 @@ logger = logging.getLogger(__name__)
 
 PAGE = 500
 PORTION = 25  # executions of a single job that are expanded in one transaction
-PATIENCE = timedelta(seconds=60)  # without a sign of life, somebody else goes on: a page takes a second
+PATIENCE = timedelta(seconds=60)  # without a sign of life, another process continues; a page takes a second
 MOST_TRIES = 5
 
 
 def expand(tenant_id: UUID, execution_id: UUID) -> None:
-    """Record the jobs of an execution and start them. Does nothing while somebody else is at it. Idempotent.
+    """Record the jobs of an execution and start them. Does nothing while another process expands it. Idempotent.
 
-    Whatever is wrong with the execution makes it fail, and is recorded with it. Raises the database's error when PostgreSQL cannot be
-    reached.
+    An error of the execution is recorded and fails it. Raises the database's error if PostgreSQL is unavailable.
     """
     try:
-        execution = _take_up(tenant_id, execution_id)
+        execution = _claim_execution(tenant_id, execution_id)
         if execution is None:
             return
         if execution.expanded_at is None:
-            execution = _go_through(execution)
+            execution = _record_pages(execution)
         if execution is not None and not execution.jobs_enqueued:
             _settle(tenant_id, execution_id)
     except ExpansionError as error:
@@ -64,7 +63,7 @@ def expand(tenant_id: UUID, execution_id: UUID) -> None:
         _give_up(tenant_id, execution_id, [{"message": str(error), "code": error.code}])
     except Exception as error:
         if outages.may_pass(error):
-            raise  # Nothing is wrong with the execution: it is taken up again.
+            raise  # The execution is not at fault: it is retried.
         logger.exception(
             "Expansion failed", extra={"action": "expansion_failed", "execution": str(execution_id)}
         )
@@ -72,10 +71,10 @@ def expand(tenant_id: UUID, execution_id: UUID) -> None:
         _give_up(tenant_id, execution_id, [{"message": message, "code": "expansion_failed"}])
 
 
-def expand_all(found: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, UUID]]:
-    """Expand those executions that are a single activity, a portion of them in one transaction. The others come back, each for `expand`."""
+def expand_all(keys: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, UUID]]:
+    """Expand the executions that are a single activity, several in one transaction. Yield the others, for `expand`."""
     by_tenant: dict[UUID, list[UUID]] = {}
-    for tenant_id, execution_id in found:
+    for tenant_id, execution_id in keys:
         by_tenant.setdefault(tenant_id, []).append(execution_id)
     for tenant_id, ids in by_tenant.items():
         for portion in (ids[start : start + PORTION] for start in range(0, len(ids), PORTION)):
@@ -83,30 +82,30 @@ def expand_all(found: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, UUID]
                 rest = _expand_single(tenant_id, portion)
             except Exception:
                 logger.exception("Expansion together failed", extra={"action": "expansion_together_failed"})
-                rest = portion  # Alone, only the one wrong fails.
+                rest = portion  # Expand each alone, so that only the faulty one fails.
             yield from ((tenant_id, execution_id) for execution_id in rest)
 
 
 def _expand_single(tenant_id: UUID, ids: Sequence[UUID]) -> Sequence[UUID]:
-    """Expand what is a single activity that its agent takes; the others."""
+    """Expand executions that are a single activity which its agent accepts. Return the others."""
     with tenant_scope(tenant_id):
         rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk__in=ids, touched_at__isnull=True)
         locked = rows.order_by("pk").select_for_update(of=("self",), skip_locked=True)
         pairs = [
             (execution, _job(execution, planned, JobState.ENQUEUED))
             for execution in locked
-            if _is_to_be_expanded(execution) and (planned := _only_job(execution)) is not None
+            if _is_unexpanded(execution) and (planned := _only_job(execution)) is not None
         ]
         if pairs:
             expansion.submit_each(pairs)
             ScheduleJob.objects.bulk_create(job for _, job in pairs)
-            now, done = clock.now(), [execution.pk for execution, _ in pairs]
-            single = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk__in=done)
+            now, ids_of_pairs = clock.now(), [execution.pk for execution, _ in pairs]
+            single = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk__in=ids_of_pairs)
             single.update(
                 jobs_created=1, jobs_enqueued=1, metadata={"jobs": 1}, expanded_at=now, touched_at=now
             )
-            if put_off := [execution.pk for execution, job in pairs if job.activity_id is None]:
-                single.filter(pk__in=put_off).update(jobs_enqueued=0)
+            if without_room := [execution.pk for execution, job in pairs if job.activity_id is None]:
+                single.filter(pk__in=without_room).update(jobs_enqueued=0)
     expanded = {execution.pk for execution, _ in pairs}
     return [execution_id for execution_id in ids if execution_id not in expanded]
 
@@ -119,15 +118,15 @@ def _only_job(execution: ScheduleExecution) -> PlannedJob | None:
             execution.tenant_id, execution.definition, asked_at=execution.started_at
         ).jobs()
     except ExpansionError:
-        return None  # Expanded alone it fails, and says why.
-    return planned if expansion.takes(execution, planned.params) else None
+        return None  # `expand` fails it with the reason.
+    return planned if expansion.accepts(execution, planned.params) else None
 
 
-def _take_up(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
-    """The execution when it is ours to expand. One without data sources is a single job, which is recorded right here."""
+def _claim_execution(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
+    """Claim an execution to expand, or return None. Without data sources it is a single job, which is recorded here."""
     with tenant_scope(tenant_id):
         execution = executions.lock_execution(tenant_id, execution_id, skip_locked=True)
-        if execution is None or not _is_to_be_expanded(execution):
+        if execution is None or not _is_unexpanded(execution):
             return None
         if execution.touched_at is not None:
             _count_try(execution)
@@ -141,17 +140,17 @@ def _take_up(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
     return execution
 
 
-def _is_to_be_expanded(execution: ScheduleExecution) -> bool:
+def _is_unexpanded(execution: ScheduleExecution) -> bool:
     if execution.status != ExecutionStatus.RUNNING or execution.expanded_at is not None:
         return False
     return execution.touched_at is None or execution.touched_at < clock.now() - PATIENCE
 
 
 def _count_try(execution: ScheduleExecution) -> None:
-    """Whatever ends the process that expands it must not end the next one, too, and so on for ever."""
+    """Raise `ExpansionError` after too many tries, because the expansion may be what kills the processes."""
     tries = execution.metadata.get("tries", 1) + 1
     if tries > MOST_TRIES:
-        message = f"The expansion was cut off {MOST_TRIES} times, so it is not tried again."
+        message = f"The expansion was interrupted {MOST_TRIES} times, so it is not retried."
         raise ExpansionError([{"path": "params", "message": message}])
     execution.metadata = {**execution.metadata, "tries": tries}
 
@@ -161,13 +160,13 @@ def _has_sources(definition: Mapping[str, Any]) -> bool:
     return isinstance(params, Mapping) and any(data_sources.looks_like(value) for value in params.values())
 
 
-def _go_through(execution: ScheduleExecution) -> ScheduleExecution | None:
-    """The execution with all its jobs on record; None when it was cancelled, or somebody else goes on with it."""
+def _record_pages(execution: ScheduleExecution) -> ScheduleExecution | None:
+    """Record all jobs page by page. Return None if the execution was cancelled, or another process continues it."""
     tenant_id, execution_id = execution.tenant_id, execution.pk
     plan = expansion.plan(tenant_id, execution.definition, asked_at=execution.started_at)
     with tenant_scope(tenant_id):
-        recorded, known = _on_record(tenant_id, execution_id)
-    planned = _following(plan, recorded, known)
+        recorded, known = _recorded_jobs(tenant_id, execution_id)
+    planned = _unrecorded_jobs(plan, recorded, known)
     while page := list(islice(planned, PAGE)):
         with tenant_scope(tenant_id):
             locked = executions.lock_execution(tenant_id, execution_id)
@@ -184,15 +183,15 @@ def _go_through(execution: ScheduleExecution) -> ScheduleExecution | None:
     return locked
 
 
-def _on_record(tenant_id: UUID, execution_id: UUID) -> tuple[int, Counter[bytes]]:
-    """How many jobs there are, and which parameters they have: rows may have come and gone since they were read."""
+def _recorded_jobs(tenant_id: UUID, execution_id: UUID) -> tuple[int, Counter[bytes]]:
+    """Return the number of recorded jobs, and their parameters, because rows may have been added and removed since."""
     rows = ScheduleJob.objects.for_tenant(tenant_id).filter(execution_id=execution_id)
     known = Counter(_digest(params) for params in rows.values_list("params", flat=True).iterator())
     return known.total(), known
 
 
-def _following(plan: Plan, recorded: int, known: Counter[bytes]) -> Iterator[PlannedJob]:
-    """What is not on record yet, in the places after what is."""
+def _unrecorded_jobs(plan: Plan, recorded: int, known: Counter[bytes]) -> Iterator[PlannedJob]:
+    """Yield the jobs that are not recorded yet, numbered after those that are."""
     for params in plan.inputs():
         if known and known[digest := _digest(params)] > 0:
             known[digest] -= 1
@@ -202,9 +201,9 @@ def _following(plan: Plan, recorded: int, known: Counter[bytes]) -> Iterator[Pla
 
 
 def _digest(params: Mapping[str, Any]) -> bytes:
-    # PostgreSQL writes numbers in its own way: what was 1e2 comes back as 100.
-    same = json.loads(json.dumps(params), parse_int=_number, parse_float=_number)
-    return blake2b(json.dumps(same, sort_keys=True).encode(), digest_size=16).digest()
+    # Normalize numbers, because PostgreSQL returns 1e2 as 100.
+    normalized = json.loads(json.dumps(params), parse_int=_number, parse_float=_number)
+    return blake2b(json.dumps(normalized, sort_keys=True).encode(), digest_size=16).digest()
 
 
 def _number(text: str) -> str:
@@ -212,7 +211,7 @@ def _number(text: str) -> str:
 
 
 def _is_ours(execution: ScheduleExecution, recorded: int) -> bool:
-    """Whether nobody has gone on with it, or cancelled it, since our last page."""
+    """Whether no other process has continued or cancelled it since our last page."""
     return (
         execution.status == ExecutionStatus.RUNNING
         and execution.expanded_at is None
@@ -223,7 +222,7 @@ def _is_ours(execution: ScheduleExecution, recorded: int) -> bool:
 def _record(
     execution: ScheduleExecution, page: Sequence[PlannedJob], *, recorded: int, waits_for_batches: bool
 ) -> None:
-    """Record the jobs of a page with their work, and count them on the execution, unsaved. Under the execution's lock."""
+    """Record the jobs of a page with their work, and count them on the execution, unsaved. The caller holds the execution's lock."""
     rows = [
         _job(
             execution,
@@ -254,7 +253,7 @@ def _job(execution: ScheduleExecution, planned: PlannedJob, state: JobState) -> 
 
 def _expand_plan(execution: ScheduleExecution, plan: Plan) -> None:
     execution.expanded_at = clock.now()
-    figures = plan.figures(execution.jobs_created) | expansion.figures(execution)
+    figures = plan.figures(execution.jobs_created) | expansion.pipeline_figures(execution)
     execution.metadata = {**execution.metadata, **figures}
     execution.save(
         update_fields=["expanded_at", "metadata", "jobs_created", "jobs_enqueued", "jobs_failed", "touched_at"]
@@ -262,7 +261,7 @@ def _expand_plan(execution: ScheduleExecution, plan: Plan) -> None:
 
 
 def _give_up(tenant_id: UUID, execution_id: UUID, errors: Iterable[Mapping[str, Any]]) -> None:
-    """Nothing more is recorded. What is at work goes on, and the execution ends with it."""
+    """Record the errors and no more jobs. Running jobs continue, and the execution ends with them."""
     with tenant_scope(tenant_id):
         execution = executions.lock_execution(tenant_id, execution_id)
         if execution is None or execution.expanded_at is not None:
@@ -280,23 +279,23 @@ def _settle(tenant_id: UUID, execution_id: UUID) -> None:
         expand(tenant_id, following)
 
 
-# How executions end: batches start one after the other, a status is given, and an execution that waited begins.
+# Settling executions: batches start one after the other, the final status is set, and a queued execution begins.
 #
-# Everything is decided from the jobs as they are, under the locks of schedule and execution, in this order. So it may be done at any time,
-# by any process, twice; of two jobs that end at the same time the later one is not missed, since the next look sees both.
+# All decisions depend on the current jobs only, under the locks of schedule and execution, in this order. So any process may settle an
+# execution at any time, and twice. When two jobs end at the same time, the next call sees both.
 
 
-BATCHES_AT_ONCE = 50  # a batch of which no job could be started makes way for the next at once
-BEGUN_AT_ONCE = 100  # of the jobs that wait for room
-MOST_ERRORS = 100  # kept with an execution; each job keeps its own
-MOST_NAMED = 5  # errors that an alert names
+BATCHES_AT_ONCE = 50  # if no job of a batch could be started, the next batch starts immediately
+STARTED_AT_ONCE = 100  # of the jobs that wait for room
+MOST_ERRORS = 100  # stored with an execution; each job stores its own
+MOST_NAMED = 5  # errors that an alert lists
 LONGEST_ERROR = 500  # characters
 
 
 def settle_jobs(tenant_id: UUID, execution_id: UUID) -> UUID | None:
-    """Start the next batch, or end the execution, when it is time for either. Idempotent.
+    """Start the next batch or end the execution, if it is time for either. Idempotent.
 
-    Returns the execution that waited for this one and begins now: it is to be expanded.
+    Returns the queued execution that begins now, which the caller must expand.
     """
     with tenant_scope(tenant_id):
         execution = _lock_with_schedule(tenant_id, execution_id)
@@ -304,17 +303,17 @@ def settle_jobs(tenant_id: UUID, execution_id: UUID) -> UUID | None:
             return None
         for _ in range(BATCHES_AT_ONCE):
             first = _first_open(execution)
-            if first is None or not _start_jobs(execution, *_jobs_whose_turn_it_is(execution, first.batch)):
+            if first is None or not _start_jobs(execution, *_next_jobs(execution, first.batch)):
                 break
         if first is not None:
-            _note_batches(execution, first.batch)
+            _record_batches_done(execution, first.batch)
             return None
         _end(execution)
-        return _begin_queued(execution)
+        return _begin_next(execution)
 
 
-def begin_queued_alone(tenant_id: UUID, execution_id: UUID) -> bool:
-    """Begin a queued execution when nothing of its schedule is under way any more."""
+def begin_queued_if_idle(tenant_id: UUID, execution_id: UUID) -> bool:
+    """Begin a queued execution if no execution of its schedule is running."""
     with tenant_scope(tenant_id):
         execution = _lock_with_schedule(tenant_id, execution_id)
         if execution is None or execution.status != ExecutionStatus.QUEUED:
@@ -323,7 +322,7 @@ def begin_queued_alone(tenant_id: UUID, execution_id: UUID) -> bool:
 
 
 def _lock_with_schedule(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution | None:
-    """The schedule's lock first: a firing holds it while it looks for what is under way."""
+    """Lock the schedule before the execution, because a firing holds the schedule's lock while it checks for overlaps."""
     rows = ScheduleExecution.objects.for_tenant(tenant_id).filter(pk=execution_id)
     schedule_id = rows.values_list("schedule_id", flat=True).first()
     if schedule_id is not None:
@@ -332,24 +331,24 @@ def _lock_with_schedule(tenant_id: UUID, execution_id: UUID) -> ScheduleExecutio
 
 
 def _first_open(execution: ScheduleExecution) -> ScheduleJob | None:
-    """Of the jobs that have not ended, one of the earliest batch."""
+    """Return a job of the earliest batch with jobs that have not ended, or None."""
     rows = ScheduleJob.objects.for_tenant(execution.tenant_id).filter(
         execution_id=execution.pk, state__in=OPEN
     )
-    found: ScheduleJob | None = rows.order_by("batch").first()
-    return found
+    job: ScheduleJob | None = rows.order_by("batch").first()
+    return job
 
 
-def _note_batches(execution: ScheduleExecution, done: int) -> None:
-    """How many batches have ended, of an execution that has any. All before the first one with an open job."""
+def _record_batches_done(execution: ScheduleExecution, done: int) -> None:
+    """Record how many batches have ended: all before the first with an open job."""
     if execution.metadata.get("batches_done", done) != done:
         execution.metadata = {**execution.metadata, "batches_done": done}
         execution.save(update_fields=["metadata"])
 
 
-def _jobs_whose_turn_it_is(execution: ScheduleExecution, batch: int) -> tuple[list[ScheduleJob], datetime]:
-    """What waits in the earliest batch that has not ended, or after one that has begun, and since when it may; where batches do not wait
-    for each other, what waits for room in any of them.
+def _next_jobs(execution: ScheduleExecution, batch: int) -> tuple[list[ScheduleJob], datetime]:
+    """Return the waiting jobs that may start, and since when. They are in the earliest batch that has not ended, or in the batch after one
+    that has started. If batches do not wait for each other, they are all jobs that wait for room.
     """
     rows = ScheduleJob.objects.for_tenant(execution.tenant_id).filter(
         execution_id=execution.pk, state=JobState.WAITING
@@ -358,14 +357,14 @@ def _jobs_whose_turn_it_is(execution: ScheduleExecution, batch: int) -> tuple[li
     if gate == BatchGate.COMPLETION:
         return list(rows.filter(batch=batch).order_by("ordinal")), clock.now()
     following = rows.filter(error__isnull=True).order_by("batch").first() if gate == BatchGate.START else None
-    if following is not None and (begun := _find_begin_of(execution, following.batch - 1)) is not None:
-        return list(rows.filter(batch=following.batch).order_by("ordinal")), begun
+    if following is not None and (started := _start_of_batch(execution, following.batch - 1)) is not None:
+        return list(rows.filter(batch=following.batch).order_by("ordinal")), started
     without_room = rows.filter(error__isnull=False) if gate == BatchGate.START else rows
-    return list(without_room.order_by("ordinal")[:BEGUN_AT_ONCE]), clock.now()
+    return list(without_room.order_by("ordinal")[:STARTED_AT_ONCE]), clock.now()
 
 
-def _find_begin_of(execution: ScheduleExecution, batch: int) -> datetime | None:
-    """When the first job of the batch was at work for the first time, or ended without ever being so. None: none was yet."""
+def _start_of_batch(execution: ScheduleExecution, batch: int) -> datetime | None:
+    """Return when the first job of the batch started to work or ended, or None if none has."""
     tenant_id = execution.tenant_id
     jobs = ScheduleJob.objects.for_tenant(tenant_id).filter(execution_id=execution.pk, batch=batch)
     activities = Activity.objects.for_tenant(tenant_id).filter(pk__in=jobs.values("activity_id"))
@@ -379,26 +378,26 @@ def _find_begin_of(execution: ScheduleExecution, batch: int) -> datetime | None:
 
 
 def _start_jobs(execution: ScheduleExecution, waiting: Sequence[ScheduleJob], since: datetime) -> int:
-    """Start jobs whose turn has come; how many do not wait any more. Those of a batch begin the stagger delay after the end of those
-    before, or after their beginning; those that had no room, as soon as there is some.
+    """Start jobs, and return how many no longer wait.
+
+    The jobs of a batch start the stagger delay after `since`; jobs that had no room start as soon as there is room.
     """
     if not waiting:
         return 0
-    begins = since + timedelta(milliseconds=execution.metadata.get("stagger_ms", 0))
+    due_at = since + timedelta(milliseconds=execution.metadata.get("stagger_ms", 0))
     for job in waiting:
-        job.due_at = begins if job.error is None else job.due_at
+        job.due_at = due_at if job.error is None else job.due_at
     try:
         expansion.start(execution, waiting)
     except PipelineError as error:
-        fail_execution(waiting, error)
+        _fail_jobs(waiting, error)
     ScheduleJob.objects.bulk_update(
         waiting, ["state", "activity_id", "pipeline_run_id", "due_at", "error", "ended_at"], batch_size=500
     )
     return sum(job.state != JobState.WAITING for job in waiting)
 
 
-def fail_execution(waiting: Iterable[ScheduleJob], error: PipelineError) -> None:
-    """Note on jobs that cannot be started why not, unsaved."""
+def _fail_jobs(waiting: Iterable[ScheduleJob], error: PipelineError) -> None:
     for job in waiting:
         job.state, job.ended_at = JobState.FAILED, clock.now()
         job.error = {"code": error.code, "message": str(error)}
@@ -432,19 +431,19 @@ def _end(execution: ScheduleExecution) -> None:
         extra={"action": "schedule_execution_ended", "execution": str(execution.pk), "status": execution.status},
     )  # fmt: skip
     if execution.status in (ExecutionStatus.FAILED, ExecutionStatus.PARTIAL):
-        _tell(execution, scheduler_settings.current())
+        _raise_alert(execution, scheduler_settings.current())
 
 
 def _final(metadata: dict[str, Any], counts: dict[str, int]) -> dict[str, Any]:
-    """The figures as they stand at the end: every batch has ended, and each run of a pipeline in some way."""
-    found = dict(metadata)
-    if "batches" in found:
-        found["batches_done"] = found["batches"]
-    if "pipeline" in found:
+    """Return the final figures: every batch has ended, and every run of a pipeline."""
+    final = dict(metadata)
+    if "batches" in final:
+        final["batches_done"] = final["batches"]
+    if "pipeline" in final:
         failed = counts["runs"] - counts["completed"] - counts["cancelled"]
         runs = {"completed": counts["completed"], "failed": failed, "cancelled": counts["cancelled"]}
-        found["pipeline"] = {**found["pipeline"], "runs": runs}
-    return found
+        final["pipeline"] = {**final["pipeline"], "runs": runs}
+    return final
 
 
 def _status_of(execution: ScheduleExecution) -> str:
@@ -456,7 +455,7 @@ def _status_of(execution: ScheduleExecution) -> str:
 
 
 def _errors(execution: ScheduleExecution) -> list[dict[str, Any]]:
-    """What went wrong before there were jobs, and the errors of the first jobs that failed."""
+    """Return the errors of the expansion, and those of the first failed jobs."""
     general = [error for error in execution.errors if "job" not in error]
     failed = ScheduleJob.objects.for_tenant(execution.tenant_id).filter(
         execution_id=execution.pk, state__in=(JobState.FAILED, JobState.CANCELLED)
@@ -469,7 +468,7 @@ def _errors(execution: ScheduleExecution) -> list[dict[str, Any]]:
 
 
 def as_error(error: dict[str, Any], at: datetime | None = None) -> dict[str, Any]:
-    """An error as executions keep it: message, timestamp, and a code for programs."""
+    """Return an error as executions store it: with message, code and timestamp."""
     return {
         "message": str(error.get("message", ""))[:LONGEST_ERROR],
         "code": error.get("code", "failed"),
@@ -477,19 +476,19 @@ def as_error(error: dict[str, Any], at: datetime | None = None) -> dict[str, Any
     }
 
 
-def _tell(execution: ScheduleExecution, settings: SchedulerSettings) -> None:
-    """Once per execution, however often it is tried again."""
+def _raise_alert(execution: ScheduleExecution, settings: SchedulerSettings) -> None:
+    """Alert people once per execution, however often its jobs are retried."""
     if not (settings.monitoring_enabled and settings.notify_on_failure):
         return
     named = [f"{error['message']}" for error in execution.errors[:MOST_NAMED]]
     if len(execution.errors) > MOST_NAMED:
-        named.append("and more, which are shown with the execution")
+        named.append("and more; see the execution")
     counted = f"{execution.jobs_failed} of {execution.jobs_created} jobs failed."
     raise_alert(
         execution.tenant_id,
         AlertKind.SCHEDULE_FAILED,
-        f"The schedule {execution.schedule_name} has failed"
-        + (" in part" if execution.status == ExecutionStatus.PARTIAL else ""),
+        f"The schedule {execution.schedule_name} has "
+        + ("partly failed" if execution.status == ExecutionStatus.PARTIAL else "failed"),
         body="\n".join([counted, *named]),
         facts={
             "execution": execution.pk,
@@ -504,27 +503,27 @@ def _tell(execution: ScheduleExecution, settings: SchedulerSettings) -> None:
     )
 
 
-def _begin_queued(ended: ScheduleExecution) -> UUID | None:
-    """The execution that waited for this one, if there is one and nothing else of the schedule is under way."""
+def _begin_next(ended: ScheduleExecution) -> UUID | None:
+    """Begin the queued execution of the schedule, if there is one and no other is running. Return its id."""
     if ended.schedule_id is None:
         return None
     rows = ScheduleExecution.objects.for_tenant(ended.tenant_id)
-    waiting = rows.filter(schedule_id=ended.schedule_id, status=ExecutionStatus.QUEUED).first()
-    return waiting.pk if waiting is not None and _begin(waiting) else None
+    queued = rows.filter(schedule_id=ended.schedule_id, status=ExecutionStatus.QUEUED).first()
+    return queued.pk if queued is not None and _begin(queued) else None
 
 
-def _begin(waiting: ScheduleExecution) -> bool:
-    rows = ScheduleExecution.objects.for_tenant(waiting.tenant_id)
+def _begin(queued: ScheduleExecution) -> bool:
+    rows = ScheduleExecution.objects.for_tenant(queued.tenant_id)
     if (
-        waiting.schedule_id is not None
-        and rows.filter(schedule_id=waiting.schedule_id, status=ExecutionStatus.RUNNING).exists()
+        queued.schedule_id is not None
+        and rows.filter(schedule_id=queued.schedule_id, status=ExecutionStatus.RUNNING).exists()
     ):
         return False
-    begun = rows.filter(pk=waiting.pk, status=ExecutionStatus.QUEUED).update(
+    has_begun = rows.filter(pk=queued.pk, status=ExecutionStatus.QUEUED).update(
         status=ExecutionStatus.RUNNING, started_at=clock.now()
     )
-    if begun and waiting.schedule_id is not None and waiting.nominal_at is not None:
-        Firing.objects.for_tenant(waiting.tenant_id).filter(
-            schedule_id=waiting.schedule_id, nominal_at=waiting.nominal_at
+    if has_begun and queued.schedule_id is not None and queued.nominal_at is not None:
+        Firing.objects.for_tenant(queued.tenant_id).filter(
+            schedule_id=queued.schedule_id, nominal_at=queued.nominal_at
         ).update(state=FiringState.FIRED)
-    return bool(begun)
+    return bool(has_begun)

@@ -1,6 +1,6 @@
-"""The forecast of a schedule: when it fires next, and which jobs each time would make, were it to fire now. Nothing is written.
+"""Forecasts when a schedule fires next, and the jobs of each execution with the current rows. Writes nothing.
 
-Times come from the function that fires, jobs from the function that expands, errors from the function that checks what is saved.
+Uses the same functions as firing, expanding and saving a schedule.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ from tenants.context import tenant_scope
 
 from . import editing, expansion
 
-MOST = 100  # times that may be asked for
+MOST = 100  # times that may be requested
 USUAL = 5
 INSTANT = timedelta(microseconds=1)
 OVER = "All its times have passed: it never fires."
 DUE_AT_ONCE = "Its time has passed: it fires as soon as it is saved."
-SKIPPED_AT_ONCE = "Its time has passed and it does not catch up: it is skipped, on record."
-AT_ONCE = "Of the {batch} jobs of a batch no more than {most} are at work at once: as many as the limits allow for {role}."
-SWITCHED_OFF = "It is switched off, so none of this happens before it is switched on."
+SKIPPED_AT_ONCE = "Its time has passed and it does not catch up: the time is recorded as skipped."
+AT_ONCE = (
+    "At most {most} of the {batch} jobs of a batch run at the same time, because of the limits for {role}."
+)
+SWITCHED_OFF = "It is switched off, so it does not fire until it is switched on."
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What would happen. `fires_at` are nominal times in UTC; the schedule's jitter comes on top."""
+    """The forecast of a schedule. `fires_at` are nominal times in UTC, without the schedule's jitter."""
 
     fires_at: tuple[datetime, ...]
     timezone: str
@@ -52,19 +54,21 @@ class Forecast:
     notes: list[str]
 
 
-def of_saved(schedule: Schedule, *, count: int = USUAL, after: datetime | None = None) -> Forecast:
-    """What a schedule will do: from `after`, else from `start_at` if that lies ahead, else from now.
+def forecast_saved(schedule: Schedule, *, count: int = USUAL, after: datetime | None = None) -> Forecast:
+    """Forecast a saved schedule: from `after`, else from `start_at` if that is in the future, else from now.
 
-    What has gone wrong with its target or its tables since it was saved is among the `errors`.
+    `errors` include problems of its target and its tables that have appeared since it was saved.
     """
     with tenant_scope(schedule.tenant_id):
         members = editing.members_of(schedule)
-    found = of_members(schedule.tenant_id, members, count=count, after=after, from_now=True, present=schedule)
+    forecast = forecast_members(
+        schedule.tenant_id, members, count=count, after=after, from_now=True, present=schedule
+    )
     over = schedule.enabled and schedule.next_run_at is None
-    return replace(found, notes=[OVER] if over else found.notes)
+    return replace(forecast, notes=[OVER] if over else forecast.notes)
 
 
-def of_members(
+def forecast_members(
     tenant_id: UUID,
     members: Any,
     *,
@@ -73,11 +77,10 @@ def of_members(
     from_now: bool = False,
     present: Schedule | None = None,
 ) -> Forecast:
-    """What a schedule that nobody has saved would do: from `after`, else from `start_at`, else from now.
+    """Forecast an unsaved schedule: from `after`, else from `start_at`, else from now.
 
-    With `from_now` a `start_at` that has passed is not gone back to. `present` is the schedule that it would be saved over. Errors of
-    the name, the target and the parameters are among the `errors`. Raises `InvalidSchedule` for others, since without times there
-    is nothing to foretell.
+    With `from_now` a past `start_at` is ignored. `present` is the saved schedule that these members would replace. `errors` include those
+    of the target and the parameters. Raises `InvalidSchedule` for other errors, because without times there is no forecast.
     """
     now = clock.now()
     with tenant_scope(tenant_id):
@@ -86,37 +89,38 @@ def of_members(
             raise InvalidSchedule(_without_name([*checked.errors, *checked.errors_of_work]))
         schedule = editing.row_of(tenant_id, checked)
         definition = expansion.definition_of(schedule)
-    # Outside of the transaction: a source may have to be fetched from somewhere.
+    # Outside of the transaction, because a source may have to be fetched from another server.
     start = schedule.start_at - INSTANT if schedule.start_at and not from_now else _beginning(schedule, now)
     notes = _notes(schedule, checked.timing, now, present)
-    found = _of(schedule, checked.timing, definition, after or start, now, count, notes)
+    forecast = _forecast(schedule, checked.timing, definition, after or start, now, count, notes)
     refused = [
         {"path": problem.path, "message": problem.message}
         for problem in _without_name(checked.errors_of_work)
     ]
-    return replace(found, errors=refused + [error for error in found.errors if not _is_named(error, refused)])
+    further = [error for error in forecast.errors if not _is_reported(error, refused)]
+    return replace(forecast, errors=refused + further)
 
 
-def coming(schedule: Schedule, *, count: int, now: datetime | None = None) -> list[datetime]:
-    """The next nominal times of a schedule's row, whether it is enabled or not."""
+def next_times(schedule: Schedule, *, count: int, now: datetime | None = None) -> list[datetime]:
+    """Return the next nominal times of a schedule, even if it is disabled."""
     begin = _beginning(schedule, now or clock.now())
     return list(timing.times(schedule.timing(), after=begin, limit=count))
 
 
 def _beginning(schedule: Schedule, now: datetime) -> datetime:
-    """Just before the first time of interest. A one-time schedule is always about its one time."""
+    """Return the time just before the forecast begins. A one-time schedule always begins at its one time."""
     if schedule.start_at and (schedule.start_at > now or schedule.repeat == Repeat.ONCE):
         return schedule.start_at - INSTANT
     return now
 
 
-def _is_named(error: dict[str, str], named: list[dict[str, str]]) -> bool:
-    """Whether an error of a job, `jobs[0].params.x`, is one of the parameters themselves, `params.x`."""
+def _is_reported(error: dict[str, str], reported: list[dict[str, str]]) -> bool:
+    """Whether an error of a job, `jobs[0].params.x`, is reported already for the parameters, as `params.x`."""
     path = re.sub(r"^jobs\[\d+\]\.", "", error["path"])
-    return {"path": path, "message": error["message"]} in named
+    return {"path": path, "message": error["message"]} in reported
 
 
-def _of(
+def _forecast(
     schedule: Schedule,
     when: Timing,
     definition: Mapping[str, Any],
@@ -136,18 +140,18 @@ def _of(
         ends_after=work.ends_after,
         sample=list(work.sample),
         errors=list(work.errors),
-        notes=[*notes, *_fewer_at_once(schedule, definition, work)],
+        notes=[*notes, *_notes_on_limits(schedule, definition, work)],
     )
 
 
-def _fewer_at_once(schedule: Schedule, definition: Mapping[str, Any], work: expansion.Preview) -> list[str]:
-    """That a batch is larger than what the tenant may have at work at once, if it is."""
+def _notes_on_limits(schedule: Schedule, definition: Mapping[str, Any], work: expansion.Preview) -> list[str]:
+    """Return a note if a batch is larger than the number of jobs that may run at the same time."""
     role = definition.get("agent_role")
     if not role or work.in_a_batch < 2:
         return []
     with tenant_scope(schedule.tenant_id):
         agent = Agent.objects.filter(role=role).first()
-        if agent is None:  # reported where the target is checked
+        if agent is None:  # the check of the target reports this
             return []
         own = AgentConfig.objects.for_tenant(schedule.tenant_id).filter(agent=agent).first()
         tenant = configuration.tenant_with_plan(schedule.tenant_id)
@@ -160,7 +164,7 @@ def _fewer_at_once(schedule: Schedule, definition: Mapping[str, Any], work: expa
 
 
 def _notes(schedule: Schedule, when: Timing, now: datetime, present: Schedule | None) -> list[str]:
-    """What somebody should know before saving."""
+    """Return notes for people, to read before they save."""
     if not schedule.enabled:
         return [SWITCHED_OFF]
     if schedule.repeat == Repeat.ONCE and schedule.start_at and schedule.start_at <= now:
@@ -170,6 +174,6 @@ def _notes(schedule: Schedule, when: Timing, now: datetime, present: Schedule | 
     return [] if any(timing.times(when, after=now, limit=1)) else [OVER]
 
 
-def _without_name(found: list[InputError]) -> list[InputError]:
-    """A schedule may be looked at before it has a name."""
-    return [error for error in found if error.path != "name"]
+def _without_name(errors: list[InputError]) -> list[InputError]:
+    """Leave out errors of the name, because a schedule may be previewed before it has one."""
+    return [error for error in errors if error.path != "name"]

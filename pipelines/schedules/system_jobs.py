@@ -1,9 +1,9 @@
-"""What system jobs do for schedules. Rows say what there is to do, so a hint that is lost, late or double changes nothing.
+"""Background tasks of schedules. Rows say what there is to do, so a lost, late or duplicate hint changes nothing.
 
-    due        times have come                              unexpanded  executions without all of their jobs
-    unsettled  batches to start, executions that end        uncancelled jobs of cancelled executions that still run
+    due        times that have come                         unexpanded  executions without all of their jobs
+    unsettled  batches to start, executions to end          uncancelled cancelled executions with open jobs
 
-One execution that fails here hinders no other.
+An execution that fails here does not stop the others.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ logger = logging.getLogger(__name__)
 
 PAGE = 500
 TURN_SECONDS = (
-    30.0  # Then the queue gets its worker back. While there is something to do, the next hint is on its way.
+    30.0  # Then the worker is free for other work. While there is something to do, another hint follows.
 )
 
 
 def fire() -> int:
-    """Fire what is due, and expand what begins with it; how many executions that are."""
+    """Fire due schedules and expand their executions. Return the number of executions."""
     return _expand(firing.fire_due())
 
 
 def fire_one(tenant_id: UUID, schedule_id: UUID) -> int:
-    """Beat has ticked for a schedule: if one of its times has come, it is fired; how many executions begin."""
+    """Fire a schedule for which beat has ticked, if one of its times has come. Return the number of executions."""
     return _expand([(tenant_id, pk) for pk in firing.fire(tenant_id, schedule_id)])
 
 
 def check() -> int:
-    """Everything, once per check interval: what hints that got lost would have said. Takes up a new interval, too.
+    """Do everything once per check interval, in case hints were lost, and apply a changed interval.
 
-    How many executions were begun or looked at.
+    Returns the number of executions that were begun or checked.
     """
     with system_scope():
-        beat.keep_check()
-    return fire() + tend()
+        beat.sync_check()
+    return fire() + advance_executions()
 
 
-def tend() -> int:
-    """Bring every execution on that has something to do; how many were looked at."""
+def advance_executions() -> int:
+    """Expand, settle and close all executions that need it. Return how many were checked."""
     return expand() + settle() + close()
 
 
@@ -74,56 +74,57 @@ def close() -> int:
 
 
 def list_unexpanded() -> QuerySet[ScheduleExecution]:
-    """Executions that nobody has begun to expand, or whose expansion was cut off."""
+    """Return executions whose expansion has not started, or was interrupted."""
     forgotten = Q(touched_at__isnull=True) | Q(touched_at__lt=Now() - lifecycle.PATIENCE)
     return _list_unfinished().filter(forgotten, status=ExecutionStatus.RUNNING, expanded_at__isnull=True)
 
 
 def list_unsettled() -> QuerySet[ScheduleExecution]:
-    """Executions that end, start a batch, or begin: none of their jobs is at work, some wait for room, a batch waits for one that has
-    begun, or nothing of their schedule is at work.
+    """Return executions that may end, start a batch, or begin: no job of their first open batch is running, some jobs wait for room, a
+    batch waits for one that has started, or they are queued and no execution of their schedule is running.
     """
     jobs = ScheduleJob.objects.filter(execution_id=OuterRef("pk"), state__in=OPEN)
     first = Coalesce(Subquery(jobs.order_by("batch").values("state")[:1]), Value(""))
-    before = ScheduleExecution.objects.filter(
+    running = ScheduleExecution.objects.filter(
         schedule_id=OuterRef("schedule_id"), status=ExecutionStatus.RUNNING
     )
-    put_off = Q(Exists(jobs.filter(state=JobState.WAITING, error__isnull=False)))
+    without_room = Q(Exists(jobs.filter(state=JobState.WAITING, error__isnull=False)))
     idle = Q(expanded_at__isnull=False) & ~Q(status=ExecutionStatus.QUEUED)
-    idle &= ~Q(first=JobState.ENQUEUED) | put_off | Q(Exists(_waiting_for_a_batch_that_has_begun()))
+    idle &= ~Q(first=JobState.ENQUEUED) | without_room | Q(Exists(_jobs_after_a_started_batch()))
     return (
         _list_unfinished()
         .annotate(first=first)
-        .filter(idle | (Q(status=ExecutionStatus.QUEUED) & ~Exists(before)))
+        .filter(idle | (Q(status=ExecutionStatus.QUEUED) & ~Exists(running)))
     )
 
 
-def _waiting_for_a_batch_that_has_begun() -> QuerySet[ScheduleJob]:
-    """Jobs of an execution whose batches wait for the beginning of those before; where they wait for their end, there are none."""
-    at_work = Activity.objects.filter(pk=OuterRef("activity_id"), started_at__isnull=False)
-    begun = ScheduleJob.objects.filter(execution_id=OuterRef("execution_id"), batch=OuterRef("batch") - 1)
-    begun = begun.filter(Q(ended_at__isnull=False) | Q(pipeline_run_id__isnull=False) | Q(Exists(at_work)))
+def _jobs_after_a_started_batch() -> QuerySet[ScheduleJob]:
+    """Return waiting jobs of an execution with the batch gate `start`, if the batch before theirs has started."""
+    working = Activity.objects.filter(pk=OuterRef("activity_id"), started_at__isnull=False)
+    started = ScheduleJob.objects.filter(execution_id=OuterRef("execution_id"), batch=OuterRef("batch") - 1)
+    started = started.filter(
+        Q(ended_at__isnull=False) | Q(pipeline_run_id__isnull=False) | Q(Exists(working))
+    )
     waiting = ScheduleJob.objects.filter(
         execution_id=OuterRef("pk"), state=JobState.WAITING, error__isnull=True
     )
-    return waiting.filter(Exists(begun), execution__metadata__batch_gate=BatchGate.START)
+    return waiting.filter(Exists(started), execution__metadata__batch_gate=BatchGate.START)
 
 
 def list_uncancelled() -> QuerySet[ScheduleExecution]:
-    """Cancelled executions with jobs at work."""
+    """Return cancelled executions with open jobs."""
     jobs = ScheduleJob.objects.filter(execution_id=OuterRef("pk"), state__in=OPEN)
     return _list_unfinished().filter(Exists(jobs), status=ExecutionStatus.CANCELLED)
 
 
 def _list_unfinished() -> QuerySet[ScheduleExecution]:
-    """By the index of those that have not finished."""
     rows: QuerySet[ScheduleExecution] = ScheduleExecution.objects.filter(finished_at__isnull=True)
     return rows
 
 
-def _expand(found: Sequence[tuple[UUID, UUID]]) -> int:
-    _each(lifecycle.expand_all(found), lifecycle.expand)
-    return len(found)
+def _expand(keys: Sequence[tuple[UUID, UUID]]) -> int:
+    _each(lifecycle.expand_all(keys), lifecycle.expand)
+    return len(keys)
 
 
 def _list_keys(rows: QuerySet[ScheduleExecution]) -> list[tuple[UUID, UUID]]:
@@ -132,21 +133,21 @@ def _list_keys(rows: QuerySet[ScheduleExecution]) -> list[tuple[UUID, UUID]]:
 
 
 def _settle(tenant_id: UUID, execution_id: UUID) -> None:
-    lifecycle.begin_queued_alone(tenant_id, execution_id)
+    lifecycle.begin_queued_if_idle(tenant_id, execution_id)
     following = lifecycle.settle_jobs(tenant_id, execution_id)
     lifecycle.expand(tenant_id, execution_id if following is None else following)
 
 
-def _each(found: Iterable[tuple[UUID, UUID]], work: Callable[[UUID, UUID], object]) -> int:
-    """Do it for all of them, for as long as a turn lasts; how many it was done for."""
+def _each(keys: Iterable[tuple[UUID, UUID]], work: Callable[[UUID, UUID], object]) -> int:
+    """Do the work for each execution until the turn is over. Return for how many."""
     ends, done = time.monotonic() + TURN_SECONDS, 0
-    for tenant_id, execution_id in found:
+    for tenant_id, execution_id in keys:
         done += 1
         try:
             work(tenant_id, execution_id)
         except Exception:
             logger.exception(
-                "Execution not tended",
+                "Execution could not be advanced",
                 extra={"action": "execution_not_tended", "execution": str(execution_id)},
             )
         if time.monotonic() > ends:
@@ -154,19 +155,19 @@ def _each(found: Iterable[tuple[UUID, UUID]], work: Callable[[UUID, UUID], objec
     return done
 
 
-# By hand: somebody has a schedule run now, whatever its times and whether or not it is enabled.
+# Runs by hand, independent of the schedule's times, even if it is disabled.
 
 
 class ExecutionUnderWay(PipelineError):
-    """The execution before has not ended, and the schedule does not allow another beside it."""
+    """An execution has not ended, and the schedule does not allow a second one."""
 
     code: ClassVar[str] = "execution_under_way"
 
 
 def run_now(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> ScheduleExecution:
-    """Begin an execution that belongs to no nominal time. Raises `NotFound`, `ExecutionUnderWay`.
+    """Begin an execution without a nominal time. Raises `NotFound`, `ExecutionUnderWay`.
 
-    Within somebody else's transaction it is expanded by the background task, some seconds later; else here.
+    Within a caller's transaction, the background task expands it some seconds later.
     """
     is_outermost = current_tenant() is None
     with tenant_scope(tenant_id):
@@ -175,7 +176,7 @@ def run_now(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> ScheduleExecut
         if schedule is None:
             raise NotFound("schedule", schedule_id)
         execution = executions.begin(
-            schedule, nominal_at=None, status=_status_beside_others(schedule), created_by=actor
+            schedule, nominal_at=None, status=_status_of_new_execution(schedule), created_by=actor
         )
         rows.update(last_run_at=clock.now())
     if is_outermost and execution.status == ExecutionStatus.RUNNING:
@@ -185,10 +186,10 @@ def run_now(tenant_id: UUID, schedule_id: UUID, *, actor: str) -> ScheduleExecut
     return execution
 
 
-def _status_beside_others(schedule: Schedule) -> ExecutionStatus:
-    under_way = executions.active(schedule).values_list("pk", flat=True).first()
-    if schedule.overlap == Overlap.ALLOW or under_way is None:
+def _status_of_new_execution(schedule: Schedule) -> ExecutionStatus:
+    active = executions.active(schedule).values_list("pk", flat=True).first()
+    if schedule.overlap == Overlap.ALLOW or active is None:
         return ExecutionStatus.RUNNING
     if schedule.overlap == Overlap.QUEUE_ONE and not executions.is_queued(schedule):
         return ExecutionStatus.QUEUED
-    raise ExecutionUnderWay(f"Execution {under_way} has not ended. Cancel it, or wait for it.")
+    raise ExecutionUnderWay(f"Execution {active} has not ended. Cancel it, or wait until it ends.")

@@ -1,14 +1,13 @@
-"""What data sources may read: a tenant's own datasets, and the few tables of the platform that are declared here.
+"""Reads the rows of data sources: a tenant's own datasets, and a few tables of the platform.
 
-Everything is read a page at a time in a lasting order, in short transactions of the tenant, so ten thousand rows need no more
-memory than a page and no table is held. What comes out are JSON values of the fields' types: nobody outside sees a model,
-a cursor or an answer of the network.
+Rows are read a page at a time in a stable order, in short transactions of the tenant. So ten thousand rows need no more
+memory than a page, and nothing stays locked. The results are JSON values of the fields' types.
 
     catalogue_of(tenant_id)           the tables with their fields' types, for `data_sources.check` and `resolve`
-    values_of(tenant_id, query)       the values of a query, to be gone through as often as needed, and how many they are
+    values_of(tenant_id, query)       the values of a query and their number; they can be iterated repeatedly
 
-Nothing is read before the values are gone through or counted; then what cannot be had raises `SourceUnavailable`. Sources
-`api`, `file` and `cache` wait for others: go through their values outside of transactions.
+Nothing is read before the values are iterated or counted; then `SourceUnavailable` is raised if they cannot be read.
+The sources `api`, `file` and `cache` may block: iterate over their values outside of transactions.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from tenants.context import tenant_scope
 
 @dataclass(frozen=True)
 class Values:
-    """The values of a query. Each iteration reads again, so that it can be repeated as often as a product needs.
+    """The values of a query. Each iteration reads them again, because a product iterates repeatedly.
 
-    An address is asked only once: its rows are kept for as long as this object.
+    An address is called only once: this object keeps its rows.
     """
 
     tenant_id: UUID
@@ -46,14 +45,14 @@ class Values:
 
     @cached_property
     def count(self) -> int:
-        """How many there are right now, without reading them where the source can tell. Asked once."""
+        """How many values there are now, if possible without reading them. Computed once."""
         if self.query.literal is not None:
             return 1
         limit = self.query.options.limit
         if self.query.source is not Source.DB:
             return sum(1 for _ in islice(self._rows(), limit))
-        found = relations.count(self.tenant_id, self.query)
-        return found if limit is None else min(found, limit)
+        number = relations.count(self.tenant_id, self.query)
+        return number if limit is None else min(number, limit)
 
     def _rows(self) -> Iterator[Row]:
         if self.query.source is Source.DB:
@@ -70,38 +69,35 @@ class Values:
 
 
 def values_of(tenant_id: UUID, query: Query) -> Values:
-    """Raises nothing yet: what cannot be read raises `SourceUnavailable` when it is counted or gone through."""
+    """Return the values of a query, unread. Counting or iterating raises `SourceUnavailable` if they cannot be read."""
     return Values(tenant_id, query)
 
 
 def rows_of(tenant_id: UUID, query: Query) -> Iterator[Row]:
-    """The whole rows as JSON values. Raises as `Values` do."""
+    """Yield whole rows as JSON values. Raises `SourceUnavailable`."""
     for row in Values(tenant_id, query)._rows():
         yield {name: plain(value) for name, value in row.items()}
 
 
 def plain(value: Any) -> Any:
-    """A field's value as JSON has it: a time as text, in UTC."""
+    """Return a field's value as JSON: a time becomes text, in UTC."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return value
 
 
 def _value(row: Row, fields: tuple[str, ...]) -> Any:
-    """One field's value; of several an object."""
+    """Return the value of one field, or an object of several."""
     if len(fields) == 1:
         return plain(row.get(fields[0]))
     return {name: plain(row.get(name)) for name in fields}
 
 
-# The tables of a tenant with their fields' types, by source.
-
-
 def catalogue_of(tenant_id: UUID) -> Catalogue:
-    """Everything that the tenant's data sources may name. A dataset hides a declared table of the same name."""
-    found: dict[Source, dict[str, Table]] = {source: {} for source in Source}
-    found[Source.DB].update({name: table.shape for name, table in relations.TABLES.items()})
+    """Return all tables that the tenant's data sources may name, by source. A dataset hides a declared table of the same name."""
+    catalogue: dict[Source, dict[str, Table]] = {source: {} for source in Source}
+    catalogue[Source.DB].update({name: table.shape for name, table in relations.TABLES.items()})
     with tenant_scope(tenant_id):
         for dataset in Dataset.objects.for_tenant(tenant_id):
-            found[Source(dataset.source)][dataset.name] = shape_of(dataset)
-    return found
+            catalogue[Source(dataset.source)][dataset.name] = shape_of(dataset)
+    return catalogue

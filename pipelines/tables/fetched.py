@@ -1,8 +1,7 @@
-"""Rows that are not in the database: at an address, in a file that an operator has put there, or kept for a while.
+"""Reads rows that are not in the database: from an address, from a file of an operator, or from the cache in Redis.
 
-Whatever comes is brought to the types of the table's fields before anybody looks at it; a row that does not fit is named by its
-number, or by the line of its file. An address is called through the same guard as agents are, so that a tenant's URL reaches
-nothing inside.
+Rows are converted to the types of the table's fields first. The error of a row that does not fit names its number, or its line in the
+file. An address is called through the same guard as agents, so that a tenant's URL cannot reach internal servers.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from tenants.context import tenant_scope
 MOST_VALUES_PER_ROW = 200  # of JSON; a table has a hundred fields at most
 
 LINE = "line"  # of a CSV, whose values are texts
-Numbered = Generator[tuple[str, Mapping[str, Any]]]  # rows with what a person calls their place
+Numbered = Generator[tuple[str, Mapping[str, Any]]]  # rows with their place, as in "line 5" or "row 5"
 
 
 def rows(tenant_id: UUID, query: Query) -> Iterator[Row]:
-    """The rows that fulfil the query, typed, in the order in which the source has them. Raises `SourceUnavailable`."""
+    """Yield the typed rows that fulfil the query, in the order of the source. Raises `SourceUnavailable`."""
     with tenant_scope(tenant_id):
         dataset = dataset_of(tenant_id, query)
     for row in read_typed_rows(dataset):
@@ -49,12 +48,12 @@ def rows(tenant_id: UUID, query: Query) -> Iterator[Row]:
 
 
 def read_typed_rows(dataset: Dataset) -> Iterator[Row]:
-    """All rows of a dataset that is not in the database. Raises `SourceUnavailable`."""
+    """Yield all rows of a dataset that is not in the database. Raises `SourceUnavailable`."""
     table, name = shape_of(dataset), f"{dataset.source}:{dataset.name}"
     most = settings.ORCHESTRATOR_DATASET_ROWS
     try:
-        with closing(_READERS[Source(dataset.source)](dataset)) as found:
-            for number, (place, raw) in enumerate(found, 1):
+        with closing(_READERS[Source(dataset.source)](dataset)) as numbered:
+            for number, (place, raw) in enumerate(numbered, 1):
                 if number > most:
                     raise SourceUnavailable(f"{name} has more than {most:,} rows.")
                 yield _convert_row(raw, table, f"{name}, {place}", as_text=place.startswith(LINE))
@@ -100,40 +99,42 @@ def _from_file(dataset: Dataset) -> Numbered:
 def _from_cache(dataset: Dataset) -> Numbered:
     rows = read_cached_rows(dataset.tenant_id, dataset.name)
     if rows is None:
-        raise SourceUnavailable(f"cache:{dataset.name} is empty: its rows have expired, or were never given.")
+        raise SourceUnavailable(
+            f"cache:{dataset.name} is empty: its rows have expired, or were never stored."
+        )
     return ((f"row {number}", row) for number, row in enumerate(rows, 1))
 
 
 def _objects(raw: bytes) -> Numbered:
     most = settings.ORCHESTRATOR_DATASET_ROWS
     try:
-        found = strict_json.loads(
+        data = strict_json.loads(
             raw, max_bytes=settings.ORCHESTRATOR_DATA_SOURCE_BYTES, max_nodes=most * MOST_VALUES_PER_ROW
         )
     except strict_json.StrictJSONError as error:
         raise BadTable(f"{error.path} {error.message}".strip()) from error
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+    if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
         raise BadTable("it must be a list of objects")
-    return ((f"row {number}", row) for number, row in enumerate(found, 1))
+    return ((f"row {number}", row) for number, row in enumerate(data, 1))
 
 
 _READERS = {Source.API: _from_address, Source.FILE: _from_file, Source.CACHE: _from_cache}
 
 
-# Tables as CSV: a header with the names of the fields, then a row per line; UTF-8, with or without a byte order mark.
+# CSV: a header with the names of the fields, then one line per row, in UTF-8 with or without a byte order mark.
 
 
 LONGEST_VALUE = 100_000  # characters
 
 
 class BadTable(Exception):
-    """The text is not a table. Names the line."""
+    """The data is not a table. The message names the line."""
 
 
 def csv_lines(file: BinaryIO) -> Generator[tuple[int, dict[str, str]]]:
-    """The rows as text with the number of the line that each begins on; the header is line 1. Empty lines count for nothing.
+    """Yield the rows as text, with the number of the line on which each begins. The header is line 1; empty lines are skipped.
 
-    Reads as it goes. Raises `BadTable` for what is not UTF-8, has an open quote or another number of values than the header.
+    Reads lazily. Raises `BadTable` for text that is not UTF-8, an open quote, or a row with another number of values than the header.
     """
     text = io.TextIOWrapper(file, "utf-8-sig", newline="")
     reader = csv.reader(text, strict=True)
@@ -150,7 +151,7 @@ def csv_lines(file: BinaryIO) -> Generator[tuple[int, dict[str, str]]]:
     except csv.Error as error:
         raise BadTable(f"line {last + 1} is not CSV: {error}") from error
     finally:
-        text.detach()  # the file is closed by who opened it
+        text.detach()  # the caller closes the file
 
 
 def _row(line: int, values: list[str], header: list[str]) -> dict[str, str]:
@@ -162,43 +163,43 @@ def _row(line: int, values: list[str], header: list[str]) -> dict[str, str]:
 
 
 def _header(names: list[str]) -> list[str]:
-    found = [name.strip() for name in names]
-    if not any(found):
+    fields = [name.strip() for name in names]
+    if not any(fields):
         raise BadTable("line 1 must name the fields")
-    if twice := next((name for name in found if found.count(name) > 1), None):
+    if twice := next((name for name in fields if fields.count(name) > 1), None):
         raise BadTable(f"line 1 names the field {twice!r} twice")
-    return found
+    return fields
 
 
 def _values(number: int) -> str:
     return "1 value" if number == 1 else f"{number} values"
 
 
-# The folder of a tenant in which an operator puts files for its data sources.
+# The folder of a tenant, in which an operator puts files for its data sources.
 #
-# `ORCHESTRATOR_DATA_FOLDER/<tenant id>/<dataset>.csv` or `.json`. Only regular files that lie there themselves are
-# opened: links are refused wherever they lead, and so are pipes and devices.
+# `ORCHESTRATOR_DATA_FOLDER/<tenant id>/<dataset>.csv` or `.json`. Only regular files in this folder are opened: all
+# links, pipes and devices are refused.
 
 
 SUFFIXES = (".csv", ".json")
-_HERE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NoSuchFile(Exception):
-    """There is no such file in the tenant's folder, or it may not be read."""
+    """The file is not in the tenant's folder, or cannot be read."""
 
 
 @contextmanager
 def open_file(tenant_id: UUID, name: str, *, largest: int) -> Iterator[tuple[BinaryIO, str]]:
-    """The file of this dataset with its suffix. Raises `NoSuchFile`, also for a file of more than `largest` bytes."""
+    """Open the file of this dataset, and return it with its suffix. Raises `NoSuchFile`, also for more than `largest` bytes."""
     if not TABLE_NAME.fullmatch(name):
-        raise NoSuchFile("its name is none of a dataset")
+        raise NoSuchFile("its name is not a valid dataset name")
     with _folder(tenant_id) as folder:
         handle, suffix = _find_file(folder, name)
     with os.fdopen(handle, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > largest:
-            raise NoSuchFile(f"it has {size:,} bytes, and {largest:,} are read at most")
+            raise NoSuchFile(f"it has {size:,} bytes, but at most {largest:,} are allowed")
         yield file, suffix
 
 
@@ -206,7 +207,7 @@ def open_file(tenant_id: UUID, name: str, *, largest: int) -> Iterator[tuple[Bin
 def _folder(tenant_id: UUID) -> Iterator[int]:
     place = Path(settings.ORCHESTRATOR_DATA_FOLDER) / str(tenant_id)
     try:
-        folder = os.open(place, _HERE | os.O_DIRECTORY)
+        folder = os.open(place, _OPEN_FLAGS | os.O_DIRECTORY)
     except OSError as error:
         raise NoSuchFile("the tenant has no folder of files") from error
     try:
@@ -219,48 +220,48 @@ def _find_file(folder: int, name: str) -> tuple[int, str]:
     for suffix in SUFFIXES:
         try:
             # Opening a pipe without a writer would block.
-            handle = os.open(name + suffix, _HERE | os.O_NONBLOCK, dir_fd=folder)
+            handle = os.open(name + suffix, _OPEN_FLAGS | os.O_NONBLOCK, dir_fd=folder)
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise NoSuchFile("it is no regular file that can be read") from error
+            raise NoSuchFile("it is not a readable regular file") from error
         if stat.S_ISREG(os.fstat(handle).st_mode):
             return handle, suffix
         os.close(handle)
-        raise NoSuchFile("it is no regular file that can be read")
+        raise NoSuchFile("it is not a readable regular file")
     raise NoSuchFile("the tenant's folder has no such file")
 
 
-# Rows that are kept in Redis for a while, one value per dataset: they may be gone at any moment.
+# Rows in Redis, one value per dataset, until they expire. They may be lost at any moment.
 
 
 def read_cached_rows(tenant_id: UUID, name: str) -> list[dict[str, Any]] | None:
-    """The rows, or None when there are none any more. Raises `SourceUnavailable`."""
+    """Return the rows, or None if there are no rows (any more). Raises `SourceUnavailable`."""
     try:
-        found: Any = connections.client().get(keys.rows_of(tenant_id, name))
+        value: Any = connections.client().get(keys.rows_of(tenant_id, name))
     except redis.RedisError as error:
-        raise _silent(name) from error
-    if found is None:
+        raise _redis_unavailable(name) from error
+    if value is None:
         return None
-    rows: list[dict[str, Any]] = orjson.loads(found)
+    rows: list[dict[str, Any]] = orjson.loads(value)
     return rows
 
 
 def keep_rows(tenant_id: UUID, name: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Instead of what was there, for ORCHESTRATOR_DATASET_CACHE_SECONDS from now. Raises `SourceUnavailable`."""
+    """Replace the rows, for ORCHESTRATOR_DATASET_CACHE_SECONDS from now. Raises `SourceUnavailable`."""
     seconds = int(settings.ORCHESTRATOR_DATASET_CACHE_SECONDS)
     try:
         connections.client().set(keys.rows_of(tenant_id, name), orjson.dumps(list(rows)), ex=seconds)
     except redis.RedisError as error:
-        raise _silent(name) from error
+        raise _redis_unavailable(name) from error
 
 
 def drop_rows(tenant_id: UUID, name: str) -> None:
     try:
         connections.client().delete(keys.rows_of(tenant_id, name))
     except redis.RedisError as error:
-        raise _silent(name) from error
+        raise _redis_unavailable(name) from error
 
 
-def _silent(name: str) -> SourceUnavailable:
+def _redis_unavailable(name: str) -> SourceUnavailable:
     return SourceUnavailable(f"cache:{name}: Redis does not answer.")

@@ -1,6 +1,6 @@
-"""Tables in PostgreSQL: a tenant's own datasets, and the few tables of the platform that a data source may read.
+"""Reads tables in PostgreSQL: a tenant's own datasets, and the few tables of the platform that data sources may read.
 
-They are read by pages in the order of their ids. What is not declared here cannot be read, whatever a text says.
+Tables are read by pages in the order of their ids. A data source cannot read a table that is not declared here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pipelines.models import Dataset, Deliverable, Pipeline
 from tenants.context import APP, tenant_scope
 from tenants.models import Channel
 
-PAGE = 500  # rows; what a reading keeps in memory
+PAGE = 500  # rows in memory
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTable:
-    """A model, or a selection of ours with `id` and `tenant_id`, of which some columns may be read."""
+    """A model or a subquery with `id` and `tenant_id`, and the columns of it that may be read."""
 
     source: type[Model] | sql.Composable
     fields: Mapping[str, FieldType]
@@ -45,7 +45,7 @@ def _table(model: type[Model]) -> sql.Identifier:
     return sql.Identifier(model._meta.db_table)
 
 
-#: What agents report of their runs, for one who learns from it. How long ago a run has ended is a number: no filter knows "yesterday".
+#: What agents report about their runs. `hours_ago` is a number, because filters do not know "yesterday".
 _RUNS = sql.SQL(
     """(
     SELECT r.id, r.tenant_id, r.activity_id AS activity, a.agent_role AS role, r.status, r.attempt, r.error ->> 'code' AS error_code,
@@ -106,12 +106,12 @@ TABLES: dict[str, DeclaredTable] = {
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What to read of which table. All of it is text of ours; what others said is in the parameters."""
+    """The SQL to read one table. The text is trusted; user input is only in the parameters."""
 
     table: sql.Composable
-    selected: sql.Composable  # behind the id
+    selected: sql.Composable  # after the id
     columns: Mapping[str, Column]
-    among: Piece  # the rows that belong to the table and the tenant
+    among: Piece  # restricts to the rows of the table and the tenant
     row_of: Callable[[tuple[Any, ...]], Row]
 
 
@@ -124,7 +124,7 @@ def count(tenant_id: UUID, query: Query) -> int:
 
 
 def rows(tenant_id: UUID, query: Query, *, after: UUID | None = None) -> Iterator[Row]:
-    """The rows of a query in the order of their ids, a page per transaction: rows may come and go meanwhile."""
+    """Yield the rows of a query in the order of their ids. Each page is a transaction, so rows may be added and removed meanwhile."""
     while True:
         page = page_of(tenant_id, query, after=after, size=PAGE)
         yield from (row for _, row in page)
@@ -156,7 +156,7 @@ def _run(query: Query, text: sql.Composed, parameters: list[Any]) -> list[Any]:
         try:
             cursor.execute(text.as_string(), parameters)
         except DataError as error:
-            # A row that is no longer of the type that the query was made for.
+            # A row no longer has the types that the query expects.
             raise _report_change(query) from error
         return list(cursor.fetchall())
 
@@ -168,7 +168,7 @@ def _report_change(query: Query) -> SourceUnavailable:
 
 
 def relation_of(tenant_id: UUID, query: Query) -> Relation:
-    """Raises `SourceUnavailable` when a dataset is no longer what the query was made for."""
+    """Return the table to read. Raises `SourceUnavailable` if a dataset has changed since the query was resolved."""
     declared = TABLES.get(query.name)
     # A dataset hides a declared table of the same name.
     if declared is not None and query.table is declared.shape:
@@ -176,7 +176,7 @@ def relation_of(tenant_id: UUID, query: Query) -> Relation:
     return _dataset(tenant_id, query)
 
 
-#: A column as its type. Ids are text, as rows show them. Text is compared by code points, as everywhere else.
+#: A column, cast to its type. Ids are text, as in rows. Text is compared by code points, as everywhere.
 _COLUMNS = {
     FieldType.STRING: sql.SQL('{}::text COLLATE "C"'),
     FieldType.INTEGER: sql.SQL("{}::numeric"),
@@ -205,7 +205,7 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, UUID) else value
 
 
-#: A field of a dataset's row as its type. Its name is a parameter.
+#: A field of a dataset's row, cast to its type. Its name is a parameter.
 _FIELDS = {
     FieldType.STRING: sql.SQL('(data ->> %s) COLLATE "C"'),
     FieldType.INTEGER: sql.SQL("(data ->> %s)::numeric"),
@@ -216,7 +216,7 @@ _FIELDS = {
 
 
 def dataset_of(tenant_id: UUID, query: Query) -> Dataset:
-    """In the caller's scope. Raises `SourceUnavailable` when it is no longer what the query was made for."""
+    """Return the dataset. Raises `SourceUnavailable` if it has changed since the query was resolved. Call it within a `tenant_scope`."""
     dataset = Dataset.objects.for_tenant(tenant_id).filter(source=query.source, name=query.name).first()
     if dataset is None or shape_of(dataset) != query.table:
         raise _report_change(query)
@@ -243,10 +243,10 @@ def _row_of(values: Any) -> Row:
     return row
 
 
-# Comparisons as SQL that says exactly what `data_sources.query.matches` says.
+# Comparisons as SQL, with the same results as `data_sources.query.matches`.
 #
-# Every condition is true or false, never unknown, also for rows without a value. Values travel as parameters; the text
-# consists of our own pieces alone.
+# Every condition is true or false, never unknown, even for rows without a value. Values are parameters; the text is
+# trusted.
 
 
 Piece = tuple[sql.Composable, list[Any]]
@@ -262,7 +262,7 @@ _ORDERED = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field in SQL: an expression of its type, with the parameters that stand in it."""
+    """A field in SQL: an expression of its type, and the parameters of the expression."""
 
     kind: FieldType
     expression: sql.Composable
@@ -270,7 +270,7 @@ class Column:
 
 
 def all_of(comparisons: Iterable[Comparison], columns: Mapping[str, Column]) -> list[Piece]:
-    """A condition for each comparison. A field that is none of the columns is a KeyError, and no SQL."""
+    """Return a condition for each comparison. Raises KeyError for a field that is not a column."""
     return [_condition(comparison, columns[comparison.field]) for comparison in comparisons]
 
 
@@ -292,7 +292,7 @@ def _condition(comparison: Comparison, column: Column) -> Piece:
         case Operator.IN | Operator.NIN:
             return _among(comparison, column)
         case ordered:
-            # In a list of conditions unknown counts as false, and a null is less than nothing.
+            # In a WHERE clause unknown counts as false, so a row without a value does not match.
             return expression + _ORDERED[ordered], [*before, _parameter(comparison.value, column)]
 
 
@@ -308,7 +308,7 @@ def _among(comparison: Comparison, column: Column) -> Piece:
 
 
 def _parameter(value: Any, column: Column) -> Any:
-    """As a decimal a number is compared by its digits, as jsonb keeps it; as a float it would be rounded."""
+    """Return a number as a decimal, so that it is compared exactly, as jsonb stores it; a float would be rounded."""
     if column.kind in NUMBERS and isinstance(value, int | float):
         is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
         return Decimal(repr(int(value) if is_whole else value))

@@ -104,14 +104,14 @@ def test_a_preview_tells_how_many_jobs_of_a_batch_the_limits_let_be_at_work_at_o
 
     engine.serve(acme, "qa", max_concurrency=3)
     assert preview(api(), params=params)["notes"] == [
-        "Of the 5 jobs of a batch no more than 3 are at work at once: as many as the limits allow for qa."
+        "At most 3 of the 5 jobs of a batch run at the same time, because of the limits for qa."
     ]
     engine.serve(acme, "qa", max_concurrency=5)
     assert preview(api(), params=params)["notes"] == []
     with system_scope():
         Tenant.objects.filter(pk=acme.pk).update(max_concurrency=2)
     (note,) = preview(api(), params=params)["notes"]
-    assert "no more than 2" in note
+    assert "At most 2 of" in note
     assert preview(api(), params={"tickerId": "db:ticker:T1:id"})["notes"] == []
 
 
@@ -171,7 +171,7 @@ def test_times_alone_can_be_looked_at(api: Any, acme: Tenant) -> None:
         ({"enabled": False}, "It is switched off"),
         ({"end_at": "2026-01-01T00:00:00Z"}, "All its times have passed"),
         ({"repeat": "once", "cron": None, "start_at": "2024-01-15T10:00:00Z"}, "it fires as soon as it is saved"),
-        ({"repeat": "once", "cron": None, "start_at": "2024-01-15T10:00:00Z", "catch_up": "none"}, "it is skipped, on record"),
+        ({"repeat": "once", "cron": None, "start_at": "2024-01-15T10:00:00Z", "catch_up": "none"}, "the time is recorded as skipped"),
     ],
 )  # fmt: skip
 def test_what_is_odd_about_the_times_is_noted(

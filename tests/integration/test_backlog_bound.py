@@ -114,7 +114,7 @@ def test_the_jobs_of_a_schedule_wait_for_room_with_their_reason_and_none_is_lost
         rounds += 1
         assert waiting(acme) <= BOUND
         engine.drain()
-        system_jobs.tend()
+        system_jobs.advance_executions()
         assert waiting(acme) <= BOUND
     assert (execution(acme).status, execution(acme).jobs_enqueued) == ("success", 9)
     assert [job.error for job in jobs(acme)] == [None] * 9
@@ -128,9 +128,9 @@ def test_a_schedule_without_a_source_waits_for_room_as_well(engine: Engine, acme
     assert ([job.state for job in jobs(acme)], execution(acme).jobs_enqueued) == (["waiting"], 0)
 
     engine.drain()
-    system_jobs.tend()
+    system_jobs.advance_executions()
     engine.drain()
-    system_jobs.tend()
+    system_jobs.advance_executions()
     assert (execution(acme).status, len(engine.agent.calls)) == ("success", BOUND + 1)
 
 
@@ -143,7 +143,7 @@ def test_a_schedule_starts_as_many_pipeline_runs_as_there_is_room_for(engine: En
 
     for _ in range(5):
         engine.drain()
-        system_jobs.tend()
+        system_jobs.advance_executions()
         assert waiting(acme) <= BOUND
     assert run_states(acme) == ["completed"] * 5
     assert execution(acme).status == "success"

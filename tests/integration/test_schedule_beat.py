@@ -104,9 +104,9 @@ def test_a_row_follows_its_schedule_and_keeps_its_id(tenant: Tenant) -> None:
     schedule.name, schedule.cron, schedule.enabled = "renamed", "15 * * * *", False
 
     with tenant_scope(tenant.pk):
-        beat.keep_in_step(schedule, tenant.slug)
+        beat.sync(schedule, tenant.slug)
         unchanged_since = row_of(schedule).date_changed
-        beat.keep_in_step(schedule, tenant.slug)
+        beat.sync(schedule, tenant.slug)
 
     row = row_of(schedule)
     assert (row.pk, row.name, row.crontab.minute, row.enabled) == (
@@ -157,8 +157,8 @@ def test_a_row_that_was_renamed_deleted_or_doubled_by_hand_is_mended(
         IntervalSchedule.objects.create(every=5, period="seconds"),
     )  # fmt: skip
 
-    beat.mend()
-    beat.mend()
+    beat.repair()
+    beat.repair()
 
     assert set(PeriodicTask.objects.filter(task=beat.TASK).values_list("name", flat=True)) == {
         "schedule: acme/renamed", "schedule: acme/deleted", "schedule: acme/fine",
@@ -176,14 +176,14 @@ def test_mending_goes_on_past_a_schedule_whose_times_cannot_be_read(tenant: Tena
     with tenant_scope(tenant.pk):
         Schedule.objects.filter(pk=bad.pk).update(cron="nonsense")
 
-    beat.mend()
+    beat.repair()
 
     assert row_of(bad).interval.every == beat.TICK_SECONDS
     assert row_of(good).crontab is not None
 
 
 def test_one_row_looks_at_everything_as_often_as_the_settings_say(tenant: Tenant) -> None:
-    beat.mend()
+    beat.repair()
     first = PeriodicTask.objects.get(task=beat.CHECK_TASK)
     before = (first.name, first.interval.every, first.queue)
 

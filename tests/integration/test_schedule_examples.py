@@ -60,9 +60,9 @@ def test_an_example_makes_exactly_the_jobs_that_it_tells_of(
     jobs, batches, stagger, first = EXPECTED[name]
     told = loaded(tenant, name)
     schedule = only(tenant)
-    foretold = preview.of_saved(schedule)
+    foretold = preview.forecast_saved(schedule)
     due = schedule.next_run_at
-    assert told[-1].endswith("made")
+    assert told[-1].endswith("created")
     assert due is not None
 
     for execution in firing.fire(tenant.pk, schedule.pk, now=max(due, datetime.now(UTC))):
@@ -102,8 +102,8 @@ def test_a_file_may_be_loaded_again(engine: Engine, tenant: Tenant) -> None:
 
     assert again == [
         "dataset ticker: filled",
-        "pipeline newsletter-generation-pipeline: as it was",
-        "schedule Daily Newsletter for All Tickers: as it was",
+        "pipeline newsletter-generation-pipeline: unchanged",
+        "schedule Daily Newsletter for All Tickers: unchanged",
     ]
 
 

@@ -362,7 +362,7 @@ def test_by_hand_it_runs_though_disabled_and_belongs_to_no_time(engine: Engine, 
     begun = system_jobs.run_now(tenant.pk, schedule.pk, actor="ann")
     relay.flush()
     engine.drain()
-    system_jobs.tend()
+    system_jobs.advance_executions()
 
     found = execution(tenant)
     assert (begun.pk, found.nominal_at, found.created_by, found.status) == (found.pk, None, "ann", "success")

@@ -135,12 +135,12 @@ def test_both_spellings_of_one_member_are_refused(api: Any, acme: Tenant) -> Non
     )
 
     assert told == {
-        "steps[0].stepId": "is another spelling of id, which is given as well",
-        "steps[0].retry.maxRetries": "is another spelling of max_attempts, which is given as well",
+        "steps[0].stepId": "is another spelling of id, which is present as well",
+        "steps[0].retry.maxRetries": "is another spelling of max_attempts, which is present as well",
     }
     twice = api("admin").post(SCHEDULES, {**SCHEDULE, "cron": "0 2 * * 0"})
     assert faults(twice, "invalid_schedule") == {
-        "cronExpression": "is another spelling of cron, which is given as well"
+        "cronExpression": "is another spelling of cron, which is present as well"
     }
 
 
@@ -208,11 +208,11 @@ def test_whole_documents_in_the_other_spelling_are_loaded(acme: Tenant, tmp_path
     call_command("load_schedule", file, tenant=acme.slug, stdout=second)
     configuration.forget()
 
-    assert first.getvalue().splitlines()[-1] == "schedule Daily: made"
+    assert first.getvalue().splitlines()[-1] == "schedule Daily: created"
     assert second.getvalue().splitlines() == [
-        "pipeline newsletter: as it was",
-        "schedule Weekly Entity Graph Refresh: as it was",
-        "schedule Daily: as it was",
+        "pipeline newsletter: unchanged",
+        "schedule Weekly Entity Graph Refresh: unchanged",
+        "schedule Daily: unchanged",
     ]
     assert Agent.objects.get(role="lister-of-entities").input_schema == {"type": "object"}
     with tenant_scope(acme.pk):

@@ -137,7 +137,7 @@ def test_ten_thousand_rows_of_a_file_stream(folder: Path, tenant: Tenant) -> Non
     ("content", "told"),
     [
         ("id,price\nA,1\nB,much\n", "file:ticker, line 3: price must be a number."),
-        ("id,nope\nA,1\n", 'line 2: "nope" is no field of this table'),
+        ("id,nope\nA,1\n", 'line 2: "nope" is not a field of this table'),
         ("id,price\nA\n", "line 2 has 1 value"),
         ("price\n1\n", "line 2: id is missing"),
     ],

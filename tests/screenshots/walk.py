@@ -31,7 +31,7 @@ def walk(page: Any, seen: Seen) -> None:
 def _makes_a_pipeline(page: Any, seen: Seen) -> None:
     _menu(page, "Pipelines")
     page.get_by_role("link", name="New pipeline").click()
-    page.get_by_text("Nothing wrong").wait_for()
+    page.get_by_text("No errors").wait_for()
     page.get_by_label(re.compile("^Key")).fill("city-bees")
     page.get_by_label(re.compile("^Name")).first.fill("City bees")
     page.get_by_label(re.compile("^What a run is about")).fill("{{ topic }} for {{ client }}")
@@ -39,7 +39,7 @@ def _makes_a_pipeline(page: Any, seen: Seen) -> None:
         f'{{"topic": "Bees in the city", "client": "Northern Press", "mode": "async", "delay_ms": {WORKS_MILLISECONDS}}}'
     )
     page.get_by_text("Check", exact=True).click()
-    page.get_by_text("Nothing wrong").wait_for()
+    page.get_by_text("No errors").wait_for()
     seen("pipeline")
     page.get_by_role("button", name="Save", exact=True).click()
     page.get_by_text("was added successfully").wait_for()

@@ -146,7 +146,7 @@ def test_zip_of_unequal_lengths_is_refused_before_and_while_reading() -> None:
 
     with pytest.raises(ExpansionError, match="a has 3, b has 2"):
         estimate(unequal, Expand.ZIP, Pacing())
-    with pytest.raises(ExpansionError, match="has fewer by now"):
+    with pytest.raises(ExpansionError, match="has fewer now"):
         list(inputs({}, unequal, Expand.ZIP))
 
 

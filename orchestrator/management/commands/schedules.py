@@ -52,7 +52,9 @@ class Command(TerminalCommand):
 def _describe_schedule(schedule: Schedule, count: int) -> dict[str, Any]:
     try:
         words = timing.in_words(schedule.timing())
-        fires_at = preview.coming(schedule, count=count) if schedule.enabled and schedule.next_run_at else []
+        fires_at = (
+            preview.next_times(schedule, count=count) if schedule.enabled and schedule.next_run_at else []
+        )
     except timing.TimingError as error:
         words, fires_at = f"invalid: {error}", []
     return {

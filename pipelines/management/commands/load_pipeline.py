@@ -18,7 +18,7 @@ ACTOR = "command:load_pipeline"
 
 
 class Command(BaseCommand):
-    help = "Save a pipeline from a YAML or JSON file as a new version. Runs under way keep theirs."
+    help = "Save a pipeline from a YAML or JSON file as a new version. Running runs keep their version."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("file", type=Path, metavar="FILE", help="YAML, or JSON if its name ends in .json")
@@ -43,7 +43,7 @@ class Command(BaseCommand):
 
 
 def read_text(file: Path) -> str:
-    """Raises `CommandError`."""
+    """Read a text file. Raises `CommandError`."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
@@ -53,17 +53,18 @@ def read_text(file: Path) -> str:
 
 
 def owner_of(slug: str | None) -> Tenant:
-    """The named tenant, or the only one. Raises `CommandError`."""
+    """Return the named tenant, or the only one. Raises `CommandError`."""
     if slug is not None:
         try:
             return registration.find(slug)
         except TenantError as error:
             raise CommandError(str(error)) from error
     with system_scope():
-        found = list(Tenant.objects.order_by("slug")[:20])
-    if len(found) != 1:
+        tenants = list(Tenant.objects.order_by("slug")[:20])
+    if len(tenants) != 1:
         known = (
-            ", ".join(tenant.slug for tenant in found) or "none; make one with: manage.py create_tenant SLUG"
+            ", ".join(tenant.slug for tenant in tenants)
+            or "none; create one with: manage.py create_tenant SLUG"
         )
         raise CommandError(f"Say whose it is with --tenant SLUG. There are: {known}")
-    return found[0]
+    return tenants[0]

@@ -1,4 +1,4 @@
-"""`manage.py start_periods [--tenant SLUG]`: does by hand what the monthly job does, for the month that is running."""
+"""`manage.py start_periods [--tenant SLUG]`: does by hand what the monthly job does, for the current month."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ACTOR = "command:start_periods"
 
 
 class Command(BaseCommand):
-    help = "Start the running month (UTC) of every active deliverable that has no period in it yet."
+    help = "Start the current month (UTC) of every active deliverable that has no period in it yet."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(

@@ -1,20 +1,20 @@
 // Fields of the pipeline editor: small elements that read a member of an object and write it back.
 //
-// An empty field means that the member is not said, so it is removed from the object instead of kept as "".
+// An empty field means that the member is not set, so it is removed from the object instead of kept as "".
 "use strict";
 
 const OrcFields = (() => {
   // An element with properties, classes and children. Texts are set as text, never as markup.
-  function make(tag, given = {}, ...children) {
-    const made = document.createElement(tag);
-    for (const [name, value] of Object.entries(given)) {
-      if (name === "class") made.className = value;
-      else if (name === "on") for (const [event, act] of Object.entries(value)) made.addEventListener(event, act);
-      else if (name.includes("-") || name === "role") made.setAttribute(name, value);
-      else made[name] = value;
+  function make(tag, properties = {}, ...children) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(properties)) {
+      if (name === "class") element.className = value;
+      else if (name === "on") for (const [event, act] of Object.entries(value)) element.addEventListener(event, act);
+      else if (name.includes("-") || name === "role") element.setAttribute(name, value);
+      else element[name] = value;
     }
-    made.append(...children.filter((child) => child !== null && child !== undefined));
-    return made;
+    element.append(...children.filter((child) => child !== null && child !== undefined));
+    return element;
   }
 
   function set(owner, key, value) {
@@ -22,7 +22,7 @@ const OrcFields = (() => {
     else owner[key] = value;
   }
 
-  // A label around a control, with a place for the faults of that member.
+  // A label around a control, with a place for the errors of that member.
   function labelled(title, key, control, hint) {
     const faults = make("span", { class: "orc-error", "data-faults": key });
     const name = make("span", { class: "orc-label" }, title);
@@ -56,18 +56,18 @@ const OrcFields = (() => {
     return make("label", { class: "orc-flag" }, control, title, faults);
   }
 
-  // Options are [value, words]. A value that is not among them is kept, since the server says what is wrong with it.
+  // Options are [value, words]. An unknown value is kept, because the server reports its error.
   function choice(owner, key, title, options, changed, { hint, holder = key } = {}) {
     const present = owner[key] ?? "";
     const known = options.some(([value]) => value === present);
-    const shown = known ? options : [...options, [present, `${present} (unknown)`]];
+    const allOptions = known ? options : [...options, [present, `${present} (unknown)`]];
     const control = make("select", {
       on: { change: () => { set(owner, key, control.value); changed(); } },
-    }, ...shown.map(([value, words]) => make("option", { value, selected: value === present }, words)));
+    }, ...allOptions.map(([value, words]) => make("option", { value, selected: value === present }, words)));
     return labelled(title, holder, control, hint);
   }
 
-  // JSON as text. While it is none, the text itself is kept in its place: then the check names the fault, and nothing is lost.
+  // JSON as text. Invalid JSON is kept as text: then the check reports the error, and nothing is lost.
   function json(owner, key, title, changed, { hint } = {}) {
     const present = owner[key];
     const control = make("textarea", {
@@ -75,9 +75,9 @@ const OrcFields = (() => {
       value: present === undefined ? "" : typeof present === "string" ? present : JSON.stringify(present, null, 2),
       on: {
         input: () => {
-          let found = control.value.trim() === "" ? undefined : control.value;
-          try { if (found !== undefined) found = JSON.parse(found); } catch { /* kept as text */ }
-          set(owner, key, found);
+          let value = control.value.trim() === "" ? undefined : control.value;
+          try { if (value !== undefined) value = JSON.parse(value); } catch { /* kept as text */ }
+          set(owner, key, value);
           changed();
         },
       },

@@ -1,5 +1,5 @@
-// The preview in the form of a schedule: asks the server what the form, as it is filled in, would come to. It asks after a pause in
-// typing, and at once when the button is pressed. The server writes the answer; without this file the form works as it is.
+// The preview in the form of a schedule: sends the form to the server after a pause in typing, or when the button is pressed. The
+// server renders the preview. Without this file the form works without a preview.
 "use strict";
 
 (() => {
@@ -9,28 +9,28 @@
     if (!panel) return;
     const form = panel.closest("form");
     const answer = panel.querySelector("[data-answer]");
-    let waiting = null; // the timer of a pause
-    let asked = null; // the question that is under way
+    let timer = null; // of the pause
+    let current = null; // the request in progress
 
-    async function ask() {
-      clearTimeout(waiting);
-      if (asked) asked.abort();
-      const mine = (asked = new AbortController());
+    async function load() {
+      clearTimeout(timer);
+      if (current) current.abort();
+      const request = (current = new AbortController());
       panel.classList.add("busy");
       try {
         const body = new FormData(form);
         body.set("schedule", panel.dataset.schedule);
-        const got = await fetch(panel.dataset.url, { method: "POST", body, signal: mine.signal });
-        if (!got.ok) throw new Error(`the server answered ${got.status}`);
-        answer.innerHTML = await got.text(); // escaped by the server's template
+        const response = await fetch(panel.dataset.url, { method: "POST", body, signal: request.signal });
+        if (!response.ok) throw new Error(`the server answered ${response.status}`);
+        answer.innerHTML = await response.text(); // escaped by the server's template
       } catch (error) {
-        if (error.name === "AbortError") return; // a newer question took its place
-        answer.textContent = `There is no preview right now: ${error.message}.`;
+        if (error.name === "AbortError") return; // a newer request has replaced it
+        answer.textContent = `The preview is not available: ${error.message}.`;
       }
-      if (asked === mine) panel.classList.remove("busy");
+      if (current === request) panel.classList.remove("busy");
     }
 
-    // Fields of the other kind of target or time are dimmed, as they will be ignored.
+    // Dim the fields of the other kind of target or time, because they are ignored.
     function dim() {
       const value = (name) => (form.elements[name] ? form.elements[name].value : "");
       const once = value("repeat") === "once";
@@ -41,25 +41,25 @@
         after_once: !once,
         catch_up_most: value("catch_up_policy") !== "up_to",
       };
-      for (const [name, is] of Object.entries(unused)) {
-        const place = form.querySelector(`.field-${name}`);
-        if (place) place.classList.toggle("orc-unused", is);
+      for (const [name, isUnused] of Object.entries(unused)) {
+        const field = form.querySelector(`.field-${name}`);
+        if (field) field.classList.toggle("orc-unused", isUnused);
       }
     }
 
     function changed() {
       dim();
-      clearTimeout(waiting);
-      waiting = setTimeout(ask, PAUSE);
+      clearTimeout(timer);
+      timer = setTimeout(load, PAUSE);
     }
 
     form.addEventListener("input", changed);
     form.addEventListener("change", changed);
-    // The fields that search as one types tell of a choice by way of jQuery alone.
+    // Autocomplete fields report a choice only through jQuery.
     if (window.django && window.django.jQuery) window.django.jQuery(form).on("select2:select", changed);
-    panel.querySelector("[data-preview]").addEventListener("click", ask);
+    panel.querySelector("[data-preview]").addEventListener("click", load);
     dim();
-    ask();
+    load();
   };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
   else start();

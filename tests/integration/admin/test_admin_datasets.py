@@ -67,9 +67,9 @@ def test_a_dataset_is_declared_listed_and_changed(root: Client, tenant: Tenant) 
     [
         ({"name": "a b"}, "use letters, digits and single _"),
         ({"fields": '{"id": "money"}'}, "fields.id: must be one of string"),
-        ({"fields": "[1]"}, "This is an object"),
-        ({"fields": '{"a__b": "string"}'}, "is no name of a field"),
-        ({"location": "https://example.com"}, "is for the source api alone"),
+        ({"fields": "[1]"}, "Enter an object"),
+        ({"fields": '{"a__b": "string"}'}, "is not a valid field name"),
+        ({"location": "https://example.com"}, "is only for the source api"),
         ({"source": "api"}, "is required: the address of the rows"),
         ({"source": "api", "location": "https://127.0.0.1/"}, "is not a public address"),
     ],
@@ -123,7 +123,7 @@ def test_a_file_is_looked_at_before_it_is_stored(root: Client, ticker: Dataset) 
             b"id,price\nA,much\nB,1\n,2\n",
             "rows[0].price must be a number (line 2) rows[2].id is missing",
         ),
-        ("rows.csv", b"id,nope\nA,1\n", "is no field of this table (line 1)"),
+        ("rows.csv", b"id,nope\nA,1\n", "is not a field of this table (line 1)"),
         ("rows.csv", b"id,price\nA\n", "line 2 has 1 value"),
         ("rows.json", b'[{"id": 5}]', "rows[0].id must be text"),
         ("rows.json", b"[", "The JSON cannot be read"),
@@ -144,7 +144,7 @@ def test_a_file_that_is_somebody_elses_or_gone_is_not_stored(root: Client, ticke
 
     refused = root.post(f"{list_of(Dataset)}{ticker.pk}/upload/", {"store": "1", "kept": handle})
 
-    assert "The file is no longer there." in words(refused)
+    assert "The file has expired." in words(refused)
     assert "Choose a file." in words(root.post(f"{list_of(Dataset)}{ticker.pk}/upload/", {"look": "1"}))
 
 

@@ -63,8 +63,8 @@ def test_a_deliverable_is_made_and_changed(tenant: Tenant, blog: Deliverable, ro
 @in_one_test(
     ("pipelines", "fault"),
     [
-        ('["none"]', "There is no pipeline"), ("[]", "is required"), ('"flow"', "This is a list of keys"),
-        ("[1]", "This is a list of keys"), ("[", "Enter a valid JSON"),
+        ('["none"]', "There is no pipeline"), ("[]", "is required"), ('"flow"', "Enter a list of keys"),
+        ("[1]", "Enter a list of keys"), ("[", "Enter a valid JSON"),
     ],
 )  # fmt: skip
 def test_pipelines_that_are_not_there_are_refused(
@@ -81,7 +81,7 @@ def test_the_running_month_is_started_by_a_button_once(
     for _ in range(2):
         act(root, Deliverable, "start_selected", blog, confirmed="1")
 
-    assert "Start the running month" in words(asked)
+    assert "Start the current month" in words(asked)
     with tenant_scope(tenant.pk):
         assert DeliverablePeriod.objects.count() == Activity.objects.count() == 1
 

@@ -214,7 +214,7 @@ def test_without_scripts_a_definition_can_be_checked_without_saving(pipeline: Pi
         page_of(pipeline), {"definition": text, "enabled": "on", "_check": "1"} | no_inlines("versions")
     )
 
-    assert "Checked and not saved: there is nothing wrong with it." in words(page)
+    assert "Checked but not saved: there are no errors." in words(page)
     assert latest(pipeline) == 1
 
 
@@ -339,7 +339,7 @@ def page(pipeline: Pipeline, root: Client) -> Iterator[Any]:
         opened.on("pageerror", lambda error: complaints.append(str(error)))
         opened.set_default_timeout(10_000)
         opened.goto(f"{address}{page_of(pipeline)}")
-        opened.get_by_text("Nothing wrong").wait_for()
+        opened.get_by_text("No errors").wait_for()
         yield opened
     assert complaints == []
 
@@ -357,11 +357,11 @@ def test_steps_are_added_named_moved_and_saved_as_a_new_version(
     added.locator("[data-field=params]").fill('{"tone": "calm"}')
     added.locator("[data-field=depends_on]").select_option("these")
     added.get_by_label("research", exact=True).check()
-    page.get_by_text("Nothing wrong").wait_for()
+    page.get_by_text("No errors").wait_for()
     assert page.locator(".orc-picture").get_by_text("publish", exact=True).count() == 1, "the picture follows"
     page.locator(".orc-step-list > li").nth(0).locator("[data-field=id]").fill("study")
     page.locator(".orc-step-list > li").nth(0).locator("[data-field=id]").blur()
-    page.get_by_text("Nothing wrong").wait_for()
+    page.get_by_text("No errors").wait_for()
     page.get_by_role("button", name="Save", exact=True).click()
     page.wait_for_url("**/pipelines/pipeline/")
 
@@ -377,7 +377,7 @@ def test_steps_are_added_named_moved_and_saved_as_a_new_version(
 def test_list_and_text_are_kept_in_step(page: Any) -> None:
     area = page.locator("textarea[name=definition]")
     page.locator(".orc-step-list > li").nth(1).get_by_role("button", name="Remove the step").click()
-    page.get_by_text("Nothing wrong").wait_for()
+    page.get_by_text("No errors").wait_for()
     page.get_by_role("tab", name="Text").click()
     assert area.input_value() == "key: brief\nname: Brief\nsteps:\n  - id: research\n    agent_role: qa\n"
 
@@ -390,11 +390,11 @@ def test_list_and_text_are_kept_in_step(page: Any) -> None:
 
     page.get_by_role("tab", name="Text").click()
     area.fill("steps: [")
-    page.get_by_text("1 fault").wait_for()
+    page.get_by_text("1 error").wait_for()
     assert page.get_by_role("tab", name="Steps").is_disabled(), "there is nothing to list"
 
     area.fill("key: brief\nname: Brief\nsteps:\n  - {id: mended, agent_role: qa}\n")
-    page.get_by_text("Nothing wrong").wait_for()
+    page.get_by_text("No errors").wait_for()
     assert page.locator(".orc-picture").get_by_text("mended", exact=True).is_visible()
 
 

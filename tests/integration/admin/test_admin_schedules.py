@@ -166,7 +166,7 @@ def test_of_two_editors_at_once_the_second_is_told(daily: Schedule, root: Client
     answer = save(root, daily, priority="5", expected="1")
 
     assert answer.status_code == 302
-    assert "The schedule is at version 2 by now, not 1." in told(answer)[0]
+    assert "The schedule is now at version 2, not 1." in told(answer)[0]
     assert again(daily).priority == 3
 
 

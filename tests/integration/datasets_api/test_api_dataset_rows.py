@@ -147,11 +147,11 @@ def test_a_value_of_a_csv_is_named_by_path_and_line(api: Any) -> None:
     refused = client.generic("POST", ROWS, 'id,price\n"a\nb",1\nc,much\n,1\n', "text/csv")
 
     assert faults(refused) == {
-        "rows[1].price": "must be a number (line 4)", "rows[2].id": "is missing: it tells the rows apart (line 5)",
+        "rows[1].price": "must be a number (line 4)", "rows[2].id": "is missing: it identifies the row (line 5)",
     }  # fmt: skip
     header = client.generic("POST", ROWS, "ID,price\na,1\nb,2\n", "text/csv")
     assert (
-        list(faults(header).values()) == ["the field id is missing: it tells the rows apart (line 1)"]
+        list(faults(header).values()) == ["the field id is missing: it identifies the rows (line 1)"]
         or len(problem(header, 400, "invalid_rows")["errors"]) == 2
     )
 

@@ -78,7 +78,7 @@ def test_an_expansion_that_was_cut_off_goes_on_without_doubles_though_rows_came_
     with tenant_scope(tenant.pk):
         DatasetRow.objects.filter(key__in=["T00001", "T00008"]).delete()
 
-    system_jobs.tend()
+    system_jobs.advance_executions()
 
     rows = jobs(tenant)
     assert cut_off == ["T00000", "T00001", "T00002", "T00003"]
@@ -97,7 +97,7 @@ def test_two_that_expand_the_same_execution_at_once_record_each_job_once(tenant:
     (begun,) = firing.fire(tenant.pk, schedule.pk, now=FIRST)
 
     at_once(*[lambda: lifecycle.expand(tenant.pk, begun)] * 3)
-    system_jobs.tend()
+    system_jobs.advance_executions()
 
     assert sorted(job.params["ticker"] for job in jobs(tenant)) == [f"T{n:05}" for n in range(40)]
     with tenant_scope(tenant.pk):
@@ -117,11 +117,11 @@ def test_an_expansion_that_is_cut_off_again_and_again_is_given_up(
             with pytest.raises(Killed):
                 lifecycle.expand(tenant.pk, begun)
 
-    system_jobs.tend()
+    system_jobs.advance_executions()
 
     found = execution(tenant)
     assert found.status == "failed"
-    assert "cut off" in found.errors[0]["message"]
+    assert "interrupted" in found.errors[0]["message"]
 
 
 def test_an_expansion_under_way_is_left_to_whoever_is_at_it(tenant: Tenant) -> None:
@@ -131,7 +131,7 @@ def test_an_expansion_under_way_is_left_to_whoever_is_at_it(tenant: Tenant) -> N
     with tenant_scope(tenant.pk):
         ScheduleExecution.objects.update(touched_at=datetime.now(UTC))
 
-    system_jobs.tend()
+    system_jobs.advance_executions()
 
     assert (execution(tenant).status, jobs(tenant)) == ("running", [])
 
@@ -146,7 +146,7 @@ def test_cancelling_during_the_expansion_ends_it(tenant: Tenant, monkeypatch: py
     def recording(found: ScheduleExecution, page: Any, *, recorded: int, waits_for_batches: bool) -> None:
         record(found, page, recorded=recorded, waits_for_batches=waits_for_batches)
         if recorded:
-            at_work.call_off(found, actor="ann", reason="enough")
+            at_work.mark_cancelled(found, actor="ann", reason="enough")
 
     monkeypatch.setattr(lifecycle, "_record", recording)
     lifecycle.expand(tenant.pk, begun)

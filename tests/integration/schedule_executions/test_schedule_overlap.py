@@ -167,7 +167,7 @@ def test_what_a_cancellation_left_at_work_is_ended_by_the_errand(
         at_work.cancel(tenant.pk, execution(tenant).pk, actor="ann")
     left = (execution(tenant).status, execution(tenant).finished_at)
 
-    system_jobs.tend()
+    system_jobs.advance_executions()
 
     assert left == ("cancelled", None)
     assert statuses(tenant) == ["cancelled"]

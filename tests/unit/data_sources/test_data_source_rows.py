@@ -105,7 +105,7 @@ def test_rows_are_brought_to_the_types_of_their_table_or_refused() -> None:
     with pytest.raises(RowError) as caught:
         read_row({"id": "7", "email": 5, "active": "yes", "more": 1}, USER)
     assert caught.value.errors == {
-        '"more"': "is no field of this table",
+        '"more"': "is not a field of this table",
         "id": "must be a whole number",
         "email": "must be text",
         "active": "must be true or false",
