@@ -1,4 +1,4 @@
-"""The agents of the registry and their versions: looked at by everybody, brought into production by the platform's admins."""
+"""Pages of the registry's agents and their versions. Everybody sees them; platform admins deploy them."""
 
 from __future__ import annotations
 
@@ -34,33 +34,32 @@ from tenants import clock
 from tenants.context import tenant_scope
 from tenants.identifiers import first_id_at
 
-CHANGED = "It has changed since you looked: see what is in production now, and decide again."
+CHANGED = "The agent has changed since you loaded the page. Check which version is in production now, and decide again."
 LONGEST_REVISION = 9  # digits
 
 
 @page("agents")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Every role, with how its runs went lately."""
-    found = agents(visit.tenant_id)
-    return render_page(
-        request, visit, "console/agents/every.html", {"agents": found.rows, "since": found.since}
-    )
+    """All roles, with the figures of their recent runs."""
+    listed = agents(visit.tenant_id)
+    context = {"agents": listed.rows, "since": listed.since}
+    return render_page(request, visit, "console/agents/every.html", context)
 
 
 def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     action, address, seen = request.POST.get("deed", ""), f"/agents/{role}", _revision(request)
     if action == "roll_back":
-        # Of two who see the same version fail, the second must not roll back what the first has brought back.
+        # If two people see the same version fail, the second must not roll back the version that the first one restored.
         reply = internal_api.call_api(request, visit.who, "POST", f"{address}/rollback/", version=seen)
         words = "Rolled back"
     elif action == "check":
         reply = internal_api.call_api(request, visit.who, "POST", f"{address}/check/")
-        words = "A worker looks at its endpoint within seconds"
+        words = "A worker checks the endpoint within seconds"
     elif action.startswith("promote:"):
         deployment_id = id_or_404(action.removeprefix("promote:"))
         path = f"{address}/deployments/{deployment_id}/promote/"
         reply = internal_api.call_api(request, visit.who, "POST", path, version=seen)
-        words = "In production now"
+        words = "Promoted to production"
     else:
         raise Refused(NOT_OFFERED, status=400)
     if reply.status == HTTPStatus.PRECONDITION_FAILED:
@@ -72,7 +71,7 @@ def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
 
 @page("agents", act=_act)
 def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
-    """One role with its deployments. A POST promotes one, rolls back, or has its endpoint looked at."""
+    """One role with its deployments. A POST promotes one, rolls back, or checks the endpoint."""
     found = agent(visit.tenant_id, role)
     if found is None:
         raise Http404
@@ -81,14 +80,14 @@ def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
 
 
 def _revision(request: HttpRequest) -> int:
-    """Which state of the role the page showed. Raises `Refused`."""
+    """Return the revision of the role that the page displayed. Raises `Refused`."""
     text = request.POST.get("revision", "")
     if not text.isdecimal():
         raise Refused(NOT_OFFERED, status=400)
     return int(text[:LONGEST_REVISION])
 
 
-# The agents as a tenant sees them: which version serves, whether it can be reached, and how its own runs went in the last day.
+# The agents from a tenant's view: version in production, health, and the tenant's runs of the last day.
 
 
 MOST_DEPLOYMENTS = 50
@@ -115,14 +114,14 @@ class Row:
 
     @property
     def state(self) -> str:
-        """The worst that there is to say about it, in a word."""
+        """The most serious state that applies."""
         if not self.agent.enabled or (self.own and not self.own.enabled):
-            return "switched off"
+            return "disabled"
         if self.agent.paused or (self.own and self.own.paused):
             return "paused"
         if self.provider is not None and self.provider.state == "breaker_open":
             return "breaker open"
-        # Only endpoints are looked at.
+        # Only agents with an endpoint have health checks.
         return self.agent.health if self.adapter in CALLED_BY_URL else "enabled"
 
     @property
@@ -132,7 +131,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """The list. `since` as in `Runs`."""
+    """The list. For `since` see `Runs`."""
 
     rows: Sequence[Row]
     since: datetime | None
@@ -140,7 +139,7 @@ class Agents:
 
 @dataclass(frozen=True, slots=True)
 class OneAgent:
-    """The page of a role: its history of versions, newest first, and its runs by version. `since` as in `Runs`."""
+    """The page of a role: its deployments, newest first, and its runs by version. For `since` see `Runs`."""
 
     row: Row
     cap: int  # of the tenant
@@ -154,38 +153,38 @@ class OneAgent:
 
 
 def agents(tenant_id: UUID) -> Agents:
-    """All roles of the registry by name, those that have run lately before the others."""
+    """Return all roles of the registry; those with recent runs come first, then by name."""
     with tenant_scope(tenant_id):
-        found = list(Agent.objects.order_by("role"))
+        registered = list(Agent.objects.order_by("role"))
         own = _own(tenant_id)
-        serving = {each.agent_id: each for each in deployments.serving([agent.role for agent in found])}
+        serving = {each.agent_id: each for each in deployments.serving([agent.role for agent in registered])}
         runs = recent_runs(tenant_id)
-        led_to = overview.leading_to(tenant_id, (agent for agent in found if agent.enabled), own)
+        led_to = overview.leading_to(tenant_id, (agent for agent in registered if agent.enabled), own)
     sealed = {role for role, config in own.items() if config.auth_sealed}
-    standing = overview.state_of(led_to, own=sealed)
-    providers = {role: provider for provider in standing for role in provider.roles}
+    states = overview.state_of(led_to, own=sealed)
+    providers = {role: provider for provider in states for role in provider.roles}
     rows = [
         _row(agent, own.get(agent.role), serving.get(agent.role), runs.by_role.get(agent.role), providers.get(agent.role))
-        for agent in found
+        for agent in registered
     ]  # fmt: skip
     return Agents(sorted(rows, key=lambda row: not row.runs.ended), runs.since)
 
 
 def agent(tenant_id: UUID, role: str) -> OneAgent | None:
-    """One role, or None when the registry has no such."""
+    """Return one role, or None if it is not in the registry."""
     with tenant_scope(tenant_id):
-        found = Agent.objects.filter(role=role).first()
-        if found is None:
+        registered = Agent.objects.filter(role=role).first()
+        if registered is None:
             return None
         own = _own(tenant_id, role)
         history = deployments.history(role)[:MOST_DEPLOYMENTS]
-        serves = deployments.in_production(role)  # which may be older than all that are listed
+        serves = deployments.in_production(role)  # it may be older than the listed ones
         runs = recent_runs(tenant_id, role)
-        led_to = overview.leading_to(tenant_id, [found], own)
+        led_to = overview.leading_to(tenant_id, [registered], own)
         config = own.get(role)
-        cap = configuration.cap_of(configuration.tenant_with_plan(tenant_id), found, config)
-    standing = overview.state_of(led_to, own={role} if config and config.auth_sealed else ())
-    row = _row(found, config, serves, runs.by_role.get(role), next(iter(standing), None))
+        cap = configuration.cap_of(configuration.tenant_with_plan(tenant_id), registered, config)
+    states = overview.state_of(led_to, own={role} if config and config.auth_sealed else ())
+    row = _row(registered, config, serves, runs.by_role.get(role), next(iter(states), None))
     return OneAgent(row, cap, history, runs.by_version, runs.since)
 
 
@@ -204,23 +203,23 @@ def _row(
     return Row(agent, own, serves.version if serves else "", serves, runs or RecentRuns(), provider)
 
 
-# How runs went lately: how many, how long they took, how many failed. Of one tenant, over the last day.
+# Figures of a tenant's runs in the last day: count, duration, failures.
 #
-# Read backwards along the key of runs, which grows with time, so that it costs what a day holds and not what all years do.
+# Selected by primary key, which grows with time, so that the cost depends on one day of runs and not on all of them.
 
 
 WITHIN = timedelta(hours=24)
-MOST = 500  # of the newest; with more the figures are those of the last hours
+MOST = 500  # newest runs; if there are more, the figures cover less than a day
 ENDED = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.STALLED)
 
 
 @dataclass(slots=True)
 class RecentRuns:
-    """Figures of some runs. `seconds` are those of runs that came to a good end."""
+    """Figures of some runs. `seconds` are the durations of completed runs."""
 
     seconds: list[float] = field(default_factory=list)
     completed: int = 0
-    failed: int = 0  # stalled ones among them
+    failed: int = 0  # including stalled runs
 
     @property
     def ended(self) -> int:
@@ -238,7 +237,7 @@ class RecentRuns:
 
     @property
     def failure_rate(self) -> float | None:
-        """The share of those that ended; None when none has."""
+        """The share of failed runs; None if no run has ended."""
         return self.failed / self.ended if self.ended else None
 
     @property
@@ -255,8 +254,7 @@ class RecentRuns:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The figures by role, and by version where one role was asked for. `since` is set when there were too many
-    to count them all: then only the runs that began later are counted."""
+    """The figures by role and by version. `since` is set if there were too many runs: then only runs after it are counted."""
 
     by_role: Mapping[str, RecentRuns]
     by_version: dict[str, RecentRuns]
@@ -264,7 +262,7 @@ class Runs:
 
 
 def recent_runs(tenant_id: UUID, role: str | None = None) -> Runs:
-    """The runs of the last day, of all roles or of one. In the caller's `tenant_scope`."""
+    """Return the figures of the last day, of all roles or of one. In the caller's `tenant_scope`."""
     first_id = first_id_at(clock.now() - WITHIN)
     rows = ActivityRun.objects.for_tenant(tenant_id).filter(pk__gte=first_id, status__in=ENDED)
     if role is not None:

@@ -1,8 +1,8 @@
-"""No answer leaves without saying what a browser may do with it.
+"""Sends a Content-Security-Policy with every response.
 
-A page of ours may load our style sheets and pictures, our scripts if its view says so, and nothing else. The views of the console and the
-page of the API send the policy themselves. To all other answers the middleware adds it: a page of the admin may run the theme's scripts,
-any other page may show our style sheets, and an answer that is no page may do nothing at all, even if somebody opens it in a window.
+A page may load style sheets and pictures of this site, scripts only if its view allows them, and nothing else. The views of the console and
+of the API's documentation set the policy themselves. The middleware adds it to all other responses: pages of the admin may run the theme's
+scripts, other pages may load style sheets, and a response that is not HTML may do nothing at all, even if somebody opens it in a window.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ View = Callable[..., Any]
 
 
 def send_policy(view: View, policy: str = POLICY) -> View:
-    """Send the policy with every answer of the view."""
+    """Send the policy with every response of the view."""
 
     @wraps(view)
     def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -43,15 +43,15 @@ def send_policy(view: View, policy: str = POLICY) -> View:
 
 
 def send_policy_with_scripts(view: View) -> View:
-    """`send_policy`, for a page with script files of ours, which talk to us alone. Scripts inside the page stay forbidden."""
+    """Like `send_policy`, but allow script files of this site, which may connect to this site only. Inline scripts stay forbidden."""
     return send_policy(view, POLICY_WITH_SCRIPTS)
 
 
 ADMIN = "/admin/"
 NO_PAGE = "default-src 'none'; frame-ancestors 'none'"
 
-# The theme is Alpine's: what stands in its attributes is evaluated, and it sets styles. No script inside a page runs, and none from
-# elsewhere; no address but ours is asked for anything, so that nothing that a page shows can be carried away.
+# The theme uses Alpine, which evaluates attributes and sets styles. Inline scripts and scripts of other sites stay forbidden, and no page
+# may connect to another site, so that its data cannot be sent away.
 ADMIN_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -69,7 +69,7 @@ ADMIN_POLICY = "; ".join(
 
 
 class ContentPolicyMiddleware:
-    """Adds the policy to answers that have none. It comes before all middleware that may answer by itself, as that of static files does."""
+    """Adds the policy to responses without one. It precedes all middleware that may respond itself, such as that of static files."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response

@@ -1,4 +1,4 @@
-"""Dead letters: looked at by everybody, tried again or given up by operators, after it was counted what that would do."""
+"""Pages of dead letters. Everybody sees them; operators retry or dismiss them after a preview."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ MOST_PAGES = 1_000
 
 @page("dead_letters")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """What failed alike, together. Open failures only, unless `?state=all`."""
+    """Failures, grouped by similarity. Open failures only, unless `?state=all`."""
     only_open = request.GET.get("state") != "all"
     role = request.GET.get("role", "").replace("\x00", "")[:63]
-    found = letters(visit.tenant_id, only_open=only_open, role=role)
-    return render_page(request, visit, "console/dead_letters/every.html", {"letters": found})
+    context = {"letters": letters(visit.tenant_id, only_open=only_open, role=role)}
+    return render_page(request, visit, "console/dead_letters/every.html", context)
 
 
 def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> CountedAction | HttpResponse:
@@ -59,15 +59,15 @@ def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> CountedA
 
 @page("dead_letters", act=_act)
 def show_similar(request: HttpRequest, visit: PageContext, fingerprint: str) -> HttpResponse:
-    """What failed like this. A POST counts what a replay or a dismissal would do, does it, or tries one failure again."""
+    """One group of failures. A POST previews or performs a replay or dismissal of all, or replays one."""
     number = request.GET.get("page", "1")
     if not number.isdecimal() or not 0 < int(number[:6]) <= MOST_PAGES:
         raise Http404
-    found = find_similar(visit.tenant_id, fingerprint, page=int(number[:6]))
-    if found is None:
+    similar = find_similar(visit.tenant_id, fingerprint, page=int(number[:6]))
+    if similar is None:
         raise Http404
     context = {
-        "alike": found,
+        "alike": similar,
         "may_act": visit.who.role.includes(Role.OPERATOR),
         "counted": visit.acted,
         "sent": request.POST if request.method == "POST" else {},
@@ -75,19 +75,17 @@ def show_similar(request: HttpRequest, visit: PageContext, fingerprint: str) -> 
     return render_page(request, visit, "console/dead_letters/alike.html", context)
 
 
-# Trying failures again, or giving them up, from their page: first it is counted, and what was counted is what is done.
-#
-# A count names the moment at which it was made; what fails later is not part of what is confirmed. All of it is done by the API.
+# Actions on all open failures of a group. The preview records its time, and the action excludes failures after it. The API performs both.
 
 
 COUNTS = {"count_replay": "replay", "count_dismiss": "dismiss"}
-ACTS = {"replay": "Started again", "dismiss": "Given up"}
-NO_SPEED = "So many a second must be a number above 0, or empty."
+DONE = {"replay": "Retried", "dismiss": "Dismissed"}
+NO_SPEED = "“Per second” must be a number above 0, or empty."
 
 
 @dataclass(frozen=True, slots=True)
 class CountedAction:
-    """What would be done. `before` is when it was counted, `per_second` and `reason` what goes with the action."""
+    """The preview of an action. `before` is the time of the preview; `per_second` and `reason` are the action's arguments."""
 
     action: str
     count: int
@@ -99,9 +97,9 @@ class CountedAction:
 
 
 def count(request: HttpRequest, who: Principal, fingerprint: str) -> CountedAction:
-    """What the action would do now. Raises `Refused`."""
+    """Preview an action. Raises `Refused`."""
     action, before = COUNTS[request.POST["deed"]], clock.now().isoformat()
-    answer = _ask(request, who, fingerprint, action, before=before, dry_run=True)
+    answer = _call(request, who, fingerprint, action, before=before, dry_run=True)
     return CountedAction(
         action=action,
         count=answer["count"],
@@ -114,33 +112,33 @@ def count(request: HttpRequest, who: Principal, fingerprint: str) -> CountedActi
 
 
 def act_on_all(request: HttpRequest, who: Principal, fingerprint: str) -> str:
-    """Do what was counted; what was done, in words. Raises `Refused`."""
+    """Perform the previewed action and return a message. Raises `Refused`."""
     action = request.POST.get("deed", "")
-    if action not in ACTS:
+    if action not in DONE:
         raise Refused(NOT_OFFERED, status=400)
-    answer = _ask(request, who, fingerprint, action, before=request.POST.get("before", ""), dry_run=False)
-    skipped = f", {answer['skipped']} were resolved before" if answer["skipped"] else ""
-    return f"{ACTS[action]}: {answer['count']}{skipped}"
+    answer = _call(request, who, fingerprint, action, before=request.POST.get("before", ""), dry_run=False)
+    skipped = f", {answer['skipped']} skipped" if answer["skipped"] else ""
+    return f"{DONE[action]}: {answer['count']}{skipped}"
 
 
 def act_on_one(request: HttpRequest, who: Principal, letter_id: UUID) -> str:
-    """Try one failure again; what was done, in words. Raises `Refused`, `Http404`."""
+    """Replay one failure and return a message. Raises `Refused` and `Http404`."""
     reply = internal_api.call_api(request, who, "POST", f"/dead-letters/{letter_id}/replay/")
     if not reply.ok:
         raise refusal_of(reply)
-    return f"Started again: {reply.data['name']}"
+    return f"Retried: {reply.data['name']}"
 
 
-def _ask(
-    request: HttpRequest, who: Principal, fingerprint: str, deed: str, *, before: str, dry_run: bool
+def _call(
+    request: HttpRequest, who: Principal, fingerprint: str, action: str, *, before: str, dry_run: bool
 ) -> Mapping[str, Any]:
     chosen = {"fingerprint": fingerprint, "state": "open", "created_before": before}
     body: dict[str, Any] = {"filter": chosen, "dry_run": dry_run}
-    if deed == "replay" and (text := request.POST.get("per_second", "").strip()):
+    if action == "replay" and (text := request.POST.get("per_second", "").strip()):
         body["per_second"] = _number(text)
-    if deed == "dismiss":
+    if action == "dismiss":
         body["reason"] = request.POST.get("reason", "")
-    reply = internal_api.call_api(request, who, "POST", f"/dead-letters/{deed}/", body)
+    reply = internal_api.call_api(request, who, "POST", f"/dead-letters/{action}/", body)
     if not reply.ok:
         field = next(iter(reply.errors), "")
         raise Refused(refusal_of(reply).reason, status=reply.status, field=field)
@@ -155,7 +153,7 @@ def _number(text: str) -> float:
         raise Refused(NO_SPEED, status=400, field="per_second") from error
 
 
-# Work that failed for good, as a person sees it: what failed alike stands together, with an example and what was done about it.
+# Groups of similar failures, each with an example, and what was done about them.
 
 
 MOST_GROUPS = 100
@@ -165,16 +163,16 @@ HISTORY_OF = timedelta(days=30)
 SUCCEEDED = (Status.DONE, Status.APPROVED)
 REASONS = {
     BurialReason.EXHAUSTED: "attempts used up",
-    BurialReason.PERMANENT: "would fail again",
+    BurialReason.PERMANENT: "permanent error",
     BurialReason.STALLED: "worker lost too often",
     BurialReason.WAKE_BUDGET: "woken without progress",
-    BurialReason.RATE_LIMITED: "refused (429) for too long",
+    BurialReason.RATE_LIMITED: "rate-limited (429) for too long",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What failed alike. `code` and `message` are the newest one's."""
+    """A group of similar failures. `code` and `message` are those of the newest."""
 
     fingerprint: str
     role: str
@@ -189,7 +187,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """What somebody did at once: so many were tried again or closed. `well`, `again` and `live` are what became of the work."""
+    """Failures that one person resolved at once. `well`, `live` and `failed` count the present states of the work."""
 
     at: datetime
     by: str
@@ -203,7 +201,7 @@ class Dealing:
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """The list of groups, and what was dealt with lately."""
+    """The list of groups, and what was resolved recently."""
 
     groups: Sequence[Group]
     history: Sequence[Dealing]
@@ -219,7 +217,7 @@ class Letters:
 
 @dataclass(frozen=True, slots=True)
 class SimilarLetters:
-    """The page of one fingerprint. `letters` are the newest of the page that was asked for."""
+    """The page of one group. `letters` are those of the requested page."""
 
     group: Group
     letters: Sequence[DeadLetter]
@@ -230,23 +228,23 @@ class SimilarLetters:
 
 
 def letters(tenant_id: UUID, *, only_open: bool = True, role: str = "") -> Letters:
-    """What failed, by fingerprint: what most failures are still open of first."""
+    """Return the groups, those with most open failures first."""
     with tenant_scope(tenant_id):
         rows = DeadLetter.objects.for_tenant(tenant_id)
-        narrowed = rows.filter(agent_role=role) if role else rows
-        found = dead_letters.groups(narrowed)
+        matching = rows.filter(agent_role=role) if role else rows
+        grouped = dead_letters.groups(matching)
         if only_open:
-            found = found.filter(open__gt=0)
-        page = list(found.order_by("-open", "-count", "fingerprint", "reason")[: MOST_GROUPS + 1])
+            grouped = grouped.filter(open__gt=0)
+        page = list(grouped.order_by("-open", "-count", "fingerprint", "reason")[: MOST_GROUPS + 1])
         examples = rows.in_bulk([group.example for group in page[:MOST_GROUPS]])
-        history = _history(narrowed)
+        history = _history(matching)
         roles = list(rows.order_by("agent_role").values_list("agent_role", flat=True).distinct())
     groups = [_group(group, examples[UUID(group.example)]) for group in page[:MOST_GROUPS]]
     return Letters(groups, history, roles, len(page) > MOST_GROUPS, only_open, role)
 
 
 def find_similar(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> SimilarLetters | None:
-    """What failed like this, newest first; None when nothing did."""
+    """Return one group with a page of its failures, newest first; None if it does not exist."""
     with tenant_scope(tenant_id):
         rows = DeadLetter.objects.for_tenant(tenant_id).filter(fingerprint=fingerprint)
         figures = rows.aggregate(
@@ -258,21 +256,21 @@ def find_similar(tenant_id: UUID, fingerprint: str, *, page: int = 1) -> Similar
         if not figures["count"]:
             return None
         start = (page - 1) * LETTERS
-        found = list(
+        listed = list(
             rows.select_related("activity").order_by("-created_at", "-pk")[start : start + LETTERS + 1]
         )
-        newest = found[0] if page == 1 and found else rows.latest("created_at", "pk")
+        newest = listed[0] if page == 1 and listed else rows.latest("created_at", "pk")
         history = _history(rows)
     return SimilarLetters(
-        _make_group(newest, **figures), found[:LETTERS], history, page, len(found) > LETTERS
+        _make_group(newest, **figures), listed[:LETTERS], history, page, len(listed) > LETTERS
     )
 
 
 def _history(rows: QuerySet[Any]) -> list[Dealing]:
-    """Everything that one person closed in one go has the same time: that of the transaction."""
+    """Return what was resolved recently. Failures that were resolved at once share the time of their transaction."""
     status = "activity__status__in"
-    lately = rows.filter(created_at__gte=clock.now() - HISTORY_OF, closed_at__isnull=False)
-    dealt = lately.order_by().values("closed_at", "closed_by", "state").annotate(
+    recent = rows.filter(created_at__gte=clock.now() - HISTORY_OF, closed_at__isnull=False)
+    resolved = recent.order_by().values("closed_at", "closed_by", "state").annotate(
         count=Count("pk"),
         well=Count("pk", filter=Q(**{status: SUCCEEDED})),
         live=Count("pk", filter=Q(**{status: LIVE})),
@@ -284,7 +282,7 @@ def _history(rows: QuerySet[Any]) -> list[Dealing]:
             row["closed_at"], row["closed_by"], row["state"], row["count"], row["well"], row["live"], row["failed"],
             row["fingerprint"],
         )
-        for row in dealt.order_by("-closed_at", "state")[:HISTORY]
+        for row in resolved.order_by("-closed_at", "state")[:HISTORY]
     ]  # fmt: skip
 
 

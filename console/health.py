@@ -1,10 +1,10 @@
-"""Health: whether each of the servers that the system works with answers, and what is lost while one does not.
+"""Health checks of PostgreSQL, Redis, admission, MongoDB, the workers and the system jobs.
 
-Without PostgreSQL nothing works. Without Redis work is accepted and kept but none begins; without MongoDB outputs wait in PostgreSQL.
-So only the first makes the system unavailable, the others make it degraded.
+Without PostgreSQL nothing works. Without Redis work is accepted and stored but does not start; without MongoDB outputs wait in PostgreSQL.
+So only a failure of PostgreSQL makes the system unavailable; others make it degraded.
 
-`/healthz` says that this process answers, `/readyz` what it can do with the servers behind it. Both are for machines that ask often and
-without a login: they cost little, end within a second whatever hangs, and say nothing about addresses or users. The web's processes keep
+`/healthz` tells that this process is alive, `/readyz` the state of the servers behind it. Both are for frequent requests of machines
+without a login: they are cheap, end within a second whatever hangs, and reveal neither addresses nor users. The web's processes reserve
 threads for them (`orchestrator.web_worker`).
 """
 
@@ -29,22 +29,22 @@ from activities.maintenance import job_records
 from tenants import redis
 from tenants.context import APP
 
-# Questions to servers that may not answer: each in a thread of its own, so that nobody waits longer than they want to.
+# Probes of servers that may hang: each runs in a thread of its own, so that callers can stop waiting.
 #
-# At most one thread per question is under way. Anyone who asks meanwhile waits for the same answer, so a server that hangs costs one
-# thread however often it is asked about, and asking often costs no more than asking once.
+# Each probe has at most one running thread, whose answer all concurrent callers share. So a server that hangs costs one thread, however
+# many requests arrive.
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a question. Exactly one of `value` (with `fault` empty) and `fault` counts. Faults carry no addresses."""
+    """The answer of a probe: a value, or a `fault` that reveals no addresses."""
 
     value: Any = None
     fault: str = ""
     milliseconds: float = 0.0
-    at: float = field(default_factory=time.monotonic)  # when it came, by the monotonic clock
+    at: float = field(default_factory=time.monotonic)  # the time of the answer, by the monotonic clock
 
     @property
     def seconds_ago(self) -> float:
@@ -53,15 +53,15 @@ class Answer:
 
 @dataclass(slots=True)
 class _Flight:
-    """One asking under way."""
+    """A running execution of a probe."""
 
-    began: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
     landed: threading.Event = field(default_factory=threading.Event)
     answer: Answer = field(default_factory=Answer)
 
 
 class Probe:
-    """One question. Threads may share it."""
+    """A check of one server. Thread-safe."""
 
     def __init__(self, name: str, question: Callable[[], Any]) -> None:
         self.name, self.question = name, question
@@ -70,25 +70,25 @@ class Probe:
         self._flight: _Flight | None = None
 
     def begin(self) -> _Flight:
-        """Ask, or join those who asked already."""
+        """Start the probe, or return its running execution."""
         with self._lock:
             if self._flight is None:
                 flight = _Flight()
                 threading.Thread(
                     target=self._fly, args=(flight,), name=f"probe-{self.name}", daemon=True
                 ).start()
-                self._flight = flight  # only now: a thread that could not be started would never land
+                self._flight = flight  # set last: a thread that could not be started would never land
             return self._flight
 
     def _fly(self, flight: _Flight) -> None:
         try:
             flight.answer = Answer(self.question(), "", _since(flight))
-        except Exception as error:  # noqa: BLE001  # whatever it was, it keeps the server from answering
+        except Exception as error:  # noqa: BLE001  # any error means that the server does not work
             logger.info(
                 "Probe failed",
                 extra={"action": "probe_failed", "probe": self.name, "reason": str(error).strip()},
             )
-            # The kind alone: texts of errors name hosts and users, and this goes to anyone who asks.
+            # Only the type: error texts contain hosts and users, and this answer is public.
             flight.answer = Answer(None, type(error).__name__, _since(flight))
         finally:
             with self._lock:
@@ -101,9 +101,9 @@ class Probe:
 def ask(
     probes: Iterable[Probe], *, patience_seconds: float, memory_seconds: float = 0.0
 ) -> dict[str, Answer]:
-    """Ask all at once and return the answers by name, after `patience_seconds` at the latest.
+    """Run all probes concurrently and return the answers by name, after `patience_seconds` at the latest.
 
-    Instead of an answer that takes longer, the last one counts if it came within `memory_seconds`: a busy machine is not a silent server.
+    If a probe takes longer, its last answer counts if it is at most `memory_seconds` old: a busy machine is not a silent server.
     """
     flights = [(probe, probe.begin()) for probe in probes]
     deadline = time.monotonic() + patience_seconds
@@ -120,46 +120,45 @@ def _await_answer(probe: Probe, flight: _Flight, deadline: float, memory_seconds
 
 
 def _since(flight: _Flight) -> float:
-    return round((time.monotonic() - flight.began) * 1000, 1)
+    return round((time.monotonic() - flight.started) * 1000, 1)
 
 
 PATIENCE_SECONDS = 0.7  # so that /readyz answers within a second, whatever hangs
-MEMORY_SECONDS = 5.0  # how old an answer may be that stands in for one that takes longer
+MEMORY_SECONDS = 5.0  # the maximum age of an answer that replaces a late one
 REDIS_PATIENCE_SECONDS = 0.6
 LEADERLESS_SECONDS = 30.0
 
-#: What people are told when one of them does not answer, or is not as it should be.
+#: The consequences of each failure, for people.
 CONSEQUENCES = {
-    "postgresql": "Nothing can be accepted or shown.",
-    "migrations": "The database is older than the program.",
-    "redis": "Work is accepted and kept, but none begins.",
-    "admission": "Nothing begins until the order of work has been rebuilt.",
+    "postgresql": "No request can be served.",
+    "migrations": "The database schema is older than the program.",
+    "redis": "Work is accepted and stored, but does not start.",
+    "admission": "No work starts until the queues in Redis have been rebuilt.",
     "mongodb": "Outputs wait in PostgreSQL.",
-    "workers": "Work that was granted to them does not begin.",
-    "upkeep": "What it names waits: delays, retries, recovery and the like.",
+    "workers": "Work that was granted to them does not start.",
+    "upkeep": "Tasks such as delays, retries and recovery are late.",
 }
 TITLES = {
     "postgresql": "PostgreSQL",
-    "migrations": "The database's migrations",
+    "migrations": "The database migrations",
     "redis": "Redis",
     "admission": "Admission",
     "mongodb": "MongoDB",
     "workers": "Workers",
-    "upkeep": "Upkeep",
+    "upkeep": "Maintenance",
 }
 NEEDED = frozenset({"postgresql", "migrations"})
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One dependency. `state` is ok or open when all is well, else failing, silent, behind, closed, idle
-    or leaderless."""
+    """The state of one dependency: ok or open if it works, else failing, silent, behind, closed, idle or leaderless."""
 
     name: str
     state: str
     milliseconds: float
     fault: str = ""
-    seconds_ago: float = 0.0  # when this was so
+    seconds_ago: float = 0.0  # the age of this result
 
     @property
     def well(self) -> bool:
@@ -171,8 +170,8 @@ class Check:
             "behind": f"are behind: {self.fault}",
             "closed": "is closed",
             "silent": "does not answer",
-            "idle": f"take nothing, {self.fault}",
-            "leaderless": "is done by nobody",
+            "idle": f"{self.fault} start no work",
+            "leaderless": "has no leader",
         }
         return (
             f"{TITLES[self.name]} {state.get(self.state, f'fails ({self.fault})')}. {CONSEQUENCES[self.name]}"
@@ -180,13 +179,13 @@ class Check:
 
 
 def check_all(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Check]:
-    """Ask all at once. Takes `patience_seconds` at most, whatever hangs."""
+    """Run all checks concurrently. Takes `patience_seconds` at most, whatever hangs."""
     answers = ask(PROBES, patience_seconds=patience_seconds, memory_seconds=MEMORY_SECONDS)
     checks = [_check(name, answers[name]) for name in ("postgresql", "redis", "admission", "mongodb")]
     missing = answers["postgresql"].value
     if missing:
         checks.insert(1, Check("migrations", "behind", 0.0, f"{missing} not applied"))
-    if not answers["workers"].fault:  # else another check says why nobody knows
+    if not answers["workers"].fault:  # a fault is reported by another check
         checks.append(_workers(answers["workers"]))
     if not answers["upkeep"].fault:
         checks.append(_upkeep(answers["upkeep"]))
@@ -194,7 +193,7 @@ def check_all(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Check]:
 
 
 def status_of(checks: list[Check]) -> str:
-    """ready, degraded or unavailable."""
+    """Return `ready`, `degraded` or `unavailable`."""
     unwell = {check.name for check in checks if not check.well}
     return "unavailable" if unwell & NEEDED else "degraded" if unwell else "ready"
 
@@ -216,16 +215,16 @@ def _workers(answer: Answer) -> Check:
 
 
 def _upkeep(answer: Answer) -> Check:
-    """Names the parts that fail or hang. Nobody leads for a moment at every change of the leader, which is no fault."""
-    found: job_records.Upkeep = answer.value
-    if found.expired is not None and found.expired > LEADERLESS_SECONDS:
-        return Check("upkeep", "leaderless", answer.milliseconds, f"nobody leads for {found.expired:.0f} s")
-    names = ", ".join(job.name for job in found.unwell)
+    """Name the system jobs that fail or hang. A short time without a leader is normal at every change of the leader."""
+    jobs: job_records.Upkeep = answer.value
+    if jobs.expired is not None and jobs.expired > LEADERLESS_SECONDS:
+        return Check("upkeep", "leaderless", answer.milliseconds, f"nobody leads for {jobs.expired:.0f} s")
+    names = ", ".join(job.name for job in jobs.unwell)
     return Check("upkeep", "failing" if names else "ok", answer.milliseconds, names)
 
 
 def _missing_migrations() -> int:
-    """How many of the program's migrations the database lacks."""
+    """Count the program's migrations that are not applied."""
     with connections[APP].cursor() as cursor:
         cursor.execute("SELECT app, name FROM django_migrations")
         return len(_migrations() - set(cursor.fetchall()))
@@ -257,23 +256,23 @@ PROBES = (
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
-    """The process is alive. Asks nobody, so an outage elsewhere never gets it restarted."""
+    """The process is alive. It queries no server, so an outage elsewhere never causes a restart."""
     return JsonResponse({"status": "alive"})
 
 
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> JsonResponse:
-    """503 without PostgreSQL or with migrations missing; else 200, or `degraded` when another server is away or workers take nothing.
+    """503 without PostgreSQL or with missing migrations; else 200, as `degraded` if another check fails.
 
-    Servers are asked each time; for one that takes too long its last answer is shown. `seconds_ago` is the age of the oldest answer.
+    Every request runs the checks; for a server that takes too long its last answer counts. `seconds_ago` is the age of the oldest answer.
     """
     checks = check_all()
     status = status_of(checks)
-    shown = {
+    results = {
         check.name: {"state": check.state, "milliseconds": check.milliseconds}
         | ({"detail": check.fault} if check.fault else {})
         for check in checks
     }
-    body = {"status": status, "checks": shown, "seconds_ago": max(check.seconds_ago for check in checks)}
+    body = {"status": status, "checks": results, "seconds_ago": max(check.seconds_ago for check in checks)}
     return JsonResponse(body, status=503 if status == "unavailable" else 200)

@@ -1,8 +1,7 @@
-"""The API's own views, asked by a page for the person who looks at it: no second set of rules, and one entry in the audit trail.
+"""Calls the API's views from a page, in the same process, so that the same rules apply and the audit trail has one entry.
 
-What a page changes goes through here, and what a page shows as the API shows it. The person's principal is known already, and the page's
-own form has been guarded against forgery, so the view is told who asks and looks at neither the session nor a token. Not inside a
-transaction: the view opens its own.
+The page has authenticated the person and checked its form against forgery, so the view receives the principal and reads neither session nor
+token. Not inside a transaction, because the view opens its own.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from tenants.api.idempotency import REPLAYED
 from tenants.principals import Principal
 
 API = "/api/v1"
-#: The field of a form whose button is to act once, however often it is pressed; `{% once %}` writes it.
+#: The form field with an idempotency key, which `{% once %}` renders: the button acts once, however often it is pressed.
 ONCE = "once"
-_ASKER = "console_asker"
+_CALLER = "console_asker"
 _KEY = re.compile(r"[\w-]{16,64}", re.ASCII)
-#: Of the page's own request the view hears nothing but where it came from.
-_KEPT = (
+#: The only values of the page's request that the view receives: its origin.
+_FORWARDED = (
     "REMOTE_ADDR",
     "HTTP_X_FORWARDED_FOR",
     "SERVER_NAME",
@@ -44,17 +43,17 @@ _KEPT = (
 )
 
 
-class _Known(BaseAuthentication):
-    """Anyone who the page has found out to be asking."""
+class _PageAuthentication(BaseAuthentication):
+    """Authenticates the principal of the page."""
 
     def authenticate(self, request: Request) -> tuple[Principal, None] | None:
-        who = getattr(request._request, _ASKER, None)
+        who = getattr(request._request, _CALLER, None)
         return None if who is None else (who, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the view answered. `errors` are the messages by the path of what was sent; `repeated`, whether it had been done before."""
+    """The response of the view. `errors` are messages by the path in the body; `repeated`: an earlier call had the same key."""
 
     status: int
     data: Any = None
@@ -67,7 +66,7 @@ class Reply:
 
     @property
     def reason(self) -> str:
-        """Why it was refused, in a sentence; with errors, also what of those no field of a form can show."""
+        """The reason of a refusal, as a sentence."""
         detail = self.data.get("detail") if isinstance(self.data, Mapping) else ""
         return str(detail or HTTPStatus(self.status).phrase)
 
@@ -82,16 +81,15 @@ def call_api(
     query: Mapping[str, Any] | None = None,
     version: int | None = None,
 ) -> Reply:
-    """What the API answers to this person. `path` begins after `/api/v1`; with a `version`, only what is still at it is changed.
+    """Call the API as this person. `path` starts after `/api/v1`. With a `version`, the call fails if the object has another one.
 
-    A form with `{% once %}` takes effect once: sent again it is answered as the first time.
-
-    Raises `Http404` when the address is none. Every other refusal is a reply.
+    A form with `{% once %}` takes effect once; when it is sent again, the first response is repeated. Raises `Http404` if no view has the
+    path. Every other refusal is a reply.
     """
     inner = _request(request, method, f"{API}{path}", body, query or {}, version)
     match = resolve(inner.path)
     inner.resolver_match = match
-    setattr(inner, _ASKER, who)
+    setattr(inner, _CALLER, who)
     response = _view(match, method)(inner, *match.args, **match.kwargs)
     repeated = REPLAYED in response
     data = json.loads(response.content) if repeated else getattr(response, "data", None)
@@ -100,11 +98,11 @@ def call_api(
 
 
 def data_or_404(reply: Reply) -> Any:
-    """What the view showed. Raises `Http404` when there is no such thing for this person; any other refusal is a mistake of ours."""
+    """Return the data of a read. Raises `Http404` if the object does not exist for this person. Any other refusal is a bug."""
     if reply.status == HTTPStatus.NOT_FOUND:
         raise Http404
     if not reply.ok:
-        raise RuntimeError(f"The API refused to show something: {reply.status} {reply.reason}")
+        raise RuntimeError(f"The API refused a read: {reply.status} {reply.reason}")
     return reply.data
 
 
@@ -117,7 +115,7 @@ def _request(
     version: int | None,
 ) -> WSGIRequest:
     content = b"" if body is None else json.dumps(body, default=_plain).encode()
-    environ = {name: outer.META[name] for name in _KEPT if name in outer.META}
+    environ = {name: outer.META[name] for name in _FORWARDED if name in outer.META}
     environ |= {
         "REQUEST_METHOD": method,
         "SCRIPT_NAME": "",
@@ -139,11 +137,11 @@ def _request(
 
 
 def _view(match: ResolverMatch, method: str) -> Any:
-    """The view of the address, with its own permissions and another way to know who asks."""
+    """Return the view with its own permissions but another authentication."""
     view: Any = match.func
-    kind, initkwargs = view.cls, {**view.initkwargs, "authentication_classes": (_Known,)}
+    kind, initkwargs = view.cls, {**view.initkwargs, "authentication_classes": (_PageAuthentication,)}
     if method == "GET":
-        # A page that looks at several things is one request of one person.
+        # A page that reads several objects counts as one request of the person, not as several.
         initkwargs["throttle_classes"] = ()
     actions = getattr(view, "actions", None)
     return kind.as_view(**initkwargs) if actions is None else kind.as_view(actions, **initkwargs)
@@ -160,29 +158,29 @@ def _plain(value: Any) -> str:
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-# Forms whose fields are members of the API: what was typed is kept, and each error that the API finds stands at its field.
+# Forms whose fields are members of the API. They keep their input, and display each error of the API at its field.
 
 
 class ApiForm(forms.Form):
-    """Base of these forms. An empty field is left out of the body, so it has the API's default. `status` is that of the refusal."""
+    """Base of these forms. Empty fields are omitted from the body, so the API's defaults apply. `status` is that of a refusal."""
 
     status = 400
-    #: By the name of a field, the values of another one that it is for, with spaces between them. Otherwise a style sheet hides it.
+    #: By field: the values of another field, separated by spaces, for which a style sheet displays it.
     fits: ClassVar[Mapping[str, str]] = {}
 
     @property
     def fitting(self) -> list[tuple[forms.BoundField, str]]:
-        """The fields that are seen, each with what it is for."""
+        """The visible fields, each with its values of `fits`."""
         return [(field, self.fits.get(field.name, "")) for field in self.visible_fields()]
 
     def body(self) -> dict[str, Any]:
-        """What is sent to the API."""
+        """Return the body of the request."""
         return {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
 
     def send(
         self, request: HttpRequest, who: Principal, method: str, path: str, *, version: int | None = None
     ) -> Reply | None:
-        """Send the form if it makes sense; what was answered, or None when it was not sent or was refused, which the form then says."""
+        """Send the form if it is valid. Return the reply, or None if it is invalid or was refused; the form has the errors then."""
         if not self.is_valid():
             return None
         reply = call_api(request, who, method, path, self.body(), version=version)
@@ -192,7 +190,7 @@ class ApiForm(forms.Form):
         return None
 
     def blame(self, reply: Reply) -> None:
-        """Put what the API found fault with where it belongs."""
+        """Add the API's errors to the fields."""
         self.status = reply.status
         for path, message in reply.errors.items():
             name = re.split(r"[.\[]", path, maxsplit=1)[0]
@@ -205,7 +203,7 @@ class ApiForm(forms.Form):
 
 
 class JsonField(forms.CharField):
-    """An object, typed as JSON."""
+    """An object, entered as JSON."""
 
     widget = forms.Textarea(attrs={"rows": 4, "spellcheck": "false", "class": "mono"})
 
@@ -219,16 +217,16 @@ class JsonField(forms.CharField):
         if not text:
             return None
         try:
-            found = json.loads(text)
+            value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise forms.ValidationError("This is no JSON, or too deep.") from error
-        if not isinstance(found, dict):
+            raise forms.ValidationError("This is not valid JSON, or nested too deeply.") from error
+        if not isinstance(value, dict):
             raise forms.ValidationError("This must be an object, such as {}.")
-        return found
+        return value
 
 
 class WordsField(forms.CharField):
-    """Words with commas or spaces between them, as a list."""
+    """A list of words, separated by commas or spaces."""
 
     def prepare_value(self, value: Any) -> Any:
         return ", ".join(value) if isinstance(value, list) else value

@@ -1,6 +1,6 @@
-"""Pages that keep themselves up to date: the stream of events that they follow, and the parts of themselves that they fetch again.
+"""Live updates: the event stream that pages follow, and the parts of a page that they request again.
 
-The stream is that of the API, for people who signed in.
+The stream is the API's, for people who are signed in.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from tenants.events.connection_limits import TooManyStreams
 from tenants.events.log import EventFilter
 from tenants.events.stream import Subscriber
 
-PARTS = "X-Live"  # the header in which a page names them
+PARTS = "X-Live"  # the header in which a page names the parts that it requests again
 LAST_SEEN = "Last-Event-ID"
-LONGEST_NUMBER = 18  # digits, below what a number in the log can have
+LONGEST_NUMBER = 18  # digits, which fit into the log's 64-bit numbers
 
 
 def parts_wanted(request: HttpRequest) -> frozenset[str] | None:
-    """The ids of the parts that the page fetches again, so that nothing else is read for it; None when somebody wants the whole page."""
-    named = request.headers.get(PARTS)
-    return None if named is None else frozenset(named.split())
+    """Return the ids of the requested parts, so that nothing else has to be read; None if the whole page is requested."""
+    header = request.headers.get(PARTS)
+    return None if header is None else frozenset(header.split())
 
 
 @require_GET
 def stream(request: HttpRequest) -> HttpResponseBase:
     """Server-sent events of the tenant named with ?tenant=, or of one activity or pipeline run of it.
 
-    Goes on after `Last-Event-ID`, or after ?after= where a page opens the stream again. It ends with the session, the membership, or with a
-    change of the role. Who did not sign in is told so in a way that a browser does not follow to the login page.
+    Starts after `Last-Event-ID`, or after ?after= if a page opens the stream again. It ends with the session, the membership, or a change
+    of the role. Without a login the response is 401, because an event source would follow a redirect to the login page.
     """
     if not request.user.is_authenticated:
         return HttpResponse(status=401)
@@ -45,7 +45,7 @@ def stream(request: HttpRequest) -> HttpResponseBase:
         )
         after = _number(request.headers.get(LAST_SEEN) or request.GET.get("after", ""))
     except ValueError:
-        return HttpResponseBadRequest("That is no id.")
+        return HttpResponseBadRequest("This is not a valid id.")
     try:
         return event_stream.follow(
             request.META, Subscriber(who, request.session.session_key), event_filter, after

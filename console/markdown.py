@@ -1,7 +1,7 @@
-"""Text of agents and people as HTML that can do no harm: no scripts, no pictures from elsewhere, no markup of theirs.
+"""Renders Markdown of agents and people as safe HTML: no scripts, no pictures of other sites, no raw HTML.
 
-Its author is taken for hostile. Markdown is rendered without HTML of its own, and what comes out is cleaned once more by a parser
-that knows nothing of Markdown, so that a fault in one of the two is not enough. A link says where it leads, whatever its text says.
+The author is assumed to be hostile. Markdown is rendered with raw HTML disabled, and an independent HTML parser cleans the result, so that
+a flaw in one of the two is not enough. Every link displays its host, whatever its text is.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
-LONGEST = 60_000  # characters; the nastiest text of that length takes two seconds
-TARGET = "target"  # class of what we add to a link
+LONGEST = 60_000  # characters; the worst text of that length takes two seconds
+TARGET = "target"  # the CSS class of a link's host
 _DEEPEST_HEADING = 6
-_HEADINGS_BELOW = 2  # a page has its title and its sections; headings in a text stand below both
+_HEADINGS_BELOW = 2  # headings of a text rank below the page's title and sections
 
 _TAGS = {
     "a", "blockquote", "br", "code", "del", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span", "strong",
@@ -31,7 +31,7 @@ _SCHEMES = {"http", "https", "mailto"}
 
 
 def render(text: str) -> SafeString:
-    """Markdown as safe HTML. Only of the first `LONGEST` characters: who has more to show, shows it as plain text."""
+    """Return safe HTML of the first `LONGEST` characters. Callers display longer texts as plain text."""
     html = _parser().render(text[:LONGEST])
     return mark_safe(  # noqa: S308  # cleaned in this very line
         nh3.clean(
@@ -40,7 +40,7 @@ def render(text: str) -> SafeString:
             attributes={"a": {"href"}, "ol": {"start"}},
             allowed_classes={"span": {TARGET}},
             url_schemes=_SCHEMES,
-            url_relative="deny",  # nothing that an agent writes links into the console or the admin
+            url_relative="deny",  # a text of an agent must not link into the console or the admin
             link_rel="noopener noreferrer nofollow",
         )
     )
@@ -64,7 +64,7 @@ def _lower_headings(state: StateCore) -> None:
 def _image(
     self: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: MutableMapping[str, Any]
 ) -> str:
-    """Nothing is fetched: the words that stand for the picture, and where it would have come from."""
+    """Render the picture's text and host instead of loading it."""
     token = tokens[index]
     words = self.renderInlineAsText(token.children, options, env)
     return f"<em>[picture: {_escape(words)}]</em>{_target(str(token.attrGet('src') or ''))}"
@@ -74,13 +74,13 @@ def _link_close(
     self: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: MutableMapping[str, Any]
 ) -> str:
     start = index
-    while tokens[start].type != "link_open":  # links do not nest, so it is the nearest before
+    while tokens[start].type != "link_open":  # links do not nest, so it is the nearest one before
         start -= 1
     return f"</a>{_target(str(tokens[start].attrGet('href') or ''))}"
 
 
 def _target(address: str) -> str:
-    """The host of an address, or all of it where it has none."""
+    """Return the host of an address, or the whole address if it has none."""
     try:
         host = urlsplit(address).hostname
     except ValueError:

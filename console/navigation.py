@@ -1,4 +1,4 @@
-"""The pages of the console in their order. A page appears as soon as it has an address."""
+"""The menu of the console, and links between pages of the console and the admin."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from django.views.generic import RedirectView
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the menu, all that the console knows of it."""
+    """A page of the menu."""
 
-    name: str  # of its address, and what `page` is told of a view that belongs to it
+    name: str  # of its URL, and the `here` of its views
     words: str
-    key: str  # that leads to it after a `g`
-    strokes: str  # of the small picture beside the words: on a square of 24, in the colour of the words
-    search: str = ""  # the word of its address for what is looked for; empty where nothing is
+    key: str  # the keyboard shortcut after a `g`
+    strokes: str  # the path of its icon, on a square of 24
+    search: str = ""  # the query parameter of its search; empty if it has none
 
 
-#: By the heading of their group, in the order of the menu.
+#: By the heading of the group, in the order of the menu.
 PAGES: Mapping[str, tuple[Page, ...]] = {
     "Work": (
         Page("home", "Overview", "o", "M4 14a8 8 0 0 1 16 0M12 14l3.5-4M4 18.5h16"),
@@ -39,7 +39,7 @@ PAGES: Mapping[str, tuple[Page, ...]] = {
             "M7 12h2.5C13 12 12 6 15 6h2M9.5 12c3.5 0 2.5 6 5.5 6h2",
         ),
     ),
-    "Operation": (
+    "Operations": (
         Page("queues", "Queues", "q", "M4 6h16M4 10.7h16M4 15.3h11M4 20h6"),
         Page(
             "workers", "Workers", "w",
@@ -59,7 +59,7 @@ PAGES: Mapping[str, tuple[Page, ...]] = {
         ),
     ),
 }  # fmt: skip
-#: Beside what leads out of the console.
+#: Icons of the links to other tools.
 STROKES = {
     "admin": "M8 11a4 4 0 1 0 0 8 4 4 0 0 0 0-8ZM11 12.2 19.5 4M16 7.5l3 3M13.5 10l2 2",
     "api": "m9 7-5 5 5 5M15 7l5 5-5 5",
@@ -70,7 +70,7 @@ STROKES = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A page that can be gone to."""
+    """An entry of the menu."""
 
     page: Page
     address: str
@@ -79,20 +79,20 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Pages that belong together."""
+    """A group of entries."""
 
     words: str
     entries: tuple[Entry, ...]
 
 
 def groups(here: str) -> list[Group]:
-    """The pages that there are, without groups that are empty."""
-    found = (Group(words, tuple(_entries(pages, here))) for words, pages in PAGES.items())
-    return [group for group in found if group.entries]
+    """Return the groups that have entries."""
+    every = (Group(words, tuple(_entries(pages, here))) for words, pages in PAGES.items())
+    return [group for group in every if group.entries]
 
 
 def address_of(here: str) -> str:
-    """Where a page begins for any tenant: its list, or the overview."""
+    """Return the page's address without a tenant, or that of the overview if it is not in the menu."""
     known = {page.name for pages in PAGES.values() for page in pages}
     return reverse(f"console:{here if here in known else 'home'}")
 
@@ -105,11 +105,11 @@ def _entries(pages: Iterable[Page], here: str) -> Iterator[Entry]:
             continue
 
 
-# Addresses that people know from elsewhere, and the pages of the admin that they lead to.
+# Redirects of short addresses to pages of the admin.
 
 
 class Signpost(RedirectView):
-    """Leads to the first of these pages that there is. Who may see it is for the page to say."""
+    """Redirects to the first of these pages that exists. The page itself checks permissions."""
 
     leads_to: tuple[str, ...] = ()
     query_string = True
@@ -124,10 +124,10 @@ class Signpost(RedirectView):
         return None
 
 
-# The way from a row of the admin to the console's page that shows it, and back.
+# Links between a row of the admin and the console's page of the same object.
 
 
-#: By model: the name of the console's address, and the attribute of the row that it takes; none for a page of the tenant.
+#: By model: the name of the console's URL, and the attribute for its argument; empty for a page of the tenant.
 _PAGES: dict[str, tuple[str, str]] = {
     "activities.activity": ("activity", "pk"),
     "activities.activityrun": ("activity", "activity_id"),
@@ -150,29 +150,29 @@ _PAGES: dict[str, tuple[str, str]] = {
 
 
 def console_page(row: Model | None) -> str:
-    """Where the console shows a row of the admin; empty when nowhere."""
-    found = _PAGES.get(row._meta.label_lower) if row is not None else None
-    if row is None or found is None:
+    """Return the address of the console's page for a row of the admin; empty if there is none."""
+    target = _PAGES.get(row._meta.label_lower) if row is not None else None
+    if row is None or target is None:
         return ""
-    name, attribute = found
+    name, attribute = target
     key = getattr(row, attribute, None) if attribute else None
     if attribute and key is None:
         return ""
     try:
         address = reverse(f"console:{name}", args=[key] if attribute else [])
-    except NoReverseMatch:  # a key that is none of ours: the console could not show it either
+    except NoReverseMatch:  # the key is not valid in a URL
         return ""
     slug = _slug_of(row)
     return f"{address}?{urlencode({'tenant': slug})}" if slug else address
 
 
 def admin_page(row: Model) -> str:
-    """Where the admin shows a row."""
+    """Return the address of the row's page in the admin."""
     return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
 
 
 def may_enter(user: Any, row: Model, *, is_admin: bool = False) -> bool:
-    """Whether the person gets to a row's page in the admin: superusers do, and staff and its tenant's admins to what is a tenant's."""
+    """Return whether a person may open a row in the admin: superusers always, staff and the tenant's admins for rows of tenants."""
     is_owned = getattr(row, "tenant_id", None) is not None
     return bool(user.is_active and (user.is_superuser or ((user.is_staff or is_admin) and is_owned)))
 

@@ -1,4 +1,4 @@
-"""The queues of a tenant, and one of them: looked at by everybody, stopped and let go on by those who may."""
+"""Pages of a tenant's queues. Everybody sees them; operators pause roles, admins the whole tenant."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role, Tenant
 
-DEEDS = {"pause": "Paused", "resume": "Goes on"}
+ACTIONS = {"pause": "Paused", "resume": "Resumed"}
 
 
 def _switch_tenant(request: HttpRequest, visit: PageContext) -> HttpResponse:
     action = request.POST.get("deed", "")
-    if action not in DEEDS:
+    if action not in ACTIONS:
         raise Refused(NOT_OFFERED, status=400)
     try:
         pausing.switch(visit.who, paused=action == "pause")
     except pausing.PausingRefused as refusal:
         raise Refused(str(refusal), status=refusal.status) from refusal
     return redirect_with_success(
-        request, visit, reverse("console:queues"), f"{DEEDS[action]}: all work of {visit.who.tenant}"
+        request, visit, reverse("console:queues"), f"{ACTIONS[action]}: all work of {visit.who.tenant}"
     )
 
 
 @page("queues", act=_switch_tenant)
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Every role, the longest queue first. A POST stops everything of the tenant, or lets it go on."""
+    """All roles, the longest queue first. A POST pauses or resumes all work of the tenant."""
     context = {
         "queues": queues(visit.tenant_id),
         "may_switch": visit.who.role.includes(Role.ADMIN),
@@ -62,49 +62,54 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     action, _, provider = request.POST.get("deed", "").partition(":")
-    if action not in DEEDS or (provider and provider not in PROVIDERS):
+    if action not in ACTIONS or (provider and provider not in PROVIDERS):
         raise Refused(NOT_OFFERED, status=400)
     path = f"/providers/{provider}/{action}/" if provider else f"/queues/{role}/{action}/"
     reply = internal_api.call_api(request, visit.who, "POST", path)
     if not reply.ok:
         raise refusal_of(reply)
-    words = f"{DEEDS[action]}: {provider or role}. In force within two seconds"
+    words = f"{ACTIONS[action]}: {provider or role}. This takes effect within two seconds"
     return redirect_with_success(request, visit, reverse("console:queue", args=[role]), words)
 
 
 @page("queues", act=_switch_role)
 def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
-    """One role with the head of its line. A POST stops it for the tenant, or lets it go on."""
-    found = one_queue(visit.tenant_id, role)
-    if found is None:
+    """One role with the head of its queue. A POST pauses or resumes it for the tenant."""
+    queue = one_queue(visit.tenant_id, role)
+    if queue is None:
         raise Http404
-    context = {"queue": found, "may_switch": visit.who.role.includes(Role.OPERATOR)}
+    context = {"queue": queue, "may_switch": visit.who.role.includes(Role.OPERATOR)}
     return render_page(request, visit, "console/queues/one.html", context)
 
 
-# The queues of a tenant as a person sees them: what waits in each band, what runs, who serves it, what holds it up.
+# The queues of a tenant: waiting work by band, running work, workers, and what blocks it.
 #
-# Figures come from PostgreSQL; what is granted and how providers stand is asked from Redis afterwards, and stays away when Redis does.
+# Figures come from PostgreSQL. Grants and the states of providers are read from Redis afterwards, and are missing if Redis is unavailable.
 
 
 BREAKERS = {
     "ready": "",
-    "retry_after": "asks to be left alone",
+    "retry_after": "asked to retry later",
     "breaker_open": "breaker open",
     "unknown": "state unknown",
 }
-AWAY = {"rejected": "refused", "shed": "dropped to make room", "expired": "given up, their time had passed"}
+#: Labels of all-time counts.
+TURNED_AWAY = {
+    "rejected": "Rejected so far",
+    "shed": "Dropped to make room so far",
+    "expired": "Expired so far",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One role. `state` is why nothing starts, in a word or two, or how it is served."""
+    """One role. `state` is the reason why nothing starts, or `served`."""
 
     queue: Queue
     caps: Caps
     state: str
-    paused_by: str  # tenant, platform, off, role; empty when it is not paused
-    may_resume: bool  # the tenant has paused this role by itself
+    paused_by: str  # tenant, platform, off, role; empty if it is not paused
+    may_resume: bool  # the tenant has paused this role individually
     oldest: str
     provider: ProviderRow | None = None
 
@@ -131,7 +136,7 @@ class Row:
 
     @property
     def breaker_for(self) -> str:
-        """How long the provider is left alone from now on; empty when it is not, or nobody knows."""
+        """How long the provider receives no requests; empty if it does, or if that is unknown."""
         if self.provider is None:
             return ""
         seconds = max(self.provider.retry_seconds, self.provider.breaker_seconds)
@@ -140,7 +145,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """Every enabled role of the registry: those with something to do first, the longest of them first."""
+    """All enabled roles of the registry."""
 
     rows: Sequence[Row]
     tenant_paused: bool
@@ -168,49 +173,49 @@ class Queues:
 
 @dataclass(frozen=True, slots=True)
 class OneQueue:
-    """One role's queue, with the head of the line."""
+    """The queue of one role, with its first waiting activities."""
 
     row: Row
     tenant_paused: bool
     line: Sequence[Waiter]
     turned_away: Sequence[tuple[str, int]]
     backlog: Mapping[str, Any]
-    provider: str = ""  # whom the role's work is sent to, if the tenant can pause that
+    provider: str = ""  # the provider of the role's work, if the tenant can pause it
     provider_paused: bool = False
 
 
 def queues(tenant_id: UUID) -> Queues:
-    """All queues of the tenant."""
+    """Return all queues of the tenant."""
     with tenant_scope(tenant_id):
         settings = QueueSettings.read(tenant_id)
-        found = selectors.figures_of_queues(tenant_id, settings.agents)
+        figures = selectors.figures_of_queues(tenant_id, settings.agents)
         causes = wait_reasons.causes_by_role(wait_reasons.list_held_work())
-    found = selectors.with_grants(tenant_id, found)
+    figures = selectors.with_grants(tenant_id, figures)
     providers = settings.providers()
-    rows = [_row(queue, settings, providers.get(queue.role), causes.get(queue.role)) for queue in found]
+    rows = [_row(queue, settings, providers.get(queue.role), causes.get(queue.role)) for queue in figures]
     return Queues(rows, settings.tenant.paused)
 
 
 def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
-    """One queue of the tenant, or None when there is no such role."""
+    """Return one queue of the tenant, or None if the role does not exist."""
     with tenant_scope(tenant_id):
         settings = QueueSettings.read(tenant_id, role)
         if role not in settings.agents:
             return None
-        found = selectors.figures_of_queues(tenant_id, [role])
+        figures = selectors.figures_of_queues(tenant_id, [role])
         cause = wait_reasons.causes_by_role(wait_reasons.list_held_work()).get(role)
         line = head_of_line(tenant_id, role)
-        away = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role=role)
-        counts = dict(away.values_list("reason", "count"))
+        rows = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role=role)
+        counts = dict(rows.values_list("reason", "count"))
         paused = {name for _, name in pausing.parts_of(tenant_id, PauseKind.PROVIDER)}
-    (queue,) = selectors.with_grants(tenant_id, found)
+    (queue,) = selectors.with_grants(tenant_id, figures)
     config = settings.own.get(role)
     provider = name_of((config and config.adapter) or settings.agents[role].adapter)
     return OneQueue(
         row=_row(queue, settings, settings.providers().get(role), cause),
         tenant_paused=settings.tenant.paused,
         line=line,
-        turned_away=[(AWAY[reason], counts[reason]) for reason in AWAY if counts.get(reason)],
+        turned_away=[(TURNED_AWAY[reason], counts[reason]) for reason in TURNED_AWAY if counts.get(reason)],
         backlog=backlog.render_policy(
             {**settings.agents[role].backlog, **(config.backlog if config else {})}
         ),
@@ -235,21 +240,21 @@ def _row(queue: Queue, settings: QueueSettings, provider: ProviderRow | None, ca
 
 def _state(queue: Queue, paused_by: str, cause: str | None) -> str:
     if paused_by:
-        return "switched off" if paused_by == "off" else "paused"
+        return "disabled" if paused_by == "off" else "paused"
     if not queue.workers:
         return "no worker"
     return HELD_BY[cause] if cause else "served"
 
 
-# What the registry, the platform and a tenant have set for queues: who has paused them, and how much may run at once.
+# The settings of queues by the registry, the platform and the tenant: pauses and concurrency limits.
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """How many may run at once, from the narrowest bound to the widest. None: no bound."""
+    """Concurrency limits, from the narrowest scope to the widest. None means no limit."""
 
     tenant_and_role: int
-    said_by: str  # tenant, plan or registry
+    source: str  # of `tenant_and_role`: tenant, plan or registry
     group: int
     tenant: int | None
     role: int | None
@@ -257,7 +262,7 @@ class Caps:
 
 @dataclass(slots=True)
 class QueueSettings:
-    """What the registry and the tenant have set, by role."""
+    """The settings of the registry and the tenant, by role."""
 
     tenant: Tenant
     agents: dict[str, Agent]
@@ -270,16 +275,16 @@ class QueueSettings:
         own = AgentConfig.objects.for_tenant(tenant_id)
         if role is not None:
             agents, own = agents.filter(role=role), own.filter(agent_id=role)
-        found = cls(
+        settings = cls(
             configuration.tenant_with_plan(tenant_id),
             {agent.role: agent for agent in agents},
             {config.agent_id: config for config in own},
         )
-        found.led_to = overview.leading_to(tenant_id, found.agents.values(), found.own)
-        return found
+        settings.led_to = overview.leading_to(tenant_id, settings.agents.values(), settings.own)
+        return settings
 
     def paused_by(self, role: str) -> str:
-        """The first of tenant, platform, off (the tenant does without the role) and role that keeps it from starting anything."""
+        """Return what pauses the role: tenant, platform, off (the tenant has disabled it) or role; else an empty string."""
         config = self.own.get(role)
         if self.tenant.paused:
             return "tenant"
@@ -290,7 +295,7 @@ class QueueSettings:
         return "role" if self.is_paused(role) else ""
 
     def is_paused(self, role: str) -> bool:
-        """Whether the tenant has paused the role by itself, whatever else holds it up."""
+        """Return whether the tenant has paused the role individually."""
         config = self.own.get(role)
         return config is not None and config.paused
 
@@ -300,14 +305,14 @@ class QueueSettings:
         group = config.max_concurrency_per_group if config else None
         return Caps(
             tenant_and_role=configuration.cap_of(self.tenant, agent, config),
-            said_by="tenant" if own is not None else "plan" if planned is not None else "registry",
+            source="tenant" if own is not None else "plan" if planned is not None else "registry",
             group=group or 1,
             tenant=self.tenant.cap,
             role=agent.max_concurrency,
         )
 
     def providers(self) -> dict[str, ProviderRow]:
-        """By role. Asks Redis."""
+        """Return the providers by role. Queries Redis."""
         own = {role for role, config in self.own.items() if config.auth_sealed}
-        standing = overview.state_of(self.led_to, own=own)
-        return {role: provider for provider in standing for role in provider.roles}
+        providers = overview.state_of(self.led_to, own=own)
+        return {role: provider for provider in providers for role in provider.roles}

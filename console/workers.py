@@ -1,4 +1,4 @@
-"""The worker processes, looked at by everybody."""
+"""The page of the worker processes: live ones, and those that were lost recently."""
 
 from __future__ import annotations
 
@@ -21,15 +21,12 @@ from tenants.context import tenant_scope
 
 @page("workers")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Every process, with what it does for this tenant."""
+    """All processes, with their runs of this tenant."""
     return render_page(request, visit, "console/workers/every.html", {"workers": workers(visit.tenant_id)})
 
 
-# Worker processes as people look at them: those that are there, and those that were lost a while ago.
-
-
 MOST_LISTED = 200
-MOST_ROLES = 4  # that a row names
+MOST_ROLES = 4  # listed in a row
 LOST_WITHIN = timedelta(hours=1)
 
 
@@ -39,17 +36,17 @@ class Row:
 
     worker: WorkerProcess
     runs: Sequence[ActivityRun]
-    silent_seconds: float  # since its last beat
+    silent_seconds: float  # since its last heartbeat
 
     @property
     def state(self) -> str:
-        """The worst that there is to say about it, in a word."""
+        """The most serious state that applies."""
         if self.worker.ended_at:
             return "lost"
         if self.silent_seconds > settings.ORCHESTRATOR_LOST_AFTER_SECONDS:
             return "silent"
         if ALL in self.worker.closed:
-            return DRAINING if self.worker.closed[ALL] == DRAINING else "takes nothing new"
+            return DRAINING if self.worker.closed[ALL] == DRAINING else "intake closed"
         return "running"
 
     @property
@@ -57,21 +54,21 @@ class Row:
         roles = self.worker.roles
         more = len(roles) - MOST_ROLES
         named = ", ".join(roles[:MOST_ROLES])
-        return f"{named} and {more} more" if more > 0 else named or "the system's own work"
+        return f"{named} and {more} more" if more > 0 else named or "system tasks"
 
     @property
     def closed(self) -> Sequence[tuple[str, str]]:
-        """Roles of which it takes nothing new, and why."""
+        """Roles for which its intake is closed, with the reasons."""
         return sorted((role, why) for role, why in self.worker.closed.items() if role != ALL)
 
     @property
     def busy(self) -> float:
-        """The share of its seats that is in use."""
+        """The share of its seats in use."""
         return min(1.0, self.worker.active / self.worker.concurrency) if self.worker.concurrency else 0.0
 
     @property
     def load(self) -> Sequence[tuple[str, float]]:
-        """Shares of what its host has, or its container may use."""
+        """Used shares of the resources of its host or container."""
         load = self.worker.load or {}
         return [
             (words, float(load[name]))
@@ -82,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The list, those that are gone or silent first."""
+    """The list; lost and silent processes come first."""
 
     rows: Sequence[Row]
     has_more: bool
@@ -101,22 +98,22 @@ class Workers:
 
     @property
     def versions(self) -> Sequence[str]:
-        """More than one while an upgrade is under way."""
+        """All versions; more than one during an upgrade."""
         return sorted({row.worker.version for row in self.live if row.worker.version})
 
 
 def workers(tenant_id: UUID) -> Workers:
-    """All live processes by host, and those that were lost within the hour."""
+    """Return all live processes by host, and those lost within the last hour."""
     now = clock.now()
     with tenant_scope(tenant_id):
         lost = Q(end_reason="lost", ended_at__gt=now - LOST_WITHIN)
         rows = WorkerProcess.objects.filter(Q(ended_at=None) | lost)
-        found = list(rows.order_by("host", "started_at", "pk")[: MOST_LISTED + 1])
-        runs = selectors.runs_of_workers(tenant_id, found)
-    shown = [
+        processes = list(rows.order_by("host", "started_at", "pk")[: MOST_LISTED + 1])
+        runs = selectors.runs_of_workers(tenant_id, processes)
+    listed = [
         Row(worker, runs.get(worker.pk, ()), max(0.0, (now - worker.beat_at).total_seconds()))
-        for worker in found[:MOST_LISTED]
+        for worker in processes[:MOST_LISTED]
     ]
     return Workers(
-        sorted(shown, key=lambda row: row.state not in ("lost", "silent")), len(found) > MOST_LISTED
+        sorted(listed, key=lambda row: row.state not in ("lost", "silent")), len(processes) > MOST_LISTED
     )

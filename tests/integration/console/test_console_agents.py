@@ -143,7 +143,7 @@ def test_of_two_who_roll_back_the_same_version_one_does(scribe: Agent, tenant: T
     promoted = refused(forms["versions"].send(root.browser, ("deed", f"promote:{first.pk}")), 409)
 
     assert again == promoted
-    assert again.startswith("It has changed since you looked")
+    assert again.startswith("The agent has changed since you loaded the page")
     serving = deployments.in_production("scribe")
     assert serving is not None
     assert serving.version == "1.1.0"

@@ -56,11 +56,11 @@ def test_failures_that_look_alike_stand_together_with_a_sample(
 def test_the_list_is_narrowed_by_role_and_shows_what_is_dealt_with_on_demand(
     engine: Engine, tenant: Tenant, broken: list[UUID], ann: Person
 ) -> None:
-    assert "No failure is open." in words(ann.get(f"{LETTERS}?role=dev"))
+    assert "There are no open failures." in words(ann.get(f"{LETTERS}?role=dev"))
     with tenant_scope(tenant.pk):
         DeadLetter.objects.update(state="closed")
 
-    assert "No failure is open." in words(ann.get(LETTERS))
+    assert "There are no open failures." in words(ann.get(LETTERS))
     assert "broken It broke." in words(ann.get(f"{LETTERS}?state=all"))
 
 
@@ -69,15 +69,15 @@ def test_a_replay_is_counted_first_and_does_what_was_counted(
 ) -> None:
     counted = forms_of(ann.get(address))["replay"].send(ann.browser, ("deed", "count_replay"), per_second="2")
 
-    assert "3 would start again" in words(counted)
-    assert "At 2 a second the last of them starts after 1 s." in words(counted)
+    assert "3 would be retried" in words(counted)
+    assert "At 2 per second the last one starts after 1 s." in words(counted)
     assert states(tenant, broken) == ["open"] * 3, "counting starts nothing"
 
     later = failed(engine, tenant)  # fails alike, after the count
     answer = forms_of(counted)["confirmation"].send(ann.browser, ("deed", "replay"))
     page = ann.get(answer["Location"])
 
-    assert "Started again: 3" in words(page)
+    assert "Retried: 3" in words(page)
     assert states(tenant, broken) == ["replayed"] * 3
     assert states(tenant, later) == ["open"], "what was not counted is not replayed"
     (dealing,) = page.context["alike"].history
@@ -104,7 +104,7 @@ def test_one_failure_is_tried_again_and_not_twice(
     form, letter = forms_of(ann.get(address))["single"], letters_of(tenant, *broken)[0]
 
     answer = form.send(ann.browser, ("letter", str(letter.pk)))
-    assert "Started again: work" in words(ann.get(answer["Location"]))
+    assert "Retried: work" in words(ann.get(answer["Location"]))
     assert sorted(states(tenant, broken)) == ["open", "open", "replayed"]
 
     assert "This dead letter was already replayed by user:ann" in refused(
@@ -122,7 +122,7 @@ def test_giving_up_needs_a_reason_and_a_confirmation(
     assert 'name="reason" rows="2" maxlength="2000" aria-invalid="true"' in unsaid.content.decode()
 
     counted = form.send(ann.browser, ("deed", "count_dismiss"), reason="Nobody needs it.")
-    assert "3 would be given up" in words(counted)
+    assert "3 would be dismissed" in words(counted)
     forms_of(counted)["confirmation"].send(ann.browser, ("deed", "dismiss"))
     with tenant_scope(tenant.pk):
         found = Activity.objects.filter(pk__in=broken).values_list("status", "cancel_reason")
@@ -151,7 +151,7 @@ def test_a_viewer_looks_and_changes_nothing(
 ) -> None:
     vic = person("vic", role="viewer")
     page = vic.get(address)
-    assert "You may look: trying again is for operators." in words(page)
+    assert "Only operators may retry or dismiss failures." in words(page)
     assert {"replay", "dismiss"}.isdisjoint(forms_of(page))
 
     answer = sent_by(vic, forms_of(ann.get(address))["replay"], deed="count_replay")
@@ -167,7 +167,7 @@ def test_others_failures_are_not_there(
 
     assert otto.browser.get(address).status_code == 404
     assert otto.browser.get(f"{address}?tenant=acme").status_code == 404
-    assert "No failure is open." in words(otto.get(LETTERS))
+    assert "There are no open failures." in words(otto.get(LETTERS))
 
 
 def test_the_pages_cost_the_same_for_hundreds_of_failures(

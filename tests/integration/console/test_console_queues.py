@@ -59,19 +59,19 @@ def test_what_is_put_off_does_not_stand_in_line(engine: Engine, tenant: Tenant, 
 
 
 def test_caps_say_whose_they_are(engine: Engine, tenant: Tenant, ann: Person) -> None:
-    assert "This tenant, this role 5 the registry's" in words(ann.get(f"{QUEUES}qa/"))
+    assert "This tenant, this role 5 set by the registry" in words(ann.get(f"{QUEUES}qa/"))
 
     with system_scope():
         plan = Plan.objects.create(key="small", name="Small", max_concurrency=6, roles={"qa": 3})
         Tenant.objects.filter(pk=tenant.pk).update(plan=plan)
     page = words(ann.get(f"{QUEUES}qa/"))
-    assert "This tenant, this role 3 the plan's" in page
+    assert "This tenant, this role 3 set by the plan" in page
     assert "This tenant, all roles 6" in page
 
     with tenant_scope(tenant.pk):
         AgentConfig.objects.create(tenant=tenant, agent_id="qa", max_concurrency=2)
 
-    assert "This tenant, this role 2 the tenant's own" in words(ann.get(f"{QUEUES}qa/"))
+    assert "This tenant, this role 2 set by the tenant" in words(ann.get(f"{QUEUES}qa/"))
 
 
 def test_a_role_without_workers_says_that_it_waits_for_one(
@@ -90,7 +90,7 @@ def test_an_operator_pauses_a_role_and_lets_it_go_on(engine: Engine, tenant: Ten
     assert answer.status_code == 302
     page = ann.get(answer["Location"])
     assert "Paused: qa" in words(page)
-    assert "Paused for this tenant: nothing new starts." in words(page)
+    assert "Paused for this tenant: no new work starts." in words(page)
     with tenant_scope(tenant.pk):
         assert AgentConfig.objects.get(agent_id="qa").paused
         entry = AuditEntry.objects.for_tenant(tenant).order_by("-number")[0]
@@ -111,7 +111,7 @@ def test_an_operator_pauses_all_that_goes_to_a_provider(engine: Engine, tenant: 
     answer = forms_of(page)["switch"].send(ann.browser, ("deed", "pause:anthropic"))
 
     page = ann.get(answer["Location"])
-    assert "All work of this tenant that goes to anthropic is paused" in words(page)
+    assert "All work of this tenant for anthropic is paused" in words(page)
     with tenant_scope(tenant.pk):
         assert Pause.objects.get().subject == "anthropic"
     forms_of(page)["switch"].send(ann.browser, ("deed", "resume:anthropic"))
@@ -127,9 +127,9 @@ def test_a_role_that_is_switched_off_is_not_let_go_on_by_a_button(
         AgentConfig.objects.create(tenant_id=tenant.pk, agent_id="qa", enabled=False)
     page = ann.get(f"{QUEUES}qa/")
 
-    assert "This tenant has switched the role off" in words(page)
+    assert "This tenant has disabled the role" in words(page)
     assert forms_of(page)["switch"].buttons == []
-    assert "switched off" in words(ann.get(QUEUES))
+    assert "disabled" in words(ann.get(QUEUES))
 
 
 def test_a_role_that_was_paused_before_its_tenant_can_still_be_let_go_on(

@@ -81,10 +81,10 @@ def test_those_that_are_silent_lost_or_take_nothing_say_so_and_come_first(
         ("e-lost", "lost"),
         ("a-running", "running"),
         ("b-draining", "shutting down"),
-        ("c-full", "takes nothing new"),
+        ("c-full", "intake closed"),
         ("h-half", "running"),
     ]
-    assert "nothing of qa : its limit" in words(page).replace("qa:", "qa :")
+    assert "closed for qa : its limit" in words(page).replace("qa:", "qa :")
 
 
 def test_runs_are_named_to_the_tenant_whose_they_are_alone(
@@ -124,7 +124,7 @@ def test_without_workers_the_page_says_what_that_means(ann: Person) -> None:
     with system_scope():
         WorkerProcess.objects.filter(ended_at=None).update(ended_at=clock.now(), end_reason="stopped")
 
-    assert "No worker runs." in words(ann.get(WORKERS))
+    assert "No worker is running." in words(ann.get(WORKERS))
 
 
 def test_the_page_costs_the_same_however_many_there_are(

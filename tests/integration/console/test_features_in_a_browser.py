@@ -112,9 +112,9 @@ def test_a_queue_is_watched_paused_and_let_go_on(
     engine.submit(tenant, "qa", count=3)
     page.locator("#figures").get_by_text("3 starting").wait_for(timeout=pages.LIVE_WITHIN * 3)
     assert page.get_by_role("heading", name="Limits").is_visible()
-    assert page.get_by_role("button", name="Pause all that goes to anthropic").is_visible()
+    assert page.get_by_role("button", name="Pause all work for anthropic").is_visible()
     page.get_by_role("button", name="Pause for this tenant").click()
-    page.get_by_text("Paused for this tenant: nothing new starts.").wait_for()
+    page.get_by_text("Paused for this tenant: no new work starts.").wait_for()
     page.get_by_role("button", name="Resume", exact=True).click()
     page.get_by_role("button", name="Pause for this tenant").wait_for()
 

@@ -49,10 +49,10 @@ def test_many_failures_are_replayed_after_a_count(engine: Engine, tenant: Tenant
 
     screen.get_by_role("link", name="broken").click()
     screen.get_by_label("How many a second").fill("60")
-    screen.get_by_role("button", name="Count what would start").click()
-    assert "120 would start again" in screen.inner_text("#confirm")
+    screen.get_by_role("button", name="Preview the retry").click()
+    assert "120 would be retried" in screen.inner_text("#confirm")
     assert "starts after 1 s" in screen.inner_text("#confirm")
-    screen.get_by_role("button", name="Try 120 again").click()
+    screen.get_by_role("button", name="Retry 120").click()
 
     screen.get_by_text("Started again: 120").wait_for()
     assert {letter.state for letter in letters_of(tenant, *ids)} == {"replayed"}
