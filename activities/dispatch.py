@@ -793,7 +793,7 @@ def _fetch_inputs(claimed: _ClaimedRun) -> Material:
             f"The output {reference} that this works on does not exist.", code="input_missing"
         )
     with tenant_scope(row.tenant_id):
-        transitions.start(tenant_id=row.tenant_id, activity_id=row.id, run_id=run.run_id, fence=row.fence)
+        transitions.start(run)
     return material
 
 

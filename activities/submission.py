@@ -1,6 +1,6 @@
-"""Submission: work comes into being. After the commit it is offered to admission; before it, nobody can see it.
+"""Submission: creates activities, and offers them to admission after the commit.
 
-A repeated submission with a live dedup key, or of a pipeline step that has its activity already, creates nothing and says so.
+An item whose dedup key belongs to a live activity, or whose pipeline step already has its activity, creates nothing. The caller is told.
 """
 
 from __future__ import annotations
@@ -32,21 +32,24 @@ from tenants.sql import Array, JsonArray, Statement
 
 from . import backlog, relay, states
 
-TRIES = 3  # An equal activity may end between the insert that it refuses and the look at it.
+TRIES = 3  # An equal activity may end between the insert that it blocks and the query that looks for it.
 
 _SUBMIT, _COUNT_REPEATED = (
     Statement.load(Path(__file__).parent / "sql", name) for name in ("submit", "count_repeated")
 )
 
 
-#: In `agent_options`: the role of the agent whose words the task is. It goes along when the work is handed on or revised.
+#: In `agent_options`: the role of the agent that wrote the task. It is kept when the work is reassigned or revised.
 ASKED_BY = "asked_by"
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Common table expressions that a submission is one statement with: what they leave in `begun` (pipeline_run_id, step, round) is
-    created, as an activity of that round, and nothing else. Their parameters are lists, with other names than those of `submit.sql`."""
+    """Common table expressions that go before a submission, in the same statement.
+
+    They must define `begun` (pipeline_run_id, step, round). Only items whose step is in `begun` are created, in that round. Their
+    parameters are lists, and their names must differ from those of `submit.sql`.
+    """
 
     text: str
     parameters: Mapping[str, Array]
@@ -72,7 +75,7 @@ def _statement(beginning: str) -> Statement:
 
 @dataclass(slots=True)
 class Reservation:
-    """The first activity that is made within the block gets `next_id`, for which a slot is kept. `begun`: what has begun within it."""
+    """The id for the next activity, for which admission holds a slot. `begun`: the items that began within the block."""
 
     next_id: UUID | None
     begun: list[NewActivity] = field(default_factory=list)
@@ -83,7 +86,7 @@ _reservation: ContextVar[Reservation | None] = ContextVar("reservation", default
 
 @contextmanager
 def reserving(activity_id: UUID) -> Iterator[Reservation]:
-    """Within the block the reservation is in force."""
+    """Give this id to the first activity that is made within the block."""
     token = _reservation.set(reservation := Reservation(activity_id))
     try:
         yield reservation
@@ -101,7 +104,7 @@ def _new_id() -> UUID:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewActivity:
-    """One piece of work to be created: `agent_role` for an agent, `human_role` for a person."""
+    """An activity to create: with `agent_role` for an agent, or `human_role` for a person."""
 
     name: str
     agent_role: str | None = None
@@ -127,8 +130,8 @@ class NewActivity:
     schedule_id: UUID | None = None
     dedup_key: str | None = None
     group_key: str | None = None
-    group_scope: str = "role"  # or tenant: one group over all its roles
-    files: Sequence[str] = ()  # as `file_scopes.as_set` gives them
+    group_scope: str = "role"  # or "tenant": one group over all roles of the tenant
+    files: Sequence[str] = ()  # normalized by `file_scopes.as_set`
     not_before: datetime | None = None
     expires_at: datetime | None = None
     due_at: datetime | None = None
@@ -154,14 +157,14 @@ _COLUMNS = tuple(each.name for each in fields(NewActivity))
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What became of one item: its id, or the id of the live one that it equals."""
+    """The result for one item: its id, or the id of the live activity that it duplicates."""
 
     id: UUID
     created: bool
 
 
 def child_of(parent: Any, kind: str, **fields: Any) -> NewActivity:
-    """What is about `parent`, a row of Activity, and belongs to the same deliverable and pipeline run."""
+    """Return a child of `parent`, a row of Activity, in the same deliverable and pipeline run."""
     return NewActivity(
         parent_id=parent.id,
         link_kind=kind,
@@ -176,11 +179,10 @@ def child_of(parent: Any, kind: str, **fields: Any) -> NewActivity:
 
 
 def begin(items: Sequence[NewActivity], beginning: Beginning = _OF_NEW_RUNS, *, actor: str) -> None:
-    """Create those of the items, each a step of a run, that the beginning lets begin; all of them when it is left out, for runs that are
-    made in the same transaction. Otherwise as `submit`, without the bound: what begins was admitted before. A step that has its activity
-    already gets no other one.
+    """Create the activities of steps that begin: those that `beginning` lets begin, or all of them for runs that are created in the same
+    transaction. A step that already has its activity gets no second one. The backlog's bound was checked before.
 
-    Goes with what the transaction does next, mostly its commit, in one statement with what else begins before that.
+    The statement is sent together with the next one of the transaction, mostly its commit. Other steps that begin before that share it.
     """
     tenant_id = _tenant()
     items = [_with_due_time(item) for item in items]
@@ -196,9 +198,9 @@ def begin(items: Sequence[NewActivity], beginning: Beginning = _OF_NEW_RUNS, *, 
 
 
 def submit(items: Sequence[NewActivity], *, actor: str, bounded: bool = True) -> list[Submitted]:
-    """Create all items in one statement, in the caller's `tenant_scope`. Agents' work is offered after the commit.
+    """Create all items in one statement, in the caller's `tenant_scope`. Work for agents is offered after the commit.
 
-    Raises `BacklogFull` when there is no room for all of them. Not `bounded` is what was admitted before, see `backlog`.
+    Raises `BacklogFull` if the backlog has no room for all of them. `bounded=False`: they have been admitted to the backlog before.
     """
     tenant_id = _tenant()
     if bounded:
@@ -221,7 +223,9 @@ def submit(items: Sequence[NewActivity], *, actor: str, bounded: bool = True) ->
             "An equal activity began and ended at the same moment, again and again. Submit it again."
         )
     _count_repeated(tenant_id, [item for item in items if item.dedup_key and item.id not in created])
-    _follow_up(tenant_id, items, created)
+    _plan_deadlines(tenant_id, items, created)
+    if offers := _offers(tenant_id, items, created):
+        relay.after_commit(Exchange(offers=offers))
     return [outcome[item.id] for item in items]
 
 
@@ -232,25 +236,17 @@ def _tenant() -> UUID:
     return tenant_id
 
 
-def _follow_up(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, Any]) -> None:
-    """What goes with those that were created."""
-    _plan_deadlines(tenant_id, items, created)
-    if offers := _offers(tenant_id, items, created):
-        relay.after_commit(Exchange(offers=offers))
-
-
 def newcomers(items: Iterable[NewActivity]) -> list[backlog.Newcomer]:
-    """Those of them that would wait for an agent."""
+    """Return the items for agents, as the backlog counts them."""
     return [backlog.Newcomer(item.agent_role, item.priority) for item in items if item.agent_role]
 
 
 def _insert(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[UUID, Any]:
-    """What could be created, when, and in which group. The rest collided with something that exists."""
+    """Insert the items. Returns rows (id, created_at, group_key) by id. A missing item collided with an existing activity."""
     return _by_id(_statement("").run(_parameters(tenant_id, items, actor), using=APP))
 
 
 def _parameters(tenant_id: UUID, items: Sequence[NewActivity], actor: str) -> dict[str, Any]:
-    """The parameters of the statement."""
     provenance = request_context.current() or None
     rows = (_row(tenant_id, item, provenance) for item in items)
     return {
@@ -265,7 +261,7 @@ def _by_id(rows: Iterable[Any]) -> dict[UUID, Any]:
 
 
 def _count_repeated(tenant_id: UUID, items: Sequence[NewActivity]) -> None:
-    """For the figures: a caller who repeats itself all the time has a mistake that nobody would notice otherwise."""
+    """Count repeated submissions for the statistics, which reveal a caller that submits the same work again and again."""
     if not items:
         return
     counts = sorted(Counter(item.agent_role or "" for item in items).items())
@@ -298,8 +294,7 @@ def _with_due_time(item: NewActivity) -> NewActivity:
 
 
 def _plan_deadlines(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, Any]) -> None:
-    """What will happen to questions that nobody answers, in the transaction that asks them; and to other work that has a due time from
-    whoever had it before."""
+    """Create the deadlines of questions to people, and of other work that inherits a due time."""
     planned = [
         Deadline(tenant_id=tenant_id, activity_id=item.id, kind=kind, at=at, human_role=human_role)
         for item in items
@@ -325,7 +320,7 @@ def _may_have_deadlines(item: NewActivity) -> bool:
 
 
 def _offers(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID, Any]) -> list[Offer]:
-    """Of those that were created and may run now."""
+    """Return offers of the created activities that may run now."""
     return [
         Offer(
             item.id,
@@ -347,12 +342,12 @@ def _offers(tenant_id: UUID, items: Sequence[NewActivity], created: Mapping[UUID
 
 
 def _existing(tenant_id: UUID, item: NewActivity) -> UUID | None:
-    """The activity that stood in the way of this one, unless it has ended since."""
-    same = Activity.objects.for_tenant(tenant_id)
+    """Return the activity with which the item collided, or None if that has ended."""
+    activities = Activity.objects.for_tenant(tenant_id)
     if item.dedup_key:
-        found = same.filter(in_status(*states.LIVE), dedup_key=item.dedup_key)
+        equal = activities.filter(in_status(*states.LIVE), dedup_key=item.dedup_key)
     else:
-        found = same.filter(
+        equal = activities.filter(
             pipeline_run_id=item.pipeline_run_id, step=item.step, branch=item.branch, round=item.round
         )
-    return found.values_list("id", flat=True).first()
+    return equal.values_list("id", flat=True).first()

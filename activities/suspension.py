@@ -66,9 +66,7 @@ def suspend(
         error=None,
         **changes,
     )
-    ended = transitions.suspend(
-        tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, tool=tool
-    )
+    ended = transitions.suspend(run, tool=tool)
     if ended is None:
         raise RunSuperseded(run.run_id)
     if ended.accepted_at is not None:

@@ -1,10 +1,11 @@
 """The only writer of `Activity.status`.
 
-Every move is a compare-and-set against the state table, raises the activity's version, and leaves an event, in the caller's
-transaction. When an activity settles, the signal goes out in the same transaction, so the pipeline moves with it or not at all.
+Every move is a compare-and-set against the state table. It increments the activity's version and records an event, in the caller's
+transaction. When an activity settles, `activity_settled` is sent in the same transaction, so either both the activity and its pipeline
+advance or neither does.
 
-`claim`, `start`, `finish` and `requeue` are the moves of the hot path, each one statement of `sql/`; `claim` and `finish` take any number.
-`apply` serves the rest.
+`claim`, `start`, `finish` and `requeue` are the moves of the hot path, one statement of `sql/` each. `claim` and `finish` take any number
+of activities. All other moves use `apply`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from psycopg.types.json import Jsonb
 from activities import states
 from activities.exceptions import NotFound, RunSuperseded, TransitionRefused
 from activities.models import Activity
+from activities.run_tokens import RunToken
 from activities.signals import activity_settled
 from tenants import wire_json
 from tenants.context import APP
@@ -32,17 +34,18 @@ from tenants.current_tenant import current_tenant
 from tenants.sql import Array, Rows, Statement
 
 _FOLDER = Path(__file__).parent / "sql"
-_CLAIM, _START, _FINISH, _HAND_BACK, _END_RUN, _PUT_ASIDE = (
-    Statement.load(_FOLDER, name)
-    for name in ("claim", "start", "finish", "hand_back", "end_run", "put_aside")
+_CLAIM, _START, _FINISH, _REQUEUE, _END_RUN, _SUSPEND = (
+    Statement.load(_FOLDER, name) for name in ("claim", "start", "finish", "requeue", "end_run", "suspend")
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """What follows, in an app above, when activities of steps have ended well, as part of the statement that ends them: common table
-    expressions that find the activities in `moved`, and the table and columns of theirs that come last with the rows, all null when nothing
-    follows. The table has at most one row for each, named by its column `activity`."""
+    """What an app above adds to the statement that completes activities of steps.
+
+    `text`: common table expressions, which read the completed activities from `moved`. `table`: the one whose `columns` are appended to the
+    rows as `followed_...`, all null if it has no row for an activity. It has at most one row for each, named by its column `activity`.
+    """
 
     text: str
     table: str
@@ -68,12 +71,12 @@ _finish = _finish_of_step = _finishing(None)
 
 
 def end_steps_with(following: Following) -> None:
-    """From now on, in this process."""
+    """Use this addition from now on, in this process."""
     global _finish_of_step
     _finish_of_step = _finishing(following)
 
 
-#: A named tuple: the activity's row after the move, with `source`, the status it came from.
+#: A named tuple: the activity's row after the move, with `source`, its status before.
 Moved = Any
 
 _COLUMNS = {field.attname for field in Activity._meta.concrete_fields} - {
@@ -87,8 +90,8 @@ _COLUMNS = {field.attname for field in Activity._meta.concrete_fields} - {
 
 @cache
 def _verb(name: str, prefix: str = "") -> Mapping[str, str]:
-    """Parameters of a move. The statuses that it starts from are written as PostgreSQL writes an array, so that nothing looks at each of
-    them at every execution."""
+    """Return the parameters of a move. The source statuses are already in PostgreSQL's array syntax, to save their conversion in each
+    execution."""
     parameters = {
         "verb": name,
         "sources": f"{{{','.join(states.sources_of(name))}}}",
@@ -106,15 +109,15 @@ def apply(
     run_id: UUID | None = None,
     **changes: Any,
 ) -> Moved:
-    """Do `verb`, setting `changes` (columns of Activity) along with it.
+    """Apply `verb` and set `changes` (columns of Activity).
 
-    Must run inside `tenant_scope`. Raises `TransitionRefused` when the activity is in another state than the verb starts from,
-    and `NotFound` when the tenant has no such activity.
+    Must run inside `tenant_scope`. Raises `TransitionRefused` if the verb does not start from the activity's status, and `NotFound` if the
+    tenant has no such activity.
     """
     rows = _move([activity_id], verb, actor=actor, detail=detail, run_id=run_id, changes=changes)
     if not rows:
-        known = Activity.objects.for_tenant(_tenant()).filter(pk=activity_id)
-        current = known.values_list("status", flat=True).first()
+        activity = Activity.objects.for_tenant(_tenant()).filter(pk=activity_id)
+        current = activity.values_list("status", flat=True).first()
         if current is None:
             raise NotFound("activity", activity_id)
         raise TransitionRefused(activity_id, verb, current)
@@ -129,7 +132,7 @@ def apply_many(
     detail: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> list[Moved]:
-    """As `apply` for many in one statement; those that are in another state than the verb starts from are left out."""
+    """As `apply` for many activities in one statement. Skips those from whose status the verb does not start."""
     rows = _move(activity_ids, verb, actor=actor, detail=detail, run_id=None, changes=changes)
     return [announce(row) for row in rows]
 
@@ -177,7 +180,7 @@ def _refuse_unknown(changes: Mapping[str, Any]) -> None:
 
 
 def _assignments(changes: Mapping[str, Any]) -> str:
-    """Of these columns. Their names come from the model, their values travel as parameters."""
+    """Return the SQL that assigns these columns. Their names come from the model, their values are parameters."""
     return "".join(
         f", {name} = " + ("clock_timestamp()" if value is NOW else f"%(to_{name})s")
         for name, value in sorted(changes.items(), key=itemgetter(0))
@@ -204,9 +207,9 @@ SELECT * FROM moved
 def remark(
     details: Mapping[UUID, Mapping[str, Any]], verb: str, *, actor: str, **changes: Any
 ) -> list[Moved]:
-    """Set `changes` (columns of Activity) of work that keeps its status, with an event each; `details` has what these say, by activity.
+    """Set `changes` (columns of Activity) without a change of status. `details`: by activity, the details of its event.
 
-    Those that are in another status than `states.REMARKS` allows are left out. Must run inside `tenant_scope`.
+    Skips activities whose status is not in `states.REMARKS[verb]`. Must run inside `tenant_scope`.
     """
     _refuse_unknown(changes)
     if not details:
@@ -229,7 +232,7 @@ def remark(
 
 
 _REMARK = """
-WITH told AS (
+WITH details AS (
     SELECT * FROM unnest(%(activities)s::uuid[], %(details)s::text[]) AS t(id, detail)
 ), before AS (
     SELECT id FROM activities_activity
@@ -241,15 +244,15 @@ WITH told AS (
     RETURNING a.*
 ), event AS (
     INSERT INTO activities_activityevent (tenant_id, activity_id, seq, verb, source, target, actor, run_id, detail, at)
-    SELECT m.tenant_id, m.id, m.version, %(verb)s, m.status, m.status, %(actor)s, NULL, told.detail::jsonb, clock_timestamp()
-    FROM moved m JOIN told ON told.id = m.id
+    SELECT m.tenant_id, m.id, m.version, %(verb)s, m.status, m.status, %(actor)s, NULL, details.detail::jsonb, clock_timestamp()
+    FROM moved m JOIN details ON details.id = m.id
 )
 SELECT * FROM moved
 """
 
 
 class Claim(NamedTuple):
-    """What is to be claimed, for which run, with which grant."""
+    """An activity to claim, the id of its run, and its grant."""
 
     activity_id: UUID
     run_id: UUID
@@ -267,12 +270,12 @@ def claim(
     day: date,
     briefing: str = "",
 ) -> Rows:
-    """Claim each for its run, and start those whose input is at hand (`started`). `day` is the ledger's.
+    """Claim each activity for its run, and start those whose input is at hand (`started`). `day`: for the ledger.
 
-    A row's `session` is null, or `{id, fits}`: the live conversation, and whether `briefing` is what its agent was told.
+    A row's `session` is null or `{id, fits}`: the live session, and whether its agent has received this `briefing`.
 
-    No row of what cannot be claimed: a duplicate, a late message, a cancelled activity. It goes with what the transaction does next,
-    mostly its commit.
+    Returns no row for what cannot be claimed, such as a duplicate, a late message or a cancelled activity. The statement is sent together
+    with the next one of the transaction, mostly its commit.
     """
     activities, runs, grants = map(Array, zip(*sorted(claims), strict=True))
     return _CLAIM.run_with_next(
@@ -294,11 +297,14 @@ def claim(
     )
 
 
-def start(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int) -> None:
-    """The input of a claimed activity was fetched; its agent is about to be called. Raises `RunSuperseded`."""
-    parameters = {"tenant": tenant_id, "activity": activity_id, "run": run_id, "fence": fence}
-    if not _START.run({**parameters, **_verb("start")}, using=APP):
-        raise RunSuperseded(run_id)
+def start(run: RunToken) -> None:
+    """Start a claimed activity whose input was fetched. Its agent is called next. Raises `RunSuperseded`."""
+    if not _START.run({**_ids(run), "fence": run.fence, **_verb("start")}, using=APP):
+        raise RunSuperseded(run.run_id)
+
+
+def _ids(run: RunToken) -> dict[str, UUID]:
+    return {"tenant": run.tenant_id, "activity": run.activity_id, "run": run.run_id}
 
 
 class Result(NamedTuple):
@@ -315,8 +321,10 @@ class Result(NamedTuple):
 def finish(
     results: Sequence[Result], *, tenant_id: UUID, needs_approval: bool, actor: str, of_step: bool = False
 ) -> list[Moved]:
-    """Accept results; a row for each, with `run_id`, but none for a run that is not the live one. `of_step`: with what follows, see
-    `Following`. Whoever calls this announces what has settled."""
+    """Accept results. Returns a row for each, with `run_id`, and none for a run that is not the live one.
+
+    `of_step`: include what follows, see `Following`. The caller must `announce` the rows.
+    """
     move = _verb("request_approval" if needs_approval else "complete")
     (source,) = states.sources_of(move["verb"])
     in_order = sorted(results, key=itemgetter(0))
@@ -339,16 +347,21 @@ def finish(
 
 
 def requeue(
-    *, tenant_id: UUID, activity_id: UUID, run_id: UUID, fence: int, run_status: str, error: Mapping[str, Any] | None, cause: str,
-    due_at: datetime | None = None, attempts: int = 0, stalls: int = 0, actor: str = "worker",
-) -> Moved:  # fmt: skip
-    """End a run without a result; the activity is claimable again from `due_at`. Raises `RunSuperseded`."""
-    rows = _HAND_BACK.run(
+    run: RunToken,
+    *,
+    run_status: str,
+    error: Mapping[str, Any] | None,
+    cause: str,
+    due_at: datetime | None = None,
+    attempts: int = 0,
+    stalls: int = 0,
+    actor: str = "worker",
+) -> Moved:
+    """End a run without a result. The activity can be claimed again from `due_at`. Raises `RunSuperseded`."""
+    rows = _REQUEUE.run(
         {
-            "tenant": tenant_id,
-            "activity": activity_id,
-            "run": run_id,
-            "fence": fence,
+            **_ids(run),
+            "fence": run.fence,
             "run_status": run_status,
             "error": None if error is None else Jsonb(dict(error)),
             "due_at": due_at,
@@ -364,14 +377,14 @@ def requeue(
         using=APP,
     )
     if not rows:
-        raise RunSuperseded(run_id)
+        raise RunSuperseded(run.run_id)
     return rows[0]
 
 
 def end_run(
     *, tenant_id: UUID, activity_id: UUID, run_status: str, error: Mapping[str, Any] | None = None
 ) -> Any | None:
-    """End the live run, if any, of an activity that this transaction has just moved on, and consume its wakes."""
+    """End the live run, if any, of an activity that this transaction has just moved, and consume its wakes."""
     rows = _END_RUN.run(
         {
             "tenant": tenant_id,
@@ -384,16 +397,14 @@ def end_run(
     return rows[0] if rows else None
 
 
-def suspend(*, tenant_id: UUID, activity_id: UUID, run_id: UUID, tool: str) -> Any | None:
-    """End the live run of an activity that this transaction has just moved to where it waits. None when the run was over."""
-    rows = _PUT_ASIDE.run(
-        {"tenant": tenant_id, "activity": activity_id, "run": run_id, "tool": tool}, using=APP
-    )
+def suspend(run: RunToken, *, tool: str) -> Any | None:
+    """End the live run of an activity that this transaction has just moved to a waiting status. None if the run had ended."""
+    rows = _SUSPEND.run({**_ids(run), "tool": tool}, using=APP)
     return rows[0] if rows else None
 
 
 def announce(moved: Moved) -> Moved:
-    """Tell who follows what settles, in the transaction that settled it; returns the row."""
+    """Send `activity_settled` if the activity has settled, in the same transaction. Returns the row."""
     if moved.status in states.SETTLED:
         activity_settled.send(sender=Activity, activity=moved)
     return moved

@@ -440,7 +440,7 @@ class RunFail(RunView):
 
 
 def _receipt(receipt: Receipt) -> Response:
-    if receipt == Receipt.PUT_ASIDE:
+    if receipt == Receipt.SUSPENDED:
         return Response({"accepted": False, "duplicate": False, "stop": True})
     return Response({"accepted": True, "duplicate": receipt == Receipt.REPEATED})
 

@@ -1,7 +1,7 @@
-"""What agents report about their runs, turned into what the engine does; repeated reports are recognised.
+"""Reports of agents about their runs: heartbeats, usage, results and failures.
 
-A report counts while its run is the live one. What comes later is either a repetition of the report that ended the run, which gets
-the first outcome again, or it is refused with `RunOver`, which tells the agent to stop.
+A report is accepted while its run is the live one. A later report that repeats the one that ended the run gets the same answer again. Any
+other late report raises `RunOver`, which tells the agent to stop.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from tenants.redis import client
 
 logger = logging.getLogger(__name__)
 
-#: What to tell an agent whose run has ended in this way.
+#: The reason that an agent receives whose run has ended in this way.
 _REASONS = {
     RunStatus.CANCELLED: "The work was cancelled.",
-    RunStatus.STALLED: "The run was given up for lost, and another one took over.",
+    RunStatus.STALLED: "The run was declared lost, and another one took over.",
     RunStatus.FAILED: "The run has failed already, or was not finished in time.",
     RunStatus.COMPLETED: "The run has been completed already.",
 }
 _SUPERSEDED = "Another run has taken over."
-_PUT_ASIDE = "The agent put the work aside with {tool}; it will be started again when there is something new."
+_SUSPENDED = "The agent suspended the work with {tool}. It will be started again when there is news."
 
 
 class RunOver(ActivityError):
-    """The run is not the live one of its activity any more; its agent shall stop."""
+    """The run is no longer the live one of its activity. Its agent must stop."""
 
     code = "run_superseded"
 
@@ -55,24 +55,24 @@ class RunOver(ActivityError):
 
 
 class AlreadyCompleted(ActivityError):
-    """The run was completed with another result, which stands."""
+    """The run was completed with another result, which remains valid."""
 
     code = "already_completed"
 
     def __init__(self) -> None:
-        super().__init__("This run was completed with another result before, and that one stands.")
+        super().__init__("This run was completed with another result before, and that one remains valid.")
         self.problem_members = {"stop": True, "reason": str(self)}
 
 
 class OutputTooLarge(ActivityError):
-    """The output has more bytes than one may have."""
+    """The output has more bytes than are allowed."""
 
     code = "output_too_large"
     status = 413
 
 
 def live_run(token: RunToken) -> ActivityRun:
-    """The run, if it is live. Raises `RunOver`."""
+    """Return the run if it is live. Raises `RunOver`."""
     with tenant_scope(token.tenant_id):
         run = _runs_of(token).first()
     if run is None or run.status != RunStatus.RUNNING:
@@ -81,7 +81,7 @@ def live_run(token: RunToken) -> ActivityRun:
 
 
 def refuse_if_over(token: RunToken) -> None:
-    """Raise `RunOver` unless the run is live, or was ended by a tool whose call may come again."""
+    """Raise `RunOver` unless the run is live, or was ended by a tool, whose call may be repeated."""
     with tenant_scope(token.tenant_id):
         run = _runs_of(token).first()
     if run is None or (run.status != RunStatus.RUNNING and not run.ended_by_tool):
@@ -89,15 +89,14 @@ def refuse_if_over(token: RunToken) -> None:
 
 
 def run_over(token: RunToken) -> RunOver:
-    """The refusal of a report about a run that is over."""
+    """Return the error for a report about a run that is over."""
     with tenant_scope(token.tenant_id):
         return RunOver(reason_of(_runs_of(token).first()))
 
 
 def beat(token: RunToken, *, progress: Any, usage: Usage | None, session_id: str | None = None) -> str | None:
-    """Note a sign of life; None, or why the agent shall stop. Raises `RunOver` when the run has ended otherwise than by being
-    cancelled."""
-    # By itself: the run's row may be written once in a transaction that did not lock its activity before.
+    """Record a heartbeat. Returns None, or why the agent must stop. Raises `RunOver` if the run has ended, except by cancellation."""
+    # In its own transaction, because one that has not locked the activity may write the run's row only once.
     sessions.saw(token, session_id)
     with tenant_scope(token.tenant_id):
         counted = _note_beat(token, progress, usage)
@@ -119,7 +118,7 @@ def _note_beat(token: RunToken, progress: Any, usage: Usage | None) -> UsageCoun
 
 
 def count_usage(token: RunToken, usage: Usage) -> str | None:
-    """Note what a run in a worker has consumed so far; None, or why its agent shall stop."""
+    """Record the usage of a run in a worker so far. Returns None, or why its agent must stop."""
     with tenant_scope(token.tenant_id):
         counted = budgets.count_usage(token, usage)
         run = None if counted.live else _runs_of(token).first()
@@ -127,7 +126,7 @@ def count_usage(token: RunToken, usage: Usage) -> str | None:
 
 
 def _stop_reason(token: RunToken, refusal: OutOfBudget | None) -> str | None:
-    """Why a live run shall stop, and is ended here, or None. If this is lost, its next report is one too many as well."""
+    """End a live run that is out of budget. Returns the reason, or None. If this fails, the next report exceeds the budget again."""
     if refusal is None:
         return None
     try:
@@ -138,7 +137,7 @@ def _stop_reason(token: RunToken, refusal: OutOfBudget | None) -> str | None:
 
 
 def note_progress(token: RunToken, progress: Mapping[str, Any]) -> None:
-    """Add to the progress that was noted for a run in a worker. A run that is over may still report what it has used."""
+    """Merge into the progress of a run in a worker, which may be over already."""
     with tenant_scope(token.tenant_id):
         run = _runs_of(token).select_for_update().only("id", "progress").first()
         if run is not None:
@@ -147,7 +146,7 @@ def note_progress(token: RunToken, progress: Mapping[str, Any]) -> None:
 
 
 def stop_reason(token: RunToken) -> str | None:
-    """Why the result of a run is not wanted any more, or None. A run that suspended its activity may still finish its call."""
+    """Return why the result of a run is no longer needed, or None. A run that suspended its activity may still finish its call."""
     with tenant_scope(token.tenant_id):
         run = _runs_of(token).first()
     if run is not None and (run.status == RunStatus.RUNNING or run.ended_by_tool):
@@ -156,11 +155,11 @@ def stop_reason(token: RunToken) -> str | None:
 
 
 class Receipt(StrEnum):
-    """What became of a report."""
+    """The outcome of a report."""
 
     ACCEPTED = "accepted"
     REPEATED = "repeated"  # it was accepted before
-    PUT_ASIDE = "put_aside"  # the agent had put its work aside, so that the report changes nothing
+    SUSPENDED = "put_aside"  # the agent has suspended its activity, so the report changes nothing
 
 
 def complete(token: RunToken, result: Completed, *, actor: str) -> Receipt:
@@ -173,7 +172,7 @@ def complete(token: RunToken, result: Completed, *, actor: str) -> Receipt:
             results.record_completed(token, result, needs_approval=needs_approval, actor=actor)
     except RunSuperseded as error:
         if results.note_late(token, result):
-            return Receipt.PUT_ASIDE
+            return Receipt.SUSPENDED
         with tenant_scope(token.tenant_id):
             run = _runs_of(token).first()
         if run is None or run.status != RunStatus.COMPLETED:
@@ -192,7 +191,7 @@ def fail(token: RunToken, fault: AgentError, *, actor: str) -> Receipt:
         with tenant_scope(token.tenant_id):
             run = _runs_of(token).first()
         if run is not None and run.ended_by_tool:
-            return Receipt.PUT_ASIDE
+            return Receipt.SUSPENDED
         if run is None or run.status != RunStatus.FAILED or run.error != results.as_dict(fault):
             raise RunOver(reason_of(run)) from error
         return Receipt.REPEATED
@@ -201,7 +200,7 @@ def fail(token: RunToken, fault: AgentError, *, actor: str) -> Receipt:
 
 def reason_of(run: ActivityRun | None) -> str:
     if run is not None and run.ended_by_tool:
-        return _PUT_ASIDE.format(tool=run.ended_by_tool)
+        return _SUSPENDED.format(tool=run.ended_by_tool)
     if (
         run is not None
         and run.status == RunStatus.FAILED
@@ -212,7 +211,7 @@ def reason_of(run: ActivityRun | None) -> str:
 
 
 def _runs_of(token: RunToken) -> QuerySet[Any]:
-    """The run that the token is about, as a query of one row at most."""
+    """Return the query for the token's run, which has at most one row."""
     rows: QuerySet[Any] = ActivityRun.objects.for_tenant(token.tenant_id)
     return rows.filter(pk=token.run_id, activity_id=token.activity_id, fence=token.fence)
 
@@ -221,7 +220,7 @@ def _is_same(token: RunToken, result: Completed) -> bool:
     try:
         stored = outputs.read(token.tenant_id, token.run_id)
     except OutputUnavailable:
-        return True  # It cannot be compared now. A repetition is by far the likelier.
+        return True  # It cannot be compared now, and a repetition is by far the more likely case.
     output = result.output
     return stored is not None and (stored.content, stored.data, stored.content_type) == (
         output.content, output.data, output.content_type
@@ -236,25 +235,25 @@ def _refuse_too_large(result: Completed) -> None:
         )
 
 
-# What signed reports have come, so that one that comes again is known. In Redis, for a while, and never the truth.
+# The replay cache of signed reports, in Redis. It is only a cache: losing it loses no report.
 
 
-#: A message counts from five minutes before its time to five minutes after it.
+#: A message is valid from five minutes before its timestamp to five minutes after it.
 REMEMBERED_SECONDS = 2 * TOLERANCE_SECONDS + 60
 
 
 def first_report_with(tenant_id: UUID, role: str, message_id: str, digest: str) -> str | None:
-    """The digest of the report that came first under this id; None when this is the first, which is remembered. Raises `RedisError`."""
+    """Return the digest of the first report with this id, or None if this is the first, which is stored. Raises `RedisError`."""
     key = _key(tenant_id, role, message_id)
     connection = client()
     if connection.set(key, digest, nx=True, ex=REMEMBERED_SECONDS):
         return None
     digest_before = connection.get(key)
-    # It may have been forgotten between the two questions; then it is too old to count again anyway.
+    # It may have expired between the two commands. Then its timestamp is too old to be accepted again anyway.
     return digest_before.decode() if isinstance(digest_before, bytes) else digest
 
 
 def _key(tenant_id: UUID, role: str, message_id: str) -> str:
-    # The id is the sender's choice; hashed, it is of one length and says nothing else to Redis.
+    # The sender chooses the id. Its hash has a fixed length and no special characters.
     hashed = hashlib.sha256(message_id.encode()).hexdigest()
     return keys.report(tenant_id, role, hashed)

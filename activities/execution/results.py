@@ -1,7 +1,7 @@
-"""Results: what becomes of an activity when its run ends, in whatever way.
+"""Results: records the end of a run, and moves its activity accordingly.
 
-Each function is one transaction. The first that gets the activity decides; a later one for the same run raises `RunSuperseded` and
-changes nothing. Slots are given back after the commit, never before: a slot that is free must be free in truth.
+Each function is one transaction. The first one that locks the activity decides. A later one for the same run raises `RunSuperseded` and
+changes nothing. Slots are released after the commit, because a free slot must not belong to a live run.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# For a result that others keep from being recorded while PostgreSQL is well: locks, deadlocks, statements that take too long.
+# How long a result is tried again while PostgreSQL answers but locks, deadlocks or time-outs keep it from being recorded.
 CONTENTION_SECONDS = 20.0
 
 
-# After so long somebody asks a provider again, whatever it has said: settings may have changed.
+# After this time the provider is called again whatever it has said, because its settings may have changed.
 HOLD_MOST_SECONDS = 60.0
-# What a provider has refused is offered again so long before its time, since the leader looks once a tick.
+# Refused work is offered this many ticks before the provider's time, because the leader looks once a tick.
 EARLY_TICKS = 2
 
 
@@ -73,10 +73,10 @@ def record_completed(
     actor: str = "worker",
     context: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> transitions.Moved:
-    """Accept the output; the activity is done, or waits for its approval.
+    """Accept the output. The activity is done, or waits for its approval.
 
-    `has_parent`: its end may wake another activity. `of_step`: its end may settle a step of a run, which then costs no further statement.
-    `context`: what surrounds all that follows from the result, within the transaction.
+    `has_parent`: its end may wake another activity. `of_step`: its end may settle a step of a pipeline run, in the same statement.
+    `context`: entered within the transaction around everything that follows from the result.
     """
     with tenant_scope(run.tenant_id):
         if has_parent:
@@ -92,7 +92,7 @@ def record_completed(
 
 
 class Answer(NamedTuple):
-    """What the agent of a run has answered. `context`: what surrounds what is done on behalf of the run."""
+    """The answer of a run's agent. `context`: entered around everything that is done for this run."""
 
     run: RunToken
     result: Completed
@@ -102,9 +102,9 @@ class Answer(NamedTuple):
 def record_completed_together(
     answers: Sequence[Answer], *, actor: str = "worker", is_patient: bool = True
 ) -> set[UUID]:
-    """As `record_completed` for several runs of one tenant in one transaction; returns those whose output was accepted.
+    """As `record_completed` for several runs of one tenant in one transaction. Returns the ids of the runs whose output was accepted.
 
-    For work that needs no approval and for whose end nobody waits. `is_patient`: as in `tenant_scope`.
+    Only for work without an approval and without a waiting parent. `is_patient`: as in `tenant_scope`.
     """
     tenant_id = answers[0].run.tenant_id
     with tenant_scope(tenant_id, is_patient=is_patient):
@@ -128,7 +128,7 @@ def _result_of(run: RunToken, result: Completed) -> transitions.Result:
 
 
 def _follow(run: RunToken, result: Completed, moved: transitions.Moved) -> None:
-    """What goes with an accepted result."""
+    """Do everything that follows from an accepted result."""
     transitions.announce(moved)
     sessions.note_used(run, moved, result.session_id)
     _give_back(moved)
@@ -140,11 +140,11 @@ def _follow(run: RunToken, result: Completed, moved: transitions.Moved) -> None:
 
 
 def record_failed(run: RunToken, error: AgentError, *, actor: str = "worker") -> transitions.Moved:
-    """Try again later when that may help and attempts are left; otherwise the activity has failed."""
+    """Retry later if the error allows it and attempts are left. Otherwise the activity fails."""
     with tenant_scope(run.tenant_id):
         activity = suspension.live(run, with_parent=True)
         if error.error_code == SessionInvalid.code and sessions.was_given(run):
-            return _begin_anew(run, error, actor)
+            return _restart_without_session(run, error, actor)
         policy = policy_of(activity)
         if not error.uses_attempt:
             return _wait(run, activity, error, policy, actor)
@@ -160,28 +160,28 @@ def record_failed(run: RunToken, error: AgentError, *, actor: str = "worker") ->
 def _wait(
     run: RunToken, activity: Activity, error: AgentError, policy: RetryPolicy, actor: str
 ) -> transitions.Moved:
-    """Come back later without using up an attempt. A provider that refuses (429) for too long ends the work; people are told before."""
+    """Retry later without using up an attempt. If the provider refuses (429) for too long, people are alerted, and later the work fails."""
     refusals = Refusals.after(activity, error)
     detail = as_dict(error) | refusals.as_dict()
     if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_END_SECONDS):
         return _fail_for_good(run, detail, BurialReason.RATE_LIMITED, actor)
     if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_ALERT_SECONDS):
-        _tell_of_refusals(activity, refusals)
+        _alert_refusals(activity, refusals)
     delay = (
         timedelta(seconds=error.retry_after) if error.retry_after is not None else refusals.backoff(policy)
     )
     others_wait = _hold_back_others(activity, error)
     if others_wait is not None and delay <= others_wait:
-        # With them: it is in its place before the first of them may go.
+        # It is back in the queue, in its place, before the others may start.
         delay = max(timedelta(), delay - EARLY_TICKS * timedelta(seconds=settings.ORCHESTRATOR_TICK_SECONDS))
     return _retry(run, error, delay, actor, attempts=-1, detail=detail)
 
 
 def _hold_back_others(activity: Activity, error: AgentError) -> timedelta | None:
-    """A provider has said for how long it takes nothing: the role's work of this tenant waits in its order meanwhile, instead of being
-    started and refused one after the other; returns for how long. None when nobody is held back, since there may be room at any time.
+    """Hold the role's work of this tenant while the provider refuses calls, so that it is not started and refused one by one.
 
-    Refused work that is not urgent holds back no urgent work: there may be room for that.
+    Returns for how long, or None if nothing is held because the provider named no time. Refused work that is not urgent does not hold
+    urgent work, for which the provider may have capacity.
     """
     role = activity.agent_role
     if role is None or error.held_by is None or error.retry_after is None or not error.room_is_timed:
@@ -196,11 +196,10 @@ def _hold_back_others(activity: Activity, error: AgentError) -> timedelta | None
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """How often in a row the agent or its provider has asked to come back later (429), and since when.
+    """How often in a row, and since when, the agent or its provider has refused the call (429).
 
-    Kept in the activity's error. A success, another failure or a retry by people replaces that error, so the count starts again. A call
-    that we held back before it was sent neither counts nor ends the count. Times are those of the runs' starts, by
-    PostgreSQL's clock.
+    Kept in the activity's error. A success, another failure or a manual retry replaces that error, which resets the count. A call that was
+    held before it was sent neither counts nor resets the count. Times are the starts of runs, by PostgreSQL's clock.
     """
 
     in_a_row: int = 0
@@ -209,9 +208,9 @@ class Refusals:
 
     @classmethod
     def after(cls, activity: Activity, error: AgentError) -> Refusals:
-        """With this error of the run that `activity`, its locked row, has under way."""
-        known = activity.error or {}
-        before = cls(known.get("in_a_row", 0), _moment(known.get("since")))
+        """Return the count including this error of the live run of `activity`, a locked row."""
+        last = activity.error or {}
+        before = cls(last.get("in_a_row", 0), _read_time(last.get("since")))
         if error.nothing_sent or not isinstance(error, AgentRateLimited):
             return before
         began = activity.started_at or activity.assigned_at
@@ -222,7 +221,7 @@ class Refusals:
         return {"in_a_row": self.in_a_row, "since": self.since.isoformat()} if self.since else {}
 
     def backoff(self, policy: RetryPolicy) -> timedelta:
-        """The delay until the next try when the provider names none: about the policy's first delay, doubled by every further refusal."""
+        """Return the delay if the provider names none: about the policy's first delay, doubled by every further refusal."""
         most = settings.ORCHESTRATOR_RATE_LIMITED_BACKOFF_SECONDS
         doubling = replace(
             policy, strategy="exponential", base_seconds=max(1.0, policy.base_seconds),
@@ -231,19 +230,19 @@ class Refusals:
         return doubling.delay(self.in_a_row)
 
 
-def _moment(text: str | None) -> datetime | None:
+def _read_time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def _tell_of_refusals(activity: Activity, refusals: Refusals) -> None:
-    """Once a day for each role: a provider that refuses one activity mostly refuses all."""
+def _alert_refusals(activity: Activity, refusals: Refusals) -> None:
+    """Raise an alert once a day for each role, because a provider that refuses one activity mostly refuses all."""
     since = refusals.since or clock.now()
     raise_alert(
         activity.tenant_id,
         AlertKind.RATE_LIMITED,
-        f"{activity.agent_role} is asked to come back later, again and again",
-        body=f"{activity.name} was refused (429) {refusals.in_a_row} times in a row since {since:%Y-%m-%d %H:%M} UTC. It uses up no "
-        "attempt and is tried again, ever more seldom. Lower the role's rate or ask its provider for more.",
+        f"{activity.agent_role} is rate limited again and again",
+        body=f"{activity.name} was refused (429) {refusals.in_a_row} times in a row since {since:%Y-%m-%d %H:%M} UTC. Refusals use up no "
+        "attempts, and the work is retried at growing intervals. Lower the role's rate, or ask its provider for a higher limit.",
         activity_id=activity.pk,
         facts={"role": activity.agent_role, "in_a_row": refusals.in_a_row, "since": since},
         dedup_key=f"rate_limited:{activity.agent_role}:{activity.started_at:%Y-%m-%d}",
@@ -251,10 +250,10 @@ def _tell_of_refusals(activity: Activity, refusals: Refusals) -> None:
 
 
 def record_stalled(run: RunToken, *, beats_seen: int | None = None, counts: bool = True) -> transitions.Moved:
-    """The worker of this run is lost. Another run takes over at once, unless this was one stall too many.
+    """Requeue the work of a lost worker or a silent agent. After too many stalls the work fails instead.
 
-    `beats_seen`: how many heartbeats its agent had sent when it was found silent; with one more, the run goes on. `counts`: False when the
-    worker was lost to an outage, which says nothing about the work. Raises `RunSuperseded`.
+    `beats_seen`: the number of heartbeats when the agent was found silent; if it has sent another one, the run continues. `counts`: False
+    if the worker was lost to an outage, which says nothing about the work. Raises `RunSuperseded`.
     """
     lost = "The worker that ran this was lost."
     if not counts:
@@ -267,7 +266,7 @@ def record_stalled(run: RunToken, *, beats_seen: int | None = None, counts: bool
         if counts and activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
             return _fail_for_good(run, error, BurialReason.STALLED, "recovery")
         moved = transitions.requeue(
-            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="stalled",
+            run, run_status="stalled",
             error=error, cause="stall", attempts=-1, stalls=int(counts), actor="recovery",
         )  # fmt: skip
         _give_back(moved)
@@ -277,14 +276,14 @@ def record_stalled(run: RunToken, *, beats_seen: int | None = None, counts: bool
 
 
 def out_of_budget(run: RunToken, refusal: OutOfBudget) -> None:
-    """Stop a run that has spent more than a budget holds; its work waits for money. Raises `RunSuperseded`.
+    """Stop a run that has exceeded a budget. Its work waits for money. Raises `RunSuperseded`.
 
-    When a worker still waits for the agent's answer, the slot is given back with that answer.
+    If a worker is still waiting for the agent's answer, the slot is released with that answer.
     """
     with tenant_scope(run.tenant_id):
         suspension.live(run)
         moved = transitions.requeue(
-            tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
+            run, run_status="failed",
             error=as_dict(BudgetSpent(str(refusal))), cause=budgets.CAUSE, due_at=budgets.NEVER, attempts=-1, actor="engine",
         )  # fmt: skip
         outbox.run_again(moved, later=True)
@@ -295,21 +294,21 @@ def out_of_budget(run: RunToken, refusal: OutOfBudget) -> None:
 
 
 def record_accepted(run: RunToken) -> None:
-    """The agent took the work and will call back; no worker waits for it any more. Twice is as once. Raises `RunSuperseded`."""
+    """Record that the agent accepted the work (202) and will call back, so no worker waits for it. Idempotent. Raises `RunSuperseded`."""
     with tenant_scope(run.tenant_id):
         moved = ActivityRun.objects.for_tenant(run.tenant_id).filter(
             pk=run.run_id, fence=run.fence, status="running"
         )
         if not moved.update(accepted_at=Coalesce("accepted_at", Now()), worker_id=None):
-            # Its callback may have come before its own 202.
+            # The callback may have arrived before the 202.
             raise RunSuperseded(run.run_id)
 
 
 def persistently(action: Callable[[], T]) -> T:
-    """Do `action`, again while a server is away, for as long as this process holds its lease; then the error is raised.
+    """Call `action`, and retry it during an outage for as long as this process holds its lease. Then the error is raised.
 
-    What an agent worked for must not be lost to an outage. `action` may have happened although its answer was lost, so it must be harmless
-    to repeat: what changes a run carries its fencing number, and changes nothing the second time.
+    The work of an agent must not be lost to an outage. `action` may have taken effect although its answer was lost, so it must be
+    idempotent: changes of a run carry its fencing number and have no effect the second time.
     """
     began, pause = time.monotonic(), 0.2
     while True:
@@ -329,16 +328,16 @@ def persistently(action: Callable[[], T]) -> T:
 
 
 def overdue(timeout_seconds: int) -> AgentError:
-    """The error of an agent that did not finish in time."""
+    """Return the error of an agent that did not finish in time."""
     return RetryableAgentError(
         f"The agent did not finish the work within {timeout_seconds} s.", code="agent_timeout"
     )
 
 
 def policy_of(activity: Any) -> RetryPolicy:
-    """The retry settings: the activity's own, else those of its role, else the defaults.
+    """Return the retry settings: the activity's own, else those of its role, else the defaults.
 
-    Work of a mailbox, such as that of a subagent, comes back as soon as items of mailboxes do, unless they say otherwise.
+    The default delay of work for a mailbox, such as that of a subagent, is that of mailbox items.
     """
     role = configuration.settings_for(activity.tenant_id, activity.agent_role)
     usual = {"base_seconds": settings.ORCHESTRATOR_MAILBOX_RETRY_SECONDS} if activity.mailbox_id else {}
@@ -346,8 +345,8 @@ def policy_of(activity: Any) -> RetryPolicy:
 
 
 def as_dict(error: AgentError) -> dict[str, Any]:
-    shown = {"code": error.error_code, "message": str(error)[:2000], "retryable": error.retryable}
-    return shown | ({"held_by": error.held_by} if error.held_by else {})
+    members = {"code": error.error_code, "message": str(error)[:2000], "retryable": error.retryable}
+    return members | ({"held_by": error.held_by} if error.held_by else {})
 
 
 def _retry(
@@ -359,7 +358,7 @@ def _retry(
     detail: Mapping[str, Any] | None = None,
 ) -> transitions.Moved:
     moved = transitions.requeue(
-        tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
+        run, run_status="failed",
         error=dict(detail or as_dict(error)), cause="retry", due_at=clock.now() + delay, attempts=attempts, actor=actor,
     )  # fmt: skip
     outbox.run_again(moved, later=True)
@@ -368,10 +367,10 @@ def _retry(
     return moved
 
 
-def _begin_anew(run: RunToken, error: AgentError, actor: str) -> transitions.Moved:
-    """The agent does not know the conversation that it was given. Without one it starts again at once; that uses up no attempt."""
+def _restart_without_session(run: RunToken, error: AgentError, actor: str) -> transitions.Moved:
+    """Requeue work whose agent does not know the session that it should continue. It starts a new one; this uses up no attempt."""
     moved = transitions.requeue(
-        tenant_id=run.tenant_id, activity_id=run.activity_id, run_id=run.run_id, fence=run.fence, run_status="failed",
+        run, run_status="failed",
         error=as_dict(error), cause="session", attempts=-1, actor=actor,
     )  # fmt: skip
     sessions.disown(run, moved)
@@ -405,17 +404,18 @@ def _fail_for_good(
 
 
 def note_late(run: RunToken, result: Completed) -> bool:
-    """Record what an agent reports after its run was over: what it consumed and, if the agent suspended its activity itself, the
-    session. An output is never kept. Returns whether the agent suspended it.
+    """Record the usage that an agent reports after the end of its run and, if it has suspended its activity itself, the session.
+
+    The output is discarded. Returns whether the agent suspended the activity.
     """
     with tenant_scope(run.tenant_id):
         runs = ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id, fence=run.fence)
-        aside = runs.exclude(ended_by_tool="").select_related("activity").first()
-        if aside is not None:
-            sessions.note_used(run, aside.activity, result.session_id)
+        suspended = runs.exclude(ended_by_tool="").select_related("activity").first()
+        if suspended is not None:
+            sessions.note_used(run, suspended.activity, result.session_id)
         if result.usage is not None:
             budgets.count_usage(run, result.usage)
-    return aside is not None
+    return suspended is not None
 
 
 def _beats(run: RunToken) -> QuerySet[ActivityRun]:

@@ -1,6 +1,6 @@
-"""The link of a run to its agent inside a worker: what the adapter learns is recorded at once, what the agent asks for is done.
+"""The link of a run to an agent inside a worker: records what the adapter reports and performs the agent's tool calls.
 
-For agents in a worker it does what the callback API does for agents elsewhere, by the same functions.
+It calls the same functions as the callback API for agents elsewhere.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _NAMES = frozenset(definition.name for definition in DEFINITIONS)
 
 @dataclass(frozen=True, slots=True)
 class LinkOfRun:
-    """The link of one run; each call is a transaction of its own."""
+    """The link of one run. Each call is a transaction of its own."""
 
     run: RunToken
 
     def stop_reason(self) -> str | None:
-        """Why the agent shall stop, or None. An agent that suspended its activity may still finish its call."""
+        """Return why the agent must stop, or None. An agent that suspended its activity may still finish its call."""
         return reports.stop_reason(self.run)
 
     def saw_session(self, session_id: str) -> None:
@@ -45,7 +45,7 @@ class LinkOfRun:
         run_logs.here().add(self.run, kind, text)
 
     def call_tool(self, call: ToolCall) -> ToolAnswer:
-        """Refusals are told to the agent, so that it can do something about them; a run that is over stops."""
+        """Perform a tool call. A refusal is answered to the agent, so that it can react. The answer stops an agent whose run is over."""
         if call.name not in _NAMES:
             return _refuse("tool_not_available", f"The tools are {', '.join(sorted(_NAMES))}.")
         try:

@@ -1,7 +1,7 @@
-"""The conversation of a run: what its agent tells about it is kept at once, so that anyone who runs next continues it.
+"""Sessions of runs: records the session that an agent reports as soon as it is known, so that the next run can continue it.
 
-A run may name a conversation as often as it likes; only the first time is news. Each function runs in a `tenant_scope` of its own or of
-the caller, and locks the run and then its session, after everything else.
+A run may report its session repeatedly; only the first report has an effect. Each function runs in a `tenant_scope` of its own or of the
+caller. It locks the run and then its session, after all other rows.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from tenants.context import tenant_scope
 
 
 def resume(claimed: Any) -> str:
-    """The conversation that a claimed run continues, or "". If the instructions of its agent have changed since, the conversation ends
-    here.
-    """
+    """Return the session that a claimed run continues, or "". Ends the session if the agent's instructions have changed since."""
     if claimed.session is None:
         return ""
     session_id: str = claimed.session["id"]
@@ -32,19 +30,19 @@ def resume(claimed: Any) -> str:
 
 
 def saw(run: RunToken, session_id: str | None) -> None:
-    """Record the conversation that the agent has named, even if it has done nothing yet. A run that was taken over can name none."""
+    """Record the session that the agent reports, even before it has done any work. Ignored if the run was superseded."""
     if not session_id:
         return
     with tenant_scope(run.tenant_id):
         if _is_news(run, session_id):
-            about = Activity.objects.for_tenant(run.tenant_id).only(
+            activities = Activity.objects.for_tenant(run.tenant_id).only(
                 "mailbox_id", "deliverable_id", "agent_role"
             )
-            _begin(run, about.get(pk=run.activity_id), session_id)
+            _begin(run, activities.get(pk=run.activity_id), session_id)
 
 
 def note_used(run: RunToken, activity: Any, session_id: str | None) -> None:
-    """Record that the agent has worked in this conversation. `activity` is a model or a `transitions.Moved`."""
+    """Record that the agent has worked in this session. `activity`: a model or a `transitions.Moved`."""
     if not session_id:
         return
     if _is_news(run, session_id):
@@ -56,9 +54,9 @@ def note_used(run: RunToken, activity: Any, session_id: str | None) -> None:
 
 
 def was_given(run: RunToken) -> bool:
-    """Whether the run got a conversation to continue, and has not begun another one itself.
+    """Whether the run was started with a session, and has not begun another one itself.
 
-    Otherwise an agent that begins a conversation in every run and then does not know it would be started again without end.
+    Without the second condition, an agent that begins a session in every run and then does not know it would be restarted forever.
     """
     if not run.session_id:
         return False
@@ -67,13 +65,13 @@ def was_given(run: RunToken) -> bool:
 
 
 def disown(run: RunToken, activity: Any) -> None:
-    """The agent does not know the conversation that it was given."""
+    """End the session that the agent does not know."""
     matter = _matter_of(activity)
     sessions.end(run.tenant_id, matter, activity.agent_role, run.session_id, EndReason.INVALID)
 
 
 def _is_news(run: RunToken, session_id: str) -> bool:
-    """Note it with the run, and tell whether it had not been noted there. Of a run that was taken over, nothing is news."""
+    """Store the session in the run. Returns False if it was stored before, or if the run was superseded."""
     runs = ActivityRun.objects.for_tenant(run.tenant_id).filter(
         pk=run.run_id, fence=run.fence, status__in=(RunStatus.RUNNING, RunStatus.COMPLETED)
     )
@@ -81,11 +79,11 @@ def _is_news(run: RunToken, session_id: str) -> bool:
 
 
 def _begin(run: RunToken, activity: Any, session_id: str) -> None:
-    """It is the live conversation of its mailbox or deliverable from now on, if there is one."""
+    """Make it the live session of the activity's mailbox or deliverable, if there is one."""
     if matter := _matter_of(activity):
         sessions.begin(run.tenant_id, matter, activity.agent_role, session_id, briefing=run.briefing)
 
 
 def _matter_of(activity: Any) -> Any:
-    """What the conversation is about: the mailbox, or else the deliverable; None when it is about nothing that comes again."""
+    """Return the subject of the session: the mailbox, else the deliverable, else None."""
     return activity.mailbox_id or activity.deliverable_id

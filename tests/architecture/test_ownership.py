@@ -201,7 +201,7 @@ def test_no_statement_but_those_of_transitions_writes_the_status() -> None:
     found = {path.stem for path in tree.files("*.sql") if writing.search(path.read_text(encoding="utf-8"))}
     found |= {module.name for module in tree.modules() if writing.search(module.text)}
 
-    assert found == {"claim", "start", "finish", "hand_back", "submit", "activities.transitions"}
+    assert found == {"claim", "start", "finish", "requeue", "submit", "activities.transitions"}
 
 
 def test_every_tenant_owned_query_of_a_view_names_its_tenant() -> None:

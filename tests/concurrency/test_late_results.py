@@ -110,10 +110,7 @@ def test_a_run_that_is_over_is_not_handed_back(engine: Engine, acme: Tenant, wha
     before = engine.get(acme, activity_id)
 
     with pytest.raises(RunSuperseded), tenant_scope(acme.pk):
-        transitions.requeue(
-            tenant_id=acme.pk, activity_id=activity_id, run_id=first.run_id, fence=first.fence, run_status="failed",
-            error=None, cause="retry",
-        )  # fmt: skip
+        transitions.requeue(first, run_status="failed", error=None, cause="retry")
 
     after = engine.get(acme, activity_id)
     assert (after.status, after.version) == (before.status, before.version)
@@ -134,11 +131,10 @@ def test_a_run_that_was_put_aside_is_not_put_aside_again(engine: Engine, acme: T
     (activity_id,) = engine.submit(acme)
     engine.drain()
     run = token_of(acme, activity_id)
-    ids: dict[str, Any] = {"tenant_id": acme.pk, "activity_id": activity_id, "run_id": run.run_id}
 
     with tenant_scope(acme.pk):
-        assert transitions.suspend(**ids, tool="one") is not None
-        assert transitions.suspend(**ids, tool="another") is None
+        assert transitions.suspend(run, tool="one") is not None
+        assert transitions.suspend(run, tool="another") is None
 
     assert engine.runs(acme, activity_id)[0].ended_by_tool == "one"
 

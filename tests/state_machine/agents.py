@@ -271,7 +271,7 @@ class Agents(Machine):
 def _receipt(attempt: Attempt, said: str, report: Callable[[Attempt, str], None]) -> Receipt:
     """A repetition is answered as the first report was; after a tool nothing counts; anything else late is refused."""
     if attempt.tool:
-        return Receipt.PUT_ASIDE
+        return Receipt.SUSPENDED
     if said in (attempt.output, attempt.error):
         return Receipt.REPEATED
     report(attempt, said)
