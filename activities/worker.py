@@ -50,7 +50,7 @@ def _tend(lease: leases.Lease) -> None:
         if looks % SWEEP_LOOKS == 0:
             _try(workspaces.sweep)
         if looks % TIDY_LOOKS == 0:
-            _try(retention.forget_old_transcripts)
+            _try(retention.delete_old_transcripts)
         looks += 1
     connections.close_all()
 

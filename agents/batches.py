@@ -1,7 +1,7 @@
-"""The batches of the provider that a role leads to, for the engine, which looks after them.
+"""Gives the engine access to the batches of a role's provider.
 
-A batch outlives the settings under which it was sent: keys are changed, roles are done otherwise. It is reached as long as its role leads
-to the same place by a batch adapter, under whatever credential holds now.
+A batch outlives the settings under which it was sent: keys are rotated, and roles get other settings. It can be reached as long as its role
+has a batch adapter for the same host and port, with the current credential.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ("MOST_REQUESTS", "Answer", "MessageBatches", "client_for", "read_comp
 
 
 def client_for(chosen: AdapterSettings, key: str) -> MessageBatches:
-    """The client for the batches of the provider with this key, which is stored with each item. Raises `AgentError` when the settings
-    lead to another provider by now.
+    """Return the client for the batches of the provider with this key, which is stored with each item. Raises `AgentError` when the
+    settings now name another provider.
     """
     provider = provider_of(chosen)
     if chosen.adapter not in BATCHES_OF or _place(provider.key) != _place(key):
-        raise ConfigurationError(f"The role does not lead to batches of {_place(key)} any more.")
+        raise ConfigurationError(f"The role no longer uses batches of {_place(key)}.")
     return MessageBatches(provider)
 
 
 def read_completed(message: Mapping[str, Any], options: Mapping[str, Any]) -> Completed | None:
-    """The validated result of a message; None when the conversation has to go on. Raises `AgentError`."""
+    """Return the validated result of a message, or None when the conversation must continue. Raises `AgentError`."""
     completed = message_batches.read_completed(message, options)
     if completed is not None:
         response_parser.require_well_formed(completed)
@@ -38,5 +38,5 @@ def read_completed(message: Mapping[str, Any], options: Mapping[str, Any]) -> Co
 
 
 def _place(key: str) -> str:
-    """Adapter, host and port, without the credential."""
+    """Return adapter, host and port, without the credential."""
     return key.rpartition("|")[0]

@@ -1,6 +1,6 @@
-"""What holds for a role at a tenant: the platform's defaults, the registry's row, the version in production, the tenant's own on top.
+"""The settings in force for a role at a tenant: the platform's defaults, the registry's row, the version in production, the tenant's own.
 
-Kept by each process until it changes, which a process sees within a second: the hot path asks nothing.
+Each process caches them until they change, and sees a change within a second, so the hot path runs no query.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tenants.models import Tenant
 from tenants.sql import Statement
 
 DEFAULT_ATTEMPTS = 3
-BATCH_ATTEMPTS = 5  # a try costs half, and its failure is often that of the batch
+BATCH_ATTEMPTS = 5  # an attempt costs half, and often fails because of the batch
 ROLES_KEPT_SECONDS = 1.0
 _ROLE_SETTINGS = Statement.load(Path(__file__).parent / "sql", "role_settings")
 
@@ -48,8 +48,8 @@ class RoleSettings:
     input_schema: Mapping[str, Any] | None
     instructions: str
     has_skills: bool
-    budgeted: bool  # whether its runs may fall under a budget
-    briefing: str  # digest of what the agent is told it is, but for its skills
+    budgeted: bool  # whether a budget may apply to its runs
+    briefing: str  # digest of the agent's instructions, model and adapter, without its skills
 
 
 _kept: KeptConfiguration[RoleSettings] = KeptConfiguration()
@@ -57,27 +57,27 @@ _roles: tuple[float, frozenset[str]] = (0.0, frozenset())
 
 
 def settings_for(tenant_id: UUID, role: str) -> RoleSettings:
-    """Raises `RoleNotFound`. Opens its own `tenant_scope` when none is open."""
+    """Return the settings in force. Raises `RoleNotFound`. Opens its own `tenant_scope` when none is open."""
     return _kept.get(tenant_id, role, partial(_read, tenant_id, role))
 
 
 def attempts_of(tenant_id: UUID, role: str | None) -> int:
-    """The number of attempts for work that names none: from the settings of its role. Never raises for a role."""
+    """Return the number of attempts for work that sets none, from the settings of its role. Does not raise for an unknown role."""
     try:
-        found = settings_for(tenant_id, role).retry.get("max_attempts") if role else None
+        attempts = settings_for(tenant_id, role).retry.get("max_attempts") if role else None
     except RoleNotFound:
-        found = None
-    return int(found or DEFAULT_ATTEMPTS)
+        attempts = None
+    return int(attempts or DEFAULT_ATTEMPTS)
 
 
 def tenant_with_plan(tenant_id: UUID) -> Tenant:
-    """For `cap_of`. In the caller's `tenant_scope`."""
-    found: Tenant = Tenant.objects.select_related("plan").get(pk=tenant_id)
-    return found
+    """Return the tenant for `cap_of`. Must run in a `tenant_scope`."""
+    tenant: Tenant = Tenant.objects.select_related("plan").get(pk=tenant_id)
+    return tenant
 
 
 def cap_of(tenant: Tenant, agent: Agent, config: AgentConfig | None) -> int:
-    """How many activities of a role a tenant may run at once: by its own settings, else by its plan, else by the registry."""
+    """Return how many activities of a role a tenant may run at once: from its own settings, else its plan, else the registry."""
     if config is not None and config.max_concurrency is not None:
         return config.max_concurrency
     of_plan = tenant.cap_of_role(agent.role)
@@ -85,12 +85,12 @@ def cap_of(tenant: Tenant, agent: Agent, config: AgentConfig | None) -> int:
 
 
 def default_timeout(platform: SchedulerSettings) -> int:
-    """The timeout in seconds for a role that names none: from the platform's settings, else from the environment."""
+    """Return the timeout in seconds for a role that sets none: from the platform's settings, else from the environment."""
     return platform.timeout_seconds or int(settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS)
 
 
 def in_force(platform: SchedulerSettings) -> dict[str, int]:
-    """By path of the setting, what holds for a role that says nothing, of those that the defaults of all work go before while unset."""
+    """Return, by path, the platform's settings that have another default for all work while they are unset."""
     return {
         "http_client.timeout": default_timeout(platform) * 1000,
         "http_client.retry_config.max_retries": platform.retry.get("max_attempts", DEFAULT_ATTEMPTS) - 1,
@@ -98,7 +98,7 @@ def in_force(platform: SchedulerSettings) -> dict[str, int]:
 
 
 def list_roles() -> frozenset[str]:
-    """All roles of the registry that are not switched off."""
+    """Return the enabled roles of the registry. They may be a second old."""
     now = time.monotonic()
     if now - _roles[0] > ROLES_KEPT_SECONDS or not _roles[1]:
         return present_roles()
@@ -106,7 +106,7 @@ def list_roles() -> frozenset[str]:
 
 
 def present_roles() -> frozenset[str]:
-    """As `list_roles`, asked of PostgreSQL."""
+    """Like `list_roles`, but always read from PostgreSQL."""
     global _roles
     _roles = (
         time.monotonic(),
@@ -118,21 +118,21 @@ def present_roles() -> frozenset[str]:
 def adapters_of(
     tenant_id: UUID, agents: Iterable[Agent], own: Mapping[str, AgentConfig]
 ) -> dict[str, AdapterSettings]:
-    """How each of these is reached for the tenant, whose own settings are given by role: for pages, in two statements however many there
-    are. One whose credentials nobody can open is left out. In the caller's `tenant_scope`."""
-    chosen, platform = {agent.role: agent for agent in agents}, scheduler_settings.current()
+    """Return the adapter settings of these agents for the tenant, whose own settings are passed by role. For pages: two statements for
+    any number of agents. Agents whose credentials cannot be decrypted are omitted. Must run in a `tenant_scope`."""
+    by_role, platform = {agent.role: agent for agent in agents}, scheduler_settings.current()
     slug = _slug_for_rules(tenant_id)
-    serving = {found.agent_id: found for found in deployments.serving(chosen)}
-    reached = {}
-    for role, agent in chosen.items():
+    serving = {deployment.agent_id: deployment for deployment in deployments.serving(by_role)}
+    adapters = {}
+    for role, agent in by_role.items():
         config = own.get(role) or _nothing_own(tenant_id, role)
         with suppress(AgentError):
-            reached[role] = _adapter(slug, agent, config, serving.get(role), platform)
-    return reached
+            adapters[role] = _adapter(slug, agent, config, serving.get(role), platform)
+    return adapters
 
 
 def forget() -> None:
-    """Drop what is kept, so that the next question sees the present rows."""
+    """Clear the caches, so that the next call reads the current rows."""
     global _roles
     _kept.forget()
     _roles = (0.0, frozenset())
@@ -146,7 +146,7 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
         (row,) = rows
         agent: Agent = _row_of(Agent, row.agent)
         config: AgentConfig = _row_of(AgentConfig, row.own) if row.own else _nothing_own(tenant_id, role)
-        # Not `scheduler_settings.current`: that may be a second old, and would be kept here until the next change.
+        # Not `scheduler_settings.current`: that may be a second old, and would be cached here until the next change.
         platform = scheduler_settings.settings_of(json.loads(row.platform) if row.platform else None)
         production = (
             AgentVersionDeployment(agent=agent, version=row.version, endpoint=row.endpoint)
@@ -173,7 +173,7 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
 
 
 def _row_of(model: type[models.Model], text: str) -> Any:
-    """The row of a model whose columns came as one JSON object: of any kind but decimals, which would be rounded."""
+    """Build a row of a model from its columns as one JSON object. Does not support decimals, which would be rounded."""
     columns, fields = json.loads(text), model._meta.concrete_fields
     values = [field.to_python(columns[field.column]) for field in fields]
     return model.from_db(APP, [field.attname for field in fields], values)
@@ -187,11 +187,13 @@ def _adapter(
     platform: SchedulerSettings,
 ) -> AdapterSettings:
     adapter = config.adapter or agent.adapter
-    # What the registry says about the address is said for its own adapter.
-    places = [production.endpoint if production else "", agent.endpoint] if adapter == agent.adapter else []
+    # The registry's addresses are only valid for its own adapter.
+    endpoints = (
+        [production.endpoint if production else "", agent.endpoint] if adapter == agent.adapter else []
+    )
     return AdapterSettings(
         adapter=adapter,
-        endpoint=config.endpoint or next(filter(None, places), None),
+        endpoint=config.endpoint or next(filter(None, endpoints), None),
         auth=_auth(agent, config),
         model=config.model or agent.model or None,
         signing_secrets=credentials.signing_secrets_in_force(config),
@@ -203,12 +205,12 @@ def _adapter(
 
 
 def _platform_pays_for(slug: str, agent: Agent, adapter: str) -> tuple[str, ...]:
-    """Patterns of the models that the role may call for the tenant with a key of the registry or the environment."""
+    """Return patterns of the models that the role may call for the tenant with a key of the registry or the environment."""
     rules: Sequence[Mapping[str, Sequence[str]]] | None = settings.ORCHESTRATOR_PLATFORM_KEYS_FOR
     if rules is None:
-        # What the registry itself says. A tenant that wants the role to be another provider's, or another model, brings a key.
-        is_the_registrys = _provider(adapter) == _provider(agent.adapter)
-        return (agent.model or "*",) if is_the_registrys else ()
+        # Only the registry's own provider and model. A tenant that wants others needs its own key.
+        is_registry_provider = _provider(adapter) == _provider(agent.adapter)
+        return (agent.model or "*",) if is_registry_provider else ()
     named = {"tenants": slug, "roles": agent.role}
     return tuple(
         model
@@ -227,7 +229,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _slug_for_rules(tenant_id: UUID) -> str:
-    """How the rules of `_platform_pays_for` name the tenant; empty where none names tenants. In the caller's `tenant_scope`."""
+    """Return the tenant's name in the rules of `_platform_pays_for`, or "" if no rule names tenants. Must run in a `tenant_scope`."""
     rules = settings.ORCHESTRATOR_PLATFORM_KEYS_FOR or ()
     if not any("tenants" in rule for rule in rules):
         return ""
@@ -239,7 +241,7 @@ def _nothing_own(tenant_id: UUID, role: str) -> AgentConfig:
 
 
 def _usual_timeout(adapter: str, platform: SchedulerSettings) -> int:
-    """Seconds for a role that says nothing; one whose work waits for batches needs more than any other."""
+    """Return the timeout in seconds for a role that sets none. It is longer for a role whose work waits for batches."""
     return settings.ORCHESTRATOR_BATCH_TIMEOUT_SECONDS if adapter in BATCHES_OF else default_timeout(platform)
 
 
@@ -248,8 +250,8 @@ def _usual_retry(adapter: str) -> Mapping[str, Any]:
 
 
 def _auth(agent: Agent, config: AgentConfig) -> Mapping[str, str]:
-    # The platform's own credentials go only to the platform's own endpoint, by the platform's own adapter, never to one that a tenant has
-    # set: another adapter has another default endpoint.
+    # The platform's credentials are only sent to the platform's endpoint by the platform's adapter, never to an endpoint that a tenant has
+    # set. Another adapter has another default endpoint.
     if config.auth_sealed:
         return credentials.unseal(
             config.auth_sealed, context=credentials.config_context(config.tenant_id, agent.role)

@@ -1,6 +1,6 @@
-"""What passes between the engine and an agent's adapter: frozen values, no database objects.
+"""The interface between the engine and an agent's adapter: frozen values, no database objects.
 
-An adapter receives an `AgentRequest` and answers with an `AgentResult` or raises an `agents.exceptions.AgentError`.
+An adapter receives an `AgentRequest`, and returns an `AgentResult` or raises an `agents.exceptions.AgentError`.
 Both sides may rely on nothing else, so one conformance suite can run against every adapter.
 """
 
@@ -14,34 +14,34 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, overload
 from uuid import UUID
 
-#: By adapter that waits for batches: the one whose provider's batches they are, and which does the rest at once.
+#: For each batch adapter, the adapter of the same provider that does the other work at once.
 BATCHES_OF = {"batch": "anthropic"}
 
 
 Value = TypeVar("Value")
 
 
-class WhenRead(Generic[Value]):
-    """A field that may be given as a function without parameters instead: it is called once the field is read, for the first time only.
+class LazyField(Generic[Value]):
+    """A field that accepts a function without parameters, which is called when the field is first read.
 
-    For values that take long to compute and are seldom read. The value is kept; two threads that read it at once may both compute it.
+    For values that take long to compute and are seldom read. The value is cached; two threads that read it at once may both compute it.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
     @overload
-    def __get__(self, instance: None, owner: type) -> WhenRead[Value]: ...
+    def __get__(self, instance: None, owner: type) -> LazyField[Value]: ...
     @overload
     def __get__(self, instance: object, owner: type) -> Value: ...
-    def __get__(self, instance: object | None, owner: type) -> WhenRead[Value] | Value:
+    def __get__(self, instance: object | None, owner: type) -> LazyField[Value] | Value:
         if instance is None:
             raise AttributeError(self.name)  # as a field without a default
         value: Any = instance.__dict__[self.name]
         if callable(value):
             value = instance.__dict__[self.name] = value()
-        made: Value = value
-        return made
+        result: Value = value
+        return result
 
     def __set__(self, instance: object, value: Value | Callable[[], Value]) -> None:
         instance.__dict__[self.name] = value
@@ -49,13 +49,13 @@ class WhenRead(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a run consumed, as its agent reports it. Zero means "not reported"."""
+    """The resources that a run consumed, as its agent reports them. Zero means "not reported"."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: Decimal | None = None
     model: str | None = None
-    in_batch: bool = False  # through a provider's batches, which have a price of their own
+    in_batch: bool = False  # through a provider's batches, which have a different price
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What the HTTP client of one process may use at the same time."""
+    """Limits of the HTTP client of one process."""
 
-    max_concurrent: int = 50  # calls under way
+    max_concurrent: int = 50  # concurrent calls
     max_sockets: int = 100  # connections, idle ones included
     keep_alive: bool = True  # whether connections are kept for the next call
 
@@ -89,7 +89,9 @@ class AdapterSettings:
     signing_secrets: Sequence[str] = ()  # Standard Webhooks secrets ("whsec_..."), newest first
     version: str | None = None  # semantic version of the production deployment, pinned by the run
     options: Mapping[str, Any] = field(default_factory=dict)
-    http: HttpLimits = field(default_factory=HttpLimits)  # the platform's, for adapters that call somebody
+    http: HttpLimits = field(
+        default_factory=HttpLimits
+    )  # the platform's limits, for adapters that make calls
     platform_pays_for: Sequence[str] = (
         "*",
     )  # patterns of the models that may be called with a key of the platform
@@ -105,7 +107,7 @@ class Callback:
 
 @dataclass(frozen=True, slots=True)
 class ContextFile:
-    """What a tenant wants every agent of a role to know about the client, in full."""
+    """A text that a tenant wants every agent of a role to know, in full."""
 
     name: str
     content: str
@@ -113,7 +115,7 @@ class ContextFile:
 
 @dataclass(frozen=True, slots=True)
 class SkillSummary:
-    """That there is a skill, when to use it, and where it can be read: at an address, and in a file below `skills_dir` if there is one."""
+    """A skill without its text: when to use it, and where to read it: at an address, and in a file below `skills_dir` if there is one."""
 
     key: str
     name: str
@@ -125,7 +127,7 @@ class SkillSummary:
 
 @dataclass(frozen=True, slots=True)
 class Skills:
-    """What an agent may know beside its task."""
+    """Context and skills that an agent can read in addition to its task."""
 
     context: Sequence[ContextFile] = ()
     manifest: Sequence[SkillSummary] = ()
@@ -133,7 +135,7 @@ class Skills:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentRequest:
-    """Everything an agent is told about one run. `idempotency_key` is the same for all attempts of one wake."""
+    """Everything that an agent receives for one run. `idempotency_key` is the same for all attempts of one wake."""
 
     tenant_id: UUID
     activity_id: UUID
@@ -141,9 +143,9 @@ class AgentRequest:
     idempotency_key: str
     agent_role: str
     attempt: int
-    prompt: WhenRead[str] = WhenRead()  # a text, for who reads it
+    prompt: LazyField[str] = LazyField()  # rendered only for adapters that read it
     settings: AdapterSettings
-    callback: WhenRead[Callback] = WhenRead()
+    callback: LazyField[Callback] = LazyField()
     timeout_seconds: float
     deadline: datetime
     name: str = ""
@@ -158,13 +160,15 @@ class AgentRequest:
         default_factory=dict
     )  # rejection_ref, reviewer_notes, blocker_resolution, ...
     session_id: str | None = None
-    max_turns: int | None = None  # answers of its model after which it shall have come to an end
-    instructions: str = ""  # what the agent is and how it works; stands in the prompt as well, but for models
+    max_turns: int | None = None  # the model must finish within this many answers
+    instructions: str = ""  # what the agent is and how it works; also in the prompt, except for models
     skills: Skills = field(default_factory=Skills)
-    skills_dir: Path | None = None  # for agents on this machine: the skills as files, during the call
-    wanted_by: datetime | None = None  # until when the work itself should be done, whatever its run may take
-    at_once: bool = False  # the work has been in a batch and shall not go into another
-    begun: Mapping[str, Any] | None = None  # what a model has answered already, in its provider's protocol
+    skills_dir: Path | None = None  # for agents on this machine: a folder with the skills, during the call
+    wanted_by: datetime | None = None  # until when the work should be done, independent of the run's timeout
+    at_once: bool = False  # the work has been in a batch and must not go into another
+    begun: Mapping[str, Any] | None = (
+        None  # a model's earlier answer to this request, in its provider's protocol
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,25 +189,25 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The work shall go to its provider with a batch: the engine keeps it until then, and no worker waits for it."""
+    """The work waits for a batch of its provider: the engine stores it until then, and no worker waits for it."""
 
-    provider: str  # the key of the provider's state, which tells credentials apart
+    provider: str  # the key of the provider's state, which distinguishes credentials
     model: str
     body: Mapping[str, Any]  # the request, in the provider's protocol
-    leave_at: datetime  # when waiting for a batch is over, since the work is wanted soon after
+    leave_at: datetime  # when to stop waiting for a batch, because the deadline is near
     session_id: str | None = None
 
 
 AgentResult = Completed | Accepted | Parked
 
 
-#: What a line of a run's log is: the agent's own words, a tool that it calls, what that answered, and anything else worth knowing.
+#: The kinds of lines in a run's log: the agent's own words, its tool calls, their results, and anything else worth knowing.
 LINE_KINDS = ("text", "tool_call", "tool_result", "note")
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of what an agent says while it works. `kind` is one of `LINE_KINDS`; without `at` it is as old as its arrival."""
+    """One line of a run's log. `kind` is one of `LINE_KINDS`; without `at`, the time of arrival counts."""
 
     kind: str
     text: str
@@ -212,7 +216,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of an agent to one of the five tools, as it came in. `call_id` makes a repetition recognisable."""
+    """An agent's call of one of the five tools, not yet validated. `call_id` identifies repetitions."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -221,9 +225,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """What an agent is told about its call. After `stop` the run is over: the adapter ends, and what it returns is no output.
+    """The answer to an agent's tool call. After `stop` the run is over: the adapter must end, and its result is ignored.
 
-    `refused` says that nothing happened, and `body` says why: the agent may try otherwise.
+    `refused` says that nothing happened, and `body` says why; the agent may try something else.
     """
 
     body: Mapping[str, Any]
@@ -232,29 +236,29 @@ class ToolAnswer:
 
 
 class RunLink(Protocol):
-    """How an adapter keeps in touch with the engine while it runs an agent. Everything may be called again and from any thread."""
+    """An adapter's link to the engine while it runs an agent. All methods may be called repeatedly and from any thread."""
 
     def stop_reason(self) -> str | None:
-        """Why the result is not wanted any more, or None. It may cost a query: call it about once a second."""
+        """Return why the result is no longer needed, or None. It may cost a query: call it about once a second."""
         ...  # pragma: no cover
 
     def saw_session(self, session_id: str) -> None:
-        """Record the conversation that the agent has named, at once, so that a run after a crash continues it."""
+        """Record the session that the agent has reported. Takes effect at once, so that a run after a crash continues it."""
         ...  # pragma: no cover
 
     def count_usage(self, usage: Usage) -> str | None:
-        """Report what the run has consumed so far, in total; returns why it shall stop, or None."""
+        """Report the total usage of the run so far. Return why the run must stop, or None."""
         ...  # pragma: no cover
 
     def note_progress(self, progress: Mapping[str, Any]) -> None:
-        """Report the progress of the run, for people and metrics; entries under other keys stay."""
+        """Report the progress of the run, for people and metrics. Entries under other keys are kept."""
         ...  # pragma: no cover
 
     def log(self, kind: str, text: str) -> None:
-        """Add to what people see of the run while it goes on; `kind` is one of `LINE_KINDS`, and each line of the text is one of the log.
-        Never waits, and never fails the run: what cannot be kept is counted."""
+        """Add lines to the log of the run, which people can follow. `kind` is one of `LINE_KINDS`; each line of the text becomes one line.
+        Never blocks and never fails the run: lines that cannot be stored are counted."""
         ...  # pragma: no cover
 
     def call_tool(self, call: ToolCall) -> ToolAnswer:
-        """Do what the agent asks for, with the authority of its run. Raises nothing that the agent could have caused."""
+        """Execute the agent's tool call, with the authority of its run. Errors that the agent may have caused are returned, not raised."""
         ...  # pragma: no cover

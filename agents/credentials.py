@@ -1,11 +1,11 @@
-"""Secrets at rest: AES-256-GCM under a ring of keys, bound to the row they belong to.
+"""Encrypts secrets at rest with AES-256-GCM under a ring of keys, bound to the row that they belong to.
 
-`FIELD_ENCRYPTION_KEYS` lists `name:hex` entries, newest first: the first seals, all can unseal. The context (tenant, row, field) is
-authenticated with the text, so a ciphertext copied to another row or tenant does not open.
+`FIELD_ENCRYPTION_KEYS` lists `name:hex` entries, newest first: the first encrypts, all can decrypt. The context (tenant, row, field) is
+authenticated with the text, so a ciphertext that is copied to another row or tenant cannot be decrypted.
 
-Secrets that sign between us and a tenant's agent: the job on its way there, and the reports of agents that sign theirs. Until a tenant
-asks for one of its own they are derived from the keys of the installation, so that nothing is stored. A new secret signs beside the one
-before it until the next renewal: receivers can change over without a message that is refused.
+Also the secrets that sign jobs for a tenant's agent, and the reports of agents that sign theirs. Until a tenant requests its own secret,
+they are derived from the keys of the installation, so that nothing is stored. After a rotation the previous secret signs as well, until
+the next rotation, so that agents can switch without refusing a message.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ def seal(secrets: Mapping[str, str], *, context: str) -> str:
 
 
 def unseal(text: str, *, context: str) -> dict[str, str]:
-    """Raises `ConfigurationError` when the key is gone or the text belongs to another row."""
+    """Decrypt. Raises `ConfigurationError` when the key is missing or the text belongs to another row."""
     name, _, body = text.partition(":")
     key = _ring(tuple(settings.FIELD_ENCRYPTION_KEYS)).get(name)
     if key is None:
         raise ConfigurationError(
-            f"The key {name!r} that sealed these credentials is not in FIELD_ENCRYPTION_KEYS."
+            f"The key {name!r} that encrypted these credentials is not in FIELD_ENCRYPTION_KEYS."
         )
     try:
         raw = base64.b64decode(body)
         opened: dict[str, str] = orjson.loads(aead.AESGCM(key).decrypt(raw[:12], raw[12:], context.encode()))
     except (exceptions.InvalidTag, ValueError) as error:
         raise ConfigurationError(
-            "These credentials were sealed for another place and cannot be opened here."
+            "These credentials were encrypted for another row and cannot be decrypted here."
         ) from error
     return opened
 
 
 def newest_key() -> str:
-    """The name of the key that seals."""
+    """Return the name of the key that encrypts."""
     return next(iter(_ring(tuple(settings.FIELD_ENCRYPTION_KEYS))))
 
 
 def is_current(text: str) -> bool:
-    """Whether the newest key has sealed it."""
+    """Whether the newest key has encrypted the text."""
     return text.partition(":")[0] == newest_key()
 
 
 def reseal(text: str, *, context: str) -> str:
-    """The same secrets under the newest key. Raises `ConfigurationError` when they cannot be opened."""
+    """Encrypt the same secrets under the newest key. Raises `ConfigurationError` when they cannot be decrypted."""
     return seal(unseal(text, context=context), context=context)
 
 
@@ -89,9 +89,9 @@ def agent_context(role: str) -> str:
 
 
 def signing_secrets(tenant_id: UUID, role: str) -> tuple[str, ...]:
-    """Standard Webhooks secrets of a tenant's agent, derived from each key of the ring, newest first.
+    """Return the derived Standard Webhooks secrets of a tenant's agent, one from each key of the ring, newest first.
 
-    Derived, not stored: nothing to leak, and rotating the ring rotates them with an overlap.
+    They are not stored, so they cannot leak from the database, and rotating the ring rotates them with an overlap.
     """
     ring = _ring(tuple(settings.FIELD_ENCRYPTION_KEYS))
     return tuple(
@@ -106,18 +106,18 @@ def _ring(entries: tuple[str, ...]) -> dict[str, bytes]:
     ring = {}
     for entry in entries:
         name, _, secret = entry.partition(":")
-        # Whatever the length of the secret, AES-256 gets 32 bytes of it.
+        # AES-256 needs 32 bytes, whatever the length of the secret.
         ring[name] = hashlib.sha256(secret.encode()).digest()
     return ring
 
 
 def signing_context(tenant_id: UUID, role: str) -> str:
-    """What the stored secrets are bound to."""
+    """Return the context that the stored signing secrets are bound to."""
     return f"agent_config:{tenant_id}:{role}:signing"
 
 
 def signing_secrets_in_force(config: AgentConfig) -> tuple[str, ...]:
-    """The secrets of a tenant's agent, newest first. Raises `ConfigurationError` when the key that sealed them is gone."""
+    """Return the secrets of a tenant's agent, newest first. Raises `ConfigurationError` when the key that encrypted them is missing."""
     if not config.signing_sealed:
         return signing_secrets(config.tenant_id, config.agent_id)
     unsealed = unseal(config.signing_sealed, context=signing_context(config.tenant_id, config.agent_id))
@@ -125,7 +125,7 @@ def signing_secrets_in_force(config: AgentConfig) -> tuple[str, ...]:
 
 
 def renew_signing_secret(config: AgentConfig) -> str:
-    """Give the agent a new secret, without saving it, and return it. The previous secret continues to sign as well."""
+    """Set a new secret without saving the row, and return it. The previous secret continues to sign as well."""
     new = webhook_signing.new_secret()
     joined = " ".join((new, *signing_secrets_in_force(config)[:1]))
     config.signing_sealed = seal(

@@ -1,9 +1,9 @@
-"""Deployments: which version of an agent serves, and how that changes. The only writer of its table.
+"""Deployments: the versions of an agent in each environment. This is the only module that writes their table.
 
-Every change is one transaction and a compare-and-set on the row that was seen in production: of two at once one is done and the other
-is told, and at no moment are there two versions in production, or none in between. What was replaced stays as history. Runs under way
-keep the version that they were claimed with; new ones get the present one within a second. Promoting ends no sessions: a version
-that must not continue the conversations of the one before is given other instructions, which is what begins new ones.
+Every change is one transaction and a compare-and-set on the row that was read as the one in production. Of two concurrent changes one
+succeeds and the other gets an error; there are never two versions in production, and never none during a change. Replaced versions stay
+as history. Current runs keep the version that they were claimed with; new runs get the new one within a second. Promoting ends no
+sessions: a version that must not continue the conversations of its predecessor needs other instructions, which begin new sessions.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ Environment = AgentVersionDeployment.Environment
 
 
 def in_production(role: str) -> AgentVersionDeployment | None:
-    """The version that serves now."""
+    """Return the version in production, if any."""
     return _current().filter(agent_id=role, environment=Environment.PRODUCTION).first()
 
 
 def serving(roles: Collection[str]) -> list[AgentVersionDeployment]:
-    """The versions that serve now, of those of these roles that have one."""
+    """Return the versions in production of these roles. Roles without one are omitted."""
     return list(_current().filter(agent_id__in=roles, environment=Environment.PRODUCTION))
 
 
 def history(role: str) -> list[AgentVersionDeployment]:
-    """All deployments of an agent, newest first."""
+    """Return all deployments of an agent, newest first."""
     return list(AgentVersionDeployment.objects.filter(agent_id=role).order_by("-deployed_at", "-id"))
 
 
 def deploy(
     role: str, version: str, environment: str, *, actor: str, endpoint: str = ""
 ) -> AgentVersionDeployment:
-    """Put a version into an environment. In production it replaces the version there, elsewhere only its own earlier deployment.
+    """Deploy a version to an environment. In production it replaces the current version, elsewhere only its own earlier deployment.
 
     Raises `NotFound`, `VersionInvalid`, `AlreadyInProduction` or `DeploymentConflict`.
     """
@@ -65,7 +65,7 @@ def deploy(
         deployed_by=actor,
     )
     if new.environment == Environment.PRODUCTION:
-        return _put_into_production(new, seen=in_production(role))
+        return _put_into_production(new, current=in_production(role))
     with _translate_conflicts(), transaction.atomic(using=current_alias()):
         same = _current().filter(agent_id=role, version=version, environment=new.environment)
         same.update(replaced_at=Now(), replaced_by=actor)
@@ -73,50 +73,50 @@ def deploy(
 
 
 def promote(role: str, deployment_id: UUID, *, actor: str) -> AgentVersionDeployment:
-    """Make this deployment's version, with its endpoint, the one in production. Works for former ones as well.
+    """Promote this deployment's version, with its endpoint, to production. Works for former deployments as well.
 
-    Raises `NotFound`, `AlreadyInProduction`, or `DeploymentConflict` when another version came into production meanwhile.
+    Raises `NotFound`, `AlreadyInProduction`, or `DeploymentConflict` when another version was promoted meanwhile.
     """
-    seen = in_production(role)
+    current = in_production(role)
     deployment = AgentVersionDeployment.objects.filter(pk=deployment_id, agent_id=role).first()
     if deployment is None:
         raise NotFound(f"deployment of the agent {role!r}", deployment_id)
-    return _put_into_production(_copy(deployment, actor, promoted_from=deployment), seen=seen)
+    return _put_into_production(_copy(deployment, actor, promoted_from=deployment), current=current)
 
 
 def roll_back(role: str, *, actor: str) -> AgentVersionDeployment:
-    """Bring back the version that was in production before the present one; again, the one before that, and so on.
+    """Return to the previous version in production. A second rollback returns to the one before that, and so on.
 
-    Raises `NothingToRollBackTo`, or `DeploymentConflict` when another version came into production meanwhile.
+    Raises `NothingToRollBackTo`, or `DeploymentConflict` when another version was promoted meanwhile.
     """
-    seen = in_production(role)
-    before = seen.previous if seen else None
-    if seen is None or before is None:
-        present = f"{seen.version} is the first" if seen else "there is none yet"
+    current = in_production(role)
+    target = current.previous if current else None
+    if current is None or target is None:
+        reason = f"{current.version} is the first" if current else "there is none yet"
         raise NothingToRollBackTo(
-            f"No version of {role!r} was in production before: {present}. Deploy the version that you want and promote it."
+            f"No version of {role!r} was in production before: {reason}. Deploy the version that you want and promote it."
         )
     return _put_into_production(
-        _copy(before, actor, promoted_from=before), seen=seen, previous=before.previous
+        _copy(target, actor, promoted_from=target), current=current, previous=target.previous
     )
 
 
-#: What `_put_into_production` keeps as the way back, unless it is told otherwise: the version that it replaces.
+#: The default of `previous` in `_put_into_production`: the version that it replaces.
 _REPLACED: Any = object()
 
 
 def _put_into_production(
-    new: AgentVersionDeployment, *, seen: AgentVersionDeployment | None, previous: Any = _REPLACED
+    new: AgentVersionDeployment, *, current: AgentVersionDeployment | None, previous: Any = _REPLACED
 ) -> AgentVersionDeployment:
-    """Replace the version `seen` in production, unless it is not the one there any more."""
-    if seen is not None and (seen.version, seen.endpoint) == (new.version, new.endpoint):
-        raise AlreadyInProduction(f"{seen.version} is in production already.")
+    """Replace the version `current` in production. Raises `DeploymentConflict` if it is no longer in production."""
+    if current is not None and (current.version, current.endpoint) == (new.version, new.endpoint):
+        raise AlreadyInProduction(f"{current.version} is in production already.")
     with _translate_conflicts(), transaction.atomic(using=current_alias()):
-        if seen is not None:
-            replaced = _current().filter(pk=seen.pk)
+        if current is not None:
+            replaced = _current().filter(pk=current.pk)
             if not replaced.update(replaced_at=Now(), replaced_by=new.deployed_by):
                 raise DeploymentConflict(_CONFLICT)
-        new.previous = seen if previous is _REPLACED else previous
+        new.previous = current if previous is _REPLACED else previous
         return _save(new)
 
 
@@ -124,7 +124,7 @@ def _save(new: AgentVersionDeployment) -> AgentVersionDeployment:
     new.save(force_insert=True)
     changes: dict[str, Any] = {"revision": F("revision") + 1}
     if new.environment == Environment.PRODUCTION:
-        # Another address: what was known about the one before says nothing about it.
+        # The old health says nothing about the new address.
         changes |= {
             "health": Health.UNKNOWN,
             "health_detail": "",
@@ -151,14 +151,12 @@ def _current() -> QuerySet[AgentVersionDeployment]:
     return AgentVersionDeployment.objects.filter(replaced_at__isnull=True)
 
 
-_CONFLICT = (
-    "Another version came into production at the same moment. Look at what is there now and decide again."
-)
+_CONFLICT = "Another version was promoted at the same time. Check which version is in production now, and decide again."
 
 
 @contextmanager
 def _translate_conflicts() -> Iterator[None]:
-    """The unique constraint is the last word between two who find the same place empty."""
+    """Raise `DeploymentConflict` when the unique constraint refuses the second of two versions for the same free place."""
     try:
         yield
     except IntegrityError as error:

@@ -1,4 +1,4 @@
-"""Everything that can go wrong on the way to an agent. `retryable` decides whether the run is tried again."""
+"""The errors of calls to agents, and of changes of their registry. `retryable` decides whether a run is retried."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class AgentError(Exception):
         super().__init__(message)
         self.error_code = code or self.code
         self.retry_after = retry_after  # seconds; None leaves the delay to the retry policy
-        self.nothing_sent = False  # whether it is certain that the other side was told nothing
-        self.held_by: str | None = None  # the provider that has to be waited for
-        # Whether `retry_after` says when there is room; otherwise there may be at any time.
+        self.nothing_sent = False  # whether it is certain that nothing reached the other side
+        self.held_by: str | None = None  # the provider whose limit delays the run
+        # Whether `retry_after` is the time when there is capacity; otherwise there may be some at any time.
         self.room_is_timed = True
 
 
@@ -39,14 +39,14 @@ class AgentRateLimited(RetryableAgentError):
 
 
 class BudgetSpent(RetryableAgentError):
-    """What the run has consumed is more than a budget holds. It goes on when there is money again, and uses up no attempt."""
+    """The run has consumed more than a budget allows. It continues when there is money again, and uses up no attempt."""
 
     code = "budget"
     uses_attempt = False
 
 
 class LeftBatch(RetryableAgentError):
-    """The work does not wait for its batch any longer; it goes on at once. Uses up no attempt."""
+    """The work no longer waits for its batch, and is done at once. Uses up no attempt."""
 
     code = "left_batch"
     uses_attempt = False
@@ -56,28 +56,28 @@ class LeftBatch(RetryableAgentError):
 
 
 class InputUnavailable(RetryableAgentError):
-    """What the run works on cannot be read for the moment. Not the agent's fault, so it uses up no attempt."""
+    """The input of the run is temporarily unavailable. That is not the agent's fault, so it uses up no attempt."""
 
     code = "input_unavailable"
     uses_attempt = False
 
 
 class ServerAway(RetryableAgentError):
-    """A server that the engine needs went away during the run. Says nothing about the agent, so it uses up no attempt."""
+    """A server that the engine needs failed during the run. That is not the agent's fault, so it uses up no attempt."""
 
     code = "server_away"
     uses_attempt = False
 
 
 class CallsAtLimit(RetryableAgentError):
-    """The time was over before the platform's cap of concurrent calls let this one begin. Uses up no attempt."""
+    """The run timed out while it waited for the platform's limit of concurrent calls. Uses up no attempt."""
 
     code = "calls_at_limit"
     uses_attempt = False
 
 
 class PermanentAgentError(AgentError):
-    """Another try would not help: the agent refused the request or its answer cannot be read."""
+    """A retry would not help: the agent refused the request or its answer cannot be read."""
 
     code = "agent_refused"
 
@@ -95,7 +95,7 @@ class ConfigurationError(PermanentAgentError):
 
 
 class OutboundRefused(PermanentAgentError):
-    """The outbound guard does not let this address be called."""
+    """The outbound policy forbids calls to this address."""
 
     code = "outbound_refused"
 
@@ -107,7 +107,7 @@ class RoleNotFound(AgentError):
 
 
 class RegistryError(Exception):
-    """The registry of agents cannot be changed as was asked. Nothing to do with a run."""
+    """The requested change of the registry of agents was refused. Not an error of a run."""
 
     code: ClassVar[str] = "registry_error"
     status: ClassVar[int] = 409
@@ -122,7 +122,7 @@ class AlreadyExists(OneOfKind, RegistryError):
 
 
 class DeploymentConflict(RegistryError):
-    """Somebody else has changed what is deployed since it was looked at."""
+    """Somebody else has changed the deployments since they were read."""
 
     code = "deployment_conflict"
 
@@ -134,7 +134,7 @@ class AlreadyInProduction(RegistryError):
 
 
 class NothingToRollBackTo(RegistryError):
-    """No version was in production before the present one."""
+    """No version was in production before the current one."""
 
     code = "nothing_to_roll_back_to"
 
@@ -151,6 +151,6 @@ class VersionInvalid(RegistryError):
 
 
 class AgentInUse(RegistryError):
-    """Schedules, pipelines or work that is not done refer to the agent, so it cannot be deleted."""
+    """Schedules, pipelines or open work refer to the agent, so it cannot be deleted."""
 
     code = "agent_in_use"

@@ -1,4 +1,4 @@
-"""What an agent's own JSON Schema says about the parameters that it is to be given."""
+"""Validates the parameters of work against the agent's JSON Schema."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ else:
 
 logger = logging.getLogger(__name__)
 
-MOST_FAULTS = 50  # more help nobody
-LONGEST_MESSAGE = 500  # characters; the messages quote what they are about
+MAX_ERRORS = 50  # more do not help anybody
+LONGEST_MESSAGE = 500  # characters, because the messages quote values
 
-#: A schema with one of these at its top may judge one parameter by another.
+#: With one of these keywords at the top of a schema, the validity of one parameter may depend on another.
 _DEPENDING = {"allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependentRequired", "$ref"}
 
-#: What one of these at the top of a schema refuses is refused whatever else is given.
+#: An error of one of these keywords at the top of a schema remains, whatever parameters are added.
 _LASTING = {"properties", "patternProperties", "additionalProperties", "propertyNames", "maxProperties"}
 
 Violations = list[tuple[tuple[str | int, ...], str]]
@@ -40,33 +40,32 @@ Violations = list[tuple[tuple[str | int, ...], str]]
 def violations(
     tenant_id: UUID, role: str, params: Mapping[str, Any], *, unknown: Collection[str] = ()
 ) -> Violations:
-    """Each fault with the path to it, beginning with `params`. In the caller's `tenant_scope`. Raises `RoleNotFound`.
+    """Return each error with its path, which begins with `params`. Must run in a `tenant_scope`. Raises `RoleNotFound`.
 
-    `unknown` are parameters that are given as well, of which nobody knows yet what they are: nothing is said about these.
+    `unknown` are the names of further parameters whose values are not known yet. They are not validated.
     """
     schema = configuration.settings_for(tenant_id, role).input_schema
     if not schema or (unknown and _DEPENDING & schema.keys()):
         return []
-    found = _errors(role, schema, {**params, **dict.fromkeys(unknown)})
     return [
         _describe_error(error)
-        for error in found
+        for error in _errors(role, schema, {**params, **dict.fromkeys(unknown)})
         if not error.absolute_path or error.absolute_path[0] not in unknown
     ]
 
 
 def lasting_violations(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> Violations:
-    """As `violations`, of those alone that no further parameter could mend."""
+    """Like `violations`, but only those that no additional parameter could fix."""
     schema = configuration.settings_for(tenant_id, role).input_schema
-    found = _errors(role, schema, params) if schema else []
-    return [_describe_error(error) for error in found if error.absolute_schema_path[0] in _LASTING]
+    errors = _errors(role, schema, params) if schema else []
+    return [_describe_error(error) for error in errors if error.absolute_schema_path[0] in _LASTING]
 
 
 def _errors(role: str, schema: Mapping[str, Any], params: Mapping[str, Any]) -> list[Any]:
     try:
-        return list(islice(_validator(wire_json.dumps_stored(schema)).iter_errors(params), MOST_FAULTS))
+        return list(islice(_validator(wire_json.dumps_stored(schema)).iter_errors(params), MAX_ERRORS))
     except _unusable() as error:
-        # The mistake is the registry's, not the caller's: work must not stop for it.
+        # The error is in the registry, not in the caller's parameters, so it must not stop work.
         logger.warning(
             "Input schema unusable",
             extra={"action": "input_schema_unusable", "role": role, "reason": type(error).__name__},
@@ -75,7 +74,7 @@ def _errors(role: str, schema: Mapping[str, Any], params: Mapping[str, Any]) -> 
 
 
 def _unusable() -> Any:
-    """The errors that come of using a JSON Schema that is none, as a tuple."""
+    """Return the exceptions that an invalid JSON Schema may cause, as a tuple."""
     return (jsonschema.SchemaError, referencing.exceptions.Unresolvable, re.error, TypeError, AttributeError)
 
 
@@ -84,27 +83,27 @@ def _describe_error(error: Any) -> tuple[tuple[str | int, ...], str]:
 
 
 def errors(tenant_id: UUID, role: str, params: Mapping[str, Any]) -> list[dict[str, str]]:
-    """As `violations`, with paths as text."""
+    """Like `violations`, with paths as text."""
     return [
-        {"path": _show_path(path), "message": message}
+        {"path": _path_text(path), "message": message}
         for path, message in violations(tenant_id, role, params)
     ]
 
 
 def error_of(schema: Any) -> str | None:
-    """What is wrong with this as a JSON Schema, or None. A $ref to somewhere else is an error: nothing is fetched."""
+    """Return why this is not a valid JSON Schema, or None. A $ref to another document is an error, because nothing is fetched."""
     try:
-        for _ in islice(_validator(wire_json.dumps_stored(schema)).iter_errors({}), MOST_FAULTS):
+        for _ in islice(_validator(wire_json.dumps_stored(schema)).iter_errors({}), MAX_ERRORS):
             pass
     except jsonschema.SchemaError as error:
-        place = _show_path(error.absolute_path)
-        return f"is not a valid JSON Schema: {f'{place}: ' if place else ''}{error.message}"[:LONGEST_MESSAGE]
+        path = _path_text(error.absolute_path)
+        return f"is not a valid JSON Schema: {f'{path}: ' if path else ''}{error.message}"[:LONGEST_MESSAGE]
     except (*_unusable(), RecursionError) as error:
         return f"is not a usable JSON Schema: {type(error).__name__}: {error}"[:LONGEST_MESSAGE]
     return None
 
 
-def _show_path(path: Iterable[str | int]) -> str:
+def _path_text(path: Iterable[str | int]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
@@ -114,5 +113,5 @@ def _validator(text: bytes) -> Any:
     schema = orjson.loads(text)
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     kind.check_schema(schema)
-    # With a registry of its own, a $ref to somewhere else is refused instead of fetched.
+    # With an empty registry, a $ref to another document is refused instead of fetched.
     return kind(schema, registry=referencing.Registry())

@@ -22,7 +22,7 @@ role_validator = RegexValidator(
 
 
 class Adapter(models.TextChoices):
-    """How an agent is reached. One file of `agents/adapters/` each."""
+    """How to reach an agent. Each adapter is a file in `agents/adapters/`."""
 
     HTTP = "http"
     INLINE = "inline"
@@ -33,24 +33,24 @@ class Adapter(models.TextChoices):
     A2A = "a2a", "A2A"
 
 
-#: The adapters whose endpoint is the URL of one agent, which can be looked at and is pinned by a deployment.
+#: The adapters whose endpoint is the URL of one agent. It can be checked, and a deployment may replace it.
 CALLED_BY_URL = (Adapter.HTTP, Adapter.A2A)
 
 
-#: Of one role for each of its workers, where the settings do not name the adapter.
-USUAL_STARTS_PER_MINUTE = 600
+#: For one role and each of its workers, if the settings do not name the adapter.
+DEFAULT_STARTS_PER_MINUTE = 600
 
 
 class Health(models.TextChoices):
-    """Whether an agent's endpoint could be reached when it was last looked at. Information: dispatch does not ask."""
+    """Whether an agent's endpoint could be reached at the last check. Only information: dispatch does not use it."""
 
-    UNKNOWN = "unknown"  # not looked at yet, or not since its address has changed
+    UNKNOWN = "unknown"  # not checked yet, or not since the address changed
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
 
 
 class Agent(PlainNames, models.Model):
-    """One role of the platform's registry, with the settings that hold where a tenant sets nothing else."""
+    """One role of the platform's registry, with its settings. Tenants may override them."""
 
     role = models.CharField(primary_key=True, max_length=63, validators=[role_validator])
     name = models.CharField(max_length=100)
@@ -123,18 +123,18 @@ class Agent(PlainNames, models.Model):
         return self.role
 
     def starts_per_minute(self, adapter: str = "") -> int:
-        """The runaway guard: how many may start within a minute for each worker, by this adapter or its own; 0: as many as may be."""
+        """Return the limit of the runaway guard: starts in a minute for each worker, with this adapter or its own. 0 means no limit."""
         default: int = settings.ORCHESTRATOR_STARTS_PER_MINUTE.get(
-            adapter or self.adapter, USUAL_STARTS_PER_MINUTE
+            adapter or self.adapter, DEFAULT_STARTS_PER_MINUTE
         )
         limit = self.options.get("starts_per_minute", default)
         return limit if type(limit) is int and limit >= 0 else default
 
 
 class AgentVersionDeployment(models.Model):
-    """A version of an agent in an environment, now or formerly. `agents.deployments` is the only writer.
+    """A current or former version of an agent in an environment. Only `agents.deployments` writes it.
 
-    At most one is in production. One that was replaced stays as history, with when and by whom.
+    At most one is in production. Replaced versions stay as history, with the time and the actor of the replacement.
     """
 
     class Environment(models.TextChoices):
@@ -187,7 +187,7 @@ class AgentConfig(TenantOwned):
     """A tenant's own settings of a role. Every empty field comes from the registry."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    # No index of its own: a statement that looks for the row of one tenant and role could be led to read those of all tenants by it.
+    # No separate index: the planner could use it to read the rows of all tenants for a statement about one tenant and role.
     agent = models.ForeignKey(
         Agent, on_delete=models.CASCADE, related_name="+", db_column="role", db_index=False
     )
@@ -250,7 +250,7 @@ class AgentConfig(TenantOwned):
 
 
 class PlatformConfig(models.Model):
-    """A group of settings of the whole platform, changed while it runs. What is left out of `value` has its default."""
+    """A group of settings of the whole platform, which can change at run time. Members that are missing in `value` have their defaults."""
 
     key = models.CharField(primary_key=True, max_length=63)
     value = models.JSONField(default=dict, blank=True)
@@ -268,9 +268,11 @@ class PlatformConfig(models.Model):
 
 
 class EndReason(models.TextChoices):
-    """Why a conversation is not continued."""
+    """Why a session is not continued."""
 
-    INSTRUCTIONS_CHANGED = "instructions_changed"  # the agent is told to be something else by now
+    INSTRUCTIONS_CHANGED = (
+        "instructions_changed"  # the agent's instructions, model, adapter or skills have changed
+    )
     INVALID = "invalid"  # the agent does not know it any more
     REPLACED = "replaced"  # the agent began another one about the same deliverable
 
@@ -278,7 +280,7 @@ class EndReason(models.TextChoices):
 class AgentSession(TenantOwned):
     """An agent's conversation about one deliverable, continued by revisions and wakes.
 
-    At most one of a deliverable and role is live. One that has ended stays as history and is never continued.
+    At most one for each deliverable and role is live. Ended sessions stay as history and are never continued.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -319,23 +321,23 @@ class AgentSession(TenantOwned):
         return f"{self.agent_id}: {self.external_session_id}"
 
 
-# Also the name of a folder, which is why nothing else is allowed in it.
+# The key is also the name of a folder, so no other characters are allowed.
 SKILL_KEY_PATTERN = r"^[a-z0-9]+(-[a-z0-9]+)*\Z"
 skill_key_validator = RegexValidator(
     SKILL_KEY_PATTERN, "Use lower-case letters, digits and single hyphens, such as tone-of-voice."
 )
 
-LONGEST_SKILL = 100_000  # characters; what agents read in one go
-LONGEST_SKILL_DESCRIPTION = 1_000  # characters; an agent sees the descriptions of all its skills at once
+LONGEST_SKILL = 100_000  # characters; agents read a skill as a whole
+LONGEST_SKILL_DESCRIPTION = 1_000  # characters; an agent gets the descriptions of all its skills at once
 
 
 class SkillKind(models.TextChoices):
-    CONTEXT = "context"  # about the client: every agent is given it in full
-    SKILL = "skill"  # how something is done: agents see what there is, and read what they need
+    CONTEXT = "context"  # about the client: every agent receives it in full
+    SKILL = "skill"  # how to do something: agents see the list, and read what they need
 
 
 class Skill(TenantOwned):
-    """A text of a tenant for its agents. `version` counts its changes and is part of what a session was told."""
+    """A text of a tenant for its agents. `version` counts its changes; a new version begins new sessions."""
 
     bounded_as = "skills"
 

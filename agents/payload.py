@@ -1,4 +1,4 @@
-"""The job as an HTTP agent sees it: the body of the call, and the answer when it asks for its job again."""
+"""The job as an HTTP agent receives it: the body of the call, and the answer when it requests its job again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agents.contracts import AgentRequest, Skills
 from agents.exceptions import PermanentAgentError
 from tenants import wire_json
 
-#: What a wake may tell beyond its reason. An agent finds every key in every job, null when it does not apply.
+#: The members that a wake may add to a job. Every job has all of them, null when they do not apply.
 WAKE_CONTEXT = (
     "rejection_ref",
     "reviewer_notes",
@@ -26,7 +26,7 @@ WAKE_CONTEXT = (
 
 
 def job_of(request: AgentRequest) -> dict[str, Any]:
-    """All that an agent is told. Contains the callback's token: never log it."""
+    """Return the job. It contains the callback's token: never log it."""
     return {
         "job_id": str(request.activity_id),
         "execution_id": str(request.run_id),
@@ -62,7 +62,7 @@ def _describe_skills(skills: Skills) -> dict[str, Any]:
 
 
 def encode_job(request: AgentRequest) -> bytes:
-    """The job as JSON, the exact bytes that are signed and sent."""
+    """Return the job as JSON: the exact bytes that are signed and sent."""
     try:
         return wire_json.dumps_stored(
             job_of(request), default=_plain, option=orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC

@@ -1,7 +1,7 @@
-"""What models cost: the platform's own prices first, then the library's list when it is installed, then a small one kept here.
+"""Prices of models: from the platform's settings, else from the library's list if it is installed, else from a small built-in list.
 
-Prices are for plain input and output tokens, without discounts for caches: agents that know better say what they spent. What goes through
-a provider's batches costs a part of that, half of it where nothing else is said.
+Prices are for plain input and output tokens, without discounts for caches; agents can report their exact cost instead. Requests in a
+provider's batches cost a share of that, by default half.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from django.conf import settings
 
 MILLION = 1_000_000
 
-#: Dollars per million tokens of input and of output, by the beginning of the model's name; the longest that fits counts. Used when
+#: Dollars per million tokens of input and of output, by prefix of the model's name; the longest match counts. Used when
 #: `genai-prices` (extra `llm`) is not installed or does not know the model. As of November 2026.
-KEPT = {
+BUILT_IN = {
     "claude-3-5-haiku": ("0.80", "4"),
     "claude-haiku-4": ("1", "5"),
     "claude-opus-4-1": ("15", "75"),
@@ -29,7 +29,7 @@ KEPT = {
 }
 
 
-#: What a token costs in a batch, as a part of its price.
+#: The price of a token in a batch, as a share of its normal price.
 BATCH_FACTOR = Decimal("0.5")
 
 
@@ -42,7 +42,7 @@ class Price:
 
 
 def price_of(model: str | None, *, in_batch: bool = False) -> Price | None:
-    """None when nobody knows what the model costs: its tokens are counted and its dollars are not."""
+    """Return the price, or None if it is unknown: then tokens are counted, but dollars are not."""
     if not model:
         return None
     own = settings.ORCHESTRATOR_MODEL_PRICES.get(model)
@@ -65,16 +65,16 @@ def _by_library(model: str) -> Price | None:
         return None
     try:
         input_price = calc_price(Usage(input_tokens=1_000, output_tokens=0), model_ref=model)
-        answered = calc_price(Usage(input_tokens=0, output_tokens=1_000), model_ref=model)
+        output_price = calc_price(Usage(input_tokens=0, output_tokens=1_000), model_ref=model)
     except LookupError:
         return None
-    return Price(input_price.total_price / 1_000, answered.total_price / 1_000)
+    return Price(input_price.total_price / 1_000, output_price.total_price / 1_000)
 
 
 def _find_in_table(model: str) -> Price | None:
     name = model.rpartition("/")[2]
-    known = max((prefix for prefix in KEPT if name.startswith(prefix)), key=len, default=None)
-    return None if known is None else _per_token(*KEPT[known])
+    known = max((prefix for prefix in BUILT_IN if name.startswith(prefix)), key=len, default=None)
+    return None if known is None else _per_token(*BUILT_IN[known])
 
 
 def _per_token(input_price: object, output_price: object) -> Price:

@@ -1,7 +1,7 @@
-"""Blocks: text from outside, for a model to read, between markers that no text can contain.
+"""Encloses text from outside in a prompt between markers that no text can contain.
 
-The author of the text cannot know the marker, and one that happens to stand in any text is not used. So nothing from outside can pretend
-that its block has ended and that what follows are our own words.
+The author of the text cannot know the marker, and a marker that occurs in any of the texts is not used. So no text from outside can
+pretend that its block has ended and that the following text is ours.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ DIGITS = 16  # of a marker, hexadecimal
 
 
 def wrap_block(title: str, text: str, marker: str) -> str:
-    """The text as a block. `marker` must stand in none of the texts that are told together."""
+    """Return the text as a block. `marker` must not occur in any text of the prompt."""
     return f"<<{title} {marker}>>\n{text}\n<<end of {title} {marker}>>"
 
 
 def marker_for(texts: Sequence[str]) -> str:
-    """A marker that is the same for the same texts, so that providers can cache what it stands in, and known to nobody but us."""
+    """Return a secret marker for these texts. It is always the same for the same texts, so that providers can cache the prompt."""
     joined = "\x00".join(texts).encode(errors="surrogatepass")
     return next(
         marker

@@ -1,4 +1,4 @@
-"""Makes text from outside fit for an error message: short, printable, on one line, without our secrets."""
+"""Shortens text from outside for error messages: printable, on one line, without our secrets."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Iterable, Iterator
 from agents.contracts import AgentRequest
 
 EXCERPT_CHARACTERS = 200
-SHORTEST_SECRET = 6  # anything shorter occurs by chance, and hiding it would only garble the text
+SHORTEST_SECRET = 6  # a shorter text may occur by chance, and hiding it would only garble the message
 
 
 def excerpt(text: bytes | str, *, secrets: Iterable[str] = (), limit: int = EXCERPT_CHARACTERS) -> str:
-    """The beginning of the text as it may be shown and logged."""
+    """Return the beginning of the text, safe to display and log."""
     plain = without_secrets(text.decode("utf-8", "replace") if isinstance(text, bytes) else text, secrets)
     # Unprintable includes line breaks and the marks that reverse the direction of text.
-    shown = "".join(character if character.isprintable() else " " for character in plain[: limit * 4])
-    shown = " ".join(shown.split())
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    printable = "".join(character if character.isprintable() else " " for character in plain[: limit * 4])
+    line = " ".join(printable.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """The whole text, with these blotted out."""
+    """Return the whole text, with these secrets replaced by `[secret]`."""
     for secret in secrets:
         if len(secret) >= SHORTEST_SECRET:
             text = text.replace(secret, "[secret]")
@@ -29,7 +29,7 @@ def without_secrets(text: str, secrets: Iterable[str]) -> str:
 
 
 def secrets_of(request: AgentRequest) -> Iterator[str]:
-    """Everything in a request that its agent could echo and nobody else may see."""
+    """Yield all secrets in a request, which its agent could echo."""
     yield request.callback.token
     yield from request.settings.signing_secrets
     auth = request.settings.auth

@@ -1,7 +1,7 @@
-"""The registry of agents: who refers to an agent, how one is removed, and which columns of its row people write, and which health.
+"""The registry of agents: removal of agents, references to them, and which columns a change of an agent writes.
 
-Agents know nothing of pipelines, so apps with references say how to find them (`provide`). They are asked for over all tenants when an
-agent is about to be switched off or deleted, and by `manage.py agents check`.
+`agents` must not import pipelines, so apps with references register a source of them (`provide_references`). The sources are read for all
+tenants when an agent is about to be switched off or deleted, and by `manage.py agents check`.
 """
 
 from __future__ import annotations
@@ -17,40 +17,42 @@ from agents.exceptions import AgentInUse, NotFound
 from agents.models import Agent, Health
 from tenants.context import SYSTEM
 
-#: Written by `agents.health`; a form or a request that was read before must not bring back old findings.
-OF_HEALTH = ("health", "health_detail", "health_checked_at", "health_failures", "health_due_at")
+#: The columns that `agents.health` writes. Other changes must not overwrite them with older values.
+HEALTH_COLUMNS = ("health", "health_detail", "health_checked_at", "health_failures", "health_due_at")
 
 
-def columns_to_save(*, moved: bool) -> list[str]:
-    """The columns that a change of the agent writes; with those of health only when it has moved to another address."""
+def columns_to_save(*, address_changed: bool) -> list[str]:
+    """Return the columns that a change of the agent writes. They include those of health only if its address has changed."""
     names = [field.name for field in Agent._meta.concrete_fields if not field.primary_key]
-    return [name for name in names if name != "created_at" and (moved or name not in OF_HEALTH)]
+    return [
+        name for name in names if name != "created_at" and (address_changed or name not in HEALTH_COLUMNS)
+    ]
 
 
-def forget_health(agent: Agent) -> None:
-    """The agent has another address: what was known says nothing about it, and it is looked at soon."""
+def reset_health(agent: Agent) -> None:
+    """Reset the health after a change of address, without saving the row. The agent is then checked soon."""
     agent.health, agent.health_detail, agent.health_failures = Health.UNKNOWN, "", 0
     agent.health_checked_at = agent.health_due_at = None
 
 
-# Removal: an agent leaves the registry, with its deployments and what tenants have set for it. Never one that something refers to.
+# Removal deletes an agent with its deployments and tenants' settings for it, but never one that something refers to.
 #
-# What it did stays: activities and runs name their role as text.
+# Its work stays: activities and runs store their role as text.
 
 
 def refuse_if_used(role: str) -> None:
-    """Raises `AgentInUse` naming what refers to the agent."""
-    if found := references_to(role):
+    """Raise `AgentInUse` if anything refers to the agent. The message names the references."""
+    if references := references_to(role):
         raise AgentInUse(
-            f"The agent {role} cannot be deleted: it is needed by {references_in_words(found)}. "
+            f"The agent {role} cannot be deleted: it is needed by {references_in_words(references)}. "
             "Change these first, or switch the agent off instead."
         )
 
 
 def remove(role: str, *, revision: int) -> None:
-    """Delete the agent as it was seen. Raises `AgentInUse`, or `NotFound` when it was changed or deleted since.
+    """Delete the agent at this revision. Raises `AgentInUse`, or `NotFound` when it was changed or deleted meanwhile.
 
-    As the role that sees all tenants, since settings of every tenant go with it.
+    Uses the database role that sees all tenants, because settings of every tenant are deleted as well.
     """
     refuse_if_used(role)
     deleted, _ = Agent.objects.using(SYSTEM).filter(role=role, revision=revision).delete()
@@ -60,7 +62,7 @@ def remove(role: str, *, revision: int) -> None:
 
 logger = logging.getLogger(__name__)
 
-NAMED = 20  # in a message; more help nobody
+NAMED = 20  # references in a message; more do not help anybody
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class BrokenReference:
-    """Something that refers to what is missing or switched off."""
+    """A reference to something that is missing or switched off."""
 
     reference: Reference
     error: str
@@ -92,9 +94,9 @@ class BrokenReference:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceSource:
-    """One kind of references. `of` finds those to a role that matter now; `broken` those of any role that lead nowhere."""
+    """A source of one kind of references: the current ones to a role, and the broken ones of any role."""
 
-    of: Callable[[str], Sequence[Reference]]
+    references_to: Callable[[str], Sequence[Reference]]
     broken: Callable[[], Sequence[BrokenReference]]
 
 
@@ -102,38 +104,38 @@ _sources: dict[str, ReferenceSource] = {}
 
 
 def provide_references(name: str, source: ReferenceSource) -> None:
-    """Have this source asked from now on. Providing it again replaces it."""
+    """Register this source of references. A source with the same name is replaced."""
     _sources[name] = source
 
 
 def references_to(role: str) -> list[Reference]:
-    """Everything that is switched on and needs this agent."""
-    return [found for source in _sources.values() for found in source.of(role)]
+    """Return the references of everything enabled that needs this agent."""
+    return [reference for source in _sources.values() for reference in source.references_to(role)]
 
 
 def list_broken_references() -> list[BrokenReference]:
-    """Everything that is switched on and refers to an agent or a pipeline that is missing or switched off."""
-    return [found for source in _sources.values() for found in source.broken()]
+    """Return the references of everything enabled to agents or pipelines that are missing or switched off."""
+    return [reference for source in _sources.values() for reference in source.broken()]
 
 
 def warn_of_broken_references() -> None:
-    """Log what leads nowhere, for the start of a process, which goes on whatever comes of it."""
+    """Log the broken references when a process starts. A failure of the database does not stop the process."""
     try:
-        found = list_broken_references()
+        broken = list_broken_references()
     except DatabaseError as error:
         logger.warning(
-            "References not looked at",
+            "References not checked",
             extra={"action": "references_not_looked_at", "reason": type(error).__name__},
         )
         return
-    for each in found:
+    for each in broken:
         logger.warning(
-            "Reference leads nowhere",
+            "Broken reference",
             extra={"action": "reference_broken", "reference": str(each.reference), "fault": each.error},
         )
 
 
-def references_in_words(found: Sequence[Reference]) -> str:
-    """The references as a message names them."""
-    names = ", ".join(map(str, found[:NAMED]))
-    return f"{names} and {len(found) - NAMED} more" if len(found) > NAMED else names
+def references_in_words(references: Sequence[Reference]) -> str:
+    """Return the references as text for a message."""
+    names = ", ".join(map(str, references[:NAMED]))
+    return f"{names} and {len(references) - NAMED} more" if len(references) > NAMED else names

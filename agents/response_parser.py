@@ -1,11 +1,10 @@
-"""Turns what an agent answered into a result, or says everything that is wrong with it, by path.
+"""Parses an agent's answer into a result, or raises an error with all its problems by path.
 
-The same rules hold for an immediate answer, a callback that completes a run, and an inline agent's
-dictionary. Keys that nobody knows are tolerated, so that agents may be newer than we are.
+The same rules apply to an immediate answer, a callback that completes a run, and an inline agent's
+dictionary. Unknown keys are ignored, so that agents may be newer than the orchestrator.
 
-`require_well_formed` is the last look at a result before it may reach the database, whichever adapter it came from: adapters are many and
-some are young. What passes has the promised types, can be stored in PostgreSQL and MongoDB, and is not larger than an answer over HTTP may
-be.
+`require_well_formed` is the last check of a result before it may reach the database, whichever adapter returned it. A result that passes
+has the promised types, can be stored in PostgreSQL and MongoDB, and is within the size limit of answers over HTTP.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MAX_SESSION_ID = 200
 MAX_CONTENT_TYPE = 100
 MAX_MODEL = 200
 MAX_TOKENS = 10**12  # sums of a million such runs still fit 64 bits
-MAX_COST_USD = Decimal(1_000_000)  # per run; more is a mistake of units
+MAX_COST_USD = Decimal(1_000_000)  # per run; more must be an error of units
 
 _CONTENT_TYPE = re.compile(
     r"[a-z0-9!#$&^_.+-]{1,64}/[a-z0-9!#$&^_.+-]{1,64}(?:; ?[\x20-\x7e]{1,64})?", re.IGNORECASE
@@ -59,18 +58,18 @@ def read_completed(answer: Any) -> Completed:
 
 
 def session_of_acceptance(answer: Any) -> str | None:
-    """The conversation that an agent names while it accepts its work. Whatever else it answers means nothing: 202 says it all."""
+    """Return the session that an agent reports when it accepts its work. The rest of the answer is ignored."""
     session_id = answer.get("session_id") if isinstance(answer, Mapping) else None
     return session_id_from(session_id, [])
 
 
 def session_id_from(session_id: Any, errors: list[tuple[str, str]]) -> str | None:
-    """Read the id of a conversation, adding what is wrong to `errors`."""
+    """Read the id of a session. Problems are added to `errors`."""
     return _text(session_id, "session_id", MAX_SESSION_ID, errors)
 
 
 def usage_from(usage: Any, errors: list[tuple[str, str]]) -> Usage | None:
-    """Read `{input_tokens, output_tokens, cost_usd?, model?}`, adding what is wrong to `errors`."""
+    """Read `{input_tokens, output_tokens, cost_usd?, model?}`. Problems are added to `errors`."""
     if usage is None:
         return None
     if not isinstance(usage, Mapping):
@@ -111,7 +110,7 @@ def _tokens(count: Any, path: str, errors: list[tuple[str, str]]) -> int:
 
 
 def _cost(cost: Any, errors: list[tuple[str, str]]) -> Decimal | None:
-    """Accepts a number or, from agents that keep cents exact, a decimal as text."""
+    """Accept a number or, to keep cents exact, a decimal as text."""
     if cost is None:
         return None
     if isinstance(cost, (int, float)) and not isinstance(cost, bool):

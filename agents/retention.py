@@ -1,4 +1,4 @@
-"""How long what is about agents is kept: sessions that have ended, and transcripts, which are files of each machine."""
+"""The retention of ended sessions, and of transcripts, which are files on each machine."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ _SESSIONS = Rows("agents_agentsession", Path(__file__).parent / "sql", "retentio
 def connect() -> None:
     register(
         Kind("agent_sessions", "Sessions with agents that have ended", _SESSIONS.portion, _SESSIONS.count),
-        Kind(KIND, "What command-line agents printed", _forget_transcripts, _count_transcripts),
+        Kind(KIND, "What command-line agents printed", _delete_transcripts, _count_transcripts),
     )
 
 
-def forget_old_transcripts(*, now: float | None = None) -> int:
-    """Delete what each tenant does not want kept any longer, and all of tenants that are gone; returns how many files."""
-    own, gone, deleted = overrides(KIND), list_departed_tenants(), 0
-    for tenant_id in transcripts.owners():
-        if tenant_id in gone:
-            deleted += transcripts.forget_all_of(tenant_id)
+def delete_old_transcripts(*, now: float | None = None) -> int:
+    """Delete the expired transcripts of each tenant, and all of departed tenants, on this machine. Return how many files."""
+    own, departed, deleted = overrides(KIND), list_departed_tenants(), 0
+    for tenant_id in transcripts.list_tenants():
+        if tenant_id in departed:
+            deleted += transcripts.delete_all(tenant_id)
             continue
         days = own.get(tenant_id, settings.ORCHESTRATOR_RETENTION_DAYS[KIND])
         if days is not None:
             before = (time.time() if now is None else now) - days * DAY
-            deleted += transcripts.forget_of(tenant_id, before, most=MOST)
+            deleted += transcripts.delete_before(tenant_id, before, most=MOST)
     return deleted
 
 
-def _forget_transcripts(tenant_id: UUID, before: datetime, most: int) -> int:
-    """Of this machine; the workers of the others do the same there."""
-    return transcripts.forget_of(tenant_id, before.timestamp(), most=most)
+def _delete_transcripts(tenant_id: UUID, before: datetime, most: int) -> int:
+    """Delete expired transcripts on this machine. Other machines have their own workers."""
+    return transcripts.delete_before(tenant_id, before.timestamp(), most=most)
 
 
 def _count_transcripts(tenant_id: UUID, before: datetime) -> int:
-    return len(transcripts.older(tenant_id, before.timestamp()))
+    return len(transcripts.list_before(tenant_id, before.timestamp()))

@@ -1,4 +1,4 @@
-"""The Celery queues: one per agent's role, shared by all tenants, and those of the system's own background tasks."""
+"""The Celery queues: one per role, shared by all tenants, and those of the system's background tasks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 PREFIX = "agent__"
-OTHER_PREFIX = "queue:"  # of the names that `canonical` understands as well
+ALIAS_PREFIX = "queue:"  # of the alternative names that `canonical` accepts
 RUN_TASK = "activities.run"
 
-SYSTEM_QUEUE = "system"  # tasks without a queue of their own; `-Q system` stands for all of the next
+SYSTEM_QUEUE = "system"  # tasks without a separate queue; `-Q system` means all system queues
 DEAD_LETTERS = "dead-letter"
 DELIVERABLE_PERIODS = "deliverable-period"
 SCHEDULES = "schedules"
@@ -19,7 +19,7 @@ DIGESTS = "digest"
 PROVIDER_BATCHES = "batches"
 NOTIFICATIONS = "notifications__"
 
-#: The queues of the system itself. What there is to do is in the database; a message says that it is time to look.
+#: The queues of the system. The work itself is in the database; a message is only a hint to look there.
 SYSTEM_QUEUES = (
     SYSTEM_QUEUE,
     DEAD_LETTERS,
@@ -35,56 +35,56 @@ SYSTEM_QUEUES = (
 
 
 def queue_of(role: str) -> str:
-    """`agent__<role>`, the name that `celery -A orchestrator worker -Q` takes."""
+    """Return `agent__<role>`, the name for `celery -A orchestrator worker -Q`."""
     return f"{PREFIX}{role}"
 
 
 def canonical(name: str) -> str:
-    """A queue by its own name: `queue:chief_of_staff` is another one of `agent__chief-of-staff`, `queue:digest` of `digest`."""
-    if not name.startswith(OTHER_PREFIX):
+    """Return a queue's real name: `queue:chief_of_staff` is an alias of `agent__chief-of-staff`, `queue:digest` of `digest`."""
+    if not name.startswith(ALIAS_PREFIX):
         return name
-    slug = role_named(name.removeprefix(OTHER_PREFIX))
+    slug = role_named(name.removeprefix(ALIAS_PREFIX))
     return slug if slug in SYSTEM_QUEUES else queue_of(slug)
 
 
 def role_named(slug: str) -> str:
-    """A role by its own name, which has hyphens where others write underscores."""
+    """Return the role's name, with hyphens in place of underscores."""
     return slug.replace("_", "-")
 
 
 def notification_queue(channel_kind: str) -> str:
-    """`notifications__<kind>`, the queue of messages to people over this kind of channel."""
+    """Return `notifications__<kind>`, the queue of messages to people over this kind of channel."""
     return f"{NOTIFICATIONS}{channel_kind}"
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name that a worker was asked for stands for the queues of all roles that match it, as `agent__data-*` does."""
+    """Whether the name is a pattern for queues of roles, such as `agent__data-*`."""
     return name.startswith(PREFIX) and any(sign in name for sign in "*?[")
 
 
-def follows(queues: Iterable[str]) -> bool:
-    """Whether a worker that was asked for these serves roles that are added while it runs: without any name, or with a pattern."""
+def serves_new_roles(queues: Iterable[str]) -> bool:
+    """Whether a worker with these queue names serves roles that are added while it runs: if there are none, or any is a pattern."""
     names = list(queues)
     return not names or any(map(is_pattern, names))
 
 
 def select_queues(queue_names: Iterable[str], roles: Iterable[str]) -> list[str]:
-    """The queues that a worker takes from which was asked for these: every one of them if it was asked for none."""
+    """Return the queues for a worker with these queue names: all queues if there are no names."""
     names, queues = list(queue_names), [queue_of(role) for role in sorted(roles)]
     if not names:
         return [*queues, *SYSTEM_QUEUES]
-    found: dict[str, None] = {}
+    selected: dict[str, None] = {}
     for name in names:
-        found.update(
+        selected.update(
             dict.fromkeys(queue for queue in queues if fnmatchcase(queue, name))
             if is_pattern(name)
             else {name: None}
         )
-    return [*found, *SYSTEM_QUEUES] if SYSTEM_QUEUE in names else list(found)
+    return [*selected, *SYSTEM_QUEUES] if SYSTEM_QUEUE in names else list(selected)
 
 
 def roles_of(queues: Iterable[str]) -> list[str]:
-    """The roles that a worker of these queues serves."""
+    """Return the roles that a worker of these queues serves."""
     return sorted(name.removeprefix(PREFIX) for name in queues if name.startswith(PREFIX))
 
 

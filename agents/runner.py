@@ -1,8 +1,7 @@
-"""Runs one request through its adapter and vouches for what comes out: a well-formed result or an
-`AgentError`.
+"""Runs one request through its adapter. Guarantees a well-formed result or an `AgentError`.
 
-Nothing else leaves `run_agent`, so the engine can decide about retries by the class of the error alone. The
-process may die at any moment in between; recovery notices and the engine calls again with the same
+`run_agent` raises nothing else, so the engine can decide about retries by the class of the error alone. If
+the process dies meanwhile, recovery notices it and the engine calls again with the same
 idempotency key.
 """
 
@@ -28,10 +27,10 @@ Answer = TypeVar("Answer")
 
 
 def run_agent(request: AgentRequest, *, link: RunLink = UNLINKED) -> AgentResult:
-    """Run the agent once. Must be called outside any database transaction: it may take minutes.
+    """Run the agent once. Must run outside any database transaction, because it may take minutes.
 
-    Adapters that wait keep `request.timeout_seconds` themselves. A function cannot be stopped; when one takes
-    longer, its result still counts, because running it again would take as long, and the overrun is logged.
+    Adapters that wait observe `request.timeout_seconds` themselves. A function cannot be stopped. If it takes
+    longer, its result still counts, because a retry would take as long; the overrun is logged.
     """
     started = time.monotonic()
     try:
@@ -40,7 +39,7 @@ def run_agent(request: AgentRequest, *, link: RunLink = UNLINKED) -> AgentResult
             tracing.CLIENT,
             **{"orchestrator.adapter": request.settings.adapter},
         ):
-            result = adapters.get(request.settings.adapter).run(request, link=_PatientLink(link, request))
+            result = adapters.get(request.settings.adapter).run(request, link=_TolerantLink(link, request))
             response_parser.require_well_formed(result)
     except AgentError:
         raise
@@ -51,63 +50,64 @@ def run_agent(request: AgentRequest, *, link: RunLink = UNLINKED) -> AgentResult
         raise _crash(request, error) from error
     if (seconds := time.monotonic() - started) > request.timeout_seconds:
         logger.warning(
-            "Agent overran its time", extra=_facts("agent_overran", request) | {"seconds": round(seconds, 3)}
+            "Agent exceeded its timeout",
+            extra=_facts("agent_overran", request) | {"seconds": round(seconds, 3)},
         )
     return result
 
 
 @dataclass(frozen=True, slots=True)
-class _PatientLink:
-    """The same link, which says "go on" while it cannot be asked: a call must not die with the database.
+class _TolerantLink:
+    """A link that ignores errors of the engine, because a call must not fail when the database does.
 
-    A tool is another matter: whether it has done something must be known, so its error ends the call, and the engine decides.
+    The errors of tools are not ignored, because it must be known whether a tool has done something. They end the call.
     """
 
     link: RunLink
     request: AgentRequest
 
     def stop_reason(self) -> str | None:
-        return self._ask("stop_reason", self.link.stop_reason)
+        return self._tolerate_errors("stop_reason", self.link.stop_reason)
 
     def saw_session(self, session_id: str) -> None:
-        self._ask("saw_session", lambda: self.link.saw_session(session_id))
+        self._tolerate_errors("saw_session", lambda: self.link.saw_session(session_id))
 
     def count_usage(self, usage: Usage) -> str | None:
-        return self._ask("spent", lambda: self.link.count_usage(usage))
+        return self._tolerate_errors("spent", lambda: self.link.count_usage(usage))
 
     def note_progress(self, progress: Mapping[str, Any]) -> None:
-        self._ask("progressed", lambda: self.link.note_progress(progress))
+        self._tolerate_errors("progressed", lambda: self.link.note_progress(progress))
 
     def log(self, kind: str, text: str) -> None:
-        """Without what nobody may see, whatever the agent echoes."""
-        shown = redaction.without_secrets(text, redaction.secrets_of(self.request))
-        self._ask("log", lambda: self.link.log(kind, shown))
+        """Log the text without the request's secrets, which the agent may echo."""
+        redacted = redaction.without_secrets(text, redaction.secrets_of(self.request))
+        self._tolerate_errors("log", lambda: self.link.log(kind, redacted))
 
     def call_tool(self, call: ToolCall) -> ToolAnswer:
         try:
             return self.link.call_tool(call)
         except Exception as error:
             if outages.is_away(error):
-                raise ServerAway("A server that the tool needs went away during the call.") from error
+                raise ServerAway("A server that the tool needs failed during the call.") from error
             raise
 
-    def _ask(self, about: str, ask: Callable[[], Answer]) -> Answer | None:
+    def _tolerate_errors(self, about: str, call: Callable[[], Answer]) -> Answer | None:
         try:
-            return ask()
+            return call()
         except SoftTimeLimitExceeded:
-            raise  # Celery's word to this thread, which only happened to be asking
-        except Exception as error:  # noqa: BLE001 - whatever it is, it says nothing about the agent
+            raise  # Celery's time limit for this thread, not an error of the link
+        except Exception as error:  # noqa: BLE001 - whatever the error is, it says nothing about the agent
             facts = _facts("link_failed", self.request) | {"about": about, "error": type(error).__name__}
-            logger.warning("The engine could not be asked during a run", extra=facts)
+            logger.warning("A run could not reach the engine", extra=facts)
             return None
 
 
 def _crash(request: AgentRequest, error: Exception) -> RetryableAgentError:
-    # Retryable, since most surprises are passing ones, and the attempts are counted anyway.
-    shown = redaction.excerpt(f"{type(error).__name__}: {error}", secrets=redaction.secrets_of(request))
-    # The traceback is not logged with its message: an exception's text may quote the prompt or a key.
+    # Retryable, because most unexpected errors are temporary, and attempts are limited anyway.
+    excerpt = redaction.excerpt(f"{type(error).__name__}: {error}", secrets=redaction.secrets_of(request))
+    # The exception's message is not logged, because it may quote the prompt or a key.
     logger.error("Agent crashed", extra=_facts("agent_crashed", request) | {"error": type(error).__name__})
-    return RetryableAgentError(f"The agent crashed with {shown}", code="agent_crashed")
+    return RetryableAgentError(f"The agent crashed with {excerpt}", code="agent_crashed")
 
 
 def _facts(action: str, request: AgentRequest) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Inline agents to try things out and to measure the system around them."""
+"""Inline agents for trials and benchmarks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def echo(request: AgentRequest) -> Output:
 
 
 def plan_month(request: AgentRequest) -> Output:
-    """A planner: as many runs as the period's target says, or one for each week, with the pipelines in turn, spread evenly over the days.
+    """A planner for the role `activity-planner`. It plans the period's target number of runs, or one for each week, with the pipelines in
+    turn, spread evenly over the days.
 
-    For the role `activity-planner`. It knows nothing of what the runs are about; give the role a model for that.
+    It does not consider what the runs are about; give the role a model for that.
     """
     params = request.params
     period, pipelines = params["period"], [pipeline["key"] for pipeline in params["pipelines"]]

@@ -280,7 +280,7 @@ class QueueSettings:
             {agent.role: agent for agent in agents},
             {config.agent_id: config for config in own},
         )
-        settings.led_to = overview.leading_to(tenant_id, settings.agents.values(), settings.own)
+        settings.led_to = overview.providers_of_roles(tenant_id, settings.agents.values(), settings.own)
         return settings
 
     def paused_by(self, role: str) -> str:
@@ -314,5 +314,5 @@ class QueueSettings:
     def providers(self) -> dict[str, ProviderRow]:
         """Return the providers by role. Queries Redis."""
         own = {role for role, config in self.own.items() if config.auth_sealed}
-        providers = overview.state_of(self.led_to, own=own)
+        providers = overview.rows_of(self.led_to, own=own)
         return {role: provider for provider in providers for role in provider.roles}

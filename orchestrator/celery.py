@@ -211,9 +211,9 @@ def begin_worker(sender: Any, **kwargs: Any) -> None:
 
 def _follow(serve: Callable[[Sequence[str]], None]) -> None:
     """Serve the roles that are added from now on, if this worker does not name its roles. A role that goes is kept: it has no work."""
-    from agents.routing import follows
+    from agents.routing import serves_new_roles
 
-    if follows(_asked):
+    if serves_new_roles(_asked):
         threading.Thread(target=_serve_added, args=(serve,), name="roles", daemon=True).start()
 
 

@@ -351,7 +351,7 @@ class RunTranscript(ActivityPart):
         with tenant_scope(self.tenant_id):
             self.activity(activity_id)
             runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(pk=run_id, activity_id=activity_id)
-            pieces = transcripts.pieces(self.tenant_id, run_id) if runs.exists() else None
+            pieces = transcripts.read(self.tenant_id, run_id) if runs.exists() else None
         if pieces is None:
             raise rest.NotFound(code="no_transcript")
         return transcript_response(run_id, pieces)

@@ -201,7 +201,7 @@ class SubagentTranscript(ViewSetMixin, TenantView):
             state = subagents.one(self.tenant_id, pk)
             runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(activity_id__in=state.ids)
             last = runs.order_by("-started_at").values_list("pk", flat=True).first()
-        pieces = transcripts.pieces(self.tenant_id, last) if last else None
+        pieces = transcripts.read(self.tenant_id, last) if last else None
         if pieces is None:
             pieces = self._output_or_error(state)
         return transcript_response(pk, pieces)

@@ -211,7 +211,9 @@ def _tenants_using(provider: str) -> list[UUID]:
         )
         pairs = list(unfinished.order_by().values_list("tenant_id", "agent_role").distinct())
     return list(
-        dict.fromkeys(tenant for tenant, role in pairs if overview.leads_to(tenant, role or "", provider))
+        dict.fromkeys(
+            tenant for tenant, role in pairs if overview.calls_provider(tenant, role or "", provider)
+        )
     )
 
 

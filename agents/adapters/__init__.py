@@ -1,6 +1,6 @@
-"""The adapters by name. Each module is imported with its first request: unused libraries cost nothing.
+"""Finds adapters by name. Each module is imported with its first request, so that unused libraries cost nothing.
 
-Every adapter does the same: it runs one request and answers with a result or an `AgentError`.
+Every adapter runs one request, and returns a result or raises an `AgentError`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer, ToolCall, Usage
 from agents.exceptions import ConfigurationError
 
-_PLACES = {
+_IMPORT_PATHS = {
     "cli": "agents.adapters.cli:CliAdapter",
     "http": "agents.adapters.http:HttpAdapter",
     "inline": "agents.adapters.inline:InlineAdapter",
@@ -23,21 +23,21 @@ _PLACES = {
     "batch": "agents.adapters.batch:BatchAdapter",
 }
 
-#: What has to be installed for those that use a vendor's library.
+#: The extra to install for adapters that use a vendor's library.
 _EXTRAS = {"a2a": "a2a", "anthropic": "llm", "openai": "llm", "batch": "llm"}
 
 
 def names() -> tuple[str, ...]:
-    """The names that a configuration may use."""
-    return tuple(_PLACES)
+    """Return the names that a configuration may use."""
+    return tuple(_IMPORT_PATHS)
 
 
 @cache
 def get(name: str) -> Adapter:
-    """The adapter of this name, or `ConfigurationError` if there is none or its library is not installed."""
-    if name not in _PLACES:
-        raise ConfigurationError(f"There is no adapter {name!r}; known are {', '.join(_PLACES)}.")
-    module, _, attribute = _PLACES[name].partition(":")
+    """Return the adapter of this name. Raises `ConfigurationError` if there is none or its library is not installed."""
+    if name not in _IMPORT_PATHS:
+        raise ConfigurationError(f"There is no adapter {name!r}; known are {', '.join(_IMPORT_PATHS)}.")
+    module, _, attribute = _IMPORT_PATHS[name].partition(":")
     try:
         adapter: Adapter = getattr(import_module(module), attribute)()
     except ImportError as error:
@@ -50,19 +50,19 @@ def get(name: str) -> Adapter:
 
 
 class Adapter(Protocol):
-    """A way to reach agents. One instance serves all tenants and threads and keeps nothing of a request."""
+    """A way to reach agents. One instance serves all tenants and threads, so it stores nothing of a request."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
-        """Run once, within `request.timeout_seconds`; repeating is the engine's business.
+        """Run once, within `request.timeout_seconds`; the engine does the retries.
 
-        `link.stop_reason` says whether anybody still wants the result. An adapter that waits asks it about once a second and gives up
-        when it says why not. It must not be asked in a tight loop: it may cost a query.
+        `link.stop_reason` returns a reason once nobody needs the result any more. An adapter that waits checks it about once a second and
+        gives up when there is one. Do not call it in a tight loop: it may cost a query.
         """
         ...  # pragma: no cover
 
 
 class Unlinked:
-    """For callers who would always take the result, and offer no tools."""
+    """The `RunLink` of callers that always need the result and offer no tools."""
 
     def stop_reason(self) -> str | None:
         return None

@@ -1,11 +1,11 @@
-"""The Agent2Agent adapter: gives the job to an agent that speaks the A2A protocol (1.0, and 0.3 of older agents), and follows its task.
+"""The Agent2Agent adapter: sends the job to an agent that speaks the A2A protocol (1.0, or 0.3 for older agents), and follows its task.
 
-The agent's card, below the endpoint at `.well-known/agent-card.json`, says how it is called: JSON-RPC or REST over HTTP. An agent that
-streams is heard as it works; any other is asked every second or two. What it asks for (`input-required`) is asked of people, and their
-answer continues the task.
+The agent's card, below the endpoint at `.well-known/agent-card.json`, says how to call it: JSON-RPC or REST over HTTP. The adapter reads
+the stream of an agent that streams, and polls any other every second or two. When the agent needs input (`input-required`), people are
+asked, and their answer continues the task.
 
-The name of the task is kept as the session while it goes on. A run that comes after a crash, or after the agent could not be reached,
-goes on with the task of the run before it instead of beginning another one.
+The session holds the id of the task while it is open. A run after a crash, or after the agent could not be reached, continues
+the task of the previous run instead of beginning another one.
 """
 
 from __future__ import annotations
@@ -53,14 +53,16 @@ from agents.exceptions import (
 from agents.outbound.async_client import ConnectionFailed, async_client_for_agent
 from agents.response_parser import MAX_SESSION_ID, InvalidAnswer, usage_from
 
-FIRST_LOOK_SECONDS = 0.25  # after which a task that is not streamed is looked at, then ever more seldom
-LOOK_SECONDS = 2.0
-MOST_LOST = 5  # looks in a row that may fail before the agent counts as away
-CANCEL_SECONDS = 5.0  # for telling the agent that nobody wants its task any more
-QUESTION_CHARACTERS = 2_000  # what the tools take
+FIRST_POLL_SECONDS = (
+    0.25  # until a task that is not streamed is first polled; later intervals grow to the maximum
+)
+MAX_POLL_SECONDS = 2.0
+MAX_FAILED_POLLS = 5  # in a row, before the agent counts as unreachable
+CANCEL_SECONDS = 5.0  # for cancelling a task that is no longer needed
+QUESTION_CHARACTERS = 2_000  # the limits of the tools
 CONTENT_CHARACTERS = 200_000
 DIGITS = 8  # of a digest in the session
-LARGEST_WHOLE = 2**53  # beyond it a floating number stands for several whole ones
+LARGEST_WHOLE = 2**53  # above it, one floating-point number represents several integers
 
 _BINDINGS: Final = [TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON]
 
@@ -71,7 +73,7 @@ _ASKS = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUT
 _DONE = TaskState.TASK_STATE_COMPLETED
 
 
-#: A part of an artifact; a text as the fragments in which it came, which are many.
+#: A part of an artifact. A text is the list of the many fragments in which it arrived.
 Piece = Part | list[str]
 
 
@@ -79,27 +81,27 @@ class A2AAdapter:
     """Calls agents of any maker that speak the Agent2Agent protocol."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
-        """Have the agent do the task. Raises the `AgentError` that its failure stands for."""
+        """Have the agent do the task. Raises the matching `AgentError` if it fails."""
         if not request.settings.endpoint:
             raise ConfigurationError(f"The role {request.agent_role} has no endpoint.")
-        return _Conversation(request, request.settings.endpoint, link).hold()
+        return _Conversation(request, request.settings.endpoint, link).run_task()
 
 
 class _Conversation:
-    """One run: it meets the agent, has it do its task or goes on with one, and sees what comes of it."""
+    """One run: connects to the agent, starts or continues its task, and follows it to its outcome."""
 
     def __init__(self, request: AgentRequest, endpoint: str, link: RunLink) -> None:
         self.request, self.endpoint, self.link = request, endpoint, link
         self.session = _Session.read(request.session_id)
         self.credential = authentication_of(request)
-        # Which activity, and which of its reasons to run: one conversation may be shared by several activities about a deliverable.
+        # Identifies the activity and its wake, because several activities about a deliverable may share one conversation.
         self.digest = _short(str(request.activity_id)) + _short(request.idempotency_key)
         self.work = _Work(settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
         self.live = LiveText(link)
-        self.logged: set[str] = set()  # messages that are in the log already
+        self.logged: set[str] = set()  # ids of messages that are in the log already
         self.answers = ""  # the question that this run answers
 
-    def hold(self) -> Completed:
+    def run_task(self) -> Completed:
         most = settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES * STREAM_FACTOR
         try:
             with (
@@ -108,30 +110,30 @@ class _Conversation:
                 ),
                 _plain_errors(self.request, self.endpoint),
             ):
-                asyncio.run(self._hold())
+                asyncio.run(self._run())
         except AgentError as error:
-            if self.work.is_open and not _may_be_found_again(error):
+            if self.work.is_open and not _may_continue(error):
                 self._give_up()
                 with suppress(InvalidAnswer):
                     self._count_usage()
             raise
         return self._outcome()
 
-    async def _hold(self) -> None:
+    async def _run(self) -> None:
         async with async_client_for_agent(self.endpoint, self.credential) as http:
-            client = await self._meet(http)
-            earlier = await self._earlier(client)
+            client = await self._connect(http)
+            earlier = await self._earlier_task(client)
             if earlier is not None and self._is_the_work_of_this_run(earlier):
                 self.answers = self.session.answers
                 self._take(StreamResponse(task=earlier))
             else:
                 if earlier is not None and earlier.status.state in _AT_WORK:
-                    await _cancel(client, earlier.id)  # of a run that nobody wanted any more
+                    await _cancel(client, earlier.id)  # its run is no longer needed
                 await self._send(client, earlier)
             await self._follow(client)
 
-    async def _meet(self, http: httpx.AsyncClient) -> Client:
-        """Read the agent's card, and see how it can be called."""
+    async def _connect(self, http: httpx.AsyncClient) -> Client:
+        """Read the agent's card, and return a client for the way to call it that the card names."""
         self.card = await A2ACardResolver(http, self.endpoint).get_agent_card()
         config = ClientConfig(httpx_client=http, supported_protocol_bindings=list(_BINDINGS))
         try:
@@ -141,8 +143,8 @@ class _Conversation:
                 f"The agent's card names no way to call it that is known here: {' and '.join(_BINDINGS)} are."
             ) from error
 
-    async def _earlier(self, client: Client) -> Task | None:
-        """The task of a run of this activity before. That of another one about the same deliverable is none of our business."""
+    async def _earlier_task(self, client: Client) -> Task | None:
+        """Return the task of a previous run of this activity, if any. Tasks of other activities in the same conversation are ignored."""
         if not self.session.task or self.session.message[:DIGITS] != self.digest[:DIGITS]:
             return None
         try:
@@ -151,13 +153,13 @@ class _Conversation:
             raise SessionInvalid("The agent does not know the task that it was asked to continue.") from error
 
     def _is_the_work_of_this_run(self, task: Task) -> bool:
-        """Whether an attempt before has begun this task with the message of this run, and something came of it or still may."""
+        """Whether a previous attempt began this task with the message of this run, and the task is open or has succeeded."""
         if self.session.message != self.digest:
             return False
         if task.status.state in _ASKS:
             return self.session.answers != _short(
                 task.status.message.message_id
-            )  # else the answer has never arrived
+            )  # if equal, the answer has never arrived
         return task.status.state in _AT_WORK or task.status.state == _DONE
 
     async def _send(self, client: Client, earlier: Task | None) -> None:
@@ -167,14 +169,14 @@ class _Conversation:
             role=Role.ROLE_USER,
             parts=[Part(text=self.request.prompt)],
         )
-        message.metadata.update(_facts(self.request))
+        message.metadata.update(_metadata_of(self.request))
         if earlier is not None and earlier.status.state in _ASKS:
             message.task_id = earlier.id
             self.answers = _short(earlier.status.message.message_id)
-            self.work.goes_on_with(earlier)
-            self._tell_session()
+            self.work.continue_task(earlier)
+            self._report_session()
         elif self.session.message == self.digest:
-            # The same message has had an end that did not count. An agent that knows it again must not answer with that.
+            # A previous task for this message ended without a result that counts. A new id keeps the agent from answering with that task.
             message.message_id += f":{self.request.attempt}"
         request = SendMessageRequest(message=message)
         request.configuration.return_immediately = not self.card.capabilities.streaming
@@ -185,14 +187,14 @@ class _Conversation:
                 has_begun = bool(self.work.task)
         except ConnectionFailed:
             if not has_begun:
-                raise  # whether it has is not known
+                raise  # it is unknown whether the task has begun
 
     async def _follow(self, client: Client) -> None:
-        """Look at the task until the agent has ended or asks for something."""
-        lost, seconds = 0, FIRST_LOOK_SECONDS
+        """Poll the task until it ends or the agent asks for something."""
+        lost, seconds = 0, FIRST_POLL_SECONDS
         while self.work.is_open:
             await asyncio.sleep(seconds)
-            seconds = min(seconds * 1.5, LOOK_SECONDS)
+            seconds = min(seconds * 1.5, MAX_POLL_SECONDS)
             try:
                 self._take(StreamResponse(task=await _look_up(client, self.work.task)))
                 lost = 0
@@ -200,16 +202,16 @@ class _Conversation:
                 raise RetryableAgentError("The agent has lost the task.", code="agent_failed") from error
             except ConnectionFailed:
                 lost += 1
-                if lost == MOST_LOST:
+                if lost == MAX_FAILED_POLLS:
                     raise
 
     def _take(self, update: StreamResponse) -> None:
-        """Note what the agent has said, and tell people what is new."""
+        """Record an update, and write new text to the log."""
         known = self.work.task
         for text in self.work.take(update):
             self.live.hear(text)
         if self.work.task and self.work.task != known:
-            self._tell_session()
+            self._report_session()
         message = self.work.status.message
         if message.message_id and message.message_id not in self.logged:
             self.logged.add(message.message_id)
@@ -218,11 +220,11 @@ class _Conversation:
                 self.link.log("text", text)
 
     def _give_up(self) -> None:
-        """Tell the agent that nobody waits for its task any more. That it cannot be told changes nothing."""
+        """Cancel the agent's task, because its result is no longer needed. Failures are ignored."""
 
         async def cancel() -> None:
             async with async_client_for_agent(self.endpoint, self.credential) as http:
-                await _cancel(await self._meet(http), self.work.task)
+                await _cancel(await self._connect(http), self.work.task)
 
         with (
             suppress(AgentError),
@@ -236,12 +238,12 @@ class _Conversation:
         usage = self._count_usage()
         state, text = self.work.status.state, _text_of(self.work.status.message.parts)
         if self.work.answer is not None or state == _DONE:
-            return Completed(self.work.output(), usage, self._session_now())
+            return Completed(self.work.output(), usage, self._current_session())
         if state in _ASKS:
             self._ask(text)
-            return Completed(Output(), usage, self._session_now())
-        shown = redaction.excerpt(text, secrets=redaction.secrets_of(self.request))
-        why = f": {shown}" if shown else "."
+            return Completed(Output(), usage, self._current_session())
+        excerpt = redaction.excerpt(text, secrets=redaction.secrets_of(self.request))
+        why = f": {excerpt}" if excerpt else "."
         match state:
             case TaskState.TASK_STATE_FAILED:
                 raise RetryableAgentError(f"The agent's task failed{why}", code="agent_failed")
@@ -252,50 +254,48 @@ class _Conversation:
         raise InvalidAnswer(("task.status.state", f"{state} is not known"))
 
     def _count_usage(self) -> Usage | None:
-        """What the agent has used for this message, which counts whatever became of the task. Raises `InvalidAnswer`."""
-        faults: list[tuple[str, str]] = []
-        usage = usage_from(self.work.usage, faults)
-        if faults:
-            raise InvalidAnswer(*faults)
+        """Record the usage for this message, which counts however the task ended. Raises `InvalidAnswer`."""
+        errors: list[tuple[str, str]] = []
+        usage = usage_from(self.work.usage, errors)
+        if errors:
+            raise InvalidAnswer(*errors)
         if usage is not None:
             self.link.count_usage(usage)
         return usage
 
     def _ask(self, question: str) -> None:
-        """Have people answer. The run ends, and the next one continues the task with what they said."""
+        """Ask people. The run ends, and the next one continues the task with their answer."""
         question = question or "The agent needs an answer, and has not said to what."
         short = question[:QUESTION_CHARACTERS]
         if self.work.status.state == TaskState.TASK_STATE_AUTH_REQUIRED:
             tool, arguments = "report_blocker", {"type": "agent_auth_required", "message": short}
         else:
             tool, arguments = "request_human_review", {"question": short}
-            shown = [question] if len(question) > QUESTION_CHARACTERS else []
-            if content := "\n\n".join([*shown, *filter(None, [self.work.output().content])]):
+            whole_question = [question] if len(question) > QUESTION_CHARACTERS else []
+            if content := "\n\n".join([*whole_question, *filter(None, [self.work.output().content])]):
                 arguments["content"] = content[:CONTENT_CHARACTERS]
         asked_once = f"{self.digest}:{self.work.status.message.message_id}"[:100]
         answer = self.link.call_tool(ToolCall(tool, arguments, asked_once))
         if not answer.stop:
             message = str(answer.body.get("message", ""))
-            shown_words = redaction.excerpt(message, secrets=redaction.secrets_of(self.request))
-            raise PermanentAgentError(
-                f"The agent asks for something, and nobody could be asked: {shown_words}"
-            )
+            excerpt = redaction.excerpt(message, secrets=redaction.secrets_of(self.request))
+            raise PermanentAgentError(f"The agent asks for something, and nobody could be asked: {excerpt}")
 
-    def _session_now(self) -> str | None:
+    def _current_session(self) -> str | None:
         message = self.digest if self.work.task else ""
         return _Session(self.work.context, self.work.task, message, self.answers).dump()
 
-    def _tell_session(self) -> None:
-        """At once, so that an attempt after a crash finds the task."""
-        session = self._session_now()
+    def _report_session(self) -> None:
+        """Report the session at once, so that an attempt after a crash finds the task."""
+        session = self._current_session()
         if session is not None:
             self.link.saw_session(session)
 
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """What the next run has to know: the agent's names of the conversation and of its task, for which message of ours the task was begun
-    or continued, and which question of the agent that message answers."""
+    """What the next run has to know: the agent's ids of the conversation and its task, the message of ours that began or
+    continued the task, and the agent's question that this message answers."""
 
     context: str = ""
     task: str = ""
@@ -307,14 +307,14 @@ class _Session:
         try:
             stored = orjson.loads(text or "{}")
         except orjson.JSONDecodeError:
-            return cls()  # of the time before the role had this adapter
+            return cls()  # the session is older than the role's use of this adapter
         if not isinstance(stored, dict):
             return cls()
         named = {each.name: stored.get(each.name) for each in fields(cls)}
         return cls(**{name: value for name, value in named.items() if isinstance(value, str)})
 
     def dump(self) -> str | None:
-        """The session as text, without the task if that would be too long; None when it is empty."""
+        """Return the session as text, without the task if that would be too long. Return None when it is empty."""
         if not self.context and not self.task:
             return None
         for members in (asdict(self), {"context": self.context}):
@@ -326,31 +326,31 @@ class _Session:
 
 @dataclass
 class _Work:
-    """The agent's task as far as it is known, put together from what was heard of it."""
+    """The known state of the agent's task, assembled from its updates."""
 
     most_bytes: int
     task: str = ""
     context: str = ""
     status: TaskStatus = field(default_factory=TaskStatus)
     artifacts: dict[str, list[Piece]] = field(default_factory=dict)
-    usage: Any = None  # as the agent has told it since the message of this run
-    answer: Message | None = None  # said at once, without a task
+    usage: Any = None  # as the agent has reported it since the message of this run
+    answer: Message | None = None  # sent at once, without a task
     _size: int = 0
     _usage_before: Any = None
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a task that the agent works on."""
+        """Whether the agent works on a task."""
         return bool(self.task) and self.status.state in _AT_WORK
 
-    def goes_on_with(self, task: Task) -> None:
-        """Continue with a task: its result is what it has produced so far and what follows. What it has used so far is counted already."""
+    def continue_task(self, task: Task) -> None:
+        """Continue a task: keep what it has produced so far. Its usage so far has been counted already."""
         self._note_result(task)
         self._note(task.id, task.context_id, task.metadata)
         self._usage_before, self.usage = self.usage, None
 
     def take(self, update: StreamResponse) -> Iterator[str]:
-        """Note an update; yields the text of new parts of the result. Raises `PermanentAgentError` for a result above the limit."""
+        """Record an update, and yield the text of new parts of the result. Raises `PermanentAgentError` for a result above the limit."""
         match update.WhichOneof("payload"):
             case "task":
                 self._note(update.task.id, update.task.context_id, update.task.metadata)
@@ -397,7 +397,7 @@ class _Work:
                 known.append(piece)
 
     def output(self) -> Output:
-        """What the agent produced: its artifacts, or else its last message."""
+        """Return what the agent produced: its artifacts, or else its last message."""
         pieces = [piece for artifact in self.artifacts.values() for piece in artifact]
         parts = [Part(text="".join(piece)) if isinstance(piece, list) else piece for piece in pieces]
         if not parts:
@@ -420,7 +420,7 @@ def _text_of(parts: Iterable[Part]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The same JSON with whole numbers as such: on their way all numbers were floating ones."""
+    """Return the JSON with whole numbers as integers, because the protocol sends all numbers as floats."""
     if isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST_WHOLE:
         return int(value)
     if isinstance(value, dict):
@@ -438,8 +438,8 @@ def _file(part: Part) -> dict[str, str]:
     return {**{name: value for name, value in named.items() if value}, **place}
 
 
-def _facts(request: AgentRequest) -> Mapping[str, Any]:
-    """What a message tells beside the prompt. The token of the callback only where the role's options share it with the agent."""
+def _metadata_of(request: AgentRequest) -> Mapping[str, Any]:
+    """Return the metadata of a message. It contains the callback's token only if the role's options share it with the agent."""
     share = request.settings.options.get("share_callback", False)
     if not isinstance(share, bool):
         raise ConfigurationError("The option share_callback must be true or false.")
@@ -457,8 +457,8 @@ def _facts(request: AgentRequest) -> Mapping[str, Any]:
     return facts
 
 
-def _may_be_found_again(error: AgentError) -> bool:
-    """Whether the next attempt shall go on with the task: the agent was away, and its task is likely still there."""
+def _may_continue(error: AgentError) -> bool:
+    """Whether the next attempt may continue the task: the agent was unreachable, and likely still has it."""
     return error.retryable and error.error_code != "agent_timeout"
 
 
@@ -467,13 +467,13 @@ async def _look_up(client: Client, task: str) -> Task:
 
 
 async def _cancel(client: Client, task: str) -> None:
-    with suppress(A2AError):  # it has ended meanwhile, or cannot be cancelled
+    with suppress(A2AError):  # the task has ended meanwhile, or cannot be cancelled
         await client.cancel_task(CancelTaskRequest(id=task))
 
 
 @contextmanager
 def _plain_errors(request: AgentRequest, endpoint: str) -> Iterator[None]:
-    """Turn whatever the library raises in this block into an `AgentError`."""
+    """Translate the library's exceptions in this block into `AgentError`s."""
     try:
         with outbound.plain_errors(endpoint, request.timeout_seconds):
             yield
@@ -482,8 +482,8 @@ def _plain_errors(request: AgentRequest, endpoint: str) -> Iterator[None]:
     except A2AError as error:
         raise _error_of_refusal(error, request) from error
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, json_format.Error) as error:
-        # The library trusts what it is sent; what is not as it expects fails anywhere in it.
-        raise InvalidAnswer(("", f"it is not as the protocol has it ({type(error).__name__})")) from error
+        # The library does not validate what it receives, so an unexpected answer may fail anywhere in it.
+        raise InvalidAnswer(("", f"it does not follow the protocol ({type(error).__name__})")) from error
 
 
 def _error_of_refusal(error: A2AError, request: AgentRequest) -> AgentError:
@@ -491,8 +491,8 @@ def _error_of_refusal(error: A2AError, request: AgentRequest) -> AgentError:
     if isinstance(cause, httpx.HTTPStatusError):
         answer = cause.response
         return error_of_status(answer.status_code, answer.content, answer.headers.get("retry-after"), request)
-    shown = redaction.excerpt(str(error), secrets=redaction.secrets_of(request))
-    message = f"The agent answered with an error: {shown}"
+    excerpt = redaction.excerpt(str(error), secrets=redaction.secrets_of(request))
+    message = f"The agent answered with an error: {excerpt}"
     if isinstance(error, (InternalError, A2AClientError)):
         return RetryableAgentError(message, code="agent_failed")
     return PermanentAgentError(message)

@@ -1,7 +1,7 @@
 """The Anthropic adapter: a model with the five tools, over the Messages API.
 
-What is the same for all runs of a role (its tools and its system text) is marked for the provider's cache. `input_tokens` of the usage
-counts what came from the cache, too.
+Content that is the same for all runs of a role (its tools and its system text) is marked for the provider's cache. `input_tokens` of the
+usage includes tokens from the cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agents import outbound
 from agents.adapters import dialogue
 from agents.adapters.dialogue import ModelAnswer, ModelOptions, ToolRequest
 from agents.adapters.message_batches import ENDS, answer_from
-from agents.adapters.provider_errors import error_of_break, plain_errors
+from agents.adapters.provider_errors import interrupted, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
 from agents.governor.calling import ProviderFeedback
 from agents.governor.providers import Provider
@@ -30,15 +30,15 @@ class AnthropicAdapter:
     """Talks to a model of Anthropic, or of a server that speaks its protocol."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
-        return dialogue.hold(_Messages, request=request, link=link)
+        return dialogue.run_dialogue(_Messages, request=request, link=link)
 
 
 class _Messages:
-    """A conversation as the Messages API has it."""
+    """A conversation in the format of the Messages API."""
 
     def __init__(self, request: AgentRequest, provider: Provider, options: ModelOptions) -> None:
         self._request, self._provider, self._options = request, provider, options
-        # The client under it brings the credential; this one keeps the library from looking for others.
+        # The HTTP client adds the credential. The placeholder keeps the library from looking for another one.
         self._client = anthropic.Anthropic(
             api_key="-", base_url=provider.base_url, max_retries=0, timeout=request.timeout_seconds,
             http_client=outbound.client_for_vendor(provider.headers),
@@ -55,7 +55,7 @@ class _Messages:
         with plain_errors(anthropic, request=self._request, provider=self._provider, feedback=feedback):
             message = self._stream(feedback, on_text) if self._options.stream else self._send(feedback)
             if message.stop_reason is None:
-                raise error_of_break(self._provider)
+                raise interrupted(self._provider)
             answer = _read_message(message)
         if not self._options.stream:
             on_text(answer.text)
@@ -68,7 +68,7 @@ class _Messages:
         return answer
 
     def _repeat_batch_answer(self, feedback: ProviderFeedback) -> ModelAnswer:
-        """What the model has answered in a batch, as the first of this conversation. It was counted with its batch."""
+        """Return the model's answer from a batch, as the first of this conversation. Its tokens were counted with the batch."""
         begun, self._begun = self._begun or {}, None
         answer = answer_from(begun)
         blocks = [block for block in begun["content"] if block["type"] != "text" or block["text"].strip()]
@@ -109,7 +109,7 @@ class _Messages:
     def _body(self) -> dict[str, Any]:
         body = body_of(self._request, self._options, system=self._system, messages=self._messages)
         if "temperature" in body:
-            # The library has no name for it any more.
+            # The library no longer has a parameter for it.
             body["extra_body"] = {"temperature": body.pop("temperature")}
         return body
 
@@ -117,7 +117,7 @@ class _Messages:
 def body_of(
     request: AgentRequest, options: ModelOptions, *, system: str, messages: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The body of a request, as the protocol has it."""
+    """Return the body of a request."""
     body: dict[str, Any] = {
         "model": request.settings.model,
         "max_tokens": options.max_tokens,
@@ -147,7 +147,7 @@ def _read_message(message: Any) -> ModelAnswer:
         tool_requests=[ToolRequest(block.id, block.name, _arguments(block.input)) for block in message.content if block.type == "tool_use"],
         ended=ENDS.get(message.stop_reason, "done"),
         input_tokens=usage.input_tokens + written + read, output_tokens=usage.output_tokens,
-        limited_input=usage.input_tokens + written,  # what comes from the cache does not count against the limit
+        limited_input=usage.input_tokens + written,  # tokens from the cache do not count against the limit
         model=message.model,
     )  # fmt: skip
 
@@ -157,7 +157,7 @@ def _arguments(value: Any) -> dict[str, Any] | None:
 
 
 def _plain(block: Any) -> dict[str, Any]:
-    """As it is sent back: what the model said, without what the library added. Thoughts go back whole, with their signature."""
+    """Return a block as it is sent back: without what the library added. Thinking blocks go back whole, with their signature."""
     if block.type == "tool_use":
         arguments = block.input if isinstance(block.input, dict) else {}
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
@@ -168,5 +168,5 @@ def _plain(block: Any) -> dict[str, Any]:
 
 
 def _is_empty(block: Any) -> bool:
-    """The API takes back no text without a letter in it."""
+    """Whether the block is blank text, which the API does not accept back."""
     return block.type == "text" and not block.text.strip()

@@ -1,7 +1,7 @@
-"""The batch adapter: work that can wait is parked until it goes to its provider with a batch; the rest is done at once.
+"""The batch adapter: parks work that can wait until its provider's next batch, and does the rest at once.
 
-At once goes what is more urgent than batches are for, what is wanted soon, and what has left a batch before. It is done by the adapter
-whose batches these are, with the same settings.
+Work is done at once if its priority is above that of batches, if its deadline is near, or if it has left a batch before. The adapter of
+the same provider does it, with the same settings.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from agents.exceptions import ConfigurationError
 from agents.governor.providers import in_real_time, payable_provider_of
 from tenants import clock
 
-LOWEST = 20  # the numerically largest priority there is
+LOWEST = 20  # the lowest priority, which is the largest number
 
 
 class BatchAdapter:
-    """Parks requests that can wait, and holds the dialogue of all others at once."""
+    """Parks requests that can wait, and runs all others at once."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
-        """Park the request, or hold the dialogue now. Raises the `AgentError` that a failure stands for; parking calls nobody."""
+        """Park the request, or run the dialogue now. Raises the matching `AgentError` on failure. Parking calls nobody."""
         options, provider = ModelOptions.of(request.settings.options), payable_provider_of(request.settings)
         model = request.settings.model
         if not model:

@@ -1,14 +1,14 @@
-"""The cli adapter: an agent that is a program of this machine, run by the worker as a process of its own.
+"""The cli adapter: runs an agent that is a program on this machine, in a separate process.
 
-Operators alone say what is run (`options` of the registry, see agents/command_line/options.py). The session is kept at first sight, usage
-as it is told, the transcript as it is printed, and what was used of memory and processor while it goes on. However the call ends, the
-program and all that it has started are gone by then; if the worker itself is killed, the kernel and `sweep` see to that.
+Only operators choose the program (`options` of the registry, see agents/command_line/options.py). The adapter records the session as soon
+as it appears, usage as it is reported, the transcript as it is printed, and use of memory and processor during the run. When the call
+ends, in whatever way, the program and all its child processes have ended; if the worker is killed, the kernel and `sweep` end them.
 
     exit 0 with a result                    the output of the run
     `session_invalid` matches the failure   the conversation is unknown: the run starts again without one
-    `rate_limited` matches the failure      later, without losing an attempt
-    a listed exit code, a hopeless error    permanent
-    any other exit code, any signal         tried again
+    `rate_limited` matches the failure      retried later, without using up an attempt
+    a listed exit code, a listed error      permanent
+    any other exit code, any signal         retried
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ from agents.exceptions import (
 
 logger = logging.getLogger(__name__)
 
-TAIL_BYTES = 8_192  # of the standard error, for the message of a failure
-MAX_TURNS = "max_turns"  # the code of an agent that was not done after as many answers as it might give
-REPORT_SECONDS = 5.0  # between two notes of what the run uses
+TAIL_BYTES = 8_192  # of standard error, for the error message
+MAX_TURNS = "max_turns"  # the error code of an agent that needed more turns than it was allowed
+REPORT_SECONDS = 5.0  # between two reports of the run's resources
 
 
 class CliAdapter:
     """Runs programs."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
-        """Run the program once. Raises the `AgentError` that its end stands for."""
+        """Run the program once. Raises the matching `AgentError` if it fails."""
         chosen = options.read(request.settings.options)
         invocation.program_of(chosen)
         with (
             _user_of(request, chosen) as user,
-            workspaces.keep_workspace(request.run_id, user) as trace,
-            workspaces.check_out(request, chosen, trace) as tree,
+            workspaces.create_workspace(request.run_id, user) as workspace,
+            workspaces.check_out(request, chosen, workspace) as tree,
         ):
             command = invocation.command_of(
-                request, chosen, files=trace.files, work=tree.path if tree else trace.work,
-                repository=str(tree.repository) if tree else None, user=trace.user,
+                request, chosen, files=workspace.files, work=tree.path if tree else workspace.work,
+                repository=str(tree.repository) if tree else None, user=workspace.user,
             )  # fmt: skip
             try:
                 result = _Call(request, chosen, link).make(command)
@@ -71,13 +71,13 @@ class CliAdapter:
 
 @contextmanager
 def _user_of(request: AgentRequest, chosen: Options) -> Iterator[OwnUser | None]:
-    """Whom the program runs as; None: the worker's own user, where somebody has said that it may."""
+    """The user that the program runs as. None means the worker's own user, which only the settings allow."""
     if not users.needs_own_user():
         yield None
         return
     if chosen.home == "worker":
-        raise options.invalid("home", "cannot be the worker's: each run has a user of its own here")
-    with users.own(invocation.home_of(request)) as user:
+        raise options.invalid("home", "cannot be the worker's: here each run has its own user")
+    with users.allocate(invocation.home_of(request)) as user:
         yield user
 
 
@@ -143,16 +143,16 @@ class _Call:
             )
         if ended.stopped is not None:
             raise RetryableAgentError(f"The agent was ended: {ended.stopped}", code="agent_stopped")
-        if ended.code == 0 and output.fault is not None:
-            raise output.fault
+        if ended.code == 0 and output.invalid is not None:
+            raise output.invalid
         if ended.code == 0 and output.result is not None:
             return output.result
         raise self._failure(ended, output)
 
     def _failure(self, ended: ProcessEnd, output: AgentOutput) -> AgentError:
         detail = output.error or bytes(self.tail).decode("utf-8", "replace")
-        shown = redaction.excerpt(detail, secrets=redaction.secrets_of(self.request))
-        message = f"The agent {_end_of(ended)}" + (f": {shown}" if shown else ".")
+        excerpt = redaction.excerpt(detail, secrets=redaction.secrets_of(self.request))
+        message = f"The agent {_end_of(ended)}" + (f": {excerpt}" if excerpt else ".")
         unknown = self.chosen.session_invalid
         if self.request.session_id and unknown and unknown.search(f"{output.error or ''}\n{detail}"):
             return SessionInvalid(message)
@@ -179,7 +179,7 @@ def _end_of(ended: ProcessEnd) -> str:
 
 
 def _with_work(result: Completed, tree: Worktree | None) -> Completed:
-    """The result, with what came of the repository as `data.git`."""
+    """Return the result, with the changes to the repository as `data.git`."""
     if tree is None:
         return result
     data, work = result.output.data, tree.outcome()
@@ -194,7 +194,7 @@ def _with_work(result: Completed, tree: Worktree | None) -> Completed:
 
 
 def _keep_work(tree: Worktree | None) -> None:
-    """On the branch, for the next attempt. A failure to keep it must not hide why the agent failed."""
+    """Save the work on its branch, for the next attempt. A failure to save it must not hide why the agent failed."""
     if tree is None:
         return
     try:

@@ -1,6 +1,6 @@
-"""The HTTP adapter: POSTs the job to the agent's endpoint and understands its answer.
+"""The HTTP adapter: POSTs the job to the agent's endpoint and reads its answer.
 
-One call, one attempt. The guarded client bounds its time and size; the engine decides about another attempt
+One call is one attempt. The outbound client bounds its time and size; the engine decides about another attempt
 by the class of the error. An agent that answers 202 reports later through the callback, and no worker waits
 for it.
 """
@@ -52,7 +52,7 @@ class HttpAdapter:
     """Calls agents of any language over HTTP."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
-        """Call the endpoint once. Raises the `AgentError` that the answer stands for."""
+        """Call the endpoint once. Raises the matching `AgentError` if the call or the agent fails."""
         if not request.settings.endpoint:
             raise ConfigurationError(f"The role {request.agent_role} has no endpoint.")
         body = payload.encode_job(request)
@@ -93,7 +93,7 @@ def _headers(request: AgentRequest, body: bytes) -> dict[str, str]:
 
 
 def authentication_of(request: AgentRequest) -> dict[str, str]:
-    """The authentication headers of the role's credentials. Raises `ConfigurationError` for others than the protocol allows."""
+    """Return the authentication headers for the role's credentials. Raises `ConfigurationError` if the protocol does not allow them."""
     auth = request.settings.auth
     if not all(isinstance(value, str) for value in auth.values()):
         raise ConfigurationError("The agent's authentication must consist of text values.")
@@ -116,7 +116,7 @@ def authentication_of(request: AgentRequest) -> dict[str, str]:
 
 
 def _read_acceptance(response: outbound.OutboundResponse) -> AgentResult:
-    """Any body will do. If it happens to name the agent's conversation, that is known from now on."""
+    """Accept any body. If it names the agent's session, the session is recorded."""
     try:
         answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
     except strict_json.StrictJSONError:
@@ -144,9 +144,9 @@ def _error_of(response: outbound.OutboundResponse, request: AgentRequest) -> Age
 def error_of_status(
     status: int, body: bytes, retry_after_header: str | None, request: AgentRequest
 ) -> AgentError:
-    """What an answer with a status of 300 or more means for the run. Its body is shown in part, without the request's secrets."""
-    shown = redaction.excerpt(body, secrets=redaction.secrets_of(request))
-    message = f"The agent answered with status {status}" + (f": {shown}" if shown else ".")
+    """Return the error for an answer with a status of 300 or more. Its message quotes part of the body, without the request's secrets."""
+    excerpt = redaction.excerpt(body, secrets=redaction.secrets_of(request))
+    message = f"The agent answered with status {status}" + (f": {excerpt}" if excerpt else ".")
     wait = client.retry_after_seconds(retry_after_header)
     if status == 429:
         return AgentRateLimited(message, retry_after=wait)
@@ -156,7 +156,7 @@ def error_of_status(
 
 
 def _code_of(response: outbound.OutboundResponse) -> Any:
-    """The code in `{error: {code}}`, the form in which agents report failures, if the body has it."""
+    """Return the code in `{error: {code}}`, the form in which agents report failures, if the body has one."""
     try:
         answer = strict_json.loads(response.body, max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
     except strict_json.StrictJSONError:

@@ -1,7 +1,7 @@
-"""The inline adapter: an agent that is a Python function of this installation, called in the worker itself.
+"""The inline adapter: calls an agent that is a Python function of this installation, inside the worker.
 
-Tenants may write any endpoint, so only functions below the prefixes that the operators listed are ever
-imported. A function cannot be interrupted from outside; it is expected to keep its time.
+Tenants may enter any endpoint, so only functions below the prefixes that operators have listed are
+imported. A function cannot be interrupted from outside; it must keep to its timeout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class InlineAdapter:
     """Calls functions."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
-        """Call the function with the request and accept any of the short forms of a result. One with a parameter `link` gets the link."""
+        """Call the function with the request, and with the link if it has a parameter `link`. Any of the short result forms is accepted."""
         function = _resolve(request.settings.endpoint or "", tuple(settings.ORCHESTRATOR_INLINE_CALLABLES))
         answer = function(request, link=link) if _takes_link(function) else function(request)
         if isinstance(answer, (Completed, Accepted)):
@@ -50,8 +50,7 @@ def _read_result(answer: Any) -> Completed:
     if isinstance(answer, Output):
         return Completed(answer)
     if isinstance(answer, Mapping):
-        # Data may have a key "output" too; only a dictionary that has nothing else of its own is a whole
-        # answer.
+        # Data may have a key "output" too, so only a dictionary without any other keys is a whole answer.
         if isinstance(answer.get("output"), Mapping) and answer.keys() <= _ANSWER_KEYS:
             return read_completed(answer)
         return Completed(Output(data=dict(answer)))
@@ -60,7 +59,7 @@ def _read_result(answer: Any) -> Completed:
 
 @lru_cache(maxsize=1024)
 def _resolve(endpoint: str, prefixes: tuple[str, ...]) -> Callable[..., Any]:
-    """Import the function. Failures are not remembered, so a repaired configuration works at once."""
+    """Import the function. Failures are not cached, so a repaired configuration works at once."""
     parts = _ENDPOINT.fullmatch(endpoint)
     if parts is None:
         raise ConfigurationError("An inline agent's endpoint must be of the form package.module:function.")
@@ -72,7 +71,7 @@ def _resolve(endpoint: str, prefixes: tuple[str, ...]) -> Callable[..., Any]:
         function = getattr(import_module(module_name), function_name, None)
     except ImportError as error:
         raise ConfigurationError(f"{module_name} cannot be imported: {error}") from error
-    # Only what the module itself defines: its imports would open a way around the list.
+    # Only functions that the module itself defines, because its imports could bypass the list of prefixes.
     if not isfunction(function) or function.__module__ != module_name:
         raise ConfigurationError(f"{endpoint} is not a function of that module.")
     return function

@@ -1,8 +1,8 @@
-"""Message Batches: many requests in one call at a part of the price, answered whenever the provider gets to them.
+"""Message Batches: sends many requests in one call at a reduced price; the provider answers them later.
 
-The protocol is spoken here without a vendor's library, so the code that follows batches needs none. A batch is known by the id that its
-creation is answered with; when that answer is lost, the list of batches says what was created, and the `custom_id` of each answer whose
-it was. Nothing is repeated here. The provider limits batches by themselves, so they have a governor of their own.
+The protocol is implemented here without a vendor's library, so the code that follows batches needs none. The answer to a batch's creation
+contains its id. When that answer is lost, the list of batches shows what was created, and the `custom_id` of each result shows the request
+that it belongs to. This module repeats no calls. The provider limits batches separately, so they have a separate governor.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from agents.governor.providers import Provider
 from tenants import strict_json
 
 VERSION = "2023-06-01"
-MOST_REQUESTS = 100_000  # of one batch, as the protocol has it
+MOST_REQUESTS = 100_000  # in one batch, a limit of the protocol
 CALL_SECONDS = 60.0
 RESULTS_SECONDS = 600.0
-ANSWER_BYTES = 1_000_000  # of anything but results
-IN_MEMORY_BYTES = 8_000_000  # results above it wait in a file
+ANSWER_BYTES = 1_000_000  # of any answer except results
+IN_MEMORY_BYTES = 8_000_000  # larger results are stored in a file
 PAGE = 100
 MOST_PAGES = 20
 
@@ -44,9 +44,9 @@ ENDS = {
     "refusal": "refused",
     "tool_use": "tools",
 }
-_WORDS = {
-    "expired": ("The provider's batch expired before it came to this.", "batch_expired"),
-    "canceled": ("The provider's batch was cancelled before it came to this.", "batch_canceled"),
+_UNANSWERED = {
+    "expired": ("The provider's batch expired before it answered this request.", "batch_expired"),
+    "canceled": ("The provider's batch was cancelled before it answered this request.", "batch_canceled"),
 }
 
 
@@ -71,12 +71,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class MessageBatches:
-    """The batches at one provider under one credential. Every call may raise the `AgentError` that its failure stands for."""
+    """The batches at one provider under one credential. Every call raises the matching `AgentError` on failure."""
 
     provider: Provider
 
     def create(self, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> Batch:
-        """Send a batch. Each request has an id of its own, of at most 64 letters, digits, hyphens and underscores."""
+        """Send a batch. Each request has a unique id of at most 64 letters, digits, hyphens and underscores."""
         listed = [{"custom_id": name, "params": dict(body)} for name, body in requests]
         return self._batch(self._call("POST", "", orjson.dumps({"requests": listed})))
 
@@ -88,7 +88,7 @@ class MessageBatches:
         self._call("POST", f"/{batch_id}/cancel", b"{}")
 
     def list_created(self, *, since: datetime) -> Iterator[Batch]:
-        """The batches that were created since then, newest first."""
+        """Yield the batches that were created since then, newest first."""
         after = ""
         for _ in range(MOST_PAGES):
             page = self._call("GET", f"?limit={PAGE}{after}")
@@ -102,8 +102,8 @@ class MessageBatches:
             after = f"&after_id={page['last_id']}"
 
     def answers(self, batch_id: str, *, max_bytes: int) -> Iterator[Answer]:
-        """The answers of an ended batch, in any order. All are fetched before the first is returned, so that the provider does not wait
-        for the caller.
+        """Yield the answers of an ended batch, in any order. All are fetched before the first is returned, so that the provider does not
+        wait for the caller.
         """
         with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES) as file:
             self._fetch(f"{self._url}/{batch_id}/results", file, max_bytes)
@@ -167,7 +167,7 @@ class MessageBatches:
         if status != 200:
             inner = answer.get("error") if isinstance(answer, dict) else None
             text = inner.get("message") if isinstance(inner, dict) else body.decode("utf-8", "replace")
-            # Below 400 it is neither an answer nor a refusal.
+            # A status below 400 other than 200 is neither an answer nor a refusal, so it counts as 500.
             raise error_of_refusal(status if status >= 400 else 500, text, answer, headers, self.provider)
         if not isinstance(answer, dict):
             raise invalid(self.provider, "no JSON object")
@@ -193,9 +193,9 @@ class MessageBatches:
             if kind == "succeeded":
                 answer_from(result["message"])
                 return Answer(name, result["message"], None)
-            if kind in _WORDS:
-                words, code = _WORDS[kind]
-                return Answer(name, None, RetryableAgentError(words, code=code))
+            if kind in _UNANSWERED:
+                message, code = _UNANSWERED[kind]
+                return Answer(name, None, RetryableAgentError(message, code=code))
             failure = result["error"]
             inner = failure.get("error") or failure
             return Answer(name, None, error_of_refusal(0, inner.get("message"), failure, {}, self.provider))
@@ -204,7 +204,7 @@ class MessageBatches:
 
 
 def answer_from(message: Mapping[str, Any]) -> ModelAnswer:
-    """A message from a batch's results. Raises `LookupError`, `TypeError` or `AttributeError` for anything that is not a message."""
+    """Read a message from a batch's results. Raises `LookupError`, `TypeError` or `AttributeError` for anything that is not a message."""
     usage, blocks = message["usage"], message["content"]
     written, read = usage.get("cache_creation_input_tokens") or 0, usage.get("cache_read_input_tokens") or 0
     tool_uses = [block for block in blocks if block["type"] == "tool_use"]
@@ -220,9 +220,9 @@ def answer_from(message: Mapping[str, Any]) -> ModelAnswer:
 
 
 def read_completed(message: Mapping[str, Any], options: Mapping[str, Any]) -> Completed | None:
-    """The result of a message, or None when the conversation has to go on: it calls tools, or is not the JSON that was asked for.
+    """Return the result of a message, or None when the conversation must continue: it calls tools, or is not the requested JSON.
 
-    `options` are the role's. Raises the `AgentError` of an answer that is no result.
+    `options` are the role's. Raises the matching `AgentError` for an answer that is not a result.
     """
     answer = answer_from(message)
     if answer.tool_requests:

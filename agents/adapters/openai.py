@@ -1,6 +1,6 @@
 """The OpenAI adapter: a model with the five tools, over the chat completions protocol.
 
-Besides OpenAI many servers speak it, among them Ollama, vLLM and llama.cpp: their address, with its `/v1`, is the role's endpoint.
+Many other servers speak it as well, among them Ollama, vLLM and llama.cpp: set their address, with its `/v1`, as the role's endpoint.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import orjson
 from agents import outbound
 from agents.adapters import dialogue
 from agents.adapters.dialogue import ModelAnswer, ModelOptions, ToolRequest
-from agents.adapters.provider_errors import error_of_break, invalid, plain_errors
+from agents.adapters.provider_errors import interrupted, invalid, plain_errors
 from agents.contracts import AgentRequest, AgentResult, RunLink, ToolAnswer
 from agents.governor.calling import ProviderFeedback
 from agents.governor.providers import Provider
 from agents.tools import DEFINITIONS
 
-OWN_HOST = "api.openai.com:"  # wants another name for max_tokens than everybody else understands
+OWN_HOST = "api.openai.com:"  # the only host that requires max_completion_tokens instead of max_tokens
 _ENDS = {"length": "length", "content_filter": "refused"}
 
 
 class OpenAIAdapter:
-    """Talks with a model of OpenAI, or of any server that speaks its protocol."""
+    """Talks to a model of OpenAI, or of a server that speaks its protocol."""
 
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
-        return dialogue.hold(_Chat, request=request, link=link)
+        return dialogue.run_dialogue(_Chat, request=request, link=link)
 
 
 @dataclass
 class _Reply:
-    """One answer, put together from what came, in one piece or in many."""
+    """One answer, assembled from one or many pieces."""
 
     on_text: Callable[[str], None]
     text: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class _Reply:
     model: str | None = None
 
     def add(self, piece: Any) -> None:
-        """A chunk of a stream, or a whole answer."""
+        """Add a chunk of a stream, or a whole answer."""
         self.usage, self.model = piece.usage or self.usage, piece.model or self.model
         for choice in piece.choices or ():
             part = getattr(choice, "delta", None) or getattr(choice, "message", None)
@@ -68,11 +68,11 @@ class _Reply:
 
 
 class _Chat:
-    """A conversation as chat completions have it."""
+    """A conversation in the format of chat completions."""
 
     def __init__(self, request: AgentRequest, provider: Provider, options: ModelOptions) -> None:
         self._request, self._provider, self._options = request, provider, options
-        # The client under it brings the credential; this one keeps the library from looking for others.
+        # The HTTP client adds the credential. The placeholder keeps the library from looking for another one.
         self._client = openai.OpenAI(
             api_key="-", base_url=provider.base_url, max_retries=0, timeout=request.timeout_seconds,
             http_client=outbound.client_for_vendor(provider.headers),
@@ -87,7 +87,7 @@ class _Chat:
             for piece in self._pieces(feedback):
                 reply.add(piece)
             if reply.finish is None:
-                raise error_of_break(self._provider)
+                raise interrupted(self._provider)
             answer = self._build_answer(reply)
         self._messages.append(_plain(reply))
         return answer
@@ -104,7 +104,7 @@ class _Chat:
         return len(str(self._messages)) + (len(str(_TOOLS)) if self._options.tools else 0)
 
     def _pieces(self, feedback: ProviderFeedback) -> Iterable[Any]:
-        """The answer as it comes. A stream that is left early is closed."""
+        """Yield the answer's pieces as they arrive. Leaving early closes the stream."""
         if not self._options.stream:
             raw = self._client.chat.completions.with_raw_response.create(**self._body())
             feedback.headers = dict(raw.headers)
@@ -116,11 +116,11 @@ class _Chat:
             yield from stream
 
     def _body(self) -> dict[str, Any]:
-        own = self._provider.place.startswith(OWN_HOST)
+        is_openai = self._provider.place.startswith(OWN_HOST)
         body: dict[str, Any] = {
             "model": self._request.settings.model,
             "messages": self._messages,
-            "max_completion_tokens" if own else "max_tokens": self._options.max_tokens,
+            "max_completion_tokens" if is_openai else "max_tokens": self._options.max_tokens,
         }
         if self._options.tools:
             body["tools"] = _TOOLS
@@ -142,7 +142,7 @@ class _Chat:
         )  # fmt: skip
 
     def _tokens(self, reply: _Reply) -> tuple[int, int]:
-        """Given and produced. Servers that do not count while they stream, such as llama.cpp's, are counted for, by characters."""
+        """Return the numbers of input and output tokens, estimated from characters if the server does not count while streaming."""
         if reply.usage:
             return reply.usage.prompt_tokens or 0, reply.usage.completion_tokens or 0
         produced = sum(map(len, reply.text)) + sum(len(str(call)) for call in reply.calls.values())
@@ -171,7 +171,7 @@ def _read_tool_request(call: Mapping[str, str]) -> ToolRequest:
 
 
 def _plain(reply: _Reply) -> dict[str, Any]:
-    """As it is sent back."""
+    """Return the answer in the form in which it is sent back."""
     message: dict[str, Any] = {"role": "assistant", "content": "".join(reply.text)}
     if reply.calls:
         message["tool_calls"] = [

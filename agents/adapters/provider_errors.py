@@ -1,4 +1,4 @@
-"""What a provider's failure means for the run. Both vendors' libraries fail in the same classes, under the same names."""
+"""Translates a provider's failures into `AgentError`s. Both vendors' libraries have the same exception classes, under the same names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agents.outbound import client
 
 _RETRYABLE = frozenset({408, 409, 425})  # and all from 500
 
-#: An error inside of an answer that began well comes without a status of its own.
+#: An error inside a successful response has no status. Its type determines one.
 _STATUSES = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -32,7 +32,7 @@ _STATUSES = {
     "rate_limit_exceeded": 429,
     "overloaded_error": 529,
 }
-#: A 429 that waiting does not help against: the account is empty.
+#: A 429 for which waiting does not help, because the account has no credit.
 _QUOTA = "insufficient_quota"
 
 
@@ -40,7 +40,7 @@ _QUOTA = "insufficient_quota"
 def plain_errors(
     library: Any, *, request: AgentRequest, provider: Provider, feedback: ProviderFeedback
 ) -> Iterator[None]:
-    """Turn whatever the library raises in this block into an `AgentError`, and note the headers of a refusal."""
+    """Translate the library's exceptions in this block into `AgentError`s, and record the headers of a refusal."""
     try:
         with outbound.plain_errors(provider.base_url, request.timeout_seconds):
             yield
@@ -62,19 +62,21 @@ def plain_errors(
             200, error.message, error.body, feedback.headers, provider, secrets=secrets
         ) from error
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
-        # The libraries trust what they are sent; what is not as they expect fails anywhere in them.
+        # The libraries do not validate what they receive, so an unexpected answer may fail anywhere in them.
         raise invalid(provider, error) from error
 
 
 def invalid(provider: Provider, error: Exception | str) -> RetryableAgentError:
-    """The error for an answer that cannot be read. The provider has probably failed, so another try may help."""
-    shown = error if isinstance(error, str) else type(error).__name__
-    return RetryableAgentError(f"{provider.name} answered nonsense: {shown}", code="provider_answer_invalid")
-
-
-def error_of_break(provider: Provider) -> RetryableAgentError:
+    """Return the error for an answer that cannot be read. The provider has probably failed, so a retry may help."""
+    reason = error if isinstance(error, str) else type(error).__name__
     return RetryableAgentError(
-        f"{provider.name} broke off in the middle of its answer.", code="agent_unreachable"
+        f"{provider.name} sent an invalid answer: {reason}", code="provider_answer_invalid"
+    )
+
+
+def interrupted(provider: Provider) -> RetryableAgentError:
+    return RetryableAgentError(
+        f"{provider.name} stopped in the middle of its answer.", code="agent_unreachable"
     )
 
 
@@ -87,11 +89,11 @@ def error_of_refusal(
     *,
     secrets: Iterable[str] = (),
 ) -> AgentError:
-    """The error for an answer that is not a result. With a status below 400, the kind of error in the body decides."""
+    """Return the error for an answer that is not a result. With a status below 400, the type of error in the body decides."""
     kinds = _kinds_of(body)
     if status < 400:
         status = next((_STATUSES[kind] for kind in kinds if kind in _STATUSES), 500)
-    hidden = [*secrets, *provider.headers.values(), *_bare(provider)]
+    hidden = [*secrets, *provider.headers.values(), *_keys_of(provider)]
     message = f"{provider.name} answered with status {status}: {redaction.excerpt(str(text), secrets=hidden)}"
     wait = client.retry_after_seconds(headers.get("retry-after"))
     if status == 429 and _QUOTA in kinds:
@@ -106,20 +108,20 @@ def error_of_refusal(
     return PermanentAgentError(message)
 
 
-def _bare(provider: Provider) -> Iterator[str]:
-    """The keys themselves, without the word before them."""
+def _keys_of(provider: Provider) -> Iterator[str]:
+    """Return the keys without the word `Bearer`."""
     return (value.removeprefix("Bearer ") for value in provider.headers.values())
 
 
 def _kinds_of(body: Any) -> list[str]:
-    """What the error is called, in either family's body."""
+    """Return the types and codes of the error, in either vendor's format."""
     inner = body.get("error") if isinstance(body, Mapping) else None
-    found = [each for each in (inner, body) if isinstance(each, Mapping)]
-    return [str(each[name]) for each in found for name in ("type", "code") if each.get(name)]
+    objects = [each for each in (inner, body) if isinstance(each, Mapping)]
+    return [str(each[name]) for each in objects for name in ("type", "code") if each.get(name)]
 
 
 def _unreachable(error: Exception, provider: Provider) -> AgentError:
-    """The guard's own word, if it was the guard that ended the call; the libraries wrap whatever comes from below."""
+    """Return the outbound policy's own error, if it ended the call, because the libraries wrap all errors from below."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, AgentError):

@@ -1,3 +1,3 @@
-"""The admin of the registry of agents, of what tenants set for themselves, and of what their agents know and remember."""
+"""The admin of the registry of agents, and of tenants' settings, sessions and skills for agents."""
 
 from agents.admin import configurations, platform, registry  # each registers its models

@@ -1,6 +1,6 @@
-"""What tenants set for themselves, and what their agents know and remember.
+"""The admin of tenants' settings, sessions and skills for agents.
 
-Credentials go in and never come out: they are sealed when the form is saved, and no page, log or history shows them again.
+Credentials can be written but never read: they are encrypted when the form is saved, and no page, log or history displays them.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from tenants.api.problems import InvalidRequest, flatten_errors
 
 AUTH_HELP = (
     'As JSON, for example {"type": "bearer", "token": "…"}, {"type": "header", "name": "X-Key", "value": "…"} or '
-    '{"type": "basic", "username": "…", "password": "…"}. Never shown again. Empty: leave what is stored.'
+    '{"type": "basic", "username": "…", "password": "…"}. Never displayed again. Leave empty to keep the stored ones.'
 )
 LONGEST_AUTH = 10_000
 OBJECTS = ("retry", "rate", "backlog", "may_hold")  # fields of JSON
 
 
-class UnshownTextarea(UnfoldAdminTextareaWidget):
-    """A text area whose value is never shown again, not even when the form is shown again because of an error in another field."""
+class SecretTextarea(UnfoldAdminTextareaWidget):
+    """A text area whose value is never rendered, not even when the form is rendered again because of an error in another field."""
 
     def format_value(self, value: Any) -> str:
         return ""
 
 
 class SealingForm(forms.ModelForm):
-    """A form whose model keeps credentials in `auth_sealed`."""
+    """A form whose model stores credentials in `auth_sealed`."""
 
     auth = forms.CharField(
         label="New credentials",
         required=False,
         help_text=AUTH_HELP,
-        widget=UnshownTextarea(attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false"}),
+        widget=SecretTextarea(attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false"}),
     )
     forget_auth = forms.BooleanField(
         label="Delete the stored credentials", required=False, widget=UnfoldBooleanSwitchWidget
@@ -60,15 +60,15 @@ class SealingForm(forms.ModelForm):
         if not text:
             return None
         try:
-            found = strict_json.loads(text.encode(), max_bytes=LONGEST_AUTH)
+            auth = strict_json.loads(text.encode(), max_bytes=LONGEST_AUTH)
         except strict_json.StrictJSONError as error:
             raise ValidationError(f"This is not valid JSON: {error.message}") from error
-        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-            raise ValidationError("Credentials are an object whose values are texts.")
-        return found
+        if not isinstance(auth, dict) or not all(isinstance(value, str) for value in auth.values()):
+            raise ValidationError("Credentials must be an object whose values are texts.")
+        return auth
 
     def seal(self, context: str) -> None:
-        """Store the typed credentials in the instance, sealed for the row that `context` names."""
+        """Store the entered credentials in the instance, encrypted for the row that `context` names."""
         if self.cleaned_data.get("forget_auth"):
             self.instance.auth_sealed = ""
         if self.cleaned_data.get("auth"):
@@ -76,7 +76,7 @@ class SealingForm(forms.ModelForm):
 
 
 class SealingAdmin(KeptAdmin):
-    """Says whether credentials are stored, and under which key."""
+    """Displays whether credentials are stored, and under which key."""
 
     form = SealingForm
 
@@ -88,9 +88,7 @@ class SealingAdmin(KeptAdmin):
 
 
 class AgentConfigForm(SealingForm):
-    """Addresses and objects are held to what the API holds them to. What was paused or changed elsewhere while the form was open is not
-    written over.
-    """
+    """Validates addresses and objects like the API. Changes that were made elsewhere while the form was open are not overwritten."""
 
     seen_version = forms.IntegerField(required=False, widget=forms.HiddenInput)
 
@@ -103,7 +101,7 @@ class AgentConfigForm(SealingForm):
         seen = values.get("seen_version")
         if seen is not None and seen != self.instance.version:
             raise ValidationError(
-                "This was changed, or paused, since you opened it. Load it again to see how it is now."
+                "This was changed, or paused, since you opened it. Reload it to see the current values."
             )
         self._check_objects(values)
         agent = values.get("agent") or getattr(self.instance, "agent", None)
@@ -118,7 +116,7 @@ class AgentConfigForm(SealingForm):
         return values
 
     def _check_objects(self, values: dict[str, Any]) -> None:
-        """As they are stored; every error is named with its place."""
+        """Convert the changed objects to their stored form, and add an error with its path for each invalid member."""
         fields = AgentSettingsSerializer().fields
         for name in OBJECTS:
             if name in self.changed_data and values.get(name, {}) != {}:
@@ -152,8 +150,8 @@ class AgentConfigAdmin(SealingAdmin):
                 )
             },
         ),
-        ("How it is reached", {"fields": ("adapter", "endpoint", "model")}),
-        ("What it is told", {"fields": ("instructions",)}),
+        ("Connection", {"fields": ("adapter", "endpoint", "model")}),
+        ("Instructions", {"fields": ("instructions",)}),
         ("Credentials", {"fields": ("stored_auth", "auth", "forget_auth", "version")}),
     )
 
@@ -165,11 +163,11 @@ class AgentConfigAdmin(SealingAdmin):
         return [(title, {**options, "fields": (*options["fields"], "seen_version")}), *others]
 
     def get_readonly_fields(self, request: HttpRequest, obj: AgentConfig | None = None) -> tuple[str, ...]:
-        # The credentials are sealed for this tenant and role and would not open under others.
+        # The credentials are encrypted for this tenant and role, and could not be decrypted for others.
         return (*self.readonly_fields, "tenant", "agent") if obj else self.readonly_fields
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        # Nothing refers to it: without it the registry's settings hold.
+        # Nothing refers to it: without it, the registry's settings apply.
         return self.has_change_permission(request, obj)
 
     def save_model(self, request: HttpRequest, obj: AgentConfig, form: SealingForm, change: bool) -> None:
@@ -202,7 +200,7 @@ class SkillAdmin(PlatformAdmin):
     readonly_fields: tuple[str, ...] = ("version", "created_at", "updated_at")
     fieldsets = (
         (None, {"fields": ("tenant", "key", "name", "kind", "enabled", "roles")}),
-        ("What agents read", {"fields": ("description", "content")}),
+        ("Content", {"fields": ("description", "content")}),
         ("History", {"fields": ("version", "created_at", "updated_at")}),
     )
 
@@ -211,14 +209,14 @@ class SkillAdmin(PlatformAdmin):
         return ", ".join(skill.roles) or "all"
 
     def get_readonly_fields(self, request: HttpRequest, obj: Skill | None = None) -> tuple[str, ...]:
-        # Agents know it by its key, and sessions by its version.
+        # Agents refer to it by its key, and sessions by its version.
         return (*self.readonly_fields, "tenant", "key") if obj else self.readonly_fields
 
     def save_model(self, request: HttpRequest, obj: Skill, form: forms.ModelForm, change: bool) -> None:
         if change and not form.changed_data:
             return
         if change:
-            # Counted by the database: two who save at once make two versions.
+            # The database increments, so that two concurrent saves make two versions.
             obj.version, obj.updated_at = F("version") + 1, Now()
         super().save_model(request, obj, form, change)
         obj.refresh_from_db()

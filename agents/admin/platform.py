@@ -1,6 +1,6 @@
-"""The platform's settings of scheduling: one field per key, empty for the default, with who changed what in the history.
+"""The admin of the platform's scheduling settings: one field per key, empty for the default, with changes in the history.
 
-And its page of model providers, which superusers may look at.
+Also the page of model providers, for superusers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TRUTHS = {"true": True, "false": False}
 
 
 def _field(key: Key) -> forms.Field:
-    """An empty field stands for the default."""
+    """Return the form field of a key. An empty field means the default."""
     default = getattr(DEFAULTS, key.attribute)
     default_text = (
         ", ".join(default)
@@ -80,7 +80,7 @@ def _field(key: Key) -> forms.Field:
 
 
 class SchedulerSettingsForm(forms.ModelForm):
-    """The nested form as a flat one."""
+    """A flat form of the nested settings."""
 
     seen = forms.IntegerField(widget=forms.HiddenInput)
 
@@ -102,14 +102,14 @@ class SchedulerSettingsForm(forms.ModelForm):
         values: dict[str, Any] = super().clean() or self.cleaned_data
         if values.get("seen") != scheduler_settings.row().version:
             raise ValidationError(
-                "Somebody else has changed the settings meanwhile. Read them again and decide again."
+                "Somebody else has changed the settings meanwhile. Reload the page and make your changes again."
             )
         tree: dict[str, Any] = {}
         for key in KEYS:
             if (value := _read_value(values.get(key.attribute))) is not None:
                 put(tree, key.parts, value)
         try:
-            values["wanted"] = scheduler_settings.read(tree)
+            values["new_settings"] = scheduler_settings.read(tree)
         except SettingsInvalid as error:
             attributes = {key.path: key.attribute for key in KEYS}
             for path, message in error.errors:
@@ -126,7 +126,7 @@ def _read_value(value: Any) -> Any:
 
 
 class OneRow(ChangeList):
-    """The list of the one row; its defaults are shown until it is saved for the first time."""
+    """The list of the one row. It displays the defaults until the row is saved for the first time."""
 
     result_list: Any
 
@@ -138,7 +138,7 @@ class OneRow(ChangeList):
 
 @admin.register(PlatformConfig)
 class PlatformConfigAdmin(KeptAdmin):
-    """There is one row, created when it is saved for the first time. Reading it writes nothing."""
+    """The admin of the only row, which is created when it is first saved. Reading it writes nothing."""
 
     form = SchedulerSettingsForm
     list_display = ("key", "version", "updated_at", "updated_by")
@@ -168,7 +168,7 @@ class PlatformConfigAdmin(KeptAdmin):
         return False
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        return self.form  # its fields are none of the model's
+        return self.form  # its fields are not fields of the model
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return OneRow
@@ -178,7 +178,7 @@ class PlatformConfigAdmin(KeptAdmin):
 
     def save_model(self, request: HttpRequest, obj: PlatformConfig, form: Any, change: bool) -> None:
         saved = scheduler_settings.save(
-            form.cleaned_data["wanted"],
+            form.cleaned_data["new_settings"],
             actor=actor_of(request),
             expected_version=form.cleaned_data["seen"],
         )
@@ -186,7 +186,7 @@ class PlatformConfigAdmin(KeptAdmin):
 
 
 def providers_page(request: HttpRequest) -> TemplateResponse:
-    """All providers that were called within two days."""
+    """Display all providers that were called within two days."""
     if not request.user.is_superuser:
         raise PermissionDenied
     context = {

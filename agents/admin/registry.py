@@ -1,6 +1,6 @@
-"""Agents of the registry: their settings, the versions that serve, whether they can be reached, and what needs them.
+"""The admin of the registry: the settings, versions and health of agents, and what needs them.
 
-Deployments are made, promoted and rolled back by buttons, and never edited: what was is history.
+Deployments are created, promoted and rolled back by buttons. They are never edited, because they are history.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tenants.api.problems import flatten_errors
 
 PROMOTE = Action(
     "promote_selected",
-    "Bring into production",
-    "In production",
-    "This version serves all tenants from now on; the one in production becomes history, to which you can roll back.",
+    "Promote to production",
+    "Promoted",
+    "This version will serve all tenants. The current version moves to the history, and you can roll back to it.",
     (RegistryError,),
     path="promote",
     icon="rocket_launch",
@@ -49,20 +49,24 @@ class DeploymentForm(forms.ModelForm):
         agent, endpoint = values.get("agent"), values.get("endpoint")
         if agent and endpoint and (error := error_of_address(agent.adapter, endpoint)):
             self.add_error("endpoint", error)
-        seen = deployments.in_production(agent.role) if agent else None
+        current = deployments.in_production(agent.role) if agent else None
         pair = (values.get("version"), endpoint or "")
-        if values.get("environment") == "production" and seen and pair == (seen.version, seen.endpoint):
+        if (
+            values.get("environment") == "production"
+            and current
+            and pair == (current.version, current.endpoint)
+        ):
             self.add_error("version", ValidationError("This version is in production already."))
         return values
 
     def validate_constraints(self) -> None:
-        """Leaves constraints to the database: deploying replaces rows that this check would report as a conflict."""
+        """Leave constraints to the database, because deploying replaces rows that this check would report as a conflict."""
 
 
-class _Shown:
-    """How a deployment is shown in lists."""
+class _DeploymentColumns:
+    """The columns of deployments in lists."""
 
-    @display(description="Where")
+    @display(description="Environment")
     def where(self, deployment: AgentVersionDeployment) -> SafeString:
         if deployment.replaced_at is not None:
             return badge(f"formerly {deployment.environment}")
@@ -72,18 +76,18 @@ class _Shown:
     def replaced(self, deployment: AgentVersionDeployment) -> str:
         if deployment.replaced_at is None:
             return NOTHING
-        return f"{deployment.replaced_at:%Y-%m-%d %H:%M:%S}Z by {deployment.replaced_by or 'nobody known'}"
+        return f"{deployment.replaced_at:%Y-%m-%d %H:%M:%S}Z by {deployment.replaced_by or 'unknown'}"
 
     @display(description="Promote")
     def promotion(self, deployment: AgentVersionDeployment) -> SafeString:
-        """A link to the page that asks; it is not the present one's."""
+        """Return a link to the confirmation page, except for the version in production."""
         if deployment.environment == "production" and deployment.replaced_at is None:
             return NOTHING
         address = reverse("admin:agents_agentversiondeployment_promote", args=[deployment.pk])
-        return format_html('<a class="text-link" href="{}">Bring into production</a>', address)
+        return format_html('<a class="text-link" href="{}">Promote to production</a>', address)
 
 
-class DeploymentInline(_Shown, ShownInline):
+class DeploymentInline(_DeploymentColumns, ShownInline):
     """The versions of an agent, newest first."""
 
     model = AgentVersionDeployment
@@ -97,7 +101,7 @@ class DeploymentInline(_Shown, ShownInline):
 
 
 @admin.register(AgentVersionDeployment)
-class AgentVersionDeploymentAdmin(_Shown, ActionsAdmin):
+class AgentVersionDeploymentAdmin(_DeploymentColumns, ActionsAdmin):
     form = DeploymentForm
     list_display = ("version", "agent", "where", "endpoint", "deployed_by", "deployed_at", "replaced")
     list_filter = ("environment", ("replaced_at", admin.EmptyFieldListFilter))
@@ -109,14 +113,14 @@ class AgentVersionDeploymentAdmin(_Shown, ActionsAdmin):
     ordering = ("-deployed_at", "-id")
 
     def get_fields(self, request: HttpRequest, obj: AgentVersionDeployment | None = None) -> Any:
-        shown = ("deployed_by", "deployed_at", "replaced", "promoted_from", "previous")
-        return (*self.fields, *shown) if obj else self.fields
+        history = ("deployed_by", "deployed_at", "replaced", "promoted_from", "previous")
+        return (*self.fields, *history) if obj else self.fields
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return self.get_fields(request, obj) if obj else ()
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False  # What was deployed is history; the buttons ask for the permission to look.
+        return False  # Deployments are history; the buttons require the permission to view.
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         return {"environment": "staging", **super().get_changeform_initial_data(request)}
@@ -139,9 +143,9 @@ class AgentVersionDeploymentAdmin(_Shown, ActionsAdmin):
         return response
 
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        found = self.get_object(request, object_id)
-        serves = found and found.environment == "production" and found.replaced_at is None
-        return [] if not found or serves else super().get_actions_detail(request, object_id)
+        row = self.get_object(request, object_id)
+        is_current = row and row.environment == "production" and row.replaced_at is None
+        return [] if not row or is_current else super().get_actions_detail(request, object_id)
 
 
 HEALTH_LABELS = {"healthy": "success", "unhealthy": "danger"}
@@ -150,12 +154,12 @@ ROLL_BACK = Action(
     "roll_back_selected",
     "Roll back",
     "Rolled back",
-    "The version that was in production before the present one serves again. Runs under way keep theirs.",
+    "The previous version in production will serve again. Current runs keep their version.",
     (RegistryError,),
     danger=True,
     path="roll-back",
     icon="undo",
-    label="Roll back to the version before",
+    label="Roll back to the previous version",
     permission="change",
     do=lambda request, agent, notes: deployments.roll_back(agent.role, actor=actor_of(request)),
 )
@@ -163,19 +167,19 @@ ROLL_BACK = Action(
 CHECK = Action(
     "check_selected",
     "Check now",
-    "A worker looks within seconds",
-    "A worker calls the endpoints of these agents and notes whether they answer. Nothing else changes.",
+    "Check requested",
+    "Within seconds, a worker calls the endpoints of these agents and records whether they answer. Nothing else changes.",
     (RegistryError,),
     path="check-now",
     icon="monitor_heart",
     label="Check health",
     permission="change",
-    do=lambda request, agent, notes: health.ask(agent.role),
+    do=lambda request, agent, notes: health.request_check(agent.role),
 )
 
 
 class AgentForm(SealingForm):
-    """Checked by the same rules as the API's bodies, so that both accept the same."""
+    """Validates with the serializers of the API, so that both accept the same."""
 
     seen_revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
@@ -184,14 +188,14 @@ class AgentForm(SealingForm):
         self.initial["seen_revision"] = self.instance.revision
 
     def clean_auth(self) -> Mapping[str, str] | None:
-        found = super().clean_auth()
-        if found is None:
+        auth = super().clean_auth()
+        if auth is None:
             return None
-        body = AuthSerializer(data=found)
+        body = AuthSerializer(data=auth)
         if not body.is_valid():
             # The errors name members and never quote their values.
             raise ValidationError([f"{path}: {message}" for path, message in flatten_errors(body.errors)])
-        return found
+        return auth
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
@@ -206,7 +210,7 @@ class AgentForm(SealingForm):
         seen = values.get("seen_revision")
         if seen is not None and not self.instance._state.adding and seen != self.instance.revision:
             self.add_error(
-                None, "The agent was changed since this page was opened. Open it again to see how."
+                None, "The agent was changed since you opened this page. Reload it to see the current values."
             )
         return values
 
@@ -239,7 +243,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
             {"fields": ("role", "name", "description", "enabled", "paused", "seen_health", "needed_by", "seen_revision")},
         ),
         (
-            "How it is reached",
+            "Connection",
             {
                 "fields": (
                     "adapter", "endpoint", "model", "options", "health_url", "health_detail", "health_checked_at", "health_failures",
@@ -247,7 +251,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
                 "classes": ("tab",),
             },
         ),
-        ("What it is told", {"fields": ("instructions", "input_schema"), "classes": ("tab",)}),
+        ("Instructions", {"fields": ("instructions", "input_schema"), "classes": ("tab",)}),
         ("Credentials", {"fields": ("stored_auth", "auth", "forget_auth"), "classes": ("tab",)}),
         (
             "Limits",
@@ -268,7 +272,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         return rows.annotate(version_in_production=Subquery(production.values("version")[:1]))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Agent | None = None) -> tuple[str, ...]:
-        # The role names queues, rows and sealed credentials.
+        # The role is part of the names of queues, rows and encrypted credentials.
         return (*self.readonly_fields, "role") if obj else self.readonly_fields
 
     def get_inlines(self, request: HttpRequest, obj: Agent | None) -> Any:
@@ -288,31 +292,29 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
 
     @display(description="Needed by")
     def needed_by(self, agent: Agent) -> SafeString:
-        """What is switched on and refers to the agent, with links."""
-        if not agent.pk or not (found := registry.references_to(agent.role)):
+        """Return links to everything enabled that refers to the agent."""
+        if not agent.pk or not (references := registry.references_to(agent.role)):
             return NOTHING
-        shown = [(_link_reference(each), each.tenant) for each in found[: registry.NAMED]]
-        items = format_html_join("", "<li>{} <small>{}</small></li>", shown)
-        more = len(found) - registry.NAMED
+        links = [(_link_reference(each), each.tenant) for each in references[: registry.NAMED]]
+        items = format_html_join("", "<li>{} <small>{}</small></li>", links)
+        more = len(references) - registry.NAMED
         return format_html('<ul class="orc-rows">{}{}</ul>', items, f"and {more} more" if more > 0 else "")
 
     def save_model(self, request: HttpRequest, obj: Agent, form: SealingForm, change: bool) -> None:
         form.seal(credentials.agent_context(obj.role))
-        moved = bool({"adapter", "endpoint", "health_url"} & set(form.changed_data))
+        address_changed = bool({"adapter", "endpoint", "health_url"} & set(form.changed_data))
         if not change:
             super().save_model(request, obj, form, change)
             return
-        if moved:
-            registry.forget_health(obj)
+        if address_changed:
+            registry.reset_health(obj)
         obj.revision = F("revision") + 1
-        obj.save(update_fields=registry.columns_to_save(moved=moved))
+        obj.save(update_fields=registry.columns_to_save(address_changed=address_changed))
         obj.refresh_from_db()
         configuration.forget()
-        if not obj.enabled and (found := registry.references_to(obj.role)):
-            messages.warning(
-                request,
-                f"{obj.role} is switched off and still needed by {registry.references_in_words(found)}.",
-            )
+        if not obj.enabled and (references := registry.references_to(obj.role)):
+            needed_by = registry.references_in_words(references)
+            messages.warning(request, f"{obj.role} is switched off and still needed by {needed_by}.")
 
     # Deleting
 
@@ -320,10 +322,10 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         return self.has_change_permission(request, obj)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """Rows that are deleted with the agent need no permission of their own; rows that need the agent prevent its deletion."""
-        gone, counts, _, protected = super().get_deleted_objects(objs, request)
-        needing = [str(found) for agent in objs for found in registry.references_to(agent.role)]
-        return gone, counts, set(), [*protected, *needing]
+        """Rows that are deleted with the agent need no separate permission; rows that need the agent prevent its deletion."""
+        deleted, counts, _, protected = super().get_deleted_objects(objs, request)
+        references = [str(each) for agent in objs for each in registry.references_to(agent.role)]
+        return deleted, counts, set(), [*protected, *references]
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
@@ -331,7 +333,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
         try:
             response: HttpResponse = super().delete_view(request, object_id, extra_context)
         except RegistryError as error:
-            messages.error(request, str(error))  # Something came to need it since the page was shown.
+            messages.error(request, str(error))  # Something needs it that did not when the page was rendered.
             return HttpResponseRedirect(reverse("admin:agents_agent_changelist"))
         return response
 
@@ -345,7 +347,7 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
 
     @action(description="Deploy a version", url_path="deploy", icon="rocket_launch", permissions=["change"])
     def deploy(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """The way to the form; it changes nothing."""
+        """Redirect to the form. Changes nothing."""
         form = reverse("admin:agents_agentversiondeployment_add")
         return HttpResponseRedirect(f"{form}?{urlencode({'agent': object_id})}")
 
@@ -354,7 +356,7 @@ def _link_reference(reference: registry.Reference) -> Any:
     text = f"{reference.kind} {reference.name}"
     if not reference.model:
         return text
-    # By name: agents know nothing of the models above, whose admin may not be there.
+    # By name, because `agents` must not import the models above it, and their admin may be missing.
     try:
         address = reverse(f"admin:{reference.model.replace('.', '_')}_change", args=[reference.key])
     except NoReverseMatch:

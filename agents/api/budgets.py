@@ -69,7 +69,7 @@ class BudgetSerializer(ResponseSerializer):
     link = serializers.SerializerMethodField()
 
     def to_representation(self, instance: Budget) -> dict[str, Any]:
-        money.roll(instance)  # as it stands today; the row follows with the next run
+        money.roll(instance)  # for today's period; the next run updates the row
         return super().to_representation(instance)
 
     def get_cap(self, budget: Budget) -> Decimal:
@@ -104,7 +104,7 @@ class BudgetSerializer(ResponseSerializer):
 
 
 def plain_amount(amount: Decimal) -> Decimal:
-    """Without the zeros behind its last place: 0.3 and not 0.300000000000. The renderer writes it without an exponent."""
+    """Return the amount without trailing zeros: 0.3 and not 0.300000000000. The renderer writes it without an exponent."""
     return Decimal(amount).normalize() + 0
 
 
@@ -185,7 +185,7 @@ class BudgetViewSet(VersionedResource):
         self.check_if_match(money.lock_budget(self.tenant_id, pk).version)
 
     def _refuse_other_scope(self, budget: Budget, body: dict[str, Any]) -> None:
-        """A null says, as when a budget is made, that something is not looked at; what is left out says nothing."""
+        """Raise `InvalidRequest` if the body changes the scope. A null removes a limit of the scope; an omitted member changes nothing."""
         names = {column: member for member, column in _COLUMNS.items()}
         changed = [name for name in money.SCOPE if name in body and getattr(budget, name) != body[name]]
         if changed:
@@ -195,7 +195,7 @@ class BudgetViewSet(VersionedResource):
 
 
 def _fields(body: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a budget, all of them: what is left out has its default."""
+    """Return all columns of a budget. Omitted members get their defaults."""
     defaults = Budget()
     names = (*money.SCOPE, "name", "cap", "warning_share", "estimate")
     columns = {_COLUMNS.get(name, name): value for name, value in body.items()}

@@ -1,4 +1,4 @@
-"""A tenant's own settings of the roles: everything that is in force, and what of it is the tenant's."""
+"""A tenant's own settings of roles: the settings in force, and which of them the tenant has set."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tenants.api.views import TenantViewSet, require_found
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
 
-# A tenant's own settings of a role, as they are put: checked as far as they can be without calling anybody.
+# A tenant's own settings of a role, as they are sent. They are validated as far as possible without calling anybody.
 
 
 DAY = 86_400  # seconds
@@ -44,7 +44,7 @@ MOST_AT_ONCE = 100_000
 MOST_WAITING = 10_000_000
 LONGEST_INSTRUCTIONS = 50_000  # characters
 
-#: The adapters that there are, by the names under which agents choose them.
+#: The names of the available adapters.
 ADAPTERS = tuple(adapters.names())
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
@@ -165,7 +165,7 @@ class GrantedScopeSerializer(StrictSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """As it is stored."""
+        """Return the scope in the form in which it is stored."""
         return {
             name: value if isinstance(value, bool) else [str(one) for one in value]
             for name, value in attrs.items()
@@ -212,7 +212,7 @@ class AgentSettingsSerializer(StrictSerializer):
 
 
 def error_of_inline(endpoint: str) -> str | None:
-    """What keeps this from being run as a function of this installation, or None."""
+    """Return why this cannot be run as a function of this installation, or None if it can."""
     if not _INLINE.fullmatch(endpoint):
         return "must be of the form package.module:function"
     dotted = endpoint.replace(":", ".")
@@ -222,7 +222,7 @@ def error_of_inline(endpoint: str) -> str | None:
     return None
 
 
-#: What a PUT replaces as a whole. Pausing has its own address.
+#: The members that a PUT replaces. Pausing has its own address.
 PLAIN = (
     "max_concurrency",
     "max_concurrency_per_group",
@@ -277,7 +277,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
     ordering_fields = ("role",)
     ordering = ("role",)
     lookup_field = "role"
-    # An endpoint's name is looked up before anything is locked.
+    # The endpoint's host name is resolved before anything is locked.
     in_one_transaction = False
     scope = "agents"
     required_role: ClassVar[dict[str, Role]] = {"update": Role.ADMIN}
@@ -321,9 +321,9 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
             config = self._replace(
                 config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0), body
             )
-            shown = self._render(agent, config)
+            answer = self._render(agent, config)
         configuration.forget()
-        return Response(shown)
+        return Response(answer)
 
     @cached_property
     def _limits(self) -> Tenant:
@@ -361,7 +361,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         return rows
 
     def _render(self, agent: Agent, config: AgentConfig | None) -> dict[str, Any]:
-        """In the caller's `tenant_scope`."""
+        """Must run in a `tenant_scope`."""
         own = config or AgentConfig(tenant_id=self.tenant_id, agent=agent, version=0)
         kind, platform = _type_of(own), scheduler_settings.current()
         return {
@@ -389,7 +389,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
 
 
 def refuse_unusable(agent: Agent, body: Mapping[str, Any]) -> None:
-    """Raise `InvalidRequest` for an endpoint that could not be called. May ask the name service: not inside a transaction."""
+    """Raise `InvalidRequest` for an endpoint that could not be called. May resolve names, so it must not run in a transaction."""
     adapter, endpoint = body.get("adapter") or agent.adapter, body.get("endpoint")
     if adapter == "cli":
         _refuse_own_program(agent, endpoint)
@@ -412,7 +412,7 @@ def refuse_unusable(agent: Agent, body: Mapping[str, Any]) -> None:
 
 
 def _refuse_own_program(agent: Agent, endpoint: str | None) -> None:
-    """Which program is run on our machines is for the platform's operators alone."""
+    """Raise `InvalidRequest` if a tenant chooses a program, because only the platform's operators may choose what runs on its machines."""
     if agent.adapter != "cli":
         raise InvalidRequest([("adapter", "cli can only be chosen where the registry says so")])
     if endpoint is not None:
@@ -426,7 +426,7 @@ def _type_of(config: AgentConfig) -> str | None:
     try:
         return credentials.unseal(config.auth_sealed, context=context).get("type")
     except ConfigurationError:
-        return "unreadable"  # The key is gone; the settings can still be seen and replaced.
+        return "unreadable"  # The key is missing; the settings can still be read and replaced.
 
 
 def _own_names(config: AgentConfig) -> Sequence[str]:

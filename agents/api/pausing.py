@@ -1,4 +1,4 @@
-"""Pause and resume, as roles, pipelines, schedules, providers and the tenant have them under their addresses."""
+"""The actions to pause and resume roles, pipelines, schedules, providers and tenants, below their addresses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SwitchedSerializer(serializers.Serializer[Any]):
 
 
 class Pausable:
-    """The two actions of a viewset. `switch` does it, and says what the answer adds to `paused`."""
+    """Adds the two actions to a viewset. `switch` does the work, and returns what the answer contains in addition to `paused`."""
 
     required_role: ClassVar[Any] = dict.fromkeys(("pause", "resume"), Role.OPERATOR)
 
@@ -60,7 +60,7 @@ class Pausable:
     def switch_part(
         self, kind: PauseKind, subject: UUID | str, name: str, *, paused: bool
     ) -> Mapping[str, Any]:
-        """For parts of the tenant's work that have no switch of their own. Pausing twice is pausing once."""
+        """Pause or resume a part of the tenant's work that has no column of its own for it. Idempotent."""
         actor = self.principal.actor
         pausing.switch_part(self.tenant_id, kind, subject, name=name, paused=paused, actor=actor)
         return {"kind": kind.value, "name": name}

@@ -1,4 +1,4 @@
-"""Settings of the platform as a whole, which platform admins change while it runs."""
+"""The settings of the whole platform, which platform admins can change at run time, and its model providers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tenants.api.serializers import ResponseSerializer
 from tenants.api.views import TenantView, TenantViewSet
 from tenants.models import Role
 
-#: Members of the answer that are no settings: what was read can be put back.
-SHOWN_ONLY = ("own", "in_force", "version", "updated_at", "updated_by")
+#: Members of the answer that are not settings. A PUT ignores them, so that an answer can be sent back.
+READ_ONLY = ("own", "in_force", "version", "updated_at", "updated_by")
 
 
 class RetryConfigSerializer(serializers.Serializer[Any]):
@@ -91,7 +91,7 @@ class SchedulerSettingsView(Versioned, TenantView):
 
     @operation("The settings of scheduling in force", answer=SchedulerSettingsShownSerializer)
     def get(self, request: Request) -> Response:
-        return Response(_show_provider(scheduler_settings.row()))
+        return Response(_render_settings(scheduler_settings.row()))
 
     @change(
         "Replace the settings of scheduling",
@@ -105,26 +105,26 @@ class SchedulerSettingsView(Versioned, TenantView):
         self.check_if_match(expected)
         is_conditional = "If-Match" in request.headers
         body: Any = request.data
-        members = {name: value for name, value in body.items() if name not in SHOWN_ONLY}
+        members = {name: value for name, value in body.items() if name not in READ_ONLY}
         saved = scheduler_settings.save(
             members, actor=self.principal.actor, expected_version=expected if is_conditional else None
         )
-        return Response(_show_provider(saved))
+        return Response(_render_settings(saved))
 
 
-def _show_provider(row: PlatformConfig) -> dict[str, Any]:
-    found = scheduler_settings.settings_of(row.value)
+def _render_settings(row: PlatformConfig) -> dict[str, Any]:
+    current = scheduler_settings.settings_of(row.value)
     return {
-        **scheduler_settings.as_tree(found),
-        "own": [key.path for key in scheduler_settings.KEYS if key.attribute in found.explicit],
-        "in_force": configuration.in_force(found),
+        **scheduler_settings.as_tree(current),
+        "own": [key.path for key in scheduler_settings.KEYS if key.attribute in current.explicit],
+        "in_force": configuration.in_force(current),
         "version": row.version,
         "updated_at": row.updated_at if row.version else None,
         "updated_by": row.updated_by,
     }
 
 
-# The model providers as they stand: for a tenant those that its agents call, for the platform all of them.
+# The state of the model providers: for a tenant those that its agents call, for the platform all of them.
 
 
 class ProviderSerializer(ResponseSerializer):
@@ -160,7 +160,7 @@ class ProviderSerializer(ResponseSerializer):
 
 
 class ProviderList(TenantViewSet):
-    # Redis is asked after the transaction.
+    # Redis is read outside the transaction.
     in_one_transaction = False
     serializer_class = ProviderSerializer
     queryset = Agent.objects
@@ -176,7 +176,5 @@ class ProviderList(TenantViewSet):
         refuse_unknown(request, self)
         CursorPagination().refuse_bad_paging(request)
         platform = self.principal.is_platform_admin
-        found = overview.of_platform() if platform else overview.of_tenant(self.tenant_id)
-        return Response(
-            {"next": None, "previous": None, "results": ProviderSerializer(found, many=True).data}
-        )
+        rows = overview.of_platform() if platform else overview.of_tenant(self.tenant_id)
+        return Response({"next": None, "previous": None, "results": ProviderSerializer(rows, many=True).data})

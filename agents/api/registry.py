@@ -1,4 +1,4 @@
-"""The platform's registry: which roles there are. Tenants read it; platform admins change it and see addresses as well."""
+"""The platform's registry of roles. Tenants can read it; platform admins can change it, and also see addresses."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class NewDeploymentSerializer(StrictSerializer):
 
 
 def refuse_unusable(adapter: str, addresses: Mapping[str, str | None]) -> None:
-    """Raise `InvalidRequest` for each address, by its member, that could not be called. May ask the name service."""
+    """Raise `InvalidRequest` with an error for each address that could not be called. May resolve names."""
     errors = [
         (member, error)
         for member, address in addresses.items()
@@ -148,7 +148,7 @@ def refuse_unusable(adapter: str, addresses: Mapping[str, str | None]) -> None:
 
 
 def error_of_address(adapter: str, address: str) -> str | None:
-    """Why this could not be called, or None."""
+    """Return why this address could not be called, or None if it can."""
     if adapter == "inline":
         return error_of_inline(address)
     try:
@@ -159,16 +159,16 @@ def error_of_address(adapter: str, address: str) -> str | None:
 
 
 def defaults() -> dict[str, Any]:
-    """The members of an agent that nothing is said about, by name."""
+    """Return the defaults of an agent's members, by name."""
     empty = Agent()
     return {name: getattr(empty, name) for name in PLAIN}
 
 
-#: The members that are columns of their own. Credentials are sealed.
+#: The members that are stored in columns of the same name. Credentials are encrypted instead.
 PLAIN: tuple[str, ...] = tuple(str(name) for name in AgentChangeSerializer._declared_fields if name != "auth")
 
 
-# What is shown of a role of the registry: to tenants, and to platform admins.
+# A role of the registry, as tenants and as platform admins see it.
 
 
 class AgentSerializer(ResponseSerializer):
@@ -229,14 +229,14 @@ class PlatformAgentSerializer(AgentSerializer):
         return (
             []
             if agent.enabled
-            else [f"still needed by {found}" for found in registry.references_to(agent.role)]
+            else [f"still needed by {each}" for each in registry.references_to(agent.role)]
         )
 
 
 ADDRESS = "/api/v1/agents/"
 ADDRESSES = ("endpoint", "health_url")
 PRODUCTION = AgentVersionDeployment.Environment.PRODUCTION
-KEEP: Any = object()  # of credentials: leave what is stored
+KEEP: Any = object()  # instead of credentials: keep the stored ones
 
 
 @describe_resource(many="The roles that there are")
@@ -302,7 +302,7 @@ class AgentViewSet(VersionedResource):
     @removal("Remove a role", refusals=(404, 409))
     def destroy(self, request: Request, role: str) -> Response:
         """Refused while enabled schedules, pipelines or open activities need it. Settings of tenants go with it."""
-        # Not locked here: it is deleted by the role that sees every tenant, as it was seen here or not at all.
+        # Not locked here: the database role that sees every tenant deletes it, and only if its revision is still the same.
         agent = require_found(Agent.objects.filter(role=role).first())
         self.check_if_match(agent.revision)
         registry.remove(role, revision=agent.revision)
@@ -321,7 +321,7 @@ class AgentViewSet(VersionedResource):
         """A worker does it within seconds; `health` and `health_checked_at` then say what came of it."""
         read(NothingSerializer, request.data)
         self.lock_row()
-        health.ask(role)
+        health.request_check(role)
         answer = self._render(role)
         answer.status_code = 202
         return answer
@@ -336,31 +336,27 @@ class AgentViewSet(VersionedResource):
         refuse_unusable(members["adapter"], addresses)
         if auth is not KEEP:
             agent.auth_sealed = seal_auth(agent, auth)
-        is_new, moved = agent.revision == 0, bool(addresses)
+        is_new, address_changed = agent.revision == 0, bool(addresses)
         for name in PLAIN:
             setattr(agent, name, members[name])
         agent.revision += 1
-        if moved:
-            registry.forget_health(agent)
-        agent.save(
-            force_insert=is_new, update_fields=None if is_new else registry.columns_to_save(moved=moved)
-        )
+        if address_changed:
+            registry.reset_health(agent)
+        columns = None if is_new else registry.columns_to_save(address_changed=address_changed)
+        agent.save(force_insert=is_new, update_fields=columns)
         configuration.forget()
 
     def _render(self, role: str) -> Response:
-        # Not `get_object`: that would hold an If-Match against the state that was just made.
+        # Not `get_object`, which would compare If-Match with the new state.
         return Response(self.show(require_found(AgentViewSet.get_queryset(self).filter(role=role).first())))
 
-    def show(self, found: Any, *, many: bool = False) -> Any:
+    def show(self, rows: Any, *, many: bool = False) -> Any:
         kind = PlatformAgentSerializer if self.principal.is_platform_admin else AgentSerializer
-        return kind(found, many=many).data
-
-
-# Credentials of an agent as they are sent, made ready to be stored.
+        return kind(rows, many=many).data
 
 
 def seal_auth(agent: Agent, auth: Mapping[str, Any] | None) -> str:
-    """What to store of credentials as they were sent. Raises `InvalidRequest` when there are none to keep."""
+    """Return the encrypted credentials to store. Raises `InvalidRequest` when there are none to keep."""
     if auth is None:
         return ""
     context = credentials.agent_context(agent.role)
@@ -379,7 +375,7 @@ def seal_auth(agent: Agent, auth: Mapping[str, Any] | None) -> str:
     return agent.auth_sealed
 
 
-# A new secret for what goes between us and a tenant's agent: `POST /agent-configs/{role}/rotate-secret/`.
+# A new secret to sign jobs and reports between the orchestrator and a tenant's agent: `POST /agent-configs/{role}/rotate-secret/`.
 
 
 class SecretUnreadable(TenantError):
@@ -430,7 +426,7 @@ class RotateSecret(Versioned, TenantView):
         return Response({"role": role, "secret": secret, "in_force": in_force, "version": config.version})
 
 
-# Deployments of a role: read by everybody; deployed, promoted and rolled back by platform admins, each as one action.
+# Deployments of a role. Everybody can read them; only platform admins deploy, promote and roll back.
 
 
 class DeploymentSerializer(ResponseSerializer):
@@ -520,5 +516,5 @@ class DeploymentViewSet(Versioned, TenantViewSet):
     def _render(self, deployment: AgentVersionDeployment, status: int = 200) -> Response:
         configuration.forget()
         revision = Agent.objects.values_list("revision", flat=True).get(role=deployment.agent_id)
-        shown = PlatformDeploymentSerializer(deployment).data
-        return Response(shown, status=status, headers={"ETag": etag_of(revision)})
+        body = PlatformDeploymentSerializer(deployment).data
+        return Response(body, status=status, headers={"ETag": etag_of(revision)})

@@ -1,4 +1,4 @@
-"""What a tenant's agents may know beside their task: the client's context, and skills. In force within two seconds."""
+"""Skills and context files that a tenant's agents can read in addition to their task. Changes take effect within two seconds."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tenants.api.views import VersionedResource, describe_resource
 from tenants.models import Role
 
 SKILLS = "/api/v1/skills/"
-MOST_SKILLS = 100  # per tenant; an agent is told about all of its own at once
+MOST_SKILLS = 100  # per tenant, because the prompt lists all skills of a role
 MOST_ROLES = 100
 
-#: What a PUT replaces as a whole.
+#: The members that a PUT replaces.
 PLAIN = ("name", "description", "content", "kind", "roles", "enabled")
 
 
@@ -132,7 +132,7 @@ class SkillViewSet(VersionedResource):
         body = read(NewSkillSerializer, request.data)
         own = Skill.objects.for_tenant(self.tenant_id)
         if own.count() >= MOST_SKILLS:
-            raise TooManySkills(f"There are {MOST_SKILLS} skills already, which is as many as there may be.")
+            raise TooManySkills(f"There are already {MOST_SKILLS} skills, which is the maximum.")
         skill, was_created = own.get_or_create(tenant_id=self.tenant_id, key=body["key"], defaults=body)
         if not was_created:
             raise AlreadyExists("skill", body["key"])

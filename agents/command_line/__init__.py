@@ -1,11 +1,11 @@
-"""Agents that are programs of this machine: started, watched, limited, read, and ended with everything that they started.
+"""Runs agents that are programs on this machine, and ends them with everything that they started.
 
-options      what an operator has set for such an agent, read by the letter
-invocation   from a request to arguments, environment and limits
-launcher     the few lines that run between the fork and the agent
-processes    the agent's process: bytes in and out with constant memory, its end whatever happens
-output       what it printed, in one of three forms, as a result
-transcripts  what it printed, kept for people
-users        a user of its own for each run, and what the worker keeps from programs
-workspaces   the folder and the working copy of a run, and how they are removed if its worker is killed
+options      validates the operator's settings for such an agent
+invocation   builds arguments, environment and limits from a request
+launcher     runs between the fork and the agent
+processes    runs the process with constant memory, and guarantees that it ends
+output       parses the standard output, in one of three formats, into a result
+transcripts  stores the output for people
+users        gives each run a separate user, and protects the worker's secrets from programs
+workspaces   creates the folder and the working copy of a run, and removes them even if its worker is killed
 """

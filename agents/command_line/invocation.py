@@ -1,7 +1,7 @@
-"""From a request to what is started: arguments, environment, prompt and limits.
+"""Builds the command of a request: arguments, environment, prompt and limits.
 
-What is not the operators' own text never decides what is run: the program is on their list, there is no shell, prompts come by standard
-input or as a file, secrets come in the environment, and the few values that may become arguments have a form in which none can be taken
+Only text of the operators decides what is run: the program is on their list, and there is no shell. Prompts are passed by standard
+input or as a file, and secrets in the environment. The few values that may become arguments have a form that cannot be mistaken
 for an option.
 """
 
@@ -27,7 +27,7 @@ from agents.contracts import AgentRequest
 from agents.exceptions import ConfigurationError, SessionInvalid
 from tenants import tracing
 
-#: Of the worker's own environment. Its other variables hold the passwords of databases and keys of other agents.
+#: The variables that a program gets from the worker's environment. Others may hold passwords of databases and keys of other agents.
 ALLOWED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 _CALLBACK = ("ORCHESTRATOR_CALLBACK_URL", "ORCHESTRATOR_CALLBACK_TOKEN")
@@ -43,14 +43,17 @@ def command_of(
     repository: str | None,
     user: OwnUser | None = None,
 ) -> Command:
-    """Writes the files that the arguments name into the folder `files`. Raises `ConfigurationError`, `SessionInvalid`."""
+    """Return the command, and write the files that its arguments name into the folder `files`.
+
+    Raises `ConfigurationError` or `SessionInvalid`.
+    """
     program = program_of(chosen)
     values = {**_values(request, files, work, repository), **(_mcp_placeholders(files) if chosen.mcp else {})}
     arguments = list(_fill_placeholders(chosen, values))
     if user is not None:
-        users.give(files, user)
+        users.hand_over(files, user)
         if request.skills_dir is not None:
-            users.give(request.skills_dir, user)
+            users.hand_over(request.skills_dir, user)
     return Command(
         arguments=[program, *arguments[1:]],
         environment=environment_of(request, chosen, work),
@@ -64,26 +67,26 @@ def command_of(
 
 
 def program_of(chosen: Options) -> str:
-    """The absolute path of the program, if the operators of this machine allow it."""
+    """Return the absolute path of the program. Raises `ConfigurationError` unless the operators of this machine allow it."""
     name = str(chosen.command[0])
     if name not in settings.ORCHESTRATOR_CLI_COMMANDS:
         raise ConfigurationError(f"{name} is not among the programs in ORCHESTRATOR_CLI_COMMANDS.")
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise ConfigurationError(f"The program {name} is not installed on this machine.")
-    return os.path.abspath(found)
+    return os.path.abspath(path)
 
 
 def environment_of(request: AgentRequest, chosen: Options, work: Path) -> dict[str, str]:
-    """The whole environment of the agent. Holds secrets: never log it."""
+    """Return the whole environment of the agent. It contains secrets: never log it."""
     names = (*ALLOWED, *(("HOME",) if chosen.home == "worker" else ()), *chosen.environment)
-    found = {name: os.environ[name] for name in names if name in os.environ}
+    variables = {name: os.environ[name] for name in names if name in os.environ}
     if chosen.home == "own":
-        found["HOME"] = str(home_of(request))
-    found |= {"TMPDIR": str(work)} | dict(chosen.variables)
+        variables["HOME"] = str(home_of(request))
+    variables |= {"TMPDIR": str(work)} | dict(chosen.variables)
     if chosen.credential_variable and (secret := _credential(request.settings.auth)):
-        found[chosen.credential_variable] = secret
-    found |= {
+        variables[chosen.credential_variable] = secret
+    variables |= {
         RUN_ID: str(request.run_id),
         "ORCHESTRATOR_ACTIVITY_ID": str(request.activity_id),
         "ORCHESTRATOR_AGENT_ROLE": request.agent_role,
@@ -92,12 +95,12 @@ def environment_of(request: AgentRequest, chosen: Options, work: Path) -> dict[s
         "ORCHESTRATOR_DEADLINE": request.deadline.isoformat(),
     }
     if request.skills_dir is not None:
-        found["ORCHESTRATOR_SKILLS_DIR"] = str(request.skills_dir)
-    return found | {header.upper(): value for header, value in tracing.outgoing().items()}
+        variables["ORCHESTRATOR_SKILLS_DIR"] = str(request.skills_dir)
+    return variables | {header.upper(): value for header, value in tracing.outgoing().items()}
 
 
 def home_of(request: AgentRequest) -> Path:
-    """The folder in which the program keeps its sessions: one for each tenant and role, so that no role reads another's."""
+    """Return the folder in which the program stores its sessions: one for each tenant and role, so that no role reads another's."""
     home = Path(settings.ORCHESTRATOR_HOME) / "agents" / "homes" / str(request.tenant_id) / request.agent_role
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     return home
@@ -108,7 +111,7 @@ def _credential(auth: Mapping[str, str]) -> str | None:
 
 
 def _values(request: AgentRequest, files: Path, work: Path, repository: str | None) -> dict[str, str | None]:
-    """What the placeholders stand for. The files of the prompt and the job are written when they are asked for."""
+    """Return the values of the placeholders, and write the files of the prompt and the job."""
     return {
         "prompt_file": str(_write_file(files / "prompt.txt", request.prompt.encode())),
         "job_file": str(_write_file(files / "job.json", _job(request))),
@@ -127,10 +130,10 @@ def _values(request: AgentRequest, files: Path, work: Path, repository: str | No
 
 
 def _mcp_placeholders(files: Path) -> dict[str, str]:
-    """How the program starts the MCP server of its run. The token stands in the program's environment alone: here is the variable's name.
+    """Return how the program starts the MCP server of its run. It names the variable with the token, which is only in the environment.
 
-    Isolated (`-I`), so that no file of a working copy is run as a module; and without the tools that end a run, which the program's own end
-    does.
+    The server runs isolated (`-I`), so that no file of a working copy is run as a module. It has no tools that end the run, because the run
+    ends when the program exits.
     """
     if importlib.util.find_spec("mcp") is None:
         raise ConfigurationError(
@@ -141,7 +144,7 @@ def _mcp_placeholders(files: Path) -> dict[str, str]:
         "type": "stdio", "command": sys.executable, "args": arguments, "env": {name: f"${{{name}}}" for name in _CALLBACK},
     }  # fmt: skip
     config = orjson.dumps({"mcpServers": {"orchestrator": server}})
-    # What JSON writes of texts and lists of texts is TOML as well.
+    # The JSON of texts and lists of texts is also valid TOML.
     entries = ", ".join(
         f"{name}={orjson.dumps(value).decode()}"
         for name, value in (("command", sys.executable), ("args", arguments), ("env_vars", _CALLBACK))
@@ -156,7 +159,7 @@ def _write_file(path: Path, content: bytes) -> Path:
 
 
 def _job(request: AgentRequest) -> bytes:
-    """As HTTP agents get it, but for the token, which stands in the environment alone."""
+    """Return the job as HTTP agents receive it, without the token, which is only in the environment."""
     job = orjson.loads(payload.encode_job(request))
     job["callback"].pop("token")
     return orjson.dumps(job)
@@ -168,7 +171,7 @@ def _fill_placeholders(chosen: Options, values: Mapping[str, str | None]) -> Ite
     if values["session_id"]:
         groups, optional = [*groups, chosen.resume], [*optional, False]
     for group, may_be_missing in zip(groups, optional, strict=True):
-        names = [name for text in group for name in options.places_in(text)]
+        names = [name for text in group for name in options.placeholders_in(text)]
         missing = [name for name in names if not values[name]]
         if missing and not may_be_missing:
             raise ConfigurationError(f"The command names {{{missing[0]}}}, which this run does not have.")
@@ -177,7 +180,7 @@ def _fill_placeholders(chosen: Options, values: Mapping[str, str | None]) -> Ite
 
 
 def _replace_placeholders(text: str, values: Mapping[str, str | None]) -> str:
-    for name in options.places_in(text):
+    for name in options.placeholders_in(text):
         value = values[name] or ""
         if name == "session_id" and not _HARMLESS.fullmatch(value):
             raise SessionInvalid("The id of the conversation has a form that cannot become an argument.")

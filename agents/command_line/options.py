@@ -1,6 +1,6 @@
-"""What an operator has set for a command-line agent, in `options` of the registry, read by the letter.
+"""Validates an operator's settings for a command-line agent, in `options` of the registry.
 
-Tenants cannot set any of it. An error is a `ConfigurationError` that names the option, so that a misspelt limit is not silently none.
+Tenants cannot set any of them. An error is a `ConfigurationError` that names the option, so that a misspelt limit is not silently ignored.
 """
 
 from __future__ import annotations
@@ -19,40 +19,42 @@ PLACEHOLDERS = frozenset(
         "activity_id", "mcp_config", "mcp_toml",
     }
 )  # fmt: skip
-#: What these kinds of end mean is that more of the same would end alike.
+#: Errors of programs after which a retry would fail in the same way.
 HOPELESS = ("error_max_turns", "error_max_budget_usd", "error_max_structured_output_retries")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-_PLACE = re.compile(r"\{([a-z_]+)\}")
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 Part = str | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """For the agent and all that it starts, each for itself. None: no limit."""
+    """Limits for each process of the agent separately. None means no limit."""
 
-    memory_mb: int | None = None  # of address space; programs that reserve much and use little need much
+    memory_mb: int | None = (
+        None  # of address space, so programs that reserve much need a high limit even if they use little
+    )
     cpu_seconds: int | None = None
     nice: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`command` is the program and its arguments; a list among them is left out where a value that it names is missing."""
+    """`command` is the program and its arguments. A list among them is omitted if a placeholder in it has no value."""
 
     command: tuple[Part, ...]
     resume: tuple[str, ...] = ()
     prompt: str = "stdin"  # or "file"
     output: str = "text"
     credential_variable: str | None = None
-    environment: tuple[str, ...] = ()  # names of the worker's variables that it gets as well
+    environment: tuple[str, ...] = ()  # names of further variables that it gets from the worker
     variables: Mapping[str, str] = field(default_factory=dict)
     home: str = "own"  # "own": one folder for each tenant and role; "worker": the worker's
     session_invalid: re.Pattern[str] | None = None
     rate_limited: re.Pattern[str] | None = None
     retry_after_seconds: float = (
-        60.0  # after a rate limit, whose end such a program does not tell in a known form
+        60.0  # after a rate limit, because programs do not report its end in a known form
     )
     permanent_exit_codes: frozenset[int] = frozenset()
     permanent_errors: frozenset[str] = frozenset(HOPELESS)
@@ -66,10 +68,10 @@ class Options:
 
 
 def read(options: Mapping[str, Any]) -> Options:
-    """Raises `ConfigurationError` for the first error."""
+    """Return the validated options. Raises `ConfigurationError` for the first error."""
     reader = _Reader(options)
     command = reader.command()
-    found = Options(
+    result = Options(
         command=command,
         resume=reader.texts("resume"),
         prompt=reader.one_of("prompt", ("stdin", "file"), "stdin"),
@@ -91,126 +93,126 @@ def read(options: Mapping[str, Any]) -> Options:
         exclusive=reader.flag("exclusive", True),
         mcp=reader.flag("mcp", False),
     )
-    if found.prompt == "file" and not any("{prompt_file}" in text for text in _flat(command)):
+    if result.prompt == "file" and not any("{prompt_file}" in text for text in _flat(command)):
         raise invalid("prompt", "is file, but no argument of the command names {prompt_file}")
-    return found
+    return result
 
 
 def invalid(option: str, message: str) -> ConfigurationError:
     return ConfigurationError(f"The option {option} of this command-line agent {message}.")
 
 
-def places_in(text: str) -> list[str]:
-    """The placeholders in an argument."""
-    return _PLACE.findall(text)
+def placeholders_in(text: str) -> list[str]:
+    """Return the names of the placeholders in an argument."""
+    return _PLACEHOLDER.findall(text)
 
 
 def _flat(command: tuple[Part, ...]) -> list[str]:
     return [text for part in command for text in ((part,) if isinstance(part, str) else part)]
 
 
-#: An option that others read: the runaway guard.
-_ELSEWHERE = frozenset({"starts_per_minute"})
+#: Options that another module reads: the runaway guard.
+_READ_ELSEWHERE = frozenset({"starts_per_minute"})
 
 
 class _Reader:
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self.given = options
-        known = set(Options.__dataclass_fields__) | _ELSEWHERE
+        self.options = options
+        known = set(Options.__dataclass_fields__) | _READ_ELSEWHERE
         if unknown := options.keys() - known:
             raise invalid(sorted(unknown)[0], "is not known")
 
     def command(self) -> tuple[Part, ...]:
-        parts = self.given.get("command")
+        parts = self.options.get("command")
         if not isinstance(parts, list) or not parts or not isinstance(parts[0], str) or not parts[0]:
             raise invalid("command", "must be a list that begins with the program")
         for part in parts:
             texts = part if isinstance(part, list) else [part]
             if not all(isinstance(text, str) for text in texts):
                 raise invalid("command", "must consist of texts and lists of texts")
-            self._check_places("command", texts)
-        if places_in(parts[0]):
+            self._check_placeholders("command", texts)
+        if placeholders_in(parts[0]):
             raise invalid("command", "must name its program without placeholders")
         return tuple(tuple(part) if isinstance(part, list) else part for part in parts)
 
     def texts(self, name: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
-        found = self.given.get(name, list(default))
-        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        texts = self.options.get(name, list(default))
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise invalid(name, "must be a list of texts")
-        self._check_places(name, found)
-        return tuple(found)
+        self._check_placeholders(name, texts)
+        return tuple(texts)
 
     def names(self, name: str) -> tuple[str, ...]:
-        found = self.texts(name)
-        if not all(_NAME.fullmatch(text) for text in found):
+        names = self.texts(name)
+        if not all(_NAME.fullmatch(each) for each in names):
             raise invalid(name, "must be a list of names of variables")
-        return found
+        return names
 
     def text(self, name: str) -> str | None:
-        found = self.given.get(name)
-        if found is not None and (not isinstance(found, str) or not found):
+        text = self.options.get(name)
+        if text is not None and (not isinstance(text, str) or not text):
             raise invalid(name, "must be text")
-        return found
+        return text
 
     def name(self, name: str) -> str | None:
-        found = self.text(name)
-        if found is not None and not _NAME.fullmatch(found):
+        text = self.text(name)
+        if text is not None and not _NAME.fullmatch(text):
             raise invalid(name, "must be the name of a variable")
-        return found
+        return text
 
     def one_of(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        found = self.given.get(name, default)
-        if found not in choices:
+        choice = self.options.get(name, default)
+        if choice not in choices:
             raise invalid(name, f"must be one of {', '.join(choices)}")
-        return str(found)
+        return str(choice)
 
     def mapping(self, name: str) -> Mapping[str, str]:
-        found = self.given.get(name, {})
-        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        texts = self.options.get(name, {})
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
             raise invalid(name, "must be an object of texts")
-        return found
+        return texts
 
     def variables(self) -> Mapping[str, str]:
-        found = self.mapping("variables")
-        if not all(_NAME.fullmatch(name) for name in found):
+        variables = self.mapping("variables")
+        if not all(_NAME.fullmatch(name) for name in variables):
             raise invalid("variables", "must name variables")
-        return found
+        return variables
 
     def pattern(self, name: str) -> re.Pattern[str] | None:
-        found = self.text(name)
+        text = self.text(name)
         try:
-            return re.compile(found, re.IGNORECASE) if found else None
+            return re.compile(text, re.IGNORECASE) if text else None
         except re.error as error:
-            raise invalid(name, f"is no regular expression: {error}") from error
+            raise invalid(name, f"is not a regular expression: {error}") from error
 
     def codes(self, name: str) -> frozenset[int]:
-        found = self.given.get(name, [])
-        if not isinstance(found, list) or not all(type(code) is int and 0 < code < 256 for code in found):
+        codes = self.options.get(name, [])
+        if not isinstance(codes, list) or not all(type(code) is int and 0 < code < 256 for code in codes):
             raise invalid(name, "must be a list of exit codes from 1 to 255")
-        return frozenset(found)
+        return frozenset(codes)
 
     def number(self, name: str, default: float, least: float, most: float) -> float:
-        found = self.given.get(name, default)
-        if isinstance(found, bool) or not isinstance(found, int | float) or not least <= found <= most:
+        number = self.options.get(name, default)
+        if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number <= most:
             raise invalid(name, f"must be a number from {least:g} to {most:g}")
-        return float(found)
+        return float(number)
 
     def flag(self, name: str, default: bool) -> bool:
-        found = self.given.get(name, default)
-        if not isinstance(found, bool):
+        flag = self.options.get(name, default)
+        if not isinstance(flag, bool):
             raise invalid(name, "must be true or false")
-        return found
+        return flag
 
     def limits(self) -> Limits:
-        found = self.given.get("limits", {})
-        if not isinstance(found, dict) or found.keys() - {"memory_mb", "cpu_seconds", "nice"}:
+        limits = self.options.get("limits", {})
+        if not isinstance(limits, dict) or limits.keys() - {"memory_mb", "cpu_seconds", "nice"}:
             raise invalid("limits", "may have memory_mb, cpu_seconds and nice")
-        for name, value in found.items():
+        for name, value in limits.items():
             if type(value) is not int or not (0 <= value <= 19 if name == "nice" else value > 0):
                 raise invalid(f"limits.{name}", "must be a whole number above 0, nice from 0 to 19")
-        return Limits(**found)
+        return Limits(**limits)
 
-    def _check_places(self, name: str, texts: list[str]) -> None:
+    def _check_placeholders(self, name: str, texts: list[str]) -> None:
         for text in texts:
-            if unknown := set(places_in(text)) - PLACEHOLDERS:
+            if unknown := set(placeholders_in(text)) - PLACEHOLDERS:
                 raise invalid(name, f"has the unknown placeholder {{{sorted(unknown)[0]}}}")

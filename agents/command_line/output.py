@@ -1,11 +1,11 @@
-"""An agent's standard output as a result, in one of three forms. Memory is bounded whatever it prints.
+"""Parses an agent's standard output into a result, in one of three formats. Memory is bounded whatever it prints.
 
     text         all of it is the output
     json         one object: ours, `{output, usage?, session_id?}`, or the closing event of a coding agent
-    stream-json  one event per line; the session and what was spent are told as soon as they are read
+    stream-json  one event per line; session and usage are reported as soon as they are read
 
-The events of several coding agents are understood (see docs/command-line-agents.md); unknown ones and lines that are no JSON are
-passed over.
+It understands the events of several coding agents (see docs/command-line-agents.md), and ignores unknown events and lines that are not
+JSON.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from agents.contracts import Completed, Output, RunLink, Usage
 from agents.response_parser import InvalidAnswer, read_completed, session_id_from, usage_from
 from tenants import strict_json
 
-LONGEST_LIVE_LINE = 16_384  # shown before it has ended
-LONGEST_LINE = 4 * 1024 * 1024  # of an event; longer ones are passed over
+LONGEST_LIVE_LINE = 16_384  # logged even before the line ends
+LONGEST_LINE = 4 * 1024 * 1024  # of an event; longer ones are ignored
 _SESSION_KEYS = ("session_id", "sessionId", "thread_id", "conversation_id")
 _INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "prompt_tokens")
 _OUTPUT = ("output_tokens", "completion_tokens")
@@ -31,18 +31,18 @@ _OUTPUT = ("output_tokens", "completion_tokens")
 
 @dataclass(slots=True)
 class AgentOutput:
-    """The outcome of the program: a `result`, or its own message `error` of the kind `kind`, or the exception `fault` for an answer that
-    is not valid.
+    """The outcome of the program: a `result`, or its own message `error` of the kind `kind`, or the exception `invalid` for an invalid
+    answer.
     """
 
     result: Completed | None = None
-    fault: InvalidAnswer | None = None
+    invalid: InvalidAnswer | None = None
     error: str | None = None
     kind: str = ""
 
 
 class Reader(Protocol):
-    """Reads the output as it comes. `turns` counts the model's answers, where the program reports them one by one."""
+    """Reads the output as it arrives. `turns` counts the model's answers, if the program reports them one by one."""
 
     @property
     def turns(self) -> int: ...
@@ -53,7 +53,7 @@ class Reader(Protocol):
 
 
 def reader_of(form: str, link: RunLink, *, on_stop: Callable[[str], None]) -> Reader:
-    """`on_stop` is called with the reason when the engine answers a report of usage with a reason to stop."""
+    """Return a reader of this format. It calls `on_stop` with the reason when the engine answers a usage report with a reason to stop."""
     if form == "stream-json":
         return Events(link, on_stop)
     return Whole(link, as_json=form == "json")
@@ -61,7 +61,7 @@ def reader_of(form: str, link: RunLink, *, on_stop: Callable[[str], None]) -> Re
 
 @dataclass(slots=True)
 class LiveLines:
-    """Lines of plain text on their way to the log of the run."""
+    """Writes lines of plain text to the log of the run."""
 
     link: RunLink
     kind: str
@@ -83,11 +83,11 @@ class LiveLines:
 
 @dataclass(slots=True)
 class Whole:
-    """Output that is text or one JSON object, read when the agent has ended. Text is shown as it comes."""
+    """Output that is text or one JSON object, read when the agent has ended. Text is logged as it arrives."""
 
     link: RunLink
     as_json: bool
-    kept: bytearray = field(default_factory=bytearray)
+    content: bytearray = field(default_factory=bytearray)
     live: LiveLines = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,11 +98,11 @@ class Whole:
         return 0
 
     def feed(self, chunk: bytes) -> None:
-        """Raises `InvalidAnswer` as soon as it is too much."""
-        self.kept += chunk
+        """Raises `InvalidAnswer` as soon as the output is too large."""
+        self.content += chunk
         if not self.as_json:
             self.live.feed(chunk)
-        if len(self.kept) > settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES:
+        if len(self.content) > settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES:
             raise InvalidAnswer(
                 ("output", f"is larger than {settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES} bytes")
             )
@@ -110,21 +110,23 @@ class Whole:
     def close(self) -> AgentOutput:
         self.live.close()
         if not self.as_json:
-            return AgentOutput(Completed(Output(content=_plain(bytes(self.kept)).strip())))
+            return AgentOutput(Completed(Output(content=_plain(bytes(self.content)).strip())))
         try:
             return self._object()
         except strict_json.StrictJSONError as error:
-            return AgentOutput(fault=InvalidAnswer((error.path, error.message)))
-        except InvalidAnswer as fault:
-            return AgentOutput(fault=fault)
+            return AgentOutput(invalid=InvalidAnswer((error.path, error.message)))
+        except InvalidAnswer as error:
+            return AgentOutput(invalid=error)
 
     def _object(self) -> AgentOutput:
-        answer = strict_json.loads(bytes(self.kept), max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES)
+        answer = strict_json.loads(
+            bytes(self.content), max_bytes=settings.ORCHESTRATOR_AGENT_RESPONSE_MAX_BYTES
+        )
         if not isinstance(answer, list) and (not isinstance(answer, Mapping) or "type" not in answer):
             return AgentOutput(read_completed(answer))
         events = Events(self.link, lambda reason: None)
         for event in answer if isinstance(answer, list) else [answer]:
-            events.hear(event)
+            events.process(event)
         return events.close()
 
 
@@ -170,68 +172,63 @@ class Events:
 
     def _line(self, line: bytes) -> None:
         try:
-            self.hear(orjson.loads(line))
+            self.process(orjson.loads(line))
         except orjson.JSONDecodeError:
             return
 
-    def hear(self, event: Any) -> None:
-        """Process one event. Its session is recorded first: the work may go on for hours, or end at any moment."""
+    def process(self, event: Any) -> None:
+        """Process one event. Its session is recorded first, because the run may end at any moment."""
         if not isinstance(event, Mapping):
             return
-        self._hear_session(event)
-        self._show(event)
-        self._hear_usage(event)
+        self._record_session(event)
+        for kind, text in live_lines(event):
+            self.link.log(kind, text)
+        self._count_usage(event)
         match event.get("type"):
             case "assistant":
-                self._hear_answer(event)
+                self._count_answer(event)
             case "result":
-                self._hear_result(event)
+                self._read_result(event)
             case "item.completed":
                 item = event.get("item")
                 if isinstance(item, Mapping) and item.get("type") == "agent_message":
                     self.last_text = _text(item.get("text"))
             case "error" | "turn.failed":
-                fault = event.get("error")
-                message = fault.get("message") if isinstance(fault, Mapping) else event.get("message")
+                error = event.get("error")
+                message = error.get("message") if isinstance(error, Mapping) else event.get("message")
                 self.output = AgentOutput(error=_text(message) or "no reason given", kind="error")
 
-    def _show(self, event: Mapping[str, Any]) -> None:
-        """Add what people understand of it to the log of the run."""
-        for kind, text in live_lines(event):
-            self.link.log(kind, text)
+    def _record_session(self, event: Mapping[str, Any]) -> None:
+        session = session_id_from(next((event[key] for key in _SESSION_KEYS if event.get(key)), None), [])
+        if session and session != self.session:
+            self.session = session
+            self.link.saw_session(session)
 
-    def _hear_session(self, event: Mapping[str, Any]) -> None:
-        session = next((event[key] for key in _SESSION_KEYS if event.get(key)), None)
-        found = session_id_from(session, [])
-        if found and found != self.session:
-            self.session = found
-            self.link.saw_session(found)
-
-    def _hear_answer(self, event: Mapping[str, Any]) -> None:
-        """One message may come in several events."""
+    def _count_answer(self, event: Mapping[str, Any]) -> None:
+        """Count each message once, because it may arrive in several events."""
         message = event.get("message")
         if isinstance(message, Mapping) and message.get("id"):
             self.answers.add(str(message["id"]))
 
-    def _hear_usage(self, event: Mapping[str, Any]) -> None:
-        """Messages are counted once each, however often they are told; a closing event has the total."""
+    def _count_usage(self, event: Mapping[str, Any]) -> None:
+        """Count each message once, however often it is reported. A closing event has the total."""
         if event.get("type") == "result":
-            found = _usage_of(event, event.get("usage") or event.get("stats"))
+            usage = _usage_of(event, event.get("usage") or event.get("stats"))
         elif event.get("type") == "turn.completed":
-            found = _sum([self.usage, _usage_of(event, event.get("usage"))])
+            usage = _sum([self.usage, _usage_of(event, event.get("usage"))])
         else:
             message = event.get("message")
             if not isinstance(message, Mapping) or not isinstance(message.get("usage"), Mapping):
                 return
             self.by_message[str(message.get("id"))] = _usage_of(message, message["usage"])
-            found = _sum(list(self.by_message.values()))
-        if found is None or found in (self.usage, Usage()):
+            usage = _sum(list(self.by_message.values()))
+        if usage in (self.usage, Usage()):
             return
-        self.usage = found
-        if reason := self.link.count_usage(found):
+        self.usage = usage
+        if reason := self.link.count_usage(usage):
             self.on_stop(reason)
 
-    def _hear_result(self, event: Mapping[str, Any]) -> None:
+    def _read_result(self, event: Mapping[str, Any]) -> None:
         text, kind = event.get("result"), str(event.get("subtype") or "")
         if event.get("is_error") or kind.startswith("error") or event.get("status") == "error":
             self.output = AgentOutput(error=_text(text) or kind or "no reason given", kind=kind or "error")
@@ -248,44 +245,44 @@ class Events:
 
 
 def live_lines(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Kind and text of the log lines of an event: the model's text, its tool calls and their answers."""
+    """Yield kind and text of the log lines of an event: the model's text, its tool calls and their answers."""
     name, message, item = event.get("type"), event.get("message"), event.get("item")
     if name in ("assistant", "user") and isinstance(message, Mapping):
         content = message.get("content")
         blocks = content if isinstance(content, list) else []
         if isinstance(content, str) and name == "assistant":
             yield "text", content
-        yield from (line for block in blocks if isinstance(block, Mapping) for line in _of_block(block))
+        yield from (line for block in blocks if isinstance(block, Mapping) for line in _lines_of_block(block))
     elif name == "item.completed" and isinstance(item, Mapping):
-        yield from _of_item(item)
+        yield from _lines_of_item(item)
     elif name in ("error", "turn.failed"):
-        fault = event.get("error")
-        text = fault.get("message") if isinstance(fault, Mapping) else message
+        error = event.get("error")
+        text = error.get("message") if isinstance(error, Mapping) else message
         yield "note", f"Error: {_text(text) or 'no reason given'}"
     elif name == "tool_use":
         yield (
             "tool_call",
-            f"{event.get('tool_name') or event.get('name')} {_shorten(event.get('parameters') or event.get('input'))}",
+            f"{event.get('tool_name') or event.get('name')} {_as_text(event.get('parameters') or event.get('input'))}",
         )
     elif name == "tool_result":
-        yield "tool_result", _shorten(event.get("output") or event.get("content"))
+        yield "tool_result", _as_text(event.get("output") or event.get("content"))
     elif name == "message" and event.get("role") == "assistant" and isinstance(event.get("content"), str):
         yield "text", event["content"]
 
 
-def _of_block(block: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines_of_block(block: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     match block.get("type"):
         case "text" if isinstance(block.get("text"), str) and block["text"].strip():
             yield "text", block["text"]
         case "thinking" if isinstance(block.get("thinking"), str) and block["thinking"].strip():
             yield "note", block["thinking"]
         case "tool_use":
-            yield "tool_call", f"{block.get('name')} {_shorten(block.get('input'))}"
+            yield "tool_call", f"{block.get('name')} {_as_text(block.get('input'))}"
         case "tool_result":
-            yield "tool_result", _shorten(block.get("content"))
+            yield "tool_result", _as_text(block.get("content"))
 
 
-def _of_item(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines_of_item(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     match item.get("type"):
         case "agent_message":
             yield "text", _text(item.get("text")) or ""
@@ -295,20 +292,20 @@ def _of_item(item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "tool_call", f"$ {item.get('command')}"
             yield (
                 "tool_result",
-                f"{_shorten(item.get('aggregated_output'))}\nexit code {item.get('exit_code')}".lstrip("\n"),
+                f"{_as_text(item.get('aggregated_output'))}\nexit code {item.get('exit_code')}".lstrip("\n"),
             )
         case "mcp_tool_call":
-            yield "tool_call", f"{item.get('server')}.{item.get('tool')} {_shorten(item.get('arguments'))}"
-            yield "tool_result", _shorten(item.get("result") or item.get("error"))
+            yield "tool_call", f"{item.get('server')}.{item.get('tool')} {_as_text(item.get('arguments'))}"
+            yield "tool_result", _as_text(item.get("result") or item.get("error"))
         case "file_change" | "web_search" | "todo_list" as kind:
             yield (
                 "note",
-                f"{kind.replace('_', ' ')}: {_shorten({key: item[key] for key in item if key not in ('id', 'type')})}",
+                f"{kind.replace('_', ' ')}: {_as_text({key: item[key] for key in item if key not in ('id', 'type')})}",
             )
 
 
-def _shorten(value: Any) -> str:
-    """Text as it is, a list of texts joined, and anything else as JSON."""
+def _as_text(value: Any) -> str:
+    """Return text unchanged, a list of texts joined, and anything else as JSON."""
     if (
         isinstance(value, list)
         and value
@@ -321,7 +318,7 @@ def _shorten(value: Any) -> str:
 
 
 def _usage_of(event: Mapping[str, Any], usage: Any) -> Usage:
-    """As agents name it: tokens read from a cache are tokens read. What has no sense counts as not reported."""
+    """Read usage as coding agents report it; input includes tokens from a cache. Invalid values count as not reported."""
     counted = usage if isinstance(usage, Mapping) else {}
     plain = {
         "input_tokens": sum(value for key in _INPUT if type(value := counted.get(key)) is int and value > 0),
@@ -331,11 +328,11 @@ def _usage_of(event: Mapping[str, Any], usage: Any) -> Usage:
         "cost_usd": event.get("total_cost_usd", event.get("cost_usd")),
         "model": event.get("model"),
     }
-    faults: list[tuple[str, str]] = []
-    found = usage_from(plain, faults)
-    if found is None or faults:
-        return replace(found or Usage(), cost_usd=None, model=None)
-    return found
+    errors: list[tuple[str, str]] = []
+    result = usage_from(plain, errors)
+    if result is None or errors:
+        return replace(result or Usage(), cost_usd=None, model=None)
+    return result
 
 
 def _sum(parts: list[Usage]) -> Usage:
@@ -353,5 +350,5 @@ def _text(value: Any) -> str | None:
 
 
 def _plain(text: bytes) -> str:
-    """NUL cannot be stored, and a broken character must not cost the whole output."""
+    """Decode text without NUL, which cannot be stored. A broken character must not lose the whole output."""
     return text.decode("utf-8", "replace").replace("\x00", "")

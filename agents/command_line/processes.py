@@ -1,7 +1,7 @@
-"""The process of an agent: bytes go in and out with constant memory, and it ends with all that it started, whatever happens.
+"""Runs the process of an agent with constant memory, and guarantees that it and all its child processes end.
 
-It leads a session of its own, so signals for the worker (Ctrl-C at a terminal) do not reach it, and a signal to its group reaches whatever
-it has started. When it shall end it is asked to, and killed after a grace. However `run` is left, nothing of the group is left running.
+The process leads a new session, so signals for the worker (Ctrl-C at a terminal) do not reach it, and a signal to its group reaches its
+children. To stop it, it gets SIGTERM, and SIGKILL after a grace period. When `run` returns or raises, no process of the group is running.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from agents.command_line.options import Limits
 from agents.command_line.users import OwnUser
 
 CHUNK = 65_536
-LOOK_SECONDS = 0.1  # between looks at an agent that says nothing
-WATCH_SECONDS = 1.0  # asking whether anybody still wants the result may cost a query
+LOOK_SECONDS = 0.1  # between checks of an agent that prints nothing
+WATCH_SECONDS = 1.0  # between calls of `stop_reason`, which may cost a query
 SAMPLE_SECONDS = 2.0
-SAMPLE_COST = 50  # times longer than a sample takes is the time to the next one: it looks at every process of the machine
-LINGER_SECONDS = 1.0  # for output that others still write after the agent has ended
+SAMPLE_COST = 50  # the time between samples is at least this many times their duration, because they read every process of the machine
+LINGER_SECONDS = 1.0  # for output that children still write after the agent has ended
 
 OVERDUE = "overdue"
 RUN_ID = "ORCHESTRATOR_RUN_ID"  # in the environment of an agent and of all that it starts
@@ -38,7 +38,7 @@ RUN_ID = "ORCHESTRATOR_RUN_ID"  # in the environment of an agent and of all that
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is started. `arguments` begin with the absolute path of the program."""
+    """A command to run. `arguments` begin with the absolute path of the program."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
@@ -47,12 +47,12 @@ class Command:
     limits: Limits = field(default_factory=Limits)
     seconds: float = 600.0
     grace_seconds: float = 5.0
-    user: OwnUser | None = None  # whom it runs as; None: the worker's
+    user: OwnUser | None = None  # None: the worker's own user
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """How it ended. `code` is negative for a signal; `stopped` says why we ended it, if we did."""
+    """How the process ended. `code` is negative for a signal; `stopped` is the reason why the worker stopped it, if it did."""
 
     code: int
     stopped: str | None
@@ -61,7 +61,7 @@ class ProcessEnd:
 
 @dataclass(slots=True)
 class Watch:
-    """What happens with the output, and who is asked whether to go on. Each may raise, which ends the agent and `run`."""
+    """Receives the output, and says when to stop. Each callback may raise, which ends the agent and `run`."""
 
     on_output: Callable[[bytes], None]
     on_error: Callable[[bytes], None]
@@ -70,16 +70,16 @@ class Watch:
 
 
 def run(command: Command, watch: Watch) -> ProcessEnd:
-    """Start it, and return when it has ended. Must stay in the thread that called: the agent's life is tied to it."""
+    """Run the command until it has ended. The kernel kills the agent when the calling thread ends."""
     process = subprocess.Popen(
         _launch_command(command), cwd=command.folder, env=dict(command.environment), start_new_session=True,
         stdin=subprocess.PIPE if command.prompt else subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
     )  # fmt: skip
-    going = _Going(process, command, watch, Meter(process.pid))
+    running = _RunningProcess(process, command, watch, Meter(process.pid))
     try:
-        return going.follow()
+        return running.follow()
     finally:
-        going.clear_away()
+        running.clean_up()
 
 
 def _launch_command(command: Command) -> list[str]:
@@ -91,8 +91,8 @@ def _launch_command(command: Command) -> list[str]:
 
 
 def kill_all_of(run_id: str, *, session: int | None = None) -> int:
-    """Kill every process of the session, or with the run's id in its environment, wherever it has gone; returns how many."""
-    # The kernel says 0 for a session outside of our container, whose processes are not ours.
+    """Kill every process of the session, or with the run's id in its environment. Return how many."""
+    # The kernel reports 0 for every session outside of this container.
     if not run_id or session == 0:
         raise ValueError("a run or a session must be named")
     killed = 0
@@ -103,17 +103,17 @@ def kill_all_of(run_id: str, *, session: int | None = None) -> int:
                 process.kill()
                 killed += 1
         except (psutil.Error, OSError):
-            continue  # somebody else's, or gone
+            continue  # another user's process, or one that has ended
     return killed
 
 
 @dataclass(slots=True)
-class _Going:
+class _RunningProcess:
     process: subprocess.Popen[bytes]
     command: Command
     watch: Watch
     meter: Meter
-    began: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
     stopped: str | None = None
     kill_at: float | None = None
     exited_at: float | None = None
@@ -135,7 +135,7 @@ class _Going:
     def _register(self, selector: selectors.BaseSelector) -> None:
         out, error, into = self.process.stdout, self.process.stderr, self.process.stdin
         for pipe, hear in ((out, self.watch.on_output), (error, self.watch.on_error)):
-            assert pipe is not None  # noqa: S101 - asked for
+            assert pipe is not None  # noqa: S101 - Popen created both
             os.set_blocking(pipe.fileno(), False)
             selector.register(pipe.fileno(), selectors.EVENT_READ, hear)
             self.reading.add(pipe.fileno())
@@ -161,7 +161,7 @@ class _Going:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            # It does not want to read it; what it makes of that shows in the end.
+            # The program does not read its input. Its own result decides whether that is an error.
             self.unsent = memoryview(b"")
         if not self.unsent and self.process.stdin is not None:
             selector.unregister(fd)
@@ -184,7 +184,7 @@ class _Going:
             self.signal(signal.SIGKILL)
 
     def _stop_if_due(self, now: float) -> None:
-        if now - self.began >= self.command.seconds:
+        if now - self.started >= self.command.seconds:
             self.stopped = OVERDUE
         elif now - self.watched >= WATCH_SECONDS:
             self.watched = now
@@ -199,7 +199,7 @@ class _Going:
         return not self.reading or time.monotonic() - self.exited_at >= LINGER_SECONDS
 
     def _has_exited(self) -> bool:
-        """Without reaping it: as long as its number is taken, a signal to its group can hit nobody else."""
+        """Whether it has exited. Does not reap it: while its id is in use, a signal to its group cannot reach another process."""
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def _reap(self) -> ProcessEnd:
@@ -209,7 +209,7 @@ class _Going:
         return ProcessEnd(self.process.returncode, self.stopped, self.resources)
 
     def signal(self, number: int) -> None:
-        """Send the signal to the whole group. It is no error if the group has no members any more."""
+        """Send the signal to the whole group. A group without members is not an error."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
@@ -219,8 +219,8 @@ class _Going:
         if self.command.user is not None:
             users.end_all_of(self.command.user.uid)
 
-    def clear_away(self) -> None:
-        """End what still runs: the group, and what has left the group but not the tree."""
+    def clean_up(self) -> None:
+        """Kill all processes that still run, in the group and outside of it."""
         if self.process.returncode is None:
             self._kill_the_rest()
             self._reap()
@@ -229,12 +229,12 @@ class _Going:
                 pipe.close()
 
 
-# What an agent and its children use of memory and processor: sampled while they run, completed by the kernel's account at the end.
+# The memory and processor time of an agent and its children: sampled while they run, completed from the kernel's figures at the end.
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """`peak_rss_bytes` adds up the tree at its largest sample; pages that its processes share count for each of them."""
+    """`peak_rss_bytes` is the sum over the process tree at its largest sample. Shared pages count for each process."""
 
     peak_rss_bytes: int = 0
     cpu_seconds: float = 0.0
@@ -250,17 +250,17 @@ class Resources:
 
 @dataclass(slots=True)
 class Meter:
-    """Of the tree below one process."""
+    """Measures the process tree below one process."""
 
     pid: int
     peak: int = 0
-    most: int = 0
+    most_processes: int = 0
     _cpu: dict[tuple[int, float], float] = field(
         default_factory=dict
     )  # by process, which may end between two samples
 
     def sample(self) -> None:
-        """Look at every process of the tree once; what has just ended is left out."""
+        """Read every process of the tree once. Processes that have just ended are omitted."""
         rss = count = 0
         for process in tree_of(self.pid):
             try:
@@ -273,38 +273,38 @@ class Meter:
                     count += 1
             except psutil.Error:
                 continue
-        self.peak, self.most = max(self.peak, rss), max(self.most, count)
+        self.peak, self.most_processes = max(self.peak, rss), max(self.most_processes, count)
 
     def so_far(self) -> Resources:
-        return Resources(self.peak, sum(self._cpu.values()), self.most)
+        return Resources(self.peak, sum(self._cpu.values()), self.most_processes)
 
     def complete(self, used: resource.struct_rusage) -> Resources:
-        """With the kernel's account of the ended process and of the children that it waited for.
+        """Return the resources, with the kernel's figures for the ended process and the children that it waited for.
 
-        Its account of memory begins with the fork, so it holds the size that this process had then. Only what is more than this process
-        ever had is surely the program's; what is less is known from the samples.
+        The kernel's peak of memory begins with the fork, so it includes the size of the worker at that time. It is used only if it is above
+        the worker's own peak; otherwise the samples count.
         """
         kilobyte = 1024  # on Linux; the figure is bytes elsewhere, and then the samples are larger anyway
         maxrss, ours = used.ru_maxrss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return Resources(
             peak_rss_bytes=max(self.peak, maxrss * kilobyte if maxrss > ours else 0),
             cpu_seconds=max(sum(self._cpu.values()), used.ru_utime + used.ru_stime),
-            processes=max(self.most, 1),
+            processes=max(self.most_processes, 1),
         )
 
 
 def _largest(pid: int) -> int:
-    """The most memory that a running program has had since it began, as the kernel keeps it; 0 where nobody can tell."""
+    """Return the peak memory of a running process according to the kernel, or 0 where it is unknown."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return 0
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
+    match = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
 
 
 def tree_of(pid: int) -> list[psutil.Process]:
-    """The process and everything that it started and that still has it for an ancestor; nothing when it is gone."""
+    """Return the process and its descendants, or an empty list when it has ended."""
     try:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]

@@ -1,9 +1,9 @@
-"""Transcripts: what a command-line agent printed, kept for people in a file of its run, so much of it and so long as is set.
+"""Stores the transcripts of agents for people: one file for each run, limited in size and time by the settings.
 
     transcripts/<tenant id>/<run id>.log    below ORCHESTRATOR_HOME of the machine that ran it
 
-Each line of the agent stands as it came, those of its standard error after `! `. Credentials that the run was given are blotted out. A
-file that is full says how much is missing. Only this process's user can read it.
+Lines are stored unchanged; those of standard error begin with `! `. The run's credentials are replaced by `[secret]`. A
+full file says how much is missing. Only this process's user can read it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from uuid import UUID
 
 from django.conf import settings
 
-SHORTEST_SECRET = 6  # as in excerpts: anything shorter occurs by chance
-LONGEST_LINE = 65_536  # kept together, so that a secret is found even where it came in two pieces
-BLOT = b"[secret]"
+SHORTEST_SECRET = 6  # as in excerpts: a shorter text may occur by chance
+LONGEST_LINE = 65_536  # buffered, so that a secret is found even if it arrives in two pieces
+MASK = b"[secret]"
 
 
 @dataclass(slots=True)
 class Transcript:
-    """Written while the agent runs; may be read meanwhile."""
+    """A transcript that is written while the agent runs. It can be read at the same time."""
 
     file: BinaryIO
     room: int
@@ -35,10 +35,10 @@ class Transcript:
     _open_line: dict[bytes, bytearray] = field(default_factory=dict)
 
     def output(self, chunk: bytes) -> None:
-        self._hear(b"", chunk)
+        self._append(b"", chunk)
 
     def error(self, chunk: bytes) -> None:
-        self._hear(b"! ", chunk)
+        self._append(b"! ", chunk)
 
     def close(self) -> None:
         for mark, line in self._open_line.items():
@@ -49,7 +49,7 @@ class Transcript:
                 self.file.write(b"[%d more bytes were printed and are not kept]\n" % self.missing)
         self.file.close()
 
-    def _hear(self, mark: bytes, chunk: bytes) -> None:
+    def _append(self, mark: bytes, chunk: bytes) -> None:
         if not self.room:
             self.missing += len(chunk)
             return
@@ -66,7 +66,7 @@ class Transcript:
 
     def _clean(self, text: bytes) -> bytes:
         for secret in self.secrets:
-            text = text.replace(secret, BLOT)
+            text = text.replace(secret, MASK)
         return text
 
     def _write(self, text: bytes) -> None:
@@ -80,7 +80,7 @@ class Transcript:
 
 
 def begin(tenant_id: UUID, run_id: UUID, *, secrets: Iterable[str]) -> Transcript:
-    """A new file, in place of one that an equal run may have left."""
+    """Create the file, or empty an existing one of the same run."""
     path = path_of(tenant_id, run_id)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -93,8 +93,8 @@ def path_of(tenant_id: UUID, run_id: UUID) -> Path:
     return _home() / str(tenant_id) / f"{run_id}.log"
 
 
-def pieces(tenant_id: UUID, run_id: UUID) -> Iterator[bytes] | None:
-    """The transcript as it is now, piece by piece; None when this machine has none."""
+def read(tenant_id: UUID, run_id: UUID) -> Iterator[bytes] | None:
+    """Return the current transcript, piece by piece, or None when this machine has none."""
     try:
         file = path_of(tenant_id, run_id).open("rb")
     except OSError:
@@ -108,35 +108,35 @@ def _pieces(file: BinaryIO) -> Iterator[bytes]:
             yield piece
 
 
-def forget_of(tenant_id: UUID, before: float, *, most: int) -> int:
-    """Delete at most so many transcripts of a tenant that were last written to before this time; returns how many."""
+def delete_before(tenant_id: UUID, before: float, *, most: int) -> int:
+    """Delete at most `most` transcripts of a tenant that were last written to before this time. Return how many."""
     deleted = 0
-    for path in older(tenant_id, before)[:most]:
-        with suppress(FileNotFoundError):  # another process of this machine was first
+    for path in list_before(tenant_id, before)[:most]:
+        with suppress(FileNotFoundError):  # another process of this machine has deleted it
             path.unlink()
             deleted += 1
     return deleted
 
 
-def older(tenant_id: UUID, before: float) -> list[Path]:
-    """Transcripts of a tenant on this machine that were last written to before this time."""
-    return [path for path in (_home() / str(tenant_id)).glob("*.log") if _read_write_time(path) < before]
+def list_before(tenant_id: UUID, before: float) -> list[Path]:
+    """Return the transcripts of a tenant on this machine that were last written to before this time."""
+    return [path for path in (_home() / str(tenant_id)).glob("*.log") if _modified_at(path) < before]
 
 
-def owners() -> list[UUID]:
-    """Tenants of which this machine has transcripts."""
+def list_tenants() -> list[UUID]:
+    """Return the tenants that have transcripts on this machine."""
     return [UUID(path.name) for path in _home().glob("*-*-*-*-*") if path.is_dir()]
 
 
-def forget_all_of(tenant_id: UUID) -> int:
-    """Delete every transcript of a tenant on this machine; returns how many there were."""
+def delete_all(tenant_id: UUID) -> int:
+    """Delete every transcript of a tenant on this machine. Return how many there were."""
     folder = _home() / str(tenant_id)
     count = len(list(folder.glob("*.log")))
     shutil.rmtree(folder, ignore_errors=True)
     return count
 
 
-def _read_write_time(path: Path) -> float:
+def _modified_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

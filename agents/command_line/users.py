@@ -1,15 +1,15 @@
-"""A user of its own for each run of a program, where the worker may switch: it can then read neither the worker nor other runs.
+"""Gives each run of a program a separate user, if the worker may switch users, so that it can read neither the worker nor other runs.
 
-    agents/users/<number>      held locked, shared by nobody, for as long as a run has this user
-    agents/users/lock          held while a user is chosen; its content is the number that was chosen last
+    agents/users/<number>      locked exclusively for as long as a run has this user
+    agents/users/lock          locked while a user is chosen; contains the number that was chosen last
 
-A worker that is root and has the capabilities below takes the next number of `ORCHESTRATOR_CLI_USERS` that no run and no process has. The
-home of a tenant's role outlives its runs, so it belongs to a group that nothing else has: each run is in the group of its own home alone.
-The locks are the kernel's: a worker that dies gives them back, and a number is chosen again only when no process has it any more.
+A worker that is root and has the capabilities below takes the next number of `ORCHESTRATOR_CLI_USERS` that no run and no process uses. The
+home of a tenant's role outlives its runs, so it has a group that nothing else uses: each run is only in the group of its own home.
+The kernel releases the locks of a worker that dies. A number is chosen again only when no process uses it any more.
 
-A worker keeps its memory, environment and passwords of servers from the programs that it runs. A program of another user cannot read any of
-them. A program of the same user could, through /proc and ptrace. Two things here prevent that: the process forbids others to look into it
-(Linux), and the passwords are wiped from the environment that it was started with, once they have been read.
+A worker protects its memory, environment and passwords from the programs that it runs. A program of another user cannot read any of
+them. A program of the same user could, through /proc and ptrace. This module prevents that in two ways: it makes the process impossible to
+inspect (Linux), and it overwrites the passwords in the initial environment once they have been read.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from django.conf import settings
 
 from agents.exceptions import ConfigurationError
 
-#: CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID: to give files away, to take them back, to end what runs, and to switch.
+#: The capabilities CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID: to change the owner of files, kill processes, and switch users.
 NEEDED = (0, 1, 3, 5, 6, 7)
-PASSABLE = 0o711  # a folder that others may go through, but not list
-OPEN_TO_GROUP = stat.S_IRWXU | stat.S_IRWXG | stat.S_ISGID  # and what is made in it belongs to the same group
+PASSABLE = 0o711  # others may pass through the folder, but not list it
+OPEN_TO_GROUP = stat.S_IRWXU | stat.S_IRWXG | stat.S_ISGID  # new files in the folder inherit its group
 SHARED_FOLDERS = tuple(
     os.path.join(os.sep, *names) for names in (("var", "tmp"), ("dev", "shm"))
-)  # where all may write
+)  # writable by all users
 
 
 @dataclass(frozen=True, slots=True)
 class OwnUser:
-    """Of one run. `gid` is that of the home; `groups` are those of repositories that it works on."""
+    """The user of one run. `gid` is the group of its home; `groups` are the groups of its repositories."""
 
     uid: int
     gid: int
     groups: tuple[int, ...] = ()
 
-    def beside(self, repository: Path) -> OwnUser:
-        """The same user with the group of this repository added."""
+    def with_group_of(self, repository: Path) -> OwnUser:
+        """Return the same user with the group of this repository added."""
         return replace(self, groups=(*self.groups, repository.stat().st_gid))
 
 
 def may_switch() -> bool:
-    """Whether this process may become another user, with all that belongs to it."""
+    """Whether this process may switch users, with all capabilities that it needs for that."""
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         return False
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
@@ -64,11 +64,11 @@ def may_switch() -> bool:
 
 
 @contextmanager
-def own(home: Path) -> Iterator[OwnUser]:
-    """Take a user that no other run has until the block ends, with access to the folder `home`. Processes and files that it leaves are
-    removed then.
+def allocate(home: Path) -> Iterator[OwnUser]:
+    """Allocate a user for the block that no other run has, with access to the folder `home`. At the end, its remaining processes and
+    files are removed.
 
-    Raises `ConfigurationError` when all numbers are taken.
+    Raises `ConfigurationError` when all numbers are in use.
     """
     folder = _home()
     _make_passable(home.parent)
@@ -76,7 +76,7 @@ def own(home: Path) -> Iterator[OwnUser]:
         uid, lock = _choose_user(folder, choice)
         try:
             gid = _group_of(home)
-            using, is_alone = _read_usage(home)
+            home_lock, is_alone = _lock_home(home)
             _open_home(home, uid if is_alone else -1, gid)
         except BaseException:
             os.close(lock)
@@ -85,13 +85,13 @@ def own(home: Path) -> Iterator[OwnUser]:
         yield OwnUser(uid, gid)
     finally:
         end_all_of(uid)
-        _forget_files_of(uid)
-        os.close(using)
+        _delete_files_of(uid)
+        os.close(home_lock)
         os.close(lock)
 
 
-def give(folder: Path, user: OwnUser) -> None:
-    """Give a folder of the worker, with all its content, to the user; the folders above become passable for it."""
+def hand_over(folder: Path, user: OwnUser) -> None:
+    """Make the user the owner of a folder and all its content. The user may then pass through the folders above."""
     _make_passable(folder.parent)
     for path, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -100,10 +100,10 @@ def give(folder: Path, user: OwnUser) -> None:
 
 
 def end_left_behind(uid: int) -> int:
-    """Kill what a dead worker's run has left running, unless another run has its user by now; returns how many processes."""
+    """Kill the remaining processes of a dead worker's run, unless another run now has its user. Return how many."""
     with _lock_file(_home() / "lock"):
         try:
-            descriptor = _try(_home() / str(uid))
+            descriptor = _try_lock(_home() / str(uid))
         except BlockingIOError:
             return 0
         try:
@@ -113,15 +113,15 @@ def end_left_behind(uid: int) -> int:
 
 
 def end_all_of(uid: int) -> int:
-    """Kill every process of this user, until there is none: one that is just being started must not slip through."""
+    """Kill every process of this user. Repeats until there is none, because a process may start another meanwhile. Return how many."""
     killed = 0
-    while found := _processes_of(uid):
-        for process in found:
+    while processes := _processes_of(uid):
+        for process in processes:
             with suppress(psutil.Error):
                 process.kill()
                 killed += 1
-        psutil.wait_procs(found, timeout=1)
-        if all(_is_dead(process) for process in found):
+        psutil.wait_procs(processes, timeout=1)
+        if all(_is_dead(process) for process in processes):
             break
     return killed
 
@@ -134,36 +134,36 @@ def _is_dead(process: psutil.Process) -> bool:
 
 
 def _processes_of(uid: int) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if uid in process.uids() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def _choose_user(folder: Path, choice: int) -> tuple[int, int]:
     first, last = settings.ORCHESTRATOR_CLI_USERS
     count = last - first + 1
-    before = os.pread(choice, 20, 0).decode().strip()
-    begin = int(before) + 1 - first if before.isdigit() else 0
+    last_chosen = os.pread(choice, 20, 0).decode().strip()
+    begin = int(last_chosen) + 1 - first if last_chosen.isdigit() else 0
     busy = set()
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE:
                 busy |= set(process.uids())
-    for place in range(count):
-        uid = first + (begin + place) % count
+    for offset in range(count):
+        uid = first + (begin + offset) % count
         if uid in busy:
             continue
         with suppress(BlockingIOError):
-            lock = _try(folder / str(uid))
+            lock = _try_lock(folder / str(uid))
             os.pwrite(choice, str(uid).encode().ljust(20), 0)
             return uid, lock
     raise ConfigurationError(f"All {count} users of ORCHESTRATOR_CLI_USERS are taken.", code="no_user_left")
 
 
-def _try(path: Path) -> int:
+def _try_lock(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +174,7 @@ def _try(path: Path) -> int:
 
 
 def _group_of(home: Path) -> int:
-    """The group of this home, which no other home has. Made with the home, under the lock of the choice."""
+    """Return the group of this home, which no other home has. Call it under the lock of the choice, because it may choose one."""
     first, last = settings.ORCHESTRATOR_CLI_USERS
     group = home.stat().st_gid
     if first <= group <= last:
@@ -187,8 +187,8 @@ def _group_of(home: Path) -> int:
     raise ConfigurationError("All groups of ORCHESTRATOR_CLI_USERS are taken by homes.", code="no_user_left")
 
 
-def _read_usage(home: Path) -> tuple[int, bool]:
-    """A lock that says that a run uses this home, and whether no other one does. To be called under the lock of the choice."""
+def _lock_home(home: Path) -> tuple[int, bool]:
+    """Lock this home as in use, and return the lock and whether no other run uses it. Call it under the lock of the choice."""
     descriptor = os.open(home.with_name(f".{home.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -200,9 +200,9 @@ def _read_usage(home: Path) -> tuple[int, bool]:
 
 
 def _open_home(home: Path, uid: int, gid: int) -> None:
-    """To the owner (-1: unchanged) and the group: what earlier runs kept for themselves, this one may read and change.
+    """Give the owner (-1: unchanged) and the group access to all files in the home, also to private files of earlier runs.
 
-    An earlier run has filled it, and one of the same role may be doing so: no link is followed, and all is changed as it was opened.
+    Other runs of the role have filled it, and may still do so: no link is followed, and each file is changed through its open descriptor.
     """
     for _, folders, files, above in os.fwalk(home, follow_symlinks=False):
         for name in (*folders, *files):
@@ -223,21 +223,20 @@ def _open_home(home: Path, uid: int, gid: int) -> None:
 
 
 def _open_to_group(descriptor: int, uid: int, gid: int) -> None:
-    found = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     first, last = settings.ORCHESTRATOR_CLI_USERS
-    is_file = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
-    # Neither devices nor what has a second name elsewhere, nor what never belonged to a run.
-    if not (is_file or stat.S_ISDIR(found.st_mode)) or not (
-        found.st_uid == 0 or first <= found.st_uid <= last
-    ):
+    is_file = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+    is_folder = stat.S_ISDIR(status.st_mode)
+    # Skip devices, files with a second name elsewhere, and files that never belonged to a run.
+    if not (is_file or is_folder) or not (status.st_uid == 0 or first <= status.st_uid <= last):
         return
     os.fchown(descriptor, uid, gid)
-    mode = stat.S_IMODE(found.st_mode) & 0o777
-    os.fchmod(descriptor, mode | (mode & 0o700) >> 3 | (stat.S_ISGID if stat.S_ISDIR(found.st_mode) else 0))
+    mode = stat.S_IMODE(status.st_mode) & 0o777
+    os.fchmod(descriptor, mode | (mode & 0o700) >> 3 | (stat.S_ISGID if is_folder else 0))
 
 
-def _forget_files_of(uid: int) -> None:
-    """In the folders that all may write to: a later run must not find what an earlier one left under the same number."""
+def _delete_files_of(uid: int) -> None:
+    """Delete the user's files in shared folders, because a later run with the same number must not find them."""
     for folder in {tempfile.gettempdir(), *SHARED_FOLDERS}:
         with suppress(OSError):
             for entry in os.scandir(folder):
@@ -251,7 +250,7 @@ def _forget_files_of(uid: int) -> None:
 
 
 def _make_passable(folder: Path) -> None:
-    """Programs of other users must be able to go through the folders above theirs, down from ORCHESTRATOR_HOME, and to list none."""
+    """Let programs of other users pass through this folder and those above it, up to ORCHESTRATOR_HOME, without listing them."""
     top = Path(settings.ORCHESTRATOR_HOME)
     for each in (folder, *folder.parents):
         mode = stat.S_IMODE(each.stat().st_mode)
@@ -280,62 +279,62 @@ def _home() -> Path:
 
 logger = logging.getLogger(__name__)
 
-#: Read into the settings when the process starts, and not read again.
+#: Variables that are read into the settings when the process starts, and never again.
 SECRETS = (
     "DATABASE_URL", "DATABASE_URL_SYSTEM", "REDIS_URL", "CELERY_BROKER_URL", "MONGODB_URI", "SECRET_KEY", "FIELD_ENCRYPTION_KEYS",
     "EMAIL_URL", "SLACK_SIGNING_SECRET", "SLACK_WEBHOOK_URL", "FLOWER_BASIC_AUTH",
 )  # fmt: skip
 
-_GET_DUMPABLE, _SET_DUMPABLE = 3, 4  # of prctl
+_GET_DUMPABLE, _SET_DUMPABLE = 3, 4  # options of prctl
 
 
-def close() -> None:
-    """From now on nobody may look into this process: its files under /proc belong to root, and no debugger of its user can attach.
+def forbid_inspection() -> None:
+    """Make this process impossible to inspect: its files under /proc belong to root, and no debugger of its user can attach.
 
-    Idempotent. Forked children inherit this, programs that are started do not.
+    Idempotent. Forked children inherit this, but not after an exec.
     """
     if sys.platform.startswith("linux") and ctypes.CDLL(None).prctl(_GET_DUMPABLE, 0, 0, 0, 0) != 0:
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def forget(names: Iterable[str] = SECRETS) -> None:
-    """Overwrite the values in the memory that the kernel shows as /proc/<pid>/environ, and take them out of `os.environ`.
+def wipe_secrets(names: Iterable[str] = SECRETS) -> None:
+    """Overwrite the values in the memory that /proc/<pid>/environ displays, and remove them from `os.environ`.
 
-    To be called when the settings have been read, and before there are other threads that change the environment.
+    Call it after the settings have been read, and before there are other threads that change the environment.
     """
     encoded_names = {name.encode() for name in names}
     if sys.platform.startswith("linux"):
         entries = ctypes.POINTER(ctypes.c_void_p).in_dll(ctypes.CDLL(None), "environ")
-        place = 0
-        while address := entries[place]:
+        index = 0
+        while address := entries[index]:
             key, _, value = ctypes.string_at(address).partition(b"=")
             if key in encoded_names:
                 ctypes.memset(address + len(key) + 1, ord("-"), len(value))
-            place += 1
+            index += 1
     for name in names:
         os.environ.pop(name, None)
 
 
 def begin_worker() -> None:
-    """A worker that may run programs keeps its secrets from the first moment on."""
+    """Protect the secrets of a worker that may run programs. Call it when the worker starts."""
     if settings.ORCHESTRATOR_CLI_COMMANDS:
-        close()
-        forget()
+        forbid_inspection()
+        wipe_secrets()
 
 
 def needs_own_user() -> bool:
-    """Whether a program is to run as a user of its own (`users`), not as the worker's.
+    """Whether a program must run as a separate user instead of the worker's.
 
-    Raises `ConfigurationError` where the worker cannot switch and nobody has said that programs may run as its own user.
+    Raises `ConfigurationError` if the worker cannot switch users and the settings do not allow programs to run as its own user.
     """
-    close()
+    forbid_inspection()
     if settings.ORCHESTRATOR_CLI_SHARED_USER:
         return False
     if may_switch():
         return True
     raise ConfigurationError(
         "A program would run as the worker's own user, and could read the files of other runs. Run this worker as root in a"
-        " container of its own, so that it can give each run a user; or, if the container is for these agents alone, set"
+        " separate container, so that it can give each run a user; or, if the container is only for these agents, set"
         " ORCHESTRATOR_CLI_SHARED_USER=1.",
         code="shared_user",
     )

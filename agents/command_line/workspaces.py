@@ -1,16 +1,17 @@
-"""Workspaces: the folder and the working copy that a run has on this machine, and how they are removed if its worker is killed.
+"""Creates the folder and the working copy of a run on this machine, and removes them even if its worker is killed.
 
-    agents/runs/<run id>/trace.json    held locked by the worker as long as the run goes on
-    agents/runs/<run id>/work/         the agent's folder; files/ what its arguments name
+    agents/runs/<run id>/trace.json    locked by the worker for the duration of the run
+    agents/runs/<run id>/work/         the agent's folder
+    agents/runs/<run id>/files/        the files that its arguments name
 
-The lock belongs to the worker's process: the kernel takes it away however that ends. So a process with the lock knows that none attends to
-the run any more, kills what is left of the agent (its processes carry the run's id in their environment), removes its worktree and its
-folder. Any worker of the machine may do it at any time.
+The kernel releases the lock when the worker's process ends, in whatever way. So a process that gets the lock knows that the run has no
+worker any more. It kills the remaining processes of the agent (which have the run's id in their environment), and removes its worktree and
+its folder. Any worker of the machine may do this at any time.
 
 A run that works on a repository has a working copy of it: `git worktree add` before, `git worktree remove` after, on a branch of the
-activity. The branch stays, so a later run of the same activity goes on where the earlier one stopped. What the agent has not committed is
-committed for it, since the working copy goes away. One run at a time works on a repository of this machine, unless `exclusive` is false;
-over machines and in fairness that is the business of the group key (see docs/command-line-agents.md).
+activity. The branch stays, so a later run of the same activity continues where the earlier one stopped. Uncommitted changes are
+committed, because the working copy is removed. One run at a time works on a repository of this machine, unless `exclusive` is false;
+use the group key to limit this across machines, with fair turns (see docs/command-line-agents.md).
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ ABANDONED_SECONDS = 3600.0
 
 
 @dataclass(slots=True)
-class Trace:
-    """Of one run, while it goes on."""
+class Workspace:
+    """The folder of one run, for the duration of the run."""
 
     folder: Path
     descriptor: int
-    user: OwnUser | None = None  # to whom its folders belong; None: the worker's own
+    user: OwnUser | None = None  # the owner of its folders; None: the worker's own user
 
     @property
     def work(self) -> Path:
@@ -62,45 +63,45 @@ class Trace:
     def files(self) -> Path:
         return self.folder / "files"
 
-    def note(self, facts: dict[str, Any]) -> None:
-        """What a later process must know to remove everything. Written before anything is created."""
-        known = {} if self.user is None else {"user": [self.user.uid, self.user.gid, *self.user.groups]}
-        os.pwrite(self.descriptor, orjson.dumps(known | facts), 0)
+    def record(self, facts: dict[str, Any]) -> None:
+        """Record what another process needs to know to remove everything. Call it before creating anything."""
+        owner = {} if self.user is None else {"user": [self.user.uid, self.user.gid, *self.user.groups]}
+        os.pwrite(self.descriptor, orjson.dumps(owner | facts), 0)
 
 
 @contextmanager
-def keep_workspace(run_id: UUID, user: OwnUser | None = None) -> Iterator[Trace]:
-    """The run's folder, which exists inside the block and is gone after it. Raises `InputUnavailable` when it cannot be made."""
+def create_workspace(run_id: UUID, user: OwnUser | None = None) -> Iterator[Workspace]:
+    """Create the run's folder for the block, and remove it afterwards. Raises `InputUnavailable` when it cannot be created."""
     try:
-        trace = _make_trace(_home() / str(run_id), user)
+        workspace = _make_workspace(_home() / str(run_id), user)
     except OSError as error:
         raise InputUnavailable(
-            f"The run's folder cannot be made: {error.strerror}.", code="folder_unavailable"
+            f"The run's folder cannot be created: {error.strerror}.", code="folder_unavailable"
         ) from error
     try:
-        yield trace
+        yield workspace
     finally:
-        _remove(trace.folder)
-        os.close(trace.descriptor)
+        _remove(workspace.folder)
+        os.close(workspace.descriptor)
 
 
-def _make_trace(folder: Path, user: OwnUser | None) -> Trace:
+def _make_workspace(folder: Path, user: OwnUser | None) -> Workspace:
     folder.mkdir(mode=OWN_ONLY, parents=True)
-    # Locked before it has its name: a sweep must never meet it unlocked.
+    # Lock the file before it gets its name, because a sweep must never find it unlocked.
     descriptor = os.open(folder / "new", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     (folder / "new").rename(folder / "trace.json")
-    trace = Trace(folder, descriptor, user)
-    trace.work.mkdir(mode=OWN_ONLY)
-    trace.files.mkdir(mode=OWN_ONLY)
+    workspace = Workspace(folder, descriptor, user)
+    workspace.work.mkdir(mode=OWN_ONLY)
+    workspace.files.mkdir(mode=OWN_ONLY)
     if user is not None:
-        trace.note({})
-        users.give(trace.work, user)
-    return trace
+        workspace.record({})
+        users.hand_over(workspace.work, user)
+    return workspace
 
 
 def sweep() -> int:
-    """End what dead workers of this machine have left running, and remove their files; returns of how many runs."""
+    """End the agents of dead workers on this machine, and remove their files. Return the number of runs."""
     swept = 0
     for folder in _home().iterdir() if _home().exists() else ():
         descriptor = _take_lock(folder)
@@ -112,7 +113,7 @@ def sweep() -> int:
                 facts = orjson.loads(os.pread(descriptor, 1_000_000, 0) or b"{}")
                 if "user" in facts:
                     users.end_left_behind(facts["user"][0])
-                undo(facts)
+                _remove_recorded_worktree(facts)
             _remove(folder)
             swept += 1
             logger.warning("Left-over agent swept", extra={"action": "agent_swept", "run": folder.name})
@@ -122,7 +123,7 @@ def sweep() -> int:
 
 
 def _take_lock(folder: Path) -> int | None:
-    """The lock of a run that nobody attends to; None while its worker lives, or when another sweeps it."""
+    """Take the lock of a run without a worker. Return None while its worker lives, or when another process sweeps it."""
     try:
         descriptor = os.open(folder / "trace.json", os.O_RDWR)
     except OSError:
@@ -137,7 +138,7 @@ def _take_lock(folder: Path) -> int | None:
 
 
 def _remove_if_old(folder: Path) -> None:
-    """Its worker died before it had a trace, or is just making one."""
+    """Remove a folder without a file to lock if it is old: its worker has died, or is just creating it."""
     with suppress(OSError):
         if time.time() - folder.stat().st_mtime > ABANDONED_SECONDS:
             _remove(folder)
@@ -167,7 +168,7 @@ _IDENTITY = (
     "-c",
     "user.email=orchestrator@localhost",
 )
-#: An agent may have changed the settings of its repository. Nothing that they name is run by the worker; filters see `_without_filters`.
+#: Keep the worker from running programs from a repository's settings, which an agent may have changed. For filters see `_without_filters`.
 HARMLESS = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
@@ -194,11 +195,11 @@ class Worktree:
     repository: Path
     path: Path
     branch: str
-    base: str  # the commit that the branch began at
-    user: OwnUser | None = None  # who works in it, and as whom git is run there
+    base: str  # the commit at which the branch began
+    user: OwnUser | None = None  # the user that the agent and git run as
 
     def outcome(self) -> dict[str, Any]:
-        """What came of it. Commits what was left uncommitted."""
+        """Commit all uncommitted changes, and return the changes of the run."""
         _git = partial(_git_as, self.user)
         if _git(self.path, "status", "--porcelain"):
             _git(self.path, "add", "--all")
@@ -217,27 +218,33 @@ class Worktree:
 
 
 @contextmanager
-def check_out(request: AgentRequest, chosen: Options, trace: Trace) -> Iterator[Worktree | None]:
-    """The run's own working copy, if its agent works on a repository. Raises `ConfigurationError`, `RepositoryBusy`, `InputUnavailable`."""
+def check_out(request: AgentRequest, chosen: Options, workspace: Workspace) -> Iterator[Worktree | None]:
+    """Create the run's working copy for the block, if its agent works on a repository.
+
+    Raises `ConfigurationError`, `RepositoryBusy` or `InputUnavailable`.
+    """
     repository = repository_of(chosen, request.params)
     if repository is None:
         yield None
         return
     with _hold_lock(repository, shared=not chosen.exclusive):
-        path, user = trace.folder / "tree", trace.user
+        path, user = workspace.folder / "tree", workspace.user
         if user is not None:
-            trace.user = user = user.beside(repository)
+            workspace.user = user = user.with_group_of(repository)
             path.mkdir(mode=0o700)
-            users.give(path, user)
-        trace.note({"repository": str(repository), "worktree": str(path)})
+            users.hand_over(path, user)
+        workspace.record({"repository": str(repository), "worktree": str(path)})
         try:
             yield _add_worktree(repository, path, f"orchestrator/{request.activity_id}", chosen.base, user)
         finally:
-            remove(repository, path, user)
+            _remove_worktree(repository, path, user)
 
 
 def repository_of(chosen: Options, params: Mapping[str, Any]) -> Path | None:
-    """The repository of a run: the only one of its agent, or the one that `params.repository` names. Operators list what may be used."""
+    """Return the repository of a run: the only one of its agent, or the one that `params.repository` names.
+
+    Raises `ConfigurationError` for a repository that operators have not listed.
+    """
     source = chosen.repository
     if chosen.repositories:
         name = params.get("repository")
@@ -254,18 +261,18 @@ def repository_of(chosen: Options, params: Mapping[str, Any]) -> Path | None:
     return path
 
 
-def undo(facts: Mapping[str, Any]) -> None:
-    """Remove the working copy of a run whose worker was killed, as it had noted it."""
+def _remove_recorded_worktree(facts: Mapping[str, Any]) -> None:
+    """Remove the working copy of a run whose worker was killed, as the worker had recorded it."""
     if "worktree" in facts:
         ids = facts.get("user")
         user = OwnUser(ids[0], ids[1], tuple(ids[2:])) if ids else None
-        remove(Path(facts["repository"]), Path(facts["worktree"]), user)
+        _remove_worktree(Path(facts["repository"]), Path(facts["worktree"]), user)
 
 
-def remove(repository: Path, path: Path, user: OwnUser | None = None) -> None:
-    """The working copy and what git knows of it; the branch stays. Nothing happens when there is none."""
+def _remove_worktree(repository: Path, path: Path, user: OwnUser | None = None) -> None:
+    """Remove the working copy and git's record of it, if there is one. The branch stays."""
     _git = partial(_git_as, user)
-    if user is not None:  # its folder is the worker's, so what is in it is taken away first
+    if user is not None:  # the user may not remove it from the worker's folder, so the worker does
         shutil.rmtree(path, ignore_errors=True)
     with suppress(InputUnavailable):
         _git(repository, "worktree", "remove", "--force", "--force", str(path))
@@ -275,12 +282,12 @@ def remove(repository: Path, path: Path, user: OwnUser | None = None) -> None:
 
 def _add_worktree(repository: Path, path: Path, branch: str, base: str, user: OwnUser | None) -> Worktree:
     _git = partial(_git_as, user)
-    known = _git(repository, "branch", "--list", branch)
-    # One that was removed without git's knowledge would keep the branch from being checked out.
+    branch_exists = _git(repository, "branch", "--list", branch)
+    # A worktree that was removed without git's knowledge would keep the branch from being checked out.
     _git(repository, "worktree", "prune", "--expire", "now")
-    if known:
+    if branch_exists:
         _git(repository, "worktree", "add", "--quiet", "--force", str(path), branch)
-        # Named in the repository: in the working copy, HEAD would be the branch itself.
+        # Resolve the base in the repository, because in the working copy HEAD is the branch itself.
         start = _git(path, "merge-base", "HEAD", _git(repository, "rev-parse", base))
     else:
         _git(repository, "worktree", "add", "--quiet", "-b", branch, str(path), base)
@@ -290,7 +297,7 @@ def _add_worktree(repository: Path, path: Path, branch: str, base: str, user: Ow
 
 @contextmanager
 def _hold_lock(repository: Path, *, shared: bool) -> Iterator[None]:
-    """The kernel gives the lock back however this process ends."""
+    """Lock the repository for the block. The kernel releases the lock if this process dies."""
     folder = Path(settings.ORCHESTRATOR_HOME) / "agents" / "repositories"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = hashlib.sha256(str(repository).encode()).hexdigest()[:32]
@@ -307,7 +314,7 @@ def _hold_lock(repository: Path, *, shared: bool) -> Iterator[None]:
 
 
 def _git_as(user: OwnUser | None, folder: Path, *arguments: str) -> str:
-    """What git says, without the ends of lines around it. Raises `InputUnavailable`."""
+    """Run git as the user, and return its output without surrounding whitespace. Raises `InputUnavailable`."""
     try:
         environment = {
             **_environment(user),
@@ -340,7 +347,7 @@ def _as_user(user: OwnUser | None) -> dict[str, Any]:
 
 
 def _harmless(user: OwnUser | None) -> dict[str, str]:
-    # A run's own user owns neither the repository nor its other working copies; git would refuse to work on what is somebody else's.
+    # A run's own user owns neither the repository nor its other working copies, and git refuses to work on another user's files.
     return HARMLESS if user is None else {**HARMLESS, "safe.directory": "*"}
 
 
@@ -353,7 +360,7 @@ def _environment(user: OwnUser | None) -> dict[str, str]:
 
 
 def _without_filters(folder: Path, user: OwnUser | None) -> dict[str, str]:
-    """Settings that switch off every filter which the repository's own settings name, as an agent may have written them."""
+    """Return settings that switch off every filter in the repository's settings, because an agent may have written them."""
     listed = subprocess.run(
         ["git", "-C", str(folder), "config", "--null", "--name-only", "--get-regexp", "^filter\\."],
         env={**_environment(user), **_as_configuration(_harmless(user))}, capture_output=True, timeout=GIT_SECONDS, check=False,
@@ -369,8 +376,8 @@ def _without_filters(folder: Path, user: OwnUser | None) -> dict[str, str]:
 
 
 def _as_configuration(values: Mapping[str, str]) -> dict[str, str]:
-    """Settings for one call of git, above those of every file."""
-    found = {"GIT_CONFIG_COUNT": str(len(values))}
-    for place, (key, value) in enumerate(values.items()):
-        found |= {f"GIT_CONFIG_KEY_{place}": key, f"GIT_CONFIG_VALUE_{place}": value}
-    return found
+    """Return the environment that gives one call of git these settings, above those of every file."""
+    environment = {"GIT_CONFIG_COUNT": str(len(values))}
+    for index, (key, value) in enumerate(values.items()):
+        environment |= {f"GIT_CONFIG_KEY_{index}": key, f"GIT_CONFIG_VALUE_{index}": value}
+    return environment

@@ -1,7 +1,7 @@
-"""A call to a provider under its governor: asked before, told after, whatever happens in between.
+"""Makes a call to a provider under its governor: acquires before the call, and always reports after it.
 
-A short wait is slept, as long as somebody still wants the result. A longer one is not: the run ends with an error that uses up no attempt
-and says when to come back, so that its slot can do something else meanwhile. When Redis does not answer nobody knows, and nobody calls.
+A short wait is slept, as long as the result is still needed. For a longer wait the run ends with an error that uses up no attempt and says
+when to retry, so that its slot is free meanwhile. When Redis does not answer, no call is made.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tenants.exceptions import LimiterUnavailable
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 1.5  # to wait in a worker's slot before anything was said
-STOP_SECONDS = 1.0  # how often a waiting run asks whether anybody still wants it
-UNKNOWN_SECONDS = 5.0  # until another try when Redis does not answer
-HELD_SECONDS = 2.0  # until another try when all slots are taken: one becomes free at any time
-FAIR_SECONDS = 30.0  # a provider that was given less than this, and did not make it, is not at fault
+PATIENCE_SECONDS = 1.5  # to wait in a worker's slot before the first round of a dialogue
+STOP_SECONDS = 1.0  # between a waiting run's checks whether its result is still needed
+UNKNOWN_SECONDS = 5.0  # until a retry when Redis does not answer
+HELD_SECONDS = 2.0  # until a retry when all slots are in use, because one may become free at any time
+FAIR_SECONDS = 30.0  # a timeout below this is not counted as the provider's fault
 
 PROVIDER_LIMIT, BREAKER_OPEN, UNKNOWN = "provider_limit", "breaker_open", "limiter_unavailable"
 
 
 @dataclass
 class ProviderFeedback:
-    """What the caller finds out during its call. Tokens that stay None are not known, and what was reserved for them stays spent."""
+    """What the caller learns during its call. Tokens that stay None are unknown, and their reservation stays spent."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     input_tokens: int | None = None
@@ -48,7 +48,7 @@ def govern_call(
     patience_seconds: float = PATIENCE_SECONDS,
     governor: Governor | None = None,
 ) -> Iterator[ProviderFeedback]:
-    """Make one call inside. Raises `AgentRateLimited` (provider_limit, breaker_open, limiter_unavailable) when it may not begin soon."""
+    """Govern one call. Raises `AgentRateLimited` (provider_limit, breaker_open, limiter_unavailable) if it cannot begin soon."""
     guard, feedback = governor or provider.governor, ProviderFeedback()
     providers.note_call(provider)
     _begin(provider, guard, call, stop_reason, patience_seconds)
@@ -62,29 +62,29 @@ def govern_call(
             error.held_by = provider.name
         raise
     finally:
-        _tell(guard, call, outcome, feedback)
+        _report(guard, call, outcome, feedback)
 
 
 def _begin(
     provider: Provider, governor: Governor, call: Call, stop_reason: Callable[[], str | None], patience: float
 ) -> None:
-    ends_at, next_look = time.monotonic() + patience, time.monotonic() + STOP_SECONDS
+    ends_at, next_check = time.monotonic() + patience, time.monotonic() + STOP_SECONDS
     while True:
         try:
-            answer = governor.ask(call)
+            answer = governor.acquire(call)
         except LimiterUnavailable as error:
-            words = "cannot be called while Redis does not answer"
-            raise _rate_limited(provider, UNKNOWN, words, UNKNOWN_SECONDS, timed=False) from error
+            why = "cannot be called while Redis does not answer"
+            raise _rate_limited(provider, UNKNOWN, why, UNKNOWN_SECONDS, timed=False) from error
         if answer.granted:
             return
         now = time.monotonic()
         if now + answer.wait_seconds > ends_at:
             raise _explain_refusal(provider, answer)
-        if now >= next_look:
-            next_look = now + STOP_SECONDS
+        if now >= next_check:
+            next_check = now + STOP_SECONDS
             if reason := stop_reason():
                 raise AgentError(f"The run was stopped before its call: {reason}", code="run_cancelled")
-        # Those that wait for the same thing do not all ask at the same moment.
+        # Spread the retries of calls that wait for the same limit.
         spread = random.uniform(0.0, min(0.05, 0.1 * answer.wait_seconds))  # noqa: S311  # no secret
         time.sleep(min(STOP_SECONDS, answer.wait_seconds + spread))
 
@@ -92,20 +92,22 @@ def _begin(
 def _explain_refusal(provider: Provider, answer: Answer) -> AgentRateLimited:
     wait = HELD_SECONDS if answer.reason is Reason.SLOTS else answer.wait_seconds
     if answer.reason is Reason.BREAKER:
-        return _rate_limited(provider, BREAKER_OPEN, "failed too often in a row and is left alone", wait)
-    words = {
-        Reason.SLOTS: "is called by as many as it bears at once",
-        Reason.RETRY_AFTER: "asked to be left alone",
+        return _rate_limited(
+            provider, BREAKER_OPEN, "failed too often in a row and is not called for now", wait
+        )
+    reasons = {
+        Reason.SLOTS: "already has as many concurrent calls as it accepts",
+        Reason.RETRY_AFTER: "asked to be called later (Retry-After)",
     }
-    limit = f"has no room for now ({answer.reason.value.replace('_', ' ')})"
+    limit = f"has reached its limit ({answer.reason.value.replace('_', ' ')})"
     timed = answer.reason is not Reason.SLOTS
-    return _rate_limited(provider, PROVIDER_LIMIT, words.get(answer.reason, limit), wait, timed=timed)
+    return _rate_limited(provider, PROVIDER_LIMIT, reasons.get(answer.reason, limit), wait, timed=timed)
 
 
 def _rate_limited(
     provider: Provider, code: str, why: str, seconds: float, *, timed: bool = True
 ) -> AgentRateLimited:
-    # A little later than told, each a little differently: what was held back together does not come back together.
+    # A little later than required, each by a different amount, so that delayed runs do not return at the same time.
     later = seconds + random.uniform(0.0, min(1.0, 0.1 * seconds + 0.05))  # noqa: S311  # no secret
     error = AgentRateLimited(f"{provider.name} {why}.", code=code, retry_after=later)
     error.held_by, error.nothing_sent, error.room_is_timed = provider.name, True, timed
@@ -117,16 +119,16 @@ def _outcome_of(error: AgentError, call: Call) -> Outcome:
         return Outcome.LIMITED
     if not isinstance(error, RetryableAgentError):
         return Outcome.OTHER
-    # A caller that leaves a provider no time must not open the breaker for all others.
+    # A caller with a very short timeout must not open the breaker for all others.
     if error.error_code == "agent_timeout" and call.deadline_seconds < FAIR_SECONDS:
         return Outcome.OTHER
     return Outcome.FAULT
 
 
-def _tell(governor: Governor, call: Call, outcome: Outcome, feedback: ProviderFeedback) -> None:
+def _report(governor: Governor, call: Call, outcome: Outcome, feedback: ProviderFeedback) -> None:
     learned = read_limits(feedback.headers) if feedback.headers else ReportedLimits()
     try:
-        governor.tell(
+        governor.report(
             call,
             outcome,
             input_tokens=feedback.input_tokens,
@@ -134,7 +136,8 @@ def _tell(governor: Governor, call: Call, outcome: Outcome, feedback: ProviderFe
             learned=learned,
         )
     except LimiterUnavailable:
-        # The answer is worth more than the count. The lease ends by itself, and what was reserved stays spent.
+        # The answer matters more than the count. The lease expires, and the reservation stays spent.
         logger.warning(
-            "The governor could not be told", extra={"action": "governor_untold", "outcome": outcome.value}
+            "The call could not be reported to the governor",
+            extra={"action": "governor_untold", "outcome": outcome.value},
         )

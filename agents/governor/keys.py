@@ -1,4 +1,4 @@
-"""The only place that builds the governor's keys in Redis. Braces keep a provider's keys on one node."""
+"""Builds the governor's keys in Redis; no other module does. Braces keep a provider's keys on one node."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from django.conf import settings
 from agents.governor.limits import DIMENSIONS
 
 
-def of(provider: str) -> list[str]:
-    """The keys of a provider in the order in which the scripts want them.
+def of_provider(provider: str) -> list[str]:
+    """Return the keys of a provider in the order in which the scripts expect them.
 
-    A hash with its state; a sorted set of the calls under way; a hash of what they have reserved; for each dimension a hash of what was
-    used in which part of the window.
+    A hash with its state; a sorted set of the running calls; a hash with their reservations; for each dimension a hash with the usage
+    in each part of the window.
     """
     base = f"{settings.ORCHESTRATOR_REDIS_PREFIX}provider:{{{provider}}}"
     return [base, f"{base}:calls", f"{base}:reserved", *(f"{base}:used:{name}" for name in DIMENSIONS)]
 
 
 def known_providers() -> str:
-    """A hash of the providers that have been called."""
+    """Return the key of a hash of the providers that have been called."""
     return f"{settings.ORCHESTRATOR_REDIS_PREFIX}providers"

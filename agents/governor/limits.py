@@ -1,9 +1,8 @@
-"""What a provider allows, as its contract says (`Profile`), and as the headers of its answers say: how much is left, until when, and when
-to come back (`ReportedLimits`).
+"""The limits of a provider: those of its contract (`Profile`), and those that the headers of its answers report (`ReportedLimits`).
 
-Three families are understood: `anthropic-ratelimit-<kind>-{limit,remaining,reset}` with times in ISO 8601, `x-ratelimit-{limit,remaining,
-reset}-{requests,tokens}` of OpenAI's protocol with durations such as `6m0s`, and for requests the plain
-`ratelimit-{limit,remaining,reset}` with or without an `x-` before it. Headers are untrusted: what cannot be read says nothing.
+Three families of headers are read: `anthropic-ratelimit-<kind>-{limit,remaining,reset}` with times in ISO 8601, `x-ratelimit-{limit,
+remaining,reset}-{requests,tokens}` of OpenAI's protocol with durations such as `6m0s`, and for requests the plain
+`ratelimit-{limit,remaining,reset}` with or without the prefix `x-`. Headers are untrusted: invalid ones are ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ DIMENSIONS = (
     "input_tokens",
     "output_tokens",
     "day_tokens",
-)  # the order in which scripts get them
+)  # in the order in which the scripts expect them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Profile:
             self.tokens_per_day,
         )
         if any(limit is not None and limit < 1 for limit in limits):
-            raise ValueError("A limit must be at least 1; leave it out where there is none")
+            raise ValueError("A limit must be at least 1; omit it if there is none")
         if not 1 <= self.first_slots <= self.most_slots:
             raise ValueError(f"first_slots must be from 1 to most_slots, which is {self.most_slots}")
         if not 0 <= self.low_share < 1 or self.breaker_faults < 1 or self.breaker_seconds <= 0:
@@ -59,17 +58,17 @@ class Profile:
 
     @property
     def limits(self) -> tuple[int, ...]:
-        """By dimension; 0 for none."""
-        found = (
+        """The limits by dimension; 0 for none."""
+        limits = (
             self.requests_per_minute,
             self.input_tokens_per_minute,
             self.output_tokens_per_minute,
             self.tokens_per_day,
         )
-        return tuple(limit or 0 for limit in found)
+        return tuple(limit or 0 for limit in limits)
 
 
-#: Sample tiers. Their tokens per minute are counted on the way in, as providers do it for the most part.
+#: Sample tiers. Their limits of tokens per minute apply to input, as with most providers.
 FREE = Profile(requests_per_minute=5, input_tokens_per_minute=40_000, tokens_per_day=300_000, most_slots=5)
 BUILD = Profile(
     requests_per_minute=50, input_tokens_per_minute=100_000, tokens_per_day=5_000_000, most_slots=25
@@ -87,7 +86,7 @@ _DURATION = re.compile(
 _SECONDS = (86_400, 3_600, 60, 1, 0.001)
 _WHOLE = re.compile(r"\d{1,15}")
 
-#: By dimension, the names under which it may come, the more exact one first.
+#: For each dimension its possible names in headers, the more exact one first.
 _ANTHROPIC = {
     "requests": ("requests",),
     "input_tokens": ("input-tokens", "tokens"),
@@ -98,7 +97,7 @@ _OPENAI = {"requests": "requests", "input_tokens": "tokens"}
 
 @dataclass(frozen=True, slots=True)
 class ReportedLimits:
-    """By dimension: units left, seconds until the provider counts from zero, and its whole limit. `retry_after` in seconds."""
+    """By dimension: remaining units, seconds until the reset, and the whole limit. `retry_after` is in seconds."""
 
     left: Mapping[str, int] = field(default_factory=dict)
     reset_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -107,39 +106,37 @@ class ReportedLimits:
 
 
 def read_limits(headers: Mapping[str, str], *, now: datetime | None = None) -> ReportedLimits:
-    """Read the headers of an answer; their names in any case. Its moments are measured by its own `Date`, or else our clock."""
+    """Read the headers of an answer; names are case-insensitive. Times are relative to its `Date` header, or else to our clock."""
     fields = {name.lower(): value.strip() for name, value in headers.items()}
-    moment = now or _date(fields.get("date", "")) or datetime.now(UTC)
+    now = now or _date(fields.get("date", "")) or datetime.now(UTC)
     left: dict[str, int] = {}
     reset: dict[str, float] = {}
     limits: dict[str, int] = {}
     for dimension in DIMENSIONS:
         for limit, remaining, until in _names(dimension):
-            found = fields.get(remaining, "")
-            if not _WHOLE.fullmatch(found):
+            units = fields.get(remaining, "")
+            if not _WHOLE.fullmatch(units):
                 continue
-            left[dimension] = int(found)
-            seconds = _seconds_until(fields.get(until, ""), moment)
+            left[dimension] = int(units)
+            seconds = _seconds_until(fields.get(until, ""), now)
             if seconds is not None:
                 reset[dimension] = seconds
             if _WHOLE.fullmatch(text := fields.get(limit, "")) and int(text) >= max(1, left[dimension]):
                 limits[dimension] = int(text)
             break
-    return ReportedLimits(
-        left, reset, client.retry_after_seconds(fields.get("retry-after"), now=moment), limits
-    )
+    return ReportedLimits(left, reset, client.retry_after_seconds(fields.get("retry-after"), now=now), limits)
 
 
 def _date(value: str) -> datetime | None:
     try:
-        found = parsedate_to_datetime(value)
+        date = parsedate_to_datetime(value)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
 
 
 def _names(dimension: str) -> list[tuple[str, ...]]:
-    """Of the limit, of what remains, and of its reset."""
+    """Return the names of the headers for the limit, the remaining units, and the reset."""
     figures = ("limit", "remaining", "reset")
     names = [
         tuple(f"anthropic-ratelimit-{kind}-{each}" for each in figures)
@@ -153,7 +150,7 @@ def _names(dimension: str) -> list[tuple[str, ...]]:
 
 
 def _seconds_until(value: str, now: datetime) -> float | None:
-    """A moment, a duration such as `1m30.5s`, or plain seconds."""
+    """Return the seconds until a time, a duration such as `1m30.5s`, or plain seconds."""
     if not value or len(value) > 64:
         return None
     parts = _DURATION.fullmatch(value)

@@ -1,7 +1,7 @@
-"""The model providers as they stand, for people: all of them for the platform, for a tenant those that its agents call.
+"""The state of the model providers, for people: all of them for the platform, for a tenant those that its agents call.
 
-A tenant sees of a provider whose credential it shares with others only what concerns itself: whether it is called at all, and when again.
-Figures are shown where the credential is the tenant's own. While Redis does not answer, a state is unknown.
+If a tenant shares a provider's credential with others, it sees only whether the provider can be called, and when. It sees figures only
+for its own credentials. While Redis does not answer, the state is unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import redis
 from agents import configuration
 from agents.contracts import AdapterSettings
 from agents.exceptions import AgentError
-from agents.governor import Governor, Standing, providers
+from agents.governor import Governor, ProviderStatus, providers
 from agents.governor.limits import Profile
 from agents.models import Agent, AgentConfig
 from tenants.context import tenant_scope
@@ -25,7 +25,7 @@ from tenants.exceptions import LimiterUnavailable
 
 @dataclass(frozen=True, slots=True)
 class ProviderRow:
-    """A provider with its state. Figures are None where they are not the caller's to see."""
+    """A provider with its state. Figures are None if the caller may not see them."""
 
     adapter: str
     place: str
@@ -41,70 +41,65 @@ class ProviderRow:
 
 
 def of_platform() -> list[ProviderRow]:
-    """All that were called within two days, with all their figures."""
+    """Return all providers that were called within two days, with all figures."""
     try:
         rows = providers.list_known_providers()
     except redis.RedisError:
         return []
-    return [_show_provider(row.adapter, row.place, (), _look(row.key, row.profile), own=True) for row in rows]
+    return [_row_of(row.adapter, row.place, (), _status_of(row.key, row.profile), own=True) for row in rows]
 
 
 def of_tenant(tenant_id: UUID) -> list[ProviderRow]:
-    """The providers that the tenant's enabled roles call."""
+    """Return the providers that the tenant's enabled roles call."""
     with tenant_scope(tenant_id):
         configs = {each.agent_id: each for each in AgentConfig.objects.for_tenant(tenant_id)}
-        led_to = leading_to(tenant_id, Agent.objects.filter(enabled=True), configs)
-    return state_of(led_to, own={role for role, config in configs.items() if config.auth_sealed})
+        by_role = providers_of_roles(tenant_id, Agent.objects.filter(enabled=True), configs)
+    return rows_of(by_role, own={role for role, config in configs.items() if config.auth_sealed})
 
 
-def leading_to(
+def providers_of_roles(
     tenant_id: UUID, agents: Iterable[Agent], own: Mapping[str, AgentConfig]
 ) -> dict[str, providers.Provider]:
-    """The provider that each of these roles calls for the tenant, whose settings are given by role. In the caller's `tenant_scope`."""
-    chosen = [agent for agent in agents if _adapter_of(agent, own) in providers.NAMES]
-    reached = configuration.adapters_of(tenant_id, chosen, own) if chosen else {}
-    found = {role: _provider_of(adapter) for role, adapter in reached.items()}
-    return {role: provider for role, provider in found.items() if provider is not None}
+    """Return the provider that each role calls for the tenant, whose settings are passed by role. Must run in a `tenant_scope`."""
+    callers = [agent for agent in agents if _adapter_of(agent, own) in providers.NAMES]
+    adapters = configuration.adapters_of(tenant_id, callers, own) if callers else {}
+    by_role = {role: _provider_of(adapter) for role, adapter in adapters.items()}
+    return {role: provider for role, provider in by_role.items() if provider is not None}
 
 
-def state_of(led_to: Mapping[str, providers.Provider], *, own: Collection[str]) -> list[ProviderRow]:
-    """How these providers stand, each once. `own` are the roles with credentials of the tenant's. Asks Redis: not in a transaction."""
+def rows_of(by_role: Mapping[str, providers.Provider], *, own: Collection[str]) -> list[ProviderRow]:
+    """Return the state of these providers, each once. `own` are the roles with the tenant's own credentials.
+
+    Reads Redis, so it must not run in a transaction.
+    """
     by_key: dict[str, list[str]] = {}
-    for role, provider in led_to.items():
+    for role, provider in by_role.items():
         by_key.setdefault(provider.key, []).append(role)
-    shown = []
+    rows = []
     for key, names in by_key.items():
-        provider = led_to[names[0]]
-        standing = _look(key, provider.profile)
-        shown.append(
-            _show_provider(
-                provider.adapter,
-                provider.place,
-                tuple(sorted(names)),
-                standing,
-                own=set(own).issuperset(names),
-            )
-        )
-    return sorted(shown, key=lambda each: (each.adapter, each.place, each.roles))
+        provider, roles = by_role[names[0]], tuple(sorted(names))
+        status = _status_of(key, provider.profile)
+        rows.append(_row_of(provider.adapter, provider.place, roles, status, own=set(own).issuperset(names)))
+    return sorted(rows, key=lambda each: (each.adapter, each.place, each.roles))
 
 
 def failing() -> list[providers.KnownProvider]:
-    """Those whose breaker is not closed. Raises `redis.RedisError`, `LimiterUnavailable`."""
+    """Return the providers whose breaker is not closed. Raises `redis.RedisError`, `LimiterUnavailable`."""
     return [
         row
         for row in providers.list_known_providers()
-        if Governor(row.key, row.profile).look().breaker != "closed"
+        if Governor(row.key, row.profile).status().breaker != "closed"
     ]
 
 
-def leads_to(tenant_id: UUID, role: str, key: str) -> bool:
-    """Whether the role's settings for the tenant lead to the provider of this key."""
+def calls_provider(tenant_id: UUID, role: str, key: str) -> bool:
+    """Whether the role calls the provider of this key for the tenant."""
     try:
         adapter = configuration.settings_for(tenant_id, role).adapter
     except AgentError:
         return False
-    found = _provider_of(adapter)
-    return found is not None and found.key == key
+    provider = _provider_of(adapter)
+    return provider is not None and provider.key == key
 
 
 def _adapter_of(agent: Agent, own: Mapping[str, AgentConfig]) -> str:
@@ -113,43 +108,30 @@ def _adapter_of(agent: Agent, own: Mapping[str, AgentConfig]) -> str:
 
 
 def _provider_of(adapter: AdapterSettings) -> providers.Provider | None:
-    """None for a role that cannot call any: it has no key, or settings that lead nowhere."""
+    """Return the provider, or None if these settings cannot call any: they have no key, or are invalid."""
     try:
         return providers.provider_of(adapter)
     except AgentError:
         return None
 
 
-def _look(key: str, profile: Profile) -> Standing | None:
+def _status_of(key: str, profile: Profile) -> ProviderStatus | None:
     try:
-        return Governor(key, profile).look()
+        return Governor(key, profile).status()
     except LimiterUnavailable:
         return None
 
 
-def _show_provider(
-    adapter: str, place: str, roles: tuple[str, ...], standing: Standing | None, *, own: bool
+def _row_of(
+    adapter: str, place: str, roles: tuple[str, ...], status: ProviderStatus | None, *, own: bool
 ) -> ProviderRow:
-    if standing is None:
+    if status is None:
         return ProviderRow(adapter, place, roles, "unknown", 0.0, 0.0, None, None, None, None, None)
-    state = (
-        "breaker_open"
-        if standing.breaker != "closed"
-        else "retry_after"
-        if standing.retry_seconds
-        else "ready"
-    )
+    state = "retry_after" if status.retry_seconds else "ready"
+    if status.breaker != "closed":
+        state = "breaker_open"
+    retry_seconds, breaker_seconds = round(status.retry_seconds, 1), round(status.breaker_seconds, 1)
     figures: tuple[Any, ...] = (
-        (standing.under_way, standing.slots, standing.used, standing.limits, standing.counts)
-        if own
-        else (None,) * 5
+        (status.under_way, status.slots, status.used, status.limits, status.counts) if own else (None,) * 5
     )
-    return ProviderRow(
-        adapter,
-        place,
-        roles,
-        state,
-        round(standing.retry_seconds, 1),
-        round(standing.breaker_seconds, 1),
-        *figures,
-    )
+    return ProviderRow(adapter, place, roles, state, retry_seconds, breaker_seconds, *figures)

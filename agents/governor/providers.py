@@ -1,7 +1,7 @@
-"""Which model provider a role's settings lead to: its address, the credential, and the limits that hold for it.
+"""Finds the model provider of a role's settings: its address, the credential, and its limits.
 
-A credential is sent where it was set for, and nowhere else: the keys in the environment go to the provider's own address (or to the one
-that the operators set beside them), never to an endpoint of the registry or of a tenant.
+A credential is only sent to the address that it was set for: the keys in the environment go to the provider's own address (or to the one
+that the operators have set with them), never to an endpoint of the registry or of a tenant.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from agents.governor.limits import TIERS, Profile
 from tenants import redis as connections
 from tenants.caches import TtlCache
 
-#: By adapter: the setting with the platform's key, and the header that carries a key.
+#: For each adapter of a provider, the setting with the platform's key.
 _KEYS = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
 #: The adapters that call a provider.
 NAMES = frozenset({*_KEYS, *BATCHES_OF})
-#: What they are called where one of them is paused.
+#: The names of the providers that can be paused.
 PROVIDERS = tuple(_KEYS)
 OPENAI_URL = "https://api.openai.com/v1"
 
@@ -49,20 +49,20 @@ _PROFILE_FIELDS = frozenset(each.name for each in fields(Profile))
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """`place` is its host and port, for people. `key` names its state: all that call the same place with the same credential share it."""
+    """`place` is host and port, for people. `key` names the state: all callers of the same place with the same credential share it."""
 
     adapter: str
     base_url: str
     place: str
     key: str
     key_setting: str
-    is_default: bool  # whether the address is that of the platform's settings and not of a role
+    is_default: bool  # whether the address comes from the platform's settings and not from a role
     headers: Mapping[str, str] = field(repr=False)
     profile: Profile = field(default_factory=Profile)
 
     @property
     def name(self) -> str:
-        """For people: which provider somebody waits for."""
+        """The provider's name in messages."""
         return f"{self.adapter} at {self.place}"
 
     @property
@@ -71,7 +71,7 @@ class Provider:
 
 
 def provider_of(chosen: AdapterSettings) -> Provider:
-    """Raises `ConfigurationError` for settings that lead nowhere, `OutboundRefused` for an address that is none."""
+    """Return the provider. Raises `ConfigurationError` for settings without one, `OutboundRefused` for an invalid address."""
     chosen = in_real_time(chosen)
     if chosen.adapter not in _KEYS:
         raise ConfigurationError(f"The adapter {chosen.adapter!r} calls no model provider.")
@@ -88,30 +88,30 @@ def provider_of(chosen: AdapterSettings) -> Provider:
 
 
 def payable_provider_of(chosen: AdapterSettings) -> Provider:
-    """As `provider_of`, for code that is about to call the model of these settings. Raises `ConfigurationError` as well for a model that
-    nobody has said a key of the platform may be used for."""
+    """Like `provider_of`, for code that is about to call the model of these settings. Also raises `ConfigurationError` if a key of the
+    platform may not be used for the model."""
     provider, model = provider_of(chosen), chosen.model or ""
     if provider.headers and not any(fnmatchcase(model, pattern) for pattern in chosen.platform_pays_for):
         raise ConfigurationError(
-            f"The platform's key is not for the model {model!r} of {provider.adapter} here. "
-            "Give the role credentials of its own, or ask the operators to allow it."
+            f"The platform's key may not be used for the model {model!r} of {provider.adapter} here. "
+            "Give the role its own credentials, or ask the operators to allow it."
         )
     return provider
 
 
 def name_of(adapter: str) -> str | None:
-    """Which of `PROVIDERS` an adapter calls, at once or in batches."""
+    """Return which of `PROVIDERS` an adapter calls, at once or in batches."""
     real = BATCHES_OF.get(adapter, adapter)
     return real if real in _KEYS else None
 
 
 def in_real_time(chosen: AdapterSettings) -> AdapterSettings:
-    """The settings with which the same model is called at once; those of an adapter without batches are that already."""
+    """Return the settings that call the same model at once. Settings of adapters without batches stay unchanged."""
     return replace(chosen, adapter=BATCHES_OF.get(chosen.adapter, chosen.adapter))
 
 
 def profile_of(limits: Any, adapter: str, place: str) -> Profile:
-    """The limits of the role's options, or those that the platform's settings name for this place or adapter. None known: none."""
+    """Return the limits from the role's options, else from the platform's settings for this place or adapter, else no limits."""
     known: Mapping[str, Any] = settings.ORCHESTRATOR_PROVIDER_LIMITS
     chosen = limits if limits is not None else known.get(place, known.get(adapter))
     if chosen is None:
@@ -130,12 +130,12 @@ def _profile(limits: tuple[tuple[str, Any], ...]) -> Profile:
     if tier is not None and tier not in TIERS:
         raise ConfigurationError(f"There is no tier {tier!r}; there are {', '.join(TIERS)}.")
     if unknown := values.keys() - _PROFILE_FIELDS:
-        raise ConfigurationError(f"The limits of a provider know no {', '.join(sorted(unknown))}.")
+        raise ConfigurationError(f"The limits of a provider cannot have {', '.join(sorted(unknown))}.")
     base = TIERS[tier] if tier else Profile()
     try:
         return Profile(**{name: getattr(base, name) for name in _PROFILE_FIELDS} | values)
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"The limits of a provider are wrong: {error}") from error
+        raise ConfigurationError(f"The limits of a provider are invalid: {error}") from error
 
 
 def _default_url(adapter: str) -> str:
@@ -154,7 +154,7 @@ def _credential(chosen: AdapterSettings) -> Mapping[str, str]:
                 raise ConfigurationError(f"The header {auth['name']} is set by the protocol itself.")
             return {auth["name"]: auth["value"]}
         case "none" if chosen.endpoint:
-            return {}  # a server of one's own that asks for no key
+            return {}  # a private server that requires no key
         case "none":
             return _platform_key(chosen.adapter)
     raise ConfigurationError(
@@ -166,10 +166,10 @@ def _platform_key(adapter: str) -> Mapping[str, str]:
     name = _KEYS[adapter]
     key: str = getattr(settings, name)
     if not key and adapter == "openai" and settings.OPENAI_BASE_URL != OPENAI_URL:
-        return {}  # the operators' own server, which asks for no key
+        return {}  # the operators' own server, which requires no key
     if not key:
         raise ConfigurationError(
-            f"There is no key for {adapter}: set {name}, or give the role credentials of its own."
+            f"There is no key for {adapter}: set {name}, or give the role its own credentials."
         )
     return _key_header(adapter, key)
 
@@ -178,31 +178,31 @@ def _key_header(adapter: str, key: str) -> Mapping[str, str]:
     return {"x-api-key": key} if adapter == "anthropic" else {"Authorization": f"Bearer {key}"}
 
 
-# Which providers have been called lately, for people who look at how they stand. Nothing depends on it.
+# The recently called providers, for the page of their states. Nothing depends on them.
 
 
 logger = logging.getLogger(__name__)
 
-NOTED_SECONDS = 60.0  # how often a process notes a provider that it calls
+NOTE_SECONDS = 60.0  # how often a process records a provider that it calls
 KEPT_SECONDS = 2 * 86_400.0  # as long as the governor's own state
 
-_noted: TtlCache[bool] = TtlCache(seconds=NOTED_SECONDS, entries=10_000)
+_noted: TtlCache[bool] = TtlCache(seconds=NOTE_SECONDS, entries=10_000)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownProvider:
-    """One that was called. It has no credential in it."""
+    """A provider that was called, without its credential."""
 
     key: str
     adapter: str
     place: str
     profile: Profile
     called_at: float  # seconds since 1970, to within a minute
-    base_url: str = ""  # empty where an earlier version noted it
+    base_url: str = ""  # empty if an earlier version recorded it
 
 
 def note_call(provider: Provider) -> None:
-    """Say that this provider is called. Costs nothing but once a minute, and never fails."""
+    """Record that this provider is called. Writes at most once a minute, and never fails."""
     if _noted.recall(provider.key):
         return
     _noted.keep(provider.key, True)
@@ -216,14 +216,14 @@ def note_call(provider: Provider) -> None:
     try:
         connections.client().hset(keys.known_providers(), provider.key, orjson.dumps(row))
     except redis.RedisError:
-        logger.info("Provider not noted", extra={"action": "provider_not_noted"})
+        logger.info("Provider not recorded", extra={"action": "provider_not_noted"})
 
 
 def list_known_providers() -> list[KnownProvider]:
-    """Those called within two days, by place. Raises `redis.RedisError`."""
+    """Return the providers called within two days, by place. Raises `redis.RedisError`."""
     client = connections.client()
-    found: Any = client.hgetall(keys.known_providers())
-    rows = {key.decode(): orjson.loads(row) for key, row in found.items()}
+    stored: Any = client.hgetall(keys.known_providers())
+    rows = {key.decode(): orjson.loads(row) for key, row in stored.items()}
     old = [key for key, row in rows.items() if row["called_at"] < time.time() - KEPT_SECONDS]
     if old:
         client.hdel(keys.known_providers(), *old)
@@ -243,5 +243,5 @@ def list_known_providers() -> list[KnownProvider]:
 
 
 def _profile_of_known(row: dict[str, Any]) -> Profile:
-    """As another version may have noted it."""
+    """Read a profile that another version may have recorded."""
     return Profile(**{each.name: row[each.name] for each in fields(Profile) if each.name in row})

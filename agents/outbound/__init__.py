@@ -1,4 +1,4 @@
-"""The only HTTP client of the project. It calls public addresses and what the operators named, no others."""
+"""The only HTTP client of the project. It calls only public addresses and those that operators have allowed."""
 
 from agents.outbound.budget import call_budget, too_large
 from agents.outbound.client import (

@@ -1,6 +1,6 @@
-"""The asynchronous client that the library of the Agent2Agent protocol is given. A module of its own: httpx comes with that library alone.
+"""The asynchronous HTTP client for the library of the Agent2Agent protocol. A separate module, because only that library needs httpx.
 
-It waits as the guarded transport waits, in the thread that runs the event loop: an event loop of one run has nothing else to do.
+It blocks the thread of the event loop like the guarded transport, because the event loop of one run has nothing else to do.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import httpx2
 from agents.exceptions import ConfigurationError
 from agents.outbound import budget, client, urls
 
-#: What the client raises when a connection cannot be made, or breaks. All else that it raises is an `AgentError`.
+#: Raised when a connection cannot be made, or breaks. All other errors of the client are `AgentError`s.
 ConnectionFailed = httpx2.TransportError
 
 
 def async_client_for_agent(endpoint: str, credential: Mapping[str, str]) -> httpx.AsyncClient:
-    """A client for one run, to be used in a `call_budget`. `credential` holds headers for the host of the endpoint.
+    """Return a client for one run, to be used in a `call_budget`. `credential` are headers for the host of the endpoint.
 
-    An agent says itself under which address it is called. With a credential, an address at another host is refused with
-    `ConfigurationError`: a card must not lead the credential astray.
+    An agent's card names the address to call. With a credential, an address at another host is refused with
+    `ConfigurationError`, because a card must not redirect the credential.
 
-    Raises what `Budget.wait` raises when the call is over. The guarded transport asks the budget before each wait, so the client's own
-    timeout is never what ends a call.
+    Raises what `Budget.wait` raises when the call is over. The guarded transport checks the budget before each wait, so the client's own
+    timeout never ends a call.
     """
     return httpx.AsyncClient(
         transport=_GuardedTransport(endpoint, dict(credential)),
@@ -37,17 +37,17 @@ def async_client_for_agent(endpoint: str, credential: Mapping[str, str]) -> http
 
 class _GuardedTransport(httpx.AsyncBaseTransport):
     def __init__(self, endpoint: str, credential: Mapping[str, str]) -> None:
-        self._home = _origin(endpoint)
+        self._endpoint_origin = _origin(endpoint)
         self._credential = credential
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = str(request.url)
-        if self._credential and _origin(url) != self._home:
+        if self._credential and _origin(url) != self._endpoint_origin:
             raise ConfigurationError(
-                f"The agent's card names an address at {urls.read(url).place}, and its credentials are for {self._home[1]}. "
-                "Let the role's endpoint be at the host that is called, or leave out the credentials."
+                f"The agent's card names an address at {urls.read(url).place}, and its credentials are for {self._endpoint_origin[1]}. "
+                "Set the role's endpoint to the host that is called, or remove the credentials."
             )
-        # The gate has let no more calls in than there are sockets; should the pool think otherwise, it must not wait for ever.
+        # The gate admits no more calls than there are sockets. If the pool nevertheless has none, it must not wait for ever.
         patience = {"timeout": {"pool": budget.current().wait()}}
         plain_request = httpx2.Request(
             request.method,
@@ -70,7 +70,7 @@ class _Body(httpx.AsyncByteStream):
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        # Straight from the connection: the response's own iterators gather bytes before they hand any over.
+        # Read directly from the connection, because the response's own iterators buffer bytes.
         for piece in cast(httpx2.SyncByteStream, self._response.stream):
             yield piece
 

@@ -1,13 +1,13 @@
-"""What one outbound call may cost: its turn, time, bytes, and until when anybody still wants its answer.
+"""Bounds one outbound call: its turn, its time, its bytes, and cancellation.
 
-The budget is consulted at every single wait and read of the connection, so a peer that drips bytes, sends
-endless headers or stops reading cannot hold a worker longer than the deadline. Nothing here trusts the wall
+The budget is checked at every wait and read of the connection, so a peer that drips bytes, sends
+endless headers or stops reading cannot hold a worker longer than the deadline. Nothing here relies on the wall
 clock.
 
-So many calls may be under way at the same time (`Gate`): of a process, and to agents of all processes together. Who comes when there is no
-room waits for its turn. The places of all processes are held in Redis for as long as their holders say so. While Redis does not answer,
-each process keeps to the same number by itself. Waiting is part of the call: it counts into the deadline and ends when the run is
-cancelled. A call that never had its turn fails with `CallsAtLimit`, which uses up no attempt: the agent was not asked.
+The gate (`Gate`) limits concurrent calls: those of a process, and calls to agents by all processes together. A call without a place
+waits for its turn. The places of all processes are leases in Redis, which their holders renew. While Redis does not answer,
+each process applies the same limit alone. Waiting is part of the call: it counts towards the deadline and ends when the run is
+cancelled. A call that never gets its turn fails with `CallsAtLimit`, which uses up no attempt, because the agent was not called.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from agents.exceptions import AgentError, CallsAtLimit, PermanentAgentError, Ret
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Places
 
-LOOK_SECONDS = 0.1  # about how soon a place that another process gave back is seen
-KEEP_SECONDS = 10.0  # how often a call says that it still holds its place
-OVER_ALL = Places("calls", lease_seconds=60.0)
+LOOK_SECONDS = 0.1  # the average time until a place that another process released is noticed
+KEEP_SECONDS = 10.0  # how often a call renews its place
+ALL_PROCESSES = Places("calls", lease_seconds=60.0)
 _breaker = Breaker(seconds=5.0)
 
 
 class Patience(Protocol):
     def wait(self) -> float:
-        """How long the next wait may last, in seconds. Raises when the call is over."""
+        """Return how long the next wait may last, in seconds. Raises when the call is over."""
 
 
 class Gate:
-    """Safe to share between threads."""
+    """Limits concurrent calls. Safe to share between threads."""
 
     def __init__(self, limits: HttpLimits | None = None) -> None:
         self._changed = Condition()
@@ -48,20 +48,20 @@ class Gate:
 
     @property
     def places(self) -> int:
-        # Each call has one connection, so with more calls than sockets some would wait where nobody looks at the clock.
+        # Each call has one connection, so with more calls than sockets some would wait in the pool, without a deadline.
         return min(self.limits.max_concurrent, self.limits.max_sockets)
 
-    def obey(self, limits: HttpLimits) -> None:
-        """Let these limits hold from now on. Calls under way are not disturbed."""
+    def set_limits(self, limits: HttpLimits) -> None:
+        """Apply these limits to new calls. Current calls are not affected."""
         with self._changed:
             self.limits = limits
             self._changed.notify_all()
 
     @contextmanager
     def pass_through(self, call: Patience, *, over_all: bool = True) -> Iterator[HeldPlace | None]:
-        """A place for the call, until the end of the block; with `over_all` also among those of all processes, which is to be kept.
+        """Hold a place for the call until the end of the block. With `over_all` it also holds one of all processes, which must be renewed.
 
-        Raises `CallsAtLimit`, or that the run was cancelled.
+        Raises `CallsAtLimit`, or an error if the run was cancelled.
         """
         self._enter(call)
         held = HeldPlace(self) if over_all else None
@@ -72,14 +72,14 @@ class Gate:
             yield held
         finally:
             if held is not None:
-                held.give_back()
+                held.release()
             with self._changed:
                 self._inside -= 1
                 self._changed.notify()
 
     def _enter(self, call: Patience) -> None:
         while True:
-            seconds = self._patience(call)  # may ask the database, so not while others wait for us
+            seconds = self._patience(call)  # may query the database, so not while holding the lock
             with self._changed:
                 if self._inside < self.places:
                     self._inside += 1
@@ -96,22 +96,22 @@ class Gate:
 
 
 class HeldPlace:
-    """The place of a call among those of all processes."""
+    """A call's place among the calls of all processes."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate, self._who, self._kept_at = gate, uuid4().hex, 0.0
         self._is_held = False
-        self._may_be_held = False  # also where the answer was lost
+        self._may_be_held = False  # also true if the answer of Redis was lost
 
     def keep(self) -> bool:
-        """Say that the call goes on, if it has not said so lately. False: there is no place yet."""
+        """Take the place or renew it, unless that was done recently. Return False if there is no place yet."""
         if self._is_held and time.monotonic() - self._kept_at < KEEP_SECONDS:
             return True
         if _breaker.is_open():
             return True
         try:
-            _give_back_owed()
-            if not OVER_ALL.take(self._gate.limits.max_concurrent, self._who):
+            _release_pending()
+            if not ALL_PROCESSES.take(self._gate.limits.max_concurrent, self._who):
                 return self._is_held
         except LimiterUnavailable:
             self._may_be_held = True
@@ -121,50 +121,50 @@ class HeldPlace:
         self._kept_at = time.monotonic()
         return True
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         if not self._may_be_held:
             return
-        _owed.append(self._who)
+        _pending_releases.append(self._who)
         if _breaker.is_open():
             return
         try:
-            _give_back_owed()
+            _release_pending()
         except LimiterUnavailable:
             _breaker.trip()
 
 
-#: Places of calls that have ended, which Redis has not heard of yet. Without it they would be held until their time runs out, and after
-#: an outage all processes would wait for that. Those beyond the bound are left to time.
-_owed: deque[str] = deque(maxlen=10_000)
+#: Places of ended calls that Redis could not release yet. Without this list they would be held until their leases expire, and after
+#: an outage all processes would wait for that. Places beyond the bound expire.
+_pending_releases: deque[str] = deque(maxlen=10_000)
 
 
-def _give_back_owed() -> None:
-    """Raises `LimiterUnavailable`, and owes all of them still: giving back twice does no harm."""
-    if owed := tuple(_owed):
-        OVER_ALL.give_back(*owed)
-        for who in owed:
-            with suppress(ValueError):  # another thread was faster
-                _owed.remove(who)
+def _release_pending() -> None:
+    """Release the places of ended calls. Raises `LimiterUnavailable` and keeps all of them, because releasing twice does no harm."""
+    if pending := tuple(_pending_releases):
+        ALL_PROCESSES.give_back(*pending)
+        for who in pending:
+            with suppress(ValueError):  # another thread has released it
+                _pending_releases.remove(who)
 
 
 shared = Gate()
 
 
-def forget() -> None:
-    """After a fork: the calls under way are those of the parent."""
+def reset_after_fork() -> None:
+    """Start with an empty gate after a fork, because the current calls are those of the parent."""
     global shared
     shared = Gate(shared.limits)
 
 
-POLL_SECONDS = 1.0  # how soon a cancelled run lets go of a silent connection
-WIRE_FACTOR = 4  # chunked encoding of very small chunks costs this much more than the body itself
-WIRE_EXTRA_BYTES = 256 * 1024  # for headers, and for bodies that are cut anyway
+POLL_SECONDS = 1.0  # how soon a cancelled run closes a silent connection
+WIRE_FACTOR = 4  # the overhead of very small chunks in chunked encoding
+WIRE_EXTRA_BYTES = 256 * 1024  # for headers, and for bodies that are truncated anyway
 
 _current: ContextVar[Budget] = ContextVar("outbound_budget")
 
 
 class Budget:
-    """Counts down during one call, in the thread that makes it."""
+    """The remaining time and bytes of one call, in the thread that makes it."""
 
     __slots__ = ("_bytes_left", "_cancelled", "_ends_at", "_next_poll", "_seconds", "place", "sending")
 
@@ -176,10 +176,10 @@ class Budget:
         self._cancelled = cancelled
         self._next_poll = now + POLL_SECONDS
         self.place: HeldPlace | None = None  # among the calls of all processes
-        self.sending = False  # whether a part of the request may have left
+        self.sending = False  # whether part of the request may have been sent
 
     def wait(self) -> float:
-        """How long the next wait may last, in seconds. Raises when the call is over."""
+        """Return how long the next wait may last, in seconds. Raises when the call is over."""
         now = time.monotonic()
         left = self._ends_at - now
         if left <= 0:
@@ -195,7 +195,7 @@ class Budget:
         return min(left, POLL_SECONDS)
 
     def receive(self, count: int) -> None:
-        """Take note of bytes that arrived. Raises when the answer has become too expensive."""
+        """Count bytes that arrived. Raises when the answer is too large."""
         self._bytes_left -= count
         if self._bytes_left < 0:
             raise too_large()
@@ -213,10 +213,10 @@ def call_budget(
     *,
     counts_over_all: bool = True,
 ) -> Iterator[Budget]:
-    """Bound all that goes through the guarded transport in this block: waiting for its turn and opening connections included.
+    """Bound all use of the guarded transport in this block, including the wait for its turn and opening connections. One call at a time.
 
-    `counts_over_all`: whether it is a call to an agent, of which all processes together have so many under way. One call at a time.
-    Raises `CallsAtLimit` when its turn never came.
+    `counts_over_all`: whether it is a call to an agent, which counts against the limit over all processes.
+    Raises `CallsAtLimit` when the call never got its turn.
     """
     budget = Budget(seconds, max_bytes, cancelled)
     with shared.pass_through(budget, over_all=counts_over_all) as budget.place:
@@ -228,7 +228,7 @@ def call_budget(
 
 
 def current() -> Budget:
-    """The budget of the call in progress. Without one, nothing goes out."""
+    """Return the budget of the current call. Raises `RuntimeError` without one, so nothing is sent."""
     try:
         return _current.get()
     except LookupError as error:
@@ -236,10 +236,10 @@ def current() -> Budget:
 
 
 def timed_out(seconds: float) -> RetryableAgentError:
-    """The error of a call whose time is over."""
+    """Return the error of a call that timed out."""
     return RetryableAgentError(f"There was no complete answer within {seconds:g} s.", code="agent_timeout")
 
 
 def too_large() -> PermanentAgentError:
-    """The error of an answer above the limit. Asking again would bring the same answer."""
+    """Return the error of an answer above the limit. It is permanent, because a retry would get the same answer."""
     return PermanentAgentError("The answer is larger than the limit.", code="answer_too_large")

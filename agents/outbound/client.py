@@ -1,8 +1,8 @@
-"""Makes one outbound call: judged, bounded, never repeated, and forgetting everything but the connection.
+"""Makes one outbound call: checked by the policy, bounded, never repeated, and without any state except the connection.
 
-Other people's libraries are given a client of ours, so that their calls go through the guard like all others. Only the headers that the
-protocols need are sent, and the credential is ours: what a library finds in this machine's environment (keys, organisations, custom
-headers) and tells about it never leaves. An answer that is compressed, which is never asked for, is refused.
+Vendors' libraries get a client of ours, so that their calls follow the same policy. Only the headers that the
+protocols need are sent, with our credential: values that a library reads from this machine's environment (keys, organisations, custom
+headers) are never sent. A compressed answer is refused, because none is ever requested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from agents.exceptions import (
 from agents.outbound import budget, policy, urls
 from tenants.lazy_import import lazy_import
 
-# Loaded with the first call, or the first name that is looked up: most processes only read addresses.
+# Imported with the first call or name resolution, because most processes only parse addresses.
 if TYPE_CHECKING:
     import httpx2
 
@@ -37,18 +37,19 @@ if TYPE_CHECKING:
 else:
     httpx2, transport = lazy_import("httpx2"), lazy_import("agents.outbound.transport")
 
-CHECK_SECONDS = 5.0  # somebody waits for the form to be saved
-EXCERPT_BYTES = 16 * 1024  # of an answer that is only looked at by people
-EXCERPT_SECONDS = 2.0  # its status is known; the rest is not worth a worker's time
+CHECK_SECONDS = 5.0  # short, because a person waits for the form to be saved
+EXCERPT_BYTES = 16 * 1024  # of an answer that only people read
+EXCERPT_SECONDS = 2.0  # to read its beginning, because the status is already known
 
-_ERRNO = re.compile(r"^\[Errno -?\d+\] ")  # of a message: people read the words behind it
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")  # removed from messages for people
+_COMPRESSED = "The answer is compressed, which was not requested."
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 
 _lock = Lock()
 _shared: dict[
     policy.Policy, transport.GuardedTransport
-] = {}  # a connection is used again under the rules alone that it was judged by
+] = {}  # a connection is only reused under the policy that it was checked by
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,9 @@ class OutboundResponse:
 
 
 def check_url(url: str, *, purpose: str = policy.AGENTS) -> None:
-    """Refuse a URL that could not be called, for use when it is saved. Calls check again: names change."""
+    """Raise `OutboundRefused` for a URL that could not be called, when it is saved. Calls check again, because names change."""
     rules, target = policy.current(purpose), urls.read(url)
-    rules.judge(target)
+    rules.check(target)
     if rules.exempts(target.host, target.port):
         return
     try:
@@ -85,21 +86,21 @@ def send(
     limits: HttpLimits | None = None,
     purpose: str = policy.AGENTS,
 ) -> OutboundResponse:
-    """Make one call and return its answer, whatever its status; a redirect is an answer like any other.
+    """Make one call and return its answer, whatever its status. A redirect is an ordinary answer.
 
-    `purpose` says which of the operators' exemptions hold for it.
+    `purpose` selects the operators' exemptions for this call.
 
-    `limits`, where the caller knows them, hold for all calls of the process from now on.
+    `limits`, if the caller knows them, apply to all further calls of the process.
 
-    The deadline covers everything from the name service to the last byte. A 2xx other than 202 is returned
-    whole or not at all; of all others, whose meaning is their status, only the beginning of the body is kept.
+    The deadline covers everything from name resolution to the last byte. A 2xx other than 202 is returned
+    whole or not at all; of other answers, for which only the status matters, only the beginning of the body is kept.
     Raises `OutboundRefused`, `RetryableAgentError` (agent_timeout, agent_unreachable) or
     `PermanentAgentError`; `nothing_sent` of the error says whether the request never left.
     """
     if limits is not None:
-        _obey(limits)
+        _set_limits(limits)
     target = urls.read(url)
-    # The gate has let no more calls in than there are sockets; should the pool think otherwise, it must not wait for ever.
+    # The gate admits no more calls than there are sockets. If the pool nevertheless has none, it must not wait for ever.
     patience = {"timeout": {"pool": deadline_seconds}}
     request = httpx2.Request(
         method, target.url, headers=_check_headers(headers), content=body, extensions=patience
@@ -108,7 +109,7 @@ def send(
         budget.call_budget(
             deadline_seconds, max_bytes, cancelled, counts_over_all=purpose == policy.AGENTS
         ) as call,
-        _note_if_sent(call),
+        _record_if_sent(call),
         plain_errors(url, deadline_seconds),
     ):
         response = get_guarded_transport(purpose).handle_request(request)
@@ -119,31 +120,31 @@ def send(
 
 
 def get_guarded_transport(purpose: str = policy.AGENTS) -> transport.GuardedTransport:
-    """The process's shared transport for a purpose, for libraries with clients of their own. Use it in a `call_budget`."""
+    """Return the process's shared transport for a purpose, for libraries with their own clients. Use it in a `call_budget`."""
     rules = policy.current(purpose)
-    if (found := _shared.get(rules)) is not None:
-        return found
+    if (shared := _shared.get(rules)) is not None:
+        return shared
     with _lock:
         in_force = {policy.current(each) for each in policy.PURPOSES}
         for outdated in [each for each in _shared if each not in in_force]:
-            _shared.pop(outdated).close()  # its connections were judged by other rules
+            _shared.pop(outdated).close()  # its connections were checked by an older policy
         if rules not in _shared:
             _shared[rules] = transport.GuardedTransport(rules, budget.shared.limits)
         return _shared[rules]
 
 
 def close_connections() -> None:
-    """Close all connections of this process, for its orderly end. The next call opens new ones."""
+    """Close all connections of this process, for its orderly shutdown. A further call opens new ones."""
     with _lock:
         while _shared:
             _shared.popitem()[1].close()
 
 
 def _forget_connections() -> None:
-    # After a fork the sockets belong to the parent: two processes on one connection would mix up answers.
+    # After a fork the sockets belong to the parent. Two processes on one connection would mix up answers.
     global _lock, _shared
     inherited, _lock, _shared = _shared, Lock(), {}
-    budget.forget()
+    budget.reset_after_fork()
     for each in inherited.values():
         each.abandon()
 
@@ -151,24 +152,24 @@ def _forget_connections() -> None:
 os.register_at_fork(after_in_child=_forget_connections)
 
 
-def _obey(limits: HttpLimits) -> None:
+def _set_limits(limits: HttpLimits) -> None:
     with _lock:
         if budget.shared.limits != limits:
-            budget.shared.obey(limits)
+            budget.shared.set_limits(limits)
             for each in _shared.values():
-                each.obey(limits)
+                each.set_limits(limits)
 
 
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise ConfigurationError(f"The header {name!r} has a name or value that cannot be sent.")
-    # Nothing is decompressed here: a small answer must not become a large one.
+    # Nothing is decompressed here, because a small answer must not become a large one.
     return {"Accept-Encoding": "identity", "User-Agent": "orchestrator", **headers}
 
 
 @contextmanager
-def _note_if_sent(call: budget.Budget) -> Iterator[None]:
+def _record_if_sent(call: budget.Budget) -> Iterator[None]:
     try:
         yield
     except AgentError as error:
@@ -178,7 +179,7 @@ def _note_if_sent(call: budget.Budget) -> Iterator[None]:
 
 @contextmanager
 def plain_errors(url: str, seconds: float) -> Iterator[None]:
-    """Turn the network's failures in this block into `RetryableAgentError` (agent_timeout, agent_unreachable)."""
+    """Translate network failures in this block into `RetryableAgentError` (agent_timeout, agent_unreachable)."""
     try:
         yield
     except httpx2.TimeoutException as error:
@@ -193,9 +194,7 @@ def _answer(response: httpx2.Response, call: budget.Budget, max_bytes: int) -> O
     encoded = headers.get("content-encoding", "identity").strip().lower() not in ("", "identity")
     if 200 <= response.status_code < 300 and response.status_code != 202:
         if encoded:
-            raise PermanentAgentError(
-                "The answer is compressed, which was not asked for.", code="answer_encoded"
-            )
+            raise PermanentAgentError(_COMPRESSED, code="answer_encoded")
         return OutboundResponse(response.status_code, headers, _read_body(response, max_bytes))
     call.shorten(EXCERPT_SECONDS)
     body, truncated = _beginning(response)
@@ -223,12 +222,12 @@ def _beginning(response: httpx2.Response) -> tuple[bytes, bool]:
             if len(body) > EXCERPT_BYTES:
                 return body[:EXCERPT_BYTES], True
     except (AgentError, httpx2.HTTPError):
-        return body, True  # the status stands, even if the body never ends
+        return body, True  # the status counts, even if the body never ends
     return body, False
 
 
 def _chunks(response: httpx2.Response) -> Iterator[bytes]:
-    # Straight from the connection: the response's own iterators gather bytes before they hand any over.
+    # Read directly from the connection, because the response's own iterators buffer bytes.
     return iter(cast(httpx2.SyncByteStream, response.stream))
 
 
@@ -241,37 +240,37 @@ _NEEDED = frozenset(
 
 
 def client_for_vendor(credential: Mapping[str, str]) -> httpx2.Client:
-    """A client for one run. `credential` holds the headers to be sent as they are. Use it in a `call_budget`, and let it go unclosed."""
-    passed_on = transport.PassedOn(partial(send_for_library, credential=dict(credential)))
-    return httpx2.Client(transport=passed_on, trust_env=False, follow_redirects=False, timeout=None)
+    """Return a client for one run. `credential` are headers to send unchanged. Use it in a `call_budget`; it needs no closing."""
+    delegating = transport.DelegatingTransport(partial(send_for_library, credential=dict(credential)))
+    return httpx2.Client(transport=delegating, trust_env=False, follow_redirects=False, timeout=None)
 
 
 def send_for_library(request: httpx2.Request, credential: Mapping[str, str]) -> httpx2.Response:
-    """Send what a library asks for; its answer, to be closed. Raises `PermanentAgentError` for one that is compressed."""
+    """Send a library's request, and return the answer, which the caller must close. Raises `PermanentAgentError` if it is compressed."""
     headers = {name: value for name, value in request.headers.items() if name.lower() in _NEEDED}
     own = {"User-Agent": "orchestrator", "Accept-Encoding": "identity"}
-    # Another request: the library looks at its own again when the answer is there.
-    passed = httpx2.Request(
+    # A new request, because the library reads its own again after the answer.
+    filtered = httpx2.Request(
         request.method,
         request.url,
         headers={**headers, **own, **credential},
         stream=request.stream,
         extensions=request.extensions,
     )
-    response = get_guarded_transport().handle_request(passed)
+    response = get_guarded_transport().handle_request(filtered)
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         response.close()
-        raise PermanentAgentError("The answer is compressed, which was not asked for.", code="answer_encoded")
+        raise PermanentAgentError(_COMPRESSED, code="answer_encoded")
     return response
 
 
-LONGEST_SECONDS = 3600.0  # a provider that asks for more is asked again after an hour; its clock may be wrong
+LONGEST_SECONDS = 3600.0  # the maximum wait, because a provider's clock may be wrong
 
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]*)?")
 
 
 def retry_after_seconds(header: str | None, *, now: datetime | None = None) -> float | None:
-    """How long to wait, from 0 to an hour, or None if the header is missing or makes no sense."""
+    """Return how long to wait, from 0 to an hour, or None if the header is missing or invalid."""
     if header is None:
         return None
     text = header.strip()

@@ -1,15 +1,15 @@
-"""The operators' settings for outbound calls, and the judgement of a URL by them.
+"""The operators' settings for outbound calls, and the check of URLs and addresses by them.
 
-`ORCHESTRATOR_EGRESS_ALLOW` names exact `host:port` places that are exempt from the rules, for agents inside
-the own network. One that is written `agents=host:port` is exempt for that purpose alone, and an address that a
-tenant enters for another one does not get there. `ORCHESTRATOR_EGRESS_DENY` names addresses and networks of
-this installation, for those that are public. On a developer's machine `ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT`
-opens every port of loopback but those of our own servers; unset, as everywhere else, it opens none.
+`ORCHESTRATOR_EGRESS_ALLOW` lists exact `host:port` places that are exempt from the rules, for agents inside
+the installation's network. An entry `agents=host:port` is exempt only for that purpose; addresses that a
+tenant enters for other purposes cannot reach it. `ORCHESTRATOR_EGRESS_DENY` lists public addresses and networks
+that belong to this installation. On a developer's machine `ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT`
+opens every port of loopback except those of our own servers; if it is unset, no port is open.
 `ORCHESTRATOR_EGRESS_CA_FILE` names further certificate authorities to trust. Settings are read at each call.
 
-Of IP addresses the public ones may be called, and nothing that only looks public. This is an allow rule, because the list of what must not
-be called never ends: an address passes when it is global unicast and in none of the special ranges. Python's `is_global` alone is not
-enough; it lets multicast, NAT64 and 6to4 through.
+Only public IP addresses may be called. This is an allow rule, because a list of forbidden addresses would never be complete: an address
+passes when it is global unicast and in none of the special ranges. Python's `is_global` alone is not enough, because it allows multicast,
+NAT64 and 6to4.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from agents.exceptions import OutboundRefused
 from agents.outbound import urls
 from agents.outbound.urls import Address
 
-#: Those of the web. Databases, mail servers and remote shells listen elsewhere.
+#: The ports of the web. Databases, mail servers and remote shells use others.
 PORTS = frozenset({80, 443, 8080, 8443})
 
-#: What calls are made for. Model providers are agents.
+#: The purposes of calls. Model providers count as agents.
 AGENTS, WEBHOOKS, DATA_SOURCES, NOTIFICATIONS = PURPOSES = (
     "agents",
     "webhooks",
@@ -45,15 +45,15 @@ _METADATA_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What may be called, in a form that is quick to ask."""
+    """The addresses that may be called, in a form that is quick to check."""
 
     allowed: frozenset[tuple[str, int]]
     denied: tuple[Network, ...]
     ca_file: str | None
     loopback_except: frozenset[int] | None = None
 
-    def judge(self, target: urls.Target) -> None:
-        """Refuse what can be refused without asking the name service. A name's addresses are judged later."""
+    def check(self, target: urls.Target) -> None:
+        """Raise `OutboundRefused` if the target is forbidden, without resolving names. `check_address` checks a name's addresses."""
         exempt = self.exempts(target.host, target.port)
         if target.host in _METADATA_NAMES:
             raise OutboundRefused(f"{target.host} is a metadata service.")
@@ -65,22 +65,22 @@ class Policy:
             if target.host == "localhost" or target.host.endswith(".localhost"):
                 raise OutboundRefused("localhost is not a public host.")
         if target.address is not None:
-            self.judge_address(target.address, exempt=exempt)
+            self.check_address(target.address, exempt=exempt)
 
-    def judge_address(self, address: Address, *, exempt: bool) -> None:
-        """Refuse an address that must not be connected to."""
+    def check_address(self, address: Address, *, exempt: bool) -> None:
+        """Raise `OutboundRefused` for a forbidden address."""
         if reason := refusal(address, exempt=exempt, denied=self.denied):
             raise OutboundRefused(f"{reason}.")
 
     def exempts(self, host: str, port: int) -> bool:
-        """Whether the operators named this place, or opened loopback on a developer's machine."""
+        """Whether the operators have allowed this place, or opened loopback on a developer's machine."""
         if (host, port) in self.allowed:
             return True
         return self.loopback_except is not None and host in _LOOPBACK and port not in self.loopback_except
 
 
 def current(purpose: str = AGENTS) -> Policy:
-    """The policy of the settings in force; the same object as long as they do not change, for all purposes that are allowed the same."""
+    """Return the current policy. It is the same object while the settings are the same, for all purposes with the same exemptions."""
     ca_file = getattr(settings, "ORCHESTRATOR_EGRESS_CA_FILE", None)
     return _policy_of(
         _places_for(purpose, tuple(getattr(settings, "ORCHESTRATOR_EGRESS_ALLOW", ()))),
@@ -94,12 +94,12 @@ def current(purpose: str = AGENTS) -> Policy:
 def _places_for(purpose: str, entries: tuple[str, ...]) -> tuple[str, ...]:
     places = []
     for entry in entries:
-        named, bound, place = entry.rpartition("=")
-        if bound and named.strip() not in PURPOSES:
+        entry_purpose, equals, place = entry.rpartition("=")
+        if equals and entry_purpose.strip() not in PURPOSES:
             raise ImproperlyConfigured(
-                f"ORCHESTRATOR_EGRESS_ALLOW has an entry for {named!r}, which is none of {', '.join(PURPOSES)}."
+                f"ORCHESTRATOR_EGRESS_ALLOW has an entry for {entry_purpose!r}, which is none of {', '.join(PURPOSES)}."
             )
-        if not bound or named.strip() == purpose:
+        if not equals or entry_purpose.strip() == purpose:
             places.append(place.strip())
     return tuple(places)
 
@@ -150,7 +150,7 @@ _SPECIAL_6 = tuple(
     )
 )
 
-#: Services that hand out a machine's credentials to every program on it. One of them has a public number.
+#: Services that give a machine's credentials to every program on it. One of them has a public address.
 METADATA_ADDRESSES = frozenset[Address](
     {
         IPv4Address("168.63.129.16"),
@@ -164,10 +164,9 @@ METADATA_ADDRESSES = frozenset[Address](
 
 
 def refusal(address: Address, *, exempt: bool = False, denied: Iterable[Network] = ()) -> str | None:
-    """Why this address may not be called, or None. An `exempt` one was named by the operators in the
-    allow-list.
+    """Return why this address may not be called, or None. The operators' allow-list names `exempt` addresses.
 
-    The operators' word outweighs the rules and the deny-list, but never opens a metadata service.
+    An exemption overrides the rules and the deny-list, but never allows a metadata service.
     """
     address = unmap(address)
     if address in METADATA_ADDRESSES:
@@ -190,7 +189,7 @@ def is_public(address: Address) -> bool:
 
 
 def unmap(address: Address) -> Address:
-    """The IPv4 address inside `::ffff:a.b.c.d`, which the kernel would connect to, or the address itself."""
+    """Return the IPv4 address inside `::ffff:a.b.c.d`, which the kernel would connect to, or the address itself."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address

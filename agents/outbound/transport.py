@@ -1,7 +1,7 @@
-"""The network side of outbound calls: connects to judged addresses only and waits as the budget allows.
+"""The network side of outbound calls: connects only to permitted addresses, and waits as long as the budget allows.
 
-A connection is judged once, when it is opened; a reused one goes to the address that passed. The name in the
-URL stays what TLS verifies. There are no proxies, redirects, cookies, retries or environment variables at
+A connection is checked once, when it is opened; a reused one goes to the address that passed. TLS still verifies
+the name in the URL. There are no proxies, redirects, cookies, retries or environment variables at
 this level.
 """
 
@@ -26,12 +26,14 @@ from agents.outbound import budget, urls
 from agents.outbound.policy import Policy
 from agents.outbound.urls import Address
 
-CONNECT_SECONDS = 5.0  # per address: a dead one must not use up the whole call when the next would answer
-KEEPALIVE_SECONDS = 4.0  # below the 5 s after which common servers close an idle connection under our hands
+CONNECT_SECONDS = (
+    5.0  # per address, so that a dead address does not use up the whole call when the next would answer
+)
+KEEPALIVE_SECONDS = 4.0  # below the 5 s after which common servers close an idle connection
 
 
 class GuardedTransport(httpx2.HTTPTransport):
-    """The one way out. Safe to share between threads. Every use needs a `call_budget`."""
+    """The transport of all outbound calls. Safe to share between threads. Every use needs a `call_budget`."""
 
     def __init__(self, policy: Policy, limits: HttpLimits) -> None:
         # The parent's constructor would build the same pool with a backend that connects to anything.
@@ -41,22 +43,22 @@ class GuardedTransport(httpx2.HTTPTransport):
             keepalive_expiry=KEEPALIVE_SECONDS,
             network_backend=GuardedBackend(policy),
         )
-        self.obey(limits)
+        self.set_limits(limits)
 
-    def obey(self, limits: HttpLimits) -> None:
-        """Let these limits hold from the next call on. A new pool would end the calls under way with their connections."""
+    def set_limits(self, limits: HttpLimits) -> None:
+        """Apply these limits to further calls. A new pool would close the connections of current calls."""
         self._pool._max_connections = limits.max_sockets
         self._pool._max_keepalive_connections = limits.max_sockets if limits.keep_alive else 0
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request if its URL may be called; otherwise raise `OutboundRefused`."""
-        self._policy.judge(urls.read(str(request.url)))
+        self._policy.check(urls.read(str(request.url)))
         return super().handle_request(request)
 
     def abandon(self) -> None:
-        """Close this process's ends of connections that its parent goes on using.
+        """Close this process's ends of connections that its parent continues to use.
 
-        Takes no lock: at the moment of the fork, a thread that does not exist here may have held it.
+        Takes no lock, because a thread of the parent may have held it at the time of the fork.
         """
         for connection in self._pool.connections:
             connection.close()
@@ -64,15 +66,15 @@ class GuardedTransport(httpx2.HTTPTransport):
 
 @cache
 def _trust(ca_file: str | None) -> ssl.SSLContext:
-    """Whose certificates are believed: reading those of the machine takes 20 ms, so it is done once."""
+    """Load the trusted certificates. Cached, because reading those of the machine takes 20 ms."""
     context = httpx2.create_ssl_context(trust_env=False)
     if ca_file is not None:
         context.load_verify_locations(ca_file)
     return context
 
 
-class PassedOn(httpx2.BaseTransport):
-    """For a library's own client: each of its requests is made by a function of ours."""
+class DelegatingTransport(httpx2.BaseTransport):
+    """The transport of a library's client. It passes each request to a function of ours."""
 
     def __init__(self, send: Callable[[httpx2.Request], httpx2.Response]) -> None:
         self._send = send
@@ -95,7 +97,7 @@ class GuardedBackend(httpcore2.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
-        """Connect to the first judged address that answers. The budget replaces `timeout`."""
+        """Connect to the first permitted address that answers. The budget replaces `timeout`."""
         seconds = budget.current().wait()
         problem: Exception | None = None
         for address in resolve_permitted(self._policy, host, port, seconds=seconds):
@@ -112,7 +114,7 @@ class GuardedBackend(httpcore2.NetworkBackend):
         timeout: float | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
-        """Never: no URL leads here, and nothing else may."""
+        """Always refuse: no URL leads here."""
         raise OutboundRefused("Sockets of this machine may not be called.")
 
 
@@ -129,7 +131,7 @@ def _connect(address: Address, port: int) -> socket.socket:
 
 
 class GuardedStream(httpcore2.NetworkStream):
-    """One connection. Each wait is cut to what the budget of the current call has left."""
+    """One connection. Each wait is limited to the remaining budget of the current call."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -149,7 +151,7 @@ class GuardedStream(httpcore2.NetworkStream):
             return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send all bytes; a receiver that takes them one by one is bound by the deadline too."""
+        """Send all bytes. The deadline also limits a receiver that reads them one by one."""
         call = budget.current()
         call.sending = True
         left = memoryview(buffer)
@@ -175,11 +177,10 @@ class GuardedStream(httpcore2.NetworkStream):
             raise httpcore2.ConnectError(str(error)) from error
 
     def close(self) -> None:
-        """Let go of the connection."""
         self._connection.close()
 
     def get_extra_info(self, info: str) -> Any:
-        """What `httpcore2` asks of a connection."""
+        """Return what `httpcore2` requests about a connection."""
         if info == "is_readable":
             return _is_readable(self._connection)
         if info == "ssl_object":
@@ -190,7 +191,7 @@ class GuardedStream(httpcore2.NetworkStream):
 
 
 def _is_readable(connection: socket.socket) -> bool:
-    # An idle connection with something to read has been closed by the other side, or is out of step.
+    # An idle connection with something to read has been closed by the other side, or is out of sync.
     if connection.fileno() < 0:
         return True
     poll = select.poll()
@@ -198,23 +199,23 @@ def _is_readable(connection: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-# Turns a host name into addresses that may be called, within a time limit. All of them pass, or none.
+# Resolves a host name into permitted addresses, within a time limit. All of them pass, or none.
 
 
 _Answer = list[Address] | Exception
 
 
 def resolve_permitted(policy: Policy, host: str, port: int, *, seconds: float) -> list[Address]:
-    """Resolve once and judge every address found. A name with one bad address is refused whole.
+    """Resolve once and check every address. A name with one forbidden address is refused.
 
-    Raises `OutboundRefused`, or `RetryableAgentError` when the name service knows no address or does not
-    answer.
+    Raises `OutboundRefused`, or `RetryableAgentError` when the name has no address or cannot be resolved in
+    time.
     """
-    found = _literal(host) or _look_up(host, seconds)
+    addresses = _literal(host) or _resolve(host, seconds)
     exempt = policy.exempts(host, port)
-    for address in found:
-        policy.judge_address(address, exempt=exempt)
-    return found
+    for address in addresses:
+        policy.check_address(address, exempt=exempt)
+    return addresses
 
 
 def _literal(host: str) -> list[Address]:
@@ -224,11 +225,11 @@ def _literal(host: str) -> list[Address]:
         return []
 
 
-def _look_up(host: str, seconds: float) -> list[Address]:
-    # The system's resolver takes no time limit and may think for half a minute. It is left behind in its own
-    # thread if it does; this happens only when a connection is opened, not for each call.
+def _resolve(host: str, seconds: float) -> list[Address]:
+    # The system's resolver has no time limit and may take half a minute, so it runs in a separate thread, which
+    # is abandoned if it is late. This happens only when a connection is opened, not for each call.
     answers: SimpleQueue[_Answer] = SimpleQueue()
-    Thread(target=_ask, args=(host, answers), name="resolve", daemon=True).start()
+    Thread(target=_resolve_into, args=(host, answers), name="resolve", daemon=True).start()
     try:
         answer = answers.get(timeout=seconds)
     except Empty as error:
@@ -240,9 +241,9 @@ def _look_up(host: str, seconds: float) -> list[Address]:
     return answer
 
 
-def _ask(host: str, answers: SimpleQueue[_Answer]) -> None:
+def _resolve_into(host: str, answers: SimpleQueue[_Answer]) -> None:
     try:
         rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         answers.put(list(dict.fromkeys(ip_address(row[4][0]) for row in rows)))
-    except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for the answer
+    except Exception as error:  # noqa: BLE001 - the caller waits for an answer, whatever the error
         answers.put(error)

@@ -1,6 +1,6 @@
-"""Reads a URL one strict way, so that what is judged is what gets called.
+"""Parses URLs strictly, so that the checked address is the one that is called.
 
-Everything that some parser reads differently is refused: numbers that stand for an IPv4 address, characters
+It refuses everything that another parser might read differently: numbers that represent an IPv4 address, characters
 that normalise to digits or dots, backslashes, user names, fragments, line breaks, trailing dots.
 """
 
@@ -38,7 +38,7 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL in its one normal form. `address` is set when the host is an IP address and not a name."""
+    """A URL in its normal form. `address` is set when the host is an IP address and not a name."""
 
     scheme: str
     host: str
@@ -48,13 +48,13 @@ class Target:
 
     @property
     def place(self) -> str:
-        """Host and port, for messages: the rest of a URL may contain secrets."""
+        """Host and port, for messages, because the rest of a URL may contain secrets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @lru_cache(maxsize=1024)
 def read(url: str) -> Target:
-    """Take a URL apart, or raise `OutboundRefused` with the reason."""
+    """Parse a URL, or raise `OutboundRefused` with the reason."""
     if len(url) > MAX_LENGTH:
         raise OutboundRefused(f"The URL is longer than {MAX_LENGTH} characters.")
     if _FORBIDDEN.search(url):
@@ -74,7 +74,7 @@ def read(url: str) -> Target:
 
 
 def read_place(text: str, default_port: int | None = None) -> tuple[str, int]:
-    """Read `host:port` into its normal form, or raise `OutboundRefused`. No default: port required."""
+    """Parse `host:port` into its normal form, or raise `OutboundRefused`. Without a default, the port is required."""
     if "@" in text:
         raise OutboundRefused("The URL must not contain a user name or password.")
     if text.startswith("["):
@@ -102,11 +102,11 @@ def _normal_address_6(text: str) -> str:
 
 
 def _normal_host(text: str) -> str:
-    # Only A to Z: lower() would also turn others, such as the Kelvin sign, into plain letters.
-    host = _CAPITALS.sub(lambda found: found[0].lower(), text)
+    # Only A to Z, because lower() would also convert others, such as the Kelvin sign, into plain letters.
+    host = _CAPITALS.sub(lambda match: match[0].lower(), text)
     if not host.isascii():
         try:
-            # Without the usual mapping step: full-width and circled digits must not turn into plain ones.
+            # Without the usual mapping step, because full-width and circled digits must not become plain ones.
             host = idna.encode(host, strict=True, uts46=False, std3_rules=True).decode()
         except (idna.IDNAError, UnicodeError) as error:
             raise OutboundRefused("The host is not a valid international domain name.") from error
@@ -127,7 +127,7 @@ def _target(scheme: str, host: str, port: int, path: str) -> Target:
         url = httpx2.URL(f"{scheme}://{bracketed}:{port}{path}")
     except httpx2.InvalidURL as error:
         raise OutboundRefused("The URL is malformed.") from error
-    # The client takes the URL apart again: unless it sees the same host, one of the two is being fooled.
+    # The client parses the URL again. Refuse the URL unless both parsers see the same host.
     if url.raw_host != host.encode() or (url.port or DEFAULT_PORTS[scheme]) != port or url.userinfo:
         raise OutboundRefused("The URL can be read in more than one way.")
     return Target(scheme, host, port, _address_of(host), url)

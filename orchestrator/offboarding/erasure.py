@@ -148,7 +148,7 @@ def erase(tenant_id: UUID, slug: str, tell: Tell) -> dict[str, int]:
         lambda: {"admin log": _forget_admin_log(tenant_id), "beat": _forget_beat(tenant_id)},
         lambda: _clear_tables(tenant_id, tell),
         lambda: {"redis": forget_in_redis(tenant_id)},
-        lambda: {"transcripts": transcripts.forget_all_of(tenant_id)},
+        lambda: {"transcripts": transcripts.delete_all(tenant_id)},
         lambda: {"mongodb": retention.forget_tenant(tenant_id)},
         lambda: {
             "audit trail": audit.forget_chain(tenant_id, slug, actor=actor_of_command("offboard_tenant"))

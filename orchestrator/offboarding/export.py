@@ -50,8 +50,8 @@ def export(tenant: Tenant, path: Path, tell: Tell) -> dict[str, dict[str, Any]]:
                 tell(f"{number:>3}/{len(held)}  {table}: {count}")
         tell(f"outputs: {archive.write(OUTPUTS, _outputs(tenant.pk))}")
         tell(f"logs of runs: {archive.write(LOGS, _logs(tenant.pk))}")
-        for file in transcripts.older(tenant.pk, float("inf")):
-            archive.write(f"transcripts/{file.name}", transcripts.pieces(tenant.pk, UUID(file.stem)) or ())
+        for file in transcripts.list_before(tenant.pk, float("inf")):
+            archive.write(f"transcripts/{file.name}", transcripts.read(tenant.pk, UUID(file.stem)) or ())
         archive.close(
             {
                 "format": FORMAT,

@@ -216,7 +216,7 @@ def test_a_finding_about_an_address_that_was_left_meanwhile_does_not_count(
     with system_scope():
         claims = health._claim_due(health.waiting().filter(role="scribe"))
     deployments.deploy("scribe", "2.0.0", "production", actor="test")
-    monkeypatch.setattr(health, "look", moved_meanwhile)
+    monkeypatch.setattr(health, "call_agent", moved_meanwhile)
     with system_scope():
         health._check(claims)
 

@@ -28,7 +28,7 @@ from activities.submission import NewActivity, submit
 from agents import configuration
 from agents.contracts import AgentRequest, Completed, Output
 from agents.models import Agent
-from agents.routing import SYSTEM_QUEUES, follows, notification_queue, queue_of, select_queues
+from agents.routing import SYSTEM_QUEUES, notification_queue, queue_of, select_queues, serves_new_roles
 from tenants.context import APP, POOL, SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
@@ -427,7 +427,7 @@ def test_a_role_that_is_added_while_a_worker_runs_is_served_by_it(
 
 
 def test_a_worker_that_names_its_roles_keeps_to_them() -> None:
-    assert [follows(asked) for asked in ([], ["agent__*"], ["system", "agent__a?"], ["agent__seo"], ["system"])] == [
+    assert [serves_new_roles(asked) for asked in ([], ["agent__*"], ["system", "agent__a?"], ["agent__seo"], ["system"])] == [
         True, True, True, False, False,
     ]  # fmt: skip
 

@@ -166,7 +166,7 @@ def test_a_base_that_does_not_exist_is_told_in_words_of_git(repository: Path, tm
 
 def test_what_a_killed_worker_left_is_removed_and_the_work_stays(repository: Path, tmp_path: Path) -> None:
     request = a_request({"command": [sys.executable], "repository": str(repository)})
-    trace = workspaces.keep_workspace(request.run_id)
+    trace = workspaces.create_workspace(request.run_id)
     entered = trace.__enter__()
     tree = workspaces.check_out(request, options.read(request.settings.options), entered)
     copy = tree.__enter__()

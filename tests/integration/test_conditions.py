@@ -255,8 +255,8 @@ def test_a_provider_whose_breaker_opened_is_told_to_those_who_need_it(
     governor = provider.governor
     for number in range(provider.profile.breaker_faults):
         call = Call(id=str(number), deadline_seconds=5)
-        assert governor.ask(call).granted
-        governor.tell(call, Outcome.FAULT)
+        assert governor.acquire(call).granted
+        governor.report(call, Outcome.FAULT)
 
     _look(monitor, clock)
 

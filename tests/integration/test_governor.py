@@ -32,7 +32,7 @@ def governor(*, minute: float = 60.0, day: float = 86_400.0, **limits: float) ->
 def let_time_pass(seconds: float) -> None:
     """The governor's clock is Redis's. Instead of waiting, all that it has noted becomes older."""
     client, shift = redis.client(), int(seconds * 1000)
-    state, calls, _, *used = keys.of("test")
+    state, calls, _, *used = keys.of_provider("test")
     for field in (b"retry_at", b"open_until", b"probe_until"):
         if client.hexists(state, field.decode()):
             client.hincrby(state, field.decode(), -shift)
@@ -47,7 +47,7 @@ def let_time_pass(seconds: float) -> None:
 
 
 def asked(guard: Governor, times: int, **fields: int) -> list[Answer]:
-    return [guard.ask(call(**fields)) for _ in range(times)]
+    return [guard.acquire(call(**fields)) for _ in range(times)]
 
 
 # Windows
@@ -63,33 +63,33 @@ def test_no_more_requests_begin_within_a_minute_than_the_limit():
 
 def test_what_was_used_leaves_the_window_when_it_is_a_minute_old_and_not_before():
     guard = governor(requests_per_minute=2)
-    guard.ask(call())
+    guard.acquire(call())
     let_time_pass(40)
-    guard.ask(call())
+    guard.acquire(call())
 
-    assert guard.ask(call()).wait_seconds == pytest.approx(20, abs=1.5)
+    assert guard.acquire(call()).wait_seconds == pytest.approx(20, abs=1.5)
     let_time_pass(19)
-    assert not guard.ask(call()).granted
+    assert not guard.acquire(call()).granted
     let_time_pass(3)
-    assert guard.ask(call()).granted
-    assert not guard.ask(call()).granted
+    assert guard.acquire(call()).granted
+    assert not guard.acquire(call()).granted
 
 
 def test_a_call_needs_room_in_every_dimension_and_takes_nothing_when_one_is_full():
     guard = governor(requests_per_minute=10, input_tokens_per_minute=100, output_tokens_per_minute=50)
 
-    assert guard.ask(call(tokens_in=90, tokens_out=10)).granted
-    assert guard.ask(call(tokens_in=20)).reason is Reason.INPUT_TOKENS
-    assert guard.ask(call(tokens_out=45)).reason is Reason.OUTPUT_TOKENS
-    assert guard.look().used == {"requests": 1, "input_tokens": 90, "output_tokens": 10, "day_tokens": 0}
+    assert guard.acquire(call(tokens_in=90, tokens_out=10)).granted
+    assert guard.acquire(call(tokens_in=20)).reason is Reason.INPUT_TOKENS
+    assert guard.acquire(call(tokens_out=45)).reason is Reason.OUTPUT_TOKENS
+    assert guard.status().used == {"requests": 1, "input_tokens": 90, "output_tokens": 10, "day_tokens": 0}
 
 
 def test_the_tokens_of_a_day_are_counted_over_a_day():
     guard = governor(tokens_per_day=1_000)
-    guard.ask(call(tokens_in=600, tokens_out=300))
+    guard.acquire(call(tokens_in=600, tokens_out=300))
     let_time_pass(3_600)
 
-    refused = guard.ask(call(tokens_in=200))
+    refused = guard.acquire(call(tokens_in=200))
 
     assert refused.reason is Reason.DAY_TOKENS
     assert refused.wait_seconds == pytest.approx(23 * 3_600, rel=0.05)
@@ -97,30 +97,30 @@ def test_the_tokens_of_a_day_are_counted_over_a_day():
 
 def test_a_call_larger_than_the_limit_waits_for_an_empty_window_and_is_not_stuck():
     guard = governor(input_tokens_per_minute=100)
-    guard.ask(call(tokens_in=1))
+    guard.acquire(call(tokens_in=1))
 
-    assert not guard.ask(call(tokens_in=500)).granted
+    assert not guard.acquire(call(tokens_in=500)).granted
     let_time_pass(61)
-    assert guard.ask(call(tokens_in=500)).granted
-    assert not guard.ask(call(tokens_in=1)).granted
+    assert guard.acquire(call(tokens_in=500)).granted
+    assert not guard.acquire(call(tokens_in=1)).granted
 
 
 def test_what_was_reserved_and_not_used_comes_back_once():
     guard, first = governor(input_tokens_per_minute=100), call(tokens_in=100)
-    guard.ask(first)
+    guard.acquire(first)
 
-    assert guard.tell(first, Outcome.OK, input_tokens=30, output_tokens=0)
-    assert not guard.tell(first, Outcome.OK, input_tokens=0, output_tokens=0)
+    assert guard.report(first, Outcome.OK, input_tokens=30, output_tokens=0)
+    assert not guard.report(first, Outcome.OK, input_tokens=0, output_tokens=0)
 
-    assert guard.look().used["input_tokens"] == 30
+    assert guard.status().used["input_tokens"] == 30
 
 
 def test_asking_twice_for_one_call_reserves_once():
     guard, one = governor(requests_per_minute=5), call()
 
-    assert guard.ask(one).granted
-    assert guard.ask(one).granted
-    assert (guard.look().used["requests"], guard.look().under_way) == (1, 1)
+    assert guard.acquire(one).granted
+    assert guard.acquire(one).granted
+    assert (guard.status().used["requests"], guard.status().under_way) == (1, 1)
 
 
 # What providers say
@@ -128,42 +128,42 @@ def test_asking_twice_for_one_call_reserves_once():
 
 def test_less_left_than_known_here_counts_until_the_providers_reset():
     guard, one = governor(requests_per_minute=50), call()
-    guard.ask(one)
-    guard.tell(one, Outcome.OK, learned=ReportedLimits({"requests": 1}, {"requests": 20.0}))
+    guard.acquire(one)
+    guard.report(one, Outcome.OK, learned=ReportedLimits({"requests": 1}, {"requests": 20.0}))
 
-    assert guard.ask(call()).granted
-    assert guard.ask(call()).wait_seconds == pytest.approx(20, abs=1.5)
+    assert guard.acquire(call()).granted
+    assert guard.acquire(call()).wait_seconds == pytest.approx(20, abs=1.5)
     let_time_pass(22)
     assert all(answer.granted for answer in asked(guard, 40))
 
 
 def test_more_left_than_known_here_changes_nothing():
     guard, one = governor(requests_per_minute=2), call()
-    guard.ask(one)
-    guard.tell(one, Outcome.OK, learned=ReportedLimits({"requests": 1_000}, {}))
+    guard.acquire(one)
+    guard.report(one, Outcome.OK, learned=ReportedLimits({"requests": 1_000}, {}))
 
     assert [answer.granted for answer in asked(guard, 2)] == [True, False]
 
 
 def test_below_a_tenth_only_urgent_calls_begin_until_the_reset():
     guard, one = governor(requests_per_minute=50, low_share=0.1), call()
-    guard.ask(one)
-    guard.tell(one, Outcome.OK, learned=ReportedLimits({"requests": 4}, {"requests": 30.0}))
+    guard.acquire(one)
+    guard.report(one, Outcome.OK, learned=ReportedLimits({"requests": 4}, {"requests": 30.0}))
 
-    assert not guard.ask(call()).granted
-    assert guard.ask(call(urgent=True)).granted
+    assert not guard.acquire(call()).granted
+    assert guard.acquire(call(urgent=True)).granted
     let_time_pass(32)
-    assert guard.ask(call()).granted
+    assert guard.acquire(call()).granted
 
 
 def learns(guard: Governor, left: int, reset: float = 30.0, limit: int | None = None, **fields: int) -> None:
     """One call whose answer says what is left."""
     one = call(**fields)
-    assert guard.ask(one).granted
+    assert guard.acquire(one).granted
     told = ReportedLimits(
         {"requests": left}, {"requests": reset}, limits={"requests": limit} if limit else {}
     )
-    guard.tell(one, Outcome.OK, learned=told)
+    guard.report(one, Outcome.OK, learned=told)
 
 
 def test_a_limit_that_nobody_configured_is_learned_and_its_last_tenth_is_for_urgent_calls():
@@ -171,18 +171,18 @@ def test_a_limit_that_nobody_configured_is_learned_and_its_last_tenth_is_for_urg
     learns(guard, 9, limit=10)
 
     assert [answer.granted for answer in asked(guard, 9)] == [True] * 8 + [False]
-    assert guard.ask(call(urgent=True)).granted
-    refused = guard.ask(call(urgent=True))
+    assert guard.acquire(call(urgent=True)).granted
+    refused = guard.acquire(call(urgent=True))
     assert (refused.granted, refused.reason) == (False, Reason.REQUESTS)
     assert refused.wait_seconds == pytest.approx(30, abs=2)
-    assert (guard.look().limits["requests"], guard.look().used["requests"]) == (10, 10)
+    assert (guard.status().limits["requests"], guard.status().used["requests"]) == (10, 10)
 
 
 def test_what_others_have_used_of_a_learned_limit_counts_until_its_reset():
     guard = governor(low_share=0.1)
     learns(guard, 1, reset=20.0, limit=10)
 
-    assert not guard.ask(call()).granted
+    assert not guard.acquire(call()).granted
     let_time_pass(22)
     assert [answer.granted for answer in asked(guard, 10)] == [True] * 9 + [False]
 
@@ -190,11 +190,11 @@ def test_what_others_have_used_of_a_learned_limit_counts_until_its_reset():
 def test_a_provider_that_tells_only_what_is_left_had_at_least_that():
     guard = governor(low_share=0.1)
     learns(guard, 3)
-    assert guard.look().limits["requests"] == 4
+    assert guard.status().limits["requests"] == 4
 
     learns(guard, 19)
 
-    assert guard.look().limits["requests"] == 20
+    assert guard.status().limits["requests"] == 20
 
 
 def test_a_limit_of_one_is_no_standstill():
@@ -203,7 +203,7 @@ def test_a_limit_of_one_is_no_standstill():
 
     assert [answer.granted for answer in asked(guard, 2)] == [True, False]
     let_time_pass(62)
-    assert guard.ask(call()).granted
+    assert guard.acquire(call()).granted
 
 
 def test_what_comes_back_later_than_in_a_minute_is_counted_over_an_hour_or_a_day():
@@ -211,22 +211,22 @@ def test_what_comes_back_later_than_in_a_minute_is_counted_over_an_hour_or_a_day
     learns(guard, 4, reset=2_000.0, limit=5)
 
     assert [answer.granted for answer in asked(guard, 4)] == [True] * 3 + [False]
-    assert guard.ask(call()).wait_seconds == pytest.approx(2_000, rel=0.05)
+    assert guard.acquire(call()).wait_seconds == pytest.approx(2_000, rel=0.05)
     other = Governor("other", Profile(first_slots=50, low_share=0.1))
     learns(other, 1, reset=40_000.0, limit=5)
-    assert other.ask(call()).wait_seconds == pytest.approx(40_000, rel=0.05)
+    assert other.acquire(call()).wait_seconds == pytest.approx(40_000, rel=0.05)
 
 
 def test_calls_from_before_a_limit_was_known_are_counted_by_what_the_provider_says_alone():
     guard, early, silent = governor(), [call(tokens_in=5_000) for _ in range(3)], call(tokens_in=5_000)
     for each in (*early, silent):
-        guard.ask(each)
+        guard.acquire(each)
     told = ReportedLimits({"input_tokens": 9_700}, {"input_tokens": 30.0}, limits={"input_tokens": 10_000})
     for each in early:
-        guard.tell(each, Outcome.OK, input_tokens=100, output_tokens=1, learned=told)
-    guard.tell(silent, Outcome.OK, input_tokens=100, output_tokens=1)
+        guard.report(each, Outcome.OK, input_tokens=100, output_tokens=1, learned=told)
+    guard.report(silent, Outcome.OK, input_tokens=100, output_tokens=1)
 
-    assert guard.look().used["input_tokens"] == 300
+    assert guard.status().used["input_tokens"] == 300
 
 
 def test_a_configured_limit_stays_what_it_is():
@@ -240,19 +240,19 @@ def test_refusals_that_do_not_say_until_when_are_kept_away_from_for_longer_each_
     guard, waits = governor(first_slots=1), []
     for _ in range(4):
         one = call()
-        assert guard.ask(one).granted
-        guard.tell(one, Outcome.LIMITED)
-        waits.append(guard.ask(call()).wait_seconds)
+        assert guard.acquire(one).granted
+        guard.report(one, Outcome.LIMITED)
+        waits.append(guard.acquire(call()).wait_seconds)
         let_time_pass(100)
     good = call()
-    guard.ask(good)
-    guard.tell(good, Outcome.OK)
+    guard.acquire(good)
+    guard.report(good, Outcome.OK)
     last = call()
-    guard.ask(last)
-    guard.tell(last, Outcome.LIMITED)
+    guard.acquire(last)
+    guard.report(last, Outcome.LIMITED)
 
     assert waits == pytest.approx([1, 2, 4, 8], abs=0.2)
-    assert guard.ask(call()).wait_seconds == pytest.approx(1, abs=0.2)
+    assert guard.acquire(call()).wait_seconds == pytest.approx(1, abs=0.2)
 
 
 def test_moments_in_headers_are_measured_by_the_providers_own_clock():
@@ -320,12 +320,12 @@ def test_headers_of_both_families_are_read_and_nonsense_says_nothing():
 def test_slots_begin_with_two_and_grow_by_one_for_each_call_that_goes_well_up_to_the_most():
     guard = governor(first_slots=2, most_slots=4)
     first = [call(), call()]
-    assert [guard.ask(each).granted for each in (*first, call())] == [True, True, False]
+    assert [guard.acquire(each).granted for each in (*first, call())] == [True, True, False]
 
     for each in first:
-        guard.tell(each, Outcome.OK)
+        guard.report(each, Outcome.OK)
 
-    assert guard.look().slots == 4
+    assert guard.status().slots == 4
     assert [answer.granted for answer in asked(guard, 5)] == [True] * 4 + [False]
 
 
@@ -333,39 +333,39 @@ def test_a_429_halves_the_slots_once_for_all_that_were_under_way_and_leaves_at_l
     guard = governor(first_slots=8)
     under_way = [call() for _ in range(8)]
     for each in under_way:
-        guard.ask(each)
+        guard.acquire(each)
 
     for each in under_way:
-        guard.tell(each, Outcome.LIMITED, learned=ReportedLimits(retry_after=0.0))
-    assert guard.look().slots == 4
+        guard.report(each, Outcome.LIMITED, learned=ReportedLimits(retry_after=0.0))
+    assert guard.status().slots == 4
 
     for _ in range(5):
         let_time_pass(2)
         again = call()
-        assert guard.ask(again).granted
-        guard.tell(again, Outcome.LIMITED, learned=ReportedLimits(retry_after=0.0))
-    assert guard.look().slots == 1
+        assert guard.acquire(again).granted
+        guard.report(again, Outcome.LIMITED, learned=ReportedLimits(retry_after=0.0))
+    assert guard.status().slots == 1
 
 
 def test_retry_after_stops_every_call_until_then():
     guard, one = governor(), call()
-    guard.ask(one)
-    guard.tell(one, Outcome.LIMITED, learned=ReportedLimits(retry_after=12.0))
+    guard.acquire(one)
+    guard.report(one, Outcome.LIMITED, learned=ReportedLimits(retry_after=12.0))
 
-    refused = guard.ask(call(urgent=True))
+    refused = guard.acquire(call(urgent=True))
 
     assert refused.reason is Reason.RETRY_AFTER
     assert refused.wait_seconds == pytest.approx(12, abs=0.5)
     let_time_pass(12.1)
-    assert guard.ask(call()).granted
+    assert guard.acquire(call()).granted
 
 
 def test_a_refused_call_has_used_no_tokens():
     guard, one = governor(input_tokens_per_minute=100), call(tokens_in=80)
-    guard.ask(one)
-    guard.tell(one, Outcome.LIMITED, input_tokens=80, output_tokens=0)
+    guard.acquire(one)
+    guard.report(one, Outcome.LIMITED, input_tokens=80, output_tokens=0)
 
-    assert guard.look().used["input_tokens"] == 0
+    assert guard.status().used["input_tokens"] == 0
 
 
 # Breaker
@@ -374,8 +374,8 @@ def test_a_refused_call_has_used_no_tokens():
 def faulty(guard: Governor, times: int) -> None:
     for _ in range(times):
         each = call()
-        assert guard.ask(each).granted
-        guard.tell(each, Outcome.FAULT)
+        assert guard.acquire(each).granted
+        guard.report(each, Outcome.FAULT)
 
 
 def test_five_faults_in_a_row_open_the_breaker_and_anything_else_in_between_does_not():
@@ -383,26 +383,26 @@ def test_five_faults_in_a_row_open_the_breaker_and_anything_else_in_between_does
     for between in (Outcome.OK, Outcome.LIMITED):
         faulty(guard, 4)
         well = call()
-        guard.ask(well)
-        guard.tell(well, between, learned=ReportedLimits(retry_after=0.0))
+        guard.acquire(well)
+        guard.report(well, between, learned=ReportedLimits(retry_after=0.0))
     faulty(guard, 4)
-    assert guard.look().breaker == "closed"
+    assert guard.status().breaker == "closed"
 
     faulty(guard, 1)
 
-    assert guard.ask(call(urgent=True)).reason is Reason.BREAKER
-    assert guard.look().breaker == "open"
-    assert guard.look().breaker_seconds == pytest.approx(60, abs=1)
+    assert guard.acquire(call(urgent=True)).reason is Reason.BREAKER
+    assert guard.status().breaker == "open"
+    assert guard.status().breaker_seconds == pytest.approx(60, abs=1)
 
 
 def test_no_number_of_429_opens_the_breaker():
     guard = governor()
     for _ in range(20):
         each = call()
-        assert guard.ask(each).granted
-        guard.tell(each, Outcome.LIMITED, learned=ReportedLimits(retry_after=0.0))
+        assert guard.acquire(each).granted
+        guard.report(each, Outcome.LIMITED, learned=ReportedLimits(retry_after=0.0))
 
-    assert guard.look().breaker == "closed"
+    assert guard.status().breaker == "closed"
 
 
 def test_after_the_cooldown_one_probe_goes_through_and_decides():
@@ -411,35 +411,35 @@ def test_after_the_cooldown_one_probe_goes_through_and_decides():
     let_time_pass(61)
 
     probe = call()
-    assert guard.ask(probe).granted
-    assert guard.ask(call()).reason is Reason.BREAKER
-    guard.tell(probe, Outcome.FAULT)
-    assert guard.ask(call()).wait_seconds == pytest.approx(60, abs=1)
+    assert guard.acquire(probe).granted
+    assert guard.acquire(call()).reason is Reason.BREAKER
+    guard.report(probe, Outcome.FAULT)
+    assert guard.acquire(call()).wait_seconds == pytest.approx(60, abs=1)
 
     let_time_pass(61)
     second = call()
-    assert guard.ask(second).granted
-    guard.tell(second, Outcome.OK)
+    assert guard.acquire(second).granted
+    guard.report(second, Outcome.OK)
     assert all(answer.granted for answer in asked(guard, 5))
-    assert guard.look().counts["opened"] == 2
+    assert guard.status().counts["opened"] == 2
 
 
 def test_a_probe_whose_process_died_is_followed_by_another():
     guard = governor()
     faulty(guard, 5)
     let_time_pass(61)
-    guard.ask(call(deadline=10))
+    guard.acquire(call(deadline=10))
 
     let_time_pass(16)
 
-    assert guard.ask(call()).granted
+    assert guard.acquire(call()).granted
 
 
 def test_other_providers_are_untouched():
     guard = governor(requests_per_minute=1)
     faulty(Governor("another", guard.profile), 1)
 
-    assert guard.ask(call()).granted
+    assert guard.acquire(call()).granted
 
 
 # Many processes
@@ -448,14 +448,14 @@ def test_other_providers_are_untouched():
 def test_the_slot_of_a_dead_process_comes_back_after_its_lease_and_what_it_reserved_stays_spent():
     guard = governor(first_slots=1, most_slots=1, requests_per_minute=10)
     lost = call(deadline=10)
-    guard.ask(lost)
-    assert guard.ask(call()).reason is Reason.SLOTS
+    guard.acquire(lost)
+    assert guard.acquire(call()).reason is Reason.SLOTS
 
     let_time_pass(15.1)
 
-    assert guard.ask(call()).granted
-    assert not guard.tell(lost, Outcome.OK)
-    assert guard.look().used["requests"] == 2
+    assert guard.acquire(call()).granted
+    assert not guard.report(lost, Outcome.OK)
+    assert guard.status().used["requests"] == 2
 
 
 def test_threads_that_ask_at_once_never_exceed_slots_or_requests():
@@ -467,10 +467,10 @@ def test_threads_that_ask_at_once_never_exceed_slots_or_requests():
         granted = 0
         for _ in range(10):
             each = call()
-            if guard.ask(each).granted:
+            if guard.acquire(each).granted:
                 granted += 1
-                assert guard.look().under_way <= 7
-                guard.tell(each, Outcome.OK)
+                assert guard.status().under_way <= 7
+                guard.report(each, Outcome.OK)
         return granted
 
     with ThreadPoolExecutor(12) as pool:
@@ -507,11 +507,11 @@ def _ask_until_killed(guard: Governor, file) -> None:  # pragma: no cover - in a
     with file.open("w", buffering=1) as out:
         while True:
             one = Call(f"{os.getpid()}-{next(_ids)}", 0.05)
-            if guard.ask(one).granted:
+            if guard.acquire(one).granted:
                 # The moment at which it was granted, by the clock that decides.
-                began = redis.client().hget(keys.of("test")[2], one.id)
+                began = redis.client().hget(keys.of_provider("test")[2], one.id)
                 if began:
                     out.write(f"{int(began.split()[0]) / 1000}\n")
-                guard.tell(one, Outcome.OK)
+                guard.report(one, Outcome.OK)
             else:
                 time.sleep(0.002)

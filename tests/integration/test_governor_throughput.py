@@ -81,7 +81,7 @@ def played(provider: Provider, *, minutes: int, lag: tuple[int, int], work: tupl
         at(now)
         if what == "ask":
             wanted = Call(f"call-{number}", 60.0, 1_000, 100)
-            answer = guard.ask(wanted)
+            answer = guard.acquire(wanted)
             if answer.granted:
                 begun.append(now)
                 later(now + chance.uniform(*lag), "arrive", wanted)
@@ -91,7 +91,7 @@ def played(provider: Provider, *, minutes: int, lag: tuple[int, int], work: tupl
             later(now + chance.uniform(*work), "end", call, provider.receive(now))
         else:
             assert call is not None
-            guard.tell(
+            guard.report(
                 call, Outcome.OK if told else Outcome.LIMITED, input_tokens=1_000, output_tokens=100,
                 learned=told or ReportedLimits(retry_after=1.0),
             )  # fmt: skip

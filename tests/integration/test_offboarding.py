@@ -259,7 +259,7 @@ def test_nothing_of_a_purged_tenant_is_left_and_the_other_is_untouched(
     assert gone.detail["entries"] == gone.detail["up_to"] >= 1
     assert keys_with(CANARY, str(tenant.pk)) == set()
     assert documents_with(CANARY) == documents_with(str(tenant.pk)) == 0
-    assert transcripts.older(tenant.pk, float("inf")) == []
+    assert transcripts.list_before(tenant.pk, float("inf")) == []
     assert dump_of(other_tenant) == before
     assert documents_with("globex-word") == documents
     assert fetched.read_cached_rows(other_tenant.pk, "prices") == [{"x": "globex-word"}]

@@ -44,13 +44,13 @@ def provider(engine: Engine, server: Any) -> Provider:
     providers.note_call(found)
     for number in range(found.profile.breaker_faults):
         call = Call(id=str(number), deadline_seconds=5)
-        assert found.governor.ask(call).granted
-        found.governor.tell(call, Outcome.FAULT)
+        assert found.governor.acquire(call).granted
+        found.governor.report(call, Outcome.FAULT)
     return found
 
 
 def let_pass(provider: Provider, seconds: float) -> None:
-    redis.client().hincrby(keys.of(provider.key)[0], "open_until", -int(seconds * 1000))
+    redis.client().hincrby(keys.of_provider(provider.key)[0], "open_until", -int(seconds * 1000))
 
 
 def test_an_idle_provider_that_answers_again_is_found_well(provider: Provider, server: Any) -> None:
@@ -63,7 +63,7 @@ def test_an_idle_provider_that_answers_again_is_found_well(provider: Provider, s
     assert probe_failing() == 1
 
     assert server.asked == [("GET", "/v1", None)], "no credentials leave for a probe"
-    assert provider.governor.look().breaker == "closed"
+    assert provider.governor.status().breaker == "closed"
     assert (probe_failing(), overview.failing()) == (0, [])
 
 
@@ -73,7 +73,7 @@ def test_one_that_still_fails_is_asked_again_after_another_minute(provider: Prov
 
     assert [probe_failing() for _ in range(3)] == [1, 0, 0]
 
-    standing = provider.governor.look()
+    standing = provider.governor.status()
     assert (standing.breaker, round(standing.breaker_seconds)) == ("open", 60)
     let_pass(provider, 66)
     assert probe_failing() == 1
@@ -90,7 +90,7 @@ def test_of_probes_at_once_one_asks(provider: Provider, server: Any) -> None:
 
 def test_work_that_is_at_it_is_not_disturbed(provider: Provider, server: Any) -> None:
     let_pass(provider, 66)
-    assert provider.governor.ask(Call(id="work", deadline_seconds=30)).granted
+    assert provider.governor.acquire(Call(id="work", deadline_seconds=30)).granted
 
     assert (probe_failing(), server.asked) == (0, [])
 
@@ -101,7 +101,7 @@ def test_one_that_nobody_can_reach_stays_as_it_is(provider: Provider, server: An
     server.server_close()
 
     assert probe_failing() == 1
-    assert provider.governor.look().breaker == "open"
+    assert provider.governor.status().breaker == "open"
 
 
 def test_one_noted_without_its_address_is_left_to_work(

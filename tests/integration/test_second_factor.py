@@ -206,7 +206,7 @@ def test_the_secret_is_sealed_and_only_read_by_its_owner(root: User) -> None:
 
     assert base64.b32encode(secret).decode() not in factor.secret_sealed
     assert codes[0] not in factor.secret_sealed
-    with pytest.raises(Exception, match="sealed for another place"):
+    with pytest.raises(Exception, match="encrypted for another row"):
         second_factor.verify(other, code(secret, later=1))
 
 

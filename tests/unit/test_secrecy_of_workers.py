@@ -61,7 +61,7 @@ def _told(steps: str) -> list[str]:
 
 @linux
 def test_a_program_cannot_read_its_worker() -> None:
-    assert _told("users.close()")[1:3] == ["refused False False", "refused"]
+    assert _told("users.forbid_inspection()")[1:3] == ["refused False False", "refused"]
 
 
 @linux
@@ -72,13 +72,13 @@ def test_without_that_it_could() -> None:
 
 @linux
 def test_what_was_forgotten_is_nowhere_in_the_environment_and_the_rest_is_as_it_was() -> None:
-    assert _told("users.forget()")[:2] == ["None", "read False True"]
+    assert _told("users.wipe_secrets()")[:2] == ["None", "read False True"]
 
 
 def test_a_program_is_not_run_as_the_workers_user_unless_somebody_said_so(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users, "close", lambda: None)
+    monkeypatch.setattr(users, "forbid_inspection", lambda: None)
     monkeypatch.setattr(users, "may_switch", lambda: False)
     settings.ORCHESTRATOR_CLI_SHARED_USER = False
     with pytest.raises(ConfigurationError, match="ORCHESTRATOR_CLI_SHARED_USER"):
@@ -127,14 +127,16 @@ def test_a_worker_that_cannot_switch_runs_no_programs(given_up: str, answer: str
 
 
 @pytest.mark.parametrize(
-    ("commands", "done"), [((), []), (("claude",), ["close", "forget"])], ids=["none", "some"]
+    ("commands", "done"),
+    [((), []), (("claude",), ["forbid_inspection", "wipe_secrets"])],
+    ids=["none", "some"],
 )
 def test_a_worker_that_runs_programs_keeps_its_secrets_from_the_first_moment(
     commands: tuple[str, ...], done: list[str], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
-    monkeypatch.setattr(users, "close", lambda: called.append("close"))
-    monkeypatch.setattr(users, "forget", lambda: called.append("forget"))
+    monkeypatch.setattr(users, "forbid_inspection", lambda: called.append("forbid_inspection"))
+    monkeypatch.setattr(users, "wipe_secrets", lambda: called.append("wipe_secrets"))
     settings.ORCHESTRATOR_CLI_COMMANDS = commands
 
     users.begin_worker()

@@ -17,7 +17,7 @@ Environment = AgentVersionDeployment.Environment
 
 
 class Command(BaseCommand):
-    help = "List agents, deploy versions of them, promote and roll back, and see whether they can be reached."
+    help = "List agents, deploy, promote and roll back their versions, and check whether they can be reached."
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(
@@ -25,12 +25,12 @@ class Command(BaseCommand):
         )
         verbs.add_parser("list", help="every agent with its version in production and its health")
         show = verbs.add_parser("show", help="one agent: its versions, newest first, and what needs it")
-        deploy = verbs.add_parser("deploy", help="put a version into an environment")
-        promote = verbs.add_parser("promote", help="bring a deployed version into production")
-        rollback = verbs.add_parser("rollback", help="bring back the version that was in production before")
+        deploy = verbs.add_parser("deploy", help="deploy a version to an environment")
+        promote = verbs.add_parser("promote", help="promote a deployed version to production")
+        rollback = verbs.add_parser("rollback", help="return to the previous version in production")
         check = verbs.add_parser(
             "check",
-            help="look at endpoints now, and for schedules and pipelines that refer to what is missing",
+            help="check endpoints now, and find schedules and pipelines that refer to missing agents or pipelines",
         )
         for verb in (show, deploy, promote, rollback):
             verb.add_argument("role", metavar="ROLE")
@@ -38,12 +38,10 @@ class Command(BaseCommand):
             verb.add_argument("version", metavar="VERSION", help="semantic, such as 1.4.0")
         deploy.add_argument("--environment", choices=Environment.values, default=Environment.STAGING.value)
         deploy.add_argument(
-            "--endpoint", default="", help="where this version is; else the agent's own endpoint"
+            "--endpoint", default="", help="the address of this version; else the agent's own endpoint"
         )
         check.add_argument("roles", metavar="ROLE", nargs="*", help="only these; else all")
-        check.add_argument(
-            "--references", action="store_true", help="only what refers to agents; call nobody"
-        )
+        check.add_argument("--references", action="store_true", help="only check references; call no agents")
 
     def handle(self, *args: Any, verb: str, **options: Any) -> None:
         try:
@@ -68,7 +66,7 @@ class Command(BaseCommand):
     def _show(self, role: str, **options: Any) -> None:
         agent = _agent(role)
         checked = (
-            f", looked at {agent.health_checked_at:%Y-%m-%d %H:%M:%SZ}" if agent.health_checked_at else ""
+            f", checked at {agent.health_checked_at:%Y-%m-%d %H:%M:%SZ}" if agent.health_checked_at else ""
         )
         for name, value in (
             ("role", agent.role),
@@ -90,18 +88,18 @@ class Command(BaseCommand):
 
     def _promote(self, role: str, version: str, **options: Any) -> None:
         _agent(role)
-        found = next((each for each in deployments.history(role) if each.version == version), None)
-        if found is None:
+        deployment = next((each for each in deployments.history(role) if each.version == version), None)
+        if deployment is None:
             known = sorted(
                 {each.version for each in deployments.history(role)},
                 key=semantic_versions.Precedence,
                 reverse=True,
             )
             raise CommandError(
-                f"{version} of {role} was never deployed; there are: {', '.join(known) or 'none'}. "
+                f"{version} of {role} was never deployed; known versions: {', '.join(known) or 'none'}. "
                 f"First: manage.py agents deploy {role} {version}"
             )
-        deployments.promote(role, found.pk, actor=_actor())
+        deployments.promote(role, deployment.pk, actor=_actor())
         _record_operation("promote", role, version=version)
         self.stdout.write(f"{role} {version} is in production")
 
@@ -112,19 +110,19 @@ class Command(BaseCommand):
         self.stdout.write(f"{role} {restored.version} is in production")
 
     def _check(self, roles: Sequence[str], **options: Any) -> None:
-        """Ends with 1 when an agent cannot be reached or something refers to what is missing."""
+        """Exits with 1 when an agent cannot be reached, or something refers to a missing agent or pipeline."""
         for role in roles:
             _agent(role)
-        looked_at = [] if options["references"] else health.check(roles or None)
-        rows = [(agent.role, _describe_health(agent), agent.health_detail or "-") for agent in looked_at]
+        checked = [] if options["references"] else health.check(roles or None)
+        rows = [(agent.role, _describe_health(agent), agent.health_detail or "-") for agent in checked]
         if not options["references"]:
             self._table(("ROLE", "HEALTH", "DETAIL"), rows)
         broken = registry.list_broken_references()
         for error in broken:
             self.stdout.write(f"broken: {error}")
         if not broken:
-            self.stdout.write("Every schedule and pipeline refers to agents and pipelines that are there.")
-        if broken or any(agent.health_failures for agent in looked_at):
+            self.stdout.write("Every schedule and pipeline refers to existing agents and pipelines.")
+        if broken or any(agent.health_failures for agent in checked):
             raise SystemExit(1)
 
     def _table(self, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -155,7 +153,7 @@ def _state(agent: Agent) -> str:
 
 
 def _describe_health(agent: Agent) -> str:
-    """What the last look found; one failure does not make an agent unhealthy yet."""
+    """Describe the result of the last check. One failure does not make an agent unhealthy."""
     return agent.health if not agent.health_failures else f"{agent.health} ({agent.health_failures} failed)"
 
 

@@ -14,9 +14,7 @@ from tenants import audit
 
 
 class Command(BaseCommand):
-    help = (
-        "Show the platform's settings of scheduling, or change some. Every process obeys within two seconds."
-    )
+    help = "Show or change the platform's scheduling settings. Changes take effect in every process within two seconds."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -27,7 +25,7 @@ class Command(BaseCommand):
             help="such as http_client.timeout=120000 or monitoring.notification_channels='[\"slack\"]'",
         )  # fmt: skip
         parser.add_argument(
-            "--unset", action="append", default=[], metavar="PATH", help="back to the default"
+            "--unset", action="append", default=[], metavar="PATH", help="restore the default"
         )
 
     def handle(self, *args: Any, assignments: list[str], unset: list[str], **options: Any) -> None:

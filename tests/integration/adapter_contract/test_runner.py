@@ -48,7 +48,7 @@ def test_an_unknown_adapter_is_a_configuration_error() -> None:
 def test_an_adapter_whose_library_is_missing_is_a_configuration_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(adapters._PLACES, "rare", "a_library_that_nobody_has:Adapter")
+    monkeypatch.setitem(adapters._IMPORT_PATHS, "rare", "a_library_that_nobody_has:Adapter")
 
     with pytest.raises(ConfigurationError, match="not installed"):
         run_agent(a_request(AdapterSettings("rare")))

@@ -46,8 +46,8 @@ def agent(a2a_subject: A2ASubject) -> A2AAgent:
 
 @pytest.fixture(autouse=True)
 def _looks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(a2a, "FIRST_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(a2a, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(a2a, "FIRST_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(a2a, "MAX_POLL_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def test_an_agent_that_is_away_for_long_is_left_with_its_task_for_the_next_attem
         run(agent, link)
 
     assert caught.value.error_code == "agent_unreachable"
-    assert methods(agent).count("GetTask") == a2a.MOST_LOST
+    assert methods(agent).count("GetTask") == a2a.MAX_FAILED_POLLS
     agent.hang_up_after = {}
 
     again = completed(run(agent, session_id=link.sessions[-1], attempt=2))

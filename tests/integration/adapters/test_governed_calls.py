@@ -38,14 +38,14 @@ def limited(model: ModelSubject, **limits: Any) -> AdapterSettings:
 def take(provider: Provider, number: int = 1) -> None:
     """Somebody else, somewhere, is in the middle of calls."""
     for _ in range(number):
-        assert provider.governor.ask(Call(str(uuid4()), 60.0)).granted
+        assert provider.governor.acquire(Call(str(uuid4()), 60.0)).granted
 
 
 def faulty(provider: Provider, number: int) -> None:
     for _ in range(number):
         call = Call(str(uuid4()), 60.0)
-        assert provider.governor.ask(call).granted
-        provider.governor.tell(call, Outcome.FAULT)
+        assert provider.governor.acquire(call).granted
+        provider.governor.report(call, Outcome.FAULT)
 
 
 def test_a_call_is_asked_for_and_told_with_what_it_used(model: ModelSubject) -> None:
@@ -53,7 +53,7 @@ def test_a_call_is_asked_for_and_told_with_what_it_used(model: ModelSubject) -> 
 
     run_agent(a_request(settings))
 
-    standing = provider_of(settings).governor.look()
+    standing = provider_of(settings).governor.status()
     assert (standing.under_way, standing.used["requests"], standing.used["input_tokens"]) == (0, 1, 500)
     assert (standing.used["day_tokens"], standing.counts) == (520, {"ok": 1})
 
@@ -88,7 +88,7 @@ def test_it_is_known_when_there_is_room_but_for_calls_that_may_end_at_any_time(
     answer = governor.Answer(granted=False, reason=reason, wait_seconds=3.0)
 
     class Refusing(governor.Governor):
-        def ask(self, call: Call) -> governor.Answer:
+        def acquire(self, call: Call) -> governor.Answer:
             return answer
 
     guard = Refusing(provider.governor.provider, provider.governor.profile)
@@ -104,8 +104,8 @@ def test_it_is_known_when_there_is_room_but_for_calls_that_may_end_at_any_time(
 def test_a_short_wait_is_slept(model: ModelSubject) -> None:
     settings = replace(model.does(Says()), options={"provider": {"first_slots": 1}})
     guard, other = provider_of(settings).governor, Call("other", 60.0)
-    guard.ask(other)
-    threading.Timer(0.3, lambda: guard.tell(other, Outcome.OK)).start()
+    guard.acquire(other)
+    threading.Timer(0.3, lambda: guard.report(other, Outcome.OK)).start()
 
     assert isinstance(run_agent(a_request(settings)), Completed)
 
@@ -168,7 +168,7 @@ def test_whoever_leaves_a_provider_no_time_does_not_open_its_breaker_for_others(
         with pytest.raises(RetryableAgentError, match="within"):
             run_agent(a_request(model.settings(), timeout_seconds=0.1))
 
-    standing = provider_of(model.settings()).governor.look()
+    standing = provider_of(model.settings()).governor.status()
     assert (standing.breaker, standing.faults_in_a_row, standing.counts) == ("closed", 0, {"other": 5})
 
 
@@ -366,7 +366,7 @@ def test_a_provider_that_tells_what_is_left_is_not_drained_though_nobody_configu
 
     assert made == [True] * 9 + [False] * 3
     assert 429 not in model.provider.recorder.statuses()
-    assert provider_of(settings).governor.look().limits["requests"] == 10
+    assert provider_of(settings).governor.status().limits["requests"] == 10
     assert answered(settings, 2, priority=1) == [True, False]  # the last tenth is for what is urgent
     assert 429 not in model.provider.recorder.statuses()
 

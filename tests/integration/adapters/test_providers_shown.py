@@ -48,8 +48,8 @@ def called(provider: Provider) -> Provider:
     providers._noted.clear()
     providers.note_call(provider)
     call = Call("one", 60.0)
-    provider.governor.ask(call)
-    provider.governor.tell(call, Outcome.OK)
+    provider.governor.acquire(call)
+    provider.governor.report(call, Outcome.OK)
     return provider
 
 
@@ -105,8 +105,8 @@ def test_an_open_breaker_is_seen_by_whoever_calls_the_provider(
 ) -> None:
     for number in range(5):
         call = Call(f"fault-{number}", 60.0)
-        shared.governor.ask(call)
-        shared.governor.tell(call, Outcome.FAULT)
+        shared.governor.acquire(call)
+        shared.governor.report(call, Outcome.FAULT)
 
     (found,) = listed(api("viewer"))
 

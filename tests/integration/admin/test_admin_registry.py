@@ -72,7 +72,7 @@ def test_of_two_who_edit_an_agent_at_once_the_second_is_told(scribe: Agent, root
 
     page = save(root, scribe, name="Theirs", seen_revision="1")
 
-    assert "changed since this page was opened" in words(page)
+    assert "changed since you opened this page" in words(page)
     assert now().name == "Mine"
 
 
@@ -120,7 +120,7 @@ def test_a_version_is_deployed_promoted_and_rolled_back_by_buttons(scribe: Agent
     page = root.get(page_of(scribe)).content.decode()
     promote = f"/admin/agents/agentversiondeployment/{staged.pk}/promote/"
     assert promote in page
-    assert "This version serves all tenants" in words(root.get(promote))
+    assert "This version will serve all tenants" in words(root.get(promote))
     assert in_production() == "1.0.0", "a link changes nothing"
     act(root, AgentVersionDeployment, "promote_selected", staged, confirmed="1")
     assert in_production() == "1.1.0"
@@ -133,7 +133,7 @@ def test_a_version_is_deployed_promoted_and_rolled_back_by_buttons(scribe: Agent
     refused = act(root, Agent, "roll_back_selected", scribe, confirmed="1")
     assert "No version of 'scribe' was in production before" in told(refused)[-1]
     shown = words(root.get(page_of(scribe)))
-    assert re.search(r"1\.1\.0 formerly production .* by user:root Bring into production", shown)
+    assert re.search(r"1\.1\.0 formerly production .* by user:root Promote to production", shown)
 
 
 @pytest.mark.parametrize("version", ["1.0", "latest", "01.0.0"])

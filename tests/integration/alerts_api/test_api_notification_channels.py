@@ -50,7 +50,7 @@ def test_a_target_is_sealed_for_its_own_channel(api: Any, tenant: Tenant) -> Non
 
     with tenant_scope(tenant.pk):
         moved = AlertDelivery.objects.get(channel_id=two.pk)
-    assert "sealed for another place" in moved.last_error
+    assert "encrypted for another row" in moved.last_error
 
 
 def test_the_secret_of_a_webhook_is_shown_once(api: Any, tenant: Tenant, receiver: HttpReceiver) -> None:

@@ -50,7 +50,7 @@ def home(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     settings.ORCHESTRATOR_CLI_COMMANDS = ("sh",)
     settings.ORCHESTRATOR_CLI_SHARED_USER = False
     settings.ORCHESTRATOR_CLI_USERS = (FIRST, LAST)
-    monkeypatch.setattr(users, "close", lambda: None)  # what is tried here must hold without it
+    monkeypatch.setattr(users, "forbid_inspection", lambda: None)  # what is tried here must hold without it
     yield folder
     shutil.rmtree(folder)
 
@@ -178,7 +178,7 @@ def test_when_all_numbers_are_taken_no_program_is_started(settings: Any) -> None
     with ExitStack() as held:
         from agents.command_line import invocation
 
-        held.enter_context(users.own(invocation.home_of(request)))
+        held.enter_context(users.allocate(invocation.home_of(request)))
         with pytest.raises(ConfigurationError, match="ORCHESTRATOR_CLI_USERS"):
             says("echo started", request)
     assert says("echo started", request) == "started"
@@ -193,8 +193,8 @@ def test_what_a_dead_worker_left_running_is_ended_by_its_user(home: Path) -> Non
     from agents.command_line import invocation, workspaces
 
     request = a_request({})
-    with users.own(invocation.home_of(request)) as user:
-        entered = workspaces.keep_workspace(request.run_id, user)
+    with users.allocate(invocation.home_of(request)) as user:
+        entered = workspaces.create_workspace(request.run_id, user)
         trace = entered.__enter__()
         left = subprocess.Popen(["sleep", "300"], user=user.uid, group=user.gid, extra_groups=[], env={})
         assert workspaces.sweep() == 0

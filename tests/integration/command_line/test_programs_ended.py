@@ -170,8 +170,8 @@ def test_a_transcript_holds_what_was_printed_and_no_secret(tmp_path: Path) -> No
     text = path.read_text()
     assert sorted(text.splitlines()) == ["! careful", "one [secret]"]
     assert path.stat().st_mode & 0o077 == 0
-    assert transcripts.forget_of(request.tenant_id, time.time() + 60, most=10) == 1
-    assert transcripts.pieces(request.tenant_id, request.run_id) is None
+    assert transcripts.delete_before(request.tenant_id, time.time() + 60, most=10) == 1
+    assert transcripts.read(request.tenant_id, request.run_id) is None
 
 
 def test_no_file_of_a_run_stays(tmp_path: Path, home: Path) -> None:

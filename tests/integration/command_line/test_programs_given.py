@@ -129,7 +129,7 @@ def test_sessions_of_tenants_are_kept_apart_and_those_of_a_tenant_are_found_agai
         ({"command": [sys.executable], "limits": {"nice": -5}}, "limits.nice"),
         ({"command": [sys.executable], "output": "yaml"}, "one of text, json, stream-json"),
         ({"command": [sys.executable], "prompt": "file"}, "no argument of the command names"),
-        ({"command": [sys.executable], "session_invalid": "("}, "no regular expression"),
+        ({"command": [sys.executable], "session_invalid": "("}, "not a regular expression"),
         ({"command": [sys.executable, "{model}"]}, "which this run does not have"),
         ({"command": [sys.executable], "repository": "/"}, "not among ORCHESTRATOR_CLI_REPOSITORIES"),
     ],

@@ -40,13 +40,13 @@ def _call_model(adapter: str) -> Callable[[str], Any]:
 
 
 def _look_at_health(url: str) -> Any:
-    finding = health.look(Agent(role="x", health_url=url), "")
+    finding = health.call_agent(Agent(role="x", health_url=url), "")
     if not finding.reachable:
         raise AgentError(finding.detail)
 
 
 def _look_at_endpoint(url: str) -> Any:
-    finding = health.look(Agent(role="x"), url)
+    finding = health.call_agent(Agent(role="x"), url)
     if not finding.reachable:
         raise AgentError(finding.detail)
 

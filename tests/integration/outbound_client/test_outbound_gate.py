@@ -26,7 +26,7 @@ def _own_limits(settings: Any) -> Iterator[None]:
     outbound.close_connections()
     redis.client().delete(keys.places("calls"))
     yield
-    budget._owed.clear()
+    budget._pending_releases.clear()
     redis.client().delete(keys.places("calls"))
     outbound.close_connections()
     budget.shared = budget.Gate()
@@ -79,13 +79,13 @@ def test_all_processes_together_have_no_more_calls_under_way_than_the_cap(serve:
     doors = Doors()
     server = serve(doors)
     elsewhere = ["worker-1", "worker-2"]
-    assert all(budget.OVER_ALL.take(3, each) for each in elsewhere)
+    assert all(budget.ALL_PROCESSES.take(3, each) for each in elsewhere)
 
     with ThreadPoolExecutor(3) as pool:
         calls = [pool.submit(call, server.url, HttpLimits(max_concurrent=3)) for _ in range(3)]
         eventually(lambda: doors.now == 1)
-        assert not budget.OVER_ALL.take(3, "worker-3")
-        budget.OVER_ALL.give_back(elsewhere.pop())
+        assert not budget.ALL_PROCESSES.take(3, "worker-3")
+        budget.ALL_PROCESSES.give_back(elsewhere.pop())
         eventually(lambda: doors.now == 2)
         doors.open.set()
         assert [each.result().status for each in calls] == [200] * 3
@@ -112,7 +112,7 @@ def test_a_call_keeps_its_place_for_as_long_as_it_lasts(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(budget, "KEEP_SECONDS", 0.05)
-    monkeypatch.setattr(budget, "OVER_ALL", Places("calls", lease_seconds=0.4))
+    monkeypatch.setattr(budget, "ALL_PROCESSES", Places("calls", lease_seconds=0.4))
     doors = Doors()
     server = serve(doors)
 
@@ -125,16 +125,16 @@ def test_a_call_keeps_its_place_for_as_long_as_it_lasts(
         eventually(lambda: doors.now == 1)
         first = until()
         eventually(lambda: until() > first + 400)  # it would have ended by now
-        assert not budget.OVER_ALL.take(1, "another")
+        assert not budget.ALL_PROCESSES.take(1, "another")
         doors.open.set()
         assert under_way.result().status == 200
-    assert budget.OVER_ALL.take(1, "another")
+    assert budget.ALL_PROCESSES.take(1, "another")
 
 
 def test_while_redis_is_away_each_process_keeps_to_the_cap_by_itself(
     serve: Serve, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert budget.OVER_ALL.take(2, "worker-1")
+    assert budget.ALL_PROCESSES.take(2, "worker-1")
     monkeypatch.setattr(budget, "_breaker", Breaker(seconds=5.0))
     there, settings.REDIS_URL = settings.REDIS_URL, "redis://127.0.0.1:1/0"
     doors = Doors()
@@ -163,11 +163,11 @@ def test_places_of_calls_that_ended_while_redis_was_away_are_free_when_it_is_bac
         doors.open.set()
         assert under_way.result().status == 200
     settings.REDIS_URL = there
-    assert not budget.OVER_ALL.take(1, "another")
+    assert not budget.ALL_PROCESSES.take(1, "another")
     monkeypatch.setattr(budget, "_breaker", Breaker(seconds=5.0))
 
     assert call(server.url, HttpLimits(max_concurrent=1), seconds=2.0).status == 200
-    assert budget.OVER_ALL.take(1, "another")
+    assert budget.ALL_PROCESSES.take(1, "another")
 
 
 def test_a_place_that_was_given_without_an_answer_is_given_back(
@@ -187,14 +187,14 @@ def test_a_place_that_was_given_without_an_answer_is_given_back(
         patched.setattr(Places, "take", lost)
         assert call(server.url, HttpLimits(max_concurrent=1)).status == 200
 
-    assert budget.OVER_ALL.take(1, "another")
+    assert budget.ALL_PROCESSES.take(1, "another")
 
 
 def test_calls_to_webhooks_take_no_places_of_agents(serve: Serve) -> None:
     doors = Doors()
     doors.open.set()
     server = serve(doors)
-    assert budget.OVER_ALL.take(1, "an agent's call")
+    assert budget.ALL_PROCESSES.take(1, "an agent's call")
 
     assert call(server.url, HttpLimits(max_concurrent=1), purpose=outbound.WEBHOOKS).status == 200
 

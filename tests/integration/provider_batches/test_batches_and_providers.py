@@ -84,9 +84,9 @@ def test_a_provider_that_limits_batches_still_answers_calls(
     with tenant_scope(tenant.pk):
         called = providers.provider_of(configuration.settings_for(tenant.pk, batching.ROLE).adapter)
     batches = Governor(f"{called.key}|batches", Profile())
-    assert 30 < batches.look().retry_seconds <= 40
-    assert called.governor.look().retry_seconds == 0
-    assert called.governor.ask(Call(id="now", deadline_seconds=5)).granted
+    assert 30 < batches.status().retry_seconds <= 40
+    assert called.governor.status().retry_seconds == 0
+    assert called.governor.acquire(Call(id="now", deadline_seconds=5)).granted
 
 
 def test_a_batch_that_is_refused_fails_its_items_for_good(

@@ -1,8 +1,8 @@
--- How a provider stands. Changes nothing.
--- KEYS[1]  and the six that follow: as in ask.lua
+-- Reads the state of a provider. Changes nothing.
+-- KEYS[1]  and the six that follow: as in acquire.lua
 -- ARGV     1..4 milliseconds of the windows by dimension  5 parts of a window  6..9 configured limits (0: none)
--- Returns  {milliseconds now, calls under way, fields and values of the state, what is used by dimension as text, and the limits, those
---          that the provider told among them}
+-- Returns  {milliseconds now, running calls, fields and values of the state, usage by dimension as text, and the limits, including those
+--          that the provider reported}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local NAMES = {'requests', 'input_tokens', 'output_tokens', 'day_tokens'}

@@ -1,14 +1,14 @@
--- May a call to a provider begin? If so, takes a slot and reserves what the call may cost.
+-- Grants a call to a provider if it may begin: takes a slot and reserves the highest possible cost of the call.
 -- KEYS[1]  state (hash)
--- KEYS[2]  calls under way (sorted set: id -> end of lease)
--- KEYS[3]  what they have reserved (hash)
--- KEYS[4]  and the three that follow: what was used, by dimension (hash: part of the window -> amount)
+-- KEYS[2]  running calls (sorted set: id -> end of lease)
+-- KEYS[3]  their reservations (hash)
+-- KEYS[4]  and the three that follow: usage by dimension (hash: part of the window -> amount)
 -- ARGV     1 call id  2 urgent (1 or 0)  3 milliseconds of the lease
---          4..7 cost, 8..11 limit (0: the one that the provider told, if it did; see tell.lua), 12..15 milliseconds of its window; each by dimension
---          16 slots to begin with  17 most slots  18 faults that open the breaker  19 milliseconds of its cooldown
+--          4..7 cost, 8..11 limit (0: the reported one, if any; see report.lua), 12..15 milliseconds of its window; each by dimension
+--          16 initial slots  17 maximum of slots  18 faults that open the breaker  19 milliseconds of its cooldown
 --          20 share of a limit below which only urgent calls begin  21 parts of a window
 -- Returns  {1 or 0, reason, milliseconds to wait}
--- Safe to call twice: a call that is under way is told yes again, and reserves nothing more.
+-- Safe to call twice: a running call is granted again, and reserves nothing more.
 local state, calls, reserved = KEYS[1], KEYS[2], KEYS[3]
 local id, urgent, lease, parts = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[21])
 local NAMES = {'requests', 'input_tokens', 'output_tokens', 'day_tokens'}
@@ -21,7 +21,7 @@ local function no(reason, wait)
     return {0, reason, math.max(1, math.ceil(wait))}
 end
 
--- Anyone who held these has died: its call must have ended, its slot is free, what it reserved stays spent.
+-- The holders of expired leases have died: their calls must have ended, so their slots are free. Their reservations stay spent.
 for _, other in ipairs(redis.call('ZRANGEBYSCORE', calls, '-inf', now)) do
     redis.call('ZREM', calls, other)
     redis.call('HDEL', reserved, other)
@@ -47,7 +47,7 @@ if retry_at > now then
     return no('retry_after', retry_at - now)
 end
 
--- How long until `used` of this window leaves room: what is in its oldest parts goes first.
+-- Returns how long until the usage of this window leaves room. The oldest parts expire first.
 local function until_room(used, total, part, most)
     local names = {}
     for name in pairs(used) do
@@ -63,15 +63,15 @@ local function until_room(used, total, part, most)
     return 0
 end
 
--- Parts that have left the window stay for a while. Anyone who asked in them may have been counted by the provider a little later than here,
--- so that it still counts them: that is no use by somebody else, see tell.lua.
+-- Parts that have left the window are kept for a while. The provider may have counted their calls a little later than this script,
+-- and may still count them. report.lua must not mistake them for usage by others.
 local LATE = 5
 
 local wait, reason, costs, bases, counted = 0, nil, {}, {}, {0, 0, 0, 0}
 for index, name in ipairs(NAMES) do
     local cost, limit, window = tonumber(ARGV[3 + index]), tonumber(ARGV[7 + index]), tonumber(ARGV[11 + index])
-    local told = limit == 0 and number(name .. '_limit_until', 0) > now
-    if told then
+    local reported = limit == 0 and number(name .. '_limit_until', 0) > now
+    if reported then
         limit, window = number(name .. '_limit', 0), number(name .. '_window', window)
     end
     if limit > 0 then
@@ -93,8 +93,8 @@ for index, name in ipairs(NAMES) do
         if not urgent then
             local share = tonumber(ARGV[20])
             most = math.min(most, limit * (1 - share))
-            if told then
-                -- Nobody has said that all of it is ours: the last tenth, one at least, stays for urgent calls.
+            if reported then
+                -- Others may share a limit that was not configured: its last tenth, at least one, is reserved for urgent calls.
                 local ours = limit - math.min(math.ceil(limit * share), limit - 1)
                 most = ours - math.min(cost, ours)
             end
@@ -128,7 +128,7 @@ if probing then
     redis.call('HSET', state, 'probe', id, 'probe_until', string.format('%.0f', now + lease))
 end
 redis.call('ZADD', calls, string.format('%.0f', now + lease), id)
--- With all that was taken since, `bases` tell what is known here of the window in which this call began, however long it takes.
+-- `bases` record the known usage of the window in which this call begins. With what is taken later, report.lua compares it to the headers.
 redis.call('HSET', reserved, id, string.format(
     '%.0f %s %s %s %s %d %.0f %.0f %.0f %.0f %d %d %d %d', now, ARGV[4], ARGV[5], ARGV[6], ARGV[7], number('halvings', 0),
     bases[1] or 0, bases[2] or 0, bases[3] or 0, bases[4] or 0, unpack(counted)

@@ -1,13 +1,13 @@
--- A call has ended. Gives its slot back, settles what it had reserved, learns from the answer.
--- KEYS[1]  and the six that follow: as in ask.lua
--- ARGV     1 call id  2 outcome: ok, limited, fault or other  3 milliseconds of Retry-After, -1 if none was given
---          4..7 what it really cost by dimension, -1 where that is unknown
+-- Records that a call has ended. Releases its slot, settles its reservation, and learns from the answer.
+-- KEYS[1]  and the six that follow: as in acquire.lua
+-- ARGV     1 call id  2 outcome: ok, limited, fault or other  3 milliseconds of Retry-After, -1 if there was none
+--          4..7 actual cost by dimension, -1 where it is unknown
 --          8..11 limits  12..15 milliseconds of their windows
---          16..19 what the provider says is left, -1 where it says nothing  20..23 milliseconds until its reset, -1 likewise
---          24 slots to begin with  25 most slots  26 faults that open the breaker  27 milliseconds of its cooldown
+--          16..19 remaining units that the provider reports, -1 where it does not  20..23 milliseconds until the reset, likewise
+--          24 initial slots  25 maximum of slots  26 faults that open the breaker  27 milliseconds of its cooldown
 --          28 milliseconds to wait after a 429 without Retry-After  29 parts of a window
---          30..33 what the provider says that its limits are, -1 where it says nothing
--- Returns  1, or 0 when this call is not under way: it was told before, or its lease has ended
+--          30..33 limits that the provider reports, -1 where it does not
+-- Returns  1, or 0 when this call is not running: it was reported before, or its lease has ended
 local state, calls, reserved = KEYS[1], KEYS[2], KEYS[3]
 local id, outcome, retry_after, parts = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[29])
 local NAMES = {'requests', 'input_tokens', 'output_tokens', 'day_tokens'}
@@ -32,9 +32,9 @@ for each in string.gmatch(held, '%S+') do
 end
 local began = kept[1]
 
--- The limit and the window of a kind that nobody has configured, as the provider's answers tell them, for an hour after the last one and
--- two windows at least. One that tells only what is left has had at least that, and what this call took. A window is a minute, unless
--- what was used comes back later than that: then it is an hour, or a day.
+-- Returns limit and window of a dimension that nobody has configured, as the provider's answers report them. They are valid for an hour
+-- after the last answer, and for at least two windows. If only the remaining units are reported, the limit is at least these and the cost
+-- of this call. The window is a minute, unless the reset is later than that: then it is an hour, or a day.
 local function learned(index, name, minute, left, reset)
     local live = number(name .. '_limit_until', 0) > now
     local limit = live and number(name .. '_limit', 0) or 0
@@ -42,18 +42,18 @@ local function learned(index, name, minute, left, reset)
     if left < 0 then
         return limit, window
     end
-    local told, cost = tonumber(ARGV[29 + index]), tonumber(ARGV[3 + index])
-    limit = told > 0 and told or math.max(limit, left + (cost >= 0 and cost or kept[1 + index]))
+    local reported, cost = tonumber(ARGV[29 + index]), tonumber(ARGV[3 + index])
+    limit = reported > 0 and reported or math.max(limit, left + (cost >= 0 and cost or kept[1 + index]))
     if limit == 0 then
         return 0, window
     end
     for _, factor in ipairs({60, 1440}) do
-        if reset > 2 * window then -- clocks may differ by as much
+        if reset > 2 * window then -- twice, because clocks may differ
             window = minute * factor
         end
     end
     if not live or window ~= number(name .. '_window', 0) then
-        -- Parts of another length are no measure for these.
+        -- Parts of another length cannot be compared with these.
         redis.call('DEL', KEYS[3 + index])
         redis.call('HDEL', state, name .. '_ever')
         put(name .. '_window_since', now)
@@ -74,17 +74,17 @@ for index, name in ipairs(NAMES) do
         local part = window / parts
         local oldest = math.floor(now / part) - parts
         local taken = math.floor(began / part)
-        -- A call from before the limit was known was not counted here; the provider has counted it.
+        -- Calls that began before the limit was known were not counted here, only by the provider.
         local counted = kept[10 + index] ~= 0 and began >= number(name .. '_window_since', 0)
         if counted and cost >= 0 and taken >= oldest then
             redis.call('HINCRBYFLOAT', KEYS[3 + index], string.format('%.0f', taken), cost - kept[1 + index])
             redis.call('HINCRBYFLOAT', state, name .. '_ever', cost - kept[1 + index])
         end
         if left >= 0 and kept[6 + index] then
-            -- The provider counted at some moment since this call began. By now some of what it counted has left our window, so it is
-            -- compared with what was in the window when the call began and all that was taken since.
+            -- The provider counted at some time after this call began. Some of what it counted may have left our window since, so it is
+            -- compared with the content of the window when the call began, and all that was taken since.
             local known = kept[6 + index] + number(name .. '_ever', 0)
-            -- The provider counts more than we know of, until its reset. That it counts less is no reason to trust it more.
+            -- If the provider counts more than is known here, the difference counts until its reset. If it counts less, nothing changes.
             local unknown = (limit - left) - known
             if unknown > 0 then
                 local ends = now + (reset > 0 and math.min(reset, window) or window)
@@ -108,15 +108,15 @@ if outcome == 'ok' then
     put('slots', math.min(tonumber(ARGV[25]), slots + 1))
     redis.call('HDEL', state, 'faults', 'open_until', 'limited_in_a_row')
 elseif outcome == 'limited' then
-    -- Of all calls that were under way when the provider had enough, the first to say so halves the slots.
+    -- Of all calls that were running when the provider reached its limit, only the first to report it halves the slots.
     if kept[6] == number('halvings', 0) then
         put('slots', math.max(1, math.floor(slots / 2)))
         redis.call('HINCRBY', state, 'halvings', 1)
         redis.call('HINCRBY', state, 'limited_in_a_row', 1)
     end
-    local untold = tonumber(ARGV[28]) * 2 ^ math.min(math.max(number('limited_in_a_row', 1), 1) - 1, 6)
-    put('retry_at', math.max(number('retry_at', 0), now + (retry_after >= 0 and retry_after or untold)))
-    -- Somebody is there and answers, so this is no fault.
+    local default_wait = tonumber(ARGV[28]) * 2 ^ math.min(math.max(number('limited_in_a_row', 1), 1) - 1, 6)
+    put('retry_at', math.max(number('retry_at', 0), now + (retry_after >= 0 and retry_after or default_wait)))
+    -- The provider answers, so this is not a fault.
     redis.call('HDEL', state, 'faults', 'open_until')
 elseif outcome == 'fault' then
     local faults = redis.call('HINCRBY', state, 'faults', 1)
