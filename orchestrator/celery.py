@@ -182,6 +182,11 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
             if name not in queues.consume_from:
                 queues.select_add(name)
         _roles[:] = roles_of(queues.consume_from)
+        if unknown := sorted(set(_roles) - set(configuration.list_roles())):
+            # They may be added later. Until then nothing comes to their queues, as with a name that was misspelt.
+            logger.warning(
+                "The registry has no such role", extra={"action": "role_unknown", "roles": unknown}
+            )
 
     _surely(choose)
 

@@ -10,6 +10,7 @@ from tenants.context import APP, system_scope, tenant_scope
 from tenants.exceptions import TenantError
 from tenants.identifiers import uuid7
 from tenants.models import Tenant
+from tenants.plain_names import LONGEST_NAME, error_of_name
 from tenants.signals import tenant_changed
 
 
@@ -27,6 +28,13 @@ class InvalidSlug(TenantError):
     status = 400
 
 
+class InvalidName(TenantError):
+    """A name is one line of at most 200 visible characters."""
+
+    code = "invalid_name"
+    status = 400
+
+
 class TenantNotFound(TenantError):
     """No tenant has this slug."""
 
@@ -35,14 +43,18 @@ class TenantNotFound(TenantError):
 
 
 def register(slug: str, name: str = "") -> Tenant:
-    """Make a tenant. Raises `InvalidSlug` or `SlugTaken`."""
+    """Make a tenant. Raises `InvalidSlug`, `InvalidName` or `SlugTaken`."""
     try:
         validate_slug(slug)
     except ValidationError as error:
         raise InvalidSlug(f"{slug!r} is not a slug: use letters, digits, hyphens and underscores.") from error
     if len(slug) > 63:
         raise InvalidSlug(f"The slug has {len(slug)} characters; 63 are allowed.")
-    tenant = Tenant(id=uuid7(), slug=slug, name=name or slug)
+    if len(name) > LONGEST_NAME:
+        raise InvalidName(f"The name has {len(name)} characters; {LONGEST_NAME} are allowed.")
+    if fault := error_of_name(name):
+        raise InvalidName(f"The name {fault}.")
+    tenant = Tenant(id=uuid7(), slug=slug, name=name.strip() or slug)
     try:
         with tenant_scope(tenant.pk):
             tenant.save(force_insert=True, using=APP)

@@ -42,7 +42,7 @@ from tenants.identifiers import uuid7
 
 #: Items that are decided with a yes or a no.
 _DECIDED = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL)
-_WORDS: dict[str, str] = {Status.CANCELLED: "withdrew"}
+_WORDS: dict[str, str] = {Status.CANCELLED: "withdrew", Status.DONE: "completed"}
 
 
 def approve(

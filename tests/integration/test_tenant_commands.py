@@ -77,6 +77,20 @@ def test_create_tenant_refuses_what_is_no_slug(slug):
         run("create_tenant", slug)
 
 
+@pytest.mark.parametrize("name", ["n" * 201, "two\nlines", "turned \u202e round", "no\x00text"])
+def test_create_tenant_refuses_what_is_no_name(name):
+    with pytest.raises(CommandError, match="The name"):
+        run("create_tenant", "acme", "--name", name)
+
+    with pytest.raises(registration.TenantNotFound):
+        registration.find("acme")
+
+
+def test_create_token_refuses_a_name_that_would_not_read_as_it_is_stored(tenant):
+    with pytest.raises(CommandError, match="one line of visible characters"):
+        run("create_token", "--tenant", "acme", "--role", "viewer", "--name", "laptop\nroot")
+
+
 def test_create_token_prints_a_token_that_works_as_its_last_line(tenant):
     secret = run("create_token", "--tenant", "acme", "--role", "operator", "--name", "laptop")
 

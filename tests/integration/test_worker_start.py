@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError
 
 from activities import leases, worker
 from activities.models import WorkerProcess
+from agents.command_line import users
 from orchestrator import celery
 from tenants.context import system_scope
 from tenants.exceptions import RowSecurityMissing
@@ -89,3 +91,32 @@ def test_beat_starts_though_something_that_it_mends_is_broken() -> None:
         raise ValueError("a row that cannot be read")
 
     celery._surely(broken, vital=False)
+
+
+class Queues:
+    """Those of Celery that a worker consumes from."""
+
+    def __init__(self, *names: str) -> None:
+        self.consume_from = dict.fromkeys(names)
+
+    def deselect(self, names: list[str]) -> None:
+        for name in names:
+            del self.consume_from[name]
+
+    def select_add(self, name: str) -> None:
+        self.consume_from[name] = None
+
+
+@pytest.mark.parametrize(("named", "unknown"), [("agent__seo", []), ("agent__soe", ["soe"])])
+def test_a_worker_says_which_of_its_roles_the_registry_does_not_have(
+    named: str, unknown: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(celery, "_asked", [named])
+    monkeypatch.setattr(celery, "_roles", [])
+    monkeypatch.setattr(users, "begin_worker", lambda: None)
+    instance = SimpleNamespace(app=SimpleNamespace(amqp=SimpleNamespace(queues=Queues(named))))
+
+    celery.choose_queues("worker", instance)
+
+    told = [record for record in caplog.records if getattr(record, "action", "") == "role_unknown"]
+    assert [record.roles for record in told] == [unknown] * bool(unknown)  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from tenants import audit, clock, registration, tokens
 from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import Membership, Role, Tenant
+from tenants.plain_names import error_of_name
 
 LONGEST_DAYS = 3650  # beyond ten years a date would sooner or later overflow
 
@@ -48,6 +49,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, tenant: str, role: str, name: str, **options: Any) -> None:
         days = options["expires_in_days"]
+        if fault := error_of_name(name):
+            raise CommandError(f"The name {fault}.")
         try:
             owner = registration.find(tenant)
             with tenant_scope(owner.pk):

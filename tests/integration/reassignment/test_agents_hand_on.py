@@ -151,3 +151,16 @@ def test_an_operator_may_hand_back(api: Any, engine: Engine, acme: Tenant) -> No
         api("operator").post(of(heir, "reassign"), {"agent_role": "qa", "reason": "Do it."}).status_code
         == 201
     )
+
+
+def test_a_decision_about_work_that_a_person_has_done_by_hand_is_told_who_completed_it(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
+    activity_id, agent = at_work(engine, acme)
+    agent.used("reassign_task", **TO_PERSON)
+    heir = heir_of(acme, activity_id).pk
+    assert api("reviewer", name="Bob").post(of(heir, "complete"), OUTPUT).status_code == 200
+
+    late = problem(api("reviewer").post(of(heir, "approve")), 409, "already_decided")
+
+    assert late["detail"].startswith("token:Bob completed this at ")
