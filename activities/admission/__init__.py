@@ -1,10 +1,10 @@
 """Admission: decides which ready activity may go to a worker now.
 
-An activity is published only while it holds slots in every scope that limits it: group, tenant and role, tenant, role, all,
-and a seat at a worker. One script decides for all scopes in one step. Redis holds no truth: everything here can be rebuilt
-from PostgreSQL, and while it is not built (a wiped Redis) nothing is granted at all.
+An activity is published only while it holds a slot in every scope that limits it: group, tenant and role, tenant, role, global, and a seat
+at a worker. One script decides for all scopes in one step. Redis holds no truth: admission is rebuilt from PostgreSQL after a wipe, and
+grants nothing until then.
 
-Who runs next is one order, in `lua/library.lua`: band, virtual time of the tenant, score. What limits are in force is in `limits`.
+`lua/library.lua` defines the order in which work runs: band, virtual time of the tenant, score. `limits` puts the limits in force.
 """
 
 from activities.admission.exchange import CLAIM_SECONDS, Exchange, Grant, exchange

@@ -1,4 +1,4 @@
-"""One call that gives slots back, takes new waiters and hands out grants; and which offers would be news to it."""
+"""The admission call: releases slots, takes offers and returns grants."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from activities import file_scopes
 from activities.admission import scripts
 from tenants import tracing
 
-LEVEL_MS = 30_000  # Waiting 30 s is worth one level of priority among a tenant's own work.
-GRANTS_PER_CALL = 500  # Bounds one script run to some milliseconds.
-# A claim that took longer than this since its slot was held asks for the slot again before it commits.
+LEVEL_MS = 30_000  # 30 s of waiting count as much as one level of priority, among the work of one tenant.
+GRANTS_PER_CALL = 500  # Bounds one call to some milliseconds.
+# A claim that commits later than this after its slot was confirmed must confirm the slot again.
 CLAIM_SECONDS = 0.5
 
 
@@ -38,7 +38,7 @@ class Offer(NamedTuple):
 
     @classmethod
     def of(cls, activity: Any) -> Self:
-        """`activity` is a row of Activity that an agent does: a model, or a `transitions.Moved`."""
+        """`activity`: a row of Activity for an agent, as a model or a `transitions.Moved`."""
         return cls(
             activity.id,
             activity.tenant_id,
@@ -62,24 +62,26 @@ class Offer(NamedTuple):
             self.role,
             band,
             score,
-            line_of(self),
+            lane_of(self),
             since,
             "\n".join(self.files),
             int(self.run_now_at.timestamp() * 1000) if self.run_now_at else 0,
         ]
 
 
-def line_of(of: Any) -> str:
-    """What sets work apart from other work of its tenant, role and band: those with an equal line are eligible together. `of` is an offer
-    or a row of Activity."""
-    if not of.group_key and not of.files and not of.pipeline_id and not of.schedule_id:
+def lane_of(work: Any) -> str:
+    """Return the lane of work within its tenant, role and band. Work in one lane is subject to the same limits.
+
+    `work`: an offer or a row of Activity.
+    """
+    if not work.group_key and not work.files and not work.pipeline_id and not work.schedule_id:
         return ""
-    origin = f"{of.pipeline_id or ''}|{of.schedule_id or ''}"
-    return f"{of.group_scope}|{file_scopes.digest_of(of.files)}|{origin}|{of.group_key or ''}"
+    origin = f"{work.pipeline_id or ''}|{work.schedule_id or ''}"
+    return f"{work.group_scope}|{file_scopes.digest_of(work.files)}|{origin}|{work.group_key or ''}"
 
 
 class Release(NamedTuple):
-    """A slot that is no longer needed. `unused`: nothing was started with it, so limits over time count it no more."""
+    """A slot that is no longer needed. `unused`: nothing was started with it, so rate limits do not count it."""
 
     activity_id: UUID
     grant: str
@@ -87,7 +89,7 @@ class Release(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """A provider cannot take work of this role for so long; urgent work neither, or only what is not `urgent`."""
+    """A provider takes no work of this role for `seconds`. Urgent work is held too if `urgent` is true."""
 
     tenant_id: UUID
     role: str
@@ -98,7 +100,7 @@ class Hold(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """An activity that may go to a worker now. `started` when the caller asked to run it itself."""
+    """An activity that may go to a worker now. `started`: the caller runs it itself."""
 
     activity_id: UUID
     tenant_id: UUID
@@ -108,8 +110,11 @@ class Grant(NamedTuple):
 
 
 class Grants(list[Grant]):
-    """`ask_again_seconds`: when the caller should exchange again, because a rate has a token then for something that waits. Only one
-    caller at a time gets it. `others_wait`: whether anything waits beside what was granted."""
+    """Grants, and hints for the caller.
+
+    `ask_again_seconds`: when the caller must call again, because a rate limit then has a token for waiting work. Only one caller at a time
+    gets it. `others_wait`: other work is waiting.
+    """
 
     ask_again_seconds: float | None = None
     others_wait: bool = False
@@ -117,16 +122,16 @@ class Grants(list[Grant]):
 
 @dataclass(slots=True)
 class Exchange:
-    """What one call brings. Repeating it after a lost answer is safe.
+    """The changes that one call sends. It is safe to repeat a call whose answer was lost.
 
-    Of one activity the last word counts: an offer that a later `add` withdraws is none, and one that comes after a withdrawal is.
+    For each activity the last change counts: a later withdrawal cancels an offer, and a later offer counts again.
     """
 
     releases: list[Release] = field(default_factory=list)
     offers: list[Offer] = field(default_factory=list)
     withdrawals: list[UUID] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
-    causes: list[tracing.Cause] = field(default_factory=list)  # the spans that it comes from
+    causes: list[tracing.Cause] = field(default_factory=list)  # the spans that caused the changes
     _withdrawn_before: dict[UUID, int] = field(
         default_factory=dict
     )  # how many of the offers came before the withdrawal
@@ -145,7 +150,7 @@ class Exchange:
             self.causes += [cause for cause in other.causes if cause not in self.causes]
 
     def current_offers(self) -> list[Offer]:
-        """Those that no later withdrawal takes back; of several of one activity the last, which knows its present priority."""
+        """Return the offers without those withdrawn later. Of several for one activity it is the last, which has the current priority."""
         current = {
             offer.activity_id: offer
             for place, offer in enumerate(self.offers)
@@ -154,17 +159,17 @@ class Exchange:
         return list(current.values())
 
     def drop_offer(self, activity_id: UUID) -> None:
-        """The activity holds a slot already."""
+        """Remove the offers of an activity that already holds a slot."""
         stays = [offer.activity_id != activity_id for offer in self.offers]
-        self.offers = [offer for offer, its in zip(self.offers, stays, strict=True) if its]
+        self.offers = [offer for offer, stay in zip(self.offers, stays, strict=True) if stay]
         self._withdrawn_before = {gone: sum(stays[:place]) for gone, place in self._withdrawn_before.items()}
 
     def drop_release(self, activity_id: UUID) -> None:
-        """The slot was passed on."""
+        """Remove the release of a slot that was passed on."""
         self.releases = [release for release in self.releases if release.activity_id != activity_id]
 
     def take(self) -> Exchange:
-        """All that it has, and has no more then."""
+        """Move all changes into a new Exchange."""
         taken = Exchange(
             self.releases, self.offers, self.withdrawals, self.holds, self.causes, self._withdrawn_before
         )
@@ -172,7 +177,7 @@ class Exchange:
         return taken
 
     def drop_offers(self) -> None:
-        """Recovery finds them again."""
+        """Remove all offers. Recovery makes them again."""
         self.offers.clear()
         self._withdrawn_before.clear()
 
@@ -183,7 +188,7 @@ def band_of(priority: int) -> int:
 
 
 def find_unknown(offers: Sequence[Offer]) -> set[UUID]:
-    """The activities that admission does not know as they are offered here, so that an exchange would change something.
+    """Return the activities that admission does not know in the offered form, so that offering them would change something.
 
     Raises `Closed` and the errors of Redis.
     """
@@ -193,15 +198,20 @@ def find_unknown(offers: Sequence[Offer]) -> set[UUID]:
     return {UUID(activity) for activity in orjson.loads(answer)}
 
 
-def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0) -> Grants:
-    """Apply `what` and return new grants. Raises `Closed`, or `redis.RedisError` when there is no answer."""
+def exchange(changes: Exchange, *, start_roles: Iterable[str] = (), start: int = 0) -> Grants:
+    """Send the changes and return new grants. The caller runs at most `start` of them, of `start_roles`, itself.
+
+    Raises `Closed`, or `redis.RedisError` if there is no answer.
+    """
     answer = scripts.run(
         "exchange",
         orjson.dumps(
             {
-                "release": [[str(item.activity_id), item.grant, int(item.unused)] for item in what.releases],
-                "withdraw": [str(item) for item in what.withdrawals],
-                "offer": [offer.arguments() for offer in what.current_offers()],
+                "release": [
+                    [str(item.activity_id), item.grant, int(item.unused)] for item in changes.releases
+                ],
+                "withdraw": [str(item) for item in changes.withdrawals],
+                "offer": [offer.arguments() for offer in changes.current_offers()],
                 "hold": [
                     [
                         str(item.tenant_id),
@@ -211,7 +221,7 @@ def exchange(what: Exchange, *, start_roles: Iterable[str] = (), start: int = 0)
                         item.code,
                         item.holder,
                     ]
-                    for item in what.holds
+                    for item in changes.holds
                 ],
                 "limit": GRANTS_PER_CALL,
                 "ageing_ms": int(settings.ORCHESTRATOR_AGEING_SECONDS * 1000),

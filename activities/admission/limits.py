@@ -1,8 +1,8 @@
 """The limits that admission enforces: read from PostgreSQL, put in force in Redis.
 
-Any process may do it at any time; the digest makes a repetition free. The leader does it every tick, so a change of a cap acts
-within 2 s, and a worker does it when it comes up, so its first work need not wait for a tick. What holds is made out anew only when the
-configuration or the workers have changed: with 5,000 settings of tenants that takes as long as running thirty steps.
+Any process may refresh them at any time; the digest makes a repetition cheap. The leader does so every tick, so that a changed cap takes
+effect within 2 s, and a worker when it starts, so that its first work need not wait for a tick. The limits are computed again only after a
+change of the configuration or the workers: with 5,000 tenant settings, computing them takes as long as running thirty steps.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ Limits = dict[str, dict[str, Any]]
 NO_LIMIT = "none"
 
 
-#: Of each worker its roles, its concurrency, and why it takes no new work of which role.
+#: For each worker its roles, its concurrency, and by role the reason why it takes no new work.
 Workers = list[tuple[list[str], int, dict[str, str]]]
 
 
 class _Document(NamedTuple):
-    """The limits as Redis is told them."""
+    """The limits as they are sent to Redis."""
 
-    workers: Workers  # for whom they were made out
+    workers: Workers  # for which they were computed
     text: bytes
     digest: str
 
 
 @dataclass
 class _Latest:
-    """Made out by the configuration as it is; another takes its place when that changes."""
+    """The limits for the current configuration. The cache replaces this object when the configuration changes."""
 
     document: _Document | None = None
 
@@ -55,7 +55,7 @@ _kept: KeptConfiguration[_Latest] = KeptConfiguration(asked_every=0.0)
 
 
 def refresh(*, generation: str = "") -> bool:
-    """Put the present limits in force; True if they differ from before. Raises `scripts.Closed` unless a generation is given."""
+    """Put the current limits in force. Returns True if they have changed. Raises `scripts.Closed`, except for a given generation."""
     with system_scope():
         latest, workers = _kept.get(None, "", _Latest), _present_workers()
         document = latest.document
@@ -69,12 +69,12 @@ def refresh(*, generation: str = "") -> bool:
 
 
 def forget() -> None:
-    """Have the limits made out anew the next time, whatever has changed."""
+    """Compute the limits again the next time, even if nothing has changed."""
     _kept.forget()
 
 
 def current() -> Limits:
-    """Caps by scope, weights by tenant, pools by role, as the rows say. Limits over time are among the caps, see lua/library.lua."""
+    """Return caps by scope, weights by tenant and pools by role from PostgreSQL. The caps include rate limits, see lua/library.lua."""
     with system_scope():
         return _limits(_present_workers())
 
@@ -160,13 +160,13 @@ def _config_limits(
             caps[f"rate:{pair}"] = f"{config.rate['per_second']:.12g}|{config.rate['capacity']:.12g}"
         agent = agents.get(config.agent_id)
         if agent is not None and config.adapter and config.adapter != agent.adapter:
-            # It does the role in another way than the others, so it has starts of its own.
+            # The tenant uses another adapter for the role, so its starts are limited separately.
             limit = agent.starts_per_minute(config.adapter)
             caps[f"starts:{pair}"] = limit * max(1, serving.get(config.agent_id, 0)) if limit else NO_LIMIT
 
 
 def _pauses(caps: dict[str, int | str], agents: Mapping[str, Agent], tenants: Mapping[UUID, Tenant]) -> None:
-    """What tenants have paused besides roles and themselves. A provider's pause is that of the roles that lead to it."""
+    """Add the pauses of pipelines, schedules and providers. Pausing a provider pauses the roles that use it."""
     rows = list(Pause.objects.only("tenant_id", "kind", "subject"))
     caps |= dict.fromkeys(pausing.scopes_of(rows), 0)
     stopped = {(row.tenant_id, row.subject) for row in rows if row.kind == PauseKind.PROVIDER}
@@ -196,16 +196,16 @@ def _or_none(cap: int | None) -> int | str:
 
 
 def _seats_of(roles: list[str], concurrency: int, closed: dict[str, str]) -> tuple[list[str], int]:
-    """The roles that a worker takes now, and its seats: none while it takes no work of any role."""
+    """Return the roles whose work a worker takes now, and its seats: 0 if it takes no new work at all."""
     return [role for role in roles if role not in closed], 0 if ALL in closed else concurrency
 
 
 def worker_pools(workers: list[tuple[list[str], int]]) -> tuple[dict[str, str], dict[str, int]]:
-    """Which roles share workers, and how many seats these have together.
+    """Return the pool of each role, and the number of seats of each pool.
 
-    Roles that any worker serves together form one pool, named after its first role. With one worker per role, or one worker for
-    all, that counts exactly; where worker sets overlap in part, a pool may grant somewhat more to a role than its workers take at
-    once, and the rest waits in that role's queue.
+    Roles that some worker serves together form one pool, named after its first role. This is exact if each worker serves one role, or all
+    workers serve all roles. If the roles of workers overlap partly, a pool may grant somewhat more than the workers of a role take at
+    once; the rest waits in the queue of that role.
     """
     leader: dict[str, str] = {}
 

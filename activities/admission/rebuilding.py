@@ -1,8 +1,8 @@
-"""Rebuilding admission from PostgreSQL, and comparing the two while it is in force.
+"""Rebuilds admission from PostgreSQL after a wipe of Redis, and audits its slots.
 
-After Redis was wiped the pointer is missing and every script answers "closed": nothing is granted, so no cap can be exceeded. The leader
-writes a new generation beside it, with the slots of all live runs and all waiting work, and opens it in one step, with its epoch: a
-leader that was frozen over its rebuilding cannot open what is out of date.
+While the pointer is missing, every script answers "closed": nothing is granted, so no cap can be exceeded. The leader writes a new
+generation, with the slots of all live runs and all waiting work, and opens it in one step with its epoch. A leader that was frozen during
+the rebuild cannot open an outdated generation, because its epoch is over.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from activities.admission import keys, limits, scripts
-from activities.admission.exchange import CLAIM_SECONDS, Exchange, Grant, Offer, Release, band_of, line_of
+from activities.admission.exchange import CLAIM_SECONDS, Exchange, Grant, Offer, Release, band_of, lane_of
 from activities.models import Activity, ActivityRun, Wake, WorkerProcess
 from agents.models import AgentConfig
 from tenants import clock
@@ -34,14 +34,13 @@ logger = logging.getLogger(__name__)
 
 PAGE = 1_000
 WINDOW = timedelta(seconds=60)  # of the runaway guard; lua/library.lua has it too.
-LONGEST_LOOK = timedelta(hours=1)  # back at what has started, when a rate is restored
-# A claim whose slot was held before the wipe, or before a look at what has no run, commits within this time; then its run is there to be
-# counted.
+LONGEST_LOOK = timedelta(hours=1)  # how far back starts are counted when a rate limit is restored
+# A claim whose slot was confirmed before the wipe, or before an audit, commits within this time. After it, the run can be counted.
 SETTLE_SECONDS = 2 * CLAIM_SECONDS
 
 
 def is_open() -> bool:
-    """Whether admission is in force. Raises `redis.RedisError` when there is no answer."""
+    """Whether a generation is in force. Raises `redis.RedisError` if there is no answer."""
     try:
         return keys.is_current(client().get(keys.pointer()))
     except redis.exceptions.ResponseError as error:
@@ -52,10 +51,10 @@ def is_open() -> bool:
 
 
 def rebuild(*, epoch: int = 0, confirm: Callable[[], None] = lambda: None) -> str:
-    """Write a new generation from PostgreSQL and open it. Only the leader does this, in its epoch. Returns the generation's name.
+    """Write a new generation from PostgreSQL and open it. Only for the leader, in its epoch. Returns the name of the generation.
 
-    `confirm` raises when the epoch is over. Raises `scripts.Closed` when Redis was wiped meanwhile, or a later leader was faster; what
-    was written stays closed then.
+    `confirm` raises if the epoch is over. Raises `scripts.Closed` if Redis was wiped meanwhile, or a later leader was faster. Then the
+    written generation stays closed.
     """
     generation = keys.new_generation(secrets.token_hex(4))
     client().set(f"{keys.generation(generation)}epoch", epoch)
@@ -83,10 +82,10 @@ def _restore_runs(generation: str) -> int:
 
 
 def _restore_starts(generation: str) -> None:
-    """Count against limits over time what has started of late, so that a wiped Redis lets nothing through a second time.
+    """Count recent starts against rate limits, so that a wipe of Redis does not allow them a second time.
 
-    A bucket of tokens is at least as full as its capacity without the starts within the time that it takes to fill; it may be fuller.
-    What filled it longer than `LONGEST_LOOK` ago is not looked at, and counts as started.
+    A token bucket gets at least its capacity minus the starts within the time that it takes to fill. Times before `LONGEST_LOOK` are not
+    counted as refill.
     """
     with system_scope():
         runs = _recent(ActivityRun.objects.select_related("activity"), WINDOW)
@@ -114,7 +113,7 @@ def _tokens_of(config: AgentConfig) -> float:
 
 
 def _recent(runs: QuerySet[ActivityRun], within: timedelta) -> QuerySet[ActivityRun]:
-    """Those that have started of late. Their ids are made by the clock of a worker, which may be an hour off."""
+    """Select runs that started within this time. Their ids come from the clock of a worker, which may be off by `LONGEST_LOOK`."""
     earliest = first_id_at(clock.now() - within - LONGEST_LOOK)
     return runs.filter(pk__gte=earliest, started_at__gt=Now() - within)
 
@@ -129,11 +128,9 @@ def _restore_waiting(generation: str) -> int:
                 .order_by("pk")
                 .values_list("pk", "activity_id")[:PAGE]
             )
-            # By key alone: asked for their status as well, PostgreSQL may read all that waits instead.
-            found = Activity.objects.filter(pk__in={activity for _, activity in page})
-            activities = [
-                each for each in found if each.status == "created" and each.assignee_type == "agent"
-            ]
+            # Selected by key only: with a filter by status, PostgreSQL might read everything that waits.
+            rows = Activity.objects.filter(pk__in={activity for _, activity in page})
+            activities = [row for row in rows if row.status == "created" and row.assignee_type == "agent"]
         _restore(
             generation,
             offer=[Offer.of(activity) for activity in activities],
@@ -153,7 +150,7 @@ def _slot_of(run: ActivityRun) -> list[object]:
     seated = 0 if run.accepted_at else 1
     return [
         str(activity.id), str(run.tenant_id), activity.agent_role, band_of(activity.priority),
-        line_of(activity), run.grant, seated, "\n".join(activity.files),
+        lane_of(activity), run.grant, seated, "\n".join(activity.files),
     ]  # fmt: skip
 
 
@@ -173,7 +170,7 @@ def _restore(
 
 
 def _calls_under_way(slots: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
-    """Slots whose run is over while a living worker still waits for its agent: they are in use until it says otherwise."""
+    """Return the slots of ended runs for whose agents a live worker still waits. They are in use until it releases them."""
     if not slots:
         return set()
     with system_scope():
@@ -184,7 +181,7 @@ def _calls_under_way(slots: set[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
 
 
 def _runs_still_called() -> QuerySet[ActivityRun]:
-    """Runs that are over, put aside or cancelled: the only ends that leave the slot to the end of the call, for which a worker waits."""
+    """Select suspended and cancelled runs of live workers: their slots are released only when the agent's call ends."""
     living = WorkerProcess.objects.filter(pk=OuterRef("worker_id"), ended_at=None)
     over = Q(status="cancelled") | ~Q(ended_by_tool="")
     return (
@@ -194,17 +191,17 @@ def _runs_still_called() -> QuerySet[ActivityRun]:
 
 @dataclass(slots=True)
 class SlotAudit:
-    """Compares held slots with live runs. What differs twice in a row is mended; once may be a matter of timing."""
+    """Compares held slots with live runs. A difference is repaired if it is seen twice in a row; once may be a matter of timing."""
 
     suspects: set[tuple[UUID, str]] = field(default_factory=set)
 
     def compare(self) -> tuple[Exchange, list[Grant]]:
-        """Slots to give back, and grants to publish again because no worker has taken them up.
+        """Return slots to release, and grants to publish again because no worker has started them.
 
-        Raises `scripts.Closed`, also when what Redis keeps does not fit together.
+        Raises `scripts.Closed`, also if the data in Redis is inconsistent.
         """
         scripts.check_structure()
-        # Redis first: a slot read here whose run commits before the next line is seen as live, not as an orphan.
+        # Redis first: a run that commits between the two reads is then seen as live, and its slot not as an orphan.
         slots = scripts.audit(withdraw_orphans=True)
         with system_scope():
             runs = {run.activity_id: run for run in _live_runs()}
@@ -216,9 +213,7 @@ class SlotAudit:
         for slot in slots:
             run = runs.get(slot.activity_id)
             if slot.seated and run is not None and run.accepted_at and run.grant == slot.grant:
-                scripts.accept(
-                    slot.activity_id, slot.grant
-                )  # its worker could not say that it no longer waits
+                scripts.accept(slot.activity_id, slot.grant)  # its worker could not release the seat
         missing = [run for activity, run in runs.items() if (activity, run.grant) not in started]
         if missing:
             _restore("", hold=[_slot_of(run) for run in missing])
@@ -232,7 +227,7 @@ class SlotAudit:
 
 
 def forget_old_generations() -> int:
-    """Delete what earlier generations left behind. Returns how many keys."""
+    """Delete the keys of earlier generations. Returns how many."""
     current, deleted = client().get(keys.pointer()), 0
     if not isinstance(current, bytes):
         return 0

@@ -27,7 +27,7 @@ _WORD, _COMMENT = re.compile(r"\w+"), re.compile(r"--.*")
 
 
 class Closed(Exception):
-    """Redis was wiped, or what it keeps does not fit together, and it is not rebuilt yet: nothing is granted, no slot is known."""
+    """Redis was wiped or its data was inconsistent, and it is not rebuilt yet: nothing is granted, and no slot is known."""
 
 
 @cache
@@ -35,7 +35,7 @@ def _source(name: str) -> str:
     files, library, script = (
         (FOLDER / f"{part}.lua").read_text(encoding="utf-8") for part in ("files", "library", name)
     )
-    # Wherever a script returns, what it has changed is written before its answer is given.
+    # A script may return anywhere, but its changes must be written before its answer is returned.
     body = "\n".join(
         ("local function run()", script, "end", "local answer = run()", "write_back()", "return answer")
     )
@@ -44,15 +44,15 @@ def _source(name: str) -> str:
 
 
 def _needed_functions(library: str, script: str) -> str:
-    """The library without the functions that the script cannot come to: Redis makes each of them anew in every call."""
+    """Return the library without the functions that the script cannot reach, because Redis creates each function again in every call."""
     functions = {found[1]: found[0] for found in _FUNCTION.finditer(library)}
     used: set[str] = set()
     unread = [script, _FUNCTION.sub("", library)]
     while unread:
         words = set(_WORD.findall(_COMMENT.sub("", unread.pop())))
-        found = (words & functions.keys()) - used
-        used |= found
-        unread += [functions[name] for name in found]
+        called = (words & functions.keys()) - used
+        used |= called
+        unread += [functions[name] for name in called]
     return _FUNCTION.sub(lambda found: found[0] if found[1] in used else "", library)
 
 
@@ -62,9 +62,9 @@ def _sha(name: str) -> str:
 
 
 def run(name: str, *arguments: str | bytes | int) -> Any:
-    """Run one script by its digest, sending its text only when the server does not have it.
+    """Run a script by its digest. Its text is sent only if the server does not have it.
 
-    Raises `Closed` when the script could not read what it found: that is out of force now, and the leader builds it anew.
+    Raises `Closed` if the script could not read the data. The data is then invalidated, and the leader rebuilds it.
     """
     connection = client()
     with tracing.part(f"redis {name}", tracing.CLIENT, **_FACTS):
@@ -81,19 +81,19 @@ def run(name: str, *arguments: str | bytes | int) -> Any:
 
 
 def _is_about_data(error: redis.exceptions.ResponseError) -> bool:
-    """Whether a key has the wrong type or a value makes no sense: not that the server is full, read-only, busy or refuses."""
+    """Whether a key has a wrong type or value. False if the server is full, read-only, busy or refuses the command."""
     code = str(error).partition(" ")[0]
     return type(error) is redis.exceptions.ResponseError and (code == "WRONGTYPE" or not code.isupper())
 
 
 def invalidate(reason: str) -> None:
-    """Nothing is granted from now on until the leader has built admission anew from PostgreSQL."""
+    """Stop granting until the leader has rebuilt admission from PostgreSQL."""
     logger.error("Admission is broken", extra={"action": "admission_broken", "reason": reason})
     client().delete(keys.pointer())
 
 
 def check_structure() -> None:
-    """Raises `Closed` when what Redis keeps does not fit together; it is out of force then."""
+    """Check that the data in Redis is consistent. Raises `Closed`, and invalidates the data, if it is not."""
     place = b"0"
     while True:
         place = run("structure", place)
@@ -108,29 +108,29 @@ def check_structure() -> None:
 
 
 def start(activity_id: UUID, grant: str) -> bool:
-    """Whether the grant still holds; from now on its slots count as in use. Raises `Closed`."""
+    """Mark the slots of the grant as in use. Returns False if the grant does not hold them any more. Raises `Closed`."""
     return _flag(run("start", str(activity_id), grant))
 
 
 class PassedSlot:
-    """The slot of a run that ends, for the activity that follows it: admission is asked when this is made, and answers later."""
+    """A request to pass the slot of a run that ends on to the activity that follows it. It is sent on creation and answered later."""
 
-    _is_known = False  # the script, to the server
+    _is_known = False  # whether the server has the script
 
     def __init__(self, ended: UUID, grant: str, following: UUID) -> None:
-        """Raises `redis.RedisError` when admission cannot be asked."""
+        """Send the request. Raises `redis.RedisError` if it cannot be sent."""
         command = ("EVALSHA", _sha("pass_on")) if PassedSlot._is_known else ("EVAL", _source("pass_on"))
         self._sent = SentCommand(client(), *command, 1, keys.pointer(), str(ended), grant, str(following))
 
     def grant_so_far(self) -> str:
-        """The grant of the one that follows; empty while that is not known, and when it has to be offered. Never waits for Redis."""
+        """Return the grant of the activity that follows; empty if it must be offered, or without an answer yet. Never waits for Redis."""
         try:
             return self._read() if self._sent.is_answered() else ""
         except redis.RedisError:
             return ""
 
     def grant(self) -> str | None:
-        """As `grant_so_far`, when admission has answered. None when it did not, so that the one that follows may hold the slot."""
+        """As `grant_so_far`, but wait for the answer. None if there was none, so that the activity may or may not hold the slot."""
         try:
             return self._read()
         except redis.exceptions.NoScriptError:
@@ -150,7 +150,7 @@ class PassedSlot:
 
 
 def accept(activity_id: UUID, grant: str) -> bool:
-    """Give the worker's seat back and keep the other slots. Raises `Closed`."""
+    """Release the worker's seat and keep the other slots. Raises `Closed`."""
     return _flag(run("accept", str(activity_id), grant))
 
 
@@ -161,7 +161,7 @@ def _flag(answer: int) -> bool:
 
 
 class Slot(NamedTuple):
-    """A held slot as Redis knows it."""
+    """A held slot."""
 
     activity_id: UUID
     grant: str
@@ -173,7 +173,7 @@ class Slot(NamedTuple):
 
 
 def audit(*, withdraw_orphans: bool) -> list[Slot]:
-    """All held slots. Charges running work to its tenant on the way. Raises `Closed`."""
+    """Return all held slots, and charge running work to its tenant. Raises `Closed`."""
     answer = run("audit", int(withdraw_orphans))
     if answer == b"closed":
         raise Closed
@@ -184,7 +184,7 @@ def audit(*, withdraw_orphans: bool) -> list[Slot]:
 
 
 class Unstarted(NamedTuple):
-    """A grant that no worker has taken up yet."""
+    """A grant that no worker has started yet."""
 
     role: str
     tenant_id: UUID
@@ -192,7 +192,7 @@ class Unstarted(NamedTuple):
 
 
 def unstarted() -> list[Unstarted]:
-    """All grants that no worker has taken up yet. Changes nothing. Raises `Closed`."""
+    """Return all grants that no worker has started yet. Raises `Closed`."""
     answer = run("unstarted")
     if answer == b"closed":
         raise Closed
@@ -200,6 +200,6 @@ def unstarted() -> list[Unstarted]:
 
 
 def inspect(activity_id: UUID) -> dict[str, Any]:
-    """Where the activity stands: see lua/inspect.lua for the shape."""
+    """Return the state of an activity in admission. For the shape see lua/inspect.lua."""
     answer: dict[str, Any] = orjson.loads(run("inspect", str(activity_id)))
     return answer

@@ -1,12 +1,11 @@
-"""The tools with which an agent asks the orchestrator for something during a run.
+"""Agent tools: the requests that an agent may make to the orchestrator during a run.
 
-A tool acts with the authority of its run and nothing else: in the run's tenant, on the run's activity, while the run is the live one. A
-call has one effect however often it is repeated, and a repetition gets the first answer.
+A tool has only the authority of its run: it acts in the run's tenant, on the run's activity, while the run is the live one. A call takes
+effect once. Repeating it returns the first answer.
 
-An agent asks; people decide. No tool takes a due time, a default outcome, a quorum or voters, none answers or closes what somebody else has
-asked, and a question makes wait only what the run's own work consists of, and what a person with the right to do so has granted its role
-to hold: `may_hold` of the tenant's settings for the role. A grant changes nothing else: people decide what waits by it, and it waits for
-whatever else holds it.
+Agents ask and people decide. No tool takes a due time, a default outcome, a quorum or voters, and no tool answers or closes a question.
+A question may hold the run's own work, and the work that a person has allowed the role to hold (`may_hold` in the tenant's settings for the
+role). People decide about work that is held in this way as about any other, and other reasons to wait still apply to it.
 """
 
 from __future__ import annotations
@@ -46,24 +45,24 @@ CREATE_APPROVAL = "create_approval"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a tool answers. `stop` tells the agent that its run is over: it will be started again when there is something new."""
+    """The answer of a tool. `stop` in its body tells the agent that its run is over and that it will be started again later."""
 
     body: dict[str, Any]
     repeated: bool = field(default=False)
 
 
 def perform(run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str = "") -> Answer:
-    """Do what the tool is for, once. `key` tells two calls with equal arguments apart; without it they are one.
+    """Perform a call once. `key` distinguishes calls with equal arguments; without it they are the same call.
 
-    `arguments` are validated. Raises `RunSuperseded`, `QuotaExceeded`, `ToolRefused`, `KeyReused`.
+    `arguments` must be validated. Raises `RunSuperseded`, `QuotaExceeded`, `ToolRefused`, `KeyReused`.
     """
     with tenant_scope(run.tenant_id):
         if (answer := find_earlier_answer(run, tool, arguments, key=key)) is not None:
             return answer
         concrete = _with_work_of_scope(run, arguments) if arguments.get("scope") else arguments
-        activity_tree.lock(run.tenant_id, _find_moved(run, tool, concrete))
+        activity_tree.lock(run.tenant_id, _find_affected(run, tool, concrete))
         if (answer := find_earlier_answer(run, tool, arguments, key=key)) is not None:
-            return answer  # The same call came twice at once; the lock showed us the first.
+            return answer  # The same call came twice at once, and the lock made us wait for the first.
         asking = suspension.live(run)
         _refuse_too_many(run)
         if tool in _ALWAYS_ASK or arguments.get("human_role"):
@@ -79,7 +78,7 @@ def perform(run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str 
 def find_earlier_answer(
     run: RunToken, tool: str, arguments: Mapping[str, Any], *, key: str = ""
 ) -> Answer | None:
-    """The answer to a call of this run that has come before. Raises `KeyReused`. In the caller's `tenant_scope`."""
+    """Return the answer to an earlier equal call of this run, or None. Raises `KeyReused`. Needs a `tenant_scope`."""
     calls = ToolCall.objects.for_tenant(run.tenant_id).filter(
         run_id=run.run_id, digest=_digest(tool, key, arguments)
     )
@@ -97,12 +96,12 @@ def _digest(tool: str, key: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _plain(arguments: Mapping[str, Any]) -> Any:
-    """As JSON has it."""
+    """Return the arguments as JSON values."""
     return orjson.loads(orjson.dumps(dict(arguments), default=str))
 
 
-def _find_moved(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[UUID | None]:
-    """What the tool may move or count, to be locked before anything is written."""
+def _find_affected(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[UUID | None]:
+    """Return the activities that the tool may move or count. They must be locked before anything is written."""
     ids: set[UUID | None] = {run.activity_id}
     if tool in (suspension.SUBTASK_TOOL, reassignment.TOOL):
         ids.add(activity_tree.tree_of(run.tenant_id, run.activity_id).root)
@@ -117,7 +116,7 @@ def _find_moved(run: RunToken, tool: str, arguments: Mapping[str, Any]) -> set[U
 def _refuse_too_many(run: RunToken) -> None:
     most = settings.ORCHESTRATOR_TOOL_CALLS_PER_RUN
     if ToolCall.objects.for_tenant(run.tenant_id).filter(run_id=run.run_id).count() >= most:
-        raise QuotaExceeded("tool_calls", f"A run may call tools {most} times, not more.")
+        raise QuotaExceeded("tool_calls", f"A run may call tools at most {most} times.")
 
 
 def _report_blocker(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,13 +135,13 @@ def _create_subtask(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, An
         task = {"name": arguments["name"], "description": arguments.get("description") or ""}
         same = same_task(suspension.live(run), human_role=human_role, **task)
         if same is not None:
-            return _goes_on(same)
+            return _continues(same)
     subtask = suspension.create_subtask(
         run, name=arguments["name"], description=arguments.get("description", ""), blocking=blocking,
         agent_role=arguments.get("agent_role"), human_role=arguments.get("human_role"), params=arguments.get("params"),
         options={name: arguments[name] for name in ("model", "max_turns") if name in arguments},
     )  # fmt: skip
-    return _waits(Status.AWAITING_SUBTASK, subtask) if blocking else _goes_on(subtask)
+    return _waits(Status.AWAITING_SUBTASK, subtask) if blocking else _continues(subtask)
 
 
 def _request_human_review(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,13 +155,13 @@ def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, A
     asking = activity_tree.lock(run.tenant_id, [run.activity_id])[run.activity_id]
     activity_ids = _find_asked_about(run, arguments)
     if len(activity_ids) > (most := settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL):
-        raise QuotaExceeded("links", f"An agent may ask about {most} activities at once, not more.")
+        raise QuotaExceeded("links", f"An agent may ask about at most {most} activities at once.")
     linked, refused = _sort_out(asking, activity_ids)
     not_granted = _not_granted(asking, arguments.get("scope") or {})
-    if not linked:  # nothing would wait for the answer, so nobody is asked
-        return {**_goes_on(None), **_holding(asking, activity_ids, (), refused, not_granted)}
+    if not linked:  # nothing would wait for the answer, so no question is opened
+        return {**_continues(None), **_holding(asking, activity_ids, (), refused, not_granted)}
     if run.activity_id not in linked and (same := _same_approval(asking, arguments, linked)):
-        return {**_goes_on(same), **_holding(asking, activity_ids, linked, refused, not_granted)}
+        return {**_continues(same), **_holding(asking, activity_ids, linked, refused, not_granted)}
     new = NewApproval(
         type=arguments["type"], title=arguments["title"], description=arguments.get("description", ""),
         human_role=arguments.get("human_role"), rules=DecisionRules(options=tuple(arguments.get("options") or ())),
@@ -170,7 +169,7 @@ def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, A
     identity = f"run:{run.run_id}"
     approval = approvals.open_approval(run.tenant_id, new, actor=identity, identity=identity, about=asking)
     approvals.link(run.tenant_id, approval, list(linked.values()), actor=identity, may_hold=linked)
-    answer = _goes_on(approval)
+    answer = _continues(approval)
     if run.activity_id in linked:
         suspension.suspend(run, "await_review", tool=CREATE_APPROVAL, detail={"approval": str(approval)})
         answer = _waits(Status.AWAITING_REVIEW, approval)
@@ -178,54 +177,54 @@ def _create_approval(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, A
 
 
 def _find_asked_about(run: RunToken, arguments: Mapping[str, Any]) -> list[UUID]:
-    """Each once, in the order in which they were given; with neither ids nor a scope, it is the run's own activity."""
-    named = arguments.get("activity_ids") or []
-    return list(dict.fromkeys(named if named or arguments.get("scope") else [run.activity_id]))
+    """Return the distinct ids in the given order. Without ids and scope, it is the run's own activity."""
+    ids = arguments.get("activity_ids") or []
+    return list(dict.fromkeys(ids if ids or arguments.get("scope") else [run.activity_id]))
 
 
-#: What a scope may name, and by which column an activity belongs to it.
+#: The members of a scope, and the column of an activity that each one selects by.
 _SCOPES = {
     "pipelines": "pipeline_id",
     "deliverables": "deliverable_id",
     "roles": "agent_role",
     "groups": "group_key",
 }
-_NOT_GRANTED = "Nobody has granted your role to hold it."
+_NOT_GRANTED = "Your role is not allowed to hold it."
 
 
 def _read_grants(asking: Activity) -> Mapping[str, Any]:
-    """What people let the role hold beside its own work; nothing unless they have said so."""
+    """Return what the role may hold in addition to its own work. By default nothing."""
     rows = AgentConfig.objects.for_tenant(asking.tenant_id).filter(agent_id=asking.agent_role)
-    found: Mapping[str, Any] = rows.values_list("may_hold", flat=True).first() or {}
-    return found
+    grants: Mapping[str, Any] = rows.values_list("may_hold", flat=True).first() or {}
+    return grants
 
 
 def _within(scope: Mapping[str, Any]) -> Q:
-    """Agents' work of a scope, or of a grant. An empty one holds nothing."""
+    """Return the filter for agents' work in a scope or a grant. An empty one selects nothing."""
     if scope.get("everything") is True:
         return Q(assignee_type="agent")
-    found = Q(pk__in=())
+    members = Q(pk__in=())
     for kind, column in _SCOPES.items():
         if names := scope.get(kind):
-            found |= Q(**{f"{column}__in": names})
-    return found & Q(assignee_type="agent")
+            members |= Q(**{f"{column}__in": names})
+    return members & Q(assignee_type="agent")
 
 
 def _with_work_of_scope(run: RunToken, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with what the scope comes to at this moment: work that has not ended and that the role may hold, oldest first."""
+    """Return the arguments with the ids of the work in the scope: live work that the role may hold, oldest first."""
     asking = Activity.objects.for_tenant(run.tenant_id).get(pk=run.activity_id)
     rows = Activity.objects.for_tenant(run.tenant_id).filter(
         _within(arguments["scope"]), _within(_read_grants(asking)), in_status(*LIVE)
     )
     most = settings.ORCHESTRATOR_LINKS_PER_AGENT_APPROVAL
-    found = (
+    ids = (
         rows.exclude(pk=run.activity_id).order_by("created_at", "pk").values_list("pk", flat=True)[: most + 1]
     )
-    return {**arguments, "activity_ids": [*(arguments.get("activity_ids") or ()), *found]}
+    return {**arguments, "activity_ids": [*(arguments.get("activity_ids") or ()), *ids]}
 
 
 def _not_granted(asking: Activity, scope: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The members of a scope that the role may not hold as a whole, whether they exist or not."""
+    """Return the members of a scope that the role may not hold as a whole, whether they exist or not."""
     granted = _read_grants(asking) if scope else {}
     if granted.get("everything") is True:
         return []
@@ -238,7 +237,7 @@ def _not_granted(asking: Activity, scope: Mapping[str, Any]) -> list[dict[str, s
 
 
 def _askable(asking: Activity, activity_ids: Sequence[UUID]) -> dict[UUID, bool]:
-    """Of what an agent names, what its question may be about; true for what is part of its own work. The others may exist or not."""
+    """Return the ids that an agent's question may be about; true if the activity is part of its own work. The others may not exist."""
     own = activity_tree.own_work(asking.tenant_id, asking, activity_ids)
     if (others := [one for one in activity_ids if one not in own]) and (granted := _read_grants(asking)):
         rows = Activity.objects.for_tenant(asking.tenant_id).filter(_within(granted), pk__in=others)
@@ -253,17 +252,18 @@ def _same_approval(asking: Activity, arguments: Mapping[str, Any], linked: Itera
     )  # fmt: skip
 
 
-#: Neither has it begun, or an answer must come before it goes on.
+#: It has not begun, or it needs an answer before it continues.
 _WAITS = (Status.CREATED, Status.AWAITING_REVIEW)
-#: The same for what belongs to somebody else and for what does not exist.
-NOT_OWN = "It is not of this run's work."
-_BY_A_PERSON = "A person does it, and decides when."
+#: The same text for work of others and for ids that do not exist.
+NOT_OWN = "It does not belong to this run's work."
+_BY_A_PERSON = "It is the task of a person, who decides when to do it."
 
 
 def _sort_out(asking: Activity, activity_ids: Sequence[UUID]) -> tuple[dict[UUID, Activity], dict[UUID, str]]:
-    """Of what an agent names: what its question may be about, locked, and why it is not about the others.
+    """Return the activities that an agent's question may be about, locked, and for others why not. Unknown ids are in neither.
 
-    That is its own activity, its subtasks at any depth, and what waits of its pipeline run, its deliverable and what its role was granted.
+    A question may be about the agent's own activity, its subtasks at any depth, and waiting work of its pipeline run, of its deliverable
+    and of its role's grants.
     """
     own = _askable(asking, activity_ids)
     rows = activity_tree.lock(asking.tenant_id, own)
@@ -274,7 +274,7 @@ def _sort_out(asking: Activity, activity_ids: Sequence[UUID]) -> tuple[dict[UUID
 
 
 def _why_not(activity: Activity, *, is_part: bool) -> str:
-    """What keeps a question of an agent from being about work that is its own; empty when nothing does."""
+    """Return why an agent's question may not be about this activity; empty if it may."""
     if activity.assignee_type != "agent":
         return _BY_A_PERSON
     if activity.status in SETTLED or (not is_part and activity.status not in _WAITS):
@@ -282,12 +282,12 @@ def _why_not(activity: Activity, *, is_part: bool) -> str:
     return ""
 
 
-#: Why what a question is about does not wait for it alone.
+#: Why an activity in this status is not held by the question alone.
 _NOT_HELD: dict[str, str] = {
-    Status.ASSIGNED: "It is {}, and goes on.",
-    Status.IN_PROGRESS: "It is {}, and goes on.",
-    Status.BLOCKED: "It is {}. It goes on when that is over and people have decided.",
-    Status.AWAITING_SUBTASK: "It is {}. It goes on when that is over and people have decided.",
+    Status.ASSIGNED: "It is {} and continues.",
+    Status.IN_PROGRESS: "It is {} and continues.",
+    Status.BLOCKED: "It is {}. It continues after that and after people have decided.",
+    Status.AWAITING_SUBTASK: "It is {}. It continues after that and after people have decided.",
 }
 
 
@@ -298,11 +298,11 @@ def _holding(
     refused: Mapping[UUID, str],
     not_granted: Sequence[Mapping[str, str]],
 ) -> dict[str, Any]:
-    """What an agent is told about what it named: what waits for people now, and why the rest does not."""
+    """Return the part of the answer that says which activities wait for people now, and why the others do not."""
     rows = Activity.objects.for_tenant(asking.tenant_id).filter(pk__in=list(linked))
-    now = dict(rows.values_list("pk", "status"))
-    held = [pk for pk in activity_ids if now.get(pk) == Status.AWAITING_REVIEW]
-    reasons = {pk: _NOT_HELD.get(status, "It is {}.").format(status) for pk, status in now.items()}
+    statuses = dict(rows.values_list("pk", "status"))
+    held = [pk for pk in activity_ids if statuses.get(pk) == Status.AWAITING_REVIEW]
+    reasons = {pk: _NOT_HELD.get(status, "It is {}.").format(status) for pk, status in statuses.items()}
     reasons |= refused
     return {
         "held": [str(pk) for pk in held],
@@ -327,7 +327,7 @@ def _waits(status: Status, created: UUID) -> dict[str, Any]:
     return {"id": str(created), "status": status.value, "stop": True}
 
 
-def _goes_on(created: UUID | None) -> dict[str, Any]:
+def _continues(created: UUID | None) -> dict[str, Any]:
     return {"id": str(created) if created else None, "status": Status.IN_PROGRESS.value, "stop": False}
 
 
@@ -338,25 +338,25 @@ _TOOLS: dict[str, Callable[[RunToken, Mapping[str, Any]], dict[str, Any]]] = {
     CREATE_APPROVAL: _create_approval,
     reassignment.TOOL: _reassign_task,
 }
-#: The tools that put something into the inbox in any case; the others do when they name a person.
+#: The tools that always add an item to the inbox. The others do if they name a human role.
 _ALWAYS_ASK = frozenset({suspension.BLOCKER_TOOL, suspension.REVIEW_TOOL, CREATE_APPROVAL})
 NAMES = tuple(_TOOLS)
 
 
-# The one way by which an agent's call reaches a tool, whether it came over HTTP or from an adapter in a worker.
+# Every call of an agent takes this path, whether it comes over HTTP or from an adapter in a worker.
 #
-# What an agent says is untrusted: its arguments are read by the letter, and what they name must be its tenant's. Only then is it called.
+# Agents are not trusted: the arguments are validated strictly, and the objects that they name must belong to the tenant.
 
 
 def receive_call(run: RunToken, tool: str, body: Any, *, key: str = "") -> Answer:
-    """One call. `key` tells two calls with equal bodies apart.
+    """Receive one call. `key` distinguishes calls with equal bodies.
 
     Raises REST framework's `ValidationError` naming every error of the body, `reports.RunOver`, and what `perform` raises.
     """
     try:
         return _call_once(run, tool, body, key)
     except (ToolRefused, QuotaExceeded) as refusal:
-        # Honest agents seldom meet these. Many of them from one role are how a hijacked one looks.
+        # Honest agents rarely see these. Many of them from one role suggest that the agent was hijacked.
         logger.warning(
             "Tool refused",
             extra={"action": "tool_refused", "tool": tool, "code": refusal.code, "run": str(run.run_id), **_quota_of(refusal)},
@@ -365,7 +365,6 @@ def receive_call(run: RunToken, tool: str, body: Any, *, key: str = "") -> Answe
 
 
 def _quota_of(refusal: ActivityError) -> dict[str, Any]:
-    """Which quota it was, if it was one."""
     return dict(getattr(refusal, "problem_members", {}))
 
 
@@ -384,18 +383,17 @@ def _call_once(run: RunToken, tool: str, body: Any, key: str) -> Answer:
 
 
 def _refuse_unknown(run: RunToken, arguments: Mapping[str, Any]) -> None:
-    """Look at what the arguments name. Raises `ToolRefused` for what is not the tenant's."""
+    """Raise `ToolRefused` if the arguments name an object that is not the tenant's."""
     with tenant_scope(run.tenant_id):
         channel = arguments.get("channel_id")
         if channel and not Channel.objects.for_tenant(run.tenant_id).filter(pk=channel).exists():
             raise ToolRefused(f"There is no channel {channel}.")
 
 
-# How often the agent of one run may call tools, refused calls included.
+# The rate limit for tool calls of one run, refused calls included.
 #
-# A quota counts what came of calls; a call that is refused costs statements all the same. This bound is asked of Redis alone, before
-# anything else, so that an agent that repeats what is refused keeps nobody waiting. Where Redis does not answer at once, calls pass
-# unmeasured.
+# Quotas count successful calls, but refused calls cost statements as well. This limit is checked in Redis first, so that an agent which
+# repeats refused calls slows down nobody. If Redis does not answer in time, calls pass without a check.
 
 
 PATIENCE_SECONDS = 0.05
@@ -403,7 +401,7 @@ _breaker = Breaker(seconds=5.0)
 
 
 def refuse_hammering(run_id: UUID) -> None:
-    """Raise `QuotaExceeded` when the run has made far more calls than any useful run makes."""
+    """Raise `QuotaExceeded` if the run calls tools far more often than any useful run does."""
     if _breaker.is_open():
         return
     bucket = Bucket(
@@ -418,16 +416,16 @@ def refuse_hammering(run_id: UUID) -> None:
         _breaker.trip()
         return
     if not decision.allowed:
-        raise QuotaExceeded("rate", "This run calls tools faster than anybody answers. Slow down.")
+        raise QuotaExceeded("rate", "This run calls tools too often. Slow down.")
 
 
-# What agents may put into the inbox: so many open items for each tenant and role, and the same question only once.
+# The quota of open inbox items for each tenant and role.
 #
-# People answer questions one by one; an agent asks them by the thousand. What it asks beyond the quota is refused, so that what others
-# ask stays visible. What it asks again while the first is open is that first one.
+# People answer questions one by one, but an agent can ask thousands. Questions beyond the quota are refused, so that questions of others
+# stay visible. A question that is repeated while the first one is open is not asked again.
 
 
-#: What agents ask of people with tools. A gate is not among them: anyone who submitted the work has asked for it.
+#: The kinds of items that agents create with tools. Gates are not included, because the submitter of the work requested them.
 ASKED = (
     LinkKind.REVIEW,
     LinkKind.RESOLUTION,
@@ -439,9 +437,9 @@ _OPEN = (Status.CREATED, Status.IN_PROGRESS)
 
 
 def refuse_flood(asking: Any) -> None:
-    """Raise `QuotaExceeded` when agents of the role of `asking`, a row of Activity, have put enough into the tenant's inbox.
+    """Raise `QuotaExceeded` if agents of the role of `asking`, a row of Activity, have reached the quota of the tenant's inbox.
 
-    Calls that come at once may each find the last place free, so there can be as many more as calls are under way.
+    Simultaneous calls may each take the last place, so the quota can be exceeded by the number of calls under way.
     """
     most = settings.ORCHESTRATOR_OPEN_ITEMS_PER_AGENT
     rows = Activity.objects.for_tenant(asking.tenant_id).filter(
@@ -458,22 +456,24 @@ def refuse_flood(asking: Any) -> None:
 
 
 def same_task(asking: Activity, *, name: str, description: str, human_role: str) -> UUID | None:
-    """A person's subtask that the same activity has asked for in the same words and that is still open."""
-    return _first(asking, LinkKind.SUBTASK, name, description, human_role)
+    """Return the open subtask with the same text that the activity has already requested from a person, or None."""
+    return _first_open(asking, LinkKind.SUBTASK, name, description, human_role)
 
 
 def same_approval(
     asking: Activity, *, kind: str, name: str, description: str, human_role: str, linked: Iterable[UUID]
 ) -> UUID | None:
-    """An approval of that type over the same activities that the same activity has asked for in the same words and that is still open."""
-    found = _first(asking, LinkKind.APPROVAL, name, description, human_role, metadata__approval_type=kind)
-    if found is None:
+    """Return the open approval with the same type, text and activities that the activity has already requested, or None."""
+    approval = _first_open(
+        asking, LinkKind.APPROVAL, name, description, human_role, metadata__approval_type=kind
+    )
+    if approval is None:
         return None
-    links = ApprovalLink.objects.for_tenant(asking.tenant_id).filter(approval_id=found)
-    return found if set(links.values_list("activity_id", flat=True)) == set(linked) else None
+    links = ApprovalLink.objects.for_tenant(asking.tenant_id).filter(approval_id=approval)
+    return approval if set(links.values_list("activity_id", flat=True)) == set(linked) else None
 
 
-def _first(
+def _first_open(
     asking: Activity, kind: LinkKind, name: str, description: str, human_role: str, **more: Any
 ) -> UUID | None:
     rows = Activity.objects.for_tenant(asking.tenant_id).filter(
@@ -485,5 +485,5 @@ def _first(
         human_role=human_role,
         **more,
     )
-    found: UUID | None = rows.order_by("created_at").values_list("pk", flat=True).first()
-    return found
+    first: UUID | None = rows.order_by("created_at").values_list("pk", flat=True).first()
+    return first

@@ -1,10 +1,9 @@
-"""The prompt of a run: one template per wake reason, so the agent never guesses why it was started.
+"""Renders the prompt of a run. There is one template per wake reason, so the agent never has to guess why it was started.
 
-Each wake of a run has its section, in the order in which they came; the newest decides what else the prompt says.
+Each wake of the run has a section, oldest first. The newest wake decides the rest of the prompt.
 
-Text from outside (parameters, the client's context, earlier outputs, notes) stands in blocks whose marker is random for each prompt and
-occurs nowhere else in it, so no text can pretend that its block has ended. The templates are ours; nothing from outside is ever compiled
-as a template.
+Text from outside (parameters, the client's context, earlier outputs, notes) is put into blocks. Their marker is random for each prompt and
+occurs nowhere else in it, so no text can pretend to end its block. Text from outside is never compiled as a template.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from agents import prompt_blocks
 from agents.contracts import ContextFile
 from tenants import wire_json
 
-LONGEST_BLOCK = 200_000  # Characters of one outside text; the rest is cut and says so.
+LONGEST_BLOCK = 200_000  # Characters of one text from outside. Longer texts are cut, with a note.
 
-#: What a section may ask of its wake. A wake that does not have it says nothing about it.
-_OF_A_WAKE = (
+#: The members of a wake that its section may use. Missing members are null.
+_WAKE_MEMBERS = (
     *("rejected_output", "reviewer_notes"),
     *("blocker_type", "blocker_message", "blocker_resolution", "blocker_outcome"),
     *("subtask_name", "subtask_outcome", "subtask_output", "subtask_error"),
@@ -47,10 +46,11 @@ def build(
     inputs: Mapping[str, Any] | None = None,
     asked_by: str = "",
 ) -> str:
-    """Render the prompt. `asked_by`: the role of the agent that wrote the task, whose words stand in blocks; empty for people and programs.
+    """Render the prompt. `asked_by`: the role of the agent that wrote the task, whose text is put into blocks; else empty.
 
-    `inputs` is the output of the step before, `{content, data}`; of several steps, such by their names in `steps`. `wakes` are those of the
-    run, oldest first and at least one: the reason and the payload, in which `rejected_output` and `subtask_output` are outputs as well.
+    `inputs`: the output of the previous step, `{content, data}`, or those of several steps by name in `steps`. `wakes`: the wakes of the
+    run, oldest first and at least one. Each has its reason and the members of its payload; `rejected_output` and `subtask_output` are
+    outputs.
     """
     facts = {
         "name": _line(name), "description": description.strip(), "asked_by": asked_by, "instructions": instructions.strip(),
@@ -80,39 +80,39 @@ class _Blocks:
 
 
 def as_json(value: Any) -> str:
-    """For a model to read: indented, and every letter as it is."""
+    """Return indented JSON for a model to read. Non-ASCII letters are not escaped."""
     return wire_json.dumps_stored(
         value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
     ).decode()
 
 
 def _line(text: str) -> str:
-    """On one line, as a heading has to be."""
+    """Join the text into one line, for a heading."""
     return " ".join(text.split())
 
 
 def _show_wake(wake: Mapping[str, Any]) -> dict[str, Any]:
-    """A wake with everything that sections ask about, as text."""
-    shown = {"reason": wake["reason"], **{name: wake.get(name) for name in _OF_A_WAKE}}
+    """Return the members of a wake as text for its section."""
+    members = {"reason": wake["reason"], **{name: wake.get(name) for name in _WAKE_MEMBERS}}
     for name in ("rejected_output", "subtask_output"):
-        shown[name] = [text for _, text in _texts(shown[name] or {})]
-    if not isinstance(shown["content"], str | None):
-        shown["content"] = as_json(shown["content"])  # any JSON, a number as well
-    return {name: as_json(value) if isinstance(value, dict) else value for name, value in shown.items()}
+        members[name] = [text for _, text in _texts(members[name] or {})]
+    if not isinstance(members["content"], str | None):
+        members["content"] = as_json(members["content"])  # may be any JSON value, such as a number
+    return {name: as_json(value) if isinstance(value, dict) else value for name, value in members.items()}
 
 
 def _outputs(inputs: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
-    """What an output consists of, or those of several steps: output or data, of which step, and the text."""
+    """Return (title, step, text) for each part of the output of one step, or of several steps."""
     steps: Mapping[str, Any] = (inputs or {}).get("steps") or {}
     lists = any("refs" in output for output in steps.values())
-    # With lists among them, the data of the whole repeats what is told step by step.
+    # With a fan-out among the steps, the data of the whole repeats the data of the steps.
     own = {**(inputs or {}), "data": None} if lists else inputs or {}
     by_step = [("", own), *(part for step, output in steps.items() for part in _parts(step, output))]
-    return [(what, _line(step), text) for step, output in by_step for what, text in _texts(output)]
+    return [(title, _line(step), text) for step, output in by_step for title, text in _texts(output)]
 
 
 def _parts(step: str, output: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The output of a step; of one that was fanned out, those of its branches, counted from 1."""
+    """Return the output of a step, or those of its branches, numbered from 1."""
     if "refs" not in output:
         return [(step, output)]
     branches = zip(output["content"], output["data"], strict=True)
@@ -135,9 +135,9 @@ def _environment(folder: str) -> jinja2.Environment:
     return ImmutableSandboxedEnvironment(
         loader=jinja2.FileSystemLoader(Path(folder)),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # plain text for a model, shown nowhere as HTML
+        autoescape=False,  # plain text for a model, never HTML
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        auto_reload=False,  # they come with the code, and looking at their files would cost more than rendering them
+        auto_reload=False,  # checking the files for changes would cost more than rendering them
     )

@@ -202,7 +202,7 @@ def test_a_subtask_that_runs_goes_on_and_a_persons_part_is_not_held(engine: Engi
     answer = own_only(agent, running, persons)
 
     assert answer["held"] == []
-    assert refused(answer)[str(running)] == "It is in_progress, and goes on."
+    assert refused(answer)[str(running)] == "It is in_progress and continues."
     assert "person" in refused(answer)[str(persons)]
 
 
@@ -229,7 +229,7 @@ def test_an_agent_is_told_that_its_blocked_part_waits_for_the_decision_too(
     answer = own_only(agent, part)
 
     assert (
-        refused(answer)[str(part)] == "It is blocked. It goes on when that is over and people have decided."
+        refused(answer)[str(part)] == "It is blocked. It continues after that and after people have decided."
     )
     suspension.resolve_blocker(acme.pk, resolution, actor="Ann", note="It is up.")
     assert not_woken(engine, part)

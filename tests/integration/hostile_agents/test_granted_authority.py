@@ -56,7 +56,7 @@ def test_a_granted_role_holds_the_waiting_work_of_a_scope_and_one_decision_wakes
     answer = asked(agent, scope={"roles": ["seo", "dev"], "groups": ["shop"]})
 
     assert set(answer["held"]) == {str(first), str(second), str(grouped)}
-    assert refused(answer) == {"dev": "Nobody has granted your role to hold it."}
+    assert refused(answer) == {"dev": "Your role is not allowed to hold it."}
     assert (answer["status"], answer["stop"]) == ("in_progress", False)
     assert engine.status(acme, activity_id) == "in_progress"
     assert all(not_woken(engine, one) for one in (first, second, grouped))
@@ -77,7 +77,7 @@ def test_without_a_grant_a_scope_holds_nothing_and_nobody_is_asked(
     answer = asked(agent, scope={"roles": ["seo"]})
 
     assert (answer["id"], answer["held"]) == (None, [])
-    assert refused(answer) == {"seo": "Nobody has granted your role to hold it."}
+    assert refused(answer) == {"seo": "Your role is not allowed to hold it."}
     assert engine.status(acme, waiting) == "created"
     assert api().get("/api/v1/approvals/").json()["results"] == []
 
@@ -95,7 +95,7 @@ def test_a_grant_reaches_what_is_named_by_its_id_and_nothing_beyond_it(
 
     assert answer["held"] == [str(granted)]
     assert len(answer["not_held"]) == 3
-    assert set(refused(answer).values()) == {"It is not of this run's work."}
+    assert set(refused(answer).values()) == {"It does not belong to this run's work."}
 
 
 def test_everything_is_all_agents_work_of_the_tenant_and_what_runs_is_told_with_its_reason(
