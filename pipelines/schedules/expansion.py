@@ -76,7 +76,7 @@ class Plan:
     sources: Mapping[str, Values]
     expand: Expand
     pacing: Pacing
-    asked_at: datetime  # the time at which the first batch starts
+    starts_at: datetime  # the time at which the first batch starts
 
     @property
     def is_expanded(self) -> bool:
@@ -105,7 +105,7 @@ class Plan:
         """Return the job with this number and these parameters, in its batch."""
         batch = ordinal // self.pacing.batch_size
         return PlannedJob(
-            ordinal, batch, self.asked_at + batch * timedelta(milliseconds=self.pacing.stagger_ms), params
+            ordinal, batch, self.starts_at + batch * timedelta(milliseconds=self.pacing.stagger_ms), params
         )
 
     def estimate(self) -> Estimate:
@@ -135,7 +135,7 @@ class Plan:
         }
 
 
-def plan(tenant_id: UUID, definition: Mapping[str, Any], *, asked_at: datetime) -> Plan:
+def plan(tenant_id: UUID, definition: Mapping[str, Any], *, starts_at: datetime) -> Plan:
     """Read the parameters of a schedule's definition. Raises `ExpansionError` with every error and its path."""
     params = _read(definition.get("params") or {})
     sources = _values(tenant_id, params.sources) if params.sources else {}
@@ -145,7 +145,7 @@ def plan(tenant_id: UUID, definition: Mapping[str, Any], *, asked_at: datetime) 
         )
     except data_sources.ExpansionError as error:
         raise ExpansionError([{"path": "params", "message": str(error)}]) from error
-    return Plan(params.literals, sources, expand, pacing, asked_at)
+    return Plan(params.literals, sources, expand, pacing, starts_at)
 
 
 def _read(params: Any) -> Params:
@@ -205,10 +205,10 @@ class Preview:
     errors: list[dict[str, str]]
 
 
-def preview(tenant_id: UUID, definition: Mapping[str, Any], *, asked_at: datetime) -> Preview:
+def preview(tenant_id: UUID, definition: Mapping[str, Any], *, starts_at: datetime) -> Preview:
     """Preview an expansion, and check its first jobs against the agents' input schemas. Does not raise for invalid parameters."""
     try:
-        planned = plan(tenant_id, definition, asked_at=asked_at)
+        planned = plan(tenant_id, definition, starts_at=starts_at)
         numbers = planned.estimate()
         sample = [job.params for job in islice(planned.jobs(), SAMPLED)]
     except ExpansionError as error:

@@ -115,7 +115,7 @@ def _only_job(execution: ScheduleExecution) -> PlannedJob | None:
         return None
     try:
         (planned,) = expansion.plan(
-            execution.tenant_id, execution.definition, asked_at=execution.started_at
+            execution.tenant_id, execution.definition, starts_at=execution.started_at
         ).jobs()
     except ExpansionError:
         return None  # `expand` fails it with the reason.
@@ -131,7 +131,7 @@ def _claim_execution(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution |
         if execution.touched_at is not None:
             _count_try(execution)
         if not _has_sources(execution.definition):
-            plan = expansion.plan(tenant_id, execution.definition, asked_at=execution.started_at)
+            plan = expansion.plan(tenant_id, execution.definition, starts_at=execution.started_at)
             _record(execution, list(plan.jobs()), recorded=0, waits_for_batches=False)
             _expand_plan(execution, plan)
         else:
@@ -163,7 +163,7 @@ def _has_sources(definition: Mapping[str, Any]) -> bool:
 def _record_pages(execution: ScheduleExecution) -> ScheduleExecution | None:
     """Record all jobs page by page. Return None if the execution was cancelled, or another process continues it."""
     tenant_id, execution_id = execution.tenant_id, execution.pk
-    plan = expansion.plan(tenant_id, execution.definition, asked_at=execution.started_at)
+    plan = expansion.plan(tenant_id, execution.definition, starts_at=execution.started_at)
     with tenant_scope(tenant_id):
         recorded, known = _recorded_jobs(tenant_id, execution_id)
     planned = _unrecorded_jobs(plan, recorded, known)

@@ -130,7 +130,7 @@ def _forecast(
     notes: list[str],
 ) -> Forecast:
     fires_at = tuple(timing.times(when, after=after, limit=count))
-    work = expansion.preview(schedule.tenant_id, definition, asked_at=now)
+    work = expansion.preview(schedule.tenant_id, definition, starts_at=now)
     return Forecast(
         fires_at=fires_at,
         timezone=when.timezone,

@@ -227,7 +227,7 @@ def test_a_former_version_becomes_the_newest_again(tenant: Tenant, pipeline: Pip
         first = PipelineVersion.objects.get(number=1)
     address = f"/admin/pipelines/pipelineversion/{first.pk}/restore/"
     assert address in root.get(page_of(pipeline)).content.decode()
-    assert "saved once more, as a new version" in words(root.get(address))
+    assert "saves the definition again, as a new version" in words(root.get(address))
     assert latest(pipeline) == 2, "a link changes nothing"
 
     act(root, PipelineVersion, "restore_selected", first, confirmed="1")

@@ -237,7 +237,7 @@ def test_it_is_switched_and_run_from_the_list(daily: Schedule, root: Client) -> 
     assert (again(daily).enabled, again(daily).next_run_at) == (False, None)
 
     asked = act(root, Schedule, "run_selected", daily)
-    assert "Its times stay as they are" in words(asked)
+    assert "Its times do not change" in words(asked)
     act(root, Schedule, "run_selected", daily, confirmed="1")
     act(root, Schedule, "enable_selected", daily)
 
@@ -262,7 +262,7 @@ def test_executions_and_skipped_times_are_seen_and_cancelled(daily: Schedule, ro
 
     page, own = root.get(page_of(daily)), root.get(page_of(execution))
 
-    assert "12 made, 12 enqueued" in words(page)
+    assert "12 created, 12 enqueued" in words(page)
     assert "Late." in words(page)
     assert "/admin/activities/activity/" in own.content.decode(), "jobs lead to their activities"
     act(root, ScheduleExecution, "cancel_selected", execution, confirmed="1", notes="enough")
