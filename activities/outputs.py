@@ -66,7 +66,7 @@ def output_of(value: Mapping[str, Any]) -> Output:
     )
 
 
-def keep(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID:
+def store(tenant_id: UUID, activity_id: UUID, output: Mapping[str, Any]) -> UUID:
     """Store a person's output, a validated body, in the caller's transaction. Returns its id."""
     value = output_of(output)
     row = OutputSpool.objects.create(

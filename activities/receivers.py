@@ -39,9 +39,9 @@ def connect() -> None:
 
 def end_messages(sender: Any, *, activity: Any, **kwargs: Any) -> None:
     """Update the mailboxes that an ended activity concerns. `activity` is a `transitions.Moved`."""
-    producer.follow(activity)
-    producer.tell_decision(activity)
-    subagents.tell_parent(activity)
+    producer.end_items_of(activity)
+    producer.post_decision(activity)
+    subagents.notify_parent(activity)
 
 
 def notify_waiting(sender: Any, *, activity: Any, **kwargs: Any) -> None:

@@ -1,11 +1,11 @@
-"""Run logs: what agents say while they work, line by line, kept with their run in MongoDB.
+"""Run logs: stores the lines that agents log during their runs, in MongoDB.
 
-A log is for people who watch, so it costs the work nothing: no write to PostgreSQL, no wait of an agent inside a worker, and no run
-fails for it. What is not written is counted, and the log says so.
+A log is for people who watch a run, and must not disturb the work: it writes nothing to PostgreSQL, an agent inside a worker does not wait
+for it, and no run fails because of it. Lines that could not be written are counted, and the log says so.
 
-A batch of lines is one document. Its `_id` is the run and the number of its first line, and it is only ever inserted behind the last
-one, so numbers have no gap, and anyone who has read up to a number misses nothing. The key of a batch is unique within its run, so a
-repetition adds nothing. A log that is full takes no more: its last document counts what came afterwards.
+A batch of lines is one document. Its `_id` is the run and the number of its first line. Batches are only inserted after the last one, so
+line numbers have no gaps, and a reader can continue after any number. The key of a batch is unique within its run, so a repeated batch
+adds nothing. The last document of a full log counts the lines that came afterwards.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ logger = logging.getLogger(__name__)
 
 EVENT = "run_log"
 COLLECTION = "run_logs"
-TRIES = 20  # to be the next one of several who add to the same log at once
-WRITE_SECONDS = 2.0  # the whole of a write: an agent waits for its answer, and a server may be frozen
-AWAY_SECONDS = 5.0  # after a failure; meanwhile nobody waits for MongoDB again
-MISSED_SECONDS = 86_400  # how long the count of lines that were not written is kept for the next one that is
-PATIENCE_SECONDS = 0.5  # with Redis
-MOST_RUNS = 10_000  # with lines that wait in one process
+TRIES = 20  # to insert the next batch while several writers add to the same log
+WRITE_SECONDS = 2.0  # a whole write, because an agent waits for the response and a server may be frozen
+AWAY_SECONDS = 5.0  # pause after a failure, in which this process does not try MongoDB again
+MISSED_SECONDS = 86_400  # lifetime of the count of lines that could not be written
+PATIENCE_SECONDS = 0.5  # timeout for Redis
+MOST_RUNS = 10_000  # runs with waiting lines in one process
 
 AWAY = "{count} were not kept: the store of logs did not answer."
 FULL = "{count} were not kept: a run may log {lines} lines and {size} bytes."
 
-#: Colours and other commands to a terminal, and characters that cannot be shown.
+#: Colours and other terminal commands, and unprintable characters.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class LogKeyReused(ActivityError):
-    """The Idempotency-Key was used before in this run, for other lines."""
+    """This run used the Idempotency-Key before, for other lines."""
 
     code = "idempotency_key_reused"
     status = 422
@@ -73,7 +73,7 @@ class LogKeyReused(ActivityError):
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What became of a batch. `last` is the number of the last line of the log, as far as it is known."""
+    """The result for a batch. `last` is the number of the log's last line, if it is known."""
 
     kept: int
     dropped: int
@@ -83,7 +83,7 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class NumberedLine:
-    """One line as it is read."""
+    """One line of a log with its number."""
 
     number: int
     kind: str
@@ -93,7 +93,7 @@ class NumberedLine:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Lines in their order. `cursor` is where to go on, `dropped` how many a full log did not keep; `more`: there are further lines now."""
+    """Lines in order. `cursor` is the number to continue after, `dropped` the number of lines that a full log dropped."""
 
     lines: Sequence[NumberedLine]
     cursor: int
@@ -105,26 +105,27 @@ class Page:
 
 
 def record(run: RunToken, lines: Sequence[LogLine], *, key: str = "") -> AppendResult:
-    """Add what an agent has reported. `key` tells two batches with equal lines apart. Raises `LogKeyReused`, and nothing for MongoDB: while
-    that is away lines are dropped, and the next ones that are kept say how many.
+    """Add lines that an agent has reported. `key` distinguishes batches with equal lines. Raises `LogKeyReused`.
+
+    Raises nothing if MongoDB is down: the lines are dropped, and the next batch that is stored begins with a note about them.
     """
     digest, now = _hash_bytes(orjson.dumps([[line.at, line.kind, line.text] for line in lines])), clock.now()
     batch = _Batch(f"key:{_hash_bytes(key)}" if key else f"lines:{digest}", digest, tuple(lines), now)
-    if not _store.is_expected():
-        return _report_missed(run, len(lines))
-    before = _take_missed(run)
-    if before:
-        batch = replace(batch, before=(_dropped_note(before, now),))
+    if not _breaker.is_closed():
+        return _drop_lines(run, len(lines))
+    missed = _take_missed(run)
+    if missed:
+        batch = replace(batch, notes=(_dropped_note(missed, now),))
     try:
-        appended = _append(run, batch)
+        result = _append(run, batch)
     except mongodb.PyMongoError as error:
-        _store.is_away(error)
-        _add_missed(run, before)
-        return _report_missed(run, len(lines))
-    if before and appended.duplicate:
-        _add_missed(run, before)
-    _announce(run, appended)
-    return appended
+        _breaker.trip(error)
+        _add_missed(run, missed)
+        return _drop_lines(run, len(lines))
+    if missed and result.duplicate:
+        _add_missed(run, missed)
+    _announce(run, result)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +134,12 @@ class _Batch:
     digest: str
     lines: tuple[LogLine, ...]
     at: datetime
-    before: tuple[LogLine, ...] = ()  # notes of ours in front of them
-    size: int = 0  # what it takes of the room for lines that wait
+    notes: tuple[LogLine, ...] = ()  # our own notes before the lines
+    size: int = 0  # bytes in the buffer of waiting lines
 
 
 def _append(run: RunToken, batch: _Batch) -> AppendResult:
-    """Insert a batch behind the last one. Raises `PyMongoError`, `LogKeyReused`."""
+    """Insert a batch after the last one. Raises `PyMongoError`, `LogKeyReused`."""
     documents = _documents()
     with pymongo.timeout(WRITE_SECONDS):
         _make_index()
@@ -146,72 +147,72 @@ def _append(run: RunToken, batch: _Batch) -> AppendResult:
             last = documents.find_one(_of_run(run.run_id), sort=[("_id", pymongo.DESCENDING)])
             if last is not None and last.get("full"):
                 return _count_dropped(run, batch, last)
-            document, appended = _document(run, batch, last)
+            document, result = _document(run, batch, last)
             try:
                 documents.insert_one(document)
             except mongodb.DuplicateKeyError:
                 if (same := documents.find_one({"run_id": str(run.run_id), "key": batch.key})) is not None:
-                    return _report_repetition(batch, same)
+                    return _result_of_duplicate(batch, same)
                 continue
-            return appended
-    raise mongodb.PyMongoError("too many add to the same log at once")
+            return result
+    raise mongodb.PyMongoError("too many writers add to the same log at once")
 
 
 def _document(
     run: RunToken, batch: _Batch, last: dict[str, Any] | None
 ) -> tuple[dict[str, Any], AppendResult]:
-    """The document of as much of the batch as has room; the last one of its log if not all of it has."""
+    """Return the document with the lines that have room, and the result. If not all have room, it is the last document of the log."""
     number, size = (last["last"], last["bytes"]) if last else (0, 0)
-    kept: list[LogLine] = []
-    for line in (*batch.before, *batch.lines):
-        more = size + len(line.text.encode())
+    stored: list[LogLine] = []
+    for line in (*batch.notes, *batch.lines):
+        new_size = size + len(line.text.encode())
         if (
-            number + len(kept) >= settings.ORCHESTRATOR_RUN_LOG_LINES
-            or more > settings.ORCHESTRATOR_RUN_LOG_BYTES
+            number + len(stored) >= settings.ORCHESTRATOR_RUN_LOG_LINES
+            or new_size > settings.ORCHESTRATOR_RUN_LOG_BYTES
         ):
             break
-        kept.append(line)
-        size = more
-    ours = max(0, len(kept) - len(batch.before))
-    dropped = len(batch.lines) - ours
+        stored.append(line)
+        size = new_size
+    kept = max(0, len(stored) - len(batch.notes))
+    dropped = len(batch.lines) - kept
     document = {
-        "_id": _place(run.run_id, number + 1),
+        "_id": _document_id(run.run_id, number + 1),
         "tenant_id": str(run.tenant_id), "activity_id": str(run.activity_id), "run_id": str(run.run_id),
-        "key": batch.key, "digest": batch.digest, "last": number + len(kept), "bytes": size,
-        "kept": ours, "dropped": dropped, "full": dropped > 0, "dropped_key": "",
-        "lines": [{"at": line.at or batch.at, "kind": line.kind, "text": line.text} for line in kept],
+        "key": batch.key, "digest": batch.digest, "last": number + len(stored), "bytes": size,
+        "kept": kept, "dropped": dropped, "full": dropped > 0, "dropped_key": "",
+        "lines": [{"at": line.at or batch.at, "kind": line.kind, "text": line.text} for line in stored],
         "created_at": batch.at,
     }  # fmt: skip
-    return document, AppendResult(ours, dropped, number + len(kept) + (dropped > 0))
+    return document, AppendResult(kept, dropped, number + len(stored) + (dropped > 0))
 
 
 def _count_dropped(run: RunToken, batch: _Batch, last: dict[str, Any]) -> AppendResult:
-    """The log is full: count the lines. A repetition is known as long as nothing else comes in between."""
+    """Count the lines that a full log drops. A duplicate is recognised only if no other batch came in between."""
     documents = _documents()
     if (same := documents.find_one({"run_id": str(run.run_id), "key": batch.key})) is not None:
-        return _report_repetition(batch, same)
-    unknown = {"_id": last["_id"], "dropped_key": {"$ne": batch.key}}
-    counted = documents.update_one(
-        unknown, {"$inc": {"dropped": len(batch.lines)}, "$set": {"dropped_key": batch.key}}
+        return _result_of_duplicate(batch, same)
+    not_counted = {"_id": last["_id"], "dropped_key": {"$ne": batch.key}}
+    update = documents.update_one(
+        not_counted, {"$inc": {"dropped": len(batch.lines)}, "$set": {"dropped_key": batch.key}}
     )
-    return AppendResult(0, len(batch.lines), last["last"] + 1, duplicate=not counted.matched_count)
+    return AppendResult(0, len(batch.lines), last["last"] + 1, duplicate=not update.matched_count)
 
 
-def _report_repetition(batch: _Batch, same: dict[str, Any]) -> AppendResult:
+def _result_of_duplicate(batch: _Batch, same: dict[str, Any]) -> AppendResult:
     if same["digest"] != batch.digest:
         raise LogKeyReused("This Idempotency-Key was used for other lines of this run.")
     count = same["kept"]
     return AppendResult(count, len(batch.lines) - count, same["last"] + same["full"], duplicate=True)
 
 
-def _announce(run: RunToken, appended: AppendResult) -> None:
-    if not appended.duplicate and appended.last is not None:
+def _announce(run: RunToken, result: AppendResult) -> None:
+    if not result.duplicate and result.last is not None:
         announcements.announce(
-            run.tenant_id, EVENT, run.activity_id, {"run": str(run.run_id), "last": appended.last}
+            run.tenant_id, EVENT, run.activity_id, {"run": str(run.run_id), "last": result.last}
         )
 
 
-def _report_missed(run: RunToken, count: int) -> AppendResult:
+def _drop_lines(run: RunToken, count: int) -> AppendResult:
     _add_missed(run, count)
     return AppendResult(0, count, None)
 
@@ -226,7 +227,7 @@ def _add_missed(run: RunToken, count: int) -> None:
         pipeline.expire(name, MISSED_SECONDS)
         pipeline.execute()
     except redis.RedisError:
-        return  # then nobody learns how many there were
+        return  # the log will not mention these lines
 
 
 def _take_missed(run: RunToken) -> int:
@@ -240,157 +241,157 @@ def _redis() -> redis.Redis:
     return connections.client(timeout_seconds=PATIENCE_SECONDS)
 
 
-class _Store:
-    """Whether MongoDB can be expected to answer: after a failure nobody in this process tries for a while."""
+class _Breaker:
+    """Pauses writes to MongoDB in this process for a while after a failure."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}  # by address
 
-    def is_expected(self) -> bool:
+    def is_closed(self) -> bool:
         return time.monotonic() >= self._until.get(settings.MONGODB_URI, 0.0)
 
-    def is_away(self, error: mongodb.PyMongoError) -> None:
+    def trip(self, error: mongodb.PyMongoError) -> None:
         self._until[settings.MONGODB_URI] = time.monotonic() + AWAY_SECONDS
         facts = {"action": "run_log_waits", "reason": type(error).__name__}
-        logger.warning("Logs of runs are not written: MongoDB is away", extra=facts)
+        logger.warning("Run logs cannot be written: MongoDB is down", extra=facts)
 
 
-_store = _Store()
+_breaker = _Breaker()
 
 
-# From inside a worker
+# Writing from inside a worker
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """What an agent in this process has said and is not written yet."""
+class _Buffer:
+    """The lines of one run in this process that are not written yet."""
 
     run: RunToken
     at: datetime  # of the last line
     lines: list[LogLine] = field(default_factory=list)
     missed: int = 0
-    sent: _Batch | None = None  # as long as it is not known whether it has arrived
+    sent: _Batch | None = None  # being written; kept until MongoDB has confirmed it
 
 
 class Writer:
-    """Carries the lines of this process to MongoDB, in a thread of its own. While that is away they wait, as many as have room."""
+    """Writes the lines of this process to MongoDB, in a thread of its own. While MongoDB is down, it buffers a limited number of lines."""
 
     def __init__(self) -> None:
-        self._waiting: dict[UUID, _Waiting] = {}
+        self._buffers: dict[UUID, _Buffer] = {}
         self._size = 0
         self._changed = threading.Condition()
         self._writing = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def add(self, run: RunToken, kind: str, text: str) -> None:
-        """Take each line of the text. Does not wait."""
+        """Buffer each line of the text. Does not block."""
         now = clock.now()
         lines = [LogLine(kind if kind in LINE_KINDS else "note", line, now) for line in _lines(text)]
         with self._changed:
-            waiting = self._waiting.get(run.run_id)
-            if waiting is None:
-                if len(self._waiting) >= MOST_RUNS:
+            buffer = self._buffers.get(run.run_id)
+            if buffer is None:
+                if len(self._buffers) >= MOST_RUNS:
                     return
-                waiting = self._waiting[run.run_id] = _Waiting(run, now)
-            waiting.at = now
+                buffer = self._buffers[run.run_id] = _Buffer(run, now)
+            buffer.at = now
             for line in lines:
                 size = _size(line)
                 if self._size + size > settings.ORCHESTRATOR_RUN_LOG_BUFFER_BYTES:
-                    waiting.missed += 1
+                    buffer.missed += 1
                     continue
                 self._size += size
-                waiting.lines.append(line)
+                buffer.lines.append(line)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="run-logs", daemon=True)
                 self._thread.start()
             self._changed.notify()
 
     def flush(self) -> bool:
-        """Write what waits; False when MongoDB did not take all of it."""
+        """Write all buffered lines; returns False if MongoDB did not accept all of them."""
         with self._writing:
             with self._changed:
-                runs = list(self._waiting)
+                runs = list(self._buffers)
             for run_id in runs:
                 try:
                     while self._write(run_id):
                         pass
                 except mongodb.PyMongoError as error:
-                    _store.is_away(error)
+                    _breaker.trip(error)
                     return False
                 except Exception:
-                    # What cannot be written must not stand in the way of everything behind it.
+                    # Drop the batch, because it must not block the lines after it.
                     logger.exception("Lines of a run were dropped", extra={"action": "run_log_dropped"})
-                    self._give_up(run_id)
+                    self._drop_sent(run_id)
         return True
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting:
+                while not self._buffers:
                     self._changed.wait()
-            time.sleep(settings.ORCHESTRATOR_RUN_LOG_SECONDS)  # what is said meanwhile goes with it
+            time.sleep(settings.ORCHESTRATOR_RUN_LOG_SECONDS)  # collect more lines for the same batch
             if not self.flush():
                 time.sleep(AWAY_SECONDS)
 
     def _write(self, run_id: UUID) -> bool:
-        """Write one batch of the run; whether there was one. What fails is written again under the same key."""
+        """Write one batch of the run; returns whether there was one. A failed batch is written again under the same key."""
         with self._changed:
-            waiting = self._waiting[run_id]
-            if waiting.sent is None:
-                most = settings.ORCHESTRATOR_RUN_LOG_CALL_LINES
-                lines, waiting.lines = waiting.lines[:most], waiting.lines[most:]
+            buffer = self._buffers[run_id]
+            if buffer.sent is None:
+                limit = settings.ORCHESTRATOR_RUN_LOG_CALL_LINES
+                lines, buffer.lines = buffer.lines[:limit], buffer.lines[limit:]
                 size = sum(map(_size, lines))
-                if waiting.missed and not waiting.lines:
-                    lines.append(_dropped_note(waiting.missed, waiting.at))
-                    waiting.missed = 0
+                if buffer.missed and not buffer.lines:
+                    lines.append(_dropped_note(buffer.missed, buffer.at))
+                    buffer.missed = 0
                 if not lines:
-                    del self._waiting[run_id]
+                    del self._buffers[run_id]
                     return False
-                waiting.sent = _Batch(f"worker:{uuid7()}", "", tuple(lines), waiting.at, size=size)
-            batch = waiting.sent
-        _announce(waiting.run, _append(waiting.run, batch))
-        self._settle(waiting, batch)
+                buffer.sent = _Batch(f"worker:{uuid7()}", "", tuple(lines), buffer.at, size=size)
+            batch = buffer.sent
+        _announce(buffer.run, _append(buffer.run, batch))
+        self._forget_sent(buffer, batch)
         return True
 
-    def _settle(self, waiting: _Waiting, batch: _Batch) -> None:
+    def _forget_sent(self, buffer: _Buffer, batch: _Batch) -> None:
         with self._changed:
-            waiting.sent = None
+            buffer.sent = None
             self._size -= batch.size
 
-    def _give_up(self, run_id: UUID) -> None:
-        waiting = self._waiting[run_id]
-        if (batch := waiting.sent) is not None:
-            waiting.missed += len(batch.lines)
-            self._settle(waiting, batch)
+    def _drop_sent(self, run_id: UUID) -> None:
+        buffer = self._buffers[run_id]
+        if (batch := buffer.sent) is not None:
+            buffer.missed += len(batch.lines)
+            self._forget_sent(buffer, batch)
 
 
 def here() -> Writer:
-    """The writer of this process."""
-    return _of_process(os.getpid())
+    """Return the writer of this process."""
+    return _writer_of(os.getpid())
 
 
 @cache
-def _of_process(pid: int) -> Writer:
-    # By the process: a fork has no thread of its own.
+def _writer_of(pid: int) -> Writer:
+    # One for each process id, because a fork does not inherit the thread.
     writer = Writer()
     atexit.register(writer.flush)
     return writer
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of a text as they can be kept; a longer one is cut, and says so."""
-    most = settings.ORCHESTRATOR_RUN_LOG_LINE_BYTES
+    """Yield the printable lines of a text. A line that is too long is cut, with a note."""
+    limit = settings.ORCHESTRATOR_RUN_LOG_LINE_BYTES
     for line in text.replace("\r\n", "\n").split("\n"):
-        shown = plain(line)
-        if len(raw := shown.encode()) > most:
-            part = raw[: most - 64].decode(errors="ignore")
-            shown = f"{part}… ({len(shown) - len(part)} more characters)"
-        yield shown
+        printable = plain(line)
+        if len(raw := printable.encode()) > limit:
+            part = raw[: limit - 64].decode(errors="ignore")
+            printable = f"{part}… ({len(printable) - len(part)} more characters)"
+        yield printable
 
 
 def plain(line: str) -> str:
-    """Without colours and other commands to a terminal, and without characters that cannot be shown."""
-    return _UNSHOWN.sub("", _TERMINAL.sub("", line))
+    """Remove colours and other terminal commands, and unprintable characters."""
+    return _UNPRINTABLE.sub("", _TERMINAL.sub("", line))
 
 
 def _dropped_note(count: int, at: datetime) -> LogLine:
@@ -398,7 +399,7 @@ def _dropped_note(count: int, at: datetime) -> LogLine:
 
 
 def _size(line: LogLine) -> int:
-    return len(line.text) * 4 + 100  # at most, as Python holds it
+    return len(line.text) * 4 + 100  # upper bound for the memory of a Python string
 
 
 def _count_lines(count: int) -> str:
@@ -409,7 +410,7 @@ def _count_lines(count: int) -> str:
 
 
 def read(tenant_id: UUID, run_id: UUID, *, after: int = 0, limit: int = 500) -> Page:
-    """The lines behind a number. Raises `OutputUnavailable` when MongoDB does not answer. Not to be called inside a transaction."""
+    """Return the lines after a number. Raises `OutputUnavailable` if MongoDB does not answer. Do not call it inside a transaction."""
     try:
         with pymongo.timeout(outputs.READ_SECONDS):
             return _page(tenant_id, run_id, after, limit)
@@ -418,7 +419,7 @@ def read(tenant_id: UUID, run_id: UUID, *, after: int = 0, limit: int = 500) -> 
 
 
 def tail(tenant_id: UUID, run_id: UUID, count: int) -> Page:
-    """The last lines of a log. As `read`."""
+    """Return the last lines of a log. See `read`."""
     try:
         with pymongo.timeout(outputs.READ_SECONDS):
             selection = {**_of_run(run_id), "tenant_id": str(tenant_id)}
@@ -430,20 +431,20 @@ def tail(tenant_id: UUID, run_id: UUID, count: int) -> Page:
 
 def _page(tenant_id: UUID, run_id: UUID, after: int, limit: int) -> Page:
     documents, selection = _documents(), {**_of_run(run_id), "tenant_id": str(tenant_id)}
-    # The batch that holds the next line is the last one that begins at it or before.
-    until = {"$gte": f"{run_id}:", "$lte": _place(run_id, after + 1)}
+    # The batch that contains the next line is the last one that begins at or before it.
+    until = {"$gte": f"{run_id}:", "$lte": _document_id(run_id, after + 1)}
     first = documents.find_one({**selection, "_id": until}, {"_id": 1}, sort=[("_id", pymongo.DESCENDING)])
     if first is not None:
         selection["_id"] = {**selection["_id"], "$gte": first["_id"]}
-    found: list[NumberedLine] = []
+    following: list[NumberedLine] = []
     dropped = 0
     for document in documents.find(selection).sort("_id", pymongo.ASCENDING):
-        found += [line for line in _number_lines(document) if line.number > after]
+        following += [line for line in _number_lines(document) if line.number > after]
         dropped = document["dropped"] if document["full"] else 0
-        if len(found) > limit:
+        if len(following) > limit:
             break
-    lines = found[:limit]
-    return Page(lines, lines[-1].number if lines else after, dropped, more=len(found) > limit)
+    lines = following[:limit]
+    return Page(lines, lines[-1].number if lines else after, dropped, more=len(following) > limit)
 
 
 def _number_lines(document: dict[str, Any]) -> Iterator[NumberedLine]:
@@ -463,16 +464,16 @@ def _aware(at: datetime) -> datetime:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-# Where they are kept
+# Storage
 
 
 def forget(run_ids: Sequence[str], activity_ids: Sequence[str]) -> None:
-    """Delete the logs of these runs, as far as they are of these activities. Raises `PyMongoError`."""
+    """Delete the logs of these runs, if they belong to these activities. Raises `PyMongoError`."""
     _documents().delete_many({"run_id": {"$in": list(run_ids)}, "activity_id": {"$in": list(activity_ids)}})
 
 
 def every_document_of(tenant_id: UUID, *, at_once: int) -> Iterator[dict[str, Any]]:
-    """For an export. Raises `PyMongoError`."""
+    """Yield all documents of a tenant, for an export. Raises `PyMongoError`."""
     yield from _documents().find({"tenant_id": str(tenant_id)}, batch_size=at_once)
 
 
@@ -480,17 +481,17 @@ def _of_run(run_id: UUID) -> dict[str, Any]:
     return {"_id": {"$gte": f"{run_id}:", "$lt": f"{run_id};"}}
 
 
-def _place(run_id: UUID, number: int) -> str:
+def _document_id(run_id: UUID, number: int) -> str:
     return f"{run_id}:{number:010}"
 
 
 def _documents() -> Collection[dict[str, Any]]:
-    # The last lines of a log are worth no wait for other members of the set.
+    # A log need not survive the loss of the primary, so writes do not wait for other members of the replica set.
     return outputs.collection().database[COLLECTION].with_options(write_concern=pymongo.WriteConcern(w=1))
 
 
 def _make_index() -> None:
-    """So that a batch is added once. It stands beside the data, so nobody has to set it up."""
+    """Create the index that makes the key of a batch unique. Done here, so that nobody has to set it up."""
     if settings.MONGODB_URI not in _indexed:
         _documents().create_index(
             [("run_id", pymongo.ASCENDING), ("key", pymongo.ASCENDING)], unique=True, name="batch_once"

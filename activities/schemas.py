@@ -1,4 +1,4 @@
-"""How a question to people is asked for: due time, reminders, escalation, default outcome, quorum."""
+"""Request schemas that several endpoints share: priorities, decision rules of questions, assignees, and the arguments of agents' tools."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tenants.api.serializers import (
     read,
 )
 
-# Priorities as callers write them: on our scale, by the name of a band, or on a scale that they say they use.
+# Priorities as callers write them: on our scale, by the name of a band, or on a scale that they name.
 #
-# The stored scale is 1..20, lower first. Other scales are only read when named, since 5 means something else on each of them.
+# The stored scale is 1..20, lower first. Other scales must be named, because 5 means something else on each of them.
 
-#: Points of each scale and what they are here; whatever lies between two points is on the line between them.
+#: Points of each scale and the stored priority; values between two points are interpolated.
 SCALES: dict[str, dict[int, int]] = {
     "payload": {0: 10, 1: 5, 2: 1},
     "ade": {0: 1, 5: 10, 9: 20},
@@ -40,7 +40,7 @@ LOWEST, HIGHEST = 1, 20
 
 
 def to_stored(value: int, scale: str) -> int | None:
-    """The stored priority of a value on a named scale, or None if the scale has no such value."""
+    """Convert a value on a named scale to the stored priority. Returns None if the scale has no such value."""
     points = sorted(SCALES[scale].items())
     for (low, at_low), (high, at_high) in pairwise(points):
         if low <= value <= high:
@@ -66,16 +66,16 @@ class PriorityField(serializers.Field[Any, Any, Any, Any]):
 
 
 def priority_of(value: int | str | None, scale: str | None = None) -> int:
-    """The stored priority. Raises `ValidationError` at the path `priority`."""
+    """Return the stored priority. Raises `ValidationError` with the path `priority`."""
     if value is None:
         return BANDS["normal"]
     if isinstance(value, str):
         return BANDS[value]
-    found = to_stored(value, scale) if scale else value
-    if found is None or not LOWEST <= found <= HIGHEST:
+    stored = to_stored(value, scale) if scale else value
+    if stored is None or not LOWEST <= stored <= HIGHEST:
         values = SCALES[scale].keys() if scale else (LOWEST, HIGHEST)
         raise serializers.ValidationError({"priority": [f"must be from {min(values)} to {max(values)}"]})
-    return found
+    return stored
 
 
 LONGEST_WAIT = 366 * 86_400  # seconds
@@ -155,10 +155,10 @@ class RulesSerializer(StrictSerializer):
             if late:
                 errors[name] = [f"must come before due_seconds, which is {due:g}"]
             times = [later.after_seconds for later in attrs.get(name, ())]
-            if any(after >= following for after, following in pairwise(times)):
-                errors[name] = ["must each come after the one before"]
+            if any(earlier >= later for earlier, later in pairwise(times)):
+                errors[name] = ["must be in order, each later than the one before"]
             if any(not later.human_role for later in attrs.get(name, ())) and name == "escalation":
-                errors[name] = ["needs a human_role in each: who is asked then"]
+                errors[name] = ["needs a human_role in each step: the role that is asked then"]
         if errors:
             raise serializers.ValidationError(errors)
         return attrs
@@ -173,18 +173,18 @@ class OptionsField(serializers.ListField):
     def to_internal_value(self, data: Any) -> list[str]:
         options: list[str] = super().to_internal_value(data)
         if len(set(options)) != len(options):
-            raise serializers.ValidationError(["must not have an option twice"])
+            raise serializers.ValidationError(["must not contain an option twice"])
         return options
 
 
-#: The members of a body that say how people are asked.
+#: The members of a body that are decision rules.
 ABOUT_PEOPLE = (
     "due_seconds", "reminders", "escalation", "on_timeout", "quorum", "voters", "self_approval", "options"
 )  # fmt: skip
 
 
 def rules_of(attrs: Mapping[str, Any], *, asked_by: str = "") -> DecisionRules:
-    """From a validated body to the rules that are frozen into the question."""
+    """Return the decision rules in a validated body."""
     quorum = attrs.get("quorum", 1)
     alone = quorum == 1 and attrs.get("voters", 1) == 1
     return DecisionRules(
@@ -200,8 +200,7 @@ def rules_of(attrs: Mapping[str, Any], *, asked_by: str = "") -> DecisionRules:
     )
 
 
-# Who shall do something: exactly one of an agent's role and a person's.
-
+# Assignees: exactly one of an agent's role and a person's role.
 
 LONGEST_REASON = 2_000
 
@@ -221,7 +220,7 @@ class AssigneeSerializer(StrictSerializer):
         elif agent and agent not in configuration.list_roles():
             errors["agent_role"] = [f"{agent!r} is not a role of the registry"]
         if attrs.get("assignee_type") not in (None, "agent" if agent else "human"):
-            errors["assignee_type"] = ["says something else than the role that is given"]
+            errors["assignee_type"] = ["contradicts the role"]
         if errors:
             raise serializers.ValidationError(errors)
         return attrs
@@ -233,13 +232,12 @@ class ReassignmentSerializer(AssigneeSerializer):
     reason = Text(max_length=LONGEST_REASON)
 
 
-# What agents give to the tools: an object each, read by the letter.
+# Arguments of agents' tools: one strict object for each tool.
 #
-# A question of an agent has no rules: by when, by how many and with what default it is decided is never the agent's to say.
-
+# A question of an agent has no decision rules, because an agent must not set the due time, the quorum or the default outcome.
 
 LONGEST_MESSAGE = 2_000
-MOST_SCOPES = 50  # of a kind that a call may name
+MOST_SCOPES = 50  # entries in each list of a scope
 LONGEST_TEXT = 20_000
 LONGEST_CONTENT = 200_000
 
@@ -321,5 +319,5 @@ KINDS: dict[str, type[StrictSerializer]] = {
 
 
 def arguments_of(tool: str, body: Any) -> Mapping[str, Any]:
-    """The arguments as the tool takes them. Raises REST framework's `ValidationError` naming every error, `KeyError` for no tool."""
+    """Validate the arguments of a tool call. Raises REST framework's `ValidationError`, and `KeyError` for an unknown tool."""
     return read(KINDS[tool], body)

@@ -1,4 +1,4 @@
-"""What people and programs look at: the inbox, the queues, the history of an activity. Reads only, in the caller's `tenant_scope`."""
+"""Queries for pages and the API: text search, timeline of an activity, queues and workers. Read only, in the caller's `tenant_scope`."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ from tenants import redis as connections
 from tenants.context import APP
 from tenants.models import Pause, PauseKind, Tenant
 
-PATIENCE_SECONDS = 0.25  # for figures from Redis that may as well be missing
+PATIENCE_SECONDS = 0.25  # for optional figures from Redis
 BAND_NAMES = tuple(sorted(BANDS, key=BANDS.__getitem__))
 
-#: Left to a person, and not yet decided or completed.
+#: Work of people that is not decided or completed yet.
 OPEN_FOR_PEOPLE = Q(in_status(Status.CREATED, Status.IN_PROGRESS), assignee_type="human")
 
 
-# Searching for words. What stands in params, metadata and errors has no index of its own, which every move of every activity would pay
-# for. The tenant's activities are read by the index that lists them, newest first, and not more of them than these, whatever else is asked.
+# Text search. Params, metadata and errors have no index, because every change of an activity would have to update it. The search reads
+# the tenant's newest activities, at most `SEARCHED` of them, by the index for lists.
 
 SEARCHED = 20_000
 TEXTS = ("name", "description", "params", "metadata", "error")
@@ -75,7 +75,7 @@ TEXTS = ("name", "description", "params", "metadata", "error")
 
 @dataclass(frozen=True, slots=True)
 class SearchWord:
-    """A word to search for in these of `TEXTS`, ignoring case. `negated`: it must be in none of them."""
+    """A word to search for in some of `TEXTS`, ignoring case. With `negated` none of them may contain it."""
 
     word: str
     among: tuple[str, ...] = TEXTS
@@ -85,7 +85,7 @@ class SearchWord:
 def containing(
     rows: QuerySet[Any], tenant_id: UUID, words: Iterable[SearchWord], *, before: datetime | None = None
 ) -> QuerySet[Any]:
-    """Those of the rows that contain all the words, among the newest `SEARCHED` of the tenant, or of those made before that moment."""
+    """Filter the rows by words that all must match, among the newest `SEARCHED` activities of the tenant, or those created `before`."""
     activities = Activity.objects.for_tenant(tenant_id)
     if before is not None:
         activities = activities.filter(created_at__lt=before)
@@ -94,16 +94,16 @@ def containing(
     )
     conditions, patterns = [], []
     for each in words:
-        # Objects are looked through as they are written in JSON: a quotation mark or a line feed has a backslash there.
+        # JSON objects are searched as text, in which a quotation mark or a line feed is escaped with a backslash.
         as_json = orjson.dumps(each.word).decode()[1:-1]
-        found = [f"upper(coalesce(looked.{name}::text, '')) LIKE upper(%s)" for name in each.among]
-        conditions.append(f"{'NOT ' if each.negated else ''}({' OR '.join(found)})")
+        matches = [f"upper(coalesce(searched.{name}::text, '')) LIKE upper(%s)" for name in each.among]
+        conditions.append(f"{'NOT ' if each.negated else ''}({' OR '.join(matches)})")
         patterns += [_like(each.word if name in TEXTS[:2] else as_json) for name in each.among]
     if not conditions:
         return rows
-    # The names are those above. What is looked through is bounded inside, where no other condition can move the bound.
-    text = f"SELECT looked.id FROM ({newest}) looked WHERE {' AND '.join(conditions)}"  # noqa: S608
-    return rows.filter(pk__in=RawSQL(text, (*parameters, *patterns)))  # noqa: S611
+    # The column names come from `TEXTS`. The limit is in the subquery, so that no other condition changes which rows are searched.
+    sql = f"SELECT searched.id FROM ({newest}) searched WHERE {' AND '.join(conditions)}"  # noqa: S608
+    return rows.filter(pk__in=RawSQL(sql, (*parameters, *patterns)))  # noqa: S611
 
 
 def _like(word: str) -> str:
@@ -111,21 +111,21 @@ def _like(word: str) -> str:
 
 
 def outputs_that_exist(tenant_id: UUID, ids: Collection[UUID]) -> set[UUID]:
-    """Which of these are outputs of the tenant. Needs no MongoDB: an output's id is its run's, or stands in an activity."""
+    """Return those of the ids that are outputs of the tenant. Needs no MongoDB: the id is that of a run, or an activity refers to it."""
     output_ids = set(ids)
     runs = ActivityRun.objects.for_tenant(tenant_id).filter(pk__in=output_ids, status=RunStatus.COMPLETED)
-    found = set(runs.values_list("pk", flat=True)) if output_ids else set()
+    existing = set(runs.values_list("pk", flat=True)) if output_ids else set()
     for rows, name in ((OutputSpool.objects, "pk"), (Activity.objects, "output_ref")):
-        # The last of them has no index, but only a person's output that has left the spool needs it.
-        if missing := output_ids - found:
+        # `output_ref` has no index, but only a person's output that has left the spool needs it.
+        if missing := output_ids - existing:
             matching = rows.for_tenant(tenant_id).filter(**{f"{name}__in": missing})
-            found |= set(matching.values_list(name, flat=True))
-    return found
+            existing |= set(matching.values_list(name, flat=True))
+    return existing
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One entry of a timeline. `order` sorts what happened at the same time; `row` is that of a run, for anyone who shows more of it."""
+    """One entry of a timeline. `order` sorts entries of the same time; `row` is the row of a run, for callers that display more of it."""
 
     at: datetime
     order: str
@@ -135,7 +135,7 @@ class Moment:
 
 
 def timeline(tenant_id: UUID, activity_id: UUID) -> list[Moment]:
-    """Everything that happened to an activity, and what will happen unless somebody decides before; oldest first."""
+    """Return everything that happened to an activity, and its future deadlines; oldest first."""
     moments = [
         *_transitions(tenant_id, activity_id),
         *_wakes(tenant_id, activity_id),
@@ -148,14 +148,14 @@ def timeline(tenant_id: UUID, activity_id: UUID) -> list[Moment]:
 
 
 def transitions_of(tenant_id: UUID, activity_ids: Collection[UUID], limit: int) -> dict[UUID, list[Moment]]:
-    """The newest transitions of these activities, so many altogether, by activity and oldest first; in one statement."""
+    """Return the newest transitions of these activities, at most `limit` altogether, by activity and oldest first; in one statement."""
     events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id__in=activity_ids)
-    found: dict[UUID, list[Moment]] = defaultdict(list)
+    transitions: dict[UUID, list[Moment]] = defaultdict(list)
     newest = list(events.order_by("-at", "-activity_id", "-seq")[:limit]) if activity_ids else []
     moments = [(event.activity_id, moment) for event in reversed(newest) for moment in _moves(event)]
     for activity_id, moment in moments[-limit:]:
-        found[activity_id].append(moment)
-    return found
+        transitions[activity_id].append(moment)
+    return transitions
 
 
 def _transitions(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
@@ -186,7 +186,7 @@ def _wakes(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
 
 
 def _runs(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
-    """A run stands where it began; how it ended is part of it, and of the transition that its end led to."""
+    """Yield each run at its start; its end is part of the entry, and also the transition that it caused."""
     for run in ActivityRun.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
         facts = {
             "id": run.pk,
@@ -200,7 +200,7 @@ def _runs(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
 
 
 def _tool_calls(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
-    """What the agent asked for; what came of it is an activity with a history of its own."""
+    """Yield the agent's tool calls; the activity that a call created has its own history."""
     for call in ToolCall.objects.for_tenant(tenant_id).filter(activity_id=activity_id).defer("arguments"):
         facts = {"id": call.pk, "tool": call.tool, "run": call.run_id, "created": call.answer.get("id")}
         yield Moment(call.at, f"4:{call.pk}", "tool_call", {**facts, "stop": call.answer.get("stop")})
@@ -213,7 +213,7 @@ def _votes(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
 
 
 def _deadlines(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
-    """A deadline stands at its time, which may lie ahead; `happened_at` says when it was noticed."""
+    """Yield each deadline at its time, which may be in the future; `happened_at` is when it was processed."""
     for deadline in Deadline.objects.for_tenant(tenant_id).filter(activity_id=activity_id):
         facts = {"id": deadline.pk, "deadline": deadline.kind, "human_role": deadline.human_role or None}
         yield Moment(
@@ -223,7 +223,7 @@ def _deadlines(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
 
 @dataclass(slots=True)
 class Queue:
-    """How one role stands for one tenant."""
+    """The queue of one role of one tenant."""
 
     role: str
     waiting: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BAND_NAMES, 0))
@@ -238,19 +238,19 @@ class Queue:
 
 
 def queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
-    """The queues of these roles, in eight statements whatever the number of roles. `granted` is added by `with_grants`."""
-    found = {queue.role: queue for queue in figures_of_queues(tenant_id, roles)}
-    for role in _paused_roles(tenant_id, found):
-        found[role].paused = True
-    _add_backlogs(tenant_id, found)
-    return list(found.values())
+    """Return the queues of these roles, in eight statements for any number of roles. `with_grants` adds `granted`."""
+    by_role = {queue.role: queue for queue in count_queues(tenant_id, roles)}
+    for role in _paused_roles(tenant_id, by_role):
+        by_role[role].paused = True
+    _add_backlogs(tenant_id, by_role)
+    return list(by_role.values())
 
 
-def figures_of_queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
-    """What waits, runs and works for these roles, in three statements: for anyone who knows already what is set for them."""
-    found = {role: Queue(role) for role in roles}
-    for row in _waiting_by_band(tenant_id, found):
-        queue = found[row["activity__agent_role"]]
+def count_queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
+    """Count waiting and running work and workers of these roles, in three statements. For callers that know the roles' settings already."""
+    by_role = {role: Queue(role) for role in roles}
+    for row in _waiting_by_band(tenant_id, by_role):
+        queue = by_role[row["activity__agent_role"]]
         if row["delayed"]:
             queue.delayed += row["count"]
             continue
@@ -258,29 +258,29 @@ def figures_of_queues(tenant_id: UUID, roles: Iterable[str]) -> list[Queue]:
         waited = max(0.0, (clock.now() - row["oldest"]).total_seconds())
         queue.oldest_wait_seconds = max(round(waited, 3), queue.oldest_wait_seconds or 0.0)
     running = Activity.objects.for_tenant(tenant_id).filter(
-        in_status(*RUNNING), assignee_type="agent", agent_role__in=found
+        in_status(*RUNNING), assignee_type="agent", agent_role__in=by_role
     )
     for role, count in running.order_by().values_list("agent_role").annotate(count=Count("pk")):
-        found[role].running = count
+        by_role[role].running = count
     for role, count in workers_by_role().items():
-        if role in found:
-            found[role].workers = count
-    return list(found.values())
+        if role in by_role:
+            by_role[role].workers = count
+    return list(by_role.values())
 
 
-def _add_backlogs(tenant_id: UUID, found: Mapping[str, Queue]) -> None:
-    """What may wait, and how much was turned away, dropped or given up ever since."""
+def _add_backlogs(tenant_id: UUID, by_role: Mapping[str, Queue]) -> None:
+    """Add the backlog policies, and the totals of refused, shed and expired work."""
     own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id=OuterRef("role")).values("backlog")
-    policies = Agent.objects.filter(role__in=found).annotate(own_backlog=Subquery(own))
+    policies = Agent.objects.filter(role__in=by_role).annotate(own_backlog=Subquery(own))
     for role, policy, own_policy in policies.values_list("role", "backlog", "own_backlog"):
-        found[role].backlog = backlog.render_policy({**policy, **(own_policy or {})})
-    away = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role__in=found)
-    for role, reason, count in away.values_list("agent_role", "reason", "count"):
-        found[role].turned_away[reason] = count
+        by_role[role].backlog = backlog.render_policy({**policy, **(own_policy or {})})
+    turned_away = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role__in=by_role)
+    for role, reason, count in turned_away.values_list("agent_role", "reason", "count"):
+        by_role[role].turned_away[reason] = count
 
 
 def _waiting_by_band(tenant_id: UUID, roles: Collection[str]) -> Iterable[Any]:
-    # A priority in between belongs to the more urgent band: each ends where the next one begins.
+    # A priority between two bands belongs to the more urgent one: each band ends where the next begins.
     bands = [
         When(activity__priority__lt=BANDS[following], then=Value(name))
         for name, following in pairwise(BAND_NAMES)
@@ -302,7 +302,7 @@ def _waiting_by_band(tenant_id: UUID, roles: Collection[str]) -> Iterable[Any]:
 
 
 def workers_by_role() -> dict[str, int]:
-    """How many live worker processes serve each role."""
+    """Count the live worker processes of each role."""
     counts: dict[str, int] = defaultdict(int)
     for (roles,) in live_workers().values_list("roles"):
         for role in roles:
@@ -311,25 +311,25 @@ def workers_by_role() -> dict[str, int]:
 
 
 def runs_of_workers(tenant_id: UUID, workers: Iterable[WorkerProcess]) -> dict[UUID, list[ActivityRun]]:
-    """What each of these works on right now, as far as it is the tenant's, oldest first."""
-    found: dict[UUID, list[ActivityRun]] = defaultdict(list)
+    """Return the tenant's running runs of each of these workers, oldest first."""
+    by_worker: dict[UUID, list[ActivityRun]] = defaultdict(list)
     runs = ActivityRun.objects.for_tenant(tenant_id).filter(
         worker_id__in=[worker.pk for worker in workers], status=RunStatus.RUNNING
     )
     for run in runs.select_related("activity").order_by("started_at", "pk"):
         if run.worker_id is not None:
-            found[run.worker_id].append(run)
-    return found
+            by_worker[run.worker_id].append(run)
+    return by_worker
 
 
 def live_workers() -> QuerySet[WorkerProcess]:
-    """Worker processes whose lease has not ended. A process that serves no role runs no agents."""
+    """Return worker processes whose lease has not ended. Processes without roles are excluded, because they run no agents."""
     return WorkerProcess.objects.filter(ended_at=None).exclude(roles=[])
 
 
 def _paused_roles(tenant_id: UUID, roles: Collection[str]) -> set[str]:
-    stopped = Pause.objects.filter(tenant_id=OuterRef("pk"), kind=PauseKind.PROVIDER)
-    tenant = Tenant.objects.annotate(stops_providers=Exists(stopped)).get(pk=tenant_id)
+    paused_providers = Pause.objects.filter(tenant_id=OuterRef("pk"), kind=PauseKind.PROVIDER)
+    tenant = Tenant.objects.annotate(pauses_providers=Exists(paused_providers)).get(pk=tenant_id)
     if tenant.paused or not tenant.is_active:
         return set(roles)
     off = Agent.objects.filter(Q(paused=True) | Q(enabled=False), role__in=roles).values_list(
@@ -338,11 +338,11 @@ def _paused_roles(tenant_id: UUID, roles: Collection[str]) -> set[str]:
     own = AgentConfig.objects.for_tenant(tenant_id).filter(
         Q(paused=True) | Q(enabled=False), agent_id__in=roles
     )
-    calling = _of_paused_providers(tenant_id, roles) if tenant.stops_providers else ()
-    return {*off, *own.values_list(F("agent_id"), flat=True), *calling}
+    of_providers = _roles_of_paused_providers(tenant_id, roles) if tenant.pauses_providers else ()
+    return {*off, *own.values_list(F("agent_id"), flat=True), *of_providers}
 
 
-def _of_paused_providers(tenant_id: UUID, roles: Collection[str]) -> set[str]:
+def _roles_of_paused_providers(tenant_id: UUID, roles: Collection[str]) -> set[str]:
     paused = {subject for _, subject in pausing.parts_of(tenant_id, PauseKind.PROVIDER)}
     own = AgentConfig.objects.for_tenant(tenant_id).filter(agent_id__in=roles)
     adapters = dict(Agent.objects.filter(role__in=roles).values_list("role", "adapter"))
@@ -350,28 +350,31 @@ def _of_paused_providers(tenant_id: UUID, roles: Collection[str]) -> set[str]:
     return {role for role, adapter in adapters.items() if providers.name_of(adapter) in paused}
 
 
-def with_grants(tenant_id: UUID, found: list[Queue]) -> list[Queue]:
-    """Add how many slots are held beyond what runs. Asks Redis, so not inside a transaction; without an answer it stays 0."""
+def with_grants(tenant_id: UUID, queues: list[Queue]) -> list[Queue]:
+    """Add the number of slots that are granted but not running yet; it stays 0 if Redis does not answer.
+
+    Do not call it inside a transaction, because it queries Redis.
+    """
     client = connections.client(timeout_seconds=PATIENCE_SECONDS)
     try:
-        name: Any = client.get(keys.pointer())
-        if name is None or not found:
-            return found
-        scopes = [f"pair:{tenant_id}:{queue.role}" for queue in found]
-        used = client.hmget(f"{keys.generation(name.decode())}used", scopes)
+        generation: Any = client.get(keys.pointer())
+        if generation is None or not queues:
+            return queues
+        scopes = [f"pair:{tenant_id}:{queue.role}" for queue in queues]
+        used = client.hmget(f"{keys.generation(generation.decode())}used", scopes)
     except redis.RedisError:
-        return found
-    for queue, count in zip(found, used, strict=True):
+        return queues
+    for queue, count in zip(queues, used, strict=True):
         queue.granted = max(0, int(count or 0) - queue.running)
-    return found
+    return queues
 
 
-#: Costs as agents report them; what is no number counts as none.
+#: Costs as agents report them; anything else is ignored.
 _COST = r"^[0-9]{1,20}(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?$"
 
 
 def costs_of(tenant_id: UUID, activities: QuerySet[Activity], by: str) -> dict[Any, Decimal]:
-    """What all attempts at these activities have cost in US dollars, by a field of theirs. What has cost nothing is not in it."""
+    """Sum the costs of all runs of these activities in US dollars, grouped by a field of the activity. Omits groups without costs."""
     rows = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id__in=activities.values("pk"))
     rows_with_cost = rows.annotate(cost_text=KeyTextTransform("cost_usd", "usage")).filter(
         cost_text__regex=_COST

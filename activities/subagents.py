@@ -1,10 +1,6 @@
-"""Subagents: an agent does one prompt for somebody else, in a conversation of its own, and its parent is told how it went.
+"""Subagents: an agent works on one prompt for another agent, in a conversation of its own, and reports its result to the parent's mailbox.
 
-Underneath it is an activity like any other, with the same admission, retries, budgets and cancellation.
-
-starting   a new one, or a further task for one that there is
-standing   how it stands, and what it took
-ending     its parent's mailbox is told
+A subagent's work is an activity like any other, with the same admission, retries, budgets and cancellation.
 """
 
 from __future__ import annotations
@@ -32,19 +28,17 @@ from tenants.models import UsageEntry
 
 from . import activity_tree, cancellation, outputs
 
-# A subagent is started: its conversation first, then its activity, in one transaction.
+# Starting: creates the conversation and then the activity, in one transaction.
 #
-# It has a mailbox of its own, `subagent:<id>`: whatever is posted there continues its conversation. One that continues an earlier
-# subagent has that one's mailbox; one that continues a conversation that the tenant's agents know by its id has a new mailbox with that
-# conversation.
-
+# A subagent has its own mailbox, `subagent:<id>`; items posted there continue its conversation. If it continues an earlier subagent, it
+# uses that one's mailbox. If it continues a conversation by its id, it gets a new mailbox with that conversation.
 
 LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSubagent:
-    """What is asked of it. `priority` is from 0 to 9, lower first. At most one of the two `existing_` ids is given."""
+    """The request for a subagent. `priority` is from 0 to 9, lower first. At most one of the two `existing_` ids is set."""
 
     subagent_type: str
     prompt: str
@@ -69,12 +63,12 @@ class StartedSubagent:
 
 
 def start(tenant_id: UUID, new: NewSubagent, *, actor: str) -> StartedSubagent:
-    """In the caller's `tenant_scope`. One `tool_call_id` of a parent starts one subagent, however often it is asked for.
+    """Start a subagent, in the caller's `tenant_scope`. Idempotent for one `tool_call_id` of a parent.
 
-    Raises `SubmissionInvalid` when what it shall continue is not there, or is another role's.
+    Raises `SubmissionInvalid` if the subagent or conversation to continue does not exist, or belongs to another role.
     """
-    if new.parent_mailbox and (known := _find_earlier(tenant_id, new)) is not None:
-        return StartedSubagent(known, created=False)
+    if new.parent_mailbox and (earlier := _find_same_call(tenant_id, new)) is not None:
+        return StartedSubagent(earlier, created=False)
     subagent_id = uuid7()
     conversation = _conversation(tenant_id, new, subagent_id)
     (submitted,) = submit([_activity(new, conversation, subagent_id)], actor=actor)
@@ -87,8 +81,8 @@ def start(tenant_id: UUID, new: NewSubagent, *, actor: str) -> StartedSubagent:
     return StartedSubagent(subagent, created=True)
 
 
-def _find_earlier(tenant_id: UUID, new: NewSubagent) -> Subagent | None:
-    """By the same call of a tool. The parent's mailbox is made and locked, so that two such calls come one after the other."""
+def _find_same_call(tenant_id: UUID, new: NewSubagent) -> Subagent | None:
+    """Return the subagent of the same tool call. Creates and locks the parent's mailbox, so that equal calls run one after the other."""
     parent = open_mailbox(tenant_id, new.parent_mailbox)
     if not new.tool_call_id:
         return None
@@ -96,8 +90,8 @@ def _find_earlier(tenant_id: UUID, new: NewSubagent) -> Subagent | None:
     same = Subagent.objects.for_tenant(tenant_id).filter(
         parent_mailbox=new.parent_mailbox, tool_call_id=new.tool_call_id
     )
-    found: Subagent | None = same.first()
-    return found
+    subagent: Subagent | None = same.first()
+    return subagent
 
 
 def _activity(new: NewSubagent, conversation: Mailbox, subagent_id: UUID) -> NewActivity:
@@ -117,62 +111,61 @@ def _activity(new: NewSubagent, conversation: Mailbox, subagent_id: UUID) -> New
 
 def _conversation(tenant_id: UUID, new: NewSubagent, subagent_id: UUID) -> Mailbox:
     if new.existing_agent_id is not None:
-        return _of_earlier(tenant_id, new.existing_agent_id, new.subagent_type)
+        return _conversation_of(tenant_id, new.existing_agent_id, new.subagent_type)
     if new.existing_conversation_id is not None:
-        _require_known(tenant_id, new.existing_conversation_id, new.subagent_type)
+        _refuse_foreign_conversation(tenant_id, new.existing_conversation_id, new.subagent_type)
     mailbox = open_mailbox(tenant_id, f"subagent:{subagent_id}", new.subagent_type)
     if new.existing_conversation_id is not None:
         sessions.begin(tenant_id, mailbox.pk, new.subagent_type, new.existing_conversation_id)
     return mailbox
 
 
-def _of_earlier(tenant_id: UUID, subagent_id: UUID, role: str) -> Mailbox:
-    earlier = Subagent.objects.for_tenant(tenant_id).select_related("conversation").filter(pk=subagent_id)
-    found = earlier.first()
-    if found is None:
-        raise _error("existing_agent_id", "is no subagent of this tenant")
-    if found.subagent_type != role:
-        raise _error("existing_agent_id", f"is a {found.subagent_type}, not a {role}")
-    conversation: Mailbox = found.conversation
+def _conversation_of(tenant_id: UUID, subagent_id: UUID, role: str) -> Mailbox:
+    rows = Subagent.objects.for_tenant(tenant_id).select_related("conversation").filter(pk=subagent_id)
+    subagent = rows.first()
+    if subagent is None:
+        raise _error("existing_agent_id", "is not a subagent of this tenant")
+    if subagent.subagent_type != role:
+        raise _error("existing_agent_id", f"is a {subagent.subagent_type}, not a {role}")
+    conversation: Mailbox = subagent.conversation
     return conversation
 
 
-def _require_known(tenant_id: UUID, conversation_id: str, role: str) -> None:
-    """Only what an agent of this tenant has named itself: a program's conversations may be those of all tenants."""
+def _refuse_foreign_conversation(tenant_id: UUID, conversation_id: str, role: str) -> None:
+    """Accept only ids that an agent of this tenant reported, because one program may hold the conversations of all tenants."""
     known = AgentSession.objects.for_tenant(tenant_id).filter(
         agent_id=role, external_session_id=conversation_id
     )
     if not known.exists():
-        raise _error("existing_conversation_id", f"is no conversation that a {role} of this tenant has had")
+        raise _error("existing_conversation_id", f"is not a conversation of a {role} of this tenant")
 
 
 def _error(path: str, message: str) -> SubmissionInvalid:
     return SubmissionInvalid([{"path": path, "message": message}])
 
 
-# A subagent's end is told to its parent's mailbox, in the transaction in which it ends, once for each way in which it does.
-
+# Ending: posts the end of a subagent to its parent's mailbox, in the transaction of the end, once for each status.
 
 LONGEST_RESULT = 100_000  # characters of the output in a notification; all of it is at `output_file`
 LONGEST_SUMMARY = 500
 
 
 def output_file_of(subagent_id: UUID) -> str:
-    """Where its transcript, or at least its output, can be read."""
+    """Return the path of its transcript, or at least its output, in the API."""
     return f"/api/v1/subagents/{subagent_id}/transcript/"
 
 
-def tell_parent(ended: Any) -> None:
-    """`ended` is a `transitions.Moved`. Nobody is told of a silent subagent, or of one whose caller waits for it."""
+def notify_parent(ended: Any) -> None:
+    """Post the end of a subagent's activity, a `transitions.Moved`, unless it is silent or its caller waits for it."""
     if ended.mailbox_id is None or ended.status == Status.REASSIGNED:
         return
     if ended.status == Status.REJECTED and activity_tree.has_successor(ended.tenant_id, ended.id):
-        return  # Its revision will end.
+        return  # the end of its revision will be posted
     first = activity_tree.origin_of(ended.tenant_id, ended).first_id
     subagent = Subagent.objects.for_tenant(ended.tenant_id).filter(activity_id=first).first()
     if subagent is None or subagent.silent or not subagent.run_in_background or not subagent.parent_mailbox:
         return
-    # However full the mailbox is: the subagent's own end must not fail for it.
+    # Not bounded, because a full mailbox must not make the subagent's end fail.
     notification = _notification(subagent, ended)
     producer.post(ended.tenant_id, subagent.parent_mailbox, notification, actor="engine", bounded=False)
 
@@ -196,7 +189,7 @@ def _notification(subagent: Subagent, ended: Any) -> NewItem:
 
 
 def _result_of(ended: Any) -> Any:
-    """What is still at hand of its output: at once, all of it."""
+    """Return the output from the spool, where it still is, because the activity has just ended."""
     if ended.output_ref is None:
         return None
     output = outputs.read_spooled(ended.tenant_id, {ended.output_ref}).get(ended.output_ref)
@@ -212,8 +205,7 @@ def _summary(subagent: Subagent, status: str, result: Any, error: Any) -> str:
     return f"The task {name!r} is {status}." + (f" {line}" if line else "")[:LONGEST_SUMMARY]
 
 
-# How a subagent stands: read from its activity, or whatever has taken that one's place, and from the ledger.
-
+# State: read from the subagent's activity, or its newest successor, and from the ledger.
 
 PENDING, RUNNING, COMPLETED, FAILED, CANCELLED = "pending", "running", "completed", "failed", "cancelled"
 STATUSES = (PENDING, RUNNING, COMPLETED, FAILED, CANCELLED)
@@ -232,7 +224,7 @@ _STATUS_OF = {
 
 @dataclass(frozen=True, slots=True)
 class SubagentState:
-    """`activity` is the one that counts by now. `ids` are all that had the work, the first one first. Times in seconds."""
+    """The state of a subagent. `activity` has the work now. `ids` are all activities that had it, oldest first."""
 
     subagent: Subagent
     activity: Activity
@@ -246,39 +238,40 @@ class SubagentState:
 
 
 def status_of(status: str) -> str:
-    """A subagent's status for its activity's: whatever it waits for during its work, it is running."""
+    """Return a subagent's status for an activity's status. It counts as running while it waits during its work."""
     return _STATUS_OF.get(Status(status), RUNNING)
 
 
-def one(tenant_id: UUID, subagent_id: UUID) -> SubagentState:
-    """Raises `NotFound`. In the caller's `tenant_scope`, as all of this module."""
+def state_of(tenant_id: UUID, subagent_id: UUID) -> SubagentState:
+    """Return the state of one subagent. Raises `NotFound`. In the caller's `tenant_scope`, like all of this module."""
     rows = Subagent.objects.for_tenant(tenant_id).select_related("activity", "conversation")
-    found = rows.filter(pk=subagent_id).first()
-    if found is None:
+    subagent = rows.filter(pk=subagent_id).first()
+    if subagent is None:
         raise NotFound("subagent", subagent_id)
-    return states_of(tenant_id, [found])[0]
+    return states_of(tenant_id, [subagent])[0]
 
 
 def states_of(tenant_id: UUID, subagents: Sequence[Subagent]) -> list[SubagentState]:
-    """Of each, in as many statements as for one, but for those whose work somebody else has taken over."""
+    """Return the state of each, with as many statements as for one, except for the successors of reassigned or rejected work."""
     lines = [_line_of(tenant_id, subagent.activity) for subagent in subagents]
     ids = [activity.pk for line in lines for activity in line]
-    tokens, begun = _tokens_by_activity(tenant_id, lines), _find_begin_times(tenant_id, ids)
+    tokens, starts = _tokens_by_activity(tenant_id, lines), _start_times(tenant_id, ids)
     return [
-        _standing_of(subagent, line, tokens, begun) for subagent, line in zip(subagents, lines, strict=True)
+        _state_of_line(subagent, line, tokens, starts)
+        for subagent, line in zip(subagents, lines, strict=True)
     ]
 
 
 def cancel(tenant_id: UUID, subagent_id: UUID, *, actor: str, reason: str = "") -> SubagentState:
-    """What waits never starts; an agent at work is told to stop. One that has ended stays as it is. Raises `NotFound`."""
-    found = one(tenant_id, subagent_id)
-    if found.status not in ENDED:
-        cancellation.cancel(tenant_id, found.activity.pk, actor=actor, reason=reason)
-    return one(tenant_id, subagent_id)
+    """Cancel the subagent's activity. A subagent that has ended does not change. Raises `NotFound`."""
+    state = state_of(tenant_id, subagent_id)
+    if state.status not in ENDED:
+        cancellation.cancel(tenant_id, state.activity.pk, actor=actor, reason=reason)
+    return state_of(tenant_id, subagent_id)
 
 
 def _line_of(tenant_id: UUID, first: Activity) -> list[Activity]:
-    """The activity and what has taken its place, one after the other."""
+    """Return the activity and its successors, in order."""
     line = [first]
     while line[-1].status in (Status.REJECTED, Status.REASSIGNED):
         successors = Activity.objects.for_tenant(tenant_id).filter(
@@ -291,19 +284,19 @@ def _line_of(tenant_id: UUID, first: Activity) -> list[Activity]:
     return line
 
 
-def _standing_of(
-    subagent: Subagent, line: Sequence[Activity], tokens: dict[UUID, int], begun: dict[UUID, datetime]
+def _state_of_line(
+    subagent: Subagent, line: Sequence[Activity], tokens: dict[UUID, int], starts: dict[UUID, datetime]
 ) -> SubagentState:
     ids = [activity.pk for activity in line]
-    starts = [begun[activity_id] for activity_id in ids if activity_id in begun]
+    own_starts = [starts[activity_id] for activity_id in ids if activity_id in starts]
     last = line[-1]
     end = last.finished_at or clock.now()
-    seconds = round(max(0.0, (end - min(starts)).total_seconds()), 3) if starts else None
+    seconds = round(max(0.0, (end - min(own_starts)).total_seconds()), 3) if own_starts else None
     return SubagentState(subagent, last, ids, sum(tokens.get(activity_id, 0) for activity_id in ids), seconds)
 
 
 def _tokens_by_activity(tenant_id: UUID, lines: Sequence[Sequence[Activity]]) -> dict[UUID, int]:
-    """What each has consumed, as far as it was reported. The ledger is indexed by day and role, not by activity."""
+    """Sum the reported tokens of each activity. The filter names days and roles, because the ledger has no index on activities."""
     members = [activity for line in lines for activity in line]
     if not members:
         return {}
@@ -318,6 +311,6 @@ def _tokens_by_activity(tenant_id: UUID, lines: Sequence[Sequence[Activity]]) ->
     return {activity_id: read + written for activity_id, read, written in sums}
 
 
-def _find_begin_times(tenant_id: UUID, ids: Iterable[UUID]) -> dict[UUID, datetime]:
+def _start_times(tenant_id: UUID, ids: Iterable[UUID]) -> dict[UUID, datetime]:
     runs = ActivityRun.objects.for_tenant(tenant_id).filter(activity_id__in=list(ids))
     return dict(runs.order_by().values_list("activity_id").annotate(Min("started_at")))

@@ -1,16 +1,14 @@
-"""An agent puts its work aside until a blocker is resolved, a review is answered or a subtask has ended.
+"""Suspends an agent's work until a blocker is resolved, a review is answered or a subtask has ended.
 
-The run ends without an output, and the activity waits, holding no slot. However the other work ends, it wakes once, with the outcome.
+The run ends without an output, and the activity waits without a slot. It wakes once with the outcome, however the other work ends.
 
-From that moment the run is over. What its agent still says about it changes nothing, except that it may name its session and its usage.
-When a worker still waits for the agent's answer, its slot is given back with that answer, so the activity cannot start a second
-time while its first call is still going.
+After that, reports of the run's agent change nothing, except for its session and its usage. If a worker still waits for the agent's answer,
+it releases the slot with that answer, so the activity cannot start again during its first call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -39,7 +37,7 @@ from tenants.context import tenant_scope
 
 
 def live(run: RunToken, *, with_parent: bool = False) -> Activity:
-    """The activity, locked, if `run` is its live run; with `with_parent` also anyone who its end may wake. Raises `RunSuperseded`."""
+    """Lock and return the activity of a live run; `with_parent` also locks the parent that its end may wake. Raises `RunSuperseded`."""
     if with_parent:
         activity = activity_tree.lock_with_parent(run.tenant_id, run.activity_id)
     else:
@@ -52,9 +50,9 @@ def live(run: RunToken, *, with_parent: bool = False) -> Activity:
 def suspend(
     run: RunToken, verb: str, *, tool: str, detail: Mapping[str, Any] | None = None, **changes: Any
 ) -> transitions.Moved:
-    """Move the activity of a live run, which is locked, by `verb` and end the run. Raises `RunSuperseded`, `TransitionRefused`.
+    """Apply `verb` to the locked activity of a live run, and end the run. Raises `RunSuperseded`, `TransitionRefused`.
 
-    The attempt has come to a good end, so the run that goes on with the work has all attempts again.
+    The attempt counts as successful, so the work continues with all attempts again.
     """
     moved = transitions.apply(
         run.activity_id,
@@ -75,11 +73,11 @@ def suspend(
     return moved
 
 
-# Blockers: an agent cannot go on until a person removes an obstacle outside, such as an expired authorisation.
+# Blockers: an agent cannot continue until a person removes an external obstacle, such as an expired authorisation.
 #
-# The obstacle becomes an activity of a person, the resolution. However that ends, the blocked activity wakes with the outcome, once.
+# The blocker creates an activity for a person, the resolution. However it ends, the blocked activity wakes once with the outcome.
 
-#: A blocker of this type also marks the channel that it names as expired.
+#: A blocker of this type also marks its channel as expired.
 CHANNEL_EXPIRED = "channel_auth_expired"
 DEFAULT_RESOLVER = "operator"
 LONGEST_ROLE = 63  # characters
@@ -87,9 +85,9 @@ BLOCKER_TOOL = "report_blocker"
 
 
 def report_blocker(run: RunToken, *, blocker_type: str, message: str, channel_id: UUID | None = None) -> UUID:
-    """Put the activity of a live run aside until somebody resolves the blocker; the resolution's id.
+    """Suspend the activity of a live run until a person resolves the blocker; returns the resolution's id.
 
-    Raises `RunSuperseded`. In the caller's `tenant_scope`, which has made sure that the channel is the tenant's.
+    In the caller's `tenant_scope`; the caller has checked that the channel belongs to the tenant. Raises `RunSuperseded`.
     """
     live(run)
     moved = suspend(
@@ -97,7 +95,9 @@ def report_blocker(run: RunToken, *, blocker_type: str, message: str, channel_id
         blocker_type=blocker_type, blocker_message=message, blocked_at=transitions.NOW,
     )  # fmt: skip
     if blocker_type == CHANNEL_EXPIRED and channel_id is not None:
-        channels.expire(run.tenant_id, channel_id, seen_at=_read_start_of(run))
+        # Seen at the start of the run, because somebody may have renewed the channel since then.
+        runs = ActivityRun.objects.for_tenant(run.tenant_id)
+        channels.expire(run.tenant_id, channel_id, seen_at=runs.get(pk=run.run_id).started_at)
     resolution = child_of(
         moved,
         LinkKind.RESOLUTION,
@@ -114,22 +114,16 @@ def report_blocker(run: RunToken, *, blocker_type: str, message: str, channel_id
     return submit([resolution], actor=f"run:{run.run_id}")[0].id
 
 
-def _read_start_of(run: RunToken) -> datetime:
-    """What the agent knows about a channel is at least as old; somebody may have mended it since."""
-    started: datetime = ActivityRun.objects.for_tenant(run.tenant_id).get(pk=run.run_id).started_at
-    return started
-
-
 def _resolver_of(blocked: Any) -> str:
-    """Who is asked to remove the obstacle: whom the activity names for that, else operators."""
-    named = (blocked.metadata or {}).get("resolver_role")
-    return named if isinstance(named, str) and 0 < len(named) <= LONGEST_ROLE else DEFAULT_RESOLVER
+    """Return the human role that resolves the blocker: the `resolver_role` of the activity, or else operators."""
+    role = (blocked.metadata or {}).get("resolver_role")
+    return role if isinstance(role, str) and 0 < len(role) <= LONGEST_ROLE else DEFAULT_RESOLVER
 
 
 def resolve_blocker(tenant_id: UUID, activity_id: UUID, *, actor: str, note: str) -> Activity:
-    """A person has removed the blocker; `activity_id` is the resolution's or the blocked activity's.
+    """Record that a person has resolved the blocker. `activity_id` is that of the resolution or of the blocked activity.
 
-    Raises `AlreadyDecided` naming who resolved it, `TransitionRefused` when nothing is blocked, `NotFound`.
+    Raises `AlreadyDecided`, which names who resolved it, `TransitionRefused` if nothing is blocked, `NotFound`.
     """
     with tenant_scope(tenant_id):
         resolution = _resolution_of(tenant_id, activity_id)
@@ -142,7 +136,7 @@ def resolve_blocker(tenant_id: UUID, activity_id: UUID, *, actor: str, note: str
                 decided_by=actor, decided_at=transitions.NOW, reviewer_notes=note,
             )  # fmt: skip
         except TransitionRefused as refusal:
-            raise who_was_first(tenant_id, refusal, "resolved") from refusal
+            raise explain_refusal(tenant_id, refusal, "resolved") from refusal
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
@@ -165,8 +159,8 @@ def _resolution_of(tenant_id: UUID, activity_id: UUID) -> Activity:
     return activity_tree.newest_of_line(tenant_id, newest)
 
 
-def who_was_first(tenant_id: UUID, refusal: TransitionRefused, did: str) -> TransitionRefused:
-    """What to tell somebody who answers what has been answered, or what nobody needs an answer to any more."""
+def explain_refusal(tenant_id: UUID, refusal: TransitionRefused, did: str) -> TransitionRefused:
+    """Return the error for a late answer: it names who answered first, or says that no answer is needed any more."""
     now = Activity.objects.for_tenant(tenant_id).get(pk=refusal.activity_id)
     if now.status == Status.DONE and now.decided_by and now.decided_at:
         text = f"{now.decided_by} {did} this at {now.decided_at:%Y-%m-%dT%H:%M:%SZ}."
@@ -175,16 +169,16 @@ def who_was_first(tenant_id: UUID, refusal: TransitionRefused, did: str) -> Tran
 
 
 def obsolete(now: Activity) -> str:
-    """Why nobody needs to answer this any more, and since whom and when."""
-    because = f": {now.cancel_reason}" if now.cancel_reason else ""
+    """Say why an activity needs no answer any more, and who ended it when."""
+    reason = f": {now.cancel_reason}" if now.cancel_reason else ""
     history = ActivityEvent.objects.for_tenant(now.tenant_id).filter(activity_id=now.pk, target=now.status)
     ended = history.order_by("-seq").first()
     by = f" ({ended.actor}, {ended.at:%Y-%m-%dT%H:%M:%SZ})" if ended else ""
-    return f"Activity {now.pk} is {now.status}{because}{by}; it waits for no answer."
+    return f"Activity {now.pk} is {now.status}{reason}{by}; it waits for no answer."
 
 
 def outcome_of_blocker(resolution: Any) -> dict[str, Any]:
-    """What the blocked agent learns from the end of a resolution, a row of Activity."""
+    """Return what the blocked agent receives when a resolution, a row of Activity, has ended."""
     metadata = resolution.metadata or {}
     return {
         "blocker_type": metadata.get("blocker_type"),
@@ -195,9 +189,8 @@ def outcome_of_blocker(resolution: Any) -> dict[str, Any]:
     }
 
 
-# Reviews that an agent asks for in the middle of its work: it is put aside, and wakes with what the person said.
-#
-# Approved, sent back, withdrawn or expired: each wakes it, once.
+# Reviews: an agent requests an answer from a person during its work. The activity is suspended, and wakes once with the answer: approved,
+# changes requested, withdrawn or expired.
 
 REVIEW_TOOL = "request_human_review"
 
@@ -205,9 +198,14 @@ REVIEW_TOOL = "request_human_review"
 def request_review(
     run: RunToken, *, question: str, content: str | None = None, human_role: str | None = None
 ) -> UUID:
-    """Put the activity of a live run aside until a person has answered; the review's id. Raises `RunSuperseded`, `QuotaExceeded`."""
+    """Suspend the activity of a live run until a person has answered; returns the review's id.
+
+    Raises `RunSuperseded`, `QuotaExceeded`.
+    """
     activity = live(run)
-    _refuse_too_many(activity)
+    limit = settings.ORCHESTRATOR_OPEN_REVIEWS_PER_ACTIVITY
+    if activity_tree.open_children(activity.tenant_id, activity.pk, [LinkKind.REVIEW]).count() >= limit:
+        raise QuotaExceeded("reviews", f"An activity may have at most {limit} open reviews.")
     moved = suspend(run, "await_review", tool=REVIEW_TOOL, detail={"question": question})
     review = child_of(
         moved,
@@ -222,23 +220,17 @@ def request_review(
     return submit([review], actor=f"run:{run.run_id}")[0].id
 
 
-def _refuse_too_many(activity: Activity) -> None:
-    most = settings.ORCHESTRATOR_OPEN_REVIEWS_PER_ACTIVITY
-    if activity_tree.open_children(activity.tenant_id, activity.pk, [LinkKind.REVIEW]).count() >= most:
-        raise QuotaExceeded("reviews", f"An activity may have {most} open reviews, not more.")
-
-
 def open_review_of(tenant_id: UUID, activity_id: UUID) -> UUID:
-    """The review that is meant by its own id, or by that of the activity whose agent asked for it.
+    """Return the id of a review, from its own id or that of the activity whose agent requested it.
 
-    Raises `NotFound`, `TransitionRefused` when there is no review.
+    Raises `NotFound`, `TransitionRefused` if there is no review.
     """
     rows = Activity.objects.for_tenant(tenant_id)
-    found: Activity | None = rows.filter(pk=activity_id).first()
-    if found is None:
+    activity: Activity | None = rows.filter(pk=activity_id).first()
+    if activity is None:
         raise NotFound("activity", activity_id)
-    if found.link_kind == LinkKind.REVIEW:
-        return found.pk
+    if activity.link_kind == LinkKind.REVIEW:
+        return activity.pk
     newest: UUID | None = (
         rows.filter(parent_id=activity_id, link_kind=LinkKind.REVIEW)
         .order_by("-created_at")
@@ -249,19 +241,19 @@ def open_review_of(tenant_id: UUID, activity_id: UUID) -> UUID:
         raise TransitionRefused(
             activity_id,
             "review",
-            found.status,
-            f"Activity {activity_id} is {found.status}; no review was asked for.",
+            activity.status,
+            f"Activity {activity_id} is {activity.status}; no review was requested.",
         )
     return newest
 
 
 def reason_of(item: Any) -> WakeReason:
-    """How the end of a review or an approval wakes: only a yes is one."""
+    """Return the wake reason for the end of a review or an approval."""
     return WakeReason.REVIEW_APPROVED if item.status == Status.APPROVED else WakeReason.REVIEW_FEEDBACK
 
 
 def outcome_of_review(item: Any, **more: Any) -> dict[str, Any]:
-    """What an agent learns from the end of a review or an approval, a row of Activity."""
+    """Return what an agent receives when a review or an approval, a row of Activity, has ended."""
     withdrawn = item.status == Status.CANCELLED
     return {
         "review_approved": item.status == Status.APPROVED,
@@ -274,14 +266,14 @@ def outcome_of_review(item: Any, **more: Any) -> dict[str, Any]:
     }
 
 
-#: Who decided when nobody did in time.
+#: `decided_by` if nobody decided in time.
 EXPIRED = "deadline"
 
 
-# Subtasks: an agent has a part of its work done by another agent or by a person.
+# Subtasks: an agent delegates a part of its work to another agent or to a person.
 #
-# A blocking subtask puts its parent aside; however it ends, the parent wakes with the outcome. One that does not block only stores its
-# result on itself. Quotas bound what a tree of subtasks can grow to, whatever its agents ask for.
+# A blocking subtask suspends its parent; however it ends, the parent wakes with the outcome. The result of a non-blocking one is only
+# stored on the subtask. Quotas limit the size of a tree of subtasks.
 
 SUBTASK_TOOL = "create_subtask"
 
@@ -293,15 +285,15 @@ def create_subtask(
     run: RunToken, *, name: str, description: str, agent_role: str | None = None, human_role: str | None = None,
     params: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, blocking: bool = True,
 ) -> UUID:  # fmt: skip
-    """Create a subtask of the activity of a live run; its id. Raises `QuotaExceeded`, `RunSuperseded`, `ToolRefused`.
+    """Create a subtask of the activity of a live run; returns its id. `options` may contain `model` and `max_turns`.
 
-    `options` may have `model` and `max_turns`.
-    In the caller's `tenant_scope`, which holds the lock of the root of the tree: two members of a tree count one after the other.
+    In the caller's `tenant_scope`, which holds the lock of the root of the tree, so that concurrent calls count one after the other.
+    Raises `QuotaExceeded`, `RunSuperseded`, `ToolRefused`.
     """
     parent = live(run)
     refuse_unlisted(parent, agent_role)
     tree = activity_tree.tree_of(run.tenant_id, run.activity_id)
-    _refuse_too_much(tree)
+    _refuse_full_level(tree)
     refuse_full_tree(tree)
     subtask = child_of(
         parent,
@@ -321,54 +313,56 @@ def create_subtask(
     return submitted.id
 
 
-def _refuse_too_much(tree: Any) -> None:
-    deepest, most = settings.ORCHESTRATOR_SUBTASK_DEPTH, settings.ORCHESTRATOR_SUBTASKS_PER_ACTIVITY
-    if tree.depth >= deepest:
-        raise QuotaExceeded("depth", f"Subtasks may be nested {deepest} deep, not deeper.")
-    if tree.subtasks >= most:
-        raise QuotaExceeded("subtasks", f"An activity may create {most} subtasks, not more.")
+def _refuse_full_level(tree: Any) -> None:
+    depth, limit = settings.ORCHESTRATOR_SUBTASK_DEPTH, settings.ORCHESTRATOR_SUBTASKS_PER_ACTIVITY
+    if tree.depth >= depth:
+        raise QuotaExceeded("depth", f"Subtasks may be nested at most {depth} deep.")
+    if tree.subtasks >= limit:
+        raise QuotaExceeded("subtasks", f"An activity may create at most {limit} subtasks.")
 
 
-def refuse_unlisted(asking: Activity, agent_role: str | None) -> None:
-    """Raise `ToolRefused` unless the agent at work on `asking` may hand work to the role. People may always be asked."""
+def refuse_unlisted(activity: Activity, agent_role: str | None) -> None:
+    """Raise `ToolRefused` unless the agent of the activity may give work to the role. It may always give work to people."""
     if agent_role is None:
         return
-    roles = _list_roles(asking)
-    if agent_role in roles or "*" in roles or (RELATED in roles and _is_related(asking, agent_role)):
+    roles = _allowed_roles(activity)
+    if agent_role in roles or "*" in roles or (RELATED in roles and _is_related(activity, agent_role)):
         return
     raise ToolRefused(
-        f"{asking.agent_role} may not hand work to {agent_role}. Do it yourself, or ask a person."
+        f"{activity.agent_role} may not give work to {agent_role}. Do it yourself, or ask a person."
     )
 
 
-def _list_roles(asking: Activity) -> Sequence[str]:
-    """The roles to which operators let this role hand work: as set for its tenant, else for all tenants; by its name, else by "*"."""
+def _allowed_roles(activity: Activity) -> Sequence[str]:
+    """Return the roles to which this role may give work: its tenant's setting, or else that of all tenants; by its name, or else by "*"."""
     targets: Mapping[str, Sequence[str]] = settings.ORCHESTRATOR_HANDS_WORK_TO
-    names = [str(asking.agent_role), "*"]
+    names = [str(activity.agent_role), "*"]
     if any("/" in key for key in targets):
-        names = [*(f"{asking.tenant.slug}/{name}" for name in names), *names]
+        names = [*(f"{activity.tenant.slug}/{name}" for name in names), *names]
     return next((targets[name] for name in names if name in targets), ("*",))
 
 
-def _is_related(asking: Activity, agent_role: str) -> bool:
-    """Whether people have put the role into the pipeline or the deliverable of the work; work that is in neither is related to all."""
-    if agent_role == asking.agent_role:
+def _is_related(activity: Activity, agent_role: str) -> bool:
+    """Whether the pipeline or deliverable of the work contains the role. Work of neither is related to all roles."""
+    if agent_role == activity.agent_role:
         return True
-    answers = [roles for _, roles in planned_roles_asked.send(Activity, activity=asking) if roles is not None]
+    answers = [
+        roles for _, roles in planned_roles_asked.send(Activity, activity=activity) if roles is not None
+    ]
     return not answers or any(agent_role in roles for roles in answers)
 
 
 def refuse_full_tree(tree: Any) -> None:
     """Raise `QuotaExceeded` unless the tree, a row of `activity_tree.tree_of`, may have one more member. Its root must be locked."""
-    most = settings.ORCHESTRATOR_ACTIVITIES_PER_TREE
-    if tree.members >= most:
-        raise QuotaExceeded("tree", f"A tree of subtasks may have {most} activities, not more.")
+    limit = settings.ORCHESTRATOR_ACTIVITIES_PER_TREE
+    if tree.members >= limit:
+        raise QuotaExceeded("tree", f"A tree of subtasks may have at most {limit} activities.")
 
 
 def outcome_of_subtask(ended: Any, origin: Origin) -> dict[str, Any]:
-    """What the parent's agent is told about the end of a subtask, or of the revision or successor that took its place: a row of Activity.
+    """Return what the parent's agent receives when a subtask, or its successor, has ended. `ended` is a row of Activity.
 
-    `subtask` and its name are those that the agent was told when it asked.
+    `subtask` and its name are those that the agent received when it created the subtask.
     """
     first = Activity.objects.for_tenant(ended.tenant_id).only("name").get(pk=origin.first_id)
     return {

@@ -42,7 +42,7 @@ def _deliver_webhooks(troubled: str) -> int:
 BACKGROUND_TASKS = (
     BackgroundTask("budgets", SYSTEM_QUEUE, "budgets.look_after", budgets.release_where_room, budgets.needing_work),
     BackgroundTask("reservations", SYSTEM_QUEUE, "budgets.free_leftovers", budgets.release_stale_reservations, budgets.stale_reservations),
-    BackgroundTask("mailbox-leases", SYSTEM_QUEUE, "mailboxes.give_back", consumer.give_back_all, consumer.list_expired),
+    BackgroundTask("mailbox-leases", SYSTEM_QUEUE, "mailboxes.give_back", consumer.release_all_expired, consumer.list_expired),
     BackgroundTask("dead-letters", DEAD_LETTERS, "deadletters.handle", dead_letters.handle_waiting, dead_letters.list_unhandled),
     BackgroundTask("batches-leaving", PROVIDER_BATCHES, "batches.leave", provider_batches.move_leaving, provider_batches.list_leaving),
     BackgroundTask("batches-collected", PROVIDER_BATCHES, "batches.gather", provider_batches.bind_items, provider_batches.list_collected),

@@ -1,7 +1,7 @@
-"""Why an activity does not run right now: a code, and a sentence with the facts behind it.
+"""Explains why an activity does not run now: a code, and a sentence with the facts.
 
-What PostgreSQL knows comes first: who must act, until when it is put off, who paused it. Only ready work is asked for in admission,
-which knows the slot that is missing. A Redis that does not answer makes the answer less exact, never wrong.
+Facts from PostgreSQL come first: who must act, until when it is delayed, who paused it. Only for ready work it also queries admission,
+which knows the missing slot. If Redis does not answer, the explanation is less exact, but never wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .outbox import LATER
 QUEUED = "It is ready and will start when its turn comes."
 REBUILT = "Admission is being rebuilt from the database; it will start when its turn comes."
 
-#: Codes of a run's error that say that a provider could not take the work, and that it used up no attempt.
+#: Error codes of runs that a provider refused for now, which used up no attempt: the reason and its sentence.
 _HELD_BACK = {
     "provider_limit": ("provider_limit", "{holder} takes no more for now; the next try is at {at}."),
     "rate_limited": ("provider_limit", "{holder} asked to come back later; the next try is at {at}."),
@@ -57,7 +57,7 @@ _CAPPED = {
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """`code` is None when the activity waits for nothing: it runs, or it has ended."""
+    """Why an activity waits. `code` is None if it waits for nothing: it runs, or it has ended."""
 
     code: str | None
     detail: str
@@ -68,7 +68,7 @@ class Waiting:
 
 
 def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
-    """The full answer for one activity. Raises `NotFound`. Not inside a transaction: it may ask Redis."""
+    """Explain one activity in full. Raises `NotFound`. Do not call it inside a transaction, because it may query Redis."""
     with tenant_scope(tenant_id):
         activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
         if activity is None:
@@ -76,47 +76,52 @@ def why(tenant_id: UUID, activity_id: UUID) -> Waiting:
         awaited = activity_tree.counterparts_of(tenant_id, [activity])
         delays = _delays([activity])
         waits = budgets.waits_of(tenant_id, [activity_id] if delays else [])
-        errors = _errors_of_held_back([activity], delays)
-        found = _explain_known(activity, delays, _pauses(tenant_id, [activity]), awaited, errors, waits)
+        errors = _provider_errors([activity], delays)
+        reason = _explain_from_database(
+            activity, delays, _pauses(tenant_id, [activity]), awaited, errors, waits
+        )
         if (
             item := provider_batches.waiting_items(tenant_id, _running([activity])).get(activity_id)
         ) is not None:
-            found = _in_batch(item, None if item.batch_id else provider_batches.count_collected_with(item))
+            reason = _explain_batch(
+                item, None if item.batch_id else provider_batches.count_collected_with(item)
+            )
         events = ActivityEvent.objects.for_tenant(tenant_id).filter(activity_id=activity_id)
         since = events.order_by("-seq").values_list("at", flat=True).first() or activity.created_at
-    if found is None:
-        found = _explain_question(activity)
-    return replace(found, since=(found.since or since) if found.code else None)
+    if reason is None:
+        reason = _explain_from_admission(activity)
+    return replace(reason, since=(reason.since or since) if reason.code else None)
 
 
-def exactly(activity: Activity, known: Waiting) -> Waiting:
-    """What `briefly` has told of one activity, with the slot that is missing and its position, as `why` tells them. Not inside a
-    transaction: it may ask Redis."""
-    asks = known.code == "queued" and _may_start(activity)
-    return replace(_explain_question(activity), since=known.since) if asks else known
+def add_queue_position(activity: Activity, reason: Waiting) -> Waiting:
+    """Complete a result of `explain_many` with the missing slot and the position in the queue.
+
+    Do not call it inside a transaction, because it may query Redis.
+    """
+    is_queued = reason.code == "queued" and _may_start(activity)
+    return replace(_explain_from_admission(activity), since=reason.since) if is_queued else reason
 
 
-def briefly(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiting]:
-    """What PostgreSQL alone knows, for a whole page of activities in a handful of queries. In the caller's `tenant_scope`.
+def explain_many(tenant_id: UUID, activities: Sequence[Activity]) -> dict[UUID, Waiting]:
+    """Explain a page of activities from PostgreSQL alone, in a few queries. In the caller's `tenant_scope`.
 
-    Pauses may be a second old here: lists are read often, and pausing itself takes two seconds to act.
+    Pauses may be a second old, because lists are read often, and a pause takes two seconds to act anyway.
     """
     ready = [activity for activity in activities if _may_start(activity)]
-    # What has not moved since its submission still has the one wake of it, which the activity itself tells.
+    # An activity that has not changed since its submission has only its first wake, whose date the activity contains.
     delays = _delays([activity for activity in ready if activity.version > 1]) | _first_delays(ready)
     paused, awaited = _recent_pauses(tenant_id, ready), activity_tree.counterparts_of(tenant_id, activities)
-    errors = _errors_of_held_back(ready, delays)
+    errors = _provider_errors(ready, delays)
     waits = budgets.waits_of(tenant_id, [activity.pk for activity in ready])
     parked = provider_batches.waiting_items(tenant_id, _running(activities))
     return {
-        activity.pk: _explain_known(activity, delays, paused, awaited, errors, waits)
+        activity.pk: _explain_from_database(activity, delays, paused, awaited, errors, waits)
         or Waiting("queued", QUEUED)
         for activity in activities
-    } | {activity_id: _in_batch(item) for activity_id, item in parked.items()}
+    } | {activity_id: _explain_batch(item) for activity_id, item in parked.items()}
 
 
 def _running(activities: Iterable[Activity]) -> list[UUID]:
-    """Those whose run an agent has accepted, or has in hand."""
     return [
         activity.pk
         for activity in activities
@@ -124,7 +129,7 @@ def _running(activities: Iterable[Activity]) -> list[UUID]:
     ]
 
 
-def _in_batch(item: BatchItem, number: int | None = None) -> Waiting:
+def _explain_batch(item: BatchItem, number: int | None = None) -> Waiting:
     return Waiting(
         "batch",
         provider_batches.describe_item(item, number=number),
@@ -137,7 +142,7 @@ def _may_start(activity: Activity) -> bool:
     return activity.status == Status.CREATED and activity.assignee_type == "agent"
 
 
-def _explain_known(
+def _explain_from_database(
     activity: Activity,
     delays: Mapping[UUID, Wake],
     paused: _Pauses,
@@ -145,7 +150,7 @@ def _explain_known(
     errors: Mapping[UUID, Mapping[str, Any]],
     waits: Mapping[UUID, BudgetWait],
 ) -> Waiting | None:
-    """What needs no question to admission; None for agent's work that could start as far as PostgreSQL knows."""
+    """Explain without admission. Returns None for an agent's work that could start as far as PostgreSQL knows."""
     status = Status(activity.status)
     if status == Status.NEEDS_REVIEW:
         return Waiting("human", STATUSES[status].sentence, holder="operator")
@@ -154,14 +159,18 @@ def _explain_known(
     if status in WAITING:
         return on_counterparts(activity, awaited.get(activity.pk, ()))
     if activity.assignee_type == "human":
-        detail = "It waits to be taken up." if status == Status.CREATED else "Somebody is at work on it."
+        detail = (
+            "It waits for somebody to claim it." if status == Status.CREATED else "Somebody is working on it."
+        )
         return Waiting(
-            "human", "Somebody decides." if activity.is_approval_gate else detail, holder=_person(activity)
+            "human",
+            "It waits for a decision." if activity.is_approval_gate else detail,
+            holder=_person(activity),
         )
     if status != Status.CREATED:
         return Waiting(None, "It is running.")
     if (wait := waits.get(activity.pk)) is not None:
-        return _without_money(wait)
+        return _explain_budget(wait)
     if (delay := delays.get(activity.pk)) is not None and delay.due_at is not None:
         return _explain_delay(activity, delay.due_at, delay.cause, errors.get(activity.pk))
     if (who := paused.holder(activity)) is not None:
@@ -176,9 +185,9 @@ def _explain_delay(
     at = f"{due_at:%Y-%m-%dT%H:%M:%SZ}"  # for programs
     text = f"{due_at:%Y-%m-%d %H:%M:%S} UTC"
     if cause == "retry" and error is not None:
-        code, words = _HELD_BACK[error["code"]]
+        code, sentence = _HELD_BACK[error["code"]]
         holder = str(error.get("held_by") or activity.agent_role)
-        detail = words.format(holder=holder, at=text)
+        detail = sentence.format(holder=holder, at=text)
         return Waiting(code, detail, holder=holder, estimate_seconds=round(seconds, 1))
     if cause == "retry":
         detail = f"Attempt {activity.attempts} of {activity.max_attempts} failed; the next begins at {text}."
@@ -188,17 +197,17 @@ def _explain_delay(
     )
 
 
-def _without_money(wait: BudgetWait) -> Waiting:
+def _explain_budget(wait: BudgetWait) -> Waiting:
     budget = wait.budget
     until = money.end_of(budget.period, budget.period_start)
     seconds = None if until is None else max(0.0, round((until - clock.now()).total_seconds(), 1))
-    later = (
-        "" if until is None else f", or at {until:%Y-%m-%dT%H:%M:%SZ}, when its {budget.period} begins again"
+    at_end = (
+        "" if until is None else f", or at {until:%Y-%m-%dT%H:%M:%SZ}, when its next {budget.period} begins"
     )
     detail = (
         f"The budget {budget.name} has no room: {plain(budget.spent)} of {plain(budget.cap)} {budget.unit} spent,"
-        f" {plain(budget.reserved)} kept for what runs, {plain(wait.amount)} needed for this."
-        f" It goes on when the cap rises or running work leaves some of that{later}."
+        f" {plain(budget.reserved)} reserved for running work, {plain(wait.amount)} needed for this."
+        f" It continues when the cap is raised or running work uses less than it has reserved{at_end}."
     )
     holder = f"budget {budget.name} ({budget.pk})"
     return Waiting("budget", detail, holder=holder, since=wait.since, estimate_seconds=seconds)
@@ -210,9 +219,9 @@ def _person(activity: Activity) -> str:
 
 
 def on_counterparts(activity: Activity, awaited: Sequence[Activity]) -> Waiting:
-    """Who must act before an activity in one of the waiting statuses goes on; `awaited` is all that it waits for, as far as that is known.
+    """Explain an activity in one of the waiting statuses. `awaited` is everything that it waits for, as far as that is known.
 
-    It goes on when the last of them is done, so the holder names each of them.
+    It continues when the last of them is done, so the holder names each of them.
     """
     status = Status(activity.status)
     approvals = [item for item in awaited if item.link_kind == LinkKind.APPROVAL]
@@ -234,29 +243,29 @@ def on_counterparts(activity: Activity, awaited: Sequence[Activity]) -> Waiting:
             else "Somebody decides what was asked."
         )
     if len(awaited) > 1:
-        detail = f"{detail} It goes on when all {len(awaited)} that it waits for are done."
+        detail = f"{detail} It continues when all {len(awaited)} open requests are done."
     holders += [f"{item.name}: {_person(item)}" for item in approvals]
     return Waiting(code, detail, holder="; ".join(holders) or None)
 
 
 def _delays(activities: Sequence[Activity]) -> dict[UUID, Wake]:
-    """Of those that may not start yet, the wake that says until when: the last one, news for later only where nothing else is."""
+    """Return the wake that delays each activity, if any. Wakes for later delay an activity only if it has no other wakes."""
     ids = [activity.pk for activity in activities if _may_start(activity)]
     if not ids:
         return {}
     tenant_id = activities[0].tenant_id
     pending = Wake.objects.for_tenant(tenant_id).filter(activity_id__in=ids, state=WakeState.PENDING)
-    found: dict[UUID, list[Wake]] = {}
+    by_activity: dict[UUID, list[Wake]] = {}
     for wake in pending.only("activity_id", "due_at", "cause").order_by("pk"):
-        found.setdefault(wake.activity_id, []).append(wake)
-    latest = {activity_id: _puts_off(of_it) for activity_id, of_it in found.items()}
-    return {activity_id: last for activity_id, last in latest.items() if last is not None}
+        by_activity.setdefault(wake.activity_id, []).append(wake)
+    delays = {activity_id: _delaying(wakes) for activity_id, wakes in by_activity.items()}
+    return {activity_id: wake for activity_id, wake in delays.items() if wake is not None}
 
 
-def _puts_off(pending: Sequence[Wake]) -> Wake | None:
-    reasons = [wake for wake in pending if wake.cause != LATER]
-    last = max((wake for wake in reasons if wake.due_at is not None), key=_due_at, default=None)
-    if last is not None or reasons:
+def _delaying(pending: Sequence[Wake]) -> Wake | None:
+    current = [wake for wake in pending if wake.cause != LATER]
+    last = max((wake for wake in current if wake.due_at is not None), key=_due_at, default=None)
+    if last is not None or current:
         return last
     return min(pending, key=_due_at) if all(wake.due_at is not None for wake in pending) else None
 
@@ -265,10 +274,10 @@ def _due_at(wake: Wake) -> datetime:
     return wake.due_at or datetime.max.replace(tzinfo=UTC)
 
 
-def _errors_of_held_back(
+def _provider_errors(
     activities: Sequence[Activity], delays: Mapping[UUID, Wake]
 ) -> dict[UUID, Mapping[str, Any]]:
-    """The errors of those that are put off because a provider could not take them, by activity."""
+    """Return the last errors of activities that are delayed because a provider refused them, by activity id."""
     ids = [
         activity.pk
         for activity in activities
@@ -292,10 +301,10 @@ def _first_delays(activities: Iterable[Activity]) -> dict[UUID, Wake]:
 
 @dataclass(frozen=True, slots=True)
 class _Pauses:
-    """Who has paused what of a tenant; what is switched off counts as paused. `firm` are those that nobody of the tenant goes past."""
+    """The pauses of a tenant. Disabled roles count as paused."""
 
     of_roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    firm: Mapping[str, str] = field(default_factory=dict)
+    firm: Mapping[str, str] = field(default_factory=dict)  # by role: pauses that "run now" does not bypass
     named: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by kind and subject
 
     def holder(self, activity: Activity) -> str | None:
@@ -317,8 +326,8 @@ _recent: TtlCache[_Pauses] = TtlCache(seconds=1.0, entries=10_000)
 
 def _recent_pauses(tenant_id: UUID, activities: Sequence[Activity]) -> _Pauses:
     key = f"{tenant_id}:{','.join(sorted({activity.agent_role or '' for activity in activities}))}"
-    known = _recent.recall(key)
-    return known if known is not None else _recent.keep(key, _pauses(tenant_id, activities))
+    cached = _recent.recall(key)
+    return cached if cached is not None else _recent.keep(key, _pauses(tenant_id, activities))
 
 
 def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> _Pauses:
@@ -357,100 +366,100 @@ def _pauses(tenant_id: UUID, activities: Iterable[Activity]) -> _Pauses:
     return _Pauses(of_roles, firm, named)
 
 
-def _explain_question(activity: Activity) -> Waiting:
+def _explain_from_admission(activity: Activity) -> Waiting:
     try:
-        standing = admission.inspect(activity.pk)
+        state = admission.inspect(activity.pk)
     except admission.Closed:
         return Waiting("queued", REBUILT)
     except redis.RedisError:
-        return Waiting("queued", "Redis does not answer, so the order of what waits is not known right now.")
-    found = reasons_of_queues(_as_those_that_run(activity, standing), role=activity.agent_role or "")
-    return _explain_closed_intake(found, activity.agent_role or "") if found.code == "no_worker" else found
+        return Waiting("queued", "Redis does not answer, so the position in the queue is not known now.")
+    reason = reason_of_state(_with_longest_run(activity, state), role=activity.agent_role or "")
+    return _explain_closed_intake(reason, activity.agent_role or "") if reason.code == "no_worker" else reason
 
 
-def _as_those_that_run(activity: Activity, standing: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What runs already longer than runs of the role usually take says more about the wait than they do."""
-    if "duration" not in standing:
-        return standing
+def _with_longest_run(activity: Activity, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Raise the usual duration to that of the longest current run, because a longer run predicts the wait better."""
+    if "duration" not in state:
+        return state
     with tenant_scope(activity.tenant_id):
         running = ActivityRun.objects.for_tenant(activity.tenant_id).filter(
             status=RunStatus.RUNNING, activity__agent_role=activity.agent_role
         )
-        begun = running.order_by("started_at").values_list("started_at", flat=True).first()
-    if begun is None:
-        return standing
-    return {**standing, "duration": max(float(standing["duration"]), (clock.now() - begun).total_seconds())}
+        start = running.order_by("started_at").values_list("started_at", flat=True).first()
+    if start is None:
+        return state
+    return {**state, "duration": max(float(state["duration"]), (clock.now() - start).total_seconds())}
 
 
-def _explain_closed_intake(found: Waiting, role: str) -> Waiting:
-    """Where workers serve the role but take nothing new, what they say about it."""
+def _explain_closed_intake(reason: Waiting, role: str) -> Waiting:
+    """Add the reasons of workers that serve the role but take no new work."""
     closed = [
         (worker.host, worker.closed.get(role) or worker.closed.get(ALL))
         for worker in WorkerProcess.objects.filter(ended_at=None, roles__contains=[role]).only(
             "host", "closed"
         )
     ]
-    reasons = sorted({f"{host}: {reason}" for host, reason in closed if reason})
+    reasons = sorted({f"{host}: {text}" for host, text in closed if text})
     if not reasons:
-        return found
-    detail = f"Every worker of the role {role} takes nothing new for now."
-    return replace(found, detail=detail, holder="; ".join(reasons[:5]))
+        return reason
+    detail = f"No worker of the role {role} takes new work now."
+    return replace(reason, detail=detail, holder="; ".join(reasons[:5]))
 
 
-def reasons_of_queues(standing: Mapping[str, Any], *, role: str) -> Waiting:
-    """From what admission says (see admission/lua/inspect.lua) to a reason."""
-    if standing["state"] == "held":
+def reason_of_state(state: Mapping[str, Any], *, role: str) -> Waiting:
+    """Convert the state in admission (see admission/lua/inspect.lua) to a reason."""
+    if state["state"] == "held":
         return Waiting(
             "queued", "It has its slot and is on its way to a worker.", position=0, estimate_seconds=0.0
         )
-    if standing["state"] == "closed":
+    if state["state"] == "closed":
         return Waiting("queued", REBUILT)
-    if standing["state"] != "waiting":
+    if state["state"] != "waiting":
         return Waiting("queued", "It is about to be offered to the workers.")
-    at, position = str(standing["at"]), int(standing["position"])
-    if at.startswith("worker:") or not standing["seats"]:
+    at, position = str(state["at"]), int(state["position"])
+    if at.startswith("worker:") or not state["seats"]:
         return Waiting("no_worker", f"No worker serves the role {role}.", position=position)
     if at == "ready":
-        estimate = _estimate(position, standing["duration"], standing["seats"])
+        estimate = _estimate(position, state["duration"], state["seats"])
         return Waiting(
-            "queued", QUEUED, _explain_full(standing, role), position=position, estimate_seconds=estimate
+            "queued", QUEUED, _describe_full_seats(state, role), position=position, estimate_seconds=estimate
         )
-    if "due" in standing:
-        return _explain_limit(at.partition(":")[0], position, standing, role)
-    return _explain_cap(at, position, standing, role)
+    if "due" in state:
+        return _explain_limit(at.partition(":")[0], position, state, role)
+    return _explain_cap(at, position, state, role)
 
 
-def _explain_limit(kind: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
-    """It waits for a limit that has room again at a time that is known."""
-    seconds = float(standing["due"]) / 1000
+def _explain_limit(kind: str, position: int, state: Mapping[str, Any], role: str) -> Waiting:
+    """Explain a limit that has room again at a known time."""
+    seconds = float(state["due"]) / 1000
     text = f"{clock.now() + timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S} UTC"
     if kind == "rate":
-        # Those before it get the tokens before its own.
-        estimate = seconds + (position - 1) / float(standing["per_second"])
+        # Each activity before it takes a token first.
+        estimate = seconds + (position - 1) / float(state["per_second"])
         detail = f"The rate of {role} allows its next start at {text}."
         return Waiting(
             "provider_limit", detail, holder=role, position=position, estimate_seconds=round(estimate, 1)
         )
     if kind == "starts":
-        holder = f"runaway guard: {standing['used']} of {standing['cap']} starts within a minute for {role}"
-        detail = f"As many have started within a minute as may; the next may start at {text}."
+        holder = f"runaway guard: {state['used']} of {state['cap']} starts within a minute for {role}"
+        detail = f"The limit of starts per minute is reached; the next start is possible at {text}."
         return Waiting(
             "role_cap", detail, holder=holder, position=position, estimate_seconds=round(seconds, 1)
         )
-    code, words = _HELD_BACK.get(str(standing.get("code")), _HELD_BACK["provider_limit"])
-    holder = str(standing["holder"])
-    detail = words.format(holder=holder, at=text)
+    code, sentence = _HELD_BACK.get(str(state.get("code")), _HELD_BACK["provider_limit"])
+    holder = str(state["holder"])
+    detail = sentence.format(holder=holder, at=text)
     return Waiting(code, detail, holder=holder, position=position, estimate_seconds=round(seconds, 1))
 
 
-def _explain_cap(scope: str, position: int, standing: Mapping[str, Any], role: str) -> Waiting:
-    kind, cap, used = scope.partition(":")[0], int(standing.get("cap") or 0), int(standing.get("used") or 0)
+def _explain_cap(scope: str, position: int, state: Mapping[str, Any], role: str) -> Waiting:
+    kind, cap, used = scope.partition(":")[0], int(state.get("cap") or 0), int(state.get("used") or 0)
     if kind == "files":
-        detail = "Other work has some of its files, or comes before it and waits for them."
-        holder = f"activity {standing['holder']}" if standing.get("holder") else None
+        detail = "Other work uses some of its files, or waits for them before it."
+        holder = f"activity {state['holder']}" if state.get("holder") else None
         return Waiting(_CAPPED[kind], detail, holder=holder, position=position)
     *_, group_role, group = scope.split(":", 3) if kind == "group" else ("", "")
-    whose = {
+    owner = {
         "group": f"{'all roles' if group_role == '*' else role} in the group {group}",
         "tenant": "this tenant",
         "role": f"{role} over all tenants",
@@ -459,27 +468,27 @@ def _explain_cap(scope: str, position: int, standing: Mapping[str, Any], role: s
         "global": "all roles together",
     }.get(kind, role)
     if cap <= 0:
-        return Waiting("paused", "Its limit is 0; nothing new starts.", holder=whose, position=position)
+        return Waiting("paused", "Its limit is 0; nothing new starts.", holder=owner, position=position)
     return Waiting(
-        _CAPPED[kind], "As many run as may run at once.", holder=f"{used} of {cap} running for {whose}", position=position,
-        estimate_seconds=_estimate(position, standing["duration"], cap),
+        _CAPPED[kind], "The limit of concurrent runs is reached.", holder=f"{used} of {cap} running for {owner}", position=position,
+        estimate_seconds=_estimate(position, state["duration"], cap),
     )  # fmt: skip
 
 
-def _explain_full(standing: Mapping[str, Any], role: str) -> str | None:
-    taken, seats = int(standing["taken"]), int(standing["seats"])
+def _describe_full_seats(state: Mapping[str, Any], role: str) -> str | None:
+    taken, seats = int(state["taken"]), int(state["seats"])
     return f"{taken} of {seats} seats taken at the workers of {role}" if taken >= seats else None
 
 
-def _estimate(position: int, duration: float, at_once: int) -> float:
-    """Those before it, and itself, in rounds of as many as run at once, each as long as the tenant's own work of the role takes."""
-    return round(position * float(duration) / max(1, int(at_once)), 1)
+def _estimate(position: int, duration: float, concurrency: int) -> float:
+    """Estimate the seconds until it starts, if `concurrency` activities run at once for `duration`, the usual time of such work."""
+    return round(position * float(duration) / max(1, int(concurrency)), 1)
 
 
-# What work of agents is held, by its cause: what `wait_reasons` tells of one activity, counted over all that wait, in one statement.
+# Counts of held work by cause, over all waiting activities, in one statement.
 #
-# For headlines and lists, where nobody looks at single activities. It follows the scope that is open, as `queue_stats` does. Limits (caps,
-# rates, seats) are no such causes: what waits for its turn needs nobody.
+# For headlines and lists that show no single activities. They cover the caller's scope, as `queue_stats` does. Limits (caps, rates, seats)
+# are no causes here, because work that waits for its turn needs no action.
 
 _HELD = Statement.load(Path(__file__).parent / "sql" / "standing", "held")
 
@@ -488,7 +497,7 @@ BUDGET, PROVIDER, PAUSED = "budget", "provider", "paused"
 
 @dataclass(frozen=True, slots=True)
 class HeldPart:
-    """Of one role, what one cause holds. `until`: when it ends by itself, as far as that is known."""
+    """The work of one role that one cause holds. `until` is when the cause ends without action, if that is known."""
 
     cause: str
     holder: str
@@ -500,7 +509,7 @@ class HeldPart:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Everything that one cause holds."""
+    """All work that one cause holds."""
 
     cause: str
     holder: str
@@ -516,7 +525,7 @@ class Hold:
 
 
 def list_held_work() -> list[HeldPart]:
-    """By cause, holder and role. In the scope that is open."""
+    """Return held work by cause, holder and role. In the caller's scope."""
     adapters = sorted(providers.NAMES)
     parameters = {
         "adapters": adapters,
@@ -530,21 +539,21 @@ def list_held_work() -> list[HeldPart]:
 
 
 def by_holder(parts: Iterable[HeldPart]) -> list[Hold]:
-    """Put together over all roles, what holds most first."""
-    found: dict[tuple[str, str], list[HeldPart]] = {}
+    """Combine the parts over all roles, largest first."""
+    groups: dict[tuple[str, str], list[HeldPart]] = {}
     for part in parts:
-        found.setdefault((part.cause, part.holder), []).append(part)
-    holds = [Hold(cause, holder, parts) for (cause, holder), parts in found.items()]
+        groups.setdefault((part.cause, part.holder), []).append(part)
+    holds = [Hold(cause, holder, parts) for (cause, holder), parts in groups.items()]
     return sorted(holds, key=lambda hold: (-hold.held, hold.cause, hold.holder))
 
 
 def causes_by_role(parts: Iterable[HeldPart]) -> dict[str, str]:
-    """For each role what holds most of its work."""
-    found: dict[str, HeldPart] = {}
+    """Return for each role the cause that holds most of its work."""
+    largest: dict[str, HeldPart] = {}
     for part in parts:
-        if part.role not in found or part.held > found[part.role].held:
-            found[part.role] = part
-    return {role: part.cause for role, part in found.items()}
+        if part.role not in largest or part.held > largest[part.role].held:
+            largest[part.role] = part
+    return {role: part.cause for role, part in largest.items()}
 
 
 def _until(row: Any) -> datetime | None:

@@ -1,4 +1,4 @@
-"""A worker process comes up and goes away."""
+"""Start, housekeeping and end of a worker process."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from . import leases, relay
 
 logger = logging.getLogger(__name__)
 
-SWEEP_LOOKS = 10  # looks at the host between two at what dead workers have left behind
-TIDY_LOOKS = 600
+SWEEP_LOOKS = 10  # load measurements between two sweeps of workspaces that dead workers left behind
+TIDY_LOOKS = 600  # and between two deletions of old transcripts
 
 
 def begin(*, roles: list[str], concurrency: int, intake: activity_intake.Intake | None = None) -> None:
-    """Take up work: refuse a database that does not keep tenants apart, register, and let admission know the new seats."""
+    """Start to work: refuse a database without row-level security, register this process, and update the seats in admission."""
     row_security.refuse_unsafe_database(tenant_tables())
     remove_files_left_behind()
     activity_intake.use(intake)
@@ -39,11 +39,11 @@ def begin(*, roles: list[str], concurrency: int, intake: activity_intake.Intake 
     activity_intake.tell_admission()
     if roles:
         workspaces.sweep()
-        threading.Thread(target=_tend, args=(lease,), name="host", daemon=True).start()
+        threading.Thread(target=_watch_host, args=(lease,), name="host", daemon=True).start()
 
 
-def _tend(lease: leases.Lease) -> None:
-    """Look after the host until the process ends."""
+def _watch_host(lease: leases.Lease) -> None:
+    """Measure the load and remove leftover files until the process ends."""
     looks = 0
     while not lease.ended.wait(settings.ORCHESTRATOR_LOAD_SECONDS):
         _try(PROTECTION.look)
@@ -56,18 +56,18 @@ def _tend(lease: leases.Lease) -> None:
 
 
 def _try(part: Callable[[], object]) -> None:
-    """A host that cannot be looked at for a moment must not go without anybody who looks."""
+    """Log an error instead of raising it, so that the thread continues."""
     try:
         part()
     except Exception:
-        logger.exception("The host could not be looked after", extra={"action": "host_untended"})
+        logger.exception("A check of the host failed", extra={"action": "host_untended"})
 
 
 def hand_back_unattended(lease: leases.Lease) -> None:
-    """Give back runs that are ours in PostgreSQL but that no thread of this process works on.
+    """Requeue runs that belong to this process in PostgreSQL but that none of its threads works on.
 
-    That happens when the commit of a claim succeeded and its answer was lost with the connection. Seen at two beats in a row, so
-    that a run which is just ending is left alone.
+    That happens if the commit of a claim succeeded and its response was lost with the connection. A run must be seen at two beats in a row,
+    because one that is just ending must not be requeued.
     """
     with system_scope():
         ours = list(ActivityRun.objects.filter(worker_id=lease.worker_id, status="running"))
@@ -75,10 +75,10 @@ def hand_back_unattended(lease: leases.Lease) -> None:
     for run in ours:
         if run.pk in unattended & lease.doubtful:
             logger.warning(
-                "Run without a thread handed back", extra={"action": "run_unattended", "run": str(run.pk)}
+                "Run without a thread requeued", extra={"action": "run_unattended", "run": str(run.pk)}
             )
             with suppress(RunSuperseded):
-                # Counted as a stall: what makes its recording fail each time must come to an end. But no outage is its fault.
+                # It counts as a stall, so that a run whose result can never be recorded ends some day, unless an outage caused it.
                 token = RunToken(run.tenant_id, run.activity_id, run.pk, run.fence)
                 results.record_stalled(token, counts=run.pk not in lease.cut_off)
             lease.cut_off.discard(run.pk)
@@ -86,22 +86,22 @@ def hand_back_unattended(lease: leases.Lease) -> None:
 
 
 def remove_files_left_behind() -> None:
-    """Remove the files of runs that are not live: their worker was killed. A run is live before its files are made."""
-    left = skills.list_leftover_runs()
+    """Remove the files of runs that are not live, because their worker was killed. A run becomes live before its files are created."""
+    run_ids = skills.list_leftover_runs()
     with system_scope():
-        live = set(ActivityRun.objects.filter(pk__in=left, status="running").values_list("pk", flat=True))
-    for run_id in left - live:
+        live = set(ActivityRun.objects.filter(pk__in=run_ids, status="running").values_list("pk", flat=True))
+    for run_id in run_ids - live:
         skills.remove(run_id)
 
 
 def drain() -> None:
-    """The process has been told to stop: it takes nothing new, and what it runs may end."""
+    """Take no new work, because the process was told to stop; its runs may end."""
     leases.current().drain()
     activity_intake.tell_admission()
 
 
 def end() -> None:
-    """Stop: no further grants for this process. What it still runs ends or is taken over."""
+    """End the lease: no further grants for this process. Its remaining runs end, or other workers take them over."""
     leases.end()
     activity_intake.tell_admission()
     relay.flush()

@@ -188,7 +188,7 @@ def queues(tenant_id: UUID) -> Queues:
     """Return all queues of the tenant."""
     with tenant_scope(tenant_id):
         settings = QueueSettings.read(tenant_id)
-        figures = selectors.figures_of_queues(tenant_id, settings.agents)
+        figures = selectors.count_queues(tenant_id, settings.agents)
         causes = wait_reasons.causes_by_role(wait_reasons.list_held_work())
     figures = selectors.with_grants(tenant_id, figures)
     providers = settings.providers()
@@ -202,7 +202,7 @@ def one_queue(tenant_id: UUID, role: str) -> OneQueue | None:
         settings = QueueSettings.read(tenant_id, role)
         if role not in settings.agents:
             return None
-        figures = selectors.figures_of_queues(tenant_id, [role])
+        figures = selectors.count_queues(tenant_id, [role])
         cause = wait_reasons.causes_by_role(wait_reasons.list_held_work()).get(role)
         line = head_of_line(tenant_id, role)
         rows = TurnedAway.objects.for_tenant(tenant_id).filter(agent_role=role)

@@ -202,7 +202,7 @@ class ActivityList(ChangeList):
         waits = {
             activity_id: wait
             for tenant_id, rows in by_tenant.items()
-            for activity_id, wait in wait_reasons.briefly(tenant_id, rows).items()
+            for activity_id, wait in wait_reasons.explain_many(tenant_id, rows).items()
         }
         for activity in self.result_list:
             activity.wait = waits[activity.pk]

@@ -230,7 +230,7 @@ class ActivityViewSet(DecisionActions, OperationActions, VersionedResource):
         return submit(items, actor=self.principal.actor)
 
     def show(self, found: Any, *, many: bool = False) -> Any:
-        reasons = wait_reasons.briefly(self.tenant_id, found if many else [found])
+        reasons = wait_reasons.explain_many(self.tenant_id, found if many else [found])
         return self.serializer_class(found, many=many, context={"waiting": reasons}).data
 
 

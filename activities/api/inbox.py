@@ -91,7 +91,7 @@ class InboxViewSet(ListResource):
         return super().get_queryset().filter(selectors.OPEN_FOR_PEOPLE).select_related("parent")
 
     def show(self, found: Any, *, many: bool = False) -> Any:
-        reasons = wait_reasons.briefly(self.tenant_id, found)
+        reasons = wait_reasons.explain_many(self.tenant_id, found)
         return InboxItemSerializer(found, many=many, context={"waiting": reasons}).data
 
     @posting("Decide many items at once", DecisionsSerializer, DecisionResultsSerializer, filters=False)

@@ -18,7 +18,7 @@ from rest_framework.viewsets import ViewSetMixin
 from activities import dead_letters
 from activities.exceptions import ItemRefused, NotFound
 from activities.mailboxes import consumer, producer
-from activities.mailboxes.consumer import Wish
+from activities.mailboxes.consumer import TakeOptions
 from activities.mailboxes.producer import NewItem
 from activities.models import Mailbox, MailboxItem
 from activities.models.mailbox import ItemKind, ItemSource, ItemState
@@ -129,8 +129,8 @@ class TakeSerializer(StrictSerializer):
     limit = Whole(min_value=1, max_value=LARGEST_BATCH, help_text="10 if not given.", **OPTIONAL)
 
 
-def wish_of(attrs: dict[str, Any]) -> Wish:
-    return Wish(
+def take_options_of(attrs: dict[str, Any]) -> TakeOptions:
+    return TakeOptions(
         consumer=attrs["consumer"],
         lease=timedelta(seconds=attrs.get("lease_seconds", 300)),
         window=timedelta(milliseconds=attrs.get("window_ms", 50)),
@@ -204,7 +204,9 @@ class ItemSerializer(ResponseSerializer):
     scope_key = serializers.CharField()
     client_message_id = serializers.CharField(allow_null=True)
     agent_role = serializers.CharField(allow_null=True)
-    status = serializers.CharField(source="stands", help_text="pending, claimed, done, failed or cancelled")
+    status = serializers.CharField(
+        source="current_state", help_text="pending, claimed, done, failed or cancelled"
+    )
     attempts = serializers.IntegerField(
         source="tries", help_text="How often a consumer has taken it, or its agent was told of it."
     )
@@ -281,7 +283,7 @@ class MailboxPart(TenantView):
 
     def show(self, mailboxes: Iterable[Mailbox]) -> list[dict[str, Any]]:
         mailboxes, now = list(mailboxes), clock.now()
-        figures = producer.figures(self.tenant_id, mailboxes)
+        figures = producer.counts_of(self.tenant_id, mailboxes)
         return [_serialize_mailbox(mailbox, figures[mailbox.pk], now) for mailbox in mailboxes]
 
 
@@ -324,7 +326,7 @@ class MailboxDetail(DigestEtag, MailboxPart):
 
 class ItemFilter(StrictFilterSet):
     kind = django_filters.ChoiceFilter(choices=ItemKind.choices)
-    status = django_filters.ChoiceFilter(field_name="stands", choices=ItemState.choices)
+    status = django_filters.ChoiceFilter(field_name="current_state", choices=ItemState.choices)
 
 
 class MailboxItems(ViewSetMixin, MailboxPart):
@@ -409,7 +411,7 @@ class MailboxTake(MailboxPart):
         """204 when nothing is due. The batch is the consumer's until its lease ends; then its items go back, an attempt used up.
 
         Of two takers at once each gets other items. A task notification comes alone, everything else that is due together."""
-        taken = consumer.take(self.tenant_id, key, wish_of(read(TakeSerializer, request.data)))
+        taken = consumer.take(self.tenant_id, key, take_options_of(read(TakeSerializer, request.data)))
         if taken is None:
             return Response(status=204)
         return Response(
@@ -417,7 +419,7 @@ class MailboxTake(MailboxPart):
                 "batch_id": taken.batch.pk,
                 "items": TakenItemSerializer(taken.items, many=True).data,
                 "merged_count": len(taken.items),
-                "queue_length_after": taken.left,
+                "queue_length_after": taken.remaining,
                 "fence": taken.batch.fence,
                 "leased_until": taken.batch.leased_until,
             }

@@ -175,12 +175,12 @@ class SubagentViewSet(DigestEtag, ListResource):
     def cancel(self, request: Request, pk: UUID) -> Response:
         """What waits never starts; an agent at work is told to stop. One that has ended stays as it is."""
         reason = read(ReasonSerializer, request.data).get("reason", "")
-        self.refuse_changed(SubagentSerializer(subagents.one(self.tenant_id, pk)).data)
+        self.refuse_changed(SubagentSerializer(subagents.state_of(self.tenant_id, pk)).data)
         subagents.cancel(self.tenant_id, pk, actor=self.principal.actor, reason=reason)
         return self._render(pk)
 
     def _render(self, pk: UUID, status: int = 200) -> Response:
-        state = subagents.one(self.tenant_id, pk)
+        state = subagents.state_of(self.tenant_id, pk)
         headers = {"Location": f"/api/v1/subagents/{pk}/"} if status == 201 else {}
         return Response(SubagentSerializer(state).data, status=status, headers=headers)
 
@@ -198,7 +198,7 @@ class SubagentTranscript(ViewSetMixin, TenantView):
 
         404 with the code `no_transcript` while there is neither."""
         with tenant_scope(self.tenant_id):
-            state = subagents.one(self.tenant_id, pk)
+            state = subagents.state_of(self.tenant_id, pk)
             runs = ActivityRun.objects.for_tenant(self.tenant_id).filter(activity_id__in=state.ids)
             last = runs.order_by("-started_at").values_list("pk", flat=True).first()
         pieces = transcripts.read(self.tenant_id, last) if last else None

@@ -1,5 +1,5 @@
-"""What people are asked for: approvals, reviews, blockers and tasks, their rules and deadlines.
+"""Work and decisions of people: approvals, reviews and tasks, with their deadlines.
 
-Each is an activity of a person. What waits for the answer starts when all that it waits for has been answered. A rejection becomes a
-revision in `approvals` (`submit_revisions`); what that means for a pipeline is in `pipelines.progression`.
+Each is an activity of a person. Work that waits for answers starts when all of them have arrived. A rejection creates a revision
+(`approvals.submit_revisions`); `pipelines.progression` handles its effect on a pipeline.
 """

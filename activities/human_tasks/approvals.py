@@ -1,7 +1,7 @@
-"""What people decide: gates behind an agent's result, reviews that an agent asked for, and approvals over many activities.
+"""Decisions of people: gates behind an agent's result, reviews that an agent requested, and approvals about several activities.
 
-Each is an activity of a person. One decision closes it; of several at once one wins, and the others learn who decided what and when.
-Where several must agree, votes are counted under the item's lock until the outcome is certain.
+Each is an activity of a person. One decision closes it; of several at once one wins, and the others are told who decided what and when.
+If several people must agree, votes are counted under the item's lock until the outcome is certain.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ from activities.suspension import obsolete
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
 
-# Deciding: one decision closes an item and everything that hangs on it, in one transaction.
+# Deciding: one decision closes an item and everything that depends on it, in one transaction.
 #
-# Everything concerned is locked before anything is looked at or written, in the order of the ids. A revision's key to its parent takes a
-# shared lock on it; two rejections that both had one and then wanted to move the parent would wait for each other.
+# All affected activities are locked in the order of their ids before anything is read or written. The foreign key of a revision takes a
+# shared lock on its parent; two rejections that both hold it and then update the parent would deadlock.
 
-
-#: Items that are decided with a yes or a no.
+#: Items that people approve or reject.
 _DECIDED = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL)
 _WORDS: dict[str, str] = {Status.CANCELLED: "withdrew", Status.DONE: "completed"}
 
@@ -54,13 +53,13 @@ def approve(
     chosen_option: str | None = None,
     output: Mapping[str, Any] | None = None,
 ) -> Activity:
-    """Say yes to a gate, a review or an approval; for a gate, `activity_id` may be that of the activity which waits behind it.
+    """Approve a gate, a review or an approval. For a gate, `activity_id` may be that of the activity that waits behind it.
 
-    Where several must agree it is a vote. `output`, a validated body, is approved in the place of the result that a gate asks about.
+    If several people must agree, this is a vote. `output`, a validated body, replaces the result that a gate is about.
 
-    Raises `AlreadyDecided` naming the winner, `AlreadyVoted`, `TransitionRefused` when nothing waits for a decision, `DecisionForbidden`
-    when it is not the caller's to decide, `PersonRequired`, `SubmissionInvalid` for an option that was not offered and for an
-    output that there is nothing to put in the place of, `NotFound`.
+    Raises `AlreadyDecided`, which names the winner, `AlreadyVoted`, `TransitionRefused` if nothing waits for a decision,
+    `DecisionForbidden` if the caller may not decide, `PersonRequired`, `SubmissionInvalid` for an unknown option or an output that
+    replaces nothing, `NotFound`.
     """
     return decide(
         tenant_id,
@@ -76,7 +75,7 @@ def approve(
 def reject(
     tenant_id: UUID, activity_id: UUID, *, actor: str | Voter, notes: str, chosen_option: str | None = None
 ) -> Activity:
-    """Say no, with notes for the agent. Raises as `approve` does."""
+    """Reject, with notes for the agent. Raises as `approve` does."""
     return decide(
         tenant_id, activity_id, "reject", by=_voter(actor), notes=notes, chosen_option=chosen_option
     )
@@ -90,69 +89,75 @@ def decide(
     tenant_id: UUID, activity_id: UUID, decision: str, *, by: Voter, notes: str = "", chosen_option: str | None = None,
     in_time: bool = True, output: Mapping[str, Any] | None = None,
 ) -> Activity:  # fmt: skip
-    """`approve` or `reject`. With `in_time` False nobody decided by the due time, so that neither roles nor votes count."""
+    """Apply the decision `approve` or `reject`. With `in_time=False` it is the default outcome, so roles and votes are not checked."""
     with tenant_scope(tenant_id):
-        waiting, item = _pair(tenant_id, activity_id)
+        waiting, item = _lock_gate(tenant_id, activity_id)
         question = item or waiting
         if question is None:
             raise NotFound("activity", activity_id)
         if in_time:
-            _refuse_stranger(question, by)
+            _refuse_unauthorised(question, by)
         rules = DecisionRules.read(question.decision_rules)
         _refuse_unknown_option(rules, chosen_option)
-        open_ = question.status in (Status.CREATED, Status.IN_PROGRESS, Status.AWAITING_APPROVAL)
-        # Nothing is kept for a decision that comes too late.
-        edited = keep_edited(waiting, item, output) if output is not None and open_ else None
-        if in_time and rules.is_voted_on and item is not None and open_:
-            ballot = cast_vote(item, rules, decision, by, notes=notes, chosen_option=chosen_option)
-            if ballot is None:  # more must vote
+        is_open = question.status in (Status.CREATED, Status.IN_PROGRESS, Status.AWAITING_APPROVAL)
+        # A decision that comes too late stores no output.
+        edited = store_edited(waiting, item, output) if output is not None and is_open else None
+        if in_time and rules.is_voted_on and item is not None and is_open:
+            result = cast_vote(item, rules, decision, by, notes=notes, chosen_option=chosen_option)
+            if result is None:  # more votes are needed
                 return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
-            decision, notes, chosen_option = ballot.decision, ballot.notes, ballot.chosen_option
+            decision, notes, chosen_option = result.decision, result.notes, result.chosen_option
         try:
             _close(waiting, item, decision, by.actor, notes, chosen_option, edited)
         except TransitionRefused as refusal:
-            raise who_was_first(tenant_id, refusal, decision) from refusal
+            raise explain_refusal(tenant_id, refusal, decision) from refusal
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
-def _pair(tenant_id: UUID, activity_id: UUID) -> tuple[Activity | None, Activity | None]:
-    """The activity that waits behind a gate, and the item that people decide, whichever of them was asked for; locked."""
-    found = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
-    if found is None:
+def _lock_gate(tenant_id: UUID, activity_id: UUID) -> tuple[Activity | None, Activity | None]:
+    """Lock and return the activity that waits behind a gate, and the item that people decide. `activity_id` may be that of either."""
+    activity = Activity.objects.for_tenant(tenant_id).filter(pk=activity_id).first()
+    if activity is None:
         return None, None
-    if found.assignee_type == "human" and not found.is_approval_gate and found.link_kind not in _DECIDED:
+    if (
+        activity.assignee_type == "human"
+        and not activity.is_approval_gate
+        and activity.link_kind not in _DECIDED
+    ):
         raise TransitionRefused(
-            found.pk, "approve", found.status, f"Activity {found.pk} is not an approval gate."
+            activity.pk, "approve", activity.status, f"Activity {activity.pk} is not an approval gate."
         )
-    locked = lock_concerned(tenant_id, found)
-    if found.assignee_type == "agent":
+    locked = lock_concerned(tenant_id, activity)
+    if activity.assignee_type == "agent":
         gates = [
-            row for row in locked.values() if row.link_kind == LinkKind.GATE and row.parent_id == found.pk
+            row for row in locked.values() if row.link_kind == LinkKind.GATE and row.parent_id == activity.pk
         ]
-        return locked[found.pk], max(gates, key=lambda gate: gate.created_at, default=None)
-    behind = locked.get(found.parent_id) if found.link_kind == LinkKind.GATE and found.parent_id else None
-    return behind, locked[found.pk]
+        return locked[activity.pk], max(gates, key=lambda gate: gate.created_at, default=None)
+    is_gate = activity.link_kind == LinkKind.GATE and activity.parent_id
+    return locked.get(activity.parent_id) if is_gate else None, locked[activity.pk]
 
 
-def _refuse_stranger(question: Activity, by: Voter) -> None:
+def _refuse_unauthorised(question: Activity, by: Voter) -> None:
     if not by.may_decide(question.human_role or None) and question.assignee_type == "human":
         raise DecisionForbidden(
-            f"This is for the human role {question.human_role} to decide; yours are {', '.join(by.human_roles)}."
+            f"The human role {question.human_role} must decide this; your roles are {', '.join(by.human_roles)}."
         )
     rules = DecisionRules.read(question.decision_rules)
     if not rules.may_vote(by.identity):
-        raise DecisionForbidden("You asked for this decision, so somebody else must make it.")
+        raise DecisionForbidden("You requested this decision, so somebody else must make it.")
     if rules.needs_people and not by.is_person:
         raise PersonRequired(
-            "People decide this, and nobody stands behind this token. Sign in, or use a token of your own: make one in the console, or "
-            "with `manage.py create_token --user NAME`."
+            "A person must decide this, and this token belongs to no person. Sign in, or use a token of your own: create one in the "
+            "console, or with `manage.py create_token --user NAME`."
         )
 
 
 def _refuse_unknown_option(rules: DecisionRules, chosen_option: str | None) -> None:
     if chosen_option is not None and rules.options and chosen_option not in rules.options:
         offered = ", ".join(repr(option) for option in rules.options)
-        raise SubmissionInvalid([{"path": "chosen_option", "message": f"is none of the options: {offered}"}])
+        raise SubmissionInvalid(
+            [{"path": "chosen_option", "message": f"must be one of the options: {offered}"}]
+        )
 
 
 def _close(
@@ -174,8 +179,8 @@ def _close(
         transitions.apply(item.id, f"{decision}_gate", actor=actor, detail=detail, **decided)
 
 
-def who_was_first(tenant_id: UUID, refusal: TransitionRefused, decision: str) -> TransitionRefused:
-    """The refusal with the facts: who decided what and when, or why nothing waits for a decision."""
+def explain_refusal(tenant_id: UUID, refusal: TransitionRefused, decision: str) -> TransitionRefused:
+    """Return the refusal with the facts: who decided what and when, or why nothing waits for a decision."""
     now = Activity.objects.for_tenant(tenant_id).get(pk=refusal.activity_id)
     if now.decided_by and now.decided_at:
         return AlreadyDecided(
@@ -194,13 +199,13 @@ def who_was_first(tenant_id: UUID, refusal: TransitionRefused, decision: str) ->
     )
 
 
-# Approval gates: an agent's result waits for a person, who approves it or sends it back.
+# Approval gates: an agent's result waits for a person, who approves it or requests changes.
 #
-# The gate is an activity of its own, the inbox item; the agent's activity waits in `awaiting_approval` until it closes.
+# The gate is a separate activity, the inbox item; the agent's activity stays in `awaiting_approval` until the gate closes.
 
 
 def open_gate(activity: Any) -> None:
-    """Put a gate into the inbox for an activity that has just begun to wait. In the caller's transaction."""
+    """Create the gate of an activity that has just moved to `awaiting_approval`. In the caller's transaction."""
     submit(
         [
             NewActivity(
@@ -227,14 +232,14 @@ def open_gate(activity: Any) -> None:
     )
 
 
-# Votes, where several people must agree: one each, whatever they come with.
+# Votes: if several people must agree, each has one vote, with any of their tokens and sessions.
 #
-# Counted under the lock of the item, so two last votes at once see each other.
+# Votes are counted under the lock of the item, so that two last votes at once see each other.
 
 
 @dataclass(frozen=True, slots=True)
-class Ballot:
-    """What the votes have come to."""
+class VoteResult:
+    """The outcome of the votes."""
 
     decision: str
     notes: str
@@ -243,8 +248,8 @@ class Ballot:
 
 def cast_vote(
     item: Activity, rules: DecisionRules, decision: str, by: Voter, *, notes: str, chosen_option: str | None
-) -> Ballot | None:
-    """Count a person's vote about a locked item; the outcome once it is certain. Raises `AlreadyVoted` for a second vote."""
+) -> VoteResult | None:
+    """Record a person's vote on a locked item; returns the outcome once it is certain. Raises `AlreadyVoted` for a second vote."""
     vote, is_new = Vote.objects.get_or_create(
         tenant_id=item.tenant_id, activity_id=item.pk, voter=by.identity,
         defaults={"actor": by.actor, "decision": decision, "chosen_option": chosen_option, "notes": notes},
@@ -258,83 +263,80 @@ def cast_vote(
     return _count_votes(votes, rules)
 
 
-def _count_votes(votes: list[Vote], rules: DecisionRules) -> Ballot | None:
+def _count_votes(votes: list[Vote], rules: DecisionRules) -> VoteResult | None:
     counts = Counter(vote.decision for vote in votes)
     decision = rules.outcome(counts["approve"], counts["reject"])
     if decision is None:
         return None
     agreeing = [vote for vote in votes if vote.decision == decision]
     chosen = Counter(vote.chosen_option for vote in agreeing if vote.chosen_option)
-    # The option with the most votes; of equal ones the first that was voted for.
+    # The option with the most votes; on a tie, the one that was voted for first.
     option = chosen.most_common(1)[0][0] if chosen else None
     notes = "\n\n".join(f"{vote.actor}: {vote.notes}" for vote in agreeing if vote.notes)
-    return Ballot(decision, notes, option)
+    return VoteResult(decision, notes, option)
 
 
-# Approving as edited: a person edits the result that a gate asks about, and approves the edited one in the same step.
+# Editing: a person edits the result that a gate is about, and approves the edited version in the same step.
 #
-# The edited output is an output of its own. From the decision on it is that of the gate, and of the agent's activity that waits behind
-# the gate, so whatever follows works with it. The agent's own stays on record: it is its run's, and the gate's `input_ref`. The history
-# says what took whose place.
+# The edited output is stored separately. After the decision it is the output of the gate and of the agent's activity behind it, so later
+# steps use it. The agent's own output remains that of its run, and the gate's `input_ref`. The history names both.
 
-
-_OF_SEVERAL = "cannot be given where several people decide: nobody would know what the others have agreed to"
-_NOTHING = "cannot be given here: there is no single result that it could take the place of"
-_TAKEN_OVER = "cannot be given here: this work is yours to do; complete it with your output instead"
+_SEVERAL_DECIDE = "is not possible if several people decide: nobody would know what the others have agreed to"
+_NO_RESULT = "is not possible here: there is no single result that it could replace"
+_TAKEN_OVER = "is not possible here: this work is yours to do; complete it with your output instead"
 _EMPTY = "needs content or data"
 
 
 @dataclass(frozen=True, slots=True)
 class EditedOutput:
-    """The output that takes the place of another."""
+    """The ids of an output and of the edited one that replaces it."""
 
     before: UUID
     after: UUID
 
     @property
     def changes(self) -> dict[str, Any]:
-        """Of the columns of what is approved."""
+        """Changed columns of the approved activities."""
         return {"output_ref": self.after}
 
     @property
     def detail(self) -> dict[str, Any]:
-        """For the history."""
+        """Detail for the history."""
         return {"edited": {"from": str(self.before), "to": str(self.after)}}
 
 
 def why_not_edit(item: Activity | None) -> str:
-    """What keeps the result that an item asks about from being edited with the approval; empty when nothing does."""
+    """Say why the result of an item cannot be edited with the approval; empty if it can."""
     if item is None or item.input_ref is None or not item.is_approval_gate:
-        return _NOTHING
+        return _NO_RESULT
     if item.link_kind in (LinkKind.REVIEW, LinkKind.APPROVAL):
-        return _NOTHING
+        return _NO_RESULT
     if activity_tree.was_taken_over(item):
         return _TAKEN_OVER
-    return _OF_SEVERAL if DecisionRules.read(item.decision_rules).is_voted_on else ""
+    return _SEVERAL_DECIDE if DecisionRules.read(item.decision_rules).is_voted_on else ""
 
 
-def keep_edited(waiting: Activity | None, item: Activity | None, output: Mapping[str, Any]) -> EditedOutput:
-    """Keep the edited output, in the caller's transaction. Both activities are locked and open; `waiting` is what waits behind the gate.
+def store_edited(waiting: Activity | None, item: Activity | None, output: Mapping[str, Any]) -> EditedOutput:
+    """Store the edited output, in the caller's transaction. Both activities are locked and open; `waiting` is the one behind the gate.
 
-    Raises `SubmissionInvalid` for an empty output, and where there is no result whose place it could take.
+    Raises `SubmissionInvalid` for an empty output, and if there is no result that it can replace.
     """
     is_empty = output.get("data") is None and not (output.get("content") or "").strip()
     error = why_not_edit(item) or (_EMPTY if is_empty else "")
     if error or item is None or item.input_ref is None:
         raise SubmissionInvalid([{"path": "output", "message": error}])
-    return EditedOutput(item.input_ref, outputs.keep(item.tenant_id, (waiting or item).pk, output))
+    return EditedOutput(item.input_ref, outputs.store(item.tenant_id, (waiting or item).pk, output))
 
 
-# A rejection makes a revision: the same work again, with the rejected output and the notes, as the next round.
-
+# Revisions: a rejection creates the same work again as the next round, with the rejected output and the notes.
 
 SUFFIX = " (revision)"
 
 
 def make_revision(rejected: Activity, notes: str, actor: str) -> None:
-    """Create the revision before the rejection is announced, so that the pipeline sees that the step continues."""
+    """Create the revision. Call it before the rejection is announced, so that the pipeline sees that the step continues."""
     if rejected.status != Status.AWAITING_APPROVAL:
-        return  # Decided already: the transition will say so.
+        return  # It was decided already; the transition will be refused.
     if rejected.round >= settings.ORCHESTRATOR_MAX_ROUNDS:
         _escalate(rejected, notes)
     else:
@@ -342,33 +344,33 @@ def make_revision(rejected: Activity, notes: str, actor: str) -> None:
 
 
 def revise(rejected: Activity, *, notes: str, actor: str) -> UUID:
-    """Submit the same work again as the next round, told what was wrong. In the caller's transaction; idempotent per round."""
+    """Submit the same work again as the next round, with the reviewer's notes. In the caller's transaction; idempotent per round."""
     return submit_revisions(rejected.tenant_id, [revision_of(rejected, notes=notes)], actor=actor)[0]
 
 
 def submit_revisions(tenant_id: UUID, revisions: Sequence[NewActivity], *, actor: str) -> list[UUID]:
-    """Their ids, in order. Each waits for what people are still asked about the work that it takes the place of."""
+    """Submit revisions; returns their ids in order. Each waits for the open questions about the work that it replaces."""
     ids = [submitted.id for submitted in submit(revisions, actor=actor, bounded=False)]
     pairs = zip(revisions, ids, strict=True)
-    places = {revision.parent_id: id for revision, id in pairs if revision.parent_id}
-    ask_about_revisions(tenant_id, places, actor=actor)
+    revision_ids = {revision.parent_id: id for revision, id in pairs if revision.parent_id}
+    move_questions(tenant_id, revision_ids, actor=actor)
     return ids
 
 
-#: What a successor has of the activity whose place it takes.
+#: The fields that a successor inherits from the activity that it replaces.
 _WORK = ("name", "description", "agent_role", "human_role", "params", "metadata", "input", "input_ref")
 _PLACE = ("template", "step", "branch", "round", "group_key", "group_scope", "files", "priority")
 _RULES = ("requires_approval", "timeout_seconds", "retry", "max_attempts", "agent_options", "decision_rules")
 
 
 def successor_of(activity: Activity, kind: str, **changes: Any) -> NewActivity:
-    """The same work in the same place, to be submitted with these changes."""
+    """Return the same work in the same place with these changes, for submission."""
     inherited = {name: getattr(activity, name) for name in (*_WORK, *_PLACE, *_RULES)}
     return child_of(activity, kind, **{**inherited, **changes})
 
 
 def revision_of(rejected: Activity, *, notes: str, requires_approval: bool | None = None) -> NewActivity:
-    """The next round of the same work, to be submitted. A person may have taken the work over."""
+    """Return the next round of the same work, for submission. A person may have taken over the work."""
     name = (
         rejected.name if rejected.name.endswith(SUFFIX) else f"{rejected.name[: 200 - len(SUFFIX)]}{SUFFIX}"
     )
@@ -393,7 +395,7 @@ def _escalate(rejected: Activity, notes: str) -> None:
         [
             NewActivity(
                 name=f"Rejected {rejected.round} times: {rejected.name}"[:200],
-                description="No further revision is made by itself. Change the work, its agent or its instructions.",
+                description="No further revision is created automatically. Change the work, its agent or its instructions.",
                 human_role=GENERAL_ROLE,
                 priority=states.BANDS["urgent"],
                 parent_id=rejected.id,
@@ -407,23 +409,22 @@ def _escalate(rejected: Activity, notes: str) -> None:
     )
 
 
-# Withdrawing: anyone who asked takes an approval back. What waits for it wakes and learns so.
-
+# Withdrawing: the requester cancels an approval. Activities that wait for it wake, and their agents are notified.
 
 WITHDRAW = "withdraw"
 
 
 def withdraw(tenant_id: UUID, approval_id: UUID, *, by: Voter, reason: str = "") -> Activity:
-    """Withdraw an open approval. Allowed for the person who asked, and for those who may decide everything.
+    """Withdraw an open approval. Allowed for the requester, and for those who may decide everything.
 
-    Raises `AlreadyDecided` naming who was first, `TransitionRefused`, `DecisionForbidden`, `NotFound`.
+    Raises `AlreadyDecided`, which names who was first, `TransitionRefused`, `DecisionForbidden`, `NotFound`.
     """
     with tenant_scope(tenant_id):
         approval = Approval.objects.for_tenant(tenant_id).filter(pk=approval_id).first()
         if approval is None:
             raise NotFound("approval", approval_id)
         if not by.decides_all and approval.requested_identity != by.identity:
-            raise DecisionForbidden(f"{approval.requested_by} has asked this, and may take it back.")
+            raise DecisionForbidden(f"{approval.requested_by} requested this approval and may withdraw it.")
         lock_concerned_by(tenant_id, [approval_id])
         try:
             transitions.apply(
@@ -431,23 +432,23 @@ def withdraw(tenant_id: UUID, approval_id: UUID, *, by: Voter, reason: str = "")
                 decided_by=by.actor, decided_at=transitions.NOW,
             )  # fmt: skip
         except TransitionRefused as refusal:
-            raise who_was_first(tenant_id, refusal, WITHDRAW) from refusal
+            raise explain_refusal(tenant_id, refusal, WITHDRAW) from refusal
         return Activity.objects.for_tenant(tenant_id).get(pk=approval_id)
 
 
-# Approvals over many activities: one decision reaches every linked activity, perhaps in several pipelines.
+# Approvals about several activities: one decision reaches every linked activity, even in several pipelines.
 #
-# Linking makes waiting: an activity that is ready is held, the one whose agent asks is put aside. A run that is under way goes on; none
-# begins after it before the decision. What several questions hold starts when all are answered, and hears all answers, in their order, at
-# once; a no among them is one of the answers, and ends nothing by itself. No answer closes another question. What has ended by the time of
-# the decision is listed as skipped.
+# A linked activity waits: a ready one is held, and the one whose agent asks is suspended. A current run continues, but no further run
+# begins before the decision. An activity that several questions hold starts when all are answered, and receives all answers in order. A
+# rejection among them ends nothing by itself, and no answer closes another question. Activities that ended before the decision are listed
+# as skipped.
 
 OBSOLETE = "obsolete"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewApproval:
-    """A question to people. `rules` hold its options, due time and quorum."""
+    """A question to people. `rules` contain its options, due time and quorum."""
 
     type: str
     title: str
@@ -460,7 +461,7 @@ class NewApproval:
 def open_approval(
     tenant_id: UUID, new: NewApproval, *, actor: str, identity: str, about: Any | None = None
 ) -> UUID:
-    """Ask people. `about` is the activity whose agent asks, a row of Activity. In the caller's `tenant_scope`; the approval's id."""
+    """Create an approval; returns its id. `about` is the activity whose agent asks, a row of Activity. In the caller's `tenant_scope`."""
     rules = replace(new.rules, asked_by=new.rules.asked_by or identity)
     item = NewActivity(
         id=uuid7(),
@@ -498,9 +499,9 @@ def link(
     actor: str,
     may_hold: Iterable[UUID],
 ) -> None:
-    """Link locked activities to an approval: no run of those of `may_hold` begins from now on before it is closed.
+    """Link locked activities to an approval. Those in `may_hold` start no run before it is closed.
 
-    The others are listed, and nothing more: they neither wait nor hear of it. In the caller's transaction.
+    The others are only listed: they neither wait nor receive the answer. In the caller's transaction.
     """
     allowed = set(may_hold)
     ApprovalLink.objects.bulk_create(
@@ -509,7 +510,7 @@ def link(
             if activity.pk in allowed
             else ApprovalLink(
                 tenant_id=tenant_id, approval_id=approval_id, activity_id=activity.pk,
-                state=LinkState.SKIPPED, reason="It is not for who asks to have it wait.",
+                state=LinkState.SKIPPED, reason="The requester may not make it wait.",
             )
             for activity in activities
         ],
@@ -530,12 +531,12 @@ def link(
 
 
 def lock_concerned(tenant_id: UUID, activity: Activity) -> dict[UUID, Activity]:
-    """Lock an activity and every activity that its end may change: what it waits for or answers, and what an approval may wake."""
+    """Lock an activity and everything that its end may change: what it waits for or answers, and what an approval may wake."""
     return activity_tree.lock(tenant_id, _ids_concerned(tenant_id, [activity]))
 
 
 def lock_concerned_by(tenant_id: UUID, ids: Iterable[UUID]) -> None:
-    """`lock_concerned` for many at once, all in one order."""
+    """Lock as `lock_concerned` does, for many activities at once and in one order."""
     activities = Activity.objects.for_tenant(tenant_id).filter(pk__in=set(ids))
     activity_tree.lock(tenant_id, _ids_concerned(tenant_id, list(activities)))
 
@@ -543,15 +544,15 @@ def lock_concerned_by(tenant_id: UUID, ids: Iterable[UUID]) -> None:
 def _ids_concerned(tenant_id: UUID, activities: Sequence[Activity]) -> set[UUID | None]:
     rows = Activity.objects.for_tenant(tenant_id)
     ids: set[UUID | None] = set()
-    ids.update(known for activity in activities for known in (activity.pk, activity.parent_id))
-    behind = [
+    ids.update(pk for activity in activities for pk in (activity.pk, activity.parent_id))
+    gated_ids = [
         activity.parent_id
         for activity in activities
         if activity.link_kind == LinkKind.GATE and activity.parent_id
     ]
     ending = [
         *activities,
-        *(rows.only("id", "parent_id", "link_kind").filter(pk__in=behind) if behind else ()),
+        *(rows.only("id", "parent_id", "link_kind").filter(pk__in=gated_ids) if gated_ids else ()),
     ]
     ids.update(
         activity_tree.waiting_parent_of(tenant_id, activity)
@@ -560,19 +561,16 @@ def _ids_concerned(tenant_id: UUID, activities: Sequence[Activity]) -> set[UUID 
     )
     waiting = ApprovalLink.objects.for_tenant(tenant_id).filter(state=LinkState.WAITING)
     if approvals := [activity.pk for activity in activities if activity.link_kind == LinkKind.APPROVAL]:
-        linked = set(waiting.filter(approval_id__in=approvals).values_list("activity_id", flat=True))
-        ids |= linked
+        ids.update(waiting.filter(approval_id__in=approvals).values_list("activity_id", flat=True))
     if agents := [activity.pk for activity in activities if activity.assignee_type == "agent"]:
-        # An approval is closed with the last activity that waits for it: of two that go at once, one must see the other.
+        # Lock the approvals too. One closes with the last activity that waits for it, so two that end at once must see each other.
         ids.update(waiting.filter(activity_id__in=agents).values_list("approval_id", flat=True))
         ids.update(rows.filter(parent_id__in=agents, link_kind=LinkKind.GATE).values_list("pk", flat=True))
     return ids
 
 
 def settle_links(item: Any) -> None:
-    """The approval, a row of Activity, has been decided or withdrawn: wake the activities that it is about, and note which are not woken
-    and why.
-    """
+    """Wake the activities of an approval that was decided or withdrawn, and record why others are not woken. `item` is its Activity row."""
     links = {
         link.activity_id: link
         for link in ApprovalLink.objects.for_tenant(item.tenant_id).filter(
@@ -583,11 +581,13 @@ def settle_links(item: Any) -> None:
         return
     linked = activity_tree.lock(item.tenant_id, links)
     for activity_id, link in links.items():
-        link.reason = _why_not_told(linked[activity_id])
+        link.reason = _why_skipped(linked[activity_id])
         link.state = LinkState.SKIPPED if link.reason else LinkState.WOKEN
-    # First, so that what only this question has held is held no more.
+    # Before delivering the answer, because an activity with a waiting link is still held.
     ApprovalLink.objects.bulk_update(links.values(), ["state", "reason"])
-    _lift([linked[activity_id] for activity_id, link in links.items() if link.state == LinkState.WOKEN])
+    _raise_priority(
+        [linked[activity_id] for activity_id, link in links.items() if link.state == LinkState.WOKEN]
+    )
     outbox.deliver_answer(
         linked.values(),
         suspension.reason_of(item),
@@ -596,33 +596,37 @@ def settle_links(item: Any) -> None:
     )
 
 
-def _lift(waiting: Sequence[Activity]) -> None:
-    """What a decision lets go has waited for people already, so it comes before work that nobody had to decide about."""
+def _raise_priority(activities: Sequence[Activity]) -> None:
+    """Raise released activities to the band "gated", because they have waited for people already."""
     band = BANDS["gated"]
-    late = [
-        each for each in waiting if each.priority > band and each.status in states.REMARKS[rescheduling.VERB]
+    lower = [
+        each
+        for each in activities
+        if each.priority > band and each.status in states.REMARKS[rescheduling.VERB]
     ]
-    if late:
-        rescheduling.reschedule_locked(late, {"priority": band}, actor="engine", detail={"reason": "decided"})
-    for activity in late:
+    if lower:
+        rescheduling.reschedule_locked(
+            lower, {"priority": band}, actor="engine", detail={"reason": "decided"}
+        )
+    for activity in lower:
         activity.priority = band
 
 
-def _why_not_told(activity: Activity) -> str:
-    """What keeps an activity from hearing of a decision by itself; empty when nothing does."""
+def _why_skipped(activity: Activity) -> str:
+    """Say why an activity does not receive a decision; empty if it does."""
     if activity.assignee_type != "agent":
-        return "It is for a person, and nothing starts by itself."
+        return "It belongs to a person, so it does not start automatically."
     if activity.status in WILL_RUN:
         return ""
     if activity.status in MAY_RUN:
-        return "It has failed. If it is tried again, it starts with the answer."
+        return "It has failed. If it is retried, it starts with the answer."
     if activity.status == Status.AWAITING_APPROVAL:
-        return "Its agent was done, and the result waited for an approval of its own."
+        return "Its agent had finished, and the result waited for its own approval."
     return f"It was {activity.status} and did not wait for this."
 
 
 def _describe_decision(item: Any) -> dict[str, Any]:
-    """What the agents learn. The feedback names the option, for those that read nothing else."""
+    """Return what the agents receive. The feedback includes the option, for agents that read only the feedback."""
     kind = (
         Approval.objects.for_tenant(item.tenant_id).filter(pk=item.id).values_list("type", flat=True).first()
     )
@@ -635,35 +639,37 @@ def _describe_decision(item: Any) -> dict[str, Any]:
 
 
 def drop_links_of(tenant_id: UUID, activity_id: UUID, *, actor: str) -> None:
-    """The activity waits for nothing any more. An approval that nothing waits for is closed: nobody shall be asked in vain.
+    """End the waiting links of an activity that has ended, and close approvals for which nothing waits any more.
 
-    Who has taken its place is told what others have decided about the work, and waits for what they have not.
+    A successor receives the answers that others gave about the work, and waits for their open questions.
     """
     rows = Activity.objects.for_tenant(tenant_id)
     successor = rows.filter(parent_id=activity_id, link_kind=LinkKind.REASSIGNED_FROM).first()
     if successor is not None:
-        _tell_successor(tenant_id, activity_id, successor)
+        _deliver_answers_to(tenant_id, activity_id, successor)
     waiting = ApprovalLink.objects.for_tenant(tenant_id).filter(state=LinkState.WAITING)
     links = waiting.filter(activity_id=activity_id)
     approvals = list(links.values_list("approval_id", flat=True))
     if not approvals:
         return
-    # Before looking at the others: two activities that end at once would each take the other for one that still waits.
+    # Lock before reading the other links: two activities that end at once would each see the other as still waiting.
     questions = activity_tree.lock(tenant_id, approvals)
-    links.update(state=LinkState.SKIPPED, reason="It was cancelled or handed on.")
+    links.update(state=LinkState.SKIPPED, reason="It was cancelled or reassigned.")
     for question in questions.values():
-        # What others asked about the work is asked about the successor's work.
+        # Questions of others about the work now concern the successor.
         if successor is not None and question.parent_id != activity_id:
             link(tenant_id, question.pk, [successor], actor=actor, may_hold=[successor.pk])
-    waited_for = set(waiting.filter(approval_id__in=approvals).values_list("approval_id", flat=True))
-    vain = sorted(set(approvals) - waited_for)
-    transitions.apply_many(vain, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE)
+    still_needed = set(waiting.filter(approval_id__in=approvals).values_list("approval_id", flat=True))
+    unneeded = sorted(set(approvals) - still_needed)
+    transitions.apply_many(
+        unneeded, "cancel", actor=actor, detail={"reason": OBSOLETE}, cancel_reason=OBSOLETE
+    )
 
 
-def ask_about_revisions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, actor: str) -> None:
+def move_questions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, actor: str) -> None:
     """Move open questions from rejected activities (the keys) to their revisions, which wait for the answers.
 
-    In the transaction that has made the revisions, under the locks of what was rejected.
+    In the transaction that has created the revisions, while it holds the locks of the rejected activities.
     """
     waiting = ApprovalLink.objects.for_tenant(tenant_id).filter(
         state=LinkState.WAITING, activity_id__in=revisions
@@ -679,8 +685,11 @@ def ask_about_revisions(tenant_id: UUID, revisions: Mapping[UUID, UUID], *, acto
         link(tenant_id, approval_id, [rows[id] for id in ids], actor=actor, may_hold=ids)
 
 
-def _tell_successor(tenant_id: UUID, activity_id: UUID, successor: Activity) -> None:
-    """The successor begins again, so it is told what people decided about the work, but not what the first agent asked for itself."""
+def _deliver_answers_to(tenant_id: UUID, activity_id: UUID, successor: Activity) -> None:
+    """Deliver what people decided about the work to a successor, because it starts from the beginning.
+
+    Excludes the answers to questions of the first agent itself.
+    """
     if successor.assignee_type != "agent":
         return
     woken = ApprovalLink.objects.for_tenant(tenant_id).filter(activity_id=activity_id, state=LinkState.WOKEN)
@@ -697,12 +706,11 @@ def _tell_successor(tenant_id: UUID, activity_id: UUID, successor: Activity) -> 
         )
 
 
-# Approvals as people see them: the question, who must answer by when, what was said so far, and what hangs on it. Reads only.
-
+# Reading approvals, for pages and the API.
 
 PENDING, APPROVED, REJECTED, WITHDRAWN = "pending", "approved", "rejected", "withdrawn"
 
-#: What an approval's own activity is called, as a state of the approval.
+#: The states of an approval, and the statuses of its own activity.
 STATUSES: Mapping[str, tuple[Status, ...]] = {
     PENDING: (Status.CREATED, Status.IN_PROGRESS),
     APPROVED: (Status.APPROVED,),
@@ -714,7 +722,7 @@ _NAMES = {status.value: name for name, statuses in STATUSES.items() for status i
 
 @dataclass(frozen=True, slots=True)
 class LinkedActivity:
-    """An activity that the approval is about. `state` is waiting, woken or skipped, and `reason` says why it was skipped."""
+    """An activity that the approval is about. `state` is waiting, woken or skipped; `reason` says why it was skipped."""
 
     activity: UUID
     name: str
@@ -725,7 +733,7 @@ class LinkedActivity:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An approval with all that belongs to it."""
+    """An approval with its item, rules, links and votes."""
 
     approval: Approval
     item: Activity
@@ -739,12 +747,12 @@ class Question:
 
     @property
     def version(self) -> int:
-        """Every change of the question raises it, votes included."""
+        """Rises with every change of the question, including votes."""
         return int(self.item.version) + len(self.votes)
 
 
 def questions(tenant_id: UUID, approvals: Sequence[Approval]) -> list[Question]:
-    """The approvals in their order, with three statements however many there are. In the caller's `tenant_scope`."""
+    """Load these approvals in order, with three statements for any number. In the caller's `tenant_scope`."""
     ids = [approval.pk for approval in approvals]
     items = Activity.objects.for_tenant(tenant_id).in_bulk(ids)
     links, votes = _links(tenant_id, ids), _votes(tenant_id, ids)
@@ -762,15 +770,15 @@ def questions(tenant_id: UUID, approvals: Sequence[Approval]) -> list[Question]:
 
 def _links(tenant_id: UUID, ids: Sequence[UUID]) -> Mapping[UUID, list[LinkedActivity]]:
     rows = ApprovalLink.objects.for_tenant(tenant_id).filter(approval_id__in=ids).order_by("activity_id")
-    found: dict[UUID, list[LinkedActivity]] = defaultdict(list)
-    named = ("approval_id", "activity_id", "activity__name", "activity__status", "state", "reason")
-    for approval_id, *linked in rows.values_list(*named):
-        found[approval_id].append(LinkedActivity(*linked))
-    return found
+    links: dict[UUID, list[LinkedActivity]] = defaultdict(list)
+    columns = ("approval_id", "activity_id", "activity__name", "activity__status", "state", "reason")
+    for approval_id, *values in rows.values_list(*columns):
+        links[approval_id].append(LinkedActivity(*values))
+    return links
 
 
 def _votes(tenant_id: UUID, ids: Sequence[UUID]) -> Mapping[UUID, list[Any]]:
-    found: dict[UUID, list[Any]] = defaultdict(list)
+    votes: dict[UUID, list[Any]] = defaultdict(list)
     for vote in Vote.objects.for_tenant(tenant_id).filter(activity_id__in=ids).order_by("at", "pk"):
-        found[vote.activity_id].append(vote)
-    return found
+        votes[vote.activity_id].append(vote)
+    return votes

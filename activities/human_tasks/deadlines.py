@@ -1,8 +1,7 @@
-"""Deadlines: what happens while nobody decides. People are reminded, then the next in the chain is asked, and at last the default outcome
-applies.
+"""Deadlines of open questions: remind people, escalate to the next role, and finally apply the default outcome.
 
-Each deadline passes once, in the order of their times, in one transaction with its effect. Those of a question that has been answered pass
-without an effect. They are rows in PostgreSQL, so a process that was away catches up in the same order.
+Each deadline passes once, in order of time, in one transaction with its effect. The deadlines of an answered question pass without effect.
+They are rows in PostgreSQL, so after an outage the missed ones pass in the same order.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from . import approvals
 logger = logging.getLogger(__name__)
 
 PAGE = 100
-TURN_SECONDS = 2.0  # After an outage there may be thousands, and the caller has other work too.
+TURN_SECONDS = 2.0  # after an outage thousands may be due, and the caller has other work too
 NOBODY = "Nobody decided in time."
 _OPEN = (Status.CREATED, Status.IN_PROGRESS)
 
@@ -45,10 +44,9 @@ class _DueDeadline(NamedTuple):
 
 
 def pass_due(now: datetime | None = None) -> int:
-    """Carry out every deadline whose time has come, for at most one turn; returns how many. Any number of processes may do so at once.
+    """Process the deadlines that are due, for at most one turn; returns how many. Safe to run in several processes at once.
 
-    A deadline that cannot be carried out delays only the later ones of the same question. Raises the database's error when PostgreSQL
-    cannot be reached.
+    A deadline that fails delays only the later ones of the same question. Raises the database's error if PostgreSQL is unreachable.
     """
     now = now or clock.now()
     passed, stuck, until = 0, set(), time.monotonic() + TURN_SECONDS
@@ -63,7 +61,7 @@ def pass_due(now: datetime | None = None) -> int:
 
 
 def _list_due(now: datetime) -> Iterator[_DueDeadline]:
-    """Page by page and never back, so that a row which does not pass is not seen twice in a turn."""
+    """Yield them page by page, each once in a turn, even if it fails."""
     last: _DueDeadline | None = None
     while True:
         with system_scope():
@@ -84,12 +82,12 @@ def _try_pass(due: _DueDeadline, now: datetime) -> bool:
         _pass(due, now)
     except Exception as error:
         if outages.is_contention(error):
-            return False  # Somebody is deciding right now: the next turn sees the result.
+            return False  # Somebody is deciding right now; the next turn sees the result.
         if outages.may_pass(error):
             raise
-        # An error of ours about one question must not stop all the others.
+        # Do not raise: a bug that concerns one question must not block the others.
         logger.exception(
-            "A deadline cannot pass", extra={"action": "deadline_stuck", "deadline": str(due.pk)}
+            "A deadline cannot be processed", extra={"action": "deadline_stuck", "deadline": str(due.pk)}
         )
         return False
     return True
@@ -97,57 +95,54 @@ def _try_pass(due: _DueDeadline, now: datetime) -> bool:
 
 def _pass(due: _DueDeadline, now: datetime) -> None:
     with tenant_scope(due.tenant_id):
-        found = Activity.objects.for_tenant(due.tenant_id).filter(pk=due.activity_id).first()
-        if found is None:
-            return  # It was deleted, with everything about it.
-        activity = approvals.lock_concerned(due.tenant_id, found)[due.activity_id]
+        unlocked = Activity.objects.for_tenant(due.tenant_id).filter(pk=due.activity_id).first()
+        if unlocked is None:
+            return  # It was deleted, with its deadlines.
+        activity = approvals.lock_concerned(due.tenant_id, unlocked)[due.activity_id]
+        # Read after the lock, because another process may have been first.
         deadline = Deadline.objects.for_tenant(due.tenant_id).filter(pk=due.pk, happened_at=None).first()
         if deadline is None:
-            return  # Another process was first; the lock showed us that.
+            return
         if activity.assignee_type == "agent":
-            _agent_is_late(activity, deadline)
+            _prioritise_late_agent(activity, deadline)
         elif activity.status in _OPEN:
-            _HAPPENS[DeadlineKind(deadline.kind)](activity, deadline)
+            _EFFECTS[DeadlineKind(deadline.kind)](activity, deadline)
         deadline.happened_at = now
         deadline.save(update_fields=["happened_at"])
 
 
 def _remind(activity: Activity, deadline: Deadline) -> None:
-    whom = deadline.human_role or activity.human_role
-    _tell(activity, deadline, AlertKind.REMINDER, f"Still waiting: {activity.name}", Severity.INFO, whom)
+    human_role = deadline.human_role or activity.human_role
+    title = f"Still waiting: {activity.name}"
+    _raise_alert(activity, deadline, AlertKind.REMINDER, title, Severity.INFO, human_role)
 
 
-def _ask_next(activity: Activity, deadline: Deadline) -> None:
-    before = activity.human_role
-    _make_urgent(activity, human_role=deadline.human_role or before)
-    title = f"Escalated from {before}: {activity.name}"
-    _tell(activity, deadline, AlertKind.ESCALATION, title, Severity.WARNING, deadline.human_role or before)
+def _escalate(activity: Activity, deadline: Deadline) -> None:
+    previous = activity.human_role
+    human_role = deadline.human_role or previous
+    _make_urgent(activity, human_role=human_role)
+    title = f"Escalated from {previous}: {activity.name}"
+    _raise_alert(activity, deadline, AlertKind.ESCALATION, title, Severity.WARNING, human_role)
 
 
-def _time_is_over(activity: Activity, deadline: Deadline) -> None:
+def _apply_default(activity: Activity, deadline: Deadline) -> None:
     outcome = DecisionRules.read(activity.decision_rules).on_timeout
     if outcome == "escalate":
-        _ask_next(activity, deadline)
-    elif outcome is not None and _is_decided(activity):
+        _escalate(activity, deadline)
+    elif outcome is not None and _is_decision(activity):
         approvals.decide(
             activity.tenant_id, activity.pk, outcome, by=Voter(EXPIRED), notes=NOBODY, in_time=False
         )
         title = f"{NOBODY} {activity.name}: {outcome}"
-        _tell(activity, deadline, AlertKind.EXPIRED, title, Severity.WARNING, activity.human_role)
+        _raise_alert(activity, deadline, AlertKind.EXPIRED, title, Severity.WARNING, activity.human_role)
     else:
         _make_urgent(activity)
-        _tell(
-            activity,
-            deadline,
-            AlertKind.OVERDUE,
-            f"Overdue: {activity.name}",
-            Severity.WARNING,
-            activity.human_role,
-        )
+        title = f"Overdue: {activity.name}"
+        _raise_alert(activity, deadline, AlertKind.OVERDUE, title, Severity.WARNING, activity.human_role)
 
 
-def _agent_is_late(activity: Activity, deadline: Deadline) -> None:
-    """Whatever of an agent's work is not done by its due time goes before other work from now on."""
+def _prioritise_late_agent(activity: Activity, deadline: Deadline) -> None:
+    """Make an agent's work urgent if it is not done by its due time."""
     if activity.status in SETTLED:
         return
     if activity.status in REMARKS[rescheduling.VERB] and activity.priority > BANDS["urgent"]:
@@ -155,11 +150,11 @@ def _agent_is_late(activity: Activity, deadline: Deadline) -> None:
             [activity], {"priority": BANDS["urgent"]}, actor="deadline", detail={"reason": "overdue"}
         )
     title = f"Overdue: {activity.name}"
-    _tell(activity, deadline, AlertKind.OVERDUE, title, Severity.WARNING, deadline.human_role)
+    _raise_alert(activity, deadline, AlertKind.OVERDUE, title, Severity.WARNING, deadline.human_role)
 
 
-def _is_decided(activity: Activity) -> bool:
-    """Whether it is answered with a yes or a no. Nobody but a person can complete a person's task."""
+def _is_decision(activity: Activity) -> bool:
+    """Whether a default outcome can decide it. Other tasks need a person to complete them."""
     return activity.is_approval_gate or activity.link_kind == LinkKind.REVIEW
 
 
@@ -168,14 +163,14 @@ def _make_urgent(activity: Activity, **changes: str | None) -> None:
     rows.update(priority=min(activity.priority, BANDS["urgent"]), **changes)
 
 
-_HAPPENS: dict[DeadlineKind, Callable[[Activity, Deadline], None]] = {
+_EFFECTS: dict[DeadlineKind, Callable[[Activity, Deadline], None]] = {
     DeadlineKind.REMINDER: _remind,
-    DeadlineKind.ESCALATION: _ask_next,
-    DeadlineKind.DUE: _time_is_over,
+    DeadlineKind.ESCALATION: _escalate,
+    DeadlineKind.DUE: _apply_default,
 }
 
 
-def _tell(
+def _raise_alert(
     activity: Activity, deadline: Deadline, kind: AlertKind, title: str, severity: Severity, human_role: str | None
 ) -> None:  # fmt: skip
     raise_alert(

@@ -1,4 +1,4 @@
-"""Work that a person does: taking it up and completing it. Anyone who takes over an agent's work may approve it as it is or do it."""
+"""Tasks of people: claiming and completing them. A person who takes over an agent's work may approve its output or do the work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenants.context import tenant_scope
 
 
 def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
-    """Note that a person begins. Raises `TransitionRefused`, also for an agent's activity."""
+    """Record that a person claims the activity. Raises `TransitionRefused`, also for an agent's activity, and `NotFound`."""
     with tenant_scope(tenant_id):
         _refuse_agents(tenant_id, activity_id, "take_up")
         transitions.apply(activity_id, "take_up", actor=actor, started_at=transitions.NOW)
@@ -23,10 +23,7 @@ def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
 def complete(
     tenant_id: UUID, activity_id: UUID, *, actor: str, output: Mapping[str, Any] | None = None, note: str = ""
 ) -> Activity:
-    """Complete a person's activity, with an output if they have one. A question with yes or no is decided instead.
-
-    Raises `TransitionRefused`, `NotFound`.
-    """
+    """Complete a person's task, with or without an output. Raises `TransitionRefused`, also for a decision, and `NotFound`."""
     with tenant_scope(tenant_id):
         activity = _refuse_agents(tenant_id, activity_id, "finish")
         if activity_tree.is_decision(activity):
@@ -34,7 +31,7 @@ def complete(
                 activity_id,
                 "finish",
                 activity.status,
-                f"Activity {activity_id} asks for a decision: approve or reject it.",
+                f"Activity {activity_id} needs a decision: approve or reject it.",
             )
         activity_tree.lock(tenant_id, (activity_id, activity_tree.origin_of(tenant_id, activity).parent_id))
         changes: dict[str, Any] = {
@@ -43,11 +40,11 @@ def complete(
             "reviewer_notes": note or None,
         }
         if output:
-            changes["output_ref"] = outputs.keep(tenant_id, activity_id, output)
+            changes["output_ref"] = outputs.store(tenant_id, activity_id, output)
         try:
             transitions.apply(activity_id, "finish", actor=actor, detail={"note": note}, **changes)
         except TransitionRefused as refusal:
-            raise suspension.who_was_first(tenant_id, refusal, "completed") from refusal
+            raise suspension.explain_refusal(tenant_id, refusal, "completed") from refusal
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
@@ -57,6 +54,6 @@ def _refuse_agents(tenant_id: UUID, activity_id: UUID, verb: str) -> Activity:
         raise NotFound("activity", activity_id)
     if activity.assignee_type != "human":
         raise TransitionRefused(
-            activity_id, verb, activity.status, f"Activity {activity_id} is done by an agent."
+            activity_id, verb, activity.status, f"Activity {activity_id} belongs to an agent."
         )
     return activity

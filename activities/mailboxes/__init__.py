@@ -1,5 +1,6 @@
-"""Mailboxes: what is said to a session, in order, each thing once, to an agent or to anyone who takes it.
+"""Mailboxes: messages to a session, delivered in order and once, to an agent or to external consumers.
 
-A mailbox is consumed in one of two ways. If it names an agent's role, a pending item is a wake of one activity of that role, which
-continues the mailbox's conversation; what wakes it together is told together. Otherwise consumers outside take batches under a lease.
+A mailbox is consumed in one of two ways. If it names an agent's role, each pending item is a wake of an activity of that role, which
+continues the mailbox's conversation; one run receives all wakes that are pending together. Otherwise external consumers take batches under
+a lease.
 """

@@ -1,7 +1,7 @@
-"""Batches for consumers outside: items are taken together, under a lease that another taker respects until it runs out.
+"""Batches for external consumers: a consumer takes several items together, under a lease.
 
-The row of the mailbox is locked, so of two takers at once the later one finds what the earlier has left. The first item that is due
-decides: one that comes alone is taken alone, one that may be told with others is taken with all of these that are due.
+Taking locks the row of the mailbox, so of two consumers at once the second gets the remaining items. The first due item decides: an item
+that is not coalescable is taken alone, others are taken with all due items of their scope.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from tenants.identifiers import uuid7
 
 logger = logging.getLogger(__name__)
 
-WAITING_ROOM = 1000  # of the items that are looked at for a batch, first to last
+MOST_EXAMINED = 1000  # due items that are read to form a batch
 
 
 @dataclass(frozen=True, slots=True)
 class TakenBatch:
-    """A batch, its items in the order in which they came, and how many are due beside it."""
+    """A batch, its items in the order in which they were posted, and the number of other due items."""
 
     batch: MailboxBatch
     items: Sequence[MailboxItem]
-    left: int
+    remaining: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What a consumer asks for: its name, the time of its lease, the most items, and how long after the first item others may join."""
+class TakeOptions:
+    """Options of a consumer: its name, the time of its lease, the most items, and how long after the first item others may join."""
 
     consumer: str
     lease: timedelta
@@ -55,85 +55,84 @@ class Wish:
 def take(
     tenant_id: UUID,
     key: str,
-    wish: Wish,
+    options: TakeOptions,
     *,
     now: Callable[[], datetime] = clock.now,
     pause: Callable[[float], None] = time.sleep,
 ) -> TakenBatch | None:
-    """Take a batch; None when nothing is due. Waits until the window of a young first item is over, before it locks anything.
+    """Take a batch; returns None if nothing is due. Before it locks anything, it waits for the end of a new first item's window.
 
     Raises `NotFound`, `OtherConsumer`.
     """
     with tenant_scope(tenant_id):
-        first = _list_due(_for_takers(tenant_id, key), now()).first()
+        first = _list_due(_external_mailbox(tenant_id, key), now()).first()
     if (
         first is not None
         and first.is_coalescable
-        and (rest := (first.created_at + wish.window - now()).total_seconds()) > 0
+        and (rest := (first.created_at + options.window - now()).total_seconds()) > 0
     ):
-        pause(min(rest, wish.window.total_seconds()))
+        pause(min(rest, options.window.total_seconds()))
     with tenant_scope(tenant_id):
-        return _take_batch(_for_takers(tenant_id, key, locked=True), wish, now())
+        return _take_batch(_external_mailbox(tenant_id, key, locked=True), options, now())
 
 
-def _take_batch(mailbox: Mailbox, wish: Wish, now: datetime) -> TakenBatch | None:
-    give_back_expired(mailbox, now)
-    due = list(_list_due(mailbox, now)[:WAITING_ROOM])
+def _take_batch(mailbox: Mailbox, options: TakeOptions, now: datetime) -> TakenBatch | None:
+    release_expired(mailbox, now)
+    due = list(_list_due(mailbox, now)[:MOST_EXAMINED])
     if not due:
         return None
     first = due[0]
-    together = [item for item in due if item.is_coalescable and item.scope_key == first.scope_key]
-    chosen = together[: wish.limit] if first.is_coalescable else [first]
-    batch = _begin_batch(mailbox, wish, now, len(chosen))
+    same_scope = [item for item in due if item.is_coalescable and item.scope_key == first.scope_key]
+    chosen = same_scope[: options.limit] if first.is_coalescable else [first]
+    batch = _begin_batch(mailbox, options, now, len(chosen))
     ids = [item.pk for item in chosen]
     items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(pk__in=ids)
     items.update(state=ItemState.CLAIMED, batch_id=batch.pk, claimed_at=now, attempts=F("attempts") + 1)
     return TakenBatch(batch, list(items.order_by("pk")), _list_due(mailbox, now).count())
 
 
-def _begin_batch(mailbox: Mailbox, wish: Wish, now: datetime, size: int) -> MailboxBatch:
+def _begin_batch(mailbox: Mailbox, options: TakeOptions, now: datetime, size: int) -> MailboxBatch:
     fence = mailbox.fence + 1
     Mailbox.objects.for_tenant(mailbox.tenant_id).filter(pk=mailbox.pk).update(fence=fence)
     batch: MailboxBatch = MailboxBatch.objects.create(
-        id=uuid7(), tenant_id=mailbox.tenant_id, mailbox_id=mailbox.pk, consumer=wish.consumer, fence=fence,
-        state=BatchState.OPEN, size=size, leased_until=now + wish.lease, created_at=now,
+        id=uuid7(), tenant_id=mailbox.tenant_id, mailbox_id=mailbox.pk, consumer=options.consumer, fence=fence,
+        state=BatchState.OPEN, size=size, leased_until=now + options.lease, created_at=now,
     )  # fmt: skip
     return batch
 
 
 def _list_due(mailbox: Mailbox, now: datetime) -> QuerySet[Any]:
-    """The most urgent first, then the oldest."""
+    """Return due items, most urgent first, then oldest."""
     rows: QuerySet[Any] = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(
         mailbox_id=mailbox.pk, state=ItemState.PENDING
     )
     return rows.filter(Q(due_at=None) | Q(due_at__lte=now)).order_by("priority", "pk")
 
 
-def _for_takers(tenant_id: UUID, key: str, *, locked: bool = False) -> Mailbox:
+def _external_mailbox(tenant_id: UUID, key: str, *, locked: bool = False) -> Mailbox:
     rows = Mailbox.objects.for_tenant(tenant_id).filter(key=key)
-    found: Mailbox | None = (rows.select_for_update() if locked else rows).first()
-    if found is None:
+    mailbox: Mailbox | None = (rows.select_for_update() if locked else rows).first()
+    if mailbox is None:
         raise NotFound("mailbox", key)
-    if found.agent_role:
-        raise OtherConsumer(f"The mailbox {key} is consumed by the agent {found.agent_role}.")
-    return found
+    if mailbox.agent_role:
+        raise OtherConsumer(f"The mailbox {key} is consumed by the agent {mailbox.agent_role}.")
+    return mailbox
 
 
-# What becomes of a batch: completed, failed, or given back because its lease ran out. The first end counts, and may be repeated.
+# The end of a batch: completed, failed, or released because its lease expired. The first end counts; repeating it is harmless.
 #
-# A failed item is due again after a delay that grows with its attempts, with some jitter, until they are used up: then it is a dead
+# A failed item is due again after a delay that grows with its attempts, with jitter. When the attempts are used up, it becomes a dead
 # letter.
 
-
-LEASE_OVER = {"code": "lease_expired", "message": "The consumer did not come back before its lease ended."}
+LEASE_EXPIRED = {"code": "lease_expired", "message": "The consumer did not report before its lease expired."}
 
 
 def complete_batch(tenant_id: UUID, key: str, batch_id: UUID, *, result: Any, now: datetime) -> MailboxBatch:
-    """Its items are done. In the caller's `tenant_scope`. Raises `LeaseLost`, `NotFound`."""
+    """Complete the batch and its items. Idempotent. In the caller's `tenant_scope`. Raises `LeaseLost`, `NotFound`."""
     batch = _lock_batch(tenant_id, key, batch_id)
     if batch.state == BatchState.COMPLETED:
         return batch
-    _require_open(batch)
+    _refuse_ended(batch)
     _items_of(batch).update(state=ItemState.DONE, done_at=now, error=None)
     return _end_batch(batch, BatchState.COMPLETED, now, result=result)
 
@@ -141,82 +140,79 @@ def complete_batch(tenant_id: UUID, key: str, batch_id: UUID, *, result: Any, no
 def fail_batch(
     tenant_id: UUID, key: str, batch_id: UUID, *, error: Mapping[str, Any], retryable: bool, now: datetime
 ) -> MailboxBatch:
-    """Its items are tried again later, those with attempts left, if that may help. Raises `LeaseLost`, `NotFound`."""
+    """Fail the batch. If `retryable`, its items are retried later while they have attempts left. Raises `LeaseLost`, `NotFound`."""
     batch = _lock_batch(tenant_id, key, batch_id)
     if batch.state == BatchState.FAILED:
         return batch
-    _require_open(batch)
+    _refuse_ended(batch)
     for item in _items_of(batch):
-        _try_again_or_fail(item, key, dict(error), now, retryable=retryable)
+        _retry_or_fail(item, key, dict(error), now, retryable=retryable)
     return _end_batch(batch, BatchState.FAILED, now, error=dict(error))
 
 
 def extend_batch(
     tenant_id: UUID, key: str, batch_id: UUID, *, lease: timedelta, now: datetime
 ) -> MailboxBatch:
-    """The consumer is still at it. Raises `LeaseLost`, `NotFound`."""
+    """Extend the lease of a batch. Raises `LeaseLost`, `NotFound`."""
     batch = _lock_batch(tenant_id, key, batch_id)
-    _require_open(batch)
+    _refuse_ended(batch)
     batch.leased_until = max(batch.leased_until, now + lease)
     batch.save(update_fields=["leased_until"])
     return batch
 
 
-def give_back_expired(mailbox: Mailbox, now: datetime) -> int:
-    """End the batches whose lease is over; how many. The mailbox is locked. What was tried too often has failed for good."""
+def release_expired(mailbox: Mailbox, now: datetime) -> int:
+    """End the expired batches of a locked mailbox; returns how many. Items without attempts left fail for good."""
     batches = MailboxBatch.objects.for_tenant(mailbox.tenant_id).filter(
         mailbox_id=mailbox.pk, state=BatchState.OPEN, leased_until__lte=now
     )
     expired = list(batches.order_by("pk").select_for_update())
     for batch in expired:
         if _is_ended_by_outage(batch):
-            again = {"state": ItemState.PENDING, "due_at": now, "error": LEASE_OVER}
-            _items_of(batch).update(**again, attempts=F("attempts") - 1)
+            reset = {"state": ItemState.PENDING, "due_at": now, "error": LEASE_EXPIRED}
+            _items_of(batch).update(**reset, attempts=F("attempts") - 1)
         else:
             for item in _items_of(batch):
-                _try_again_or_fail(item, mailbox.key, LEASE_OVER, now, delayed=False)
-        _end_batch(batch, BatchState.EXPIRED, now, error=LEASE_OVER)
+                _retry_or_fail(item, mailbox.key, LEASE_EXPIRED, now, delayed=False)
+        _end_batch(batch, BatchState.EXPIRED, now, error=LEASE_EXPIRED)
     return len(expired)
 
 
 def _is_ended_by_outage(batch: MailboxBatch) -> bool:
-    """Whether nobody has taken the lead again since the lease ended in an outage of PostgreSQL: who does would have made it longer.
+    """Whether the lease expired in an outage of PostgreSQL, after which no process has become the leader yet.
 
-    That says nothing about the consumer, and uses up no attempt. What was taken after the last leader was gone has seen no outage.
+    The new leader would have extended the lease. An outage is not the consumer's fault, so it uses up no attempt. A batch that was taken
+    after the last leader's lease had expired has seen no outage.
     """
-    lead = timedelta(seconds=settings.ORCHESTRATOR_LEADER_LEASE_SECONDS)
-    away = Q(
-        expires_at__lt=Now(), expires_at__gte=batch.created_at, expires_at__lte=batch.leased_until + lead
+    leader_lease = timedelta(seconds=settings.ORCHESTRATOR_LEADER_LEASE_SECONDS)
+    expired_in_outage = Q(
+        expires_at__lt=Now(),
+        expires_at__gte=batch.created_at,
+        expires_at__lte=batch.leased_until + leader_lease,
     )
-    return LeaderLease.objects.using(SYSTEM).filter(away).exists()
+    return LeaderLease.objects.using(SYSTEM).filter(expired_in_outage).exists()
 
 
 def list_expired() -> QuerySet[MailboxBatch]:
-    """Batches whose lease is over, of all tenants."""
+    """Return the open batches of all tenants whose lease has expired."""
     rows: QuerySet[MailboxBatch] = MailboxBatch.objects.filter(state=BatchState.OPEN, leased_until__lte=Now())
     return rows
 
 
-def give_back_all(most: int = 500) -> int:
-    """Give back the items of dead consumers, even if nobody takes from the mailbox; returns how many batches."""
+def release_all_expired(limit: int = 500) -> int:
+    """Release the items of dead consumers, even if nobody takes from the mailbox; returns how many batches."""
     with system_scope():
-        found = list(list_expired().order_by("leased_until").values_list("tenant_id", "mailbox_id")[:most])
+        expired = list(list_expired().order_by("leased_until").values_list("tenant_id", "mailbox_id")[:limit])
     count = 0
-    for tenant_id, mailbox_id in dict.fromkeys(found):
+    for tenant_id, mailbox_id in dict.fromkeys(expired):
         with tenant_scope(tenant_id):
             mailbox = Mailbox.objects.for_tenant(tenant_id).filter(pk=mailbox_id).select_for_update().first()
             if mailbox is not None:
-                count += give_back_expired(mailbox, clock.now())
+                count += release_expired(mailbox, clock.now())
     return count
 
 
-def policy_of(item: MailboxItem) -> RetryPolicy:
-    """The first retry waits about a second, each further one twice as long, up to five minutes, unless the item says otherwise."""
-    defaults = {"base_seconds": settings.ORCHESTRATOR_MAILBOX_RETRY_SECONDS}
-    return RetryPolicy.of(defaults, item.backoff, {"max_attempts": item.max_attempts})
-
-
-def _try_again_or_fail(
+def _retry_or_fail(
     item: MailboxItem,
     key: str,
     error: Mapping[str, Any],
@@ -227,31 +223,33 @@ def _try_again_or_fail(
 ) -> None:
     rows = MailboxItem.objects.for_tenant(item.tenant_id).filter(pk=item.pk)
     if retryable and item.attempts < item.max_attempts:
-        due_at = now + policy_of(item).delay(item.attempts) if delayed else now
+        defaults = {"base_seconds": settings.ORCHESTRATOR_MAILBOX_RETRY_SECONDS}
+        policy = RetryPolicy.of(defaults, item.backoff, {"max_attempts": item.max_attempts})
+        due_at = now + policy.delay(item.attempts) if delayed else now
         rows.update(state=ItemState.PENDING, due_at=due_at, error=error)
         return
     rows.update(state=ItemState.FAILED, done_at=now, error=error)
-    last = BurialReason.EXHAUSTED if delayed else BurialReason.STALLED
+    reason = BurialReason.EXHAUSTED if delayed else BurialReason.STALLED
     dead_letter_records.record_dead_item(
-        item, key, reason=last if retryable else BurialReason.PERMANENT, error=error
+        item, key, reason=reason if retryable else BurialReason.PERMANENT, error=error
     )
     facts = {"action": "mailbox_item_failed", "item": str(item.pk), "attempts": item.attempts}
-    logger.warning("An item of a mailbox has failed for good", extra=facts)
+    logger.warning("A mailbox item has failed for good", extra=facts)
 
 
 def _lock_batch(tenant_id: UUID, key: str, batch_id: UUID) -> MailboxBatch:
-    """The batch, behind the lock of its mailbox, which everybody takes first."""
+    """Lock the mailbox, which everybody locks first, and return the batch."""
     mailbox = Mailbox.objects.for_tenant(tenant_id).filter(key=key).select_for_update().first()
     batches = MailboxBatch.objects.for_tenant(tenant_id).filter(pk=batch_id)
-    found: MailboxBatch | None = batches.filter(mailbox_id=mailbox.pk).first() if mailbox else None
-    if found is None:
+    batch: MailboxBatch | None = batches.filter(mailbox_id=mailbox.pk).first() if mailbox else None
+    if batch is None:
         raise NotFound(f"batch of the mailbox {key}", batch_id)
-    return found
+    return batch
 
 
-def _require_open(batch: MailboxBatch) -> None:
+def _refuse_ended(batch: MailboxBatch) -> None:
     if batch.state != BatchState.OPEN:
-        raise LeaseLost(f"The batch {batch.pk} is {batch.state}; what is said about it now no longer counts.")
+        raise LeaseLost(f"The batch {batch.pk} is {batch.state}, so this report is ignored.")
 
 
 def _items_of(batch: MailboxBatch) -> Any:

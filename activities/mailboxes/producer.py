@@ -1,4 +1,7 @@
-"""Something is said to a session. Said twice under one `client_message_id` it is one item, however it comes."""
+"""Posts items to mailboxes, delivers them to agents, and reads the state of mailboxes.
+
+Posting is idempotent for one `client_message_id` of a mailbox.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +47,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewItem:
-    """A message. `priority` is from 0 to 9, lower first. With `is_coalescable` it is delivered together with others of its `scope_key`;
-    None means True, but for a task notification.
+    """A message. `priority` is from 0 to 9, lower first. `backoff` may contain `multiplier` and `max_seconds`.
 
-    `backoff` may have `multiplier` and `max_seconds`.
+    With `is_coalescable` it is delivered together with others of its `scope_key`; None means True, except for a task notification.
     """
 
     kind: str = ItemKind.MESSAGE
@@ -73,52 +75,52 @@ class PostedItem:
 
 
 def open_mailbox(tenant_id: UUID, key: str, agent_role: str | None = None) -> Mailbox:
-    """The mailbox of this key, created if it does not exist. Raises `OtherConsumer` when another role, or any client, consumes it."""
+    """Return the mailbox of this key, created if needed. Raises `OtherConsumer` if another role or external consumers consume it."""
     mailbox, _ = Mailbox.objects.for_tenant(tenant_id).get_or_create(
         tenant_id=tenant_id, key=key, defaults={"agent_role": agent_role}
     )
     if agent_role and mailbox.agent_role != agent_role:
-        consumer = f"the agent {mailbox.agent_role}" if mailbox.agent_role else "anyone who takes from it"
+        consumer = f"the agent {mailbox.agent_role}" if mailbox.agent_role else "external consumers"
         raise OtherConsumer(f"The mailbox {key} is consumed by {consumer}, not by the agent {agent_role}.")
     return mailbox
 
 
 def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool = True) -> PostedItem:
-    """Put it into the mailbox, in the caller's `tenant_scope`. Raises `OtherConsumer` and, if `bounded`, `MailboxFull` and `BacklogFull`.
+    """Post an item, in the caller's `tenant_scope`. If an agent consumes the mailbox, delivers it in the same transaction.
 
-    An agent's activity is told of it in the same transaction.
+    Raises `OtherConsumer` and, if `bounded`, `MailboxFull` and `BacklogFull`.
     """
     mailbox = open_mailbox(tenant_id, key, new.agent_role)
-    if (known := _find_earlier(mailbox, new)) is not None:
-        return PostedItem(known, created=False)
+    if (earlier := _find_duplicate(mailbox, new)) is not None:
+        return PostedItem(earlier, created=False)
     if bounded:
         _refuse_when_full(mailbox)
     item = _item(mailbox, new)
     MailboxItem.objects.for_tenant(tenant_id).bulk_create([item], ignore_conflicts=True)
     stored = MailboxItem.objects.for_tenant(tenant_id).filter(pk=item.pk).first()
     if stored is None:
-        # The same was said at the same moment, and the other has committed by now.
-        return PostedItem(_find_earlier(mailbox, new) or item, created=False)
+        # The same item was posted at the same time, and the other transaction has committed.
+        return PostedItem(_find_duplicate(mailbox, new) or item, created=False)
     if mailbox.agent_role:
         deliver(mailbox, stored, actor=actor, bounded=bounded)
     return PostedItem(stored, created=True)
 
 
-def _find_earlier(mailbox: Mailbox, new: NewItem) -> MailboxItem | None:
+def _find_duplicate(mailbox: Mailbox, new: NewItem) -> MailboxItem | None:
     if new.client_message_id is None:
         return None
     items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(mailbox_id=mailbox.pk)
-    found: MailboxItem | None = items.filter(client_message_id=new.client_message_id).first()
-    return found
+    duplicate: MailboxItem | None = items.filter(client_message_id=new.client_message_id).first()
+    return duplicate
 
 
 def _refuse_when_full(mailbox: Mailbox) -> None:
-    most = settings.ORCHESTRATOR_MAILBOX_ITEMS
+    limit = settings.ORCHESTRATOR_MAILBOX_ITEMS
     waiting = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(
         mailbox_id=mailbox.pk, state__in=(ItemState.PENDING, ItemState.CLAIMED)
     )
-    if waiting.count() >= most:
-        raise MailboxFull(f"{most} items wait in the mailbox {mailbox.key} already.")
+    if waiting.count() >= limit:
+        raise MailboxFull(f"{limit} items wait in the mailbox {mailbox.key} already.")
 
 
 def _item(mailbox: Mailbox, new: NewItem) -> MailboxItem:
@@ -131,36 +133,33 @@ def _item(mailbox: Mailbox, new: NewItem) -> MailboxItem:
     )  # fmt: skip
 
 
-# A mailbox's priorities, 0 to 9 with 5 in the middle, on the one scale of activities.
-
-
-MOST = 9
+MOST = 9  # the lowest priority in a mailbox
 
 
 def convert_priority(priority: int) -> int:
-    """0 is urgent, 5 normal, 9 background; between them in proportion."""
+    """Convert a mailbox priority (0 urgent, 5 normal, 9 background) to the scale of activities."""
     low, middle, high = BANDS["urgent"], BANDS["normal"], BANDS["background"]
     if priority <= 5:
         return low + (middle - low) * priority // 5
     return middle + (high - middle) * (priority - 5) // (MOST - 5)
 
 
-# Items become wakes of an activity of the mailbox's agent, which continues the mailbox's conversation.
+# Delivery: items become wakes of an activity of the mailbox's agent, which continues the mailbox's conversation.
 #
-# What may be told together wakes one activity, the only live one of its mailbox: what comes within the window, while it waits or while it
-# runs is told in the order in which it came, by one run. Whatever comes alone has an activity of its own; the group lets one run at a
-# time.
-# The wakes are the truth: a run takes them, gives them back when it fails or is lost, and uses them up with its result.
+# Coalescable items of a scope wake one activity, the only live one of that scope. Items that arrive within the window, while it waits or
+# while it runs are delivered in order by one run. Every other item has an activity of its own; the group key lets one run at a time.
+# The wakes are authoritative: a run takes them, returns them if it fails or is lost, and consumes them with its result.
 
+TRIES = (
+    5  # the activity may end between the query and its lock, or begin between the query and the submission
+)
 
-TRIES = 5  # The activity may end between the look at it and its lock, or begin between the look and the submission.
-
-#: What the end of the activity means for what it had been told.
+#: The state of the delivered items after the activity has ended with this status.
 _ENDS = {
     Status.DONE: ItemState.DONE,
     Status.APPROVED: ItemState.DONE,
-    Status.REJECTED: ItemState.DONE,  # its revision goes on with it
-    Status.REASSIGNED: ItemState.DONE,  # its successor does
+    Status.REJECTED: ItemState.DONE,  # its revision continues with them
+    Status.REASSIGNED: ItemState.DONE,  # and so does a successor
     Status.FAILED: ItemState.FAILED,
     Status.NEEDS_REVIEW: ItemState.FAILED,
     Status.CANCELLED: ItemState.CANCELLED,
@@ -170,24 +169,24 @@ _ENDS = {
 def deliver(mailbox: Mailbox, item: MailboxItem, *, actor: str, bounded: bool = False) -> None:
     """Deliver the item to the mailbox's agent. In the caller's `tenant_scope`; locks the live activity, if there is one.
 
-    Raises `BacklogFull` if it is `bounded`, needs an activity of its own, and there is no room for one.
+    Raises `BacklogFull` if it is `bounded`, needs a new activity, and the backlog is full.
     """
     for _ in range(TRIES):
-        activity_id = _tell_with_others(mailbox, item) if item.is_coalescable else None
-        activity_id = activity_id or _tell_alone(mailbox, item, actor, bounded)
+        activity_id = _join_live_activity(mailbox, item) if item.is_coalescable else None
+        activity_id = activity_id or _submit_activity(mailbox, item, actor, bounded)
         if activity_id is not None:
             item.activity_id = activity_id
             MailboxItem.objects.for_tenant(item.tenant_id).filter(pk=item.pk).update(activity_id=activity_id)
             return
     raise SubmissionRaced(
-        "The mailbox's agent began and ended at the same moment, again and again. Try again."
+        "The activity of the mailbox's agent began and ended repeatedly at the same time. Try again."
     )
 
 
-def follow(ended: Any) -> None:
-    """The activity has ended in this transaction. End the items that it was given, and give those that it never got to another activity.
+def end_items_of(ended: Any) -> None:
+    """End the items that an ended activity has received, and deliver those that it has not received to another activity.
 
-    `ended` is a `transitions.Moved`.
+    In the transaction of the end. `ended` is a `transitions.Moved`.
     """
     if ended.mailbox_id is None:
         return
@@ -196,32 +195,35 @@ def follow(ended: Any) -> None:
     if not open_ones:
         return
     end = _ENDS[Status(ended.status)]
-    unheard = set() if end == ItemState.CANCELLED else _unheard(ended, [item.pk for item in open_ones])
-    ending = [item for item in open_ones if item.pk not in unheard and item.state != end]
-    _end(ended, ending, end)
-    if unheard:
-        _tell_anew(ended, [item for item in open_ones if item.pk in unheard])
+    undelivered = (
+        set() if end == ItemState.CANCELLED else _undelivered(ended, [item.pk for item in open_ones])
+    )
+    _end(ended, [item for item in open_ones if item.pk not in undelivered and item.state != end], end)
+    if undelivered:
+        _deliver_again(ended, [item for item in open_ones if item.pk in undelivered])
 
 
-def _tell_with_others(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
-    """Join the activity that is to hear, or hears, of others. It is locked, so that its end comes before or after this."""
+def _join_live_activity(mailbox: Mailbox, item: MailboxItem) -> UUID | None:
+    """Add the item to the live activity of its scope, if there is one. Locks it, so that it cannot end meanwhile."""
     live = Activity.objects.for_tenant(item.tenant_id).filter(
-        in_status(*LIVE), dedup_key=_together(mailbox, item)
+        in_status(*LIVE), dedup_key=_scope_dedup_key(mailbox, item)
     )
     activity_id = live.values_list("pk", flat=True).first()
     activity = activity_tree.lock(item.tenant_id, [activity_id]).get(activity_id) if activity_id else None
     if activity is None or activity.status not in LIVE:
         return None
-    _let_pass(activity)
+    _stop_waiting_for_later_items(activity)
     if item.run_after is None:
-        _lift(activity, convert_priority(item.priority))
+        _raise_priority(activity, convert_priority(item.priority))
     outbox.add(activity, item.pk, WakeReason.MESSAGE, payload=_payload(mailbox, item), due_at=item.run_after)
     return activity.pk
 
 
-def _lift(activity: Activity, priority: int) -> None:
-    """Make a locked activity as urgent as the news; never less. Where it waits for its turn it is taken out of the order, and the offer
-    that comes with the news puts it where it belongs now."""
+def _raise_priority(activity: Activity, priority: int) -> None:
+    """Make a locked activity as urgent as the new item, never less urgent.
+
+    If it waits in admission, withdraw it, because the offer for the new item adds it at its new place.
+    """
     if priority >= activity.priority:
         return
     activity.priority = priority
@@ -230,20 +232,20 @@ def _lift(activity: Activity, priority: int) -> None:
         relay.after_commit(Exchange(withdrawals=[activity.pk]))
 
 
-def _let_pass(activity: Activity) -> None:
-    """What was said for later holds up nobody who comes meanwhile. The window, a retry and the like do: who comes goes with the others."""
-    for_later = MailboxItem.objects.for_tenant(activity.tenant_id).filter(
+def _stop_waiting_for_later_items(activity: Activity) -> None:
+    """Let items with a later `run_after` no longer delay the activity. The window and retry delays still delay all its items."""
+    later_items = MailboxItem.objects.for_tenant(activity.tenant_id).filter(
         activity_id=activity.pk, run_after__gt=Now()
     )
-    passed = Wake.objects.for_tenant(activity.tenant_id).filter(
-        activity_id=activity.pk, state=WakeState.PENDING, pk__in=for_later.values("pk"), cause="wake"
+    delaying = Wake.objects.for_tenant(activity.tenant_id).filter(
+        activity_id=activity.pk, state=WakeState.PENDING, pk__in=later_items.values("pk"), cause="wake"
     )
-    if passed.update(cause=outbox.LATER):
-        # Its date was that of the news.
+    if delaying.update(cause=outbox.LATER):
+        # The activity's date came from the later item.
         Activity.objects.for_tenant(activity.tenant_id).filter(pk=activity.pk).update(not_before=None)
 
 
-def _tell_alone(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bool) -> UUID | None:
+def _submit_activity(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bool) -> UUID | None:
     window = timedelta(milliseconds=settings.ORCHESTRATOR_MAILBOX_WINDOW_MS)
     not_before = item.run_after or (clock.now() + window if item.is_coalescable and window else None)
     (submitted,) = submit(
@@ -253,7 +255,7 @@ def _tell_alone(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: bool) 
                 agent_role=mailbox.agent_role,
                 priority=convert_priority(item.priority),
                 mailbox_id=mailbox.pk,
-                dedup_key=_together(mailbox, item) if item.is_coalescable else None,
+                dedup_key=_scope_dedup_key(mailbox, item) if item.is_coalescable else None,
                 group_key=f"mailbox:{mailbox.pk}",
                 not_before=not_before,
                 max_attempts=item.max_attempts,
@@ -277,8 +279,8 @@ _NAMES = {
 }
 
 
-def _together(mailbox: Mailbox, item: MailboxItem) -> str:
-    """By which the activity is found that hears of all of a scope. A scope's name may be longer than a key."""
+def _scope_dedup_key(mailbox: Mailbox, item: MailboxItem) -> str:
+    """Return the dedup key of the activity that receives all items of a scope. Hashed, because a scope key may be too long."""
     if not item.scope_key:
         return f"mailbox:{mailbox.pk}"
     return f"mailbox:{mailbox.pk}:{hashlib.blake2b(item.scope_key.encode(), digest_size=16).hexdigest()}"
@@ -299,7 +301,7 @@ def _payload(mailbox: Mailbox, item: MailboxItem) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _unheard(ended: Any, item_ids: Iterable[UUID]) -> set[UUID]:
+def _undelivered(ended: Any, item_ids: Iterable[UUID]) -> set[UUID]:
     pending = Wake.objects.for_tenant(ended.tenant_id).filter(
         activity_id=ended.id, pk__in=list(item_ids), state=WakeState.PENDING
     )
@@ -315,74 +317,74 @@ def _end(ended: Any, items: list[MailboxItem], state: ItemState) -> None:
     )
     if state == ItemState.FAILED:
         facts = {"action": "mailbox_items_failed", "activity": str(ended.id), "count": len(items)}
-        logger.warning("Items of a mailbox have failed for good", extra=facts)
+        logger.warning("Mailbox items have failed for good", extra=facts)
 
 
-def _tell_anew(ended: Any, items: list[MailboxItem]) -> None:
-    """By another activity. Their wakes go with them, so that a retry of the one that ended does not tell them again."""
+def _deliver_again(ended: Any, items: list[MailboxItem]) -> None:
+    """Deliver the items to another activity. Deletes their wakes, so that a retry of the ended activity does not deliver them too."""
     mailbox = Mailbox.objects.for_tenant(ended.tenant_id).get(pk=ended.mailbox_id)
     Wake.objects.for_tenant(ended.tenant_id).filter(pk__in=[item.pk for item in items]).delete()
     for item in items:
         deliver(mailbox, item, actor="engine")
 
 
-# How mailboxes and their items stand. An agent's item stands as its wake does until its activity has ended.
+# Reading mailboxes. Until its activity has ended, the state of an agent's item is that of its wake.
 
 EMPTY = {"pending": 0, "claimed": 0, "failed": 0, "oldest_pending_at": None}
 
 
 def items_of(tenant_id: UUID, mailbox: Mailbox) -> QuerySet[Any]:
-    """The items with `stands`, their state; items of an agent also with `run_id`, the run that gets or got them."""
-    return _standing(tenant_id).filter(mailbox_id=mailbox.pk)
+    """Return the items with their `current_state`; items of an agent also have `run_id`, the run that receives or received them."""
+    return _with_state(tenant_id).filter(mailbox_id=mailbox.pk)
 
 
 def item_with_id(tenant_id: UUID, item_id: UUID) -> Any:
-    return _standing(tenant_id).get(pk=item_id)
+    return _with_state(tenant_id).get(pk=item_id)
 
 
-def figures(tenant_id: UUID, mailboxes: Iterable[Mailbox]) -> dict[UUID, dict[str, Any]]:
-    """Of each mailbox: how many items are pending, claimed and failed, and since when the oldest pending one waits."""
+def counts_of(tenant_id: UUID, mailboxes: Iterable[Mailbox]) -> dict[UUID, dict[str, Any]]:
+    """Count the pending, claimed and failed items of each mailbox; also returns the time of the oldest pending one."""
     ids = [mailbox.pk for mailbox in mailboxes]
-    counted = (
-        _standing(tenant_id)
+    rows = (
+        _with_state(tenant_id)
         .filter(mailbox_id__in=ids, state__in=(ItemState.PENDING, ItemState.CLAIMED, ItemState.FAILED))
         .order_by()
         .values("mailbox_id")
         .annotate(
-            pending=Count("pk", filter=Q(stands=ItemState.PENDING)),
-            claimed=Count("pk", filter=Q(stands=ItemState.CLAIMED)),
-            failed=Count("pk", filter=Q(stands=ItemState.FAILED)),
-            oldest_pending_at=Min("created_at", filter=Q(stands=ItemState.PENDING)),
+            pending=Count("pk", filter=Q(current_state=ItemState.PENDING)),
+            claimed=Count("pk", filter=Q(current_state=ItemState.CLAIMED)),
+            failed=Count("pk", filter=Q(current_state=ItemState.FAILED)),
+            oldest_pending_at=Min("created_at", filter=Q(current_state=ItemState.PENDING)),
         )
     )
-    found = {row.pop("mailbox_id"): row for row in counted}
-    return {mailbox_id: found.get(mailbox_id, EMPTY) for mailbox_id in ids}
+    counts = {row.pop("mailbox_id"): row for row in rows}
+    return {mailbox_id: counts.get(mailbox_id, EMPTY) for mailbox_id in ids}
 
 
 def consumers_of(tenant_id: UUID, mailbox: Mailbox) -> list[dict[str, Any]]:
-    """The consumers that hold items of the mailbox now: how many, since when, and until when at least. The longest holder comes first."""
+    """Return the consumers that hold items now: how many items, since when, and until when at least. Longest first."""
     batches = MailboxBatch.objects.for_tenant(tenant_id).filter(mailbox_id=mailbox.pk, state=BatchState.OPEN)
-    found: Iterable[Any] = (
+    rows: Iterable[Any] = (
         batches.order_by()
         .values("consumer")
         .annotate(claimed=Sum("size"), since=Min("created_at"), until=Min("leased_until"))
     )
-    return sorted(found, key=lambda row: (row["since"], row["consumer"]))
+    return sorted(rows, key=lambda row: (row["since"], row["consumer"]))
 
 
 def seconds_since(since: datetime | None, now: datetime) -> float | None:
-    """Rounded to milliseconds; None when there is no such time."""
+    """Return the seconds since a time, rounded to milliseconds; None if there is no such time."""
     return None if since is None else round(max(0.0, (now - since).total_seconds()), 3)
 
 
-def _standing(tenant_id: UUID) -> QuerySet[Any]:
+def _with_state(tenant_id: UUID) -> QuerySet[Any]:
     wakes = Wake.objects.for_tenant(tenant_id).filter(pk=OuterRef("pk"))
     rows: QuerySet[Any] = MailboxItem.objects.for_tenant(tenant_id)
     activity = Activity.objects.for_tenant(tenant_id).filter(pk=OuterRef("activity_id"))
     return rows.annotate(
         tries=Coalesce(Subquery(activity.values("attempts")[:1]), F("attempts")),
         run_id=Subquery(wakes.values("run_id")[:1]),
-        stands=Case(
+        current_state=Case(
             When(~Q(state=ItemState.PENDING) | Q(agent_role=None), then=F("state")),
             When(Exists(wakes.filter(is_carried(tenant_id))), then=Value(ItemState.CLAIMED.value)),
             When(Exists(wakes.exclude(state=WakeState.PENDING)), then=Value(ItemState.DONE.value)),
@@ -392,31 +394,30 @@ def _standing(tenant_id: UUID) -> QuerySet[Any]:
     )
 
 
-# People have decided something about work of a session: the session's mailbox is told, in the transaction of the decision.
+# Decisions: a decision about work of a session is posted to the session's mailbox, in the transaction of the decision.
 #
-# A mailbox that is consumed outside hears of every decision. An agent that waits for an answer, or whose result is sent back, is started
-# again with it anyway; in its mailbox it only finds that its result was approved.
-
+# External consumers receive every decision. For an agent's mailbox only the approval of its result is posted, because an agent that waits
+# for an answer, or whose result is rejected, starts again with that answer anyway.
 
 _QUESTIONS = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL)
 _ANSWERS = (Status.APPROVED, Status.REJECTED, Status.DONE)
 
 
-def tell_decision(ended: Any) -> None:
-    """Post a decision to the mailbox. `ended` is a `transitions.Moved`; only answers to questions to people are posted."""
+def post_decision(ended: Any) -> None:
+    """Post a decision to the mailboxes that it concerns, if the ended activity was a question. `ended` is a `transitions.Moved`."""
     if ended.link_kind not in _QUESTIONS or ended.status not in _ANSWERS:
         return
-    concerned = _activities_concerned(ended)
-    found = Mailbox.objects.for_tenant(ended.tenant_id).filter(pk__in={box for _, box in concerned})
-    for mailbox in found.order_by("pk"):
+    pairs = _activities_with_mailbox(ended)
+    mailboxes = Mailbox.objects.for_tenant(ended.tenant_id).filter(pk__in={box for _, box in pairs})
+    for mailbox in mailboxes.order_by("pk"):
         if mailbox.agent_role and (ended.link_kind != LinkKind.GATE or ended.status != Status.APPROVED):
             continue
-        about = [activity for activity, box in concerned if box == mailbox.pk and activity is not None]
+        about = [activity for activity, box in pairs if box == mailbox.pk and activity is not None]
         post(ended.tenant_id, mailbox.key, _result(ended, about), actor="engine", bounded=False)
 
 
-def _activities_concerned(ended: Any) -> list[tuple[UUID | None, UUID]]:
-    """The activities that the decision is about, each with its mailbox."""
+def _activities_with_mailbox(ended: Any) -> list[tuple[UUID | None, UUID]]:
+    """Return the activities that the decision is about, each with its mailbox."""
     own = [(ended.parent_id, ended.mailbox_id)] if ended.mailbox_id else []
     if ended.link_kind != LinkKind.APPROVAL:
         return own

@@ -321,7 +321,7 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
         children = rows.filter(parent_id=activity_id).order_by("-created_at", "-pk")
         moments = selectors.timeline(who.tenant_id, activity_id)
         runs = [moment.row for moment in moments if moment.kind == "run"]
-        reason = wait_reasons.briefly(who.tenant_id, [activity])[activity_id]
+        reason = wait_reasons.explain_many(who.tenant_id, [activity])[activity_id]
         found = Detail(
             activity=activity,
             reason=reason,
@@ -330,7 +330,7 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
             actions=_actions(who, activity),
             watched=_build_watched(runs[-1] if runs else None, activity),
         )
-    return replace(found, reason=wait_reasons.exactly(activity, reason))
+    return replace(found, reason=wait_reasons.add_queue_position(activity, reason))
 
 
 def read_watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, WatchedRun | None]:

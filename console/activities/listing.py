@@ -135,7 +135,7 @@ def listing(tenant_id: UUID, query: str, after: Any = "") -> Listing:
     with tenant_scope(tenant_id):
         rows = filter_by(tenant_id, conditions).defer("input", "retry", "metadata")
         activities, following = page_of(rows, "created_at", place, PAGE)
-        reasons = wait_reasons.briefly(tenant_id, activities)
+        reasons = wait_reasons.explain_many(tenant_id, activities)
     # A reason without a code only describes work that is running or has ended.
     listed = [Row(one, reasons[one.pk].detail if reasons[one.pk].code else "") for one in activities]
     return Listing(query, listed, following, is_first=place is None)

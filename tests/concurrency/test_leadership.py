@@ -439,7 +439,7 @@ def test_a_consumer_whose_lease_ended_in_an_outage_goes_on_with_its_batch(
         MailboxBatch.objects.update(leased_until=Now() - timedelta(seconds=ended))
     assert candidate(lived).campaign()
 
-    consumer.give_back_all()
+    consumer.release_all_expired()
 
     with tenant_scope(tenant.pk):
         (item,) = MailboxItem.objects.filter(batch_id=batch)

@@ -332,7 +332,7 @@ def test_why_names_the_budget_and_when_it_may_go_on(engine: Engine, acme: Tenant
 
     found = wait_reasons.why(acme.pk, activity_id)
     with tenant_scope(acme.pk):
-        brief = wait_reasons.briefly(acme.pk, [engine.get(acme, activity_id)])[activity_id]
+        brief = wait_reasons.explain_many(acme.pk, [engine.get(acme, activity_id)])[activity_id]
 
     assert (found.code, brief.code) == ("budget", "budget")
     assert found.holder == f"budget Daily bread ({budget.pk})"

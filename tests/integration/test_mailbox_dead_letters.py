@@ -112,7 +112,7 @@ def test_a_lease_that_ends_when_nobody_leads_uses_up_no_attempt(
             defaults={**leader, "expires_at": Now() - timedelta(seconds=led_until)}
         )
 
-    assert consumer.give_back_all() == 1
+    assert consumer.release_all_expired() == 1
 
     found = client.get(f"{BOX}items/{item['id']}/").json()
     assert (found["status"], found["attempts"]) == (("failed", 1) if counts else ("pending", 0))
@@ -127,12 +127,12 @@ def test_items_whose_consumers_died_too_often_are_given_up_though_nobody_takes_a
     with system_scope():
         assert consumer.list_expired().exists()  # what the system's job is hinted at by
 
-    assert consumer.give_back_all() == 1
+    assert consumer.release_all_expired() == 1
 
     assert [(letter["reason"], letter["error"]["code"]) for letter in letters(client)] == [
         ("stalled", "lease_expired")
     ]
-    assert consumer.give_back_all() == 0
+    assert consumer.release_all_expired() == 0
 
 
 def test_failures_that_look_alike_are_together_whatever_mailbox_they_are_of(client: APIClient) -> None:

@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 from activities.exceptions import LeaseLost
 from activities.mailboxes import consumer, producer
-from activities.mailboxes.consumer import TakenBatch, Wish
+from activities.mailboxes.consumer import TakenBatch, TakeOptions
 from activities.mailboxes.producer import NewItem
 from activities.models import Mailbox, MailboxBatch, MailboxItem
 from tenants.context import tenant_scope
@@ -63,8 +63,8 @@ def post_directly(tenant: Tenant, *said: str, **fields: Any) -> list[UUID]:
 
 
 def taken_at(tenant: Tenant, now: datetime, lease: float = 300, limit: int = 10) -> TakenBatch | None:
-    wish = Wish(consumer="c1", lease=timedelta(seconds=lease), window=timedelta(0), limit=limit)
-    return consumer.take(tenant.pk, "session-1", wish, now=lambda: now)
+    options = TakeOptions(consumer="c1", lease=timedelta(seconds=lease), window=timedelta(0), limit=limit)
+    return consumer.take(tenant.pk, "session-1", options, now=lambda: now)
 
 
 def test_messages_are_taken_together_in_order_and_are_done_when_their_batch_is(client: APIClient) -> None:
@@ -169,9 +169,11 @@ def test_others_join_within_the_window_of_the_first(tenant: Tenant) -> None:
         waited.append(round(seconds, 3))
         post_directly(tenant, "two")
 
-    wish = Wish(consumer="c", lease=timedelta(minutes=5), window=timedelta(milliseconds=50), limit=10)
+    options = TakeOptions(
+        consumer="c", lease=timedelta(minutes=5), window=timedelta(milliseconds=50), limit=10
+    )
     found = consumer.take(
-        tenant.pk, "session-1", wish, now=lambda: born + timedelta(milliseconds=20), pause=pause
+        tenant.pk, "session-1", options, now=lambda: born + timedelta(milliseconds=20), pause=pause
     )
 
     assert waited == [0.03]
@@ -439,7 +441,7 @@ def test_who_gives_back_what_the_dead_had_waits_for_a_consumer_that_is_just_done
 
     def gives_back() -> int:
         assert locked.wait(20)
-        return consumer.give_back_all()
+        return consumer.release_all_expired()
 
     assert at_once(is_done, gives_back) == [None, 0]
     with tenant_scope(tenant.pk):
@@ -459,7 +461,7 @@ def test_a_consumer_that_is_done_waits_for_who_gives_back_its_batch_and_is_told_
             mailbox = Mailbox.objects.select_for_update().get(key="session-1")
             locked.set()
             eventually(somebody_waits_for_a_lock)
-            return consumer.give_back_expired(mailbox, NOW)
+            return consumer.release_expired(mailbox, NOW)
 
     def is_done() -> None:
         assert locked.wait(20)

@@ -192,7 +192,7 @@ def test_what_was_not_asked_cannot_be_reviewed(api: Any, engine: Engine, acme: T
         api("reviewer").post(of(activity_id, "review"), {"approved": True}), 409, "transition_refused"
     )
 
-    assert "no review was asked for" in refused["detail"]
+    assert "no review was requested" in refused["detail"]
 
 
 def test_a_review_falls_away_with_the_work(api: Any, engine: Engine, acme: Tenant) -> None:

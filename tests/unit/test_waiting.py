@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activities.models import Activity
-from activities.wait_reasons import on_counterparts, reasons_of_queues
+from activities.wait_reasons import on_counterparts, reason_of_state
 
 TENANT = "018f0000-0000-7000-8000-000000000001"
 
@@ -28,28 +28,28 @@ def waiting(at: str, **facts: Any) -> dict[str, Any]:
     ],
 )
 def test_a_full_scope_is_named_with_what_holds_it(scope: str, code: str, holder: str) -> None:
-    reason = reasons_of_queues(waiting(scope, cap=2, used=2), role="seo")
+    reason = reason_of_state(waiting(scope, cap=2, used=2), role="seo")
 
     assert (reason.code, reason.holder, reason.position) == (code, holder, 3)
 
 
 def test_the_estimate_counts_those_before_in_rounds_of_the_cap() -> None:
-    assert reasons_of_queues(waiting("role:seo", cap=2, used=2), role="seo").estimate_seconds == 6.0
+    assert reason_of_state(waiting("role:seo", cap=2, used=2), role="seo").estimate_seconds == 6.0
 
 
 def test_a_limit_of_zero_is_a_pause() -> None:
-    assert reasons_of_queues(waiting(f"tenant:{TENANT}", cap=0, used=1), role="seo").code == "paused"
+    assert reason_of_state(waiting(f"tenant:{TENANT}", cap=0, used=1), role="seo").code == "paused"
 
 
 @pytest.mark.parametrize("standing", [waiting("worker:seo", seats=0), waiting("ready", seats=0)])
 def test_a_role_that_nobody_serves_has_no_worker(standing: dict[str, Any]) -> None:
-    reason = reasons_of_queues(standing, role="seo")
+    reason = reason_of_state(standing, role="seo")
 
     assert (reason.code, reason.estimate_seconds) == ("no_worker", None)
 
 
 def test_ready_work_behind_busy_workers_is_queued_and_says_how_busy_they_are() -> None:
-    reason = reasons_of_queues(waiting("ready", taken=2), role="seo")
+    reason = reason_of_state(waiting("ready", taken=2), role="seo")
 
     assert (reason.code, reason.holder, reason.estimate_seconds) == (
         "queued",
@@ -63,7 +63,7 @@ def test_ready_work_behind_busy_workers_is_queued_and_says_how_busy_they_are() -
     [{"state": "closed"}, {"state": "unknown"}, {"state": "held", "started": False, "grant": "g-1"}],
 )
 def test_what_admission_does_not_hold_back_is_queued(standing: dict[str, Any]) -> None:
-    assert reasons_of_queues(standing, role="seo").code == "queued"
+    assert reason_of_state(standing, role="seo").code == "queued"
 
 
 def item(**fields: Any) -> Activity:
@@ -120,5 +120,5 @@ def test_who_waits_for_several_answers_is_told_of_each() -> None:
 
     reason = on_counterparts(begun, [review, *approvals])
 
-    assert reason.detail == "Somebody reviews the work. It goes on when all 3 that it waits for are done."
+    assert reason.detail == "Somebody reviews the work. It continues when all 3 open requests are done."
     assert reason.holder == "Review: Write: editor; Ask: editor; Go?: cfo, due 2031-05-01T14:00:00Z"

@@ -306,7 +306,7 @@ def lost(client: oc.Client) -> tuple[AgentQueue, Any, list[Any]]:
     queue.enqueue("hello", max_attempts=1)
     batch = queue.try_dequeue()
     ends = time.monotonic() + 10
-    while not consumer.give_back_all():  # what the server's system does
+    while not consumer.release_all_expired():  # what the server's system does
         assert time.monotonic() < ends
         time.sleep(0.05)
     return queue, batch, heard

@@ -546,7 +546,7 @@ def test_what_is_unblocked_before_the_decision_waits_for_it(engine: Engine, pati
     come_to_rest(engine)
 
     assert both.code == "human"
-    assert both.detail == "Somebody removes the blocker. It goes on when all 2 that it waits for are done."
+    assert both.detail == "Somebody removes the blocker. It continues when all 2 open requests are done."
     assert reasons(engine, activity_id) == [["new_task"], ["unblocked", "review_approved"]]
 
 
@@ -621,7 +621,7 @@ def test_what_has_failed_hears_of_a_decision_when_it_is_tried_again(engine: Engi
     approvals.approve(acme.pk, approval, actor="Ann")
     come_to_rest(engine)
     assert links_of(acme, approval)[activity_id] == (
-        "skipped", "It has failed. If it is tried again, it starts with the answer.",
+        "skipped", "It has failed. If it is retried, it starts with the answer.",
     )  # fmt: skip
     cancellation.retry(acme.pk, activity_id, actor="Ann")
     come_to_rest(engine)

@@ -46,7 +46,7 @@ def test_one_decision_wakes_fifty_activities_of_five_pipelines_each_with_the_opt
     assert len(engine.agent.calls) == 50
     assert {told(call)["chosen_option"] for call in engine.agent.calls} == {"Honey"}
     found = links_of(acme, approval)
-    assert [found.pop(ended)] == [("skipped", "It was cancelled or handed on.")]
+    assert [found.pop(ended)] == [("skipped", "It was cancelled or reassigned.")]
     assert set(found.values()) == {("woken", "")}
     with tenant_scope(acme.pk):
         assert {PipelineRun.objects.get(pk=run.pk).status for run in runs} == {"completed"}
@@ -91,7 +91,7 @@ def test_an_heir_waits_for_what_others_asked_about_the_work(engine: Engine, acme
 
     assert engine.status(acme, heir.pk) == "done"
     assert links_of(acme, approval) == {
-        activity_id: ("skipped", "It was cancelled or handed on."),
+        activity_id: ("skipped", "It was cancelled or reassigned."),
         heir.pk: ("woken", ""),
     }
 

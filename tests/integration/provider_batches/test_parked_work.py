@@ -13,7 +13,7 @@ from activities import cancellation, provider_batches
 from activities.admission import Exchange, rebuilding
 from activities.exceptions import RunSuperseded
 from activities.maintenance import invariants, recovery
-from activities.wait_reasons import briefly, why
+from activities.wait_reasons import explain_many, why
 from agents.contracts import Completed, Parked
 from benchmarks.fake_provider import FakeProvider
 from tenants.context import tenant_scope
@@ -121,7 +121,7 @@ def test_what_waits_for_a_batch_says_so(
 
     collected = why(tenant.pk, found)
     with tenant_scope(tenant.pk):
-        listed = briefly(tenant.pk, [engine.get(tenant, found)])[found]
+        listed = explain_many(tenant.pk, [engine.get(tenant, found)])[found]
 
     assert (collected.code, listed.code) == ("batch", "batch")
     assert "1 of 3" in collected.detail
