@@ -106,10 +106,11 @@ def _waiting_query() -> Statement:
     parameters instead, the plan could not use partial indexes.
     """
     parts = []
+    operations: Any = connections[SYSTEM].ops
     for name, task in _tasks.items():
         if task.waiting is not None:
             sql, values = task.waiting().order_by().query.exists().sql_with_params()
-            condition = connections[SYSTEM].ops.compose_sql(sql, values).replace("%", "%%")
+            condition = operations.compose_sql(sql, values).replace("%", "%%")
             parts.append(
                 f"SELECT '{name}' AS name WHERE '{name}' = ANY(%(names)s::text[]) AND EXISTS ({condition})"
             )

@@ -147,5 +147,5 @@ def _refuse_twin(activity: Activity | None) -> None:
     twin = same.exclude(pk=activity.pk).values_list("pk", flat=True).first()
     if twin is not None:
         raise TransitionRefused(
-            activity.pk, "retry", activity.status, f"Activity {twin} has the same dedup key and is under way."
+            activity.pk, "retry", activity.status, f"Activity {twin} has the same dedup key and is live."
         )

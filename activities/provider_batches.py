@@ -376,7 +376,7 @@ def from_now(seconds: float) -> Any:
 #
 # The state `sending` is stored before the call, so a batch is never sent twice without a search: the provider lists the batches created
 # since then, and an unknown one with the same number of requests is taken for ours. Its answers name their items; if they name none of
-# ours, the search goes on. The batch is sent again only if no listed batch matches, which is counted and logged.
+# ours, the search continues. The batch is sent again only if no listed batch matches, which is counted and logged.
 
 SKEW = timedelta(minutes=10)  # the largest expected difference between the provider's clock and PostgreSQL's
 LISTED_FOR = timedelta(days=3)  # longer than a batch may take

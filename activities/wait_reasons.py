@@ -38,11 +38,14 @@ REBUILT = "Admission is being rebuilt from the database; it will start when its 
 
 #: Error codes of runs that a provider refused for now, which used up no attempt: the reason and its sentence.
 _HELD_BACK = {
-    "provider_limit": ("provider_limit", "{holder} takes no more for now; the next try is at {at}."),
-    "rate_limited": ("provider_limit", "{holder} asked to come back later; the next try is at {at}."),
+    "provider_limit": (
+        "provider_limit",
+        "{holder} accepts no more requests for now; the next attempt is at {at}.",
+    ),
+    "rate_limited": ("provider_limit", "{holder} requested a delay; the next attempt is at {at}."),
     "breaker_open": (
         "breaker_open",
-        "{holder} failed too often in a row and is left alone; the next try is at {at}.",
+        "{holder} failed too often in a row and is not called for now; the next attempt is at {at}.",
     ),
 }
 _CAPPED = {

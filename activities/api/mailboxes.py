@@ -377,7 +377,7 @@ class ItemPart(DigestEtag, MailboxPart):
             hint = ""
             if item.activity_id:
                 hint = f" An agent handles it in activity {item.activity_id}: {verb} that activity instead."
-            raise ItemRefused(f"The item is {item.stands}, so you cannot {verb} it.{hint}")
+            raise ItemRefused(f"The item is {item.current_state}, so you cannot {verb} it.{hint}")
         return Response(ItemSerializer(self.item(key, item_id)).data)
 
 

@@ -133,8 +133,8 @@ def _lock_gate(tenant_id: UUID, activity_id: UUID) -> tuple[Activity | None, Act
             row for row in locked.values() if row.link_kind == LinkKind.GATE and row.parent_id == activity.pk
         ]
         return locked[activity.pk], max(gates, key=lambda gate: gate.created_at, default=None)
-    is_gate = activity.link_kind == LinkKind.GATE and activity.parent_id
-    return locked.get(activity.parent_id) if is_gate else None, locked[activity.pk]
+    behind_id = activity.parent_id if activity.link_kind == LinkKind.GATE else None
+    return locked.get(behind_id) if behind_id else None, locked[activity.pk]
 
 
 def _refuse_unauthorised(question: Activity, by: Voter) -> None:

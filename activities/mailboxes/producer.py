@@ -167,7 +167,7 @@ _ENDS = {
 
 
 def deliver(mailbox: Mailbox, item: MailboxItem, *, actor: str, bounded: bool = False) -> None:
-    """Deliver the item to the mailbox's agent. In the caller's `tenant_scope`; locks the live activity, if there is one.
+    """Deliver an item to the mailbox's agent. In the caller's `tenant_scope`; locks the live activity, if there is one.
 
     Raises `BacklogFull` if it is `bounded`, needs a new activity, and the backlog is full.
     """

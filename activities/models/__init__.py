@@ -1,4 +1,4 @@
-"""Activities and what belongs to them. Import from here; the files are an inner matter."""
+"""Models of activities and related tables. Import them from this package, not from its modules."""
 
 from activities.models.activity import Activity
 from activities.models.alert import Alert, AlertDelivery, NotificationChannel

@@ -1,4 +1,4 @@
-"""One piece of work for an agent or a person."""
+"""Activities, their history, and the spool of outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AssigneeType(models.TextChoices):
 
 
 class GroupScope(models.TextChoices):
-    """Among whose activities a group key counts."""
+    """The activities among which a group key counts."""
 
     ROLE = "role"
     TENANT = "tenant"
@@ -31,12 +31,12 @@ def _indexed_names(statuses: Iterable[str]) -> list[str]:
 
 
 def in_status(*statuses: str) -> models.Q:
-    """Activities in one of these statuses, in the words by which their indexes are found."""
+    """Return a filter for activities in one of these statuses, written so that PostgreSQL can use their indexes."""
     return models.Q(status__in=sorted(statuses), indexed_status__in=_indexed_names(statuses))
 
 
 class Activity(TenantOwned):
-    """`status` is written by `activities.transitions` alone; people and code ask it for a verb."""
+    """One piece of work for an agent or a person. Only `activities.transitions` writes `status`."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=200)
@@ -78,7 +78,7 @@ class Activity(TenantOwned):
         max_length=20, null=True, blank=True, choices=[(k.value, k.value) for k in states.LinkKind]
     )
 
-    # Where it comes from. The keys to pipelines are database constraints made there: this app knows nothing of pipelines.
+    # Its origin. The app pipelines adds the foreign keys as database constraints, because this app must not depend on it.
     deliverable_id = models.UUIDField(null=True, blank=True)
     pipeline_run_id = models.UUIDField(null=True, blank=True)
     pipeline_id = models.UUIDField(null=True, blank=True, help_text="Of its run: what a pause goes by.")
@@ -178,8 +178,8 @@ class Activity(TenantOwned):
                 condition=models.Q(dedup_key__isnull=False, indexed_status__in=_indexed_names(states.LIVE)),
                 name="activity_once_while_live",
             ),
-            # One activity per step, branch and round: progression may be repeated and still starts a step once. What is linked to it in
-            # another way has null in the last place, which is equal to nothing. Also the index for all that belongs to a run or a step.
+            # One activity per step, branch and round, so that a repeated progression starts a step only once. For other links the last
+            # expression is null, which equals nothing. Also the index for the activities of a run or a step.
             models.UniqueConstraint(
                 "pipeline_run_id",
                 "step",
@@ -216,7 +216,7 @@ class Activity(TenantOwned):
             ),
             models.Index(
                 fields=("tenant", "indexed_status", "created_at"),
-                # Likewise for lists, which name the status that they want. What most work comes to is found among all.
+                # For lists that filter by status. Not for `done`, the status of most activities, which the index by time serves.
                 condition=~models.Q(indexed_status=states.Status.DONE),
                 name="activities_not_done",
             ),
@@ -251,11 +251,8 @@ class Activity(TenantOwned):
         return self.name
 
 
-# What happened to an activity: one row per transition, never changed.
-
-
 class Move(NamedTuple):
-    """From one status to another, or to itself, at a place in the history."""
+    """A change from one status to another, or to itself, with its number in the history."""
 
     seq: int
     verb: str
@@ -264,10 +261,10 @@ class Move(NamedTuple):
 
 
 class ActivityEvent(TenantPart):
-    """The history is unbroken: `seq` counts up from 1, and the last `target` is the activity's status.
+    """One transition of an activity; rows never change. `seq` counts up from 1 without gaps, and the last `target` is the current status.
 
-    A claim that starts its activity in the same statement is one row: a start whose source is `created`. It has two places, its own and,
-    before it, that of the claim; `moves` tells both.
+    A claim that starts its activity in the same statement is one row: a start whose source is `created`. It stands for two numbers, its own
+    and the one before it, which is the claim's; `moves` returns both.
     """
 
     activity = models.ForeignKey(
@@ -297,20 +294,17 @@ class ActivityEvent(TenantPart):
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """What happened, oldest first: one move, or a claim and its start."""
+        """The changes of this row, oldest first: one, or a claim and its start."""
         if self.verb == "start" and self.source == states.Status.CREATED:
-            between = states.Status.ASSIGNED.value
-            return Move(self.seq - 1, "claim", self.source, between), Move(
-                self.seq, self.verb, between, self.target
+            assigned = states.Status.ASSIGNED.value
+            return Move(self.seq - 1, "claim", self.source, assigned), Move(
+                self.seq, self.verb, assigned, self.target
             )
         return (Move(self.seq, self.verb, self.source, self.target),)
 
 
-# Outputs on their way to MongoDB.
-
-
 class OutputSpool(TenantPart):
-    """An output, written in the transaction of its result. The copier moves it to MongoDB; readers look here first."""
+    """An output, written in the transaction of its result and later moved to MongoDB. Readers look here first."""
 
     id = models.UUIDField(primary_key=True, help_text="The run's id, and the document's `_id`.")
     activity_id = models.UUIDField()

@@ -1,4 +1,4 @@
-"""What people must be told, where they want to be told it, and what became of each telling."""
+"""Alerts, the channels of tenants, and the deliveries of alerts to channels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenants.models import TenantOwned, TenantPart
 
 
 class AlertKind(models.TextChoices):
-    """What an alert is about. Channels choose by it, so it is stable; a new occasion is a new member here."""
+    """The kind of an alert. Channels filter by it, so the values never change."""
 
     DEAD_LETTER = "dead_letter"
     WAKE_BUDGET = "wake_budget"
@@ -20,24 +20,24 @@ class AlertKind(models.TextChoices):
     REMINDER = "reminder"
     ESCALATION = "escalation"
     OVERDUE = "overdue"
-    EXPIRED = "expired"  # nobody decided in time, and the default outcome came about
+    EXPIRED = "expired"  # nobody decided in time, so the default outcome applied
     CHANNEL_EXPIRED = "channel_expired"
     CHANNEL_EXPIRING = "channel_expiring"  # a day ahead
     PLAN_INVALID = "plan_invalid"
     PERIOD_AT_RISK = "period_at_risk"
     SCHEDULE_FAILED = "schedule_failed"  # an execution of a schedule, or some of its jobs
-    IDLE_WORKER = "idle_worker"  # workers beat and take nothing
+    IDLE_WORKER = "idle_worker"  # workers are alive but take no work
     QUEUE_OLD = "queue_old"  # work waits for longer than the target
     BREAKER_OPEN = "breaker_open"  # a model provider fails and is not called
-    FAILURES_IN_A_ROW = "failures_in_a_row"  # a role, or what a schedule starts, fails again and again
-    RATE_LIMITED = "rate_limited"  # an agent or its provider has asked to come back later for long
+    FAILURES_IN_A_ROW = "failures_in_a_row"  # runs of a role or a schedule fail repeatedly
+    RATE_LIMITED = "rate_limited"  # an agent or its provider has been rate limited for a long time
     INVARIANT_BROKEN = "invariant_broken"
-    UPKEEP_FAILING = "upkeep_failing"  # a part of upkeep fails or hangs
+    UPKEEP_FAILING = "upkeep_failing"  # a system job fails or hangs
     AGENT_HEALTH = "agent_health"  # an agent's endpoint cannot be reached, or can again
     BUDGET_WARNING = "budget_warning"
     WEBHOOK_OFF = "webhook_off"  # a webhook of events was switched off
-    TEST = "test"  # somebody tries a channel
-    DIGEST = "digest"  # what happened in a day or a week, for one channel that wants it
+    TEST = "test"  # somebody tests a channel
+    DIGEST = "digest"  # a summary of a day or a week, for channels that request it
 
 
 class Severity(models.TextChoices):
@@ -47,7 +47,7 @@ class Severity(models.TextChoices):
 
 
 class ChannelKind(models.TextChoices):
-    """How a message leaves us. One queue `notifications__<kind>` each."""
+    """The way of a delivery. Each has a queue `notifications__<kind>`."""
 
     SLACK = "slack"
     EMAIL = "email"
@@ -55,7 +55,7 @@ class ChannelKind(models.TextChoices):
 
 
 class Digest(models.TextChoices):
-    """How often a channel of mail is told how things stand."""
+    """How often an e-mail channel receives a digest."""
 
     OFF = "off"
     DAILY = "daily"
@@ -75,21 +75,19 @@ class Weekday(models.TextChoices):
 
 
 class DeliveryState(models.TextChoices):
-    """Each is documented by how it is left."""
+    """Each state is documented by how it is left."""
 
-    PENDING = "pending"  # Claimed by a deliverer once `next_attempt_at` has come.
-    SENDING = (
-        "sending"  # The deliverer says what came of it; if it dies, the next one does after some minutes.
-    )
+    PENDING = "pending"  # A worker claims it at `next_attempt_at`.
+    SENDING = "sending"  # The worker records the result; if it dies, another one does after some minutes.
     SENT = "sent"  # Final.
-    FAILED = "failed"  # Final, unless somebody has it sent again.
-    UNKNOWN = "unknown"  # It may have arrived, so it is not repeated, unless somebody has it sent again.
+    FAILED = "failed"  # Final, unless somebody sends it again.
+    UNKNOWN = "unknown"  # It may have arrived, so it is not repeated, unless somebody sends it again.
 
 
 class Alert(TenantOwned):
-    """Something that people must know. The row is the notice inside the application; its deliveries carry it outside.
+    """A notice for people. The application displays the row; its deliveries send it to channels.
 
-    It refers to its activity without a key: it outlives the activity, and raising it locks nothing.
+    It refers to its activity without a foreign key, because it outlives the activity, and raising it must lock nothing.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -129,7 +127,7 @@ class Alert(TenantOwned):
 
 
 class NotificationChannel(TenantOwned):
-    """Where a tenant wants to be told of its alerts. The target is sealed: it goes in and never comes out again."""
+    """A destination for a tenant's alerts. The target is sealed: nobody can read it again."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(max_length=8, choices=ChannelKind.choices)
@@ -188,7 +186,7 @@ class NotificationChannel(TenantOwned):
 
 
 class AlertDelivery(TenantPart):
-    """One alert on its way to one channel. Without a channel id the channel is the platform's own."""
+    """The delivery of one alert to one channel. A delivery without a channel id is for the platform's own channel."""
 
     id = models.UUIDField(
         primary_key=True, default=uuid7, editable=False, help_text="The `webhook-id` and Message-ID, too."

@@ -1,4 +1,4 @@
-"""Batches of model providers: work that was parked, and the batches with which it goes out."""
+"""Batches of model providers, and the parked runs that wait for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenants.models import TenantOwned, TenantPart
 
 
 class BatchState(models.TextChoices):
-    """A batch on its way to its provider and back."""
+    """The state of a batch."""
 
     BOUND = "bound", "Its items are chosen; it is to be sent."
     SENDING = "sending", "It was or is being sent; whether it arrived is not known yet."
@@ -21,7 +21,7 @@ class BatchState(models.TextChoices):
 
 
 class ItemState(models.TextChoices):
-    """One run's request. Open while it is collected or bound; every other state is final."""
+    """The state of one run's request. It is open while collected or bound; the other states are final."""
 
     COLLECTED = "collected", "It waits for a batch."
     BOUND = "bound", "It belongs to a batch."
@@ -36,7 +36,7 @@ OPEN_ITEMS = (ItemState.COLLECTED, ItemState.BOUND)
 
 
 class ProviderBatch(TenantOwned):
-    """A batch of one tenant at one provider, under one credential and for one model. Its items are bound before it is sent."""
+    """A batch of one tenant for one provider, credential and model. Its items are bound before it is sent."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     agent_role = models.CharField(max_length=63, help_text="The role whose settings lead to the provider.")

@@ -1,4 +1,4 @@
-"""One thing done to many activities: what was asked, and what became of each of them."""
+"""Bulk jobs: one action on many activities, with the state of each item."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ItemState(models.TextChoices):
 
 
 class BulkJob(TenantOwned):
-    """Its row is the lock under which a portion of its items is dealt with. The counts are those of its items."""
+    """A bulk job. Lock its row before processing a portion of its items. The counts are those of its items."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     action = models.CharField(max_length=10, choices=BulkAction.choices)
@@ -62,7 +62,7 @@ class BulkJob(TenantOwned):
 
 
 class BulkItem(TenantPart):
-    """One of the activities. Its state changes in the transaction of the effect, so each is dealt with once."""
+    """One activity of a job. Its state changes in the transaction of the effect, so each is processed once."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     job = models.ForeignKey(

@@ -1,4 +1,4 @@
-"""Work that failed for good, and what became of it."""
+"""Dead letters: records of work that has failed for good."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tenants.models import TenantOwned
 
 class BurialReason(models.TextChoices):
     EXHAUSTED = "exhausted"  # the last attempt failed
-    PERMANENT = "permanent"  # an error that another attempt would only repeat
-    STALLED = "stalled"  # lost with its worker once too often
-    WAKE_BUDGET = "wake_budget"  # woken again and again without progress
-    RATE_LIMITED = "rate_limited"  # asked to come back later (429) for too long
+    PERMANENT = "permanent"  # another attempt would fail in the same way
+    STALLED = "stalled"  # its worker was lost too often
+    WAKE_BUDGET = "wake_budget"  # woken repeatedly without progress
+    RATE_LIMITED = "rate_limited"  # rate limited (429) for too long
 
 
 class DeadLetterState(models.TextChoices):
@@ -29,8 +29,9 @@ class LetterKind(models.TextChoices):
 
 
 class DeadLetter(TenantOwned):
-    """One terminal failure of an activity, or of an item of a mailbox that a consumer outside takes from. A replay that fails again makes
-    a further one. An item that an agent hears of fails with its activity, and has no letter of its own.
+    """One terminal failure of an activity, or of a mailbox item of an external consumer. A replay that fails again creates another one.
+
+    A mailbox item for an agent fails with its activity, and has no dead letter of its own.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -96,5 +97,5 @@ class DeadLetter(TenantOwned):
 
     @property
     def name(self) -> str:
-        """Of what failed, for people."""
+        """The display name of the failed work."""
         return self.activity.name if self.activity else f"An item of the mailbox {self.mailbox_key}"

@@ -1,4 +1,4 @@
-"""What people decide beside the activity that asks them: approvals over many activities, votes, and deadlines."""
+"""Records of decisions of people: approvals about several activities, votes, deadlines, held answers and snoozed items."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tenants.models import Membership, TenantPart
 
 
 class Approval(TenantPart):
-    """A question to people whose answer wakes every activity that is linked to it.
+    """A question to people whose answer wakes every linked activity.
 
-    It extends an activity of a person, with the same id: what that activity is decided to be, the approval is.
+    It extends an activity of a person with the same id, which holds the decision.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -38,8 +38,8 @@ class Approval(TenantPart):
 
 class LinkState(models.TextChoices):
     WAITING = "waiting"  # for the decision
-    WOKEN = "woken"  # its next run hears of the decision
-    SKIPPED = "skipped"  # it had ended, or nothing starts it by itself
+    WOKEN = "woken"  # its next run receives the decision
+    SKIPPED = "skipped"  # it had ended, or does not start automatically
 
 
 class ApprovalLink(TenantPart):
@@ -94,13 +94,13 @@ class Vote(TenantPart):
 
 
 class DeadlineKind(models.TextChoices):
-    REMINDER = "reminder"  # those who are asked are told again
+    REMINDER = "reminder"  # the people who are asked are reminded
     ESCALATION = "escalation"  # somebody else is asked
-    DUE = "due"  # the time is over: the default outcome, if there is one
+    DUE = "due"  # the default outcome applies, if there is one
 
 
 class Deadline(TenantPart):
-    """Something that happens at a time unless a person has decided before. Each happens once."""
+    """An action at a time, unless a person has decided before. Each happens once."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     activity = models.ForeignKey(
@@ -130,14 +130,11 @@ class Deadline(TenantPart):
         return f"{self.kind} at {self.at:%Y-%m-%d %H:%M}"
 
 
-# Answers of people that have not taken effect yet.
-
-
 LONGEST_REFUSAL = 500
 
 
 class HeldAnswer(TenantPart):
-    """What a person has answered and may still take back. It goes when it takes effect, or stays with the reason why it could not."""
+    """An answer that a person may still undo. The row is deleted when it takes effect, or stays with the reason why it could not."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     activity = models.ForeignKey(
@@ -147,7 +144,7 @@ class HeldAnswer(TenantPart):
         db_constraint=False,
         db_index=False,
     )
-    # PostgreSQL deletes them with the person: whoever deletes one may not see the rows of every tenant.
+    # PostgreSQL deletes the rows with the person, because the code that deletes a person may not see the rows of all tenants.
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         on_delete=models.DO_NOTHING,
@@ -175,14 +172,11 @@ class HeldAnswer(TenantPart):
         return f"{self.deed}: {self.activity_id}"
 
 
-# What people have put aside: items of the inbox that one person does not want to see until a time.
-
-
 class SnoozedItem(TenantPart):
-    """An item that is out of its member's sight until `until`, as long as its version is the one that was noted. Others see it."""
+    """An inbox item that is hidden from one member until `until`, or until its version changes. Other members see it."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    # PostgreSQL deletes them with the activity and with the membership, by the keys that carry the tenant.
+    # PostgreSQL deletes the rows with the activity and the membership, through foreign keys that include the tenant.
     activity = models.ForeignKey(
         Activity, on_delete=models.DO_NOTHING, related_name="+", db_constraint=False, db_index=False
     )
@@ -195,7 +189,7 @@ class SnoozedItem(TenantPart):
 
     class Meta:
         constraints = (
-            # It begins with the activity: the list asks for each item whether it is put aside.
+            # It begins with the activity, because the list checks for each item whether it is snoozed.
             models.UniqueConstraint(
                 fields=("tenant", "activity", "membership"), name="snoozed_once_per_member"
             ),

@@ -1,4 +1,4 @@
-"""Mailboxes: what waits to be said in one conversation, and what was handed out of it."""
+"""Mailboxes, their items and batches, and subagents."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class ItemSource(models.TextChoices):
 
 
 class ItemState(models.TextChoices):
-    """An agent's items follow their wake and stay `pending` here until their activity has ended."""
+    """The state of an item. An item for an agent stays `pending` until its activity has ended; its wake has the current state."""
 
     PENDING = "pending"  # It is taken as soon as it is due.
-    CLAIMED = "claimed"  # Its batch is completed, fails, or its lease runs out.
+    CLAIMED = "claimed"  # Its batch completes or fails, or the lease expires.
     DONE = "done"
-    FAILED = "failed"  # All attempts are used up, or another one is of no use.
-    CANCELLED = "cancelled"  # The work that was to hear of it was cancelled.
+    FAILED = "failed"  # All attempts are used up, or another one cannot help.
+    CANCELLED = "cancelled"  # It was cancelled, or the work that should receive it.
 
 
 class BatchState(models.TextChoices):
-    OPEN = "open"  # A consumer has it until its lease ends.
+    OPEN = "open"  # A consumer holds it until its lease ends.
     COMPLETED = "completed"
     FAILED = "failed"
-    EXPIRED = "expired"  # Its lease ran out, and its items went back.
+    EXPIRED = "expired"  # Its lease expired, and its items were released.
 
 
 class Mailbox(TenantOwned):
-    """The key is the session's or scope's, as its users name it. Its id is the conversation that agents continue."""
+    """The messages to one session. The key is chosen by its users. The id is that of the conversation that agents continue."""
 
     bounded_as = "mailboxes"
 
@@ -66,7 +66,7 @@ class Mailbox(TenantOwned):
 
 
 class MailboxBatch(TenantPart):
-    """Items that a consumer took together, and what became of them."""
+    """Items that an external consumer took together, with their result."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     mailbox = models.ForeignKey(
@@ -171,11 +171,8 @@ class MailboxItem(TenantPart):
         return f"{self.kind} {self.id}"
 
 
-# Subagents: work that was started from elsewhere, for one prompt, by an agent with a conversation of its own.
-
-
 class Subagent(TenantPart):
-    """Its state is read from its activity and not stored here."""
+    """An agent that works on one prompt in a conversation of its own. Its state is read from its activity and not stored here."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     activity = models.ForeignKey(

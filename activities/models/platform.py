@@ -1,4 +1,4 @@
-"""Counters of the whole platform, and up to which event they have counted. They belong to no tenant and name none."""
+"""State of the platform: the leader and its system jobs, counters, platform problems, and counts of failures and refusals."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from django.db.models.functions import Now
 from tenants.identifiers import uuid7
 from tenants.models import TenantOwned
 
-# Who does the upkeep, and how each part of it goes. Both belong to the platform and to no tenant.
+# The models in the first part of this module belong to no tenant.
 
 
 class LeaderLease(models.Model):
-    """One row: the process that does the upkeep. Only `activities.maintenance.leader` writes it, by PostgreSQL's clock."""
+    """One row: the process that runs the system jobs. Only `activities.maintenance.leader` writes it, by PostgreSQL's clock."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     holder = models.UUIDField(help_text="Drawn by the process when it starts.")
@@ -36,7 +36,7 @@ class LeaderLease(models.Model):
 
 
 class SystemJob(models.Model):
-    """One part of upkeep, as the leader ran it last. The leader writes all of them together, some seconds late."""
+    """The last run of a system job. The leader writes all rows together, with some seconds of delay."""
 
     name = models.CharField(max_length=64, primary_key=True)
     owner = models.CharField(max_length=200, help_text="The module that does it.")
@@ -61,7 +61,7 @@ class SystemJob(models.Model):
 
 
 class Counter(models.Model):
-    """How often something happened. A histogram has one row for each bucket, which counts only what fell into that bucket."""
+    """A counter of the platform. A histogram has one row for each bucket, which counts the values in that bucket only."""
 
     name = models.CharField(max_length=32)
     role = models.CharField(
@@ -82,7 +82,7 @@ class Counter(models.Model):
 
 
 class CountingMark(models.Model):
-    """One row: events up to `counted` are counted; those up to `seen` are next, once all transactions before `barrier` are over."""
+    """One row: events up to `counted` are counted; those up to `seen` follow when all transactions before `barrier` have ended."""
 
     counted = models.BigIntegerField(default=0)
     seen = models.BigIntegerField(default=0)
@@ -97,11 +97,11 @@ class CountingMark(models.Model):
         return f"up to {self.counted}"
 
 
-# Problems of the platform, for as long as they last. They belong to no tenant; the alerts about them do.
-
-
 class Condition(models.Model):
-    """A problem that people were notified of. The row is deleted when it is over, in the transaction that notifies them of the end."""
+    """A current problem of the platform. It belongs to no tenant, but its alerts do.
+
+    The row is deleted when the problem is over, in the transaction that notifies people of the end.
+    """
 
     name = models.CharField(max_length=400, unique=True, help_text="Its kind and what it concerns.")
     kind = models.CharField(max_length=32, help_text="The kind of its alerts.")
@@ -117,13 +117,10 @@ class Condition(models.Model):
         return self.name
 
 
-# What fails again and again.
-
-
 class FailuresInARow(TenantOwned):
-    """How often the runs of a role, or those that a schedule starts, have failed one after the other. The first success deletes the row.
+    """The number of consecutive failed runs of a role or a schedule. The first success deletes the row.
 
-    Runs that were told to try again later, or ended because money or a server was missing, do not count. Written with the counters.
+    Runs that were rate limited, or ended because of a budget or an outage, do not count. Written with the counters.
     """
 
     class Kind(models.TextChoices):
@@ -148,11 +145,11 @@ class FailuresInARow(TenantOwned):
         return f"{self.kind} {self.subject}: {self.count}"
 
 
-# Submissions that created nothing, since an equal activity was under way.
-
-
 class RepeatedSubmissions(TenantOwned):
-    """How many there were, by the role whose work it was; an empty role stands for people's. It only ever counts up."""
+    """The number of submissions that created nothing because an equal activity was live, by role; people's work has an empty role.
+
+    It never decreases.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     agent_role = models.CharField(max_length=63, blank=True, default="")
@@ -168,11 +165,8 @@ class RepeatedSubmissions(TenantOwned):
         return f"{self.agent_role or 'people'}: {self.count}"
 
 
-# Work that was turned away because too much was waiting already, or given up because it had waited too long.
-
-
 class TurnedAway(TenantOwned):
-    """How much there was, by the role whose work it was and by the reason. It only ever counts up."""
+    """The number of activities that were refused, cancelled to make room, or expired, by role and reason. It never decreases."""
 
     class Reason(models.TextChoices):
         REJECTED = "rejected", "The submission was answered 429."

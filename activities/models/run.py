@@ -1,4 +1,4 @@
-"""Attempts at an activity, and the processes that carry them."""
+"""Runs of activities, worker processes, tool calls and wakes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenants.models import TenantPart
 
 
 class ActivityRun(TenantPart):
-    """One attempt of an agent. Results count only while `fence` is the activity's."""
+    """One attempt of an agent. Its results count only while `fence` equals that of the activity."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     activity = models.ForeignKey(
@@ -82,12 +82,12 @@ class ActivityRun(TenantPart):
 
     @property
     def deadline(self) -> datetime:
-        """When its time is over: counted from the acceptance where its agent has accepted the work."""
+        """The end of its timeout, counted from the acceptance if its agent has accepted the work."""
         return (self.accepted_at or self.started_at) + timedelta(seconds=self.timeout_seconds)
 
 
 class WorkerProcess(models.Model):
-    """A process that runs agents. Alive while its counter moves; recovery watches that with a clock of its own."""
+    """A process that runs agents. It is alive while its counter changes; recovery measures that with its own clock."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     host = models.CharField(max_length=200)
@@ -139,15 +139,12 @@ class WorkerProcess(models.Model):
 
     @property
     def name(self) -> str:
-        """Machine, process and start in one word."""
+        """A unique name: host, pid and id."""
         return f"{self.host}:{self.pid}:{self.pk}"
 
 
-# What an agent asked the orchestrator to do during a run.
-
-
 class ToolCall(TenantPart):
-    """The effect of one call and its answer. A repeated call is recognised by its digest and gets the same answer."""
+    """A tool call of an agent during a run, with its answer. A repeated call is recognised by its digest and gets the same answer."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     activity = models.ForeignKey(
@@ -175,11 +172,8 @@ class ToolCall(TenantPart):
         return self.tool.replace("_", " ")
 
 
-# Reasons to run: the outbox of the engine.
-
-
 class Wake(TenantPart):
-    """A durable reason to run an activity. A pending wake is never lost; a consumed one never runs again."""
+    """A durable reason to run an activity, in the engine's outbox. A pending wake is never lost; a consumed one never runs again."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     activity = models.ForeignKey(
@@ -222,7 +216,7 @@ class Wake(TenantPart):
                 condition=models.Q(state="pending", due_at__isnull=False),
                 name="wakes_due",
             ),
-            # Of those that may go at once, and so of no use to a statement that looks for the pending wakes of one activity.
+            # For wakes that may run at once. Queries for the pending wakes of one activity must use the index by activity instead.
             models.Index(
                 fields=("id",), condition=models.Q(state="pending", due_at__isnull=True), name="wakes_ready"
             ),
@@ -234,6 +228,6 @@ class Wake(TenantPart):
 
 
 def is_carried(tenant_id: UUID) -> Exists:
-    """For a query of wakes: whether the run that took each is under way. Only the end of a run says what became of its wakes."""
+    """Return a condition for queries of wakes: the run that took the wake is still running. Its end decides what happens to the wake."""
     runs = ActivityRun.objects.for_tenant(tenant_id).filter(status=states.RunStatus.RUNNING)
     return Exists(runs.filter(pk=OuterRef("run_id")))

@@ -463,8 +463,8 @@ def taken(tenant: Tenant) -> UUID:
     """A batch of one item, in the hands of a consumer."""
     with tenant_scope(tenant.pk):
         post(tenant.pk, "letters", NewItem(text="Good morning"), actor="test")
-    wish = consumer.Wish(consumer="ann", lease=timedelta(seconds=30), window=timedelta(0), limit=1)
-    found = consumer.take(tenant.pk, "letters", wish)
+    options = consumer.TakeOptions(consumer="ann", lease=timedelta(seconds=30), window=timedelta(0), limit=1)
+    found = consumer.take(tenant.pk, "letters", options)
     assert found is not None
     return found.batch.pk
 

@@ -299,7 +299,7 @@ def test_a_deadline_that_cannot_pass_holds_up_its_own_question_and_no_other(
     assert engine.status(acme, sound) == "approved"
     assert engine.status(acme, broken) == "created", "the default may not overtake the reminder"
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
-        "A deadline cannot pass"
+        "A deadline cannot be processed"
     ]
 
 

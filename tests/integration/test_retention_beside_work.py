@@ -10,7 +10,7 @@ import pytest
 
 from activities import bulk_jobs
 from activities.mailboxes import consumer, producer
-from activities.mailboxes.consumer import Wish
+from activities.mailboxes.consumer import TakeOptions
 from activities.mailboxes.producer import NewItem
 from activities.models import (
     BatchItem,
@@ -70,8 +70,8 @@ def test_a_bulk_job_that_ended_goes_with_its_items_and_one_that_goes_on_stays(
 
 
 def taken(tenant: Tenant, key: str) -> consumer.TakenBatch:
-    wish = Wish(consumer="c1", lease=timedelta(minutes=5), window=timedelta(0), limit=10)
-    found = consumer.take(tenant.pk, key, wish)
+    options = TakeOptions(consumer="c1", lease=timedelta(minutes=5), window=timedelta(0), limit=10)
+    found = consumer.take(tenant.pk, key, options)
     assert found is not None
     return found
 

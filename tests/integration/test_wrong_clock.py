@@ -20,7 +20,7 @@ from django.db.models.functions import Now
 from activities import outbox
 from activities.human_tasks import deadlines
 from activities.mailboxes import consumer, producer
-from activities.mailboxes.consumer import Wish
+from activities.mailboxes.consumer import TakeOptions
 from activities.maintenance import recovery
 from activities.models import SystemJob, Wake
 from activities.submission import NewActivity, submit
@@ -163,7 +163,9 @@ def test_a_batch_of_a_mailbox_is_lent_for_as_long_as_was_asked(tenant: Tenant, w
         producer.post(tenant.pk, "box", producer.NewItem(text="hello"), actor="test")
 
     taken = consumer.take(
-        tenant.pk, "box", Wish(consumer="me", lease=timedelta(minutes=5), window=timedelta(0), limit=10)
+        tenant.pk,
+        "box",
+        TakeOptions(consumer="me", lease=timedelta(minutes=5), window=timedelta(0), limit=10),
     )
 
     assert taken is not None

@@ -119,7 +119,7 @@ def test_a_decision_before_the_agents_own_202_has_come_wakes_once(engine: Engine
 def test_only_who_asked_and_operators_take_an_approval_back(engine: Engine, acme: Tenant) -> None:
     approval = asked(acme, identity="user:Ann")
 
-    with pytest.raises(DecisionForbidden, match="operator has asked this"):
+    with pytest.raises(DecisionForbidden, match="operator requested this"):
         approvals.withdraw(acme.pk, approval, by=Voter("Bob", identity="user:Bob", decides_all=False))
     approvals.withdraw(acme.pk, approval, by=Voter("Ann", identity="user:Ann", decides_all=False))
 

@@ -29,7 +29,7 @@ def test_two_of_three_must_agree_and_nobody_votes_twice(engine: Engine, acme: Te
         approvals.approve(acme.pk, approval, actor=voter("Ann"))
     with pytest.raises(AlreadyVoted):
         approvals.reject(acme.pk, approval, actor=voter("Ann"), notes="changed my mind")
-    with pytest.raises(DecisionForbidden, match="You asked for this"):
+    with pytest.raises(DecisionForbidden, match="You requested this"):
         approvals.approve(acme.pk, approval, actor=voter("Asker"))
     approvals.reject(acme.pk, approval, actor=voter("Bob"), notes="no")
     assert engine.status(acme, approval) == "in_progress"
