@@ -1,7 +1,7 @@
-"""The addresses of the admin, and its pages for people and for Celery's own tables.
+"""URLs of the admin, and its pages for users and for Celery's tables.
 
-These pages are the admins of the packages once more, in our theme and for superusers only. Importing this module loads the admins of all
-applications, so it is imported only when one of them is needed.
+These pages are the packages' own admins in our theme, for superusers only. Importing this module loads the admins of all apps, so it is
+only imported when the admin is used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tenants.admin import audit
 from tenants.admin.bases import RecordAdmin, SuperusersOnly
 from tenants.models import Membership
 
-admin.autodiscover()  # those of the packages, which are taken back
+admin.autodiscover()  # registers the packages' own admins, which are replaced below
 
 for _model in (
     User, Group, PeriodicTask, IntervalSchedule, CrontabSchedule, ClockedSchedule, SolarSchedule, TaskResult, GroupResult,
@@ -44,7 +44,7 @@ for _model in (
 
 
 class MembershipInline(SuperusersOnly, TabularInline):
-    """The tenants that the person may act for."""
+    """The user's memberships in tenants."""
 
     model = Membership
     fields = ("tenant", "role")
@@ -60,7 +60,9 @@ class UserAdmin(SuperusersOnly, DjangoUserAdmin, ModelAdmin):
     inlines = (MembershipInline,)
 
     def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
-        return False  # Histories name them, and tenants that nobody here sees may have them as members. They are made inactive.
+        return (
+            False  # because histories and memberships of tenants refer to users; make them inactive instead
+        )
 
     def get_inlines(self, request: Any, obj: Any) -> Any:
         return self.inlines if obj else ()
@@ -68,7 +70,7 @@ class UserAdmin(SuperusersOnly, DjangoUserAdmin, ModelAdmin):
 
 @admin.register(Group)
 class GroupAdmin(SuperusersOnly, DjangoGroupAdmin, ModelAdmin):
-    """Unused by us: roles belong to memberships. Kept because Django's users have groups."""
+    """Not used, because roles belong to memberships. It exists because Django's users have groups."""
 
 
 class TaskSelect(UnfoldAdminSelectWidget, beat.TaskSelectWidget):
@@ -82,7 +84,7 @@ class PeriodicTaskForm(beat.PeriodicTaskForm):
         self.fields["regtask"].widget = TaskSelect()
 
     def clean(self) -> dict[str, Any]:
-        """What beat would not send is not saved: a row that never runs looks like one that does."""
+        """Refuse tasks that beat would not send, because such a row would look as if it ran."""
         values: dict[str, Any] = super().clean()
         if not is_tick(values.get("task") or "", values.get("args"), values.get("kwargs")):
             self.add_error(
@@ -99,12 +101,12 @@ class PeriodicTaskAdmin(SuperusersOnly, beat.PeriodicTaskAdmin, ModelAdmin):
 
     @admin.action(description="Send now")
     def run_tasks(self, request: HttpRequest, queryset: QuerySet[PeriodicTask]) -> None:
-        """The package would call any task with any arguments."""
-        ours = [row for row in queryset if is_tick(row.task, row.args, row.kwargs)]
+        """Send only ticks, where the package would send any task with any arguments."""
+        ticks = [row for row in queryset if is_tick(row.task, row.args, row.kwargs)]
         for row in queryset:
-            if row not in ours:
-                messages.warning(request, f"Not sent: {row} is none of the system's own tasks.")
-        super().run_tasks(request, queryset.filter(pk__in=[row.pk for row in ours]))
+            if row not in ticks:
+                messages.warning(request, f"Not sent: {row} is not one of the system's own tasks.")
+        super().run_tasks(request, queryset.filter(pk__in=[row.pk for row in ticks]))
 
 
 @admin.register(IntervalSchedule)

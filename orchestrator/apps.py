@@ -6,7 +6,7 @@ from django.contrib.admin.apps import SimpleAdminConfig
 from django.contrib.admin.checks import check_admin_app, check_dependencies
 from django.core import checks
 
-# Wherever Django is set up the Celery application is made, or tasks would be sent by an application without settings.
+# Creates the Celery application in every Django process. Otherwise tasks would be sent by an application without settings.
 from orchestrator import celery  # noqa: F401
 
 
@@ -15,14 +15,14 @@ class OrchestratorConfig(AppConfig):
     default = True
 
     def ready(self) -> None:
-        from orchestrator import beat  # noqa: F401  # its check registers itself
+        from orchestrator import beat  # noqa: F401  # registers its system check
         from tenants import tracing
 
         tracing.begin()
 
 
 class AdminConfig(SimpleAdminConfig):
-    """The admin, with our own idea of who gets in. `orchestrator.admin` registers its pages, so few processes load them."""
+    """The admin with our own access rules. `orchestrator.admin` registers its pages, so that few processes load them."""
 
     default_site = "orchestrator.admin_site.TenantAdminSite"
 
@@ -32,6 +32,6 @@ class AdminConfig(SimpleAdminConfig):
 
 
 def check_every_admin(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Django's own check, which looks at what is registered, after everything has been."""
+    """Run Django's own check after all admins are registered."""
     autodiscover()
     return check_admin_app(app_configs, **kwargs)

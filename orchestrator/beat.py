@@ -1,10 +1,9 @@
-"""Beat's scheduler: django-celery-beat's, which here also makes up for what fell due while no beat was running, and sends our ticks alone.
+"""Beat's scheduler: that of django-celery-beat, which here also catches up on missed times, and sends only our own tasks (ticks).
 
-Its own leaves crontabs out of its memory but for the four hours around theirs. A beat that was down at midnight of the first and is back
-in the morning would not look at the monthly jobs before the evening. And whatever somebody writes into its table would be run.
+The original loads crontabs only in the four hours around their time. So a beat that was down at midnight of the first and returns in the
+morning would not check the monthly jobs before the evening.
 
-Ticks are the only tasks that beat sends. A person who can write the table of periodic tasks could otherwise run any task of ours with any
-arguments.
+Beat sends nothing but ticks, because otherwise everybody who can write the table of periodic tasks could run any task with any arguments.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from tenants.context import APP
 
 logger = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 1.0  # after a look that an outage has kept from happening
+RETRY_SECONDS = 1.0  # while PostgreSQL does not answer
 
 
 class PatientScheduler(DatabaseScheduler):
-    """Every enabled task is looked at, whatever the hour. Only ticks of ours are sent."""
+    """Checks every enabled task at any hour, and sends only ticks."""
 
     def tick(self, *arguments: Any, **options: Any) -> float:
-        """As long as PostgreSQL is away nothing is due. Celery would end beat, and nothing is gained by starting it again."""
+        """Send what is due. Wait while PostgreSQL does not answer, where Celery would end beat, because a restart would not help."""
         try:
             wait: float = super().tick(*arguments, **options)
         except Exception as error:
@@ -43,67 +42,67 @@ class PatientScheduler(DatabaseScheduler):
             facts = {"action": "beat_waits", "reason": type(error).__name__}
             logger.warning("Beat waits for PostgreSQL", extra=facts)
             close_old_connections()
-            # What was being read may be half read, and that it has changed is not told twice.
+            # Read everything again, because the schedule may be half read and its change is signalled only once.
             self._initial_read, self._heap = True, None
-            return AGAIN_SECONDS
+            return RETRY_SECONDS
         return wait
 
     def enabled_models_qs(self) -> Any:
         return self.Model.objects.enabled().filter(task__in=TICKS)
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
-        """Send one that is due, unless somebody has made it into something else."""
+        """Send a due task, unless its row was changed into something that is not a tick."""
         if is_tick(entry.task, entry.args, entry.kwargs):
             with structlog.contextvars.bound_contextvars(tick=str(entry.name)):
                 super().apply_entry(entry, producer=producer)
             return
         facts = {"action": "foreign_task_refused", "periodic_task": str(entry.name)}
-        logger.error("A periodic task is none of ours", extra=facts)
+        logger.error("Foreign periodic task refused", extra=facts)
 
 
-#: The task, and the names of the arguments that it is sent with.
+#: The ticks: by task, the names of its arguments.
 TICKS: dict[str, frozenset[str]] = {
     beat.TASK: frozenset({"tenant", "schedule"}),
     beat.CHECK_TASK: frozenset(),
     monthly_job.TASK: frozenset({"tenant"}),
     monthly_job.MADE_UP_TASK: frozenset(),
-    "celery.backend_cleanup": frozenset(),  # beat makes it by itself
+    "celery.backend_cleanup": frozenset(),  # created by beat
 }
 
 
 def is_tick(task: str, args: Any, kwargs: Any) -> bool:
-    """Whether beat may send this. Arguments come as JSON from the table, or as beat has read them."""
+    """Return whether beat may send this. The arguments are JSON from the table, or already parsed by beat."""
     try:
         arguments = json.loads(kwargs or "{}") if isinstance(kwargs, str) else dict(kwargs or {})
         positional = json.loads(args or "[]") if isinstance(args, str) else args
     except (TypeError, ValueError):
         return False
-    texts = isinstance(arguments, dict) and all(isinstance(value, str) for value in arguments.values())
-    return task in TICKS and not positional and texts and arguments.keys() == TICKS[task]
+    all_text = isinstance(arguments, dict) and all(isinstance(value, str) for value in arguments.values())
+    return task in TICKS and not positional and all_text and arguments.keys() == TICKS[task]
 
 
-def foreign() -> list[PeriodicTask]:
-    """Periodic tasks that are no ticks, whether they are enabled or not."""
+def find_foreign_tasks() -> list[PeriodicTask]:
+    """Return the periodic tasks that are not ticks, enabled or not."""
     rows = PeriodicTask.objects.order_by("pk").only("name", "task", "args", "kwargs", "enabled")
     return [row for row in rows.iterator() if not is_tick(row.task, row.args, row.kwargs)]
 
 
 @register(Tags.database)
-def only_ticks(
+def check_periodic_tasks(
     app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> list[CheckMessage]:
-    """`manage.py check --database default` fails while there are others. Beat does not send them either way."""
+    """Report foreign periodic tasks at `manage.py check --database default`. Beat does not send them anyway."""
     if APP not in (databases or ()):
         return []
     try:
-        found = foreign()
+        rows = find_foreign_tasks()
     except DatabaseError as error:
         return [Error(f"The periodic tasks cannot be read: {error}", id="orchestrator.E002")]
     return [
         Error(
-            f"The periodic task {row.name!r} is none of ours: it would run {row.task!r}.",
-            hint="Delete it, after finding out who made it. Beat refuses to send it.",
+            f"The periodic task {row.name!r} is not one of the system's tasks: it would run {row.task!r}.",
+            hint="Find out who created it, then delete it. Beat refuses to send it.",
             id="orchestrator.E001",
         )
-        for row in found
+        for row in rows
     ]

@@ -1,7 +1,7 @@
-"""Celery's Redis transport, for queues into which somebody may push what is no message.
+"""Celery's Redis transport, hardened against invalid messages and failovers, and without remote control.
 
-Kombu lets an item that cannot be read end the worker, and with it every run of that process. Here such an item is dropped and logged; the
-truth is in PostgreSQL, so work that was really granted is published again. And a worker outlives a failover of Redis.
+With Kombu's own transport an unreadable item in a queue ends the worker, and all its runs. Here it is dropped and logged. PostgreSQL is the
+source of truth, so work that was really granted is published again. Workers also survive a failover of Redis.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Channel(redis.Channel):
-    """Reads one item at a time, and goes on after one that is no message."""
+    """Reads one item at a time, and continues after an invalid one."""
 
     def _brpop_read(self, **options: Any) -> Any:
         before = self._undecided_tags()
@@ -27,11 +27,11 @@ class Channel(redis.Channel):
         except Empty:
             raise
         except Exception as error:
-            # Kombu counts a missing key among the errors of a connection: it would connect again, put the item back, and meet it again.
+            # Kombu treats a KeyError as a lost connection: it would reconnect, restore the item, and fail on it again.
             lost = self.connection_errors  # type: ignore[attr-defined]  # as above
             if isinstance(error, lost) and not isinstance(error, LookupError):
                 raise
-            # Its content may be anybody's and anything, so the kind of the fault is all that is told.
+            # Log only the type of the error, because the item may contain anything.
             logger.warning(
                 "Message refused",
                 extra={"action": "message_refused", "reason": f"unreadable: {type(error).__name__}"},
@@ -41,25 +41,25 @@ class Channel(redis.Channel):
             return True
 
     def _connparams(self, asynchronous: bool = False) -> Any:
-        """Raises the error of a lost connection when the channel outlives its connection.
+        """Raise the error of a lost connection if the channel's connection is gone.
 
-        A message that was in hand when Redis died is acknowledged, or given back, on its old channel. Kombu meets what is not there any
-        more with an `AttributeError`, which ends the worker. The message comes again by itself.
+        A message that was in progress when Redis died is acknowledged, or returned, on its old channel. There Kombu would raise an
+        `AttributeError`, which ends the worker. The message is delivered again anyway.
         """
         if getattr(self.connection, "client", None) is None:
             raise ConnectionError("The channel's connection is gone")
         return super()._connparams(asynchronous)  # type: ignore[misc]  # the stubs leave it out
 
     def _undecided_tags(self) -> set[str]:
-        """The tags of messages that were read and neither done nor dropped yet."""
+        """Return the tags of messages that were read but neither acknowledged nor dropped."""
         return set(self.qos._delivered or ())
 
 
 class Transport(redis.Transport):
-    """As Kombu's own, with the channel above.
+    """Kombu's transport with the channel above, which also reconnects after `ReadOnlyError`.
 
-    A server that has become a replica refuses to be written to. Kombu takes that for a mistake of the caller, which ends a worker
-    with all that it runs; here it is a connection to the wrong server, which is made again until it leads to the right one.
+    A server that has become a replica refuses writes. Kombu treats that as a programming error, which ends the worker and all its runs.
+    Here it counts as a lost connection, so the worker reconnects until it reaches the new primary.
     """
 
     Channel = Channel
@@ -67,25 +67,24 @@ class Transport(redis.Transport):
 
 
 def install() -> None:
-    """Let this be the transport of `redis://` and `rediss://` in this process."""
+    """Use this transport for `redis://` and `rediss://` in this process."""
     for scheme in ("redis", "rediss"):
         TRANSPORT_ALIASES[scheme] = "orchestrator.broker:Transport"
 
 
-# What a worker does when somebody at the broker tells it to: nothing. It answers questions, and that is all.
+# Remote control: workers answer queries, but execute no commands.
 #
-# Celery lets all who can publish to the broker stop workers, revoke tasks and change their limits, and Flower has buttons for it. Here
-# such
-# orders would be obeyed past tenants, limits and the audit trail, so workers do not know them. The API has what people need instead: to
-# cancel, to pause, to change a cap.
+# In Celery, everybody who can publish to the broker can stop workers, revoke tasks and change limits, and Flower has buttons for it. Such
+# commands would bypass tenants, limits and the audit trail, so they are disabled. The API offers the alternatives: cancel, pause, change a
+# cap.
 
 
-#: Orders that change nothing but what a worker tells: Flower cannot watch without them.
+#: Commands that only change what a worker reports. Flower needs them.
 HARMLESS = frozenset({"enable_events", "disable_events", "heartbeat"})
 
 
-def answer_only() -> None:
-    """Forget every order of Celery's remote control; questions, such as `celery inspect ping`, are answered as before."""
-    for name, about in list(Panel.meta.items()):
-        if about.type == "control" and name not in HARMLESS:
+def disable_commands() -> None:
+    """Remove all commands of Celery's remote control. Queries, such as `celery inspect ping`, still work."""
+    for name, command in list(Panel.meta.items()):
+        if command.type == "control" and name not in HARMLESS:
             del Panel.meta[name], Panel.data[name]

@@ -1,7 +1,7 @@
 """The Celery application.
 
-`celery -A orchestrator worker -Q agent__seo` serves one role, `-Q 'agent__data-*'` all roles that match, `-Q system` all queues of the
-system; without -Q, everything. Roles that are added to the registry while a worker runs are served as well, unless it names its roles.
+`celery -A orchestrator worker -Q agent__seo` serves one role, `-Q 'agent__data-*'` all matching roles, `-Q system` the system's queues, and
+without -Q everything. A worker also serves roles that are registered while it runs, unless its command line names its roles.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from orchestrator import broker, flower_auth
 from tenants import tracing
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "orchestrator.settings.local")
-# Django's checks of the system look at every page, and would load all of them into each worker: a second of work, 30 MiB of memory.
-# `manage.py check` is the place for them.
+# Django's system checks would load all views into each worker, which takes a second and 30 MiB. `manage.py check` runs them instead.
 os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 
-# Before Celery's own receivers of this signal, which load Django and all tasks. Without garbage, to look for it is a fifth of the work.
+# Connected before Celery's own receivers, which load Django and all tasks: garbage collection would take a fifth of that time.
 @signals.import_modules.connect
-def rest_from_collecting(**kwargs: Any) -> None:
+def pause_garbage_collection(**kwargs: Any) -> None:
     gc.disable()
 
 
@@ -40,45 +39,45 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 
-# After them. What was loaded stays for good, so it is never looked at again.
+# Connected after them. Loaded modules are never collected, so they are excluded from later scans.
 @signals.import_modules.connect
-def collect_again(**kwargs: Any) -> None:
+def resume_garbage_collection(**kwargs: Any) -> None:
     gc.freeze()
     gc.enable()
 
 
 if flower_auth.is_starting(sys.argv):
-    flower_auth.close()
+    flower_auth.protect_metrics()
 
 logger = logging.getLogger(__name__)
 
-START_PATIENCE_SECONDS = (
-    60.0  # for PostgreSQL: a restart takes some seconds, and the supervisor of processes starts the next one
-)
+START_PATIENCE_SECONDS = 60.0  # to wait for PostgreSQL, whose restart takes some seconds
 START_PAUSE_SECONDS = 1.0
 NOT_STARTED = 71  # "system error" of sysexits.h
-NOT_ENDED = 70  # the exit status after SIGQUIT when runs were still under way; they are taken over
-LEAVE_SECONDS = 3.0  # for what a cold shutdown does besides: messages go back, the lease is ended
+NOT_ENDED = 70  # exit status after SIGQUIT with unfinished runs, which other workers take over
+LEAVE_SECONDS = 3.0  # for the rest of a cold shutdown: returning messages and ending the lease
 
-# How many agents a worker runs at once when neither WORKER_CONCURRENCY nor --concurrency says so: threads that wait for agents elsewhere
-# cost little; programs on this machine want a core each.
+# Default concurrency without WORKER_CONCURRENCY and --concurrency: threads that wait for remote agents cost little, but local programs need
+# a core each.
 THREADS_PER_CORE = 8
 FEWEST_THREADS, MOST_THREADS = 16, 64
-SYSTEM_CONCURRENCY = 4  # Threads of a worker without roles: background tasks are short, and WORKER_CONCURRENCY_SYSTEM says otherwise.
+SYSTEM_CONCURRENCY = (
+    4  # of a worker without roles, because background tasks are short; see also WORKER_CONCURRENCY_SYSTEM
+)
 
-ROLES_SECONDS = 0.75  # between two looks at the registry: what is added there is served within 2 s
+ROLES_SECONDS = 0.75  # between two checks of the registry, so that new roles are served within 2 s
 
-# The queues that the command line names, and the roles among them or among all; forked children inherit both.
-_asked: list[str] = []
+# The queues named on the command line, and the roles that are served. Forked children inherit both.
+_named_queues: list[str] = []
 _roles: list[str] = []
 _ending = threading.Event()
 
 
-def _surely(step: Callable[[], None], *, vital: bool = True) -> None:
-    """Do a step of the start; while PostgreSQL is away, again. If it cannot be done and is `vital`, the process ends.
+def _ensure(step: Callable[[], None], *, vital: bool = True) -> None:
+    """Run a step of the start, and repeat it while PostgreSQL does not answer. If a `vital` step fails, the process ends.
 
-    Celery goes on after a handler that failed. That would leave a worker that takes messages while nobody knows of it, so that its runs
-    are taken away from it one after the other, or one that listens to the wrong queues.
+    Celery continues after a failed handler. Such a worker could take messages without a lease, so that its runs would be reclaimed one
+    after the other, or it could listen to the wrong queues.
     """
     from django.db import close_old_connections
 
@@ -92,7 +91,7 @@ def _surely(step: Callable[[], None], *, vital: bool = True) -> None:
         except Exception as error:
             if not outages.may_pass(error):
                 if not vital:
-                    logger.exception("A step of the start failed", extra={"action": "start_step_failed"})
+                    logger.exception("Start step failed", extra={"action": "start_step_failed"})
                     return
                 logger.critical("Process not started", exc_info=True, extra={"action": "start_failed"})
                 raise SystemExit(NOT_STARTED) from error
@@ -102,70 +101,72 @@ def _surely(step: Callable[[], None], *, vital: bool = True) -> None:
                 )
                 raise SystemExit(NOT_STARTED) from error
             logger.warning(
-                "PostgreSQL is away", extra={"action": "start_waits", "reason": str(error).strip()}
+                "Start waits for PostgreSQL", extra={"action": "start_waits", "reason": str(error).strip()}
             )
             time.sleep(START_PAUSE_SECONDS)
             close_old_connections()
 
 
 @signals.celeryd_init.connect
-def take_no_orders(**kwargs: Any) -> None:
-    """Remote control may ask, and not command."""
+def disable_remote_commands(**kwargs: Any) -> None:
+    """Allow only queries in Celery's remote control."""
     from orchestrator import broker
 
-    broker.answer_only()
+    broker.disable_commands()
 
 
 @signals.celeryd_init.connect
 def choose_concurrency(sender: str, instance: Any, conf: Any, options: dict[str, Any], **kwargs: Any) -> None:
-    """The size of a worker for a single role comes from WORKER_CONCURRENCY_<ROLE>, unless the command line sets it."""
+    """Set the concurrency: from the command line, WORKER_CONCURRENCY_<ROLE> (for a single role), WORKER_CONCURRENCY, or the default."""
     from agents.routing import SYSTEM_QUEUE, canonical, roles_of
 
     queues = options.get("queues") or []
-    _asked[:] = map(canonical, queues.split(",") if isinstance(queues, str) else queues)
+    _named_queues[:] = map(canonical, queues.split(",") if isinstance(queues, str) else queues)
     if options.get("concurrency"):
         return
-    roles = roles_of(_asked)
-    if _asked and not roles:
+    roles = roles_of(_named_queues)
+    if _named_queues and not roles:
         conf.worker_concurrency = _concurrency_of(SYSTEM_QUEUE) or SYSTEM_CONCURRENCY
         return
-    named = _concurrency_of(roles[0]) if len(roles) == 1 else 0
-    conf.worker_concurrency = named or int(os.environ.get("WORKER_CONCURRENCY") or 0) or _usual_size(roles)
+    of_role = _concurrency_of(roles[0]) if len(roles) == 1 else 0
+    conf.worker_concurrency = (
+        of_role or int(os.environ.get("WORKER_CONCURRENCY") or 0) or _default_concurrency(roles)
+    )
 
 
 def cores() -> int:
-    """The processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _usual_size(roles: Sequence[str]) -> int:
-    """As many programs as there are cores where all of the worker's roles run on this machine, else threads that wait."""
-    if roles and _run_here(roles):
+def _default_concurrency(roles: Sequence[str]) -> int:
+    """Return the number of cores if all roles are local programs, or else a number of waiting threads."""
+    if roles and _are_local_programs(roles):
         return cores()
     return min(max(FEWEST_THREADS, THREADS_PER_CORE * cores()), MOST_THREADS)
 
 
-def _run_here(roles: Sequence[str]) -> bool:
-    """Whether the registry has a program of this machine for each of them. While PostgreSQL is away nobody knows, and none has."""
+def _are_local_programs(roles: Sequence[str]) -> bool:
+    """Return whether all roles are command-line agents in the registry. False while PostgreSQL does not answer."""
     from django.db import DatabaseError
 
     from agents.models import Adapter, Agent
 
     try:
-        found = dict(Agent.objects.filter(role__in=roles).values_list("role", "adapter"))
+        adapters = dict(Agent.objects.filter(role__in=roles).values_list("role", "adapter"))
     except DatabaseError:
         return False
-    return all(found.get(role) == Adapter.CLI for role in roles)
+    return all(adapters.get(role) == Adapter.CLI for role in roles)
 
 
 def _concurrency_of(name: str) -> int:
-    """What WORKER_CONCURRENCY_<NAME> says, or 0."""
+    """Return the value of WORKER_CONCURRENCY_<NAME>, or 0."""
     return int(os.environ.get(f"WORKER_CONCURRENCY_{name.upper().replace('-', '_')}") or 0)
 
 
 @signals.celeryd_after_setup.connect
 def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
-    """A worker started without -Q serves every role of the registry, and the system's own queues."""
+    """Select the worker's queues. Without -Q they are those of all roles of the registry, and the system's."""
     from agents import configuration
     from agents.command_line import users
     from agents.routing import canonical, is_pattern, roles_of, select_queues
@@ -176,24 +177,22 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
 
     def choose() -> None:
         queues = instance.app.amqp.queues
-        # What Celery has taken from the command line as it stands there is no queue.
+        # Remove the patterns and aliases that Celery took from the command line as queue names.
         queues.deselect([name for name in queues.consume_from if is_pattern(name) or canonical(name) != name])
-        for name in select_queues(_asked, configuration.list_roles()):
+        for name in select_queues(_named_queues, configuration.list_roles()):
             if name not in queues.consume_from:
                 queues.select_add(name)
         _roles[:] = roles_of(queues.consume_from)
         if unknown := sorted(set(_roles) - set(configuration.list_roles())):
-            # They may be added later. Until then nothing comes to their queues, as with a name that was misspelt.
-            logger.warning(
-                "The registry has no such role", extra={"action": "role_unknown", "roles": unknown}
-            )
+            # They may be registered later. Until then their queues stay empty, also because of a misspelt name.
+            logger.warning("Unknown roles in -Q", extra={"action": "role_unknown", "roles": unknown})
 
-    _surely(choose)
+    _ensure(choose)
 
 
 @signals.worker_ready.connect
 def begin_worker(sender: Any, **kwargs: Any) -> None:
-    """The main process keeps things going; with threads it also runs the agents."""
+    """Start upkeep in the worker's main process; with a thread pool also the execution of agents."""
     from activities import intake as activity_intake
     from activities import maintenance
     from activities import worker as activity_worker
@@ -201,28 +200,28 @@ def begin_worker(sender: Any, **kwargs: Any) -> None:
 
     intake = _Intake(sender)
     if "prefork" in getattr(sender.controller.pool_cls, "__module__", ""):
-        _follow(intake.take_only)
+        _follow_registry(intake.take_only)
     else:
         POOL.begin()
-        _surely(
+        _ensure(
             lambda: activity_worker.begin(
                 roles=list(_roles), concurrency=sender.controller.concurrency, intake=intake
             )
         )
-        _follow(activity_intake.serve)
+        _follow_registry(activity_intake.serve)
         threading.Thread(target=_end_after_cold_shutdown, name="cold shutdown", daemon=True).start()
     maintenance.begin()
 
 
-def _follow(serve: Callable[[Sequence[str]], None]) -> None:
-    """Serve the roles that are added from now on, if this worker does not name its roles. A role that goes is kept: it has no work."""
+def _follow_registry(serve: Callable[[Sequence[str]], None]) -> None:
+    """Serve roles that are registered later, unless the command line names the roles. Removed roles are kept, because they have no work."""
     from agents.routing import serves_new_roles
 
-    if serves_new_roles(_asked):
-        threading.Thread(target=_serve_added, args=(serve,), name="roles", daemon=True).start()
+    if serves_new_roles(_named_queues):
+        threading.Thread(target=_serve_new_roles, args=(serve,), name="roles", daemon=True).start()
 
 
-def _serve_added(serve: Callable[[Sequence[str]], None]) -> None:
+def _serve_new_roles(serve: Callable[[Sequence[str]], None]) -> None:
     from django.db import close_old_connections, connections
 
     from agents import configuration
@@ -232,56 +231,56 @@ def _serve_added(serve: Callable[[Sequence[str]], None]) -> None:
     while not _ending.wait(ROLES_SECONDS):
         try:
             close_old_connections()
-            roles = {*_roles, *roles_of(select_queues(_asked, configuration.present_roles()))}
+            roles = {*_roles, *roles_of(select_queues(_named_queues, configuration.present_roles()))}
             if roles - set(_roles):
                 serve(sorted(roles))
                 _roles[:] = sorted(roles)
         except Exception as error:
-            # Told and tried again: without this thread a new role would wait for a restart.
+            # Log and retry, because without this thread a new role would wait for a restart.
             level = logging.WARNING if outages.may_pass(error) else logging.ERROR
             logger.log(level, "Registry not read", exc_info=True, extra={"action": "registry_not_read"})
     connections.close_all()
 
 
 def _end_after_cold_shutdown() -> None:
-    """End the process once SIGQUIT has given runs their time. Celery would wait for the threads of its pool, which nobody can end."""
-    while vars(state)["should_terminate"] in (None, False):  # set when that time is over
+    """End the process after the grace period of SIGQUIT. Celery would wait for the threads of its pool, which cannot be ended."""
+    while vars(state)["should_terminate"] in (None, False):  # set after the grace period
         time.sleep(0.2)
     time.sleep(LEAVE_SECONDS)
-    logger.warning("Worker ends with runs under way", extra={"action": "cold_shutdown"})
+    logger.warning("Worker ends with unfinished runs", extra={"action": "cold_shutdown"})
     logging.shutdown()
     os._exit(NOT_ENDED)
 
 
 @signals.worker_process_init.connect
 def begin_child(sender: Any = None, **kwargs: Any) -> None:
-    """A forked child runs agents one at a time under a lease of its own."""
+    """Start a forked child, which runs agents one at a time under its own lease."""
     from activities import intake as activity_intake
     from activities import worker as activity_worker
 
-    _surely(lambda: activity_worker.begin(roles=list(_roles), concurrency=1))
-    _follow(activity_intake.serve)
+    _ensure(lambda: activity_worker.begin(roles=list(_roles), concurrency=1))
+    _follow_registry(activity_intake.serve)
 
 
 _before, _after = signals.task_prerun, signals.task_postrun
 
 
 @_before.connect
-def name_task(task_id: str, task: Any, **kwargs: Any) -> None:
-    """Lines that are written while a message is worked on name its task."""
+def bind_task(task_id: str, task: Any, **kwargs: Any) -> None:
+    """Add the task to the log lines that are written while it runs."""
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(task=task.name, task_id=task_id)
     tracing.note_arrival(task.request.get("traceparent"))
 
 
 @_after.connect
-def forget_task(**kwargs: Any) -> None:
+def unbind_task(**kwargs: Any) -> None:
     structlog.contextvars.clear_contextvars()
 
 
 @signals.worker_shutting_down.connect
 def drain_worker(sender: Any = None, **kwargs: Any) -> None:
-    """Sent from within a signal handler, where a database connection must not be touched: a thread does it."""
+    """Drain in a thread, because this runs in a signal handler, where database connections must not be used."""
     from activities import worker as activity_worker
 
     if _roles:
@@ -308,29 +307,29 @@ def begin_beat(sender: Any = None, **kwargs: Any) -> None:
     from pipelines.deliverables import monthly_job
     from pipelines.schedules import beat
 
-    def mend() -> None:
+    def repair() -> None:
         monthly_job.repair()
         beat.repair()
         registry.warn_of_broken_references()
 
     maintenance.begin()
-    _surely(mend, vital=False)
+    _ensure(repair, vital=False)
 
 
 class _Intake:
-    """The queues that this worker takes from. Its consumer is told in its own thread, between two messages."""
+    """The queues that this worker consumes. Changes are made in the consumer's thread, between two messages."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._wanted: list[str] = list(_roles)
-        self._known: set[str] = set(_roles)  # what was ever taken
+        self._known: set[str] = set(_roles)  # all roles that were ever consumed
 
     def take_only(self, roles: Sequence[str]) -> None:
         self._wanted = list(roles)
-        self._consumer.call_soon(self._follow)
+        self._consumer.call_soon(self._apply)
 
-    def _follow(self) -> None:
-        """Do what was said last: the order of what is to be done soon is not promised."""
+    def _apply(self) -> None:
+        """Apply the latest wish, because the calls may run in any order."""
         from agents.routing import queue_of
 
         self._known.update(self._wanted)

@@ -1,7 +1,7 @@
-"""Flower behind its login, all of it.
+"""Protects all of Flower with its login.
 
-Flower asks for the login at its pages and its API, and shows the names of workers and tasks at `/metrics` to everybody. Here that asks,
-too. What stays open tells nothing: `/healthcheck`, the login, style sheets and pictures.
+Flower requires the login for its pages and its API, but shows the names of workers and tasks at `/metrics` to everybody. Here `/metrics`
+requires it too. Only `/healthcheck`, the login page, style sheets and images stay open, which contain no data.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ PROCESS = "flower"
 
 
 def is_starting(command: Sequence[str]) -> bool:
-    """Whether this command line is one of Flower."""
+    """Return whether this command line starts Flower."""
     return PROCESS in command[1:]
 
 
-def close() -> None:
-    """Idempotent. To be called before Flower serves."""
+def protect_metrics() -> None:
+    """Require the login for `/metrics`. Idempotent. Must be called before Flower serves."""
     from flower.views.monitor import Metrics  # type: ignore[import-untyped]  # it has no types
     from tornado.web import authenticated
 

@@ -1,4 +1,4 @@
-"""Servers, processes and sample agents of one machine, started in order and stopped without leftovers."""
+"""The local stack: starts the servers, processes and sample agents of one machine in order, and stops all of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ READY_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a running stack is reached, and the login that it made."""
+    """The URLs of a running stack, and its logins."""
 
     web: str
     flower: str
@@ -42,7 +42,7 @@ class Addresses:
 
 @dataclass(slots=True)
 class LocalStack:
-    """`running` starts everything and stops it again. `tell` is called with each stage, for people who wait."""
+    """`running` starts everything and stops it again. `tell` prints the progress."""
 
     home: ServiceHome
     port: int
@@ -52,11 +52,11 @@ class LocalStack:
 
     @contextmanager
     def running(self) -> Iterator[tuple[Supervisor, Addresses]]:
-        """Everything up and ready. On leaving, processes are stopped, and servers too if they are our own."""
+        """Start everything and yield when it is ready. On exit stop the processes, and the servers if we started them."""
         try:
             flower_login = f"{ADMIN}:{self.home.secret('flower_password')}"
             with Supervisor(self.home, environment=self._environment(flower_login)) as supervisor:
-                supervisor.take_over()  # before anything is touched that another stack of this home works on
+                supervisor.take_over()  # first, because another stack of this home may be running
                 require_free({"PORT": self.port, "FLOWER_PORT": self.flower_port})
                 password = self._prepare()
                 agents = self._start_agents(supervisor)
@@ -77,12 +77,12 @@ class LocalStack:
             "PORT": str(self.port),
             "FLOWER_BASIC_AUTH": flower_login,
             "PYTHONUNBUFFERED": "1",
-            "CELERY_WORKER_SEND_TASK_EVENTS": "1",  # so that Flower shows tasks from the first one on
-            "ORCHESTRATOR_START_SERVICES": "",  # the servers are ours to start and stop
+            "CELERY_WORKER_SEND_TASK_EVENTS": "1",  # so that Flower shows tasks from the beginning
+            "ORCHESTRATOR_START_SERVICES": "",  # because this process starts and stops the servers
         }
 
     def _prepare(self) -> str:
-        """Bring the tables up to date; the password of the login that is there then."""
+        """Migrate the database, ensure that the admin login exists, and return its password."""
         self.tell("Preparing the database")
         call_command("migrate", verbosity=0)
         password = self.home.secret("admin_password")
@@ -94,7 +94,7 @@ class LocalStack:
         return standard_processes(port=self.port, flower_port=self.flower_port, concurrency=self.concurrency)
 
     def _start_agents(self, supervisor: Supervisor) -> str:
-        """Start the sample agents and let the registry point the roles that they serve to them."""
+        """Start the sample agents, set them as endpoints of their roles, and return their URL."""
         self.tell("Starting the sample agents")
         ready = self.home.path / "agents.url"
         ready.unlink(missing_ok=True)
@@ -111,7 +111,7 @@ class LocalStack:
         url = _wait_for(ready, supervisor)
         last = _last_url(self.home)
         for role in SAMPLE_ROLES:
-            # An endpoint that somebody has set is theirs; only an empty one or that of an earlier start is filled.
+            # Only replace an empty endpoint or that of an earlier start, not one that somebody has set.
             Agent.objects.filter(role=role, endpoint__in=("", f"{last}/{role}")).update(
                 endpoint=f"{url}/{role}", health="unknown", health_failures=0, health_due_at=None
             )
@@ -120,12 +120,12 @@ class LocalStack:
 
 
 def owns_servers() -> bool:
-    """Whether this process has started the embedded servers and shall stop them."""
+    """Return whether this process has started the embedded servers, so that it must stop them."""
     return os.environ.get("ORCHESTRATOR_START_SERVICES") == "1"
 
 
 def stop_servers(home: ServiceHome, tell: Callable[[str], None]) -> None:
-    """Stop the embedded servers that this process has started, unless another stack of this home works on them."""
+    """Stop the embedded servers that this process has started, unless another stack of this home uses them."""
     connections.close_all()
     if not owns_servers() or embedded.find(home) is None:
         return
@@ -135,15 +135,13 @@ def stop_servers(home: ServiceHome, tell: Callable[[str], None]) -> None:
 
 
 def keep_alive(supervisor: Supervisor, tell: Callable[[str], None]) -> None:
-    """Start again what ended by itself: a server that was killed, a worker whose watchdog ended it."""
-    gone = [server.name for server in embedded.status(supervisor.home) if server.state == "died"]
-    if gone and owns_servers():
-        tell(f"{' and '.join(gone)} ended and is started again")
+    """Restart what ended unexpectedly, such as a killed server, or a worker that its watchdog ended."""
+    died = [server.name for server in embedded.status(supervisor.home) if server.state == "died"]
+    if died and owns_servers():
+        tell(f"{' and '.join(died)} ended; restarting")
         embedded.start(supervisor.home)
     for ended in supervisor.list_ended():
-        tell(
-            f"{ended.name} ended with exit code {ended.exit_code} and is started again; its log: {ended.log}"
-        )
+        tell(f"{ended.name} ended with exit code {ended.exit_code}; restarting it (log: {ended.log})")
         supervisor.restart(ended.name)
 
 
@@ -157,7 +155,7 @@ def _wait_for(path: Path, supervisor: Supervisor) -> str:
     while not path.exists():
         supervisor.check()
         if time.monotonic() > deadline:
-            raise TimeoutError("the sample agents did not come up")
+            raise TimeoutError("the sample agents did not start in time")
         time.sleep(0.05)
     return path.read_text()
 

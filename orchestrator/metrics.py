@@ -1,10 +1,9 @@
-"""`/metrics` for Prometheus: figures of the whole system, read from PostgreSQL and Redis at the moment of the scrape.
+"""`/metrics` for Prometheus: figures of the whole system, read from PostgreSQL and Redis at each scrape.
 
-No process keeps counters, so any web worker gives the same answer and a restart loses nothing. No label names a tenant: that would
-make a series per customer, and show who is a customer to everybody who may scrape. A tenant's figures come from the API.
+No process stores counters, so every web worker gives the same answer and a restart loses nothing. No label names a tenant, because that
+would create a series per customer, and show the customers to everybody who may scrape. Tenants get their figures from the API.
 
-A scrape asks everything at once, each question in a thread of its own: what hangs behind one keeps the others from nothing, and what was
-not answered is left out.
+A scrape runs all probes concurrently, each in a thread: a hanging one does not delay the others, and what was not answered is left out.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from console.health import Answer, Probe, ask
 from tenants import redis
 from tenants.context import system_scope
 
-PATIENCE_SECONDS = 5.0  # a scrape that takes longer is of no use to anybody
+PATIENCE_SECONDS = 5.0  # a scrape that takes longer would time out
 
 
 @never_cache
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Always 200: what does not answer is missing, and `orchestrator_database_up` says so."""
+    """Return the metrics, always with status 200: what did not answer is missing, and `orchestrator_database_up` says so."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Figures(ask(PROBES, patience_seconds=PATIENCE_SECONDS)))
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
@@ -57,15 +56,15 @@ class Figures(Collector):
         self.answers = answers
 
     def collect(self) -> Iterator[Metric]:
-        standing: QueueStats | None = self.answers["standing"].value
+        stats: QueueStats | None = self.answers["queue-stats"].value
         yield family("build_info", [((program_version(), platform.python_version()), 1)])
-        yield single("database_up", int(standing is not None))
-        if standing is not None:
-            yield from _of_queues(standing)
-            yield from _of_workers(standing)
-            yield from _of_people(standing)
-            yield from _of_submissions(standing)
-        for name, describe in _OF_ANSWERS.items():
+        yield single("database_up", int(stats is not None))
+        if stats is not None:
+            yield from _of_queues(stats)
+            yield from _of_workers(stats)
+            yield from _of_people(stats)
+            yield from _of_submissions(stats)
+        for name, describe in _METRICS_OF_PROBES.items():
             if not self.answers[name].fault and self.answers[name].value is not None:
                 yield from describe(self.answers[name].value)
 
@@ -109,18 +108,20 @@ def _of_counters(reading: Reading) -> Iterator[Metric]:
     yield single("counters_timestamp_seconds", reading.complete_at)
     yield family("activities_submitted", (((role,), count) for (role, _), count in submitted.items()))
     yield family("activities_ended", reading.totals.get("ended", {}).items())
-    yield histogram("queue_wait_seconds", DURATIONS, {(role,): found for (role, _), found in waits.items()})
+    yield histogram("queue_wait_seconds", DURATIONS, {(role,): values for (role, _), values in waits.items()})
     yield histogram("run_duration_seconds", DURATIONS, reading.histograms["run"])
-    yield histogram("activity_attempts", ATTEMPTS, {(role,): found for (role, _), found in attempts.items()})
+    yield histogram(
+        "activity_attempts", ATTEMPTS, {(role,): values for (role, _), values in attempts.items()}
+    )
     refused = reading.totals.get("refused", {})
     yield family("refusals", (((role,), count) for (role, _), count in refused.items()))
     yield single("workers_lost", sum(lost.values()))
 
 
 def _of_granted(granted: Mapping[str, GrantedWork]) -> Iterator[Metric]:
-    yield family("queue_granted", (((role,), found.count) for role, found in granted.items()))
+    yield family("queue_granted", (((role,), work.count) for role, work in granted.items()))
     yield family(
-        "queue_oldest_grant_seconds", (((role,), found.oldest_seconds) for role, found in granted.items())
+        "queue_oldest_grant_seconds", (((role,), work.oldest_seconds) for role, work in granted.items())
     )
 
 
@@ -140,8 +141,8 @@ def _of_admission(is_open: bool) -> Iterator[Metric]:
     yield single("admission_open", int(is_open))
 
 
-def _of_invariants(known: tuple[float, Mapping[str, int]]) -> Iterator[Metric]:
-    at, violations = known
+def _of_invariants(last_check: tuple[float, Mapping[str, int]]) -> Iterator[Metric]:
+    at, violations = last_check
     yield family(
         "invariant_violations", (((invariant,), count) for invariant, count in sorted(violations.items()))
     )
@@ -162,8 +163,8 @@ def _of_upkeep(upkeep: Upkeep) -> Iterator[Metric]:
     yield family("system_job_failures", (((job.name,), job.failures) for job in jobs))
 
 
-#: By question: what its answer becomes.
-_OF_ANSWERS: dict[str, Callable[[Any], Iterator[Metric]]] = {
+#: By probe, the function that turns its answer into metrics.
+_METRICS_OF_PROBES: dict[str, Callable[[Any], Iterator[Metric]]] = {
     "counters": _of_counters,
     "granted": _of_granted,
     "messages": _of_messages,
@@ -175,7 +176,7 @@ _OF_ANSWERS: dict[str, Callable[[Any], Iterator[Metric]]] = {
 }
 
 
-# Makes samples of the metrics that the catalogue declares.
+# Samples of the metrics in the catalogue.
 
 
 #: The values of a metric's labels, in the order in which it declares them.
@@ -183,7 +184,7 @@ Labels = tuple[str, ...]
 
 
 def family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
-    """A gauge or counter with these samples."""
+    """Return a gauge or counter with these samples."""
     declared = CATALOGUE[name]
     metric = (CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily)(
         PREFIX + name, declared.text, labels=declared.labels
@@ -194,22 +195,22 @@ def family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
 
 
 def single(name: str, value: float) -> Metric:
-    """One that has no labels."""
+    """Return a metric without labels."""
     return family(name, [((), value)])
 
 
 def histogram(name: str, bounds: tuple[float, ...], samples: Mapping[Any, Histogram]) -> Metric:
     declared = CATALOGUE[name]
     metric = HistogramMetricFamily(PREFIX + name, declared.text, labels=declared.labels)
-    for labels, found in sorted(samples.items()):
-        buckets = [(floatToGoString(bound), count) for bound, count in found.cumulative(bounds)]
-        metric.add_metric(labels, buckets, found.total)
+    for labels, values in sorted(samples.items()):
+        buckets = [(floatToGoString(bound), count) for bound, count in values.cumulative(bounds)]
+        metric.add_metric(labels, buckets, values.total)
     return metric
 
 
-# Every metric that `/metrics` may expose: its name, type, labels and meaning. What is not here cannot be exposed.
+# The catalogue of all metrics: name, type, labels and meaning. Only these can be exposed.
 #
-# `docs/monitoring.md` shows the same table; a test compares the two with what a scrape returns.
+# `docs/monitoring.md` has the same table; a test compares both with a scrape.
 
 
 PREFIX = "orchestrator_"
@@ -227,7 +228,7 @@ class MetricSpec:
 
     @property
     def query_name(self) -> str:
-        """As queries name it; a histogram without `_bucket`, `_sum` and `_count`."""
+        """The name in queries; of a histogram without `_bucket`, `_sum` and `_count`."""
         return f"{PREFIX}{self.name}{'_total' if self.kind == 'counter' else ''}"
 
 
@@ -307,13 +308,13 @@ CATALOGUE = {
 }  # fmt: skip
 
 
-def _standing_of_all() -> QueueStats:
+def _queue_stats() -> QueueStats:
     with system_scope():
         return queue_stats.stats_of_queues()
 
 
 def _messages() -> dict[str, int]:
-    """How many messages lie in each of Celery's queues. Nothing where the broker is no Redis. Raises `RedisError`."""
+    """Return the number of messages in each Celery queue, or nothing if the broker is not Redis. Raises `RedisError`."""
     client = redis.broker()
     if client is None:
         return {}
@@ -332,12 +333,12 @@ def _dead_letters() -> dict[tuple[str, str, str], int]:
 
 
 def _providers() -> dict[tuple[str, str], int]:
-    """How many model providers are in which state, by adapter and state. Their addresses may tell of a tenant, so they are left out."""
-    return dict(Counter((shown.adapter, shown.state) for shown in overview.of_platform()))
+    """Count the model providers by adapter and state. Their addresses are left out, because they may reveal a tenant."""
+    return dict(Counter((provider.adapter, provider.state) for provider in overview.of_platform()))
 
 
 PROBES = (
-    Probe("standing", _standing_of_all),
+    Probe("queue-stats", _queue_stats),
     Probe("counters", counters.read_counters),
     Probe("granted", queue_stats.read_granted),
     Probe("messages", _messages),

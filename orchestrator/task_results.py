@@ -1,7 +1,7 @@
-"""What came of tasks, kept where django-celery-results shows it: in a table of the platform's, for anyone who runs it.
+"""Results of Celery tasks, in the table of django-celery-results, for the operators of the platform.
 
-That table belongs to no tenant, so nothing of a tenant's is in it: a task says how much it has done, and one that failed says with which
-kind of error. What the error said, and where, is in the log.
+The table belongs to no tenant, so it must not contain data of tenants: a result is a count, and of an error only its type is stored. The
+log has the message and the traceback.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every address of the server. A web process loads the admin, the console and the API's description with the first request for them."""
+"""All URLs of the server. A web process loads the admin, the console and the API document at the first request for them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from orchestrator.metrics import metrics
 
 
 class Area(URLResolver):
-    """Addresses whose module is imported when one of them is asked for or made, instead of with the addresses beside them.
+    """URLs whose module is imported when one of them is first resolved or reversed.
 
-    What a process is never asked for costs it nothing; the first request of an area waits until it is loaded, some tenths of a second. An
-    area has a namespace of its own, and none inside. Whatever looks at `url_patterns`, such as `manage.py check`, loads it and sees all.
+    So a process does not load areas that it never serves; the first request of an area waits some tenths of a second. An area has its own
+    namespace, and none inside. Everything that reads `url_patterns`, such as `manage.py check`, loads it.
     """
 
     def __init__(self, prefix: str, module: str, namespace: str) -> None:
@@ -28,7 +28,7 @@ class Area(URLResolver):
         return super().reverse_dict
 
     def _populate(self) -> None:
-        """Called in advance as well, by the resolver above, which then keeps no more of this one than its namespace."""
+        """Skip the call that the parent resolver makes in advance, which only needs the namespace."""
         if self.is_needed:
             super()._populate()
 
@@ -46,7 +46,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("readyz", readyz),
     path("metrics", metrics),
     path("api/v1/", include(api)),
-    # Before the admin, whose catch-all would answer for the console's addresses below /admin/.
+    # Before the admin, whose catch-all view would match the console's URLs below /admin/.
     Area("", "console.urls", "console"),
     Area("admin/", "orchestrator.admin", "admin"),
 ]

@@ -1,1 +1,1 @@
-"""The demonstration: a real pipeline on a real text, told over the public API alone."""
+"""The demonstration: real pipelines on a real text, run only through the public API."""

@@ -1,4 +1,4 @@
-"""How the demonstration looks: a live table while it runs, one screen with what came of it afterwards, and everything for who wants it."""
+"""Output of the demonstration: a live table while it runs, then a summary on one screen, or all outputs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from console.labels import tone_of
 from orchestrator.demo.story import Agency, Campaign, Weekly, work_of
 
 _COLOURS = {"good": "green", "ask": "magenta", "live": "cyan", "bad": "red"}
-_LONGEST = 1_200  # Characters of one output on the screen; the whole of it is at the address printed below.
-_IN_A_LINE = 92
+_LONGEST = 1_200  # characters of one output on the screen; the files have all of it
+_LONGEST_LINE = 92
 
 
 def table(agencies: list[Agency]) -> Table:
-    """Every activity of every agency: step, round, role, status, time."""
+    """Return a table of all activities of the agencies."""
     rows = Table(title="Content brief pipeline", title_justify="left", expand=False)
     for heading in ("agency", "step", "round", "agent role", "status", "seconds"):
         rows.add_column(heading, no_wrap=True)
@@ -36,8 +36,8 @@ def table(agencies: list[Agency]) -> Table:
 
 
 def usage_table(report: dict[str, Any]) -> Table:
-    """What the ledger has of each role and model, and in all."""
-    rows = Table(title="Ledger: what the tenant has used so far", title_justify="left", expand=False)
+    """Return a table of the tenant's usage by role and model, with a total."""
+    rows = Table(title="Ledger: usage of the tenant so far", title_justify="left", expand=False)
     for heading in ("agent role", "model", "runs", "tokens in", "tokens out", "cost"):
         rows.add_column(heading, no_wrap=True)
     for group in (*report["results"], {"role": "all", "model": "", **report["total"]}):
@@ -52,9 +52,9 @@ def _colour_status(status: str) -> str:
 
 
 def campaign_table(campaign: Campaign) -> Table:
-    """Every activity of the second act, with why the agent was started last."""
+    """Return a table of the activities of the second act, with the reason of their last run."""
     rows = Table(title="Social calendar: agents that ask", title_justify="left", expand=False)
-    for heading in ("activity", "agent role", "started for", "status"):
+    for heading in ("activity", "agent role", "reason", "status"):
         rows.add_column(heading, no_wrap=True)
     for activity in campaign.work:
         status = activity["status"]
@@ -66,23 +66,23 @@ def campaign_table(campaign: Campaign) -> Table:
 
 
 def campaign_live(campaign: Campaign) -> Group:
-    """What is redrawn during the second act."""
+    """Return the live display of the second act."""
     return Group(campaign_table(campaign), *campaign.log)
 
 
 def plan_of(weekly: Weekly) -> Panel:
-    """What the schedule would do, before it does anything."""
+    """Return a preview of the schedule."""
     plan = weekly.preview
     times = "\n".join(f"  {at}" for at in plan["fires_at"])
     text = (
         f"{plan['in_words']}\nnext times (UTC):\n{times}\n"
         f"each time: {plan['jobs']} jobs in {plan['batches']} batches, from {weekly.rows} rows"
     )
-    return Panel(text, title="Schedule: what would happen", title_align="left", expand=False)
+    return Panel(text, title="Schedule: preview", title_align="left", expand=False)
 
 
 def jobs_table(weekly: Weekly) -> Table:
-    """Every job of the execution: what row it is about, when it may start, how it stands."""
+    """Return a table of the execution's jobs."""
     rows = Table(title="Schedule: a job for every row", title_justify="left", expand=False)
     for heading in ("row", "not before", "status"):
         rows.add_column(heading, no_wrap=True)
@@ -94,40 +94,40 @@ def jobs_table(weekly: Weekly) -> Table:
 
 
 def weekly_live(weekly: Weekly) -> Group:
-    """What is redrawn during the third act."""
-    return Group(jobs_table(weekly), f"execution: {weekly.execution.get('status', 'beginning')}")
+    """Return the live display of the third act."""
+    return Group(jobs_table(weekly), f"execution: {weekly.execution.get('status', 'starting')}")
 
 
-def output_of(console: Console, title: str, text: str) -> None:
-    """One output, cut to what fits on a screen."""
-    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n\n… ({len(text)} characters)"
-    console.print(Panel(Markdown(shown), title=title, title_align="left"))
+def print_output(console: Console, title: str, text: str) -> None:
+    """Print one output, shortened to fit on a screen."""
+    excerpt = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n\n… ({len(text)} characters)"
+    console.print(Panel(Markdown(excerpt), title=title, title_align="left"))
 
 
 def live(agencies: list[Agency]) -> Group:
-    """What is redrawn while the runs are under way."""
+    """Return the live display of the first act."""
     lines = [f"[bold]{agency.name}[/]: {line}" for agency in agencies for line in agency.log]
     return Group(table(agencies), *lines)
 
 
 def summary(agency: Agency, outputs: dict[str, dict[str, Any]]) -> Table:
-    """What each step produced, in a line, and what the editor said about it."""
+    """Return a table with one line per step: the beginning of its output, and the editor's decision."""
     rows = Table(title=agency.name, title_justify="left", box=None, pad_edge=False)
     rows.add_column("step", no_wrap=True, min_width=9)
     rows.add_column("status", no_wrap=True, min_width=9)
     rows.add_column("s", no_wrap=True, justify="right", min_width=5)
-    rows.add_column("what came of it")
+    rows.add_column("result")
     for activity in work_of(agency):
         content = outputs.get(activity["id"], {}).get("content") or ""
         step = activity["step"] + (f", {activity['round']}" if activity["round"] > 1 else "")
-        rows.add_row(step, _colour_status(activity["status"]), _seconds(activity), Text(in_a_line(content)))
+        rows.add_row(step, _colour_status(activity["status"]), _seconds(activity), Text(first_line(content)))
         if decision := agency.decisions.get((activity["step"], activity["round"])):
             rows.add_row("", "", "", Text(decision, style="magenta"))
     return rows
 
 
 def campaign_summary(campaign: Campaign) -> RenderableType:
-    """What the agents asked, and what people answered."""
+    """Return the questions of the agents and the answers of people."""
     title = Text("Agents that ask people", style="italic")
     done = Text(
         f"  {len(campaign.work)} pieces of work done: {', '.join(each['name'] for each in campaign.work)}"
@@ -136,30 +136,30 @@ def campaign_summary(campaign: Campaign) -> RenderableType:
 
 
 def weekly_summary(weekly: Weekly) -> RenderableType:
-    """What the schedule does, when next, and what came of running it now."""
+    """Return the schedule's times, and the result of running it now."""
     plan = weekly.preview
     title = Text("A schedule over a table", style="italic")
-    when = f"  {plan['in_words']}; next at {plan['fires_at'][0]}"
-    did = f"  run now: a job for each of {weekly.rows} rows, {plan['batches']} batches: {weekly.execution['status']}"
-    return Group(title, Text(when), Text(did))
+    times = f"  {plan['in_words']}; next at {plan['fires_at'][0]}"
+    result = f"  run now: a job for each of {weekly.rows} rows, {plan['batches']} batches: {weekly.execution['status']}"
+    return Group(title, Text(times), Text(result))
 
 
-def in_a_line(markdown: str) -> str:
-    """The beginning of a text without its title and its marks, for a table."""
+def first_line(markdown: str) -> str:
+    """Return the beginning of a text in one line, without its title and its markup."""
     lines = (line for line in markdown.splitlines() if not line.startswith("# "))
     plain = (" ".join(re.sub(r"[#*_`|]+", " ", line).strip(" -").split()) for line in lines)
     text = " · ".join(line for line in plain if set(line) - set("-: "))
-    return text if len(text) <= _IN_A_LINE else f"{text[:_IN_A_LINE]}…"
+    return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]}…"
 
 
 def results(console: Console, agency: Agency, outputs: dict[str, dict[str, Any]]) -> None:
-    """What each step produced, in the order of the work."""
+    """Print the output of each step, in the order of the work."""
     for activity in work_of(agency):
         output = outputs.get(activity["id"])
         if output is None:
             continue
         title = f"{agency.name} · {activity['step']} · round {activity['round']} · {activity['status']}"
-        output_of(console, title, output.get("content") or "")
+        print_output(console, title, output.get("content") or "")
 
 
 def _seconds(activity: dict[str, Any]) -> str:

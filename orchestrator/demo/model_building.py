@@ -1,7 +1,7 @@
-"""Installs what `make demo-model` needs and says how far it is: downloading, compiling in per cent, installing.
+"""Installs what `make demo-model` needs, and prints the progress: downloading, compiling in per cent, installing.
 
-Nearly all of the time goes into the compiler, which counts its files. What is left is told from the time that the files so far took,
-never from a machine that we have measured; and not before there are enough of them to say anything.
+Nearly all of the time is compilation, whose output counts the files. The remaining time is estimated from the files compiled so far on this
+machine, as soon as there are enough of them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-SECONDS_BETWEEN = 10.0  # two lines about the same stage
-ENOUGH_FILES = 10  # before them an estimate would be a guess
+SECONDS_BETWEEN = 10.0  # between two lines about the same stage
+ENOUGH_FILES = 10  # for an estimate
 ENOUGH_SECONDS = 15.0
-LINES_KEPT = 40  # of what was said, for when it fails
+LINES_KEPT = 40  # of pip's output, printed if it fails
 
 _COUNTED = re.compile(r"^\s*\[\s*(?P<done>\d+)/(?P<all>\d+)\]\s")  # as ninja counts
 _PERCENT = re.compile(r"^\s*\[\s*(?P<percent>\d{1,3})%\]\s")  # as make counts
@@ -26,50 +26,50 @@ _INSTALLING = re.compile(r"^\s*Installing collected packages\b")
 
 
 class Progress:
-    """How far it is, by the lines that pip and the compiler write. Times are seconds of one monotonic clock."""
+    """The progress, from the output of pip and the compiler. Times are seconds of a monotonic clock."""
 
     def __init__(self, now: float) -> None:
         self.stage, self.since = "downloading", now
         self.done = self.all = 0
-        self._first: tuple[float, int] | None = None  # when the first count was read, and how far it was
+        self._first: tuple[float, int] | None = None  # time and value of the first count
 
     def read(self, line: str, now: float) -> None:
-        if found := _COUNTED.match(line):
-            self._note_compiled(int(found["done"]), int(found["all"]), now)
-        elif found := _PERCENT.match(line):
-            self._note_compiled(int(found["percent"]), 100, now)
+        if match := _COUNTED.match(line):
+            self._set_compiled(int(match["done"]), int(match["all"]), now)
+        elif match := _PERCENT.match(line):
+            self._set_compiled(int(match["percent"]), 100, now)
         elif _INSTALLING.match(line):
             self._enter("installing", now)
         elif _DOWNLOADING.match(line) and self.stage != "compiling":
             self._enter("downloading", now)
 
     def words(self, now: float) -> str:
-        """One line about now."""
+        """Return the current state in one line."""
         if self.stage != "compiling":
             return f"  {self.stage}, {now - self.since:.0f} s"
-        # Rounded down: 100 % is said when it is done.
+        # Rounded down, so that 100 % means done.
         text = f"  compiling: {100 * self.done // self.all} %"
         left = self.seconds_left(now)
         return text if left is None else f"{text}, about {_duration(left)} left"
 
     def seconds_left(self, now: float) -> float | None:
-        """Until the compiler is done, if the rest goes as what was done so far; None while too little is known."""
+        """Estimate the remaining time of the compilation. None while too little is compiled."""
         if self.stage != "compiling" or self._first is None:
             return None
-        began, already = self._first
-        newly_done, seconds = self.done - already, now - began
-        # Of what make counts in per cent, ten are enough as well.
+        began, done_before = self._first
+        newly_done, seconds = self.done - done_before, now - began
+        # If make counts in per cent, ten per cent are enough too.
         if newly_done < ENOUGH_FILES or seconds < ENOUGH_SECONDS:
             return None
         return seconds / newly_done * (self.all - self.done)
 
-    def _note_compiled(self, done: int, everything: int, now: float) -> None:
-        if everything <= 0 or done > everything:
+    def _set_compiled(self, done: int, total: int, now: float) -> None:
+        if total <= 0 or done > total:
             return
-        if self.stage != "compiling" or everything != self.all or done < self.done:
-            self._enter("compiling", now)  # a second build counts again
+        if self.stage != "compiling" or total != self.all or done < self.done:
+            self._enter("compiling", now)  # also for a second build, which starts its own count
             self._first = (now, done)
-        self.done, self.all = done, everything
+        self.done, self.all = done, total
 
     def _enter(self, stage: str, now: float) -> None:
         if stage != self.stage:
@@ -85,8 +85,8 @@ def _duration(seconds: float) -> str:
 def install(
     command: list[str], say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
 ) -> int:
-    """Run pip, and say how far it is, every few seconds and at each new stage. Its exit status; when it failed, also its last lines."""
-    progress, said_at, stage = Progress(clock()), clock(), ""
+    """Run pip, and return its exit status. Prints the progress regularly, and pip's last lines if it fails."""
+    progress, printed_at, stage = Progress(clock()), clock(), ""
     last: deque[str] = deque(maxlen=LINES_KEPT)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -95,11 +95,11 @@ def install(
             for line in pip.stdout or ():
                 last.append(line.rstrip())
                 progress.read(line, now := clock())
-                if progress.stage != stage or now - said_at >= SECONDS_BETWEEN:
+                if progress.stage != stage or now - printed_at >= SECONDS_BETWEEN:
                     say(progress.words(now))
-                    said_at, stage = now, progress.stage
+                    printed_at, stage = now, progress.stage
         except BaseException:
-            pip.terminate()  # nobody waits for it any more
+            pip.terminate()
             raise
     if pip.returncode:
         say("\n".join(last))

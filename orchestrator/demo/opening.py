@@ -1,4 +1,4 @@
-"""What all demonstrations share: the text to work on, a stack for as long as they take, and tenants with their people."""
+"""Base of the demonstrations: the input text, a running stack, and tenants with their people."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONGEST_INPUT = 150_000  # Bytes; larger texts do not fit into one request.
 
 
 class Demonstration(BaseCommand):
-    """A command that starts everything, plays its part on a text, and stops everything, however it ends."""
+    """A command that starts the stack, plays on a text, and always stops the stack."""
 
     requires_system_checks: list[str] = []
     farewell = ""
@@ -70,7 +70,7 @@ class Demonstration(BaseCommand):
 
     @contextmanager
     def running(self, stack: LocalStack) -> Iterator[tuple[Supervisor, Addresses]]:
-        """The stack while the part is played; to be extended by what has to be there before, and gone after it."""
+        """Run the stack during `play`. Subclasses extend it with what they need."""
         with stack.running() as started:
             yield started
 
@@ -78,17 +78,17 @@ class Demonstration(BaseCommand):
     def play(
         self, console: Console, stack: LocalStack, supervisor: Supervisor, addresses: Addresses, text: str
     ) -> None:
-        """What happens. Raises `DemoFailed` when it does not go as told."""
+        """Play the demonstration. Raises `DemoFailed` if something unexpected happens."""
 
 
 def content_brief() -> dict[str, Any]:
-    """The content pipeline of the examples."""
+    """Return the content pipeline of the examples."""
     path = EXAMPLES / "pipelines" / "content-brief.yaml"
     return definition.load(path.read_text(encoding="utf-8"), filename=path.name)
 
 
 def read_input(path: Path) -> str:
-    """The text to work on. Raises `CommandError` when it is none."""
+    """Read the input text. Raises `CommandError` if it cannot be used."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -107,11 +107,12 @@ def read_input(path: Path) -> str:
 
 
 def agency_of(name: str, slug: str, addresses: Addresses, *, note: str | None) -> Agency:
-    """A tenant, from an earlier demonstration or new, with an operator and an editor who sends a brief back with the note, if any."""
+    """Return a tenant, new or from an earlier demonstration, with an operator and an editor. With a `note`, the editor first requests
+    these changes."""
     with system_scope():
         tenant, _ = Tenant.objects.get_or_create(slug=slug, defaults={"name": name})
     admin = get_user_model().objects.filter(username=ADMIN).first()
-    if admin is not None:  # so that the login that is printed sees what happens here
+    if admin is not None:  # so that the printed login may see this tenant
         with tenant_scope(tenant.pk):
             Membership.objects.get_or_create(tenant=tenant, user=admin, defaults={"role": Role.ADMIN})
     _, operator = tokens.create(tenant, Role.ADMIN, "demo operator")
@@ -120,7 +121,7 @@ def agency_of(name: str, slug: str, addresses: Addresses, *, note: str | None) -
 
 
 def find_free_port(first_choice: int) -> int:
-    """This port, or any other when somebody has it. 0: any."""
+    """Return this port if it is free, or any free port. 0: any."""
     if first_choice and is_free(first_choice):
         return first_choice
     with socket.create_server(("127.0.0.1", 0)) as probe:

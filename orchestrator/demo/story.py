@@ -1,15 +1,14 @@
-"""What happens in the demonstration, in three acts.
+"""The demonstration, in three acts.
 
-In the first, two agencies run the same pipeline at once: keywords, a brief that an editor must approve, then an outline and an audit side
-by side. The editor of the first sends the brief back with a note and approves the revision; the editor of the second approves at once.
+In the first, two agencies run the same pipeline at the same time: keywords, a brief that an editor must approve, then an outline and an
+audit in parallel. The first editor requests changes to the brief and approves the revision; the second approves at once.
 
-In the second, agents ask and people answer. A planner finds the client's account disconnected and says so; somebody signs in again. It has
-keywords looked up by another agent, has three posts prepared, and asks which direction they shall take. One decision of the editor wakes
-the planner and all three writers.
+In the second, agents ask and people answer. A planner reports that the client's account is disconnected, and a person signs in again. The
+planner has another agent look up keywords, has three posts prepared, and asks which direction they should take. One decision of the editor
+wakes the planner and all three writers.
 
-The third act is a schedule whose parameters come from a table. The sections of the text are the rows of a dataset. A schedule is to look
-up the keywords of each active one every Monday. What it would do is shown first, then it is run by hand, and every row has become a job of
-its own, a few at a time.
+The third act is a schedule whose parameters come from a table. The sections of the text become the rows of a dataset. A schedule looks up
+the keywords of each active row every Monday. Its preview is shown, then it is run by hand, and every row becomes a job, a few at a time.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from uuid import uuid4
 import httpx2
 
 NOTE = 'Add a section about what it costs. Mention "city council". Max 700 words.'
-APPROVAL_NOTE = "Good. Go on."
+APPROVAL_NOTE = "Good. Continue."
 POLL_SECONDS = 0.15
 PATIENCE_SECONDS = 120.0
-_SAID = {"approve": "approved", "reject": "rejected"}
+_DECIDED = {"approve": "approved", "reject": "rejected"}
 
 
 class DemoFailed(Exception):
-    """The demonstration did not go as told; the message says where."""
+    """Something unexpected happened in the demonstration; the message says what."""
 
 
 @dataclass(slots=True)
 class Agency:
-    """One tenant, its people, and the run that it waits for."""
+    """One tenant, its people, and its run."""
 
     name: str
     operator: ApiClient
@@ -60,9 +59,9 @@ def begin_run(agency: Agency, definition: dict[str, Any], text: str) -> None:
 
 
 def follow_runs(
-    agencies: list[Agency], show: Callable[[], None], *, patience_seconds: float = PATIENCE_SECONDS
+    agencies: list[Agency], redraw: Callable[[], None], *, patience_seconds: float = PATIENCE_SECONDS
 ) -> None:
-    """Poll until every run has ended, deciding what waits for an editor."""
+    """Poll until every run has ended, and decide the items of the editors."""
     deadline = time.monotonic() + patience_seconds
     while not all(agency.ended for agency in agencies):
         if time.monotonic() > deadline:
@@ -72,16 +71,16 @@ def follow_runs(
                 )
             )
         for agency in agencies:
-            _look(agency)
+            _refresh(agency)
             _decide(agency)
-        show()
+        redraw()
         time.sleep(POLL_SECONDS)
     for agency in agencies:
         if agency.run["status"] != "completed":
             raise DemoFailed(f"The run of {agency.name} {agency.run['status']}: {_errors(agency)}")
 
 
-def _look(agency: Agency) -> None:
+def _refresh(agency: Agency) -> None:
     if agency.ended:
         return
     agency.run = agency.operator.get(f"/pipeline-runs/{agency.run['id']}/")
@@ -98,9 +97,9 @@ def _decide(agency: Agency) -> None:
             agency.rejected = True
             verdict, notes = "reject", agency.note
         agency.editor.post(f"/activities/{item['id']}/{verdict}/", {"notes": notes})
-        agency.log.append(f"editor {_SAID[verdict]}: {notes}")
-        judged = [*work_of(agency)][-1]  # the brief: what follows it begins when it is approved
-        agency.decisions[judged["step"], judged["round"]] = agency.log[-1]
+        agency.log.append(f"editor {_DECIDED[verdict]}: {notes}")
+        brief = [*work_of(agency)][-1]  # the latest work, because the next steps start after the approval
+        agency.decisions[brief["step"], brief["round"]] = agency.log[-1]
 
 
 def _errors(agency: Agency) -> str:
@@ -116,9 +115,9 @@ def _errors(agency: Agency) -> str:
 
 
 def work_of(agency: Agency) -> Iterator[dict[str, Any]]:
-    """The agents' activities in the order in which they began; gates are left out."""
-    mine = [activity for activity in agency.activities.values() if activity["assignee_type"] == "agent"]
-    yield from sorted(mine, key=lambda activity: activity["created_at"])
+    """Yield the activities of agents, without gates, in the order of their creation."""
+    work = [activity for activity in agency.activities.values() if activity["assignee_type"] == "agent"]
+    yield from sorted(work, key=lambda activity: activity["created_at"])
 
 
 class ApiRefused(Exception):
@@ -169,7 +168,7 @@ _ENDED_STATUSES = ("done", "approved", "failed", "needs_review", "cancelled")
 
 @dataclass(slots=True)
 class Campaign:
-    """The planner's activity, everything that came of it, and what people did."""
+    """The planner's activity, the activities that follow from it, and the answers of people."""
 
     operator: ApiClient
     editor: ApiClient
@@ -181,9 +180,9 @@ class Campaign:
 
     @property
     def work(self) -> list[dict[str, Any]]:
-        """The agents' activities in the order in which they began."""
-        mine = [activity for activity in self.activities.values() if activity["assignee_type"] == "agent"]
-        return sorted(mine, key=lambda activity: activity["created_at"])
+        """The activities of agents in the order of their creation."""
+        work = [activity for activity in self.activities.values() if activity["assignee_type"] == "agent"]
+        return sorted(work, key=lambda activity: activity["created_at"])
 
     @property
     def ended(self) -> bool:
@@ -191,7 +190,7 @@ class Campaign:
 
 
 def begin_campaign(campaign: Campaign, text: str) -> None:
-    """Connect an account whose authorisation will turn out to have lapsed, and ask for a calendar."""
+    """Connect an account whose access turns out to be expired, and submit the planner's activity."""
     campaign.channel = _account(campaign.operator)["id"]
     planner = campaign.operator.post(
         "/activities/",
@@ -208,26 +207,26 @@ def begin_campaign(campaign: Campaign, text: str) -> None:
 
 
 def _account(operator: ApiClient) -> Any:
-    """The client's account, from an earlier demonstration or new."""
-    known = operator.get("/channels/", kind=KIND, search=ACCOUNT)["results"]
-    return known[0] if known else operator.post("/channels/", {"kind": KIND, "name": ACCOUNT})
+    """Return the client's account, new or from an earlier demonstration."""
+    existing = operator.get("/channels/", kind=KIND, search=ACCOUNT)["results"]
+    return existing[0] if existing else operator.post("/channels/", {"kind": KIND, "name": ACCOUNT})
 
 
-def follow_campaign(campaign: Campaign, show: Callable[[], None]) -> None:
-    """Poll until everything has ended, answering what people are asked."""
+def follow_campaign(campaign: Campaign, redraw: Callable[[], None]) -> None:
+    """Poll until everything has ended, and answer the questions to people."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not campaign.ended:
         if time.monotonic() > deadline:
-            raise DemoFailed(f"The campaign stands still: {campaign.log[-1:]}")
-        _look_at_campaign(campaign)
+            raise DemoFailed(f"The campaign does not progress: {campaign.log[-1:]}")
+        _refresh_campaign(campaign)
         _answer_questions(campaign)
-        show()
+        redraw()
         time.sleep(POLL_SECONDS)
-    if wrong := [activity["name"] for activity in campaign.work if activity["status"] != "done"]:
-        raise DemoFailed(f"The campaign did not go as told: {', '.join(wrong)} did not get done.")
+    if unfinished := [activity["name"] for activity in campaign.work if activity["status"] != "done"]:
+        raise DemoFailed(f"The campaign failed: {', '.join(unfinished)} did not get done.")
 
 
-def _look_at_campaign(campaign: Campaign) -> None:
+def _refresh_campaign(campaign: Campaign) -> None:
     planner = campaign.operator.get(f"/activities/{campaign.planner}/")
     related = campaign.operator.get("/activities/", parent=campaign.planner, limit=50)["results"]
     campaign.activities = {activity["id"]: activity for activity in (planner, *related)}
@@ -242,10 +241,10 @@ def _answer_questions(campaign: Campaign) -> None:
             campaign.operator.post(f"/channels/{campaign.channel}/reactivate/")
             campaign.operator.post(f"/activities/{item['id']}/resolve/", {"note": SIGNED_IN})
             campaign.log.append(f"blocked: {item['name']} · resolved: {SIGNED_IN}")
-        elif item["kind"] == "approval" and _everybody_waits(campaign):
+        elif item["kind"] == "approval" and _all_wait(campaign):
             _choose(campaign, item)
         elif item["kind"] == "review" and campaign.chosen:
-            # Each writer has asked for itself as well, and no answer answers another question.
+            # Each writer has also asked its own question, which the approval does not answer.
             campaign.editor.post(
                 f"/activities/{item['id']}/review/",
                 {"approved": True, "feedback": f"Yes, as {campaign.chosen}."},
@@ -253,8 +252,8 @@ def _answer_questions(campaign: Campaign) -> None:
             campaign.log.append(f"{item['name']}: approved")
 
 
-def _everybody_waits(campaign: Campaign) -> bool:
-    """Whether the planner and the writers that it has called wait for the decision."""
+def _all_wait(campaign: Campaign) -> bool:
+    """Return whether the planner and its writers wait for the decision."""
     writers = [activity for activity in campaign.work if activity["agent_role"] == "social-post-writer"]
     waiting = (*writers, campaign.activities[campaign.planner])
     return bool(writers) and all(activity["status"] == "awaiting_review" for activity in waiting)
@@ -266,19 +265,19 @@ def _choose(campaign: Campaign, item: dict[str, Any]) -> None:
         f"/approvals/{item['id']}/decide/",
         {"decision": "approved", "chosen_option": option, "notes": "Keep it short and friendly."},
     )
-    campaign.log.append(f"editor chose “{option}”: {len(decided['woken'])} activities woke")
+    campaign.log.append(f"editor chose “{option}”: {len(decided['woken'])} activities continue")
 
 
 DATASET, SCHEDULE = "section", "Keywords of every section"
 BATCH, STAGGER_MS = 2, 500
 SOURCE = f"db:{DATASET}:all:text?active=true&batchSize={BATCH}&staggerDelay={STAGGER_MS}"
-FEWEST_WORDS = 20  # of a section; keywords of less say nothing
+FEWEST_WORDS = 20  # of a section; shorter ones have no useful keywords
 _FIELDS = {"id": "string", "title": "string", "text": "string", "active": "boolean"}
 
 
 @dataclass(slots=True)
 class Weekly:
-    """The schedule, what it would do, and what came of running it."""
+    """The schedule, its preview and its execution."""
 
     operator: ApiClient
     schedule: str = ""
@@ -293,7 +292,7 @@ class Weekly:
 
 
 def begin_weekly(weekly: Weekly, text: str) -> None:
-    """Fill the table, save the schedule, ask what it would do, and run it now."""
+    """Fill the dataset, save the schedule, get its preview, and run it now."""
     rows = sections_of(text)
     weekly.rows = len(rows)
     _fill(weekly.operator, rows)
@@ -305,7 +304,7 @@ def begin_weekly(weekly: Weekly, text: str) -> None:
 
 
 def sections_of(text: str) -> list[dict[str, Any]]:
-    """A row for each section of a Markdown text, or for each paragraph of a text without sections. Short ones are not active."""
+    """Return a row for each section of a Markdown text, or for each paragraph if it has no sections. Short ones are not active."""
     parts = [part.strip() for part in f"\n{text}".split("\n## ") if part.strip()]
     if len(parts) == 1:
         parts = [part.strip() for part in text.split("\n\n") if part.strip()]
@@ -321,18 +320,18 @@ def sections_of(text: str) -> list[dict[str, Any]]:
 
 
 def _fill(operator: ApiClient, rows: list[dict[str, Any]]) -> None:
-    """The table, from an earlier demonstration or new, with these rows and no others."""
-    known = [found["name"] for found in operator.get("/datasets/", limit=100)["results"]]
-    if DATASET not in known:
+    """Fill the dataset, new or from an earlier demonstration, with exactly these rows."""
+    names = [dataset["name"] for dataset in operator.get("/datasets/", limit=100)["results"]]
+    if DATASET not in names:
         operator.post("/datasets/", {"name": DATASET, "fields": _FIELDS, "rows": rows})
     else:
         operator.post(f"/datasets/{DATASET}/rows/?replace=true", {"rows": rows})
 
 
 def _schedule(operator: ApiClient) -> Any:
-    known = operator.get("/schedules/", search=SCHEDULE)["results"]
-    if known:
-        return known[0]
+    existing = operator.get("/schedules/", search=SCHEDULE)["results"]
+    if existing:
+        return existing[0]
     return operator.post(
         "/schedules/",
         {
@@ -348,7 +347,7 @@ def _schedule(operator: ApiClient) -> Any:
     )
 
 
-def follow_weekly(weekly: Weekly, show: Callable[[], None]) -> None:
+def follow_weekly(weekly: Weekly, redraw: Callable[[], None]) -> None:
     """Poll until the execution has ended."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not weekly.ended:
@@ -357,7 +356,7 @@ def follow_weekly(weekly: Weekly, show: Callable[[], None]) -> None:
         executions = weekly.operator.get(f"/schedules/{weekly.schedule}/executions/")["results"]
         weekly.execution = next(each for each in executions if each["id"] == weekly.execution["id"])
         weekly.jobs = _jobs(weekly)
-        show()
+        redraw()
         time.sleep(POLL_SECONDS)
     if weekly.execution["status"] != "success":
         raise DemoFailed(
@@ -366,10 +365,11 @@ def follow_weekly(weekly: Weekly, show: Callable[[], None]) -> None:
 
 
 def _jobs(weekly: Weekly) -> list[dict[str, Any]]:
-    """Its activities in the order of the rows."""
-    found = weekly.operator.get(
+    """Return the activities of the execution in the order of the rows."""
+    activities = weekly.operator.get(
         "/activities/", schedule=weekly.schedule, created_after=weekly.execution["started_at"], limit=50
     )["results"]
     return sorted(
-        found, key=lambda activity: (activity["not_before"] or "", activity["created_at"], activity["id"])
+        activities,
+        key=lambda activity: (activity["not_before"] or "", activity["created_at"], activity["id"]),
     )

@@ -1,8 +1,8 @@
-"""Real PostgreSQL, Redis-protocol and MongoDB-protocol servers from wheels, for one machine and no Docker.
+"""Real PostgreSQL, Redis-protocol and MongoDB-protocol servers from wheels, for one machine without Docker.
 
-Everything lives in one folder, the `ServiceHome`. `start` is idempotent: what already runs is found again,
-what died is brought up on its old data. The servers outlive the process that started them, until `stop`. They
-listen on loopback only. Nothing here imports Django, because settings ask this package where the servers are.
+All files are in one folder, the `ServiceHome`. `start` is idempotent: it reuses running servers, and restarts
+dead ones with their data. The servers outlive the process that started them, until `stop`. They listen on
+loopback only. Nothing here imports Django, because the settings ask this package where the servers are.
 """
 
 from orchestrator.embedded.errors import EmbeddedError

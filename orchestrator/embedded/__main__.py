@@ -28,8 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
                 return 0 if _print_status(home) else 1
             case "run":
                 return _run(home, services, durable=not options.fast)
-    except EmbeddedError as fault:
-        print(f"error [{fault.code}]: {fault}", file=sys.stderr)
+    except EmbeddedError as error:
+        print(f"error [{error.code}]: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -37,22 +37,22 @@ def main(arguments: list[str] | None = None) -> int:
 def _start(home: ServiceHome, services: tuple[str, ...], *, durable: bool) -> None:
     start(home, services=services, durable=durable)
     _print_status(home)
-    print(f"addresses with passwords: {home.services_file}", flush=True)  # somebody may wait for it at a pipe
+    print(f"addresses with passwords: {home.services_file}", flush=True)  # a reader may wait for it at a pipe
 
 
 def _run(home: ServiceHome, services: tuple[str, ...], *, durable: bool) -> int:
-    """Keep the servers up until Ctrl-C or SIGTERM, then stop them. Exit code 1 when one died."""
-    asked_to_stop = threading.Event()
+    """Keep the servers running until Ctrl-C or SIGTERM, then stop them. The exit code is 1 if one died."""
+    stopped = threading.Event()
 
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        asked_to_stop.set()
+    def handle_signal(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ask)
+        signal.signal(number, handle_signal)
     died: list[str] = []
     try:
         _start(home, services, durable=durable)
-        while not died and not asked_to_stop.wait(WATCH_SECONDS):
+        while not died and not stopped.wait(WATCH_SECONDS):
             died = [
                 f"{server.name} ended, see {server.log}" for server in status(home) if server.state == "died"
             ]
@@ -64,11 +64,11 @@ def _run(home: ServiceHome, services: tuple[str, ...], *, durable: bool) -> int:
 
 
 def _print_status(home: ServiceHome) -> bool:
-    """Whether all known servers run, and at least one is known."""
+    """Print the state of all known servers, and return whether there are any and all are running."""
     servers = status(home)
     for server in servers:
-        where = f"127.0.0.1:{server.port}" + (f" pid {server.pid}" if server.pid else "")
-        print(f"{server.name:<9} {server.state:<8} {where}{'' if server.durable else ' (not durable)'}")
+        address = f"127.0.0.1:{server.port}" + (f" pid {server.pid}" if server.pid else "")
+        print(f"{server.name:<9} {server.state:<8} {address}{'' if server.durable else ' (not durable)'}")
     if not servers:
         print(f"no server was ever started in {home.path}")
     return bool(servers) and all(server.state == "running" for server in servers)
@@ -81,10 +81,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in (
-        ("start", "start what does not run yet, return when all answer; they outlive this command"),
-        ("stop", "stop them and wait until they are gone"),
-        ("status", "show them; exit code 0 when all run"),
-        ("run", "start them, keep them up until Ctrl-C, then stop them"),
+        (
+            "start",
+            "start the servers that are not running, and return when all answer; they outlive this command",
+        ),
+        ("stop", "stop the servers and wait until they are gone"),
+        ("status", "print their state; exit code 0 if all are running"),
+        ("run", "start the servers, keep them running until Ctrl-C, then stop them"),
     ):
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument(
@@ -95,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         if name in {"start", "run"}:
             command.add_argument(
-                "--fast", action="store_true", help="not safe against a machine crash; for tests"
+                "--fast", action="store_true", help="does not survive a crash of the machine; for tests"
             )
     return parser
 

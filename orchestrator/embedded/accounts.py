@@ -1,7 +1,7 @@
-"""Running PostgreSQL when we are root: it refuses that, so it gets an ordinary account that already exists.
+"""The account that runs PostgreSQL if we are root: PostgreSQL refuses to run as root, so an existing ordinary account runs it.
 
-No account is made. What is changed is the search permission (x for others) of folders above the data and the
-programs that lack it, since the account must walk through them; it does not let anyone list or write them.
+No account is created. Only the search permission (x for others) of folders above the data and the programs is
+added where it is missing, because the account must walk through them. It does not allow listing or writing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.embedded.errors import NoAccount
 
 logger = logging.getLogger(__name__)
 
-# An account that exists for PostgreSQL, else the one that every system has.
+# PostgreSQL's own account if there is one, else the one that every system has.
 CANDIDATES = ("postgres", "nobody")
 
 
@@ -32,7 +32,7 @@ class Account:
 
 
 class Switch(TypedDict, total=False):
-    """The arguments by which `subprocess` runs a program as another account."""
+    """Arguments of `subprocess` that run a program as another account."""
 
     user: int
     group: int
@@ -40,14 +40,14 @@ class Switch(TypedDict, total=False):
 
 
 def switch_to(account: Account | None) -> Switch:
-    """None stays who we are."""
+    """Return the arguments that switch to the account, or none to stay the current user."""
     if account is None:
         return {}
     return {"user": account.uid, "group": account.gid, "extra_groups": []}
 
 
 def account_for(folder: Path) -> Account | None:
-    """Who runs the server of this folder: its owner, else the first candidate; None when we are not root."""
+    """Return the account that runs the server of this folder: its owner, or the first candidate. None if we are not root."""
     if os.geteuid() != 0:
         return None
     owner = folder.stat().st_uid
@@ -59,17 +59,17 @@ def account_for(folder: Path) -> Account | None:
     raise NoAccount(CANDIDATES)
 
 
-def give(path: Path, account: Account) -> None:
+def change_owner(path: Path, account: Account) -> None:
     os.chown(path, account.uid, account.gid)
 
 
 def make_reachable(path: Path, account: Account) -> None:
-    """Let the account walk to the path. Warns of each folder whose permission it changes."""
+    """Let the account walk to the path. Logs a warning for each folder whose permission it changes."""
     for folder in reversed(path.parents):
         if not _may(folder, account, stat.S_IXOTH):
             make_searchable(folder)
             logger.warning(
-                "Made %s searchable, as PostgreSQL runs as %s and not as root",
+                "Made %s searchable, because PostgreSQL runs as %s and not as root",
                 folder,
                 account.name,
                 extra={"action": "folder_made_searchable"},
@@ -81,14 +81,14 @@ def make_searchable(folder: Path) -> None:
 
 
 def make_readable(tree: Path, account: Account) -> None:
-    """Let the account read and run a tree of programs that a strict umask closed at installation."""
-    for path in _find_closed(tree, account):
+    """Let the account read and run a tree of programs that was installed with a strict umask."""
+    for path in _find_unreadable(tree, account):
         mode = stat.S_IMODE(path.stat().st_mode)
-        runs = stat.S_IXOTH if mode & stat.S_IXUSR else 0
-        path.chmod(mode | stat.S_IROTH | runs)
+        execute = stat.S_IXOTH if mode & stat.S_IXUSR else 0
+        path.chmod(mode | stat.S_IROTH | execute)
 
 
-def _find_closed(tree: Path, account: Account) -> Iterator[Path]:
+def _find_unreadable(tree: Path, account: Account) -> Iterator[Path]:
     for path in (tree, *tree.rglob("*")):
         needed = stat.S_IROTH | (stat.S_IXOTH if path.stat().st_mode & stat.S_IXUSR else 0)
         if not _may(path, account, needed):
@@ -96,10 +96,10 @@ def _find_closed(tree: Path, account: Account) -> Iterator[Path]:
 
 
 def _may(path: Path, account: Account, needed: int) -> bool:
-    """`needed` holds bits of the class of others. They are shifted to the account's class."""
-    facts = path.stat()
-    shift = 6 if facts.st_uid == account.uid else 3 if facts.st_gid == account.gid else 0
-    return (facts.st_mode >> shift) & needed == needed
+    """Return whether the account has these permissions. `needed` are bits of the class of others."""
+    status = path.stat()
+    shift = 6 if status.st_uid == account.uid else 3 if status.st_gid == account.gid else 0
+    return (status.st_mode >> shift) & needed == needed
 
 
 def _account(entry: pwd.struct_passwd) -> Account:

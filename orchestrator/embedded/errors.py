@@ -1,4 +1,4 @@
-"""What can go wrong with embedded servers. Every message says what happened and what to do next."""
+"""Errors of embedded servers. Every message says what happened and what to do next."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class WheelMissing(EmbeddedError):
 
 
 class HomeBusy(EmbeddedError):
-    """Another process holds the folder's lock for longer than starting servers can take."""
+    """Another process has held the folder's lock for longer than it takes to start servers."""
 
     code = "home_busy"
 
     def __init__(self, lock: Path, holder: str) -> None:
         super().__init__(
-            f"{lock} is held by {holder or 'another process'}, which still starts or stops servers there. "
+            f"{lock} is held by {holder or 'another process'}, which is starting or stopping servers there. "
             "Wait for it or end it, then try again, or choose another folder with ORCHESTRATOR_HOME."
         )
 
@@ -71,7 +71,7 @@ class FolderUnreachable(EmbeddedError):
 
 
 class ServerFailed(EmbeddedError):
-    """A server's program ended, or a preparing command failed. The message carries the end of its output."""
+    """A server's program ended, or a command that prepares it failed. The message contains the end of its output."""
 
     code = "server_failed"
 
@@ -80,25 +80,24 @@ class ServerFailed(EmbeddedError):
 
 
 class ServerSilent(EmbeddedError):
-    """A server's process lives but did not answer within the bound. It is left as it is."""
+    """A server's process is alive but did not answer in time. It keeps running."""
 
     code = "server_silent"
 
     def __init__(self, name: str, seconds: float, output: str, log: Path) -> None:
         super().__init__(
-            f"{name} did not answer within {seconds:.0f} s. It was left running; stop it with "
+            f"{name} did not answer within {seconds:.0f} s. It is still running; stop it with "
             f"`python -m orchestrator.embedded stop` and try again. The end of {log}:\n"
             f"{output or '(nothing was written)'}"
         )
 
 
 class ServerImmortal(EmbeddedError):
-    """Processes of a server are still there after SIGKILL."""
+    """Processes of a server are still alive after SIGKILL."""
 
     code = "server_immortal"
 
     def __init__(self, name: str, pids: list[int]) -> None:
-        listed = ", ".join(map(str, pids))
         super().__init__(
-            f"{name}: the processes {listed} did not end after SIGKILL. Look at them with `ps -p`."
+            f"{name}: the processes {', '.join(map(str, pids))} did not end after SIGKILL. Look at them with `ps -p`."
         )

@@ -1,8 +1,7 @@
-"""The folder that holds all local state: data, logs, locks and `services.json`.
+"""The folder with all local state: data, logs, locks and `services.json`.
 
-`services.json` holds passwords, so only its owner may read it. It is replaced as a whole: a reader sees the
-old or the new one, never half of it. A damaged file counts as missing; servers it knew are then found by
-their working directory.
+`services.json` contains passwords, so only its owner may read it. It is replaced atomically. A damaged file counts
+as missing; its servers are then found by their working directory.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 class ServiceHome:
-    """One home folder. Making the object touches no file."""
+    """One home folder. Creating the object changes no files."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path).resolve()  # processes know their folder by its real name
+        self.path = Path(path).resolve()  # because processes report the real path of their folder
         self.logs = self.path / "log"
         self.services_file = self.path / "services.json"
 
     @classmethod
     def from_environment(cls) -> ServiceHome:
-        """ORCHESTRATOR_HOME, or `var` in the checkout (in the working directory when installed elsewhere)."""
-        if named := os.environ.get("ORCHESTRATOR_HOME"):
-            return cls(named)
+        """Return ORCHESTRATOR_HOME, or `var` in the checkout (in the working directory if there is no checkout)."""
+        if path := os.environ.get("ORCHESTRATOR_HOME"):
+            return cls(path)
         return cls((_CHECKOUT if (_CHECKOUT / "pyproject.toml").is_file() else Path.cwd()) / "var")
 
     def folder(self, name: str) -> Path:
-        """A folder of the home, made on demand and closed to other users."""
+        """Return a folder of the home. It is created if needed, and closed to other users."""
         self._make()
         folder = self.path / name
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -50,7 +49,7 @@ class ServiceHome:
         return self.logs / f"{name}.log"
 
     def secret(self, name: str) -> str:
-        """A password made once and kept. Call it under the lock."""
+        """Return a password, which is created at the first call. Call it under the lock."""
         path = self.folder("secrets") / name
         if not path.exists():
             write_private(path, secrets.token_hex(24))
@@ -72,10 +71,7 @@ class ServiceHome:
 
     @contextmanager
     def lock(self, name: str = "lock", seconds: float = LOCK_SECONDS) -> Iterator[None]:
-        """Hold a lock of this home; the kernel frees it when the holder dies.
-
-        Raises `HomeBusy` after the bound.
-        """
+        """Hold a lock of this home; the kernel releases it if the holder dies. Raises `HomeBusy` after `seconds`."""
         self._make()
         path = self.path / name
         with path.open("a+") as file:
@@ -88,12 +84,12 @@ class ServiceHome:
             yield
 
     def _make(self) -> None:
-        # Others may walk through, as the database's account must when we are root. All inside is closed.
+        # Others may walk through it, because PostgreSQL's account must if we are root. Its contents are closed.
         self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file as a whole, readable by its owner only from its first moment."""
+    """Replace a file atomically. Only its owner can ever read it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -114,28 +110,25 @@ SERVICES = ("postgres", "redis", "mongo")
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Addresses, with passwords. A server that was never asked for has an empty one."""
+    """URLs of the servers, with passwords. Empty for a server that was never started."""
 
     database_url: str = ""
     redis_url: str = ""
     mongodb_uri: str = ""
 
     def as_environment(self) -> dict[str, str]:
-        """The variables by which other processes find the same servers."""
-        named = {
+        """Return the environment variables by which other processes find the same servers."""
+        variables = {
             "DATABASE_URL": self.database_url,
             "REDIS_URL": self.redis_url,
             "MONGODB_URI": self.mongodb_uri,
         }
-        return {name: url for name, url in named.items() if url}
+        return {name: url for name, url in variables.items() if url}
 
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """One server as last started.
-
-    `process` is None once it was stopped; its port stays reserved for the next start.
-    """
+    """The last start of one server. `process` is None after it was stopped; its port stays reserved."""
 
     port: int
     url: str
@@ -171,11 +164,11 @@ def endpoints_of(records: Mapping[str, ServerRecord]) -> Endpoints:
 
 TAIL_LINES = 20
 TAIL_BYTES = 8_192
-ROTATE_BYTES = 16 * 1024 * 1024  # one older file is kept beside it
+ROTATE_BYTES = 16 * 1024 * 1024  # one older file is kept
 
 
 def open_log(path: Path) -> BinaryIO:
-    """The file for appending. A large one is set aside first, so only a restart rotates."""
+    """Open the file for appending. A large file is rotated first, so rotation happens only at a restart."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > ROTATE_BYTES:
         path.replace(path.with_name(path.name + ".1"))
@@ -183,7 +176,7 @@ def open_log(path: Path) -> BinaryIO:
 
 
 def tail(path: Path, since: int = 0) -> str:
-    """The last lines, of what was written after the offset `since`."""
+    """Return the last lines that were written after the offset `since`."""
     if not path.exists():
         return ""
     with path.open("rb") as file:

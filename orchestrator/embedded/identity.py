@@ -1,4 +1,4 @@
-"""Which process is meant: its pid and the moment it began, so that a reused pid is not mistaken."""
+"""Identity of a process: its pid and its start time, so that a reused pid is not mistaken for it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pathlib import Path
 
 import psutil
 
-POLL_SECONDS = 0.02  # shorter than a person notices, long enough not to burn a core while waiting
-_ENDED_STATES = frozenset("ZX")  # a zombie has ended; only its parent has not asked for the exit code yet
+POLL_SECONDS = 0.02  # too short for a person to notice, and long enough to save processor time
+_ENDED_STATES = frozenset("ZX")  # a zombie has ended; only its exit code was not collected yet
 
-#: The servers that this process started and that have not ended yet.
+#: Servers that this process started and that have not ended yet.
 _children: set[int] = set()
 
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A pid and its start mark. The mark is opaque: only equality counts."""
+    """A pid and its start time. `started` is opaque: only compare it for equality."""
 
     pid: int
     started: str
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """The living process with this pid, or None."""
+        """Return the live process with this pid, or None."""
         mark = _start_mark(pid)
         return None if mark is None else cls(pid, mark)
 
@@ -46,26 +46,26 @@ class ProcessIdentity:
 
 
 def adopt(child: subprocess.Popen[bytes]) -> None:
-    """Take over a child that is meant to outlive us."""
+    """Track a child that may outlive this process."""
     _children.add(child.pid)
-    # We collect the exit code, the object must not; and its destructor complains about a child that still
-    # runs.
+    # `reap` collects the exit code, so the object must not, and its destructor must not warn about a running
+    # child.
     child.returncode = 0
 
 
 def reap() -> None:
-    """Collect those of our children that ended, so that none of them stays a zombie."""
+    """Collect the exit codes of ended children, so that none stays a zombie."""
     for pid in tuple(_children):
         try:
             ended, _ = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:  # another thread was first, or we are a fork of the starter
+        except ChildProcessError:  # another thread collected it, or this process is a fork of the starter
             ended = pid
         if ended:
             _children.discard(pid)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether the condition came true within the bound."""
+    """Wait until the condition is true, and return False if it is not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:
@@ -83,12 +83,12 @@ def _any_start_mark(pid: int) -> str | None:
 
 
 def _linux_start_mark(pid: int) -> str | None:
-    # Clock ticks since boot. Unlike a time of day it does not move when the clock is set.
+    # Clock ticks since boot, which do not change when the clock is set.
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the program's name, in parentheses, may hold spaces
+    fields = text.rpartition(")")[2].split()  # because the program's name, in parentheses, may contain spaces
     return None if fields[0] in _ENDED_STATES else fields[19]
 
 

@@ -1,7 +1,7 @@
-"""Start, find, look at and stop the servers of a home.
+"""Starts, finds, inspects and stops the servers of a home.
 
-All changes happen under the home's lock, so two starts at once give the same servers. Each launch is written
-down before it is waited for: if we are killed in between, the next start or stop knows the process.
+All changes happen under the home's lock, so two concurrent starts give the same servers. Each launch is recorded
+before we wait for it: if we are killed in between, the next start or stop knows the process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SERVERS: dict[str, type[Server]] = {
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """One server as it is now. `died`: it ended without being stopped; the next start brings it up again."""
+    """The state of one server. `died`: it ended without being stopped; the next start restarts it."""
 
     name: str
     state: Literal["running", "stopped", "died"]
@@ -56,36 +56,31 @@ class ServerStatus:
 
 
 def start(home: ServiceHome, *, services: Iterable[str] = SERVICES, durable: bool = True) -> Endpoints:
-    """Return once all named servers answer.
+    """Start the named servers, and return when all answer. Idempotent: live ones are reused, dead ones restarted with their data.
 
-    Idempotent: living ones are reused, dead ones continue on their data.
-
-    `durable=False` gives up safety against a crash of the machine for speed; it is meant for tests. Servers
-    of this home that are not named stay as they are. When one fails, the others stay up.
+    `durable=False` is faster but does not survive a crash of the machine; it is meant for tests. Other servers of
+    this home are not changed. If one fails, the others keep running.
     """
     servers = _servers(home, services)
     with home.lock():
         records = home.read_records()
-        writing = Lock()
+        write_lock = Lock()
 
-        def bring_up(server: Server) -> None:
-            def remember(record: ServerRecord) -> None:
-                with writing:
+        def start_server(server: Server) -> None:
+            def save(record: ServerRecord) -> None:
+                with write_lock:
                     records[server.name] = record
                     home.write_records(records)
 
-            ensure_running(server, records.get(server.name), durable=durable, remember=remember)
+            ensure_running(server, records.get(server.name), durable=durable, save=save)
 
         with ThreadPoolExecutor(max_workers=len(SERVICES)) as pool:
-            list(pool.map(bring_up, servers))
+            list(pool.map(start_server, servers))
         return endpoints_of(records)
 
 
 def stop(home: ServiceHome, services: Iterable[str] | None = None) -> None:
-    """Stop the named servers, or all.
-
-    Returns when their processes are gone; kills those that do not end. Idempotent.
-    """
+    """Stop the named servers, or all, and return when their processes are gone. Kills those that do not end. Idempotent."""
     servers = _servers(home, SERVICES if services is None else services)
     if not home.path.exists():
         return
@@ -99,16 +94,16 @@ def stop(home: ServiceHome, services: Iterable[str] | None = None) -> None:
 
 
 def find(home: ServiceHome) -> Endpoints | None:
-    """Where the servers of this home are, or None when none of them lives. Looks at processes, sends nothing.
+    """Return the URLs of this home's servers, or None if none is alive. Checks processes only, without connecting.
 
-    The address of one that died is given as well: the next start brings it up at the same place.
+    The URLs include dead servers, because the next start uses the same port.
     """
     records = home.read_records()
     return endpoints_of(records) if any(record.is_alive() for record in records.values()) else None
 
 
 def status(home: ServiceHome) -> tuple[ServerStatus, ...]:
-    """How each server that this home ever started is now."""
+    """Return the state of each server that was ever started in this home."""
     return tuple(
         ServerStatus(
             name=name,
@@ -123,27 +118,25 @@ def status(home: ServiceHome) -> tuple[ServerStatus, ...]:
 
 
 def _servers(home: ServiceHome, names: Iterable[str]) -> list[Server]:
-    chosen = tuple(names)
-    for name in chosen:
+    names = tuple(names)
+    for name in names:
         if name not in _SERVERS:
             raise UnknownService(name, SERVICES)
-    return [_SERVERS[name](home) for name in SERVICES if name in chosen]
+    return [_SERVERS[name](home) for name in SERVICES if name in names]
 
 
-# Brings one server up: reuses a living one, else clears what a dead one left and launches it on its data.
+# Starting one server: reuse a live one, or else clean up after a dead one and launch it with its data.
 
 
-PORT_TRIES = 3  # another program may take a port between our look and the server's
+PORT_TRIES = 3  # another program may take a port between our check and the server's start
 
 
 def ensure_running(
-    server: Server, known: ServerRecord | None, *, durable: bool, remember: Callable[[ServerRecord], None]
+    server: Server, known: ServerRecord | None, *, durable: bool, save: Callable[[ServerRecord], None]
 ) -> None:
-    """Return once the server answers.
+    """Return when the server answers. A live server is reused with the durability that it was started with.
 
-    `remember` is told of a launch at once, so that a killed start leaves no stray.
-
-    A living server is reused as it is, with the durability it was started with.
+    `save` is called directly after a launch, so that a killed start leaves no unknown process.
     """
     if known is not None and known.is_alive():
         _wait_until_ready(server, known, since=0)
@@ -153,7 +146,7 @@ def ensure_running(
     port = keep_or_choose_port(known.port if known else None)
     for tries_left in reversed(range(PORT_TRIES)):
         try:
-            _launch(server, port, durable=durable, remember=remember)
+            _launch(server, port, durable=durable, save=save)
             return
         except ServerFailed:
             if is_free(port) or not tries_left:
@@ -161,11 +154,11 @@ def ensure_running(
             port = keep_or_choose_port(None)
 
 
-def _launch(server: Server, port: int, *, durable: bool, remember: Callable[[ServerRecord], None]) -> None:
+def _launch(server: Server, port: int, *, durable: bool, save: Callable[[ServerRecord], None]) -> None:
     since = server.log.stat().st_size if server.log.exists() else 0
     process = _spawn(server, port, durable=durable)
     record = ServerRecord(port, server.url(port), durable, process)
-    remember(record)
+    save(record)
     _wait_until_ready(server, record, since)
 
 
@@ -179,10 +172,10 @@ def _spawn(server: Server, port: int, *, durable: bool) -> ProcessIdentity:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # a Ctrl-C in our terminal is not theirs
+            start_new_session=True,  # so that Ctrl-C in our terminal does not reach it
             **accounts.switch_to(launch.account),
         )
-    # While it is our child and not yet reaped, its pid cannot be another's.
+    # Before we reap our child, its pid cannot be reused.
     identity = ProcessIdentity.of(child.pid) or ProcessIdentity(child.pid, "ended")
     adopt(child)
     return identity
@@ -191,13 +184,13 @@ def _spawn(server: Server, port: int, *, durable: bool) -> ProcessIdentity:
 def _wait_until_ready(server: Server, record: ServerRecord, since: int) -> None:
     ready = False
 
-    def settled() -> bool:
+    def is_ready_or_dead() -> bool:
         nonlocal ready
-        # Looked at first, as clients are slow to try again after a refused connection.
+        # Check the port first, because clients retry slowly after a refused connection.
         ready = is_listening(record.port) and server.make_ready(record.port)
         return ready or not record.is_alive()
 
-    if not wait_until(settled, server.start_seconds):
+    if not wait_until(is_ready_or_dead, server.start_seconds):
         raise ServerSilent(server.name, server.start_seconds, tail(server.log), server.log)
     if not ready or not record.is_alive():
         raise ServerFailed(
@@ -205,26 +198,26 @@ def _wait_until_ready(server: Server, record: ServerRecord, since: int) -> None:
         )
 
 
-# Ends the processes of one server: asks, waits, kills after a bound, and leaves nothing of them behind.
+# Stopping one server: signal it, wait, kill it after a time limit, and clean up.
 
 
 KILL_SECONDS = 10.0
 
 
 def stop_server(server: Server, process: ProcessIdentity | None) -> None:
-    """Stop the recorded process, then whatever else of this server is left. Idempotent."""
+    """Stop the recorded process, then all other processes of this server. Idempotent."""
     if process is not None:
         process.send(server.stop_signal)
-        process.send(signal.SIGCONT)  # one that is frozen would not see the first signal
+        process.send(signal.SIGCONT)  # because a frozen process does not receive the first signal
         wait_until(lambda: not process.is_alive(), server.stop_seconds)
     end_strays(server)
 
 
 def end_strays(server: Server) -> None:
-    """End every process of this server, recorded or not, and clear what killed ones leave.
+    """End every process of this server, recorded or not, and clean up after killed ones.
 
-    Strays are children of a killed server that are about to notice, or servers whose starter died before it
-    could write them down. Raises `ServerImmortal` if some outlive SIGKILL.
+    Strays are children of a killed server that have not noticed it yet, or servers whose starter died before it
+    could record them. Raises `ServerImmortal` if some survive SIGKILL.
     """
     for number, seconds in ((server.stop_signal, server.stop_seconds), (signal.SIGKILL, KILL_SECONDS)):
         if not (strays := strays_of(server)):
@@ -239,13 +232,13 @@ def end_strays(server: Server) -> None:
 
 
 def strays_of(server: Server) -> list[ProcessIdentity]:
-    """The server's processes, known by their program and by the folder that they work in."""
-    found = []
+    """Return the server's processes, recognised by their program and working directory."""
+    strays = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if _works_in(Path(process.cwd()), server.folder) and server.owns(process):
-                found.append(ProcessIdentity.of(process.pid))
-    return [identity for identity in found if identity is not None]
+                strays.append(ProcessIdentity.of(process.pid))
+    return [identity for identity in strays if identity is not None]
 
 
 def _works_in(directory: Path, folder: Path) -> bool:

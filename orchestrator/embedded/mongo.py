@@ -1,7 +1,7 @@
-"""The MongoDB-protocol server: `nx-27017`, which keeps its documents in SQLite files.
+"""The MongoDB-protocol server: `nx-27017`, which stores its documents in SQLite files.
 
-It knows no passwords, so it listens on loopback only. One file per database, in SQLite's write-ahead mode: a
-kill loses nothing that was acknowledged.
+It has no passwords, so it listens on loopback only. It has one file per database, in SQLite's write-ahead mode,
+so a kill loses nothing that was acknowledged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MongoServer(Server):
     def launch(self, port: int, *, durable: bool) -> Launch:
         if importlib.util.find_spec("nx_27017") is None:
             raise WheelMissing("nx-27017", "nx-27017")
-        # -P keeps this folder off the import path; the script needs the wheel only, not our package.
+        # -P keeps this folder off the import path, because the script needs only the wheel.
         return Launch((sys.executable, "-P", str(SCRIPT), str(port), str(self.data)))
 
     def url(self, port: int) -> str:

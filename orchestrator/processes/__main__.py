@@ -1,7 +1,7 @@
-"""Become one of the processes of the table: `python -m orchestrator.processes web | worker | beat | flower | system`.
+"""Runs one of the standard processes in place: `python -m orchestrator.processes web | worker | beat | flower | system`.
 
-For containers, where something else supervises. Reads PORT, FLOWER_PORT, WORKER_CONCURRENCY and what the
-table names.
+It is for containers, which have their own supervision. Reads PORT, FLOWER_PORT, WORKER_CONCURRENCY and the
+variables that the table uses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
         prog="python -m orchestrator.processes", description="Run one process in place."
     )
     parser.add_argument("name", choices=specs)
-    parser.add_argument("more", nargs="*", metavar="ARGUMENT", help="added to its command line, after --")
+    parser.add_argument("more", nargs="*", metavar="ARGUMENT", help="appended to its command line, after --")
     options = parser.parse_args()
     spec = specs[options.name]
     os.execve(spec.argv[0], [*spec.argv, *options.more], {**os.environ, **spec.env})  # noqa: S606 - no shell

@@ -1,4 +1,4 @@
-"""The table of standard processes. The supervisor and the containers read the same one."""
+"""The table of standard processes, which the supervisor and the containers share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-REDIS_USER = "ORCHESTRATOR_REDIS_USER"  # as whom the process comes to the embedded Redis
-KIND = {"system": "worker"}  # by process, where it is not a kind of its own
-WEB_THREADS = 8  # per web worker; an open event stream holds none
+REDIS_USER = "ORCHESTRATOR_REDIS_USER"  # the user of the process at the embedded Redis
+KIND = {"system": "worker"}  # the kind of a process, if it differs from its name
+WEB_THREADS = 8  # per web worker; an open event stream uses none
 
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """A command line with a name. `env` is added to the environment of the process that runs it."""
+    """A command line with a name. `env` is added to the environment of the process."""
 
     name: str
     argv: tuple[str, ...]
@@ -23,11 +23,11 @@ class ProcessSpec:
 
 
 def standard_processes(*, port: int, flower_port: int, concurrency: int | None) -> list[ProcessSpec]:
-    """Web, worker, beat and Flower, in the order in which they start.
+    """Return web, worker, beat and Flower, in the order of their start.
 
-    WEB_CONCURRENCY sets the number of web workers, WEB_BIND and FLOWER_BIND the addresses (loopback unless
-    set). Flower takes its password from FLOWER_BASIC_AUTH by itself. `concurrency` None leaves the number of
-    worker threads to Celery.
+    WEB_CONCURRENCY sets the number of web workers, WEB_BIND and FLOWER_BIND the addresses (default: loopback).
+    Flower reads its password from FLOWER_BASIC_AUTH. With `concurrency` None Celery chooses the number of worker
+    threads.
     """
     threads = () if concurrency is None else ("--concurrency", str(concurrency))
     return [
@@ -36,11 +36,11 @@ def standard_processes(*, port: int, flower_port: int, concurrency: int | None) 
             "gunicorn",
             "orchestrator.wsgi:application",
             "--worker-class=orchestrator.web_worker.StreamingWorker",
-            "--logger-class=orchestrator.web_worker.OneFormat",
+            "--logger-class=orchestrator.web_worker.StructuredLogger",
             f"--workers={os.environ.get('WEB_CONCURRENCY') or '1'}",
             f"--threads={WEB_THREADS}",
             f"--bind={os.environ.get('WEB_BIND') or '127.0.0.1'}:{port}",
-            "--no-control-socket",  # it would lie in the user's home folder, shared by all that run there
+            "--no-control-socket",  # it would be in the user's home folder, shared by all instances
         ),
         _celery("worker", "--pool=threads", "--loglevel=INFO", *threads),
         _celery("beat", "--loglevel=INFO"),
@@ -51,10 +51,10 @@ def standard_processes(*, port: int, flower_port: int, concurrency: int | None) 
 
 
 def system_worker() -> ProcessSpec:
-    """A worker for the system's own queues alone.
+    """Return a worker for the system's queues only.
 
-    Every worker without -Q takes from them as well, as soon as a thread of it is free. Where agents may keep all threads busy, this
-    one sees to it that alerts and background tasks do not wait.
+    Workers without -Q serve these queues too, but only when a thread is free. If agents may keep all threads busy, this worker ensures that
+    alerts and background tasks do not wait.
     """
     return _python(
         "system",
@@ -74,5 +74,5 @@ def _celery(name: str, *arguments: str) -> ProcessSpec:
 
 
 def _python(name: str, module: str, *arguments: str) -> ProcessSpec:
-    # The interpreter that runs us, so that the virtual environment is the same whatever PATH says.
+    # Use our own interpreter, so that the virtual environment does not depend on PATH.
     return ProcessSpec(name, (sys.executable, "-m", module, *arguments), {REDIS_USER: KIND.get(name, name)})

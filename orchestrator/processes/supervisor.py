@@ -1,8 +1,7 @@
 """Runs processes on one machine and ends them in order.
 
-Each has a log file `home/log/<name>.log` and is written down in `home/processes.json`: when a supervisor is
-killed, the next one of the same home ends what it left before it starts anything. Only one supervisor per
-home runs at a time.
+Each has a log file `home/log/<name>.log` and is recorded in `home/processes.json`. If a supervisor is killed, the
+next one of the same home first ends the processes that it left. Only one supervisor per home runs at a time.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from orchestrator.embedded.identity import ProcessIdentity, wait_until
 from orchestrator.embedded.server import is_free
 from orchestrator.processes.specs import ProcessSpec
 
-LEFTOVER_SECONDS = 10.0  # what processes of a killed supervisor get to end by themselves
+LEFTOVER_SECONDS = 10.0  # for processes of a killed supervisor to end before they are killed
 ENDING_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
 
 
 @dataclass(frozen=True)
 class EndedProcess:
-    """A process that ended by itself. A negative exit code is the number of the signal that killed it."""
+    """A process that ended without being stopped. A negative exit code is the number of the signal that killed it."""
 
     name: str
     exit_code: int
@@ -47,7 +46,7 @@ class EndedProcess:
 class Supervisor:
     """Use it as a context manager: leaving it stops everything it started, last started first.
 
-    `environment` is added to ours for every process; what the process's own spec says wins over both. Not thread-safe.
+    `environment` is added to ours for every process; the process's own spec overrides both. Not thread-safe.
     """
 
     def __init__(self, home: ServiceHome, *, environment: Mapping[str, str] | None = None) -> None:
@@ -62,12 +61,12 @@ class Supervisor:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop_all()
 
     def take_over(self) -> None:
-        """Lock the home for this supervisor, and end what a killed one left there. Raises `AlreadySupervised`. Idempotent."""
+        """Lock the home, and end the processes of a killed supervisor. Raises `AlreadySupervised`. Idempotent."""
         if self._holds_lock:
             return
         try:
@@ -79,42 +78,37 @@ class Supervisor:
             end_group(leader, LEFTOVER_SECONDS)
 
     def start(self, spec: ProcessSpec) -> None:
-        """Launch it and return at once. Raises `AlreadySupervised` when another supervisor has this home."""
+        """Launch the process and return at once. Raises `AlreadySupervised` if another supervisor has this home."""
         self.take_over()
-        if (present := self._children.get(spec.name)) and present.runs:
-            raise AlreadyRunning(spec.name, present.process.pid)
-        self._children.pop(spec.name, None)  # so that the order of stopping is that of the latest starts
+        if (child := self._children.get(spec.name)) and child.runs:
+            raise AlreadyRunning(spec.name, child.process.pid)
+        self._children.pop(spec.name, None)  # so that the order of stopping follows the latest starts
         self._children[spec.name] = Child.launch(
             spec, log=self.home.log(spec.name), environment=self.environment
         )
-        self._write_down()
+        self._save_identities()
 
     def start_all(self, specs: Iterable[ProcessSpec]) -> None:
         for spec in specs:
             self.start(spec)
 
     def stop(self, name: str) -> None:
-        """SIGTERM, wait for the spec's bound, SIGKILL to the group.
-
-        Idempotent; `restart` still works afterwards.
-        """
+        """Stop the process: SIGTERM, and after the spec's time limit SIGKILL to its group. Idempotent; `restart` still works."""
         self._child(name).stop()
-        self._write_down()
+        self._save_identities()
 
     def restart(self, name: str) -> None:
-        """Stop it, if it runs, and launch it again."""
+        """Stop the process, if it is running, and launch it again."""
         self.stop(name)
         self.start(self._child(name).spec)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL, *, whole_group: bool = True) -> None:
-        """Send a signal, by default SIGKILL to the process and all its children.
+        """Send a signal, by default SIGKILL to the process and all its children. For SIGKILL, wait for the end.
 
-        Returns after the end for SIGKILL.
-
-        An end that follows is not reported by `ended`, since it was asked for.
+        `list_ended` does not report an end that this causes.
         """
         child = self._child(name)
-        child.asked_to_end |= number in ENDING_SIGNALS
+        child.stop_requested |= number in ENDING_SIGNALS
         child.send(number, whole_group=whole_group)
         if number == signal.SIGKILL:
             wait_until(lambda: not child.runs, KILL_SECONDS)
@@ -126,33 +120,30 @@ class Supervisor:
         return name in self._children and self._children[name].runs
 
     def list_ended(self) -> list[EndedProcess]:
-        """Processes that ended by themselves and were not started again."""
+        """Return the processes that ended without being stopped, and were not restarted."""
         return [
             EndedProcess(name, child.process.returncode, child.output, child.log)
             for name, child in self._children.items()
-            if not child.runs and not child.asked_to_end
+            if not child.runs and not child.stop_requested
         ]
 
     def check(self) -> None:
-        """Raise `ProcessEnded` for the first process that ended by itself."""
+        """Raise `ProcessEnded` for the first process that ended without being stopped."""
         for ended in self.list_ended():
             raise ended.as_error()
 
     def wait_until_ready(self, url: str, seconds: float = 60.0) -> None:
-        """Return once the address answers 200.
-
-        Raises `NotReady` after the bound, `ProcessEnded` at once when one ended.
-        """
-        last_answer = answers_within(url, seconds, before_each=self.check)
+        """Return when the URL answers 200. Raises `NotReady` after `seconds`, or `ProcessEnded` as soon as a process ends."""
+        last_answer = wait_for_ok(url, seconds, before_each=self.check)
         if last_answer is not None:
             raise NotReady(url, seconds, last_answer, self.home.logs)
 
     def stop_all(self) -> None:
-        """Stop everything, last started first, and let another supervisor have the home. Idempotent."""
+        """Stop everything, last started first, and release the home. Idempotent."""
         for child in reversed(tuple(self._children.values())):
             child.stop()
         if self._holds_lock:
-            self._write_down()
+            self._save_identities()
             self._holds_lock = False
             self._lock.close()
 
@@ -161,14 +152,14 @@ class Supervisor:
             raise UnknownProcess(name, list(self._children))
         return self._children[name]
 
-    def _write_down(self) -> None:
-        living = {
+    def _save_identities(self) -> None:
+        identities = {
             name: ProcessIdentity.of(child.process.pid)
             for name, child in self._children.items()
             if child.runs
         }
-        known = {name: [leader.pid, leader.started] for name, leader in living.items() if leader}
-        write_private(self._file, json.dumps(known) + "\n")
+        record = {name: [leader.pid, leader.started] for name, leader in identities.items() if leader}
+        write_private(self._file, json.dumps(record) + "\n")
 
     def _read_identities(self) -> list[ProcessIdentity]:
         try:
@@ -180,7 +171,7 @@ class Supervisor:
             return []
 
 
-# One supervised child: a process in a group of its own, with a log file, ended as a whole.
+# One supervised child: a process with its own process group and log file.
 
 
 KILL_SECONDS = 10.0
@@ -188,13 +179,13 @@ KILL_SECONDS = 10.0
 
 @dataclass
 class Child:
-    """With `asked_to_end` its end was caused by us, so it is not reported."""
+    """With `stop_requested` its end was requested, so it is not reported."""
 
     spec: ProcessSpec
     process: subprocess.Popen[bytes]
     log: Path
     log_start: int
-    asked_to_end: bool = False
+    stop_requested: bool = False
 
     @classmethod
     def launch(cls, spec: ProcessSpec, *, log: Path, environment: Mapping[str, str]) -> Child:
@@ -206,7 +197,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                start_new_session=True,  # Ctrl-C in our terminal must not reach them: we end them in order
+                start_new_session=True,  # so that Ctrl-C does not reach them, because we end them in order
             )
         return cls(spec, process, log, start)
 
@@ -216,7 +207,7 @@ class Child:
 
     @property
     def output(self) -> str:
-        """The end of what it wrote since this launch."""
+        """The last lines that it wrote since this launch."""
         return tail(self.log, self.log_start)
 
     def send(self, number: signal.Signals, *, whole_group: bool) -> None:
@@ -226,21 +217,18 @@ class Child:
             self.process.send_signal(number)
 
     def stop(self) -> None:
-        """SIGTERM to the process, which ends its own children; after the bound SIGKILL to the group.
-
-        Idempotent.
-        """
-        self.asked_to_end = True
+        """Send SIGTERM to the process, which ends its own children, and after the time limit SIGKILL to the group. Idempotent."""
+        self.stop_requested = True
         self.send(signal.SIGTERM, whole_group=False)
-        signal_group(self.process.pid, signal.SIGCONT)  # one that is frozen would not see the first signal
+        signal_group(self.process.pid, signal.SIGCONT)  # because a frozen process does not receive SIGTERM
         if not wait_until(lambda: not self.runs, self.spec.stop_seconds):
             self.send(signal.SIGKILL, whole_group=True)
             wait_until(lambda: not self.runs, KILL_SECONDS)
-        signal_group(self.process.pid, signal.SIGKILL)  # what it left behind
+        signal_group(self.process.pid, signal.SIGKILL)  # for children that it left behind
 
 
 def end_group(leader: ProcessIdentity, seconds: float) -> None:
-    """End a group of an earlier supervisor that was killed, if its leader still is the same process."""
+    """End a process group of a killed supervisor, if its leader is still the same process."""
     if leader.is_alive():
         leader.send(signal.SIGTERM)
         wait_until(lambda: not leader.is_alive(), seconds)
@@ -249,27 +237,24 @@ def end_group(leader: ProcessIdentity, seconds: float) -> None:
 
 
 def signal_group(leader: int, number: signal.Signals) -> None:
-    # EPERM is what macOS answers for a group of zombies.
+    # macOS answers EPERM for a group of zombies.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
 
 
-# Waiting until an address on this machine answers 200.
+# Waiting until a URL on this machine answers 200.
 
 
 POLL_SECONDS = 0.1
-ANSWER_SECONDS = 5.0  # a server that accepts and stays silent is asked again
+ANSWER_SECONDS = 5.0  # after which a silent server is called again
 
 
-def answers_within(url: str, seconds: float, *, before_each: Callable[[], None]) -> str | None:
-    """None once the address answers 200, else what it answered last.
-
-    `before_each` may raise to give up early.
-    """
+def wait_for_ok(url: str, seconds: float, *, before_each: Callable[[], None]) -> str | None:
+    """Return None when the URL answers 200, or the last answer after `seconds`. `before_each` may raise to give up early."""
     deadline = time.monotonic() + seconds
     while True:
         before_each()
-        answer = _ask(url)
+        answer = _get_status(url)
         if answer == "200":
             return None
         if time.monotonic() >= deadline:
@@ -277,36 +262,36 @@ def answers_within(url: str, seconds: float, *, before_each: Callable[[], None])
         time.sleep(POLL_SECONDS)
 
 
-def _ask(url: str) -> str:
-    # http.client, as it knows neither proxies nor redirects: exactly this address is asked.
+def _get_status(url: str) -> str:
+    # http.client ignores proxies and redirects, so exactly this URL is called.
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", parts.path or "/")
         return str(connection.getresponse().status)
-    except (OSError, http.client.HTTPException) as fault:
-        return f"{type(fault).__name__}: {fault}"
+    except (OSError, http.client.HTTPException) as error:
+        return f"{type(error).__name__}: {error}"
     finally:
         connection.close()
 
 
-# Ports on which our processes are to listen: looked at before anything is started.
+# Ports of our processes, which are checked before anything is started.
 #
-# Somebody else's server on our port would answer "ready" in place of ours, with other logins and other data.
+# Another server on our port would answer "ready" instead of ours, with other logins and other data.
 
 
-STEP = 10  # to the next one that is tried, as people do
+STEP = 10  # between two ports that are tried
 HIGHEST = 65_535
 
 
-def require_free(wanted: Mapping[str, int]) -> None:
-    """`wanted` are ports by the variable that sets them. Raises `PortsTaken`, naming free ones that lie near."""
-    taken = {variable: port for variable, port in wanted.items() if not is_free(port)}
+def require_free(ports: Mapping[str, int]) -> None:
+    """Raise `PortsTaken`, which suggests free ports nearby, unless all ports are free. `ports` is by environment variable."""
+    taken = {variable: port for variable, port in ports.items() if not is_free(port)}
     if taken:
-        raise PortsTaken(taken, {variable: _near(port) for variable, port in taken.items()})
+        raise PortsTaken(taken, {variable: _free_port_near(port) for variable, port in taken.items()})
 
 
-def _near(port: int) -> int:
+def _free_port_near(port: int) -> int:
     return next((each for each in range(port + STEP, HIGHEST, STEP) if is_free(each)), 0)
 
 
@@ -329,7 +314,7 @@ class AlreadySupervised(SupervisorError):
 
 
 class UnknownProcess(SupervisorError):
-    """No process of this name was started by this supervisor."""
+    """This supervisor has not started a process with this name."""
 
     code = "unknown_process"
 
@@ -340,16 +325,18 @@ class UnknownProcess(SupervisorError):
 
 
 class AlreadyRunning(SupervisorError):
-    """A process of this name still runs."""
+    """A process with this name is still running."""
 
     code = "already_running"
 
     def __init__(self, name: str, pid: int) -> None:
-        super().__init__(f"The process {name!r} already runs with pid {pid}. Stop it first, or use restart.")
+        super().__init__(
+            f"The process {name!r} is already running with pid {pid}. Stop it first, or use restart."
+        )
 
 
 class ProcessEnded(SupervisorError):
-    """A process ended although nobody asked it to."""
+    """A process ended without being stopped."""
 
     code = "process_ended"
 
@@ -359,18 +346,18 @@ class ProcessEnded(SupervisorError):
 
 
 class NotReady(SupervisorError):
-    """An address did not answer 200 within the bound."""
+    """A URL did not answer 200 in time."""
 
     code = "not_ready"
 
     def __init__(self, url: str, seconds: float, last_answer: str, logs: Path) -> None:
         super().__init__(
-            f"{url} did not answer 200 within {seconds:.0f} s; last: {last_answer}. Look into {logs}."
+            f"{url} did not answer 200 within {seconds:.0f} s; last answer: {last_answer}. See the logs in {logs}."
         )
 
 
 class PortsTaken(SupervisorError):
-    """Something else listens where one of our processes is to listen."""
+    """Another program listens on the port of one of our processes."""
 
     code = "ports_taken"
 
@@ -378,7 +365,7 @@ class PortsTaken(SupervisorError):
         ports = ("port " if len(taken) == 1 else "ports ") + " and ".join(
             str(port) for port in taken.values()
         )
-        instead = " ".join(f"{variable}={port}" for variable, port in others.items())
+        settings = " ".join(f"{variable}={port}" for variable, port in others.items())
         super().__init__(
-            f"Something else listens on {ports} of this machine. Choose another: {instead} make up"
+            f"Another program listens on {ports} of this machine. Choose another port: {settings} make up"
         )

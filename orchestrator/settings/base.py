@@ -1,4 +1,4 @@
-"""Settings that hold everywhere. `local`, `test` and `production` say what differs."""
+"""Common settings. `local`, `test` and `production` override some of them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ env = environ.Env()
 ORCHESTRATOR_HOME = HOME
 _servers = endpoints()
 
-# Databases: three roles, chosen by the connection's options, so one DATABASE_URL is enough. Where DATABASE_URL_SYSTEM names a login of its
-# own for what sees all tenants, the other one need not be able to become it. See docs/adr/0003-database-roles.md.
+# Databases: each connection switches to a role by its options, so one DATABASE_URL is enough. With a separate login in DATABASE_URL_SYSTEM
+# for the role that sees all tenants, the main login does not need that role. See docs/adr/0003-database-roles.md.
 _login = environ.Env.db_url_config(_servers.database_url)
 _system_login = environ.Env.db_url_config(env("DATABASE_URL_SYSTEM", default="") or _servers.database_url)
 
 
-# How long one statement may take. `orchestrator.wsgi` says less: who waits for an answer of web is told within 10 s that there is none.
-# Too small: honest statements are cut off. Too large: one that hangs holds a thread for as long.
+# Time limit of a statement. `orchestrator.wsgi` sets a smaller one, so that web requests are answered within 10 s.
+# Too small: normal statements are cancelled. Too large: a hanging statement occupies a thread for as long.
 _statement_seconds = env.float("ORCHESTRATOR_STATEMENT_SECONDS", default=30.0)
 
 
 def _database(role: str | None, login: dict[str, Any] = _login, **extra: object) -> dict[str, object]:
     options: dict[str, object] = {
         "connect_timeout": 3,
-        # Django switches prepared statements off; the hot path lives on them (tenants/sql.py).
+        # Django disables prepared statements, but the hot path depends on them (tenants/sql.py).
         "prepare_threshold": 5,
-        # A peer that vanished is noticed after about 10 s instead of the kernel's hours. One that is frozen, whose kernel goes on
-        # answering, is noticed by `tenants.postgresql`.
+        # A lost peer is noticed after about 10 s instead of hours. `tenants.postgresql` notices a frozen one, whose kernel still answers.
         "tcp_user_timeout": 10_000,
         "keepalives": 1,
         "keepalives_idle": 5,
@@ -47,15 +46,14 @@ def _database(role: str | None, login: dict[str, Any] = _login, **extra: object)
         "-c lock_timeout=3s",
         "-c idle_in_transaction_session_timeout=15s",
         f"-c statement_timeout={_statement_seconds * 1000:.0f}",
-        # The prepared statements of the hot path touch few rows by key: planning them again costs more than running them.
+        # The prepared statements of the hot path read few rows by key, so planning them again would cost more than running them.
         "-c plan_cache_mode=force_generic_plan",
-        # Such a plan is kept as long as its connection. One that was made for an empty table must find its rows by key when the table is
-        # full, so none may read a table from end to end where there is an index (see also `tenants.models.FOR_LISTS`).
+        # A generic plan lives as long as its connection. A plan that was made for an empty table must still be good when the table is
+        # full, so it must use an index wherever there is one (see also `tenants.models.FOR_LISTS`).
         "-c enable_seqscan=off",
-        # It judges by estimated costs, which the line above makes huge where there is no index; nothing here runs for so long.
+        # JIT decides by estimated costs, which the line above makes huge if there is no index, but no statement runs that long.
         "-c jit=off",
-        # The same from the other side: locks of a client that vanished are free after about 10 s, and what a client no longer waits
-        # for is not carried on.
+        # The same on the server's side: locks of a lost client are released after about 10 s, and its statements are cancelled.
         "-c tcp_keepalives_idle=5",
         "-c tcp_keepalives_interval=2",
         "-c tcp_keepalives_count=3",
@@ -65,7 +63,7 @@ def _database(role: str | None, login: dict[str, Any] = _login, **extra: object)
     if role:
         server_options.append(f"-c role={role}")
         options["options"] = " ".join(server_options)
-        # Above statement_timeout: PostgreSQL itself ends what takes too long, as long as it is able to say so.
+        # Above statement_timeout, because PostgreSQL itself cancels slow statements as long as it works.
         options["answer_within_seconds"] = _statement_seconds + 1.5
     return {
         **login,
@@ -139,7 +137,7 @@ MIDDLEWARE = [
 
 ROOT_URLCONF = "orchestrator.urls"
 WSGI_APPLICATION = "orchestrator.wsgi.application"
-APPEND_SLASH = False  # A POST to a path without its slash would lose its body in the redirect.
+APPEND_SLASH = False  # because a POST without the slash would lose its body in the redirect
 
 TEMPLATES = [
     {
@@ -168,12 +166,12 @@ USE_TZ = True
 USE_I18N = False
 
 STATIC_URL = "/static/"
-STATIC_ROOT: object = None  # Production collects the files; elsewhere they are served from the packages.
+STATIC_ROOT: object = None  # production collects the files; otherwise they are served from the packages
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
-# Serves the packages' static files without a collectstatic step; production collects them and sets both to False.
+# Serves static files directly from the packages. Production collects the files and sets this to False.
 WHITENOISE_USE_FINDERS = True
 
 SECURE_CONTENT_TYPE_NOSNIFF = True
@@ -220,7 +218,7 @@ SPECTACULAR_SETTINGS = {
         "drf_spectacular.hooks.postprocess_schema_enums",
         "tenants.api.schema.add_what_all_have",
     ],
-    # Members of the same name with other values: the schema needs a name for each.
+    # Names of enums in the schema, for fields with the same name but different values.
     "ENUM_NAME_OVERRIDES": {
         "LogLineKindEnum": "agents.contracts.LINE_KINDS",
         "SkillKindEnum": "agents.models.SkillKind",

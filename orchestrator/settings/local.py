@@ -1,4 +1,4 @@
-"""One machine, embedded servers, no secrets to set: what `make up` and `make demo` use."""
+"""Settings of `make up` and `make demo`: one machine, embedded servers, no secrets to set."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from orchestrator.settings.base import (
     SECRET_KEY,
 )
 
-# The person who runs this owns the keys of its environment and all tenants.
+# One person owns the keys in the environment and all tenants.
 if ORCHESTRATOR_PLATFORM_KEYS_FOR is None:
     ORCHESTRATOR_PLATFORM_KEYS_FOR = [{}]
 
 
 def _load_secret(name: str) -> str:
-    """A secret made at the first start and kept in ORCHESTRATOR_HOME, so that sessions and tokens outlive a restart."""
+    """Return a secret that is created at the first start and stored in ORCHESTRATOR_HOME, so that sessions survive a restart."""
     path = HOME / "secrets" / name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -34,7 +34,7 @@ def _load_secret(name: str) -> str:
         draft.touch(mode=0o600)
         draft.write_text(secrets.token_hex(32))
         try:
-            # Linking fails when another process was first; then its secret counts.
+            # Linking fails if another process was first; then its secret is used.
             path.hardlink_to(draft)
         except FileExistsError:
             pass
@@ -47,8 +47,8 @@ DEBUG = False
 SECRET_KEY = SECRET_KEY or _load_secret("django")
 FIELD_ENCRYPTION_KEYS = FIELD_ENCRYPTION_KEYS or [f"local:{_load_secret('fields')}"]
 ALLOWED_HOSTS = ALLOWED_HOSTS or ["127.0.0.1", "localhost", "[::1]", "testserver"]
-ORCHESTRATOR_CLI_SHARED_USER = True  # a machine of one person
-# Agents under development listen on loopback. Our own servers there are not for them.
+ORCHESTRATOR_CLI_SHARED_USER = True  # because the machine has one user
+# Allow agents under development on loopback, but not our own servers there.
 ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT: frozenset[int] | None = frozenset(
     {urlsplit(url).port or 0 for url in (DATABASE_URL, REDIS_URL, CELERY_BROKER_URL, MONGODB_URI)}
     | {PORT, FLOWER_PORT}

@@ -1,9 +1,9 @@
-"""Logs: one line per event on stderr, JSON or, for people, text. LOG_FORMAT says which; unset, text goes to a terminal and JSON elsewhere.
+"""Logging: one line per event on stderr, as JSON or text. LOG_FORMAT sets the format; the default is text on a terminal, else JSON.
 
-Production writes JSON whatever stderr is, unless LOG_FORMAT says otherwise.
+Production writes JSON even on a terminal, unless LOG_FORMAT is set.
 
-Every line gets the tenant at work, and loses secrets, prompts and whatever else tells what work is about. Lines of libraries go the same
-way as ours. An exception is shown by its frames, its type and the first line of its message: a database quotes whole rows in the others.
+Every line, also of libraries, gets the current tenant, and secrets, prompts and other content of work are removed. An exception is logged
+with its frames, its type and the first line of its message, because databases quote whole rows in the other lines.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LONGEST_MESSAGE = 300  # characters of an exception's message
 LONGEST_VALUE = 2_000
 MOST_FRAMES = 30
 
-#: By name: never shown, whatever the value is.
+#: Names of fields whose values are never logged.
 SECRET = re.compile(
     r"secret|passw|authorization|credential|api_?key|cookie|(^|_)token$|^auth$", re.IGNORECASE
 )
-#: By name: what agents and people write, and what is written for them.
+#: Names of fields with content of agents and people.
 CONTENT = frozenset(
     {
         "prompt",
@@ -45,7 +45,7 @@ CONTENT = frozenset(
         "args",
     }
 )
-#: By form, in any text: our own tokens, callback tokens, keys of vendors and webhooks, credentials in headers and addresses.
+#: Forms of secrets in any text: our tokens, callback tokens, keys of vendors and webhooks, credentials in headers and URLs.
 FORMS = re.compile(
     r"orc_[\w-]{16,}"
     r"|\bW[\w-]{40,}:[\w-]{5,8}:[\w-]{40,}"
@@ -61,7 +61,7 @@ Line = dict[str, Any]
 
 
 def add_ids(logger: Any, method: str, line: Line) -> Line:
-    """The tenant in whose scope the line was written, unless it names one; the trace; the request that Django's own lines are about."""
+    """Add the current tenant, unless the line has one, the trace, and the request of Django's own lines."""
     request = line.pop("request", None)
     if request is not None:
         line |= {"method": getattr(request, "method", None), "path": getattr(request, "path", None)}
@@ -74,15 +74,15 @@ def add_ids(logger: Any, method: str, line: Line) -> Line:
 
 
 def without_secrets(logger: Any, method: str, line: Line) -> Line:
-    """The line without what must not be read by those who read logs."""
+    """Remove secrets and content from the line."""
     for name, value in line.items():
         if not name.startswith("_"):
-            line[name] = _harmless(name, value)
+            line[name] = _redact(name, value)
     return line
 
 
 def short_exceptions(logger: Any, method: str, line: Line) -> Line:
-    """`exc_info` as the text `exception`."""
+    """Replace `exc_info` with the text `exception`."""
     exception = line.pop("exc_info", None)
     if exception is True:
         exception = sys.exc_info()
@@ -96,7 +96,7 @@ def short_exceptions(logger: Any, method: str, line: Line) -> Line:
 
 
 def _format_causes(stacks: list[tracebacks.Stack]) -> list[str]:
-    """From the first cause to what was raised last, as Python tells it."""
+    """Format the chain from the first cause to the last exception, in Python's order."""
     lines: list[str] = []
     for stack in reversed(stacks):
         lines += [
@@ -108,7 +108,7 @@ def _format_causes(stacks: list[tracebacks.Stack]) -> list[str]:
     return lines
 
 
-def _harmless(name: str, value: Any) -> Any:
+def _redact(name: str, value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if _is_secret(name):
@@ -116,9 +116,9 @@ def _harmless(name: str, value: Any) -> Any:
     if name in CONTENT:
         return f"[{len(value)} long]" if hasattr(value, "__len__") else "[not shown]"
     if isinstance(value, Mapping):
-        return {str(key): _harmless(str(key), member) for key, member in value.items()}
+        return {str(key): _redact(str(key), member) for key, member in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_harmless("", member) for member in value]
+        return [_redact("", member) for member in value]
     text = FORMS.sub("[secret]", str(value))
     return (
         text if len(text) <= LONGEST_VALUE or name in ("event", "exception") else f"{text[:LONGEST_VALUE]}…"
@@ -134,7 +134,7 @@ LOG_LEVEL = os.environ.get("LOG_LEVEL", "INFO")
 
 
 def log_format(environment: str | None = None, *, to_a_terminal: bool | None = None) -> str:
-    """`json` or `console`: what LOG_FORMAT says, else `environment`, else by where stderr goes."""
+    """Return `json` or `console`: LOG_FORMAT, or `environment`, or by whether stderr is a terminal."""
     if to_a_terminal is None:
         to_a_terminal = sys.stderr.isatty()
     return os.environ.get("LOG_FORMAT") or environment or ("console" if to_a_terminal else "json")
@@ -180,7 +180,7 @@ LOGGING: dict[str, Any] = {
         "httpx2": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
         "a2a": {"level": "WARNING"},
-        "django.request": {"level": "ERROR"},  # clients' mistakes are answered, not logged
+        "django.request": {"level": "ERROR"},  # errors of clients are not logged
         "celery.worker.strategy": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},
     },

@@ -1,4 +1,4 @@
-"""The test suite: real servers, short times, no secrets."""
+"""Settings of the test suite: real servers, short times, no secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.settings.local import *  # noqa: F403
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 ORCHESTRATOR_INLINE_CALLABLES = ("agents.samples", "tests.")
-ORCHESTRATOR_UNDO_SECONDS = 0.0  # answers take effect at once but where holding them is tested
+ORCHESTRATOR_UNDO_SECONDS = 0.0  # answers take effect at once, except in tests of the delay
 ORCHESTRATOR_API_RATE = 100_000.0
 ORCHESTRATOR_API_BURST = 100_000.0
 ORCHESTRATOR_API_CALLER_RATE = 100_000.0
@@ -20,6 +20,6 @@ ORCHESTRATOR_PLATFORM_KEYS_FOR = None  # as in production
 ORCHESTRATOR_API_WORK_MS_RATE = 1_000_000.0
 ORCHESTRATOR_API_WORK_MS_BURST = 1_000_000.0
 ORCHESTRATOR_EGRESS_LOOPBACK_EXCEPT = None  # tests of the guard open what they need
-# Else the client of every test reads the directories of all static files, which takes longer than its requests.
+# Otherwise every test client scans all directories of static files, which takes longer than its requests.
 WHITENOISE_AUTOREFRESH = True
 ORCHESTRATOR_CLI_SHARED_USER = True

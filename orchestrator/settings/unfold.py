@@ -1,4 +1,4 @@
-"""The admin's look, and the way around in it."""
+"""The theme and the menu of the admin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.templatetags.static import static
 from django.urls import reverse_lazy
 
-# Where Flower is, for the links to it. On one machine beside us; in production say where its proxy is, or have no link.
+# URL of the links to Flower. On one machine the local one; in production that of its proxy, or no link.
 ORCHESTRATOR_FLOWER_URL = os.environ.get(
     "FLOWER_URL",
     ""
@@ -51,11 +51,11 @@ def _page(title: str, icon: str, model: str) -> dict[str, object]:
     label, _, name = model.rpartition("_")
 
     def is_seen(request: HttpRequest) -> bool:
-        from django.apps import apps  # these are not there yet while settings are read
+        from django.apps import apps  # not available while settings are read
         from django.contrib import admin
 
-        found = admin.site.get_model_admin(apps.get_model(label, name))
-        return bool(found.has_view_permission(request))
+        model_admin = admin.site.get_model_admin(apps.get_model(label, name))
+        return bool(model_admin.has_view_permission(request))
 
     return {
         "title": title,
@@ -79,7 +79,7 @@ UNFOLD = {
     "SHOW_VIEW_ON_SITE": False,
     "BORDER_RADIUS": "6px",
     "STYLES": [lambda request: static("console/admin.css")],
-    # The blue of the console, whose pages lie beside these.
+    # The blue of the console.
     "COLORS": {"primary": _BLUE},
     "SIDEBAR": {
         "show_search": True,
@@ -87,7 +87,7 @@ UNFOLD = {
         "navigation": [
             {
                 "items": [
-                    # Its address begins every other one, so it would always seem to be the page one is on.
+                    # Its URL is a prefix of all others, so without `active` it would always be highlighted.
                     {
                         "title": "Dashboard",
                         "icon": "dashboard",
@@ -114,19 +114,19 @@ UNFOLD = {
                 _page("Runs", "directions_run", "activities_activityrun"),
                 _page("Wakes", "notifications_active", "activities_wake"),
                 _page("Mailboxes", "inbox", "activities_mailbox"),
-                _page("Items of mailboxes", "mail", "activities_mailboxitem"),
-                _page("Batches of mailboxes", "move_to_inbox", "activities_mailboxbatch"),
+                _page("Mailbox messages", "mail", "activities_mailboxitem"),
+                _page("Mailbox batches", "move_to_inbox", "activities_mailboxbatch"),
                 _page("Subagents", "smart_toy", "activities_subagent"),
                 _page("History", "history", "activities_activityevent"),
-                _page("Outputs under way", "outbox", "activities_outputspool"),
-                _page("Batches of providers", "inventory_2", "activities_providerbatch"),
-                _page("Work in batches", "package_2", "activities_batchitem"),
+                _page("Pending outputs", "outbox", "activities_outputspool"),
+                _page("Provider batches", "inventory_2", "activities_providerbatch"),
+                _page("Batch items", "package_2", "activities_batchitem"),
                 _page("Worker processes", "memory", "activities_workerprocess"),
             ),
             _group(
                 "People and failures",
                 _page("Approvals", "approval", "activities_approval"),
-                _page("Activities of approvals", "rebase_edit", "activities_approvallink"),
+                _page("Approval links", "rebase_edit", "activities_approvallink"),
                 _page("Votes", "how_to_vote", "activities_vote"),
                 _page("Deadlines", "alarm", "activities_deadline"),
                 _page("Tool calls", "construction", "activities_toolcall"),
@@ -134,7 +134,7 @@ UNFOLD = {
                 _page("Dead letters", "dangerous", "activities_deadletter"),
                 _page("Failures in a row", "trending_down", "activities_failuresinarow"),
                 _page("Repeated submissions", "content_copy", "activities_repeatedsubmissions"),
-                _page("Turned away", "block", "activities_turnedaway"),
+                _page("Refused work", "block", "activities_turnedaway"),
                 _page("Platform conditions", "monitor_heart", "activities_condition"),
             ),
             _group(
@@ -143,16 +143,16 @@ UNFOLD = {
                 _page("Deliveries", "forward_to_inbox", "activities_alertdelivery"),
                 _page("Events", "history", "tenants_event"),
                 _page("Webhooks", "webhook", "tenants_webhookendpoint"),
-                _page("Deliveries of webhooks", "outbox", "tenants_webhookdelivery"),
-                _page("Where to send them", "contact_mail", "activities_notificationchannel"),
+                _page("Webhook deliveries", "outbox", "tenants_webhookdelivery"),
+                _page("Notification channels", "contact_mail", "activities_notificationchannel"),
             ),
             _group(
                 "Retention",
-                _page("Policies of tenants", "auto_delete", "tenants_retentionpolicy"),
+                _page("Tenant policies", "auto_delete", "tenants_retentionpolicy"),
                 _page("Passes", "cycle", "tenants_retentionpass"),
-                _page("Deleted so far", "delete_history", "tenants_retentiontally"),
-                _page("Totals of usage", "functions", "tenants_usagetotal"),
-                _page("Tenants that have left", "logout", "tenants_departedtenant"),
+                _page("Deleted rows", "delete_history", "tenants_retentiontally"),
+                _page("Usage totals", "functions", "tenants_usagetotal"),
+                _page("Off-boarded tenants", "logout", "tenants_departedtenant"),
             ),
             _group(
                 "Pipelines",
@@ -161,7 +161,7 @@ UNFOLD = {
                 _page("Pipeline runs", "play_circle", "pipelines_pipelinerun"),
                 _page("Activity templates", "draft", "pipelines_activitytemplate"),
                 _page("Datasets", "table", "pipelines_dataset"),
-                _page("Rows of datasets", "table_rows", "pipelines_datasetrow"),
+                _page("Dataset rows", "table_rows", "pipelines_datasetrow"),
                 _page("Deliverables", "inventory_2", "pipelines_deliverable"),
                 _page("Periods", "date_range", "pipelines_deliverableperiod"),
             ),
@@ -176,10 +176,10 @@ UNFOLD = {
                 "Agents",
                 _page("Agents", "smart_toy", "agents_agent"),
                 _page("Deployments", "rocket_launch", "agents_agentversiondeployment"),
-                _page("Settings of tenants", "tune", "agents_agentconfig"),
+                _page("Tenant settings", "tune", "agents_agentconfig"),
                 _page("Sessions", "forum", "agents_agentsession"),
                 _page_of_superusers(
-                    "Settings of scheduling",
+                    "Scheduling settings",
                     "settings",
                     reverse_lazy("admin:agents_platformconfig_change", args=["scheduler"]),
                 ),

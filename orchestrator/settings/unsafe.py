@@ -1,4 +1,4 @@
-"""What production refuses to start with, found before anything else is read."""
+"""Unsafe settings: the checks of the environment without which production refuses to start, before other settings are read."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ NEEDED = (
     "ALLOWED_HOSTS",
     "ORCHESTRATOR_PUBLIC_URL",
 )
-SEALING = "FIELD_ENCRYPTION_KEYS"  # opens what tenants have entrusted to us: for who calls, and who takes credentials in
-OF_FLOWER = ("REDIS_URL", "FLOWER_BASIC_AUTH")  # it knows messages and workers, no rows
-SECRET_LENGTH, SECRET_VARIETY = 50, 12  # characters, and different ones among them
+SEALING = (
+    "FIELD_ENCRYPTION_KEYS"  # decrypts credentials of tenants; only processes that use or store them need it
+)
+OF_FLOWER = ("REDIS_URL", "FLOWER_BASIC_AUTH")  # because Flower sees only messages and workers
+SECRET_LENGTH, SECRET_VARIETY = 50, 12  # characters, and different characters
 PASSWORD_LENGTH = 12
 KEY_VARIETY = 6  # different digits; a random key has nearly all sixteen
-BUILDS = ("collectstatic",)  # the command of the image's build: it serves nobody and reaches no server
+BUILDS = ("collectstatic",)  # the command in the image's build, which connects to no server
 PASSWORD_VARIETY = 6  # different characters
-#: Addresses that hold a login, with the schemes that take one.
+#: URLs that contain a login, with the schemes that support one.
 _LOGINS = {
     "DATABASE_URL": ("postgres", "postgresql"), "DATABASE_URL_SYSTEM": ("postgres", "postgresql"), "REDIS_URL": ("redis", "rediss"),
     "CELERY_BROKER_URL": ("redis", "rediss"), "MONGODB_URI": ("mongodb",),
@@ -42,8 +44,14 @@ _COMMON = frozenset(
         "orchestrator",
     }
 )
-_USUAL = {"postgres": "5432", "postgresql": "5432", "redis": "6379", "rediss": "6379", "mongodb": "27017"}
-_OF_SERVERS = {"5432": "PostgreSQL", "6379": "Redis", "27017": "MongoDB"}
+_DEFAULT_PORTS = {
+    "postgres": "5432",
+    "postgresql": "5432",
+    "redis": "6379",
+    "rediss": "6379",
+    "mongodb": "27017",
+}
+_SERVER_OF_PORT = {"5432": "PostgreSQL", "6379": "Redis", "27017": "MongoDB"}
 _POWERFUL = frozenset(
     {
         "django",
@@ -66,9 +74,9 @@ Environment = Mapping[str, str]
 
 
 def faults(environment: Environment, command: Sequence[str] = ()) -> list[str]:
-    """Every fault at once, each beginning with the name of its variable; none when production may start.
+    """Return all faults, each beginning with the name of its variable. Empty: production may start.
 
-    `command` is the command line of the process: Flower needs something that the others do not, and an image is built without secrets.
+    `command` is the command line of the process, because processes need different variables, and an image is built without secrets.
     """
     if tuple(command[1:2]) == BUILDS:
         return []
@@ -78,7 +86,7 @@ def faults(environment: Environment, command: Sequence[str] = ()) -> list[str]:
 
 
 def variables_needed_by(command: Sequence[str]) -> tuple[str, ...]:
-    """The variables that a process of this command line cannot do without. What it does not need, it should not be given."""
+    """Return the variables that a process with this command line requires. It should get no others."""
     if is_starting(command):
         return OF_FLOWER
     if "beat" in command[1:] or "migrate" in command[1:3]:
@@ -93,7 +101,7 @@ def _secret_key(environment: Environment) -> Iterator[str]:
     if len(key) < SECRET_LENGTH or len(set(key)) < SECRET_VARIETY:
         yield f"SECRET_KEY: too easily guessed, use at least {SECRET_LENGTH} random characters"
     elif "insecure" in key.lower():
-        yield "SECRET_KEY: calls itself insecure, make one of your own"
+        yield "SECRET_KEY: contains the word insecure, generate your own"
 
 
 def _key_ring(environment: Environment) -> Iterator[str]:
@@ -101,28 +109,28 @@ def _key_ring(environment: Environment) -> Iterator[str]:
         entry.strip() for entry in environment.get("FIELD_ENCRYPTION_KEYS", "").split(",") if entry.strip()
     ]
     if not entries and environment.get("FIELD_ENCRYPTION_KEYS"):
-        yield "FIELD_ENCRYPTION_KEYS: holds no key, only blanks and commas"
+        yield "FIELD_ENCRYPTION_KEYS: contains no key, only blanks and commas"
     names = [entry.partition(":")[0] for entry in entries]
     if repeated := {name for name in names if names.count(name) > 1}:
-        yield f"FIELD_ENCRYPTION_KEYS: {sorted(repeated)[0]!r} names two keys, and what one has sealed the other cannot open"
+        yield f"FIELD_ENCRYPTION_KEYS: {sorted(repeated)[0]!r} names two keys, and one cannot decrypt what the other has encrypted"
     for entry in entries:
         name, _, key = entry.partition(":")
         if not re.fullmatch(r"[0-9a-fA-F]{64}", key):
             yield f"FIELD_ENCRYPTION_KEYS: {name!r} is not followed by 64 hexadecimal digits, as in `name:<openssl rand -hex 32>`"
         elif len(set(key.lower())) < KEY_VARIETY:
-            yield f"FIELD_ENCRYPTION_KEYS: {name!r} is too easily guessed, make it with `openssl rand -hex 32`"
+            yield f"FIELD_ENCRYPTION_KEYS: {name!r} is too easily guessed, generate it with `openssl rand -hex 32`"
 
 
 def _hosts(environment: Environment) -> Iterator[str]:
     hosts = [host.strip() for host in environment.get("ALLOWED_HOSTS", "").split(",")]
     if "*" in hosts:
-        yield "ALLOWED_HOSTS: * answers to every name, which lets others choose the links in e-mails; name the hosts"
+        yield "ALLOWED_HOSTS: * accepts every host name, which lets others choose the links in e-mails; name the hosts"
 
 
 def _public_url(environment: Environment) -> Iterator[str]:
     url = environment.get("ORCHESTRATOR_PUBLIC_URL", "")
     if url and (urlsplit(url).scheme != "https" or not urlsplit(url).hostname):
-        yield "ORCHESTRATOR_PUBLIC_URL: must begin with https://, since agents send their tokens there"
+        yield "ORCHESTRATOR_PUBLIC_URL: must begin with https://, because agents send their tokens there"
 
 
 def _passkeys(environment: Environment) -> Iterator[str]:
@@ -136,7 +144,7 @@ def _passkeys(environment: Environment) -> Iterator[str]:
         or origin != f"https://{parts.netloc}"
         or "@" in parts.netloc
     ):
-        yield "ORCHESTRATOR_PASSKEY_ORIGIN: must be https:// and the host name under which people open the console, with nothing behind it"
+        yield "ORCHESTRATOR_PASSKEY_ORIGIN: must be https:// and the host name of the console, without a path"
     if find_spec("webauthn") is None:
         yield "ORCHESTRATOR_PASSKEY_ORIGIN: passkeys need the package webauthn; install requirements/passkeys.txt or unset it"
 
@@ -144,12 +152,12 @@ def _passkeys(environment: Environment) -> Iterator[str]:
 def _debug(environment: Environment) -> Iterator[str]:
     for name in ("DEBUG", "DJANGO_DEBUG"):
         if environment.get(name, "").lower() in _ON:
-            yield f"{name}: pages of errors would show settings and data; unset it"
+            yield f"{name}: error pages would show settings and data; unset it"
 
 
 def _embedded_servers(environment: Environment) -> Iterator[str]:
     if environment.get("ORCHESTRATOR_START_SERVICES") == "1":
-        yield "ORCHESTRATOR_START_SERVICES: embedded servers are for one machine and its owner; unset it"
+        yield "ORCHESTRATOR_START_SERVICES: embedded servers are only for a machine with one user; unset it"
 
 
 def _servers(environment: Environment) -> Iterator[str]:
@@ -161,12 +169,12 @@ def _servers(environment: Environment) -> Iterator[str]:
             parts = urlsplit(url)
             user, password = unquote(parts.username or ""), unquote(parts.password or "")
         except ValueError:
-            yield f"{name}: cannot be read as an address"
+            yield f"{name}: is not a valid URL"
             continue
         if parts.scheme.partition("+")[0] not in schemes:
-            continue  # another broker, say
+            continue  # for example another broker
         if not password:
-            yield f"{name}: has no password, and whoever reaches the server could do what we do"
+            yield f"{name}: has no password, so anyone who reaches the server could use it like us"
         elif _is_weak(password, user):
             yield f"{name}: the password is too easily guessed, use at least {PASSWORD_LENGTH} random characters"
 
@@ -189,14 +197,14 @@ def _egress(environment: Environment) -> Iterator[str]:
         host, _, port = entry.lower().rpartition("=")[2].strip().rpartition(":")
         host = host.strip("[]").rstrip(".")
         if name := own.get((host, port)):
-            yield f"AGENT_EGRESS_ALLOW: {entry} is the server of {name}, which no agent, webhook or data source is to reach"
-        elif port in _OF_SERVERS:
-            yield f"AGENT_EGRESS_ALLOW: {entry} is the port of {_OF_SERVERS[port]}, which is no agent"
+            yield f"AGENT_EGRESS_ALLOW: {entry} is the server of {name}, which no agent, webhook or data source may reach"
+        elif port in _SERVER_OF_PORT:
+            yield f"AGENT_EGRESS_ALLOW: {entry} is the port of {_SERVER_OF_PORT[port]}, which is not an agent"
         elif _is_this_machine(host):
-            yield f"AGENT_EGRESS_ALLOW: {entry} is this machine itself, where our own servers are"
+            yield f"AGENT_EGRESS_ALLOW: {entry} is this machine itself, where our own servers run"
         elif "=" not in entry:
             yield (
-                f"AGENT_EGRESS_ALLOW: {entry} would be open to every tenant's webhooks and data sources too; say what it is for, as in"
+                f"AGENT_EGRESS_ALLOW: {entry} would be open to every tenant's webhooks and data sources too; name its purpose, as in"
                 f" agents={entry}"
             )
 
@@ -210,14 +218,14 @@ def _is_this_machine(host: str) -> bool:
 
 
 def _places_of(url: str) -> Iterator[tuple[str, str]]:
-    """Each host and port that an address names; MongoDB's may name several."""
+    """Yield each host and port of a URL. MongoDB's may have several."""
     scheme, _, rest = url.partition("://")
     for place in rest.partition("/")[0].rpartition("@")[2].split(","):
         if place:
             host, _, port = (
                 place.lower().rpartition(":") if re.search(r":\d+$", place) else (place.lower(), "", "")
             )
-            yield host.strip("[]").rstrip("."), port or _USUAL.get(scheme.partition("+")[0], "")
+            yield host.strip("[]").rstrip("."), port or _DEFAULT_PORTS.get(scheme.partition("+")[0], "")
 
 
 def _inline_callables(environment: Environment) -> Iterator[str]:
@@ -227,9 +235,9 @@ def _inline_callables(environment: Environment) -> Iterator[str]:
             continue
         top = entry.partition(".")[0]
         if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\.?", entry):
-            yield f"ORCHESTRATOR_INLINE_CALLABLES: {entry!r} is no name of a module; name the modules of your agents one by one"
+            yield f"ORCHESTRATOR_INLINE_CALLABLES: {entry!r} is not a module name; name the modules of your agents one by one"
         elif top in sys.stdlib_module_names or top in _POWERFUL:
-            yield f"ORCHESTRATOR_INLINE_CALLABLES: {entry!r} holds functions that are no agents, such as those that run programs"
+            yield f"ORCHESTRATOR_INLINE_CALLABLES: {entry!r} contains functions that are not agents, for example some that run programs"
         elif top in _OURS and not entry.startswith(("agents.samples", "orchestrator.demo")):
             yield f"ORCHESTRATOR_INLINE_CALLABLES: {entry!r} is the orchestrator itself; name the modules of your agents"
 
@@ -243,7 +251,7 @@ def _flower(environment: Environment) -> Iterator[str]:
         yield "FLOWER_UNAUTHENTICATED_API: opens Flower's commands to everybody; unset it"
 
 
-#: What each check refuses, in the order of docs/security.md, which has the same table.
+#: The checks by what they refuse, in the order of docs/security.md, which has the same table.
 TABLE: Mapping[str, Callable[[Environment], Iterator[str]]] = {
     "a short or well-known key for sessions and links": _secret_key,
     "a key ring without keys, with short or repeated ones": _key_ring,

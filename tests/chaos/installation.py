@@ -245,7 +245,7 @@ class Installation:
                 (
                     sys.executable, "-m", "gunicorn", "orchestrator.wsgi:application", "--threads=8", "--no-control-socket",
                     "--worker-class=orchestrator.web_worker.StreamingWorker", f"--bind=127.0.0.1:{web_ports[name]}",
-                    "--logger-class=orchestrator.web_worker.OneFormat", "--graceful-timeout=5",
+                    "--logger-class=orchestrator.web_worker.StructuredLogger", "--graceful-timeout=5",
                 ), self._way_of(name, "web"), stop_seconds=10,
             )  # fmt: skip
         for name in WORKERS:

@@ -199,7 +199,7 @@ def test_an_export_that_fails_leaves_no_file_and_none_is_overwritten(
     path = tmp_path / "acme.zip"
     with monkeypatch.context() as broken:
         broken.setattr(offboarding_export, "_outputs", _fail)
-        with pytest.raises(CommandError, match="no file"):
+        with pytest.raises(CommandError, match="file was deleted"):
             command("export_tenant", "acme", "--to", str(path))
     assert list(tmp_path.iterdir()) == []
 
@@ -289,7 +289,7 @@ def test_a_purge_that_dies_half_way_is_finished_by_another(
     populate(engine, tenant, CANARY)
     purge = ("offboard_tenant", "acme", "--purge", "--confirm", "acme")
     with monkeypatch.context() as broken:
-        broken.setattr(erasure, "forget_in_redis", _fail)
+        broken.setattr(erasure, "delete_from_redis", _fail)
         with pytest.raises(OSError, match="disk"):
             command(*purge)
     assert rows_with(CANARY) == set()

@@ -149,7 +149,7 @@ def test_waiting_ends_when_the_address_answers(supervisor: Supervisor) -> None:
 
     supervisor.wait_until_ready(f"http://127.0.0.1:{port}/", seconds=20)
 
-    with pytest.raises(NotReady, match="last: 404"):
+    with pytest.raises(NotReady, match="last answer: 404"):
         supervisor.wait_until_ready(f"http://127.0.0.1:{port}/missing", seconds=0.2)
 
 
@@ -197,7 +197,7 @@ def test_mistakes_are_named(supervisor: Supervisor) -> None:
 
     with pytest.raises(UnknownProcess, match=r"no process 'wbe'\. Choose among: web"):
         supervisor.stop("wbe")
-    with pytest.raises(AlreadyRunning, match="already runs with pid"):
+    with pytest.raises(AlreadyRunning, match="is already running with pid"):
         supervisor.start(python("web", SLEEP))
 
 

@@ -30,21 +30,21 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_knows_no_order() -> None:
     assert set(ORDERS) <= Panel.data.keys()
 
-    broker.answer_only()
+    broker.disable_commands()
 
     assert not set(ORDERS) & Panel.data.keys()
     assert {name for name, about in Panel.meta.items() if about.type == "control"} == broker.HARMLESS
 
 
 def test_a_worker_answers_questions_and_may_be_watched() -> None:
-    broker.answer_only()
+    broker.disable_commands()
 
     assert {*QUESTIONS, *broker.HARMLESS} <= Panel.data.keys()
 
 
 def test_forgetting_twice_is_forgetting_once() -> None:
-    broker.answer_only()
+    broker.disable_commands()
     known = set(Panel.data)
-    broker.answer_only()
+    broker.disable_commands()
 
     assert set(Panel.data) == known

@@ -135,7 +135,7 @@ def test_the_environment_sets_the_size_of_a_worker(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(celery, "_asked", [])
+    monkeypatch.setattr(celery, "_named_queues", [])
     monkeypatch.setattr(celery, "cores", lambda: 2)
     configured: Any = type("Configured", (), {"worker_concurrency": None})()
 
@@ -155,7 +155,7 @@ def test_without_a_word_the_size_follows_from_the_cores_and_from_what_the_roles_
     database: None, monkeypatch: pytest.MonkeyPatch, queues: str, cores: int, size: int
 ) -> None:
     monkeypatch.delenv("WORKER_CONCURRENCY", raising=False)
-    monkeypatch.setattr(celery, "_asked", [])
+    monkeypatch.setattr(celery, "_named_queues", [])
     monkeypatch.setattr(celery, "cores", lambda: cores)
     configured: Any = type("Configured", (), {"worker_concurrency": None})()
 
@@ -167,7 +167,7 @@ def test_without_a_word_the_size_follows_from_the_cores_and_from_what_the_roles_
 
 def test_the_command_line_sets_the_size_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_CONCURRENCY_QA", "6")
-    monkeypatch.setattr(celery, "_asked", [])
+    monkeypatch.setattr(celery, "_named_queues", [])
     configured: Any = type("Configured", (), {"worker_concurrency": 2})()
 
     celery.choose_concurrency(

@@ -54,7 +54,7 @@ def test_ports_that_something_else_has_are_named_with_free_ones_to_choose(
         settings.PORT, settings.FLOWER_PORT = web.getsockname()[1], flower.getsockname()[1]
         said, told = refused()
 
-    assert f"Something else listens on ports {settings.PORT} and {settings.FLOWER_PORT}" in said
+    assert f"Another program listens on ports {settings.PORT} and {settings.FLOWER_PORT}" in said
     chosen = dict(word.split("=") for word in said.split() if "=" in word)
     assert chosen.keys() == {"PORT", "FLOWER_PORT"}
     assert all(is_free(int(port)) for port in chosen.values())
@@ -93,5 +93,5 @@ def test_a_command_without_any_server_says_how_to_start_them_and_nothing_else(tm
 
     assert (done.returncode, done.stdout) == (1, "")
     (said,) = done.stderr.splitlines()
-    assert said.startswith("No servers to work with")
+    assert said.startswith("No servers:")
     assert "Start them with `make up`" in said

@@ -49,7 +49,7 @@ def test_a_worker_that_starts_while_postgresql_is_away_is_known_once_it_is_back(
 
     monkeypatch.setattr(leases.Lease, "register", away_at_first)
 
-    celery._surely(begin)
+    celery._ensure(begin)
 
     assert known() == 1
     with system_scope():
@@ -66,7 +66,7 @@ def test_a_worker_that_cannot_become_known_ends_instead_of_taking_messages(
     monkeypatch.setattr(leases.Lease, "register", away)
 
     with pytest.raises(SystemExit) as ended:
-        celery._surely(begin)
+        celery._ensure(begin)
 
     assert ended.value.code == celery.NOT_STARTED
     assert leases.is_over()
@@ -81,7 +81,7 @@ def test_a_worker_does_not_start_on_a_database_that_does_not_keep_tenants_apart(
     monkeypatch.setattr(worker.row_security, "refuse_unsafe_database", unsafe)
 
     with pytest.raises(SystemExit):
-        celery._surely(begin)
+        celery._ensure(begin)
 
     assert known() == 0
 
@@ -90,7 +90,7 @@ def test_beat_starts_though_something_that_it_mends_is_broken() -> None:
     def broken() -> None:
         raise ValueError("a row that cannot be read")
 
-    celery._surely(broken, vital=False)
+    celery._ensure(broken, vital=False)
 
 
 class Queues:
@@ -111,7 +111,7 @@ class Queues:
 def test_a_worker_says_which_of_its_roles_the_registry_does_not_have(
     named: str, unknown: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(celery, "_asked", [named])
+    monkeypatch.setattr(celery, "_named_queues", [named])
     monkeypatch.setattr(celery, "_roles", [])
     monkeypatch.setattr(users, "begin_worker", lambda: None)
     instance = SimpleNamespace(app=SimpleNamespace(amqp=SimpleNamespace(queues=Queues(named))))

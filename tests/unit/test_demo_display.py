@@ -11,11 +11,11 @@ BRIEF = "# Content brief: Bees\n\n* Audience: **Readers** who are new\n\n| a | b
 
 
 def test_a_text_is_told_in_a_line_without_its_title_and_marks() -> None:
-    assert display.in_a_line(BRIEF) == "Audience: Readers who are new · a b · 1 2"
+    assert display.first_line(BRIEF) == "Audience: Readers who are new · a b · 1 2"
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:
-    line = display.in_a_line("word " * 100)
+    line = display.first_line("word " * 100)
     assert len(line) == 93
     assert line.endswith("…")
 

@@ -1,4 +1,4 @@
-"""How the admin writes times: as logs and the API do, in UTC. Found by Django through FORMAT_MODULE_PATH."""
+"""Formats of times in the admin: the same as in logs and the API, in UTC. Django finds them through FORMAT_MODULE_PATH."""
 
 DATETIME_FORMAT = "Y-m-d H:i:s"
 DATE_FORMAT = "Y-m-d"

@@ -66,7 +66,7 @@ class Command(Demonstration):
             if activity["agent_role"] != "keyword-researcher":
                 output = campaign.operator.get(f"/activities/{activity['id']}/output/")
                 title = f"{activity['name']} · {activity['status']}"
-                display.output_of(console, title, output.get("content") or "")
+                display.print_output(console, title, output.get("content") or "")
 
     def _play_schedule(self, console: Console, weekly: Weekly, text: str) -> None:
         story.begin_weekly(weekly, text)

@@ -14,7 +14,7 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from agents.contracts import Accepted
-from orchestrator.web_worker import _Timely
+from orchestrator.web_worker import _DeadlineSocket
 from tenants import turns
 from tenants.context import tenant_scope
 from tenants.models import Membership, Tenant
@@ -95,7 +95,7 @@ def test_a_request_gives_way_before_each_expression_and_before_its_transaction(
 def test_a_body_that_does_not_come_in_time_is_not_waited_for() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        timely = _Timely(ours, time.monotonic() + 0.05)
+        timely = _DeadlineSocket(ours, time.monotonic() + 0.05)
         theirs.send(b"x")
         assert timely.recv(10) == b"x"
         with pytest.raises(TimeoutError):
