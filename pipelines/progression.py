@@ -1,11 +1,11 @@
-"""Progression: what follows in a pipeline's run when one of its activities has settled.
+"""Progression: advances a pipeline run when one of its activities has settled.
 
-Runs inside the transaction that settled the activity, so result and next step are recorded together or not at all. The run's row is
-locked before any step is looked at: two last steps that finish together would each see the other as under way. Everything here may
-be repeated: a step that is not active settles nothing, a step that is not pending starts nothing.
+It runs in the transaction that settled the activity, so the result and the next step are recorded together or not at all. The run's row is
+locked before any step is read, because two last steps that finish together would each see the other one as active. Everything here may be
+repeated: only an active step can settle, and only a pending step can start.
 
-A step with a condition or a list of items starts, or is left out, in the same way, if what its expressions read is still in PostgreSQL.
-Otherwise it is marked, and `undecided` goes on from there: no transaction waits for MongoDB.
+A step with a condition or a list of items is decided in the same way if the outputs that its expressions read are still in PostgreSQL.
+Otherwise the step is marked, and `waiting_steps` decides it later, because no transaction waits for MongoDB.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _SETTLE, _SETTLE_BRANCH, _STATES, _END_RUN = (
 
 _OF_RUN = (*(field.attname for field in PipelineRun._meta.concrete_fields), "settled", "state")
 _run_of: Callable[[Sequence[Any]], Any] = namedtuple("Run", _OF_RUN)._make  # type: ignore[attr-defined]
-#: A worker's good result settles its step in its own statement.
+#: A successful result settles its step in the statement that records it.
 FOLLOWING = Following(
     (_FOLDER / "settle_with_end.sql").read_text(encoding="utf-8"), "settled", ("activity", *_OF_RUN)
 )
 
 _GOOD = (Status.DONE, Status.APPROVED)
-#: These are about an activity of a step; they are not the step.
+#: Activities with these links concern the activity of a step, but are not that activity.
 _ASIDE = (
     LinkKind.GATE, LinkKind.APPROVAL, LinkKind.RESOLUTION, LinkKind.REVIEW, LinkKind.ESCALATION, LinkKind.SUBTASK,
 )  # fmt: skip
@@ -64,7 +64,7 @@ Known = Mapping[UUID, StoredOutput | None]
 
 
 def advance(activity: Any) -> None:
-    """Move on the run of an activity that has just settled. `activity` is a `transitions.Moved`."""
+    """Advance the run of an activity that has just settled. `activity`: a `transitions.Moved`."""
     if _is_aside(activity):
         return
     if activity.status == Status.REASSIGNED:
@@ -72,7 +72,7 @@ def advance(activity: Any) -> None:
         return
     if activity.status == Status.REJECTED and follow_rejection(activity):
         return
-    # A gate has no output of its own: what it approved goes on.
+    # A gate has no output of its own, so it passes on what it approved.
     output = activity.output_ref or activity.input_ref if activity.status in _GOOD else None
     run, state = _settle(activity, output)
     if run is None or run.status != "running":
@@ -85,14 +85,14 @@ def advance(activity: Any) -> None:
 
 
 def _is_aside(activity: Any) -> bool:
-    """Whether no step of a run hangs on it: it belongs to none, or is about an activity that does."""
+    """Whether no step depends on the activity: it belongs to no step, or only concerns the activity of one."""
     return activity.pipeline_run_id is None or activity.step is None or activity.link_kind in _ASIDE
 
 
 def _continue_with_successor(activity: Any) -> None:
-    """The step is the successor's from now on. One that had failed is under way again, and what was skipped because of it waits.
+    """Assign the step to the successor. A failed step becomes active again, and the steps that were skipped because of it pending.
 
-    Raises `TransitionRefused` in a run that was cancelled: the person who cancelled it has not seen this successor.
+    Raises `TransitionRefused` if the run was cancelled, because the person who cancelled it did not know of this successor.
     """
     run = lock_runs(activity.tenant_id).get(pk=activity.pipeline_run_id)
     if run.status == "cancelled":
@@ -105,13 +105,13 @@ def _continue_with_successor(activity: Any) -> None:
 
 
 def lock_runs(tenant_id: UUID) -> QuerySet[PipelineRun]:
-    """Runs to lock, before their steps are looked at."""
+    """Return a query that locks runs. Lock a run before reading its steps."""
     runs: QuerySet[PipelineRun] = PipelineRun.objects.for_tenant(tenant_id).select_for_update()
     return runs
 
 
 def _settle(activity: Any, output: UUID | None) -> tuple[Any | None, str]:
-    """The run and the state of the step, if the step has settled by this: with the last of its branches, if it has branches."""
+    """Settle the step, or its branch. Returns the run and the step's state, or None for the run if the step has not settled by this."""
     if getattr(activity, "followed_activity", None) is not None:
         run = _run_of(activity[-len(_OF_RUN) :])
         return (run, run.state) if run.settled else (None, StepState.DONE)
@@ -132,7 +132,7 @@ def _settle(activity: Any, output: UUID | None) -> tuple[Any | None, str]:
 
 
 def _following(run: Any, plan: Compiled, step: str, good: bool) -> Advance:
-    """What starts and what is skipped. A chain needs no look at the other steps; a join waits for its last one."""
+    """Return which steps start and which are skipped. Avoids reading the other steps for chains and for joins that must still wait."""
     dependents = plan.graph.dependents_of(step)
     if good and all(plan.graph.dependencies_of(each) == (step,) for each in dependents):
         return Advance(start=dependents)
@@ -144,7 +144,7 @@ def _following(run: Any, plan: Compiled, step: str, good: bool) -> Advance:
 def _still_waits(run: Any, plan: Compiled, step: str) -> bool:
     """Whether one of the steps that `step` depends on has not settled."""
     dependencies = plan.graph.dependencies_of(step)
-    # More steps are unsettled than there are others: one of them must be a dependency. Spares a wide join a thousand looks.
+    # If more steps are unsettled than there are other steps, one of them must be a dependency. This saves a wide join a thousand queries.
     if run.unsettled > len(plan.graph.dependencies) - len(dependencies):
         return True
     unsettled = StepRun.objects.filter(run_id=run.id, status__in=(StepState.PENDING, StepState.ACTIVE))
@@ -152,7 +152,7 @@ def _still_waits(run: Any, plan: Compiled, step: str) -> bool:
 
 
 def states_of(run_id: UUID) -> dict[str, str]:
-    """The state of each step as the graph shall see it: one that is being decided, or has no room, has no step to wait for any more."""
+    """Return the state of each step for the graph. A step that is being decided, or waits for room, no longer waits for other steps."""
     return {row.step: row.state for row in _STATES.run({"run": run_id})}
 
 
@@ -165,9 +165,9 @@ def start_following(
     known: Known | None = None,
     not_before: datetime | None = None,
 ) -> None:
-    """Do what follows, and what follows from that, up to the end of the run. `run` is its row, whose lock the caller holds.
+    """Start and skip steps, and everything that follows from that, up to the end of the run. The caller holds the lock of `run`.
 
-    `left` is what the one step left that has just settled, if nobody needs to look for more; `known` are outputs that were read before.
+    `left`: the output of the step that has just settled, if no other output is needed. `known`: outputs that were read before.
     """
     unsettled = run.unsettled
     while following.start or following.skip:
@@ -186,7 +186,7 @@ def start_following(
 def _start(
     run: Any, plan: Compiled, steps: Sequence[str], left: References | None, not_before: datetime | None
 ) -> int:
-    """Start these steps; how many have failed instead, since their agents would not take what they are given."""
+    """Start these steps. Returns how many failed instead, because their parameters do not fit the input schemas of their agents."""
     refused = {step: _refuse_params(run, plan.step(step), [run.params]) for step in steps}
     started = [step for step in steps if not refused[step]]
     if started:
@@ -195,13 +195,13 @@ def _start(
 
 
 def _refuse_params(run: Any, step: StepDefinition, params: Sequence[Mapping[str, Any]]) -> int:
-    """Fail the step if its agent's input schema does not allow these parameters; 1 if it does not."""
+    """Fail the step if the parameters do not fit its agent's input schema. Returns 1 if it failed, else 0."""
     why = parameters.refusal(run.tenant_id, step, params)
     return fail(run, step.id, parameters.INVALID, why) if why else 0
 
 
 def _read_left_for(run: Any, plan: Compiled, steps: Sequence[str], left: References | None) -> References:
-    """What these steps work on; a chain needs no look at what the others left."""
+    """Return the outputs that these steps read. A chain needs no query, because `left` is enough."""
     needed = {dependency for step in steps for dependency in plan.graph.dependencies_of(step)}
     return left if left is not None and needed <= left.keys() else inputs.of_run(run.id) if needed else {}
 
@@ -214,7 +214,7 @@ def _decide(
     known: Known,
     not_before: datetime | None,
 ) -> int:
-    """Ask the conditions and the lists of these steps, and do what they say; how many steps have settled by this alone."""
+    """Evaluate the conditions and the lists of these steps, and act on them. Returns how many steps have settled by this."""
     seen = inputs.read_inputs(run.tenant_id, run.id, plan, steps, known)
     if seen.missing:
         _pending(run, steps).update(reason=StepReason.EVALUATING)
@@ -251,7 +251,7 @@ def _decide(
 def _fail_blind(
     run: Any, plan: Compiled, steps: Sequence[str], lost: frozenset[str]
 ) -> tuple[int, list[str]]:
-    """Fail the steps whose expressions read what is nowhere any more, since null would be a guess; how many, and the others."""
+    """Fail the steps whose expressions read a deleted output, because null would be a guess. Returns how many, and the other steps."""
     blind = {step: lost & {name for name, _ in conditions.parts_read(plan.step(step))} for step in steps}
     ended = sum(
         fail(run, step, "output_missing", f"The output of {', '.join(sorted(names))} is not kept any more.")
@@ -262,7 +262,7 @@ def _fail_blind(
 
 
 def fail(run: Any, step: str, code: str, message: str) -> int:
-    """A step fails that has no activity: it could not be decided whether it starts, or it has waited too long. 0 if it does not wait."""
+    """Fail a pending step that has no activity: it could not be decided, or has waited too long. Returns 0 if it is not pending."""
     error = {"code": code, "message": message}
     failed = _end(run, [step], StepState.FAILED, error=error)
     if failed:
@@ -279,7 +279,7 @@ def fail(run: Any, step: str, code: str, message: str) -> int:
 
 
 def give_up(run: PipelineRun, plan: Compiled, step: str, code: str, message: str) -> None:
-    """As `fail`, and what follows from it. The caller holds the run's lock."""
+    """As `fail`, and advance the run. The caller holds the run's lock."""
     failed = fail(run, step, code, message)
     if failed:
         run.unsettled -= failed
@@ -287,7 +287,7 @@ def give_up(run: PipelineRun, plan: Compiled, step: str, code: str, message: str
 
 
 def _end(run: Any, steps: Sequence[str], state: StepState, **more: Any) -> int:
-    """Settle steps that have not started; how many there were."""
+    """Settle pending steps. Returns how many were pending."""
     if not steps:
         return 0
     changes = {"reason": "", **more, "status": state, "settled_at": Now(), "waits_until": None}
@@ -301,7 +301,7 @@ def _pending(run: Any, steps: Sequence[str]) -> QuerySet[StepRun]:
 
 
 def finish(tenant_id: UUID, run_id: UUID, plan: Compiled) -> None:
-    """End a run whose steps have all settled. In the transaction that holds its lock."""
+    """End a run whose steps have all settled. The caller holds the run's lock."""
     _END_RUN.run_with_next(
         {"tenant": tenant_id, "runs": Array([run_id]), "fatal": Array(plan.graph.fatal)},
         using=APP,
@@ -310,9 +310,9 @@ def finish(tenant_id: UUID, run_id: UUID, plan: Compiled) -> None:
 
 
 def reopen(activity: Any) -> None:
-    """An operator tries a failed step, or a branch of it, again: its run goes on, and what was skipped because of it waits again.
+    """Reactivate a failed step, or a branch of it, that an operator retries. The run continues, and skipped descendants become pending.
 
-    So does what could not be decided, or waited too long: with another outcome of this one it may.
+    Descendants that could not be decided, or waited too long, become pending too, because the new outcome may be different.
     """
     if _is_aside(activity):
         return
@@ -327,7 +327,7 @@ def reopen(activity: Any) -> None:
         return
     plan = versions.compile_version(run.version_id)
     if activity.branch and not _reopen_whole(steps.filter(step=activity.step, branch=0)):
-        return  # Other branches were under way, so nothing has followed yet.
+        return  # Other branches were still active, so no step has followed yet.
     unmade = Q(status=StepState.SKIPPED) | Q(status=StepState.FAILED, activity_id=None, branches=None)
     waiting = steps.filter(unmade, step__in=plan.graph.descendants_of(activity.step), branch=0).update(
         status=StepState.PENDING, settled_at=None, reason="", error=None
@@ -340,43 +340,39 @@ def reopen(activity: Any) -> None:
 
 
 def _reopen_whole(step: QuerySet[StepRun]) -> bool:
-    """Count a branch that is under way again in its step; whether the step had settled."""
+    """Count a reactivated branch in its step. Returns whether the step had settled."""
     step.update(unsettled_branches=F("unsettled_branches") + 1, failed_branches=F("failed_branches") - 1)
     had_settled = step.exclude(status=StepState.ACTIVE)
     return had_settled.update(status=StepState.ACTIVE, settled_at=None) > 0
 
 
 def wait_from_now(run: Any, plan: Compiled, steps: Sequence[str]) -> None:
-    """Let the time begin that the steps after these have to wait for them."""
+    """Start the dependency time-outs of the steps after these."""
     starting.begin_waiting(run, starting.waiting_times(plan, steps))
 
 
-# Rejection inside a pipeline: the step goes on with its revision, or the step that made what a gate refused goes back to work.
+# Rejection in a pipeline: the step continues with its revision. If a gate rejects, the steps before it are revised.
 #
-# The revision itself is made by `activities.human_tasks.approvals`, also for work outside of pipelines.
+# `activities.human_tasks.approvals` creates the revisions, also for work outside of pipelines.
 
 
 def follow_rejection(activity: Any) -> bool:
-    """Keep the run going after a rejection; False when nothing follows and the step has failed.
+    """Continue the run after a rejection. Returns False if there is no revision, so that the step has failed.
 
-    Called under the activity's lock; takes the run's.
+    The caller holds the activity's lock. Locks the run.
     """
-    run = (
-        PipelineRun.objects.for_tenant(activity.tenant_id)
-        .select_for_update()
-        .get(pk=activity.pipeline_run_id)
-    )
+    run = lock_runs(activity.tenant_id).get(pk=activity.pipeline_run_id)
     if run.status == "cancelled":
         _cancel_revision(activity)
     if run.status != "running":
         return True
     if activity.is_approval_gate:
-        return _send_back(run, activity)
+        return _revise_producers(run, activity)
     return continue_with(LinkKind.REVISION_OF, activity)
 
 
 def _cancel_revision(activity: Any) -> None:
-    """Nothing new is made in a run that was cancelled: anyone who cancelled it has not seen this revision."""
+    """Cancel the revision in a cancelled run, because the person who cancelled the run did not know of it."""
     revisions = Activity.objects.for_tenant(activity.tenant_id).filter(
         parent_id=activity.id, link_kind=LinkKind.REVISION_OF
     )
@@ -387,7 +383,7 @@ def _cancel_revision(activity: Any) -> None:
 
 
 def continue_with(kind: LinkKind, activity: Any) -> bool:
-    """Let the revision or the successor of an activity take its place in the run; False when there is none. Under the activity's lock."""
+    """Replace an activity in its step by its revision or successor. Returns False if there is none. The caller holds its lock."""
     successor = (
         Activity.objects.for_tenant(activity.tenant_id).filter(parent_id=activity.id, link_kind=kind).first()
     )
@@ -400,10 +396,10 @@ def continue_with(kind: LinkKind, activity: Any) -> bool:
     return True
 
 
-def _send_back(run: PipelineRun, gate: Any) -> bool:
-    """Make the work behind a human gate again: every agent step that the gate directly depends on, with all its branches.
+def _revise_producers(run: PipelineRun, gate: Any) -> bool:
+    """Revise every agent step that the rejected gate directly depends on, with all its branches.
 
-    A gate that is asked for each item of a `for_each` sends nothing back: which part of the work its item is about, nobody can tell.
+    Returns False, and revises nothing, for a gate of one item of a `for_each`, because it is not known which work that item concerns.
     """
     plan = versions.compile_version(run.version_id)
     producers = [step for step in plan.graph.dependencies_of(gate.step) if plan.step(step).agent_role]
@@ -430,17 +426,17 @@ def _send_back(run: PipelineRun, gate: Any) -> bool:
     starting.begin_waiting(run, {gate.step: starting.waiting_times(plan, again)[gate.step]})
     runs = PipelineRun.objects.filter(pk=run.pk)
     runs.update(unsettled=F("unsettled") + len(again))
-    # What a replay gave the gate to decide on was refused with it: it asks about what is made again.
+    # The gate's edited input of a replay was rejected with it. The gate asks about the revisions instead.
     runs.filter(replay_from=gate.step).update(replay_input=None)
     return True
 
 
 def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
-    """Make what these rows stand for again, in one go."""
+    """Submit revisions of the activities of these rows."""
     activities = Activity.objects.for_tenant(run.tenant_id).in_bulk([row.activity_id for row in rows])
     revisions = [
-        # The gate that sent it back asks again; the step's own approval, if it has one, was given before.
-        # In a replay the work may be that of the run before, but its next round belongs to this one.
+        # The gate will ask again. An approval of the step itself was given before, so the revision needs none.
+        # In a replay the work may belong to the original run, but its revision belongs to this run.
         replace(
             approvals.revision_of(
                 activities[row.activity_id], notes=gate.reviewer_notes or "", requires_approval=False

@@ -1,7 +1,6 @@
-"""Starting steps of a run: what each is given to do, and the one statement that notes that it starts and creates its activity.
+"""Starts steps of a run: builds their activities, and creates them in the statement that marks the steps as active.
 
-Everything here may be repeated: a step that is not pending starts nothing. In the transaction that holds the run's lock, or that makes
-the run.
+Everything here may be repeated, because only a pending step can start. The caller's transaction holds the run's lock, or creates the run.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tenants.context import APP
 from tenants.sql import Array, Statement
 
 ACTOR = "pipeline"
-DEPENDENCY_TIMEOUT_SECONDS = 86_400.0  # a day, for steps that do not say how long they wait
+DEPENDENCY_TIMEOUT_SECONDS = 86_400.0  # a day, for steps without a time-out of their own
 
 _SQL = Path(__file__).parent / "sql"
 _ACTIVATE = (_SQL / "activate_steps.sql").read_text(encoding="utf-8")
@@ -39,7 +38,7 @@ _FAN_OUT = Statement.load(_SQL, "fan_out")
 
 
 def first_activities(runs: Sequence[PipelineRun], plan: Compiled) -> list[NewActivity]:
-    """What the steps that depend on nothing and on no condition have to do, for runs that are being created."""
+    """Return the activities of the first steps of new runs: those without dependencies and conditions."""
     roots = [step for step in plan.graph.roots() if step not in plan.conditional]
     return [_activity(run, plan, step, {}) for run in runs for step in roots]
 
@@ -47,19 +46,19 @@ def first_activities(runs: Sequence[PipelineRun], plan: Compiled) -> list[NewAct
 def start(
     run: Any, plan: Compiled, steps: Sequence[str], left: References, not_before: datetime | None = None
 ) -> None:
-    """Start these steps, which work on what others have `left`. Those without room wait, see `waiting_steps.steps_unadmitted`."""
+    """Start these steps, which read the outputs that others have `left`. Steps without room wait for `waiting_steps.steps_unadmitted`."""
     items = [_activity(run, plan, step, inputs.of_step(plan, step, left)) for step in steps]
     items = _admit(run, [[item] for item in items])
     steps = [item.step for item in items if item.step]
     if not steps:
         return
-    clocks = _clocks(plan, steps)
+    timeouts = _timeouts(plan, steps)
     parameters = {
         "runs": Array([run.id] * len(steps)),
         "steps": Array(steps),
         "activities": Array(item.id for item in items),
-        "waiting_runs": Array([run.id] * len(clocks["waiting"])),
-        **clocks,
+        "waiting_runs": Array([run.id] * len(timeouts["waiting"])),
+        **timeouts,
     }
     begin(
         [_place_branch(item, 1, not_before) for item in items], Beginning(_ACTIVATE, parameters), actor=ACTOR
@@ -67,18 +66,18 @@ def start(
 
 
 def _admit(run: Any, groups: Sequence[Sequence[NewActivity]]) -> list[NewActivity]:
-    """What there is room for, by group; the steps of the others are marked, and wait."""
-    found: list[NewActivity] = []
+    """Return the items of those groups for which the backlog has room. The steps of the others are marked as waiting for room."""
+    admitted: list[NewActivity] = []
     enter = backlog.entering(run.tenant_id, [newcomers(group) for group in groups])
     for group, enters in zip(groups, enter, strict=True):
         if enters:
-            found += group
+            admitted += group
         else:
             pending = StepRun.objects.filter(
                 run_id=run.id, step=group[0].step, branch=0, status=StepState.PENDING
             )
             pending.update(reason=StepReason.BACKLOG)
-    return found
+    return admitted
 
 
 def fan_out(
@@ -89,9 +88,11 @@ def fan_out(
     left: References,
     not_before: datetime | None = None,
 ) -> None:
-    """Start a step as one branch for each of the items, of which there is at least one: all at once, when there is room for them."""
-    given = inputs.of_branch(plan, step, left)
-    branches = [_branch(run, plan, step, given, number, item) for number, item in enumerate(items, start=1)]
+    """Start a step with one branch for each of the items, of which there is at least one. All branches start, or none without room."""
+    references = inputs.of_branch(plan, step, left)
+    branches = [
+        _branch(run, plan, step, references, number, item) for number, item in enumerate(items, start=1)
+    ]
     if not _admit(run, [branches]):
         return
     rows = _FAN_OUT.run(
@@ -100,7 +101,7 @@ def fan_out(
             "run": run.id,
             "step": step,
             "activities": [branch.id for branch in branches],
-            **_clocks(plan, [step]),
+            **_timeouts(plan, [step]),
         },
         using=APP,
     )
@@ -113,7 +114,7 @@ def fan_out(
 
 
 def waiting_times(plan: Compiled, steps: Iterable[str]) -> dict[str, float]:
-    """How many seconds the steps that depend on one of these wait for all that they depend on."""
+    """Return the dependency time-outs, in seconds, of the steps that depend on one of these."""
     return {
         dependent: float(plan.step(dependent).dependency_timeout_seconds or DEPENDENCY_TIMEOUT_SECONDS)
         for step in steps
@@ -122,7 +123,7 @@ def waiting_times(plan: Compiled, steps: Iterable[str]) -> dict[str, float]:
 
 
 def begin_waiting(run: Any, times: Mapping[str, float]) -> None:
-    """Let these steps wait so many seconds from now, unless they wait already."""
+    """Start these dependency time-outs, in seconds, unless they have started already."""
     by_seconds: dict[float, list[str]] = {}
     for step, seconds in times.items():
         by_seconds.setdefault(seconds, []).append(step)
@@ -132,8 +133,8 @@ def begin_waiting(run: Any, times: Mapping[str, float]) -> None:
         ).update(waits_until=Now() + timedelta(seconds=seconds))
 
 
-def _clocks(plan: Compiled, steps: Iterable[str]) -> dict[str, Array]:
-    """The parameters of both statements that say what waits from now on."""
+def _timeouts(plan: Compiled, steps: Iterable[str]) -> dict[str, Array]:
+    """Return the parameters of both statements that start dependency time-outs."""
     times = waiting_times(plan, steps)
     return {"waiting": Array(times), "seconds": Array(times.values())}
 
@@ -143,22 +144,22 @@ def _place_branch(item: NewActivity, number: int, not_before: datetime | None) -
 
 
 def _branch(
-    run: Any, plan: Compiled, step: str, given: Mapping[str, Reference], number: int, item: Item
+    run: Any, plan: Compiled, step: str, references: Mapping[str, Reference], number: int, item: Item
 ) -> NewActivity:
-    whole = _activity(run, plan, step, given)
+    whole = _activity(run, plan, step, references)
     return replace(whole, branch=number, params={**whole.params, **of_item(item)})
 
 
 def of_item(item: Item) -> dict[str, Any]:
-    """What a branch is given beside the parameters of its step."""
+    """Return the parameters of a branch in addition to those of its step."""
     return {conditions.ITEM: item.value, conditions.INDEX: item.index}
 
 
-def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Reference]) -> NewActivity:
+def _activity(run: Any, plan: Compiled, step_id: str, references: Mapping[str, Reference]) -> NewActivity:
     step = plan.step(step_id)
     edited = run.replay_input if run.replay_input and run.replay_from == step_id else None
-    references = [] if edited else list(given.values())
-    alone = references[0] if len(references) == 1 and isinstance(references[0], UUID) else None
+    read = [] if edited else list(references.values())
+    single = read[0] if len(read) == 1 and isinstance(read[0], UUID) else None
     return NewActivity(
         name=step.title,
         description=step.description,
@@ -168,8 +169,8 @@ def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Refere
         requires_approval=step.requires_approval,
         priority=step.priority or _inherit_priority(run, plan, step),
         params=parameters.of_step(run.params, step),
-        input=None if alone else edited or _input(run, given),
-        input_ref=alone,
+        input=None if single else edited or _input(run, references),
+        input_ref=single,
         deliverable_id=run.deliverable_id,
         pipeline_run_id=run.id,
         pipeline_id=plan.pipeline_id,
@@ -184,16 +185,16 @@ def _activity(run: Any, plan: Compiled, step_id: str, given: Mapping[str, Refere
 
 
 def _inherit_priority(run: Any, plan: Compiled, step: StepDefinition) -> int:
-    """The priority of the run; of what a decision has let go the `gated` band at least, since people have waited for it already."""
-    decided = (plan.step(before) for before in step.depends_on)
-    lets_go = any(before.is_approval_gate or before.requires_approval for before in decided)
+    """Return the priority of the run. After a decision of people it is at least that of the `gated` band."""
+    dependencies = (plan.step(before) for before in step.depends_on)
+    follows_decision = any(before.is_approval_gate or before.requires_approval for before in dependencies)
     priority: int = run.priority
-    return min(priority, BANDS["gated"]) if lets_go else priority
+    return min(priority, BANDS["gated"]) if follows_decision else priority
 
 
-def _input(run: Any, given: Mapping[str, Reference]) -> dict[str, Any] | None:
-    if given:
-        return {"refs": {name: _write_reference(reference) for name, reference in given.items()}}
+def _input(run: Any, references: Mapping[str, Reference]) -> dict[str, Any] | None:
+    if references:
+        return {"refs": {name: _write_reference(reference) for name, reference in references.items()}}
     return dict(run.input) if run.input else None
 
 
@@ -204,12 +205,12 @@ def _write_reference(reference: Reference) -> Any:
 
 
 def _rules_of(step: StepDefinition, asked_by: str) -> dict[str, Any] | None:
-    """How people decide the step, or the result of its agent, whose gate takes the rules over when it is opened."""
+    """Return the decision rules of the step, or of the gate for its agent's result, which copies them when it opens."""
     if not (step.human_role or step.requires_approval):
         return None
     quorum = step.quorum or 1
-    alone = quorum == 1 and (step.voters or 1) == 1
-    self_approval = alone if step.self_approval is None else step.self_approval
+    is_single_vote = quorum == 1 and (step.voters or 1) == 1
+    self_approval = is_single_vote if step.self_approval is None else step.self_approval
     rules = DecisionRules(
         due_seconds=step.due_seconds,
         reminders=[Later(later.after_seconds, later.human_role or "") for later in step.reminders],

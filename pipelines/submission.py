@@ -1,4 +1,4 @@
-"""Starting a run: its steps come into being all at once, and those that depend on nothing start."""
+"""Starts pipeline runs: creates a run with all its steps, and starts the steps without dependencies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NEWEST_VERSION, _START_RUNS = (
     Statement.load(Path(__file__).parent / "sql", name) for name in ("newest_version", "start_runs")
 )
 
-#: What `start_runs.sql` takes of each run.
+#: The columns of a run that `start_runs.sql` takes.
 _OF_RUN = (
     "id", "params", "input", "deliverable_id", "period_id", "plan_item", "name", "schedule_id", "priority", "retry", "timeout_seconds",
     "requested_identity", "labels",
@@ -39,19 +39,19 @@ _OF_RUN = (
 
 
 class WhenFull(Enum):
-    """What becomes of runs for whose first steps there is no room in their backlogs."""
+    """What to do if the backlogs have no room for the first steps of all runs."""
 
-    REFUSE = auto()  # none of them starts, and the caller is told
-    FEWER = auto()  # as many start as there is room for, from the first on
-    WAIT = auto()  # all start; the steps wait, see `waiting_steps.steps_unadmitted`
+    REFUSE = auto()  # start none and raise `BacklogFull`
+    FEWER = auto()  # start as many as there is room for, from the first on
+    WAIT = auto()  # start all; their steps wait for `waiting_steps.steps_unadmitted`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRun:
-    """What a run is given: `input` holds `content` and `data` for its first steps, which start at `not_before`.
+    """A run to start. `input`: `content` and `data` for its first steps, which start at `not_before`.
 
-    `period_id` and `plan_item` say which place in which plan it stands for. `retry` and `timeout_seconds` are for those of its
-    steps that say nothing of their own.
+    `period_id`, `plan_item`: the item of a deliverable's plan that the run fulfils. `retry`, `timeout_seconds`: for steps without their
+    own.
     """
 
     name: str = ""
@@ -85,7 +85,7 @@ def start_runs(
 ) -> list[PipelineRun]:
     """Start many runs of one pipeline in one transaction, with a handful of statements for all of them.
 
-    Raises as `start_run`. `when_full` says what becomes of runs whose first steps would make a backlog larger than it may be.
+    `when_full`: what to do if the backlogs have no room for their first steps. Raises as `start_run`.
     """
     with tenant_scope(tenant_id):
         version_id = _newest_version(tenant_id, pipeline_key)
@@ -139,9 +139,9 @@ def start_runs(
 def errors_of(
     tenant_id: UUID, pipeline_key: str, given: Iterable[Mapping[str, Any]], *, unknown: Collection[str] = ()
 ) -> list[list[InputError]]:
-    """For each of these parameters, why a run with them would be refused. In the caller's `tenant_scope`. `unknown` as in `parameters`.
+    """Return, for each set of parameters, the errors with which a run would be refused. Needs a `tenant_scope`.
 
-    Raises `NotFound`, `PipelineDisabled`.
+    `unknown`: as in `parameters`. Raises `NotFound`, `PipelineDisabled`.
     """
     plan = versions.compile_version(_newest_version(tenant_id, pipeline_key))
     return [_errors(tenant_id, plan, params, unknown) for params in given]
@@ -155,7 +155,7 @@ def _errors(
 
 
 def _first_newcomers(plan: Compiled, new: NewRun) -> list[backlog.Newcomer]:
-    """What the run would begin with, but for steps that have to be decided first."""
+    """Return the first steps of a run as the backlog counts them, without conditional steps."""
     steps = [plan.step(step) for step in plan.graph.roots() if step not in plan.conditional]
     return [
         backlog.Newcomer(step.agent_role, step.priority or new.priority) for step in steps if step.agent_role
@@ -163,7 +163,7 @@ def _first_newcomers(plan: Compiled, new: NewRun) -> list[backlog.Newcomer]:
 
 
 def _refuse_reserved(plan: Compiled, news: Sequence[NewRun]) -> None:
-    """What each branch of a fan-out is given must not hide what a run was given."""
+    """Raise `ReservedParams` if a parameter of a run has the name of one that each branch of a fan-out gets."""
     if plan.fanned_out and (taken := [name for name in RESERVED if any(name in new.params for new in news)]):
         raise ReservedParams(
             f"Each branch of {min(plan.fanned_out)} gets its own {taken[0]}: name the parameter otherwise."
@@ -171,7 +171,7 @@ def _refuse_reserved(plan: Compiled, news: Sequence[NewRun]) -> None:
 
 
 def _waiting_deadlines(plan: Compiled) -> dict[str, datetime]:
-    """When the steps behind the first ones have waited too long."""
+    """Return the dependency deadlines of the steps after the first ones."""
     first = [step for step in plan.graph.roots() if step not in plan.conditional]
     now = clock.now()
     times = starting.waiting_times(plan, first)
@@ -186,7 +186,7 @@ def _step_run(
     until: Mapping[str, datetime],
     plan: Compiled,
 ) -> dict[str, Any]:
-    """The row of a step, as `start_runs.sql` takes it."""
+    """Return the row of a step for `start_runs.sql`."""
     step = definition.id
     activity_id = started.get((run.pk, step))
     put_off = activity_id is None and step not in plan.conditional and step in plan.graph.roots()
@@ -208,7 +208,7 @@ def _create(
     steps: Sequence[Mapping[str, Any]],
     actor: str,
 ) -> Rows:
-    """Goes with what the transaction does next."""
+    """Create the runs. The statement is sent together with the next one of the transaction."""
     return _START_RUNS.run_with_next(
         {
             "tenant": tenant_id,
@@ -223,12 +223,12 @@ def _create(
 
 
 def _write_rows(rows: Sequence[Mapping[str, Any]]) -> str:
-    # Not `wire_json`: the digits of a wide number stay as they were given. Ids and times are the only other values.
+    # `json` keeps all digits of large numbers, which `wire_json` does not. `str` is for ids and times.
     return json.dumps(rows, default=str)
 
 
 def _mark_started(runs: Iterable[PipelineRun], created: Iterable[Any]) -> None:
-    """The models are what the rows are now."""
+    """Make the models equal to their rows."""
     started_at = {row.id: row.started_at for row in created}
     for run in runs:
         run.started_at = started_at[run.pk]
@@ -236,11 +236,11 @@ def _mark_started(runs: Iterable[PipelineRun], created: Iterable[Any]) -> None:
 
 
 def _newest_version(tenant_id: UUID, pipeline_key: str) -> UUID:
-    """The version that new runs of the pipeline get."""
-    found = _NEWEST_VERSION.run({"tenant": tenant_id, "key": pipeline_key}, using=APP)
-    if not found:
+    """Return the version that new runs of the pipeline get."""
+    rows = _NEWEST_VERSION.run({"tenant": tenant_id, "key": pipeline_key}, using=APP)
+    if not rows:
         raise NotFound("pipeline", pipeline_key)
-    if not found[0].enabled:
+    if not rows[0].enabled:
         raise PipelineDisabled(f"The pipeline {pipeline_key!r} is switched off.")
-    version_id: UUID = found[0].version
+    version_id: UUID = rows[0].version
     return version_id

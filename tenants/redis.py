@@ -1,9 +1,8 @@
-"""Redis for the whole project: connections, one pool per process and patience, and the scripts that run there.
+"""Redis clients for the whole project, and Lua scripts.
 
-Every call ends: a Redis that is down or frozen costs at most the timeout and then raises `redis.RedisError`.
-A connection that the server closed in the meantime is replaced once without the caller noticing, as is one to a server
-that has become a replica; a timeout is never repeated, since the server may have done the work. A forked child begins
-with pools of its own.
+Every call ends: if Redis is down or frozen, it raises `redis.RedisError` after the timeout at the latest. A connection that the server has
+closed, or that leads to a server which has become a replica, is replaced once without an error. A call that timed out is never repeated,
+because the server may have executed it. A forked child gets pools of its own.
 """
 
 from __future__ import annotations
@@ -21,21 +20,22 @@ from django.conf import settings
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-HEALTH_CHECK_SECONDS = 15  # an idle connection is asked before use, so that a restarted server is noticed
+HEALTH_CHECK_SECONDS = (
+    15  # a connection that was idle for longer is tested before use, to notice a restarted server
+)
 
 
 def client(*, timeout_seconds: float | None = None) -> redis.Redis:
-    """The shared client; answers are bytes. Threads may share it.
+    """Return the shared client. Its answers are bytes. Thread-safe.
 
-    `timeout_seconds` is for callers who would rather do without Redis than wait
-    ORCHESTRATOR_REDIS_TIMEOUT_SECONDS.
+    `timeout_seconds`: for callers that prefer to continue without Redis to waiting for ORCHESTRATOR_REDIS_TIMEOUT_SECONDS.
     """
     patience = settings.ORCHESTRATOR_REDIS_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
     return _client(settings.REDIS_URL, patience)
 
 
 def broker() -> redis.Redis | None:
-    """The client of Celery's broker, to be looked at only; None where the broker is no Redis."""
+    """Return the client of Celery's broker, for reading only; None if the broker is not Redis."""
     url: str = settings.CELERY_BROKER_URL
     if not url.startswith(("redis://", "rediss://", "unix://")):
         return None
@@ -46,8 +46,8 @@ def broker() -> redis.Redis | None:
 def _client(url: str, timeout_seconds: float) -> redis.Redis:
     client: redis.Redis = redis.Redis.from_url(
         url,
-        protocol=2,  # nothing here needs RESP3, and its greeting costs a round trip
-        driver_info=None,  # two more round trips saved on every new connection
+        protocol=2,  # nothing needs RESP3, whose handshake costs a round trip
+        driver_info=None,  # saves two more round trips for every new connection
         socket_timeout=timeout_seconds,
         socket_connect_timeout=timeout_seconds,
         socket_keepalive=True,
@@ -57,14 +57,14 @@ def _client(url: str, timeout_seconds: float) -> redis.Redis:
     return client
 
 
-# A lock of the parent's pool may be held by a thread that does not exist in the child.
+# A thread that does not exist in the child may hold a lock of the parent's pool.
 os.register_at_fork(after_in_child=_client.cache_clear)
 
 
 class SentCommand:
-    """A command whose answer is read later, on a connection that nobody else uses until then. For one thread.
+    """A command whose answer is read later. Until then it occupies a connection. Not thread-safe.
 
-    Making one raises `redis.RedisError` when the command cannot be sent.
+    Creating it raises `redis.RedisError` if the command cannot be sent.
     """
 
     def __init__(self, client: redis.Redis, *command: str | int | bytes) -> None:
@@ -82,7 +82,7 @@ class SentCommand:
         return self._connection is None or bool(self._connection.can_read(0))
 
     def read(self) -> Any:
-        """The answer, at the latest when the client's patience is over. Raises `redis.RedisError`."""
+        """Return the answer. Waits for the client's timeout at most. Raises `redis.RedisError`."""
         if self._connection is not None:
             try:
                 self._answer = self._connection.read_response()
@@ -101,7 +101,7 @@ class SentCommand:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script: one file per verb. `run` sends its hash and, only when the server does not know it (any more), its text."""
+    """A Lua script, one file per verb. `run` sends its hash, and its text only if the server does not have it."""
 
     name: str
     text: str
@@ -117,7 +117,7 @@ class Script:
     def run(
         self, client: redis.Redis, keys: Sequence[str], arguments: Sequence[str | int | float | bytes] = ()
     ) -> Any:
-        """Execute in one round trip. Raises `redis.RedisError`."""
+        """Execute the script in one round trip. Raises `redis.RedisError`."""
         try:
             return client.evalsha(self.sha, len(keys), *keys, *arguments)
         except redis.exceptions.NoScriptError:

@@ -1,11 +1,11 @@
-"""Hand-written SQL: one statement per file, prepared once per connection, run on Django's own connection.
+"""Hand-written SQL: one statement per file, prepared once per connection, executed on Django's own connection.
 
-The statements of the hot path are long, and planning them again each time would cost more than running them. Django's
-cursor binds parameters on the client and so cannot prepare; these go to libpq on the same connection and in the same
-transaction, and still pass Django's execute wrappers, so query counts and fault injection see them.
+The statements of the hot path are long, and planning them each time would cost more than executing them. Django's cursor binds parameters
+on the client, so it cannot prepare statements. These go to libpq directly, on the same connection and in the same transaction. They still
+pass through Django's execute wrappers, so that query counts and fault injection see them.
 
-No cursor is made for them. One would look for placeholders in the text, for the ways to write parameters and to read columns, and for the
-names of columns each time; here that happens once for each text, or once for each connection.
+They use no cursor, because it would parse the placeholders and look up converters and column names in each execution. Here this is done
+once per text or once per connection.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement of a `sql/` folder, with parameters as %(name)s. `run` returns its rows as named tuples."""
+    """A statement of a `sql/` folder, with parameters written as %(name)s."""
 
     name: str
     text: str
@@ -48,19 +48,19 @@ class Statement:
         return cls(name=name, text=(folder / f"{name}.sql").read_text(encoding="utf-8"))
 
     def run(self, parameters: Parameters, *, using: str | None = None) -> list[Any]:
-        """Execute in the current transaction of the alias and fetch all rows (none when the statement returns nothing)."""
+        """Execute the statement in the current transaction of the alias. Returns its rows as named tuples."""
         return self._execute(parameters, using, _PreparedStatements.run)
 
     def run_with_next(
         self, parameters: Parameters, *, using: str | None = None, lists: Collection[str] = ()
     ) -> Rows:
-        """As `run`, together with what the transaction does next, at the latest its commit, in one round trip: its rows come later.
+        """As `run`, but send the statement together with the next one of the transaction, at the latest its commit. Its rows come later.
 
-        `lists` names the parameters that are lists of what the statement does the same with. If the same statement is still to be sent,
-        with other parameters that are equal, both become one, and each has the rows of both. The caller says by this that it does not
-        matter in which order they come among what is kept.
+        `lists`: names of parameters that are lists of rows to process. If the same statement with otherwise equal parameters is still
+        pending, both are merged into one, and each returns the rows of both. By this the caller states that the order among the pending
+        statements does not matter.
 
-        An error of the statement is one of what it went with, and undoes the transaction.
+        An error of the statement is raised by the statement that it was sent with, and rolls back the transaction.
         """
         connection = connections[using or current_alias()]
         rows = self._execute(parameters, using, partial(_PreparedStatements.keep, lists=lists))
@@ -94,15 +94,15 @@ class Statement:
 
 
 class Array(list[Any]):
-    """A parameter that is an array of texts, ids or numbers, written as PostgreSQL reads it: psycopg would look at the type of each member.
-    The statement says which type it is."""
+    """An array parameter of texts, ids or numbers in PostgreSQL's syntax, which saves psycopg's inspection of each member. The statement
+    must cast it to its type."""
 
     def text(self) -> str:
         return f"{{{','.join(map(_member, self))}}}"
 
 
 class JsonArray(list[bytes]):
-    """A parameter that is a JSON array, as text: its members are JSON already."""
+    """A JSON array parameter, as text. Its members are JSON already."""
 
     def text(self) -> str:
         return (b"[" + b",".join(self) + b"]").decode()
@@ -120,13 +120,13 @@ class _JsonbLoader(JsonbLoader):
     _loads = staticmethod(orjson.loads)
 
 
-#: A statement and the types of its parameters; with others it is prepared again. None has no type, a number that of its size.
+#: A statement and the types of its parameters. With other types it is prepared again. (None has no type, and integers have several.)
 _Key = tuple[bytes, tuple[int, ...]]
-_MOST_PREPARED = 500  # on one connection; those that come after are parsed each time
+_MOST_PREPARED = 500  # per connection; further statements are parsed each time
 
 
 class Rows:
-    """What a statement returns that goes with another one, or with the commit."""
+    """The rows of a statement that is sent together with another one, or with the commit."""
 
     def __init__(self, send: Callable[[], None]) -> None:
         self._send = send
@@ -134,24 +134,24 @@ class Rows:
         self.errors: AbstractContextManager[Any] = nullcontext()
 
     def fetch(self) -> list[Any]:
-        """The rows. The statement is carried out now if it was not yet. Raises `LookupError` when it was undone before it was sent."""
+        """Return the rows. Sends the statement if it is still pending. Raises `LookupError` if the transaction was rolled back before."""
         if self._rows is None:
             with self.errors:
                 self._send()
         if self._rows is None:
-            raise LookupError("the statement was not carried out")
+            raise LookupError("the statement was not executed")
         return self._rows
 
     def set(self, rows: list[Any]) -> None:
         self._rows = rows
 
 
-# PostgreSQL does not know a name any more, or a table has changed its columns since.
+# PostgreSQL no longer knows the name, or the columns of a table have changed.
 _STALE = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.FeatureNotSupported)
 
 
 class _PreparedStatements:
-    """The statements that are prepared on one connection, and how their parameters are written and their rows read."""
+    """The prepared statements of one connection, with the converters of their parameters and rows."""
 
     _ATTRIBUTE = "_orchestrator_prepared"
 
@@ -164,7 +164,7 @@ class _PreparedStatements:
 
     def __init__(self, raw: BoundedConnection) -> None:
         adapters = AdaptersMap(raw.adapters)
-        # Django asks psycopg for JSON as text, since its fields decode it themselves; here nothing else would.
+        # Django has psycopg return JSON as text, because its fields decode it. Here nothing else would decode it.
         adapters.register_loader("jsonb", _JsonbLoader)
         self._raw = raw
         self._transformer = Transformer.from_context(_Context(adapters, raw))
@@ -180,7 +180,7 @@ class _PreparedStatements:
             return execution.rows.fetch()
 
     def keep(self, text: str, parameters: Parameters, lists: Collection[str] = ()) -> Rows:
-        """With what is sent next, or now where no transaction is."""
+        """Send the statement together with the next one; immediately if there is no transaction."""
         raw = self._raw
         with raw.lock:
             for kept in raw.kept if lists else ():
@@ -198,11 +198,11 @@ class _PreparedStatements:
     def _execution(self, text: str, parameters: Parameters) -> _Execution:
         query, names, formats = _convert(text)
         transformer = self._transformer
-        given = [
+        arguments = [
             value.text() if isinstance(value := parameters[name], JsonArray | Array) else value
             for name in names
         ]
-        values = transformer.dump_sequence(given, formats)
+        values = transformer.dump_sequence(arguments, formats)
         return _Execution(
             self, (query, tuple(transformer.types or ())), values, transformer.formats, Rows(self._send)
         )
@@ -211,7 +211,7 @@ class _PreparedStatements:
         self._raw.send_kept()
 
     def _execute_gen(self, execution: _Execution) -> PQGen[None]:
-        """In one round trip with what has to go before it."""
+        """Execute in one round trip, together with what must be sent before."""
         raw, name = self._raw, self._names.get(execution.key)
         if name is None or raw.is_to_send_more():
             yield from raw.together(execution)
@@ -223,7 +223,7 @@ class _PreparedStatements:
             raise psycopg.errors.error_from_result(answers[-1])
 
     def name(self, key: _Key) -> tuple[bytes, bool]:
-        """Under which the statement is prepared, and whether it has to be prepared before."""
+        """Return the name of the prepared statement, and whether it must be prepared first."""
         if name := self._names.get(key):
             return name, False
         if self._count == _MOST_PREPARED:
@@ -232,13 +232,13 @@ class _PreparedStatements:
         return f"orchestrator_{self._count}".encode(), True
 
     def failed(self, key: _Key, result: PGresult) -> None:
-        """A statement that PostgreSQL does not know any more is prepared again the next time."""
+        """Forget a statement that PostgreSQL no longer knows, so that it is prepared again the next time."""
         if isinstance(psycopg.errors.error_from_result(result), _STALE):
             self._names.pop(key, None)
             self._rows.pop(key, None)
 
     def read_rows(self, key: _Key, name: bytes, result: PGresult) -> list[Any]:
-        """The rows of an answer, whose statement was prepared under `name` if that is not empty."""
+        """Return the rows of a result. `name`: the name under which the statement was prepared, or empty."""
         if name:
             self._names[key] = name
         if result.status != ExecStatus.TUPLES_OK:
@@ -249,15 +249,15 @@ class _PreparedStatements:
         )
 
     def _row_of(self, key: _Key, result: PGresult) -> Callable[..., Any]:
-        # The columns of a prepared statement stay the same: PostgreSQL refuses it when they would be others.
+        # The columns of a prepared statement never change, because PostgreSQL would refuse to execute it.
         names = tuple((result.fname(i) or b"").decode() for i in range(result.nfields))
-        made = self._rows[key] = _row_type(names)
-        return made
+        row_type = self._rows[key] = _row_type(names)
+        return row_type
 
 
 @dataclass(slots=True)
 class _Execution:
-    """A statement with its values, as `BoundedConnection.together` sends it."""
+    """A statement with its values, for `BoundedConnection.together`."""
 
     prepared: _PreparedStatements
     key: _Key
@@ -284,7 +284,7 @@ class _Execution:
 
 
 class _MergedStatement:
-    """One statement that is to do the same with what was given at several times. Its values are written when it is sent."""
+    """One statement for the lists of several calls. Its values are converted when it is sent."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class _MergedStatement:
         self._execution: _Execution | None = None
 
     def add(self, text: str, parameters: Parameters) -> bool:
-        """Do it with these as well; False when it is another statement, or has other values beside the lists."""
+        """Add these lists. Returns False if the statement or its other parameters differ."""
         if text != self._text or any(parameters[name] != value for name, value in self._others.items()):
             return False
         for name, values in self._lists.items():
@@ -329,8 +329,8 @@ class _Context:
 
 @lru_cache(maxsize=1024)
 def _row_type(names: tuple[str, ...]) -> Callable[..., Any]:
-    made: Callable[..., Any] = namedtuple("Row", names, rename=True)._make  # type: ignore[attr-defined]
-    return made
+    make: Callable[..., Any] = namedtuple("Row", names, rename=True)._make  # type: ignore[attr-defined]
+    return make
 
 
 _TOKENS = re.compile(r"--[^\n]*|(?P<string>'(?:[^']|'')*')|%\((?P<name>\w+)\)s|%%|(?P<space>\s+)")
@@ -338,7 +338,7 @@ _TOKENS = re.compile(r"--[^\n]*|(?P<string>'(?:[^']|'')*')|%\((?P<name>\w+)\)s|%
 
 @lru_cache(maxsize=1024)
 def _convert(text: str) -> tuple[bytes, tuple[str, ...], list[PyFormat]]:
-    """The statement for PostgreSQL, without comments; its parameters' names in the order of their numbers, and how they are written."""
+    """Return the statement in PostgreSQL's syntax without comments, the names of its parameters in order, and their formats."""
     numbers: dict[str, int] = {}
 
     def replaced(token: re.Match[str]) -> str:

@@ -1,17 +1,16 @@
-"""The backend that `ENGINE: "tenants.postgresql"` names: Django's own, whose connections do not wait for ever.
+"""The database backend `tenants.postgresql`: Django's own, with bounded waits and fewer round trips.
 
-Every wait ends: an answer arrives, the server is found to be silent (`Silence`), or `answer_within_seconds`, an option
-of the alias, is over. In the last two cases the connection is closed and `OperationalError` is raised, as for one that was lost: nobody
-knows whether the statement was carried out. Aliases without the option, those of migrations, wait as long as the server takes.
+Every wait ends when an answer arrives, when the server is found to be silent (`Silence`), or after `answer_within_seconds`, an option of
+the alias. In the last two cases the connection is closed and `OperationalError` is raised, as for a lost connection: it is unknown whether
+the statement was executed. Aliases without the option, which are for migrations, wait without a limit.
 
-A transaction costs no round trip before its first statement: what it begins with is kept here until then (`begins_with`, `opening`). Nor
-does a statement whose rows nobody needs before the commit: it is kept, too, and goes with what is sent next (`keep`, `together`).
+A transaction costs no round trip before its first statement, because its BEGIN and its settings are sent with that statement
+(`begins_with`, `opening`). A statement whose rows are not needed before the commit is sent with the next statement (`keep`, `together`).
 
-A server that is frozen closes no connection: its kernel goes on taking what is sent, so neither keepalives nor TCP's own time-outs end a
-wait. A long wait alone proves nothing either, since a statement may take its time. So a thread that waited for `NOTICE_SECONDS` has a new
-connection tried, by one thread per server and process. If that is not made within `PATIENCE_SECONDS`, the server is silent, and all who
-wait give up. From then on a statement gets `GRACE_SECONDS` and new connections are refused at once, until the thread, which goes on
-trying, is answered. Costs nothing for statements that are answered at once.
+A frozen server closes no connection: its kernel still accepts data, so neither keepalives nor TCP time-outs end a wait. A long wait alone
+proves nothing either, because a statement may take long. So after `NOTICE_SECONDS` of waiting, one thread per server and process tries a
+new connection. If that fails within `PATIENCE_SECONDS`, the server counts as silent, and all waiting threads give up. From then on, a
+statement gets `GRACE_SECONDS` and new connections are refused immediately, until the thread, which keeps trying, gets an answer.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ from psycopg.pq.abc import PGconn, PGresult
 
 
 class Sent(Protocol):
-    """What is sent together with others in one round trip."""
+    """A statement that is sent together with others in one round trip."""
 
     def prepare(self) -> None:
-        """Before anything is sent: what fails here leaves the connection as it was."""
+        """Called before anything is sent. An error raised here leaves the connection unchanged."""
 
     def send(self, pgconn: PGconn) -> int:
-        """In pipeline mode; how many answers will come."""
+        """Send it in pipeline mode. Returns the number of results to expect."""
 
     def take(self, answers: Sequence[PGresult]) -> None:
-        """All of them; the last may be an error. Not called when something before it has failed."""
+        """Take all results; the last one may be an error. Not called if an earlier statement failed."""
 
 
 class _Command:
-    """One that has no parameters and whose answer says nothing more than whether it was carried out."""
+    """A command without parameters and rows."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -63,17 +62,17 @@ class _Command:
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """psycopg tells its generators every 0.1 s that nothing has happened: then we look at the time."""
+    """A connection whose waits are bounded. psycopg resumes its generators every 0.1 s without a result; the time is checked then."""
 
     answer_within_seconds: float | None = None
     silence: Silence
     _setting: bytes = b""
-    kept: Sequence[Sent] = ()  # what goes with the next statement of this transaction
+    kept: Sequence[Sent] = ()  # sent together with the next statement of this transaction
 
     def begins_with(self, setting: bytes) -> bool:
-        """Let the transaction that begins with the next statement carry out `setting` before it; nothing is sent yet.
+        """Execute `setting` at the start of the transaction that the next statement begins. Nothing is sent yet.
 
-        False, and nothing is kept, when a transaction is under way or none begins by itself. Forgotten at the transaction's end.
+        Returns False, and keeps nothing, within a transaction or in autocommit mode.
         """
         if self.autocommit or self.pgconn.transaction_status != TransactionStatus.IDLE:
             return False
@@ -81,30 +80,32 @@ class BoundedConnection(psycopg.Connection[Any]):
         return True
 
     def opening(self) -> list[bytes]:
-        """What has to go before the next statement, to be sent together with it: nothing in a transaction."""
+        """Return the commands to send before the next statement. Empty within a transaction."""
         if self.autocommit or self.pgconn.transaction_status != TransactionStatus.IDLE:
             return []
         setting, self._setting = self._setting, b""
         return [self._get_tx_start_command(), *([setting] if setting else [])]
 
     def is_to_send_more(self) -> bool:
-        """Whether something has to go before the next statement, or with it."""
+        """Whether anything must be sent before the next statement."""
         return bool(self.kept) or (
             not self.autocommit and self.pgconn.transaction_status == TransactionStatus.IDLE
         )
 
     def keep(self, statement: Sent) -> bool:
-        """Let `statement` go with what is sent next in this transaction, at the latest with its commit. False, outside of one, if it has to
-        be sent now. A transaction that is rolled back forgets it."""
+        """Keep `statement` to send it with the next one of this transaction, at the latest with its commit. A rollback discards it.
+
+        Returns False in autocommit mode: then the caller must send it now.
+        """
         if self.autocommit:
             return False
         self.kept = (*self.kept, statement)
         return True
 
     def together(self, *last: Sent) -> PQGen[None]:
-        """Send what has to go before the next statement, what was kept, and `last`, in one round trip; each takes its answers.
+        """Send the opening commands, the kept statements and `last` in one round trip. Each takes its results.
 
-        The first error is raised when all answers are there: what came after it was not carried out.
+        The first error is raised after all results have arrived. The statements after it were not executed.
         """
         pgconn = self.pgconn
         commands: list[Sent] = [*map(_Command, self.opening()), *self.kept, *last]
@@ -115,7 +116,7 @@ class BoundedConnection(psycopg.Connection[Any]):
         counts = [command.send(pgconn) for command in commands]
         pgconn.pipeline_sync()
         yield from generators.send(pgconn)
-        # All answers are read before an error is raised, or the connection would be left with the rest.
+        # All results are read before an error is raised, so that none are left on the connection.
         answers: list[PGresult] = []
         while (found := (yield from generators.fetch_many(pgconn))) and (
             found[0].status != ExecStatus.PIPELINE_SYNC
@@ -123,7 +124,7 @@ class BoundedConnection(psycopg.Connection[Any]):
             answers += found[-1:]
         if found:
             pgconn.exit_pipeline_mode()
-        # Without the end of the pipeline the connection was lost, which the last answer says.
+        # If the end of the pipeline is missing, the connection was lost. The last result says so.
         fault = next((answer for answer in answers if answer.status == ExecStatus.FATAL_ERROR), None)
         for command, count in zip(commands, counts, strict=True):
             mine, answers = answers[:count], answers[count:]
@@ -133,7 +134,7 @@ class BoundedConnection(psycopg.Connection[Any]):
             raise psycopg.errors.error_from_result(fault)
 
     def send_kept(self) -> None:
-        """Send now what was kept."""
+        """Send the kept statements now."""
         if self.kept:
             self.wait(self.together())
 
@@ -159,8 +160,8 @@ class BoundedConnection(psycopg.Connection[Any]):
         yield from super()._rollback_gen()
 
     def set_autocommit(self, value: bool) -> None:
-        # Twice for each transaction of Django's, and nothing is sent for it. It is also the first that Django does with a connection from
-        # a pool, however that came back to it.
+        # Django calls this twice per transaction, so it must send nothing. It is also Django's first call for a connection from a pool,
+        # whatever state that is in.
         self._setting, self.kept = b"", ()
         if self.pgconn.transaction_status == TransactionStatus.IDLE:
             self._autocommit = bool(value)
@@ -179,12 +180,12 @@ class BoundedConnection(psycopg.Connection[Any]):
             while True:
                 ready = yield state
                 if not ready:
-                    self._give_up_if_in_vain(time.monotonic() - began)
+                    self._give_up_if_silent(time.monotonic() - began)
                 state = gen.send(ready)
         except StopIteration as ended:
             return ended.value
 
-    def _give_up_if_in_vain(self, waited: float) -> None:
+    def _give_up_if_silent(self, waited: float) -> None:
         assert self.answer_within_seconds is not None  # noqa: S101 - asked before
         if waited > NOTICE_SECONDS or self.silence.is_known:
             self.silence.suspect()
@@ -237,16 +238,16 @@ PATIENCE_SECONDS = (
 )
 GRACE_SECONDS = 0.3
 PAUSE_SECONDS = 0.5  # between two tries
-UNWANTED_SECONDS = 10.0  # nobody has asked for anything for so long: the next caller has it tried again
+UNWANTED_SECONDS = 10.0  # without a caller for so long, the thread ends; the next caller starts it again
 
-#: What says where the server is and who asks. Everything else concerns connections that are used.
+#: The parameters that identify the server and the login. The others concern connections in use.
 _WHERE = {
     "host", "hostaddr", "port", "dbname", "user", "password", "passfile", "service", "sslmode", "sslrootcert", "sslcert", "sslkey",
 }  # fmt: skip
 
 
 class Silence:
-    """What this process knows about one server. Threads share it."""
+    """Whether one server is silent, as far as this process knows. Thread-safe."""
 
     def __init__(self, answers: Callable[[], bool]) -> None:
         self._answers = answers
@@ -256,7 +257,7 @@ class Silence:
         self.is_known = False
 
     def suspect(self) -> None:
-        """Somebody has waited for long: have it found out, unless that is under way."""
+        """Start the thread that checks the server, unless it is running."""
         self._wanted = time.monotonic()
         with self._lock:
             if self._is_looking:
@@ -265,7 +266,7 @@ class Silence:
         threading.Thread(target=self._look, name="postgresql-silence", daemon=True).start()
 
     def declare(self) -> None:
-        """A new connection was not made in time, which is proof enough."""
+        """Declare the server silent, because a new connection was not made in time."""
         self.is_known = True
         self.suspect()
 
@@ -285,17 +286,17 @@ class Silence:
 
 
 def of(where: Mapping[str, Any]) -> Silence:
-    """The server to which these parameters of a connection lead."""
-    known = {name: value for name, value in where.items() if name in _WHERE}
-    key = tuple(sorted((name, str(known.get(name, ""))) for name in ("host", "hostaddr", "port", "service")))
-    found = _servers.get(key)
-    if found is None:
-        found = _servers.setdefault(key, Silence(lambda: _is_answered(known)))
-    return found
+    """Return the state of the server that these connection parameters identify."""
+    login = {name: value for name, value in where.items() if name in _WHERE}
+    key = tuple(sorted((name, str(login.get(name, ""))) for name in ("host", "hostaddr", "port", "service")))
+    silence = _servers.get(key)
+    if silence is None:
+        silence = _servers.setdefault(key, Silence(lambda: _is_answered(login)))
+    return silence
 
 
 def _is_answered(where: Mapping[str, Any]) -> bool:
-    """Whether a new connection is made, or refused by the server's own word, which is an answer too."""
+    """Whether the server accepts a new connection, or refuses it with an error of its own, which is an answer too."""
     try:
         psycopg.connect(**where, connect_timeout=PATIENCE_SECONDS, autocommit=True).close()
     except psycopg.Error as error:
@@ -304,5 +305,5 @@ def _is_answered(where: Mapping[str, Any]) -> bool:
 
 
 _servers: dict[tuple[tuple[str, str], ...], Silence] = {}
-# The thread that looks does not exist in a child, and the lock may be held by nobody there.
+# The checking thread does not exist in a child, where nobody could release its lock.
 os.register_at_fork(after_in_child=_servers.clear)
