@@ -124,6 +124,15 @@ def django_db_setup(
         teardown_databases(made, verbosity=0)
 
 
+@pytest.fixture(scope="session")
+def _nothing() -> None:
+    """Takes the place of what pytest-django does around each test for marks, templates and classes that no test here has."""
+
+
+_django_db_marker = _django_setup_unittest = _django_isolate_apps = _live_server_helper = _nothing
+_template_string_if_invalid_marker = _django_clear_site_cache = _nothing
+
+
 @pytest.fixture(autouse=True)
 def known_time() -> None:
     """PostgreSQL is on this machine: the process knows its time and need not ask, so that statements can be counted."""
