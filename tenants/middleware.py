@@ -1,4 +1,4 @@
-"""Around every request: its span, its id, and which tenants' rows a request of the admin may see."""
+"""Around every request: its span, its id, no body for HEAD, and which tenants' rows a request of the admin may see."""
 
 from __future__ import annotations
 
@@ -65,6 +65,20 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ADMIN = "/admin/"
 # Where people sign in as somebody else, so these must be reachable for everybody.
 SIGN_IN_PATHS = ("/admin/login/", "/admin/logout/")
+
+
+class HeadMiddleware:
+    """Answers HEAD without a body, but with the length that the body has: gunicorn would drop it, and log a warning each time."""
+
+    def __init__(self, get_response: Next) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self.get_response(request)
+        if request.method == "HEAD" and not response.streaming:
+            response.headers.setdefault("Content-Length", str(len(response.content)))
+            response.content = b""
+        return response
 
 
 class RequestIdMiddleware:

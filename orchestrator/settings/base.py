@@ -119,6 +119,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "tenants.middleware.HeadMiddleware",
     "tenants.middleware.RequestIdMiddleware",
     "tenants.middleware.TracingMiddleware",
     "django.middleware.security.SecurityMiddleware",

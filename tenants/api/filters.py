@@ -138,7 +138,7 @@ def _errors(request: Request, single: set[str], several: set[str]) -> Iterable[F
             yield name, "is given more than once"
         elif any("\x00" in value for value in values):
             yield name, "contains a NUL character"
-        elif name not in CHECKED_ELSEWHERE and not all(values):
+        elif name not in CHECKED_ELSEWHERE and not all(value.strip() for value in values):
             # A filter without a value would be ignored, and the list return everything.
             yield name, "must not be blank"
         elif name == SEARCH and len(values[0]) > SEARCH_LENGTH:

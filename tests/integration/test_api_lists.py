@@ -236,6 +236,7 @@ def test_unknown_parameters_are_named_and_refused(api, write):
         ("limit=1&limit=2", "limit"),
         ("name=%00", "name"),
         ("name=", "name"),
+        ("name=%20", "name"),
         ("status=", "status"),
         ("status=done&status=", "status"),
         ("created_after=", "created_after"),

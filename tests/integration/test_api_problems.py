@@ -7,7 +7,9 @@ import re
 from uuid import uuid4
 
 import pytest
+from django.core.wsgi import get_wsgi_application
 from django.db import OperationalError
+from django.test import RequestFactory
 
 from tests.answers import problem
 from tests.integration.notes_api import names_of
@@ -160,3 +162,19 @@ def test_a_request_id_is_taken_when_it_is_harmless_and_made_when_not(client):
     for offered in ("", "a" * 65, "two words", 'quote"', "line\u2028", "{}"):
         made = client.get("/api/x/", headers={"X-Request-Id": offered})["X-Request-Id"]
         assert re.fullmatch(r"[0-9a-f-]{36}", made)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/login/", "/api/v1/none/"])
+@pytest.mark.urls("orchestrator.urls")
+def test_a_head_request_gets_the_length_of_the_body_and_no_body(path):
+    """Asked of the application itself: Django's test client would take away the body as well."""
+    lengths, bodies = [], []
+    for method in ("GET", "HEAD"):
+        environ = RequestFactory().generic(method, path).environ
+        answer = get_wsgi_application()(
+            environ, lambda status, headers: lengths.append(dict(headers)["Content-Length"])
+        )
+        bodies.append(b"".join(answer))
+
+    assert bodies[1] == b""
+    assert lengths == [str(len(bodies[0]))] * 2
