@@ -116,25 +116,25 @@ class Graph:
 
     def ancestors_of(self, step: str) -> set[str]:
         """Return every step that comes before `step`, directly or not."""
-        found: set[str] = set()
+        ancestors: set[str] = set()
         to_visit = [step]
         while to_visit:
             for dependency in self.dependencies[to_visit.pop()]:
-                if dependency not in found:
-                    found.add(dependency)
+                if dependency not in ancestors:
+                    ancestors.add(dependency)
                     to_visit.append(dependency)
-        return found
+        return ancestors
 
     def descendants_of(self, step: str) -> set[str]:
         """Return every step that comes after `step`, directly or not."""
-        found: set[str] = set()
+        descendants: set[str] = set()
         to_visit = [step]
         while to_visit:
             for dependent in self._dependents[to_visit.pop()]:
-                if dependent not in found:
-                    found.add(dependent)
+                if dependent not in descendants:
+                    descendants.add(dependent)
                     to_visit.append(dependent)
-        return found
+        return descendants
 
     def roots(self) -> tuple[str, ...]:
         return tuple(step for step, dependencies in self.dependencies.items() if not dependencies)

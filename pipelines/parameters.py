@@ -15,7 +15,7 @@ from agents import input_schemas
 from agents.exceptions import RoleNotFound
 from pipelines import conditions
 from pipelines.definition import InputError, StepDefinition
-from pipelines.definition.errors import at
+from pipelines.definition.errors import at, path_of
 
 INVALID = "invalid_params"
 MOST_NAMED = 5  # errors that the message about a step lists
@@ -36,7 +36,7 @@ def errors_of_constants(tenant_id: UUID, steps: Sequence[StepDefinition]) -> Ite
         except RoleNotFound:  # reported as an unknown role
             continue
         for path, message in violations:
-            yield index, f".{_write_path(path)}", message
+            yield index, f".{path_of(path)}", message
 
 
 def errors_of_run(
@@ -56,7 +56,7 @@ def errors_of_run(
             for path, message in _violations(tenant_id, step, params, unknown):
                 own = len(path) > 1 and path[1] in step.params
                 place = f"{at('steps', index)}." if own else ""
-                errors.append(InputError(f"{place}{_write_path(path)}", f"step {step.id}: {message}"))
+                errors.append(InputError(f"{place}{path_of(path)}", f"step {step.id}: {message}"))
     return errors
 
 
@@ -68,7 +68,7 @@ def refusal(tenant_id: UUID, step: StepDefinition, params: Sequence[Mapping[str,
     for number, values in enumerate(params):
         branch = f"item {number}: " if step.for_each is not None else ""
         errors += [
-            f"{branch}{_write_path(path)}: {message}"
+            f"{branch}{path_of(path)}: {message}"
             for path, message in _violations(tenant_id, step, values, ())[: MOST_NAMED - len(errors)]
         ]
         if len(errors) == MOST_NAMED:
@@ -88,10 +88,3 @@ def _violations(
         )
     except RoleNotFound:  # the work waits until the role exists, as all work does
         return []
-
-
-def _write_path(parts: tuple[str | int, ...]) -> str:
-    path = ""
-    for part in parts:
-        path = at(path, part)
-    return path

@@ -1,4 +1,4 @@
-"""What was consumed: sums of the ledger, grouped as the caller likes. However they are grouped, they add up to the same."""
+"""The API of usage: sums of the ledger, grouped as requested. Every grouping adds up to the same total."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tenants.models import UsageEntry
 MOST_GROUPS = 10_000
 USUAL_GROUPS = 1_000
 
-#: What the entries can be grouped by, and narrowed to, with the column behind it.
+#: By what entries can be grouped and filtered, with the columns.
 DIMENSIONS = {
     "role": "agent_role",
     "deliverable": "deliverable_id",
@@ -36,7 +36,7 @@ DIMENSIONS = {
     "model": "model",
 }
 _IDS = ("deliverable", "activity", "run")
-NARROWED_BY = tuple(name for name in DIMENSIONS if name != "day")
+FILTERS = tuple(name for name in DIMENSIONS if name != "day")
 
 
 class FiguresSerializer(serializers.Serializer[Any]):
@@ -82,7 +82,7 @@ class UsageReport(TenantView):
     pagination_class = None
     filter_backends = ()
     scope = "usage"
-    query_parameters: ClassVar[tuple[str, ...]] = ("group_by", "from", "to", *NARROWED_BY)
+    query_parameters: ClassVar[tuple[str, ...]] = ("group_by", "from", "to", *FILTERS)
 
     @operation(
         "What was consumed",
@@ -97,14 +97,14 @@ class UsageReport(TenantView):
             _parameter(
                 "limit", f"At most {MOST_GROUPS} groups; {USUAL_GROUPS} if left out.", OpenApiTypes.INT
             ),
-            *(_parameter(name, f"Only of this {name}.") for name in NARROWED_BY),
+            *(_parameter(name, f"Only of this {name}.") for name in FILTERS),
         ),
     )
     def get(self, request: Request) -> Response:
         """Sums of the ledger. Usage counts on the day on which it was reported."""
         refuse_unknown(request, self)
         query = _Query(request)
-        rows = query.narrow(money.ledger_entries(self.tenant_id, first=query.first, last=query.last))
+        rows = query.filter(money.ledger_entries(self.tenant_id, first=query.first, last=query.last))
         total = money.figures_of(rows.aggregate(**money.FIGURES))
         groups = query.group(rows) if query.group_by else []
         return Response(
@@ -120,18 +120,18 @@ class UsageReport(TenantView):
 
 
 class _Query:
-    """The query string, read. Raises `InvalidRequest` naming every error."""
+    """The parsed query string. Raises `InvalidRequest` with every error."""
 
     def __init__(self, request: Request) -> None:
-        self._given, self._errors = request.query_params, list[tuple[str, str]]()
+        self._params, self._errors = request.query_params, list[tuple[str, str]]()
         self.group_by = self._dimensions()
         self.first, self.last = self._day("from"), self._day("to")
         self.limit = self._limit()
-        self.conditions = {DIMENSIONS[name]: self._value(name) for name in NARROWED_BY if name in self._given}
+        self.conditions = {DIMENSIONS[name]: self._value(name) for name in FILTERS if name in self._params}
         if self._errors:
             raise InvalidRequest(self._errors)
 
-    def narrow(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+    def filter(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         if "pipeline" in self.group_by or "pipeline" in self.conditions:
             runs = PipelineRun.objects.filter(pk=OuterRef("pipeline_run_id"))
             rows = rows.annotate(pipeline=Subquery(runs.values("version__pipeline__key")[:1]))
@@ -144,14 +144,14 @@ class _Query:
         return list(groups.order_by("-sum_cost_usd", *self.group_by)[: self.limit + 1])
 
     def _dimensions(self) -> list[str]:
-        names = [name for name in self._given.get("group_by", "").split(",") if name]
+        names = [name for name in self._params.get("group_by", "").split(",") if name]
         unknown = [name for name in names if name not in DIMENSIONS]
         if unknown or len(set(names)) < len(names):
             self._errors.append(("group_by", f"must be some of {', '.join(DIMENSIONS)}, each once"))
         return [name for name in names if name in DIMENSIONS]
 
     def _day(self, name: str) -> date | None:
-        text = self._given.get(name)
+        text = self._params.get(name)
         try:
             return None if text is None else date.fromisoformat(text)
         except ValueError:
@@ -159,14 +159,14 @@ class _Query:
             return None
 
     def _limit(self) -> int:
-        text = self._given.get("limit", str(USUAL_GROUPS))
+        text = self._params.get("limit", str(USUAL_GROUPS))
         if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_GROUPS):
             self._errors.append(("limit", f"must be a whole number from 1 to {MOST_GROUPS}"))
             return USUAL_GROUPS
         return int(text)
 
     def _value(self, name: str) -> str | UUID | None:
-        text = self._given[name]
+        text = self._params[name]
         if name not in _IDS:
             return text
         try:

@@ -89,6 +89,13 @@ def at(path: str, part: str | int) -> str:
     return f"{path}[{dumps(part)}]"
 
 
+def path_of(parts: Iterable[str | int], base: str = "") -> str:
+    """Return the path with these parts below `base`."""
+    for part in parts:
+        base = at(base, part)
+    return base
+
+
 def quote_value(value: object) -> str:
     """Return a value as a message may quote it: text is quoted, shortened and printable; other values become their kind."""
     if isinstance(value, str):

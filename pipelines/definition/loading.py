@@ -62,17 +62,17 @@ class _Growth:
     """Turns pairs into dicts and aliases into copies, within the limits."""
 
     errors: Errors = field(default_factory=Errors)
-    left: int = MAX_VALUES
+    remaining: int = MAX_VALUES
 
     def plain(self, value: Any, path: str, depth: int = 0) -> Any:
-        self.left -= 1
-        if self.left < 0:
-            if self.left == -1:
+        self.remaining -= 1
+        if self.remaining < 0:
+            if self.remaining == -1:
                 self.errors.add("", f"holds more than {MAX_VALUES:,} values, aliases counted in full")
             return None
         if depth > MAX_DEPTH:
             self.errors.add("", f"is nested deeper than {MAX_DEPTH} levels")
-            self.left = -1  # report once only: an alias of itself would never end
+            self.remaining = -1  # report once only: an alias of itself would never end
             return None
         if isinstance(value, _Pairs):
             return self._object(value, path, depth)

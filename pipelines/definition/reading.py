@@ -67,12 +67,12 @@ class JsonCopier:
     """Copies JSON values, and reports other values. One instance serves a whole definition and limits its values."""
 
     errors: Errors
-    left: int = MAX_VALUES
+    remaining: int = MAX_VALUES
 
     def copy(self, value: Any, path: str, depth: int = 0) -> Any:
-        self.left -= 1
-        if self.left < 0:
-            if self.left == -1:
+        self.remaining -= 1
+        if self.remaining < 0:
+            if self.remaining == -1:
                 self.errors.add(path, f"more than {MAX_VALUES:,} values in params")
             return None
         if isinstance(value, Mapping | list | tuple) and depth >= MAX_DEPTH:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipelines.definition.errors import Errors, InputError, at
+from pipelines.definition.errors import Errors, InputError, at, path_of
 from pipelines.exceptions import PipelineError
 from tenants import strict_json
 from tenants.lazy_import import lazy_import
@@ -177,10 +177,7 @@ def _item(item: Mapping[str, Any]) -> PlanItem:
 def _errors_of_form(data: Any, schema: Mapping[str, Any], base: str) -> Iterator[tuple[str, str]]:
     validator = _plan_validator() if schema is SCHEMA else jsonschema.Draft202012Validator(schema)
     for error in islice(validator.iter_errors(data), MOST_ERRORS):
-        path = base
-        for part in error.absolute_path:
-            path = at(path, part)
-        yield from _describe_error(error, path)
+        yield from _describe_error(error, path_of(error.absolute_path, base))
 
 
 @cache

@@ -37,12 +37,12 @@ class Budget:
     """The remaining steps of one evaluation."""
 
     def __init__(self, steps: int = MOST_STEPS) -> None:
-        self.left = steps
+        self.remaining = steps
 
     def spend(self, steps: int) -> None:
         """Raise `Mistake` if the budget is exhausted."""
-        self.left -= steps
-        if self.left < 0:
+        self.remaining -= steps
+        if self.remaining < 0:
             raise Mistake("this takes too many steps")
 
     def spend_on(self, text: str) -> None:

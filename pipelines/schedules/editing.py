@@ -24,7 +24,7 @@ from agents.exceptions import RoleNotFound
 from pipelines import data_sources, submission, tables, timing
 from pipelines.data_sources import DataSourceError, ExpansionError, Pacing, Params, ParamsError
 from pipelines.definition import DefinitionError, synonyms
-from pipelines.definition.errors import Errors, InputError, at, quote_value
+from pipelines.definition.errors import Errors, InputError, at, path_of, quote_value
 from pipelines.definition.reading import JsonCopier, Reader
 from pipelines.definition.synonyms import Translation
 from pipelines.exceptions import AlreadyExists, NotFound, ScheduleChanged
@@ -313,14 +313,7 @@ def _errors_of_sources(tenant_id: UUID, read: Params) -> list[InputError]:
 def _errors_of_values(tenant_id: UUID, role: str, read: Params) -> list[InputError]:
     """Check plain values against the agent's input schema. The values of data sources count as present but unknown."""
     violations = input_schemas.violations(tenant_id, role, read.literals, unknown=read.sources.keys())
-    return [InputError(_path(path), message) for path, message in violations]
-
-
-def _path(parts: tuple[str | int, ...]) -> str:
-    path = ""
-    for part in parts:
-        path = at(path, part)
-    return path
+    return [InputError(path_of(path), message) for path, message in violations]
 
 
 # The members of a schedule, as written in the API, in the admin's form and in files.
