@@ -1,5 +1,5 @@
-"""The MCP server: what agents and people may ask of the HTTP API, as tools of the Model Context Protocol.
+"""The MCP server: offers the HTTP API to agents and people as tools of the Model Context Protocol.
 
-It is a client of the API and of nothing else: it knows no database, no settings and no Django. Who may do what, quotas, the audit trail
-and the borders between tenants are therefore those of the API, under the caller's token.
+It is only a client of the API, without database, settings or Django. So permissions, quotas, the audit trail and the isolation of tenants
+are those of the API, under the caller's token.
 """

@@ -21,11 +21,11 @@ except ModuleNotFoundError as error:
 
 EPILOG = """environment:
   ORCHESTRATOR_URL       address of the orchestrator, such as https://host
-  ORCHESTRATOR_TOKEN     a personal token (not with --http: there everybody brings their own)
+  ORCHESTRATOR_TOKEN     a personal token (not with --http, where each client sends its own)
   ORCHESTRATOR_CALLBACK_URL, ORCHESTRATOR_CALLBACK_TOKEN
                          of an agent's run, instead of the two above; command-line agents have them
 """
-WRONGLY_CALLED = 2
+USAGE_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,14 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.no_end:
         offered = options.tools or [tool.name for tool in agent_tools.TOOLS]
         options.tools = [name for name in offered if name not in agent_tools.ENDING]
-    # Standard output belongs to the protocol.
+    # Standard output is used by the protocol.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="orchestrator.mcp: %(message)s")
     try:
         if options.http is None:
             _serve_stdio(options)
         else:
             _serve_http(options)
-    except (api.Unusable, OSError) as error:
+    except (api.InvalidAccess, OSError) as error:
         return _fail(str(error))
     except KeyboardInterrupt:
         pass
@@ -48,26 +48,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve_stdio(options: argparse.Namespace) -> None:
-    asked_by = api.access_from_environment(os.environ)
-    asyncio.run(serve_stdio(asked_by, only=options.tools))
+    access = api.access_from_environment(os.environ)
+    asyncio.run(serve_stdio(access, only=options.tools))
 
 
 def _serve_http(options: argparse.Namespace) -> None:
     address = os.environ.get(api.URL)
     if not address:
-        raise api.Unusable(f"{api.URL} must be set: the address of the orchestrator, such as https://host.")
+        raise api.InvalidAccess(
+            f"{api.URL} must be set: the address of the orchestrator, such as https://host."
+        )
     site = api.site_of(address)
     if os.environ.get(api.TOKEN) or os.environ.get(api.CALLBACK_TOKEN):
         logging.getLogger(__name__).warning(
-            "The token in the environment is not used with --http: every client brings its own."
+            "The token in the environment is not used with --http: every client sends its own."
         )
     if options.host not in server.LOOPBACK and not options.allow_host:
-        raise api.Unusable(
-            f"--host {options.host} can be reached from elsewhere: name with --allow-host how clients address it, "
+        raise api.InvalidAccess(
+            f"--host {options.host} can be reached from other machines: name the address that clients use with --allow-host, "
             "such as mcp.example.com:443."
         )
-    place = server.Place(options.host, options.http, options.allow_host, options.allow_origin)
-    server.serve(site, place, only=options.tools)
+    binding = server.Binding(options.host, options.http, options.allow_host, options.allow_origin)
+    server.serve(site, binding, only=options.tools)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,16 +80,16 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--http", type=_port, metavar="PORT", help="serve streamable HTTP; 0 takes a free port"
+        "--http", type=_port, metavar="PORT", help="serve streamable HTTP; 0 chooses a free port"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at with --http (127.0.0.1)")
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME:PORT",
-        help="a Host header under which clients may ask, beside 127.0.0.1, localhost and [::1]; may be repeated",
+        help="an allowed Host header, in addition to 127.0.0.1, localhost and [::1]; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--allow-origin", action="append", default=[], metavar="ORIGIN",
-        help="a page (https://host) whose scripts may ask; none if left out; may be repeated",
+        help="a page (https://host) whose scripts may call the server; default: none; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--tools", type=lambda text: text.split(","), default=[], metavar="NAME,...",
@@ -96,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-end",
         action="store_true",
-        help="for an agent whose own end is that of its run: without complete and fail",
+        help="without the tools complete and fail, for an agent whose run ends with its process",
     )
     return parser
 
@@ -109,7 +111,7 @@ def _port(text: str) -> int:
 
 def _fail(message: str) -> int:
     print(message, file=sys.stderr)
-    return WRONGLY_CALLED
+    return USAGE_ERROR
 
 
 if __name__ == "__main__":

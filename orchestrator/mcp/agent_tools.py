@@ -1,4 +1,4 @@
-"""Tools of agents, with the token of one run: its job, how it goes, its end, and the five with which an agent asks people and others."""
+"""Tools of agents, with the token of one run: read the job, report progress, end the run, and ask people and other agents."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from orchestrator.mcp.api import Answer, Api
 from orchestrator.mcp.tools import Schema, Tool, anything, flag, key, one_of, takes, text, whole_number
 
 INSTRUCTIONS = (
-    "You do one piece of work for the Orchestrator. get_job tells it again. With the other tools you report how it goes, and ask people or "
-    "other agents for what you cannot do yourself. When an answer says stop: true, your run is over: end at once, and do nothing more. "
+    "You do one piece of work for the Orchestrator. get_job returns it again. With the other tools you report progress, and ask people or "
+    "other agents for what you cannot do yourself. When an answer contains stop: true, your run is over: end at once, and do nothing more. "
     "People decide; you ask."
 )
 
@@ -29,7 +29,7 @@ _USAGE = takes(
 
 async def _job(api: Api, arguments: dict[str, Any]) -> Answer:
     job = await api.get("")
-    # It holds the token, which must not get into a conversation that is kept somewhere.
+    # It contains the token, which must not be stored with a conversation.
     job.pop("callback", None)
     return job
 
@@ -58,11 +58,11 @@ async def _fail(api: Api, arguments: dict[str, Any]) -> Answer:
     return await api.post("fail/", {"error": arguments})
 
 
-def _asking(definition: ToolDefinition) -> Tool:
+def _request_tool(definition: ToolDefinition) -> Tool:
     async def call(api: Api, arguments: dict[str, Any]) -> Answer:
         return await api.post(f"tools/{definition.name}/", arguments)
 
-    # Equal calls within a run are one call.
+    # Equal calls within a run count as one call.
     return Tool(
         definition.name,
         definition.description,
@@ -76,12 +76,12 @@ def _asking(definition: ToolDefinition) -> Tool:
 
 
 def _with_assignee_type(schema: Schema) -> Schema:
-    """The protocol of agents lets them say the kind of the assignee beside its role."""
-    kind = one_of("Which of the two roles is given; may be left out.", "agent", "human")
+    """Add the optional kind of the assignee, which the agent protocol allows."""
+    kind = one_of("Which of the two roles is set; optional.", "agent", "human")
     return {**schema, "properties": {**schema["properties"], "assignee_type": kind}}
 
 
-#: They end the run. An agent whose own end is its result, as that of a command-line agent is, is not offered them.
+#: The tools that end the run. Agents whose run ends with their process, such as command-line agents, do not get them.
 ENDING = ("complete", "fail")
 
 TOOLS: tuple[Tool, ...] = (
@@ -135,7 +135,7 @@ TOOLS: tuple[Tool, ...] = (
         _log,
         changes=True,
     ),
-    *map(_asking, DEFINITIONS),
+    *map(_request_tool, DEFINITIONS),
     Tool(
         "complete",
         "Hand in the result and end this run. Give content, data or both.",

@@ -1,11 +1,11 @@
-"""Calls of the HTTP API: JSON in, JSON out, and one exception for everything that does not go well.
+"""Calls of the HTTP API, with JSON bodies and one exception for all errors.
 
-Redirects are not followed, so a token goes to the address that was configured and nowhere else.
+Redirects are not followed, so a token is only sent to the configured address.
 
-Where to ask, and as whom (`Access`), is read from the environment, or put together from what a request brings:
+The address and the token (`Access`) come from the environment, or from the headers of a request:
 
-ORCHESTRATOR_CALLBACK_URL, ORCHESTRATOR_CALLBACK_TOKEN    of a run, as command-line agents find them in their environment
-ORCHESTRATOR_URL, ORCHESTRATOR_TOKEN                      of a person or a program; a callback URL makes them those of a run
+ORCHESTRATOR_CALLBACK_URL, ORCHESTRATOR_CALLBACK_TOKEN    of a run, which command-line agents have in their environment
+ORCHESTRATOR_URL, ORCHESTRATOR_TOKEN                      of a person or a program; with a callback URL, of a run
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from uuid import UUID
 
 import httpx2
 
-SECONDS = 60.0  # for one call; the API itself gives up on its servers within ten
-MOST_BYTES = 16 * 1024 * 1024  # of an answer: three times the largest output that the API takes, with room
+SECONDS = 60.0  # for one call; the API itself waits at most ten for its servers
+MOST_BYTES = 16 * 1024 * 1024  # of an answer: more than three times the largest output that the API accepts
 LONGEST_DETAIL = 2_000
 
 Answer = dict[str, Any]
 
 
 class Refusal(Exception):
-    """The API refused, or could not be asked. `str()` is for the caller of the tool; it holds no secret."""
+    """The API refused the call, or could not be reached. `str()` is for the caller of the tool and contains no secret."""
 
     def __init__(
         self, code: str, detail: str, *, status: int | None = None, problem: Mapping[str, Any] | None = None
@@ -40,8 +40,8 @@ class Refusal(Exception):
         self.problem = dict(problem or {})
 
     @property
-    def faults(self) -> list[tuple[str, str]]:
-        """What was wrong with the request: path ("" is all of it) and message."""
+    def errors(self) -> list[tuple[str, str]]:
+        """The errors in the request, as path and message. The path "" is the whole request."""
         errors = self.problem.get("errors")
         rows = [each for each in errors if isinstance(each, dict)] if isinstance(errors, list) else []
         return [(str(each.get("path", "")), str(each.get("message", ""))) for each in rows]
@@ -49,14 +49,14 @@ class Refusal(Exception):
     def __str__(self) -> str:
         status = f"{self.status} " if self.status else ""
         lines = [f"Refused ({status}{self.code}): {self.detail}"]
-        lines += [f"- {path}: {message}" if path else f"- {message}" for path, message in self.faults]
+        lines += [f"- {path}: {message}" if path else f"- {message}" for path, message in self.errors]
         for name in ("required_role", "required_scope", "quota", "decision", "decided_by", "decided_at"):
             if self.problem.get(name):
                 lines.append(f"{name.replace('_', ' ')}: {self.problem[name]}")
         if self.problem.get("retry_after"):
             lines.append(f"Try again after {self.problem['retry_after']} s.")
         if self.problem.get("stop") is True:
-            lines.append("This run is over. Stop working on it: nothing that you send counts any more.")
+            lines.append("This run is over. Stop working on it: anything you send is ignored.")
         if self.problem.get("request_id"):
             lines.append(f"request id: {self.problem['request_id']}")
         return "\n".join(lines)
@@ -64,19 +64,19 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """The API as one caller sees it. Paths are relative to the root of `access`."""
+    """The API for one caller. Paths are relative to the root of `access`."""
 
     client: httpx2.AsyncClient
     access: Access
 
     async def get(self, path: str, **query: Any) -> Answer:
-        """Raises `Refusal`. What is None is left out of the query."""
+        """Send a GET request. Parameters that are None are left out. Raises `Refusal`."""
         return await self._call("GET", path, query=query)
 
     async def post(
         self, path: str, body: Mapping[str, Any] | None = None, *, key: str | None = None
     ) -> Answer:
-        """Raises `Refusal`. With a `key` the request takes effect once, however often it is repeated."""
+        """Send a POST request. With a `key` it takes effect once, even if it is repeated. Raises `Refusal`."""
         return await self._call("POST", path, body=body or {}, key=key)
 
     async def _call(
@@ -104,13 +104,13 @@ class Api:
             raise Refusal(
                 "unreachable",
                 f"The orchestrator does not answer ({type(error).__name__}). "
-                + ("Whether the request was carried out is not known." if method == "POST" else ""),
+                + ("It is unknown whether the request was executed." if method == "POST" else ""),
             ) from error
         return _answer(response, text)
 
 
 def client() -> httpx2.AsyncClient:
-    """What calls are made with; the caller closes it."""
+    """Return an HTTP client, which the caller must close."""
     return httpx2.AsyncClient(
         verify=_trust(),
         follow_redirects=False,
@@ -121,22 +121,24 @@ def client() -> httpx2.AsyncClient:
 
 @cache
 def _trust() -> ssl.SSLContext:
-    """Whose certificates are believed: reading those of the machine takes 20 ms, so it is done once."""
+    """Return the TLS context. It is cached, because reading the machine's certificates takes 20 ms."""
     return httpx2.create_ssl_context()
 
 
 def cursor_in(answer: Mapping[str, Any]) -> str | None:
-    """The cursor of the next page of a list, out of the address that the API names."""
-    following = answer.get("next")
-    found = parse_qs(urlsplit(following).query).get("cursor") if isinstance(following, str) else None
-    return found[0] if found else None
+    """Return the cursor of the next page of a list, from the URL in the answer."""
+    next_url = answer.get("next")
+    cursors = parse_qs(urlsplit(next_url).query).get("cursor") if isinstance(next_url, str) else None
+    return cursors[0] if cursors else None
 
 
 def _encode_body(body: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(body, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
-        raise Refusal("invalid_arguments", "The arguments hold numbers that JSON does not have.") from error
+        raise Refusal(
+            "invalid_arguments", "The arguments contain numbers that JSON does not support."
+        ) from error
 
 
 def _query(parameters: Mapping[str, Any]) -> dict[str, str]:
@@ -149,12 +151,12 @@ def _query(parameters: Mapping[str, Any]) -> dict[str, str]:
 
 
 async def _read(response: httpx2.Response) -> bytes:
-    found = bytearray()
+    body = bytearray()
     async for chunk in response.aiter_bytes():
-        found += chunk
-        if len(found) > MOST_BYTES:
+        body += chunk
+        if len(body) > MOST_BYTES:
             raise Refusal("too_large", "The answer of the orchestrator is too large.")
-    return bytes(found)
+    return bytes(body)
 
 
 def _answer(response: httpx2.Response, text: bytes) -> Answer:
@@ -165,9 +167,9 @@ def _answer(response: httpx2.Response, text: bytes) -> Answer:
     if response.is_success and isinstance(body, dict):
         return body
     if not isinstance(body, dict) or "code" not in body:
-        # Not our API, or something in front of it. What it says may be anything, so it is not passed on.
+        # Not our API, or a proxy in front of it. Its text may be anything, so it is not passed on.
         detail = (
-            f"The address answers with status {response.status_code} and not as the orchestrator's API does."
+            f"The address answers with status {response.status_code}, but not like the orchestrator's API."
         )
         raise Refusal("unexpected_answer", detail, status=response.status_code)
     problem = dict(body)
@@ -183,17 +185,17 @@ CALLBACK_URL, CALLBACK_TOKEN = "ORCHESTRATOR_CALLBACK_URL", "ORCHESTRATOR_CALLBA
 
 API = "/api/v1/"
 _CALLBACK = re.compile(r"(?P<site>.*)/api/v1/agent-runs/(?P<run>[0-9a-fA-F-]{36})/?")
-# What a header may hold: a token with anything else is none of ours, and must not become a second header.
+# Characters of a header value. Other characters are not in our tokens, and could inject a second header.
 _TOKEN = re.compile(r"[\x21-\x7e]{1,8192}")
 
 
-class Unusable(ValueError):
-    """The environment or a request does not say whom to ask, or as whom. The text names what is missing, and no secret."""
+class InvalidAccess(ValueError):
+    """The address or the token in the environment or a request is missing or invalid. The text contains no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`root` ends with a slash: the API's address, or that of the callbacks of the one run that the token is for."""
+    """The root URL, with a trailing slash, and the token. The root is the API's, or that of one run's callbacks."""
 
     root: str
     token: str = field(repr=False)
@@ -201,68 +203,68 @@ class Access:
 
 
 def access_from_environment(environment: Mapping[str, str]) -> Access:
-    """Raises `Unusable`. Where there are both, a run's token goes first: it opens less."""
+    """Read the access from the environment. If both are set, a run's token is used, because it allows less. Raises `InvalidAccess`."""
     if environment.get(CALLBACK_URL) and environment.get(CALLBACK_TOKEN):
         address, token, name = environment[CALLBACK_URL], environment[CALLBACK_TOKEN], CALLBACK_TOKEN
         if not _CALLBACK.fullmatch(_plain(address, CALLBACK_URL)):
-            raise Unusable(
+            raise InvalidAccess(
                 f"{CALLBACK_URL} is not the callback URL of a run, such as https://host/api/v1/agent-runs/<run id>/."
             )
     else:
         address, token, name = environment.get(URL, ""), environment.get(TOKEN, ""), TOKEN
         missing = [needed for needed, value in ((URL, address), (TOKEN, token)) if not value]
         if missing:
-            raise Unusable(
+            raise InvalidAccess(
                 f"{' and '.join(missing)} must be set: the address of the orchestrator, such as https://host, "
                 f"and a personal token. For an agent, {CALLBACK_URL} and {CALLBACK_TOKEN} of its run."
             )
     if not _TOKEN.fullmatch(token):
-        raise Unusable(f"{name} holds characters that no token has.")
-    found = _CALLBACK.fullmatch(_plain(address, URL))
-    if found:
-        return access_of_run(found["site"], found["run"], token)
+        raise InvalidAccess(f"{name} contains characters that are not allowed in a token.")
+    callback = _CALLBACK.fullmatch(_plain(address, URL))
+    if callback:
+        return access_of_run(callback["site"], callback["run"], token)
     return access_of_person(site_of(address), token)
 
 
 def site_of(address: str) -> str:
-    """The orchestrator's address without the path of the API. Raises `Unusable`."""
+    """Return the orchestrator's URL without the path of the API. Raises `InvalidAccess`."""
     plain = _plain(address, URL).rstrip("/")
     if _CALLBACK.fullmatch(plain):
-        raise Unusable(
+        raise InvalidAccess(
             f"{URL} is the callback URL of one run. A server for many needs the orchestrator's address."
         )
     return plain.removesuffix(API.rstrip("/"))
 
 
 def access_of_person(site: str, token: str) -> Access:
-    """Raises `Unusable` for what cannot be a token."""
+    """Return the access of a person. Raises `InvalidAccess` if the token is invalid."""
     return Access(f"{site}{API}", _check_token(token))
 
 
 def access_of_run(site: str, run_id: str, token: str) -> Access:
-    """Raises `Unusable` for what cannot be a token or the id of a run."""
+    """Return the access of a run. Raises `InvalidAccess` if the token or the id is invalid."""
     try:
         run = UUID(run_id)
     except ValueError as error:
-        raise Unusable("The id of a run is a UUID.") from error
+        raise InvalidAccess("The id of a run is a UUID.") from error
     return Access(f"{site}{API}agent-runs/{run}/", _check_token(token), of_run=True)
 
 
 def _check_token(token: str) -> str:
     if not _TOKEN.fullmatch(token):
-        raise Unusable("The token holds characters that no token has.")
+        raise InvalidAccess("The token contains characters that are not allowed.")
     return token
 
 
 def _plain(address: str, name: str) -> str:
-    """The address, if it is one to which a token may be sent. Raises `Unusable`."""
+    """Return the address, if a token may be sent to it. Raises `InvalidAccess`."""
     try:
         parts = urlsplit(address)
         port = parts.port
     except ValueError as error:
-        raise Unusable(f"{name} is not an address.") from error
+        raise InvalidAccess(f"{name} is not an address.") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise Unusable(f"{name} must be an address that begins with https:// or http://.")
+        raise InvalidAccess(f"{name} must be an address that begins with https:// or http://.")
     if parts.username is not None or parts.query or parts.fragment or not address.isprintable():
-        raise Unusable(f"{name} must be an address without a user, a query and a fragment.")
+        raise InvalidAccess(f"{name} must be an address without a user, a query and a fragment.")
     return address

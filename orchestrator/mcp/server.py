@@ -1,9 +1,8 @@
-"""The server of the official SDK, with the caller's tools, on standard input and output or over streamable HTTP.
+"""The MCP server of the official SDK with the caller's tools, on standard input and output or over streamable HTTP.
 
-Over HTTP every request brings a token of its own, and is answered with what that token opens. No token of the server's own is used for
-anybody, and nothing is remembered from one request to the next but that a token was good a moment ago: there are no sessions that could be
-taken over. A page in a browser can do nothing here: requests must name this server as their host, and must come from no page but those
-that were allowed (DNS rebinding).
+Over HTTP every request contains its own token, which decides what it may do. The server has no token of its own, and between requests it
+only remembers for a moment that a token was valid, so there are no sessions to take over. Pages in a browser cannot use it: a request must
+have an allowed Host header and no Origin header except allowed ones (against DNS rebinding).
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from orchestrator.mcp import agent_tools, api, people_tools
-from orchestrator.mcp.api import Access, Api, Refusal, Unusable
+from orchestrator.mcp.api import Access, Api, InvalidAccess, Refusal
 from orchestrator.mcp.tools import Tool, use
 
 PATH = "/mcp"
-RUN_ID = "X-Execution-Id"  # as the protocol of agents calls a run
+RUN_ID = "X-Execution-Id"  # the agent protocol's name for a run
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-REMEMBERED_SECONDS = 30.0  # that a token was good; what a tool does is decided by the API each time
+REMEMBERED_SECONDS = 30.0  # how long a token counts as valid; the API checks permissions at every call
 MOST_REMEMBERED = 1_000
 MOST_AT_ONCE = 200
 INSTRUCTIONS = f"For agents: {agent_tools.INSTRUCTIONS}\n\nFor people: {people_tools.INSTRUCTIONS}"
@@ -54,8 +53,8 @@ _ACCESS = "orchestrator.access"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the server listens, as whom it may be addressed (`host:port`), and from which pages (origins) beside its own."""
+class Binding:
+    """Where the server listens, and its allowed Host headers (`host:port`) and origins."""
 
     host: str
     port: int
@@ -63,8 +62,8 @@ class Place:
     origins: Sequence[str] = ()
 
 
-def application(site: str, place: Place, *, only: Sequence[str] = ()) -> ASGIApp:
-    """The ASGI application for the orchestrator at `site`."""
+def application(site: str, binding: Binding, *, only: Sequence[str] = ()) -> ASGIApp:
+    """Return the ASGI application for the orchestrator at `site`."""
     serving = server(_access_of, instructions=INSTRUCTIONS, only=only)
     inner = serving.streamable_http_app(
         streamable_http_path=PATH,
@@ -72,51 +71,51 @@ def application(site: str, place: Place, *, only: Sequence[str] = ()) -> ASGIApp
         stateless_http=True,
         max_request_body_size=api.MOST_BYTES,
         transport_security=TransportSecuritySettings(
-            allowed_hosts=[*_own_names(place), *place.hosts], allowed_origins=list(place.origins)
+            allowed_hosts=[*_loopback_names(binding), *binding.hosts], allowed_origins=list(binding.origins)
         ),
     )
-    return _Door(inner, site)
+    return _TokenCheck(inner, site)
 
 
-def serve(site: str, place: Place, *, only: Sequence[str] = ()) -> None:
-    """Serve until SIGTERM or SIGINT; says where on standard output. Raises `OSError` when the port is taken."""
-    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
-    listening = socket.create_server((place.host, place.port), family=family)
+def serve(site: str, binding: Binding, *, only: Sequence[str] = ()) -> None:
+    """Serve until SIGTERM or SIGINT, and print the URL. Raises `OSError` if the port is taken."""
+    family = socket.AF_INET6 if ":" in binding.host else socket.AF_INET
+    listening = socket.create_server((binding.host, binding.port), family=family)
     port = listening.getsockname()[1]
-    settled = Place(place.host, port, place.hosts, place.origins)
+    bound = Binding(binding.host, port, binding.hosts, binding.origins)
     config = uvicorn.Config(
-        application(site, settled, only=only),
+        application(site, bound, only=only),
         log_level="warning",
         access_log=False,
         server_header=False,
         limit_concurrency=MOST_AT_ONCE,
         lifespan="on",
     )
-    shown = f"[{place.host}]" if ":" in place.host else place.host
-    print(f"mcp: http://{shown}:{port}{PATH}", flush=True)  # noqa: T201  # a command tells where it is
+    host = f"[{binding.host}]" if ":" in binding.host else binding.host
+    print(f"mcp: http://{host}:{port}{PATH}", flush=True)  # noqa: T201  # the output of a command
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def _own_names(place: Place) -> list[str]:
-    """A server that others can reach has the names that it was given, and no others."""
-    if place.host not in LOOPBACK:
+def _loopback_names(binding: Binding) -> list[str]:
+    """Return the Host headers of a loopback server. A server that others can reach only accepts the configured ones."""
+    if binding.host not in LOOPBACK:
         return []
-    return [f"{name}:{place.port}" for name in ("127.0.0.1", "localhost", "[::1]")]
+    return [f"{name}:{binding.port}" for name in ("127.0.0.1", "localhost", "[::1]")]
 
 
 def _access_of(context: Context) -> Access:
-    assert context.request is not None  # noqa: S101  # it came over HTTP
-    found: Access = context.request.scope[_ACCESS]  # no request is let in without
-    return found
+    assert context.request is not None  # noqa: S101  # always set over HTTP
+    access: Access = context.request.scope[_ACCESS]  # set by `_TokenCheck`
+    return access
 
 
 @dataclass(slots=True)
-class _Door:
-    """Lets in who brings a token that the API knows."""
+class _TokenCheck:
+    """Middleware that refuses requests without a token that the API knows."""
 
     inner: ASGIApp
     site: str
-    good_until: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
+    valid_until: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -125,7 +124,7 @@ class _Door:
         try:
             caller = _caller(self.site, Request(scope))
             await self._check(caller)
-        except Unusable as error:
+        except InvalidAccess as error:
             await _refuse(send, 401, "invalid_token", str(error))
         except Refusal as refusal:
             if refusal.status in (401, 404, 429):
@@ -136,29 +135,29 @@ class _Door:
             await self.inner({**scope, _ACCESS: caller}, receive, send)
 
     async def _check(self, caller: Access) -> None:
-        """Raises `Refusal` when the API does not know the token. What it opens is asked with each call."""
-        known = hashlib.sha256(f"{caller.root}\n{caller.token}".encode()).digest()
-        if self.good_until.get(known, 0.0) > time.monotonic():
+        """Raise `Refusal` if the API does not know the token. The API checks its permissions at each call."""
+        digest = hashlib.sha256(f"{caller.root}\n{caller.token}".encode()).digest()
+        if self.valid_until.get(digest, 0.0) > time.monotonic():
             return
         async with api.client() as client:
             try:
                 await Api(client, caller).get("" if caller.of_run else "usage/")
             except Refusal as refusal:
-                # Known, but not for this, or not any more, or not now.
+                # The token is known, but lacks a permission, its run is over, or it is throttled.
                 if refusal.status not in (403, 409, 429) or refusal.code == "too_many_failures":
                     raise
-        self.good_until[known] = time.monotonic() + REMEMBERED_SECONDS
-        self.good_until.move_to_end(known)
-        while len(self.good_until) > MOST_REMEMBERED:
-            self.good_until.popitem(last=False)
+        self.valid_until[digest] = time.monotonic() + REMEMBERED_SECONDS
+        self.valid_until.move_to_end(digest)
+        while len(self.valid_until) > MOST_REMEMBERED:
+            self.valid_until.popitem(last=False)
 
 
 def _caller(site: str, request: Request) -> Access:
-    """Whose request it is. Raises `Unusable`."""
-    named = request.headers.getlist("Authorization")
-    scheme, _, token = (named[0] if len(named) == 1 else "").strip().partition(" ")
+    """Return the access that the request's headers contain. Raises `InvalidAccess`."""
+    headers = request.headers.getlist("Authorization")
+    scheme, _, token = (headers[0] if len(headers) == 1 else "").strip().partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise Unusable("Send your own token: Authorization: Bearer <token>.")
+        raise InvalidAccess("Send your own token: Authorization: Bearer <token>.")
     run_id = request.headers.get(RUN_ID)
     return (
         api.access_of_person(site, token.strip())
@@ -182,13 +181,13 @@ async def _refuse(send: Send, status: int, code: str, detail: str) -> None:
 logger = logging.getLogger(__name__)
 
 NAME = "orchestrator"
-BEAT_SECONDS = 20.0  # a third of the silence after which an agent that has reported once is taken for dead
+BEAT_SECONDS = 20.0  # a third of the time after which a silent agent counts as dead
 
 Context = ServerRequestContext[httpx2.AsyncClient, Any]
 
 
 def tools_for(access: Access, only: Sequence[str] = ()) -> tuple[Tool, ...]:
-    """What this caller is offered; with `only`, no more than that."""
+    """Return the tools of this caller, limited to the names in `only`, if there are any."""
     offered = agent_tools.TOOLS if access.of_run else people_tools.TOOLS
     return tuple(tool for tool in offered if not only or tool.name in only)
 
@@ -200,7 +199,7 @@ def server(
     only: Sequence[str] = (),
     on_progress: Callable[[Access], None] | None = None,
 ) -> Server[httpx2.AsyncClient]:
-    """A server that asks for each request whose it is. `on_progress` is called after an agent has reported for the first time."""
+    """Return a server that determines the access of each request. `on_progress` is called after each progress report of an agent."""
 
     async def list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=[tool.describe() for tool in tools_for(access_of(context), only)])
@@ -232,43 +231,44 @@ def server(
 
 
 async def serve_stdio(access: Access, *, only: Sequence[str] = ()) -> None:
-    """Serve the one client on standard input and output until it goes away."""
+    """Serve one client on standard input and output until it disconnects."""
     async with anyio.create_task_group() as tasks:
-        heart = _Heart(tasks.start_soon)
+        heartbeat = _Heartbeat(tasks.start_soon)
         serving = server(
             lambda _: access,
             instructions=agent_tools.INSTRUCTIONS if access.of_run else people_tools.INSTRUCTIONS,
             only=only,
-            on_progress=heart.begin if access.of_run else None,
+            on_progress=heartbeat.begin if access.of_run else None,
         )
         async with stdio_server() as (reading, writing):
             await serving.run(reading, writing, serving.create_initialization_options())
         tasks.cancel_scope.cancel()
 
 
-class _Heart:
-    """Signs of life for an agent that cannot give them while it thinks, from its first report to its end or that of its run."""
+class _Heartbeat:
+    """Sends heartbeats for an agent, which cannot send them while it thinks, from its first report to the end of its run."""
 
     def __init__(self, start: Callable[..., object]) -> None:
-        self._start, self._beats = start, False
+        self._start, self._started = start, False
 
     def begin(self, agent: Access) -> None:
-        if not self._beats:
-            self._beats = True
+        if not self._started:
+            self._started = True
             self._start(self._beat, agent)
 
     async def _beat(self, agent: Access) -> None:
         async with api.client() as client:
-            while await self._is_wanted(Api(client, agent)):
+            while await self._send_one(Api(client, agent)):
                 pass
 
-    async def _is_wanted(self, caller: Api) -> bool:
+    async def _send_one(self, caller: Api) -> bool:
+        """Send a heartbeat, and return whether the run continues."""
         await anyio.sleep(BEAT_SECONDS)
         try:
             answer = await caller.post("heartbeat/")
         except Refusal as refusal:
-            logger.warning("Sign of life not taken: %s", refusal.code)
-            # With these the run is over; the agent learns of it from whatever it calls next.
+            logger.warning("Heartbeat refused: %s", refusal.code)
+            # These mean that the run is over; the agent learns it from its next call.
             return refusal.status not in (401, 404, 409)
         return answer.get("stop") is not True
 

@@ -1,7 +1,7 @@
-"""A tool: what a model is told about it, what it takes, and which calls of the API it stands for.
+"""Tools: their descriptions, schemas of arguments, and calls of the API.
 
-Arguments are held against the schema before anything is called, so that a misspelt one is a fault with its path and never ignored. What
-the API refuses beyond that is passed on in its words.
+Arguments are validated by the schema before the call, so a misspelt one is an error with its path and is never ignored. Errors of the API
+are passed on.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from mcp_types import Tool as ToolDescription
 
 from orchestrator.mcp.api import Answer, Api, Refusal
 
-LONGEST_TEXT = 30_000  # characters of a text that is shown at once; the rest is read piece by piece
-MOST_FAULTS = 20
-LONGEST_FAULT = 300
+LONGEST_TEXT = 30_000  # characters of a text per call; the rest is read in further calls
+MOST_ERRORS = 20
+LONGEST_ERROR = 300
 
 Schema = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """`call` gets arguments that fit the schema, and raises `Refusal`."""
+    """One tool. `call` gets valid arguments, and may raise `Refusal`."""
 
     name: str
     description: str
     schema: Schema
     call: Callable[[Api, dict[str, Any]], Awaitable[Answer]]
-    changes: bool = False  # something in the orchestrator
-    repeatable: bool = False  # the same call a second time changes nothing more
+    changes: bool = False  # whether it changes anything
+    repeatable: bool = False  # whether the same call again changes nothing more
 
     def describe(self) -> ToolDescription:
         return ToolDescription(
@@ -51,33 +51,33 @@ class Tool:
 
 
 async def use(tool: Tool, api: Api, arguments: Any) -> CallToolResult:
-    """The tool's answer, or why there is none as a readable error. Never raises for what the caller or the API did."""
+    """Return the tool's answer, or a readable error. Never raises because of the caller or the API."""
     values = {} if arguments is None else arguments
     try:
-        if faults := faults_in(tool, values):
+        if errors := find_errors(tool, values):
             raise Refusal(
                 "invalid_arguments",
-                f"The arguments do not fit the tool {tool.name}.",
-                problem={"errors": [{"path": path, "message": message} for path, message in faults]},
+                f"The arguments of the tool {tool.name} are invalid.",
+                problem={"errors": [{"path": path, "message": message} for path, message in errors]},
             )
         answer = await tool.call(api, values)
     except Refusal as refusal:
-        return _show_refusal(refusal)
+        return _refusal_result(refusal)
     text = json.dumps(answer, ensure_ascii=False, indent=1)
     if answer.get("stop") is True:
         text += "\nThis run is over: end now. You are started again when there is something new for you."
-    # A lone surrogate is JSON, and no text that could be sent.
+    # JSON may contain a lone surrogate, which cannot be encoded.
     return CallToolResult(
         content=[TextContent(text=text.encode("utf-8", "replace").decode())], structured_content=answer
     )
 
 
-def _show_refusal(refusal: Refusal) -> CallToolResult:
+def _refusal_result(refusal: Refusal) -> CallToolResult:
     problem = {
         "code": refusal.code,
         "status": refusal.status,
         "detail": refusal.detail,
-        "errors": [{"path": path, "message": message} for path, message in refusal.faults],
+        "errors": [{"path": path, "message": message} for path, message in refusal.errors],
     }
     if "stop" in refusal.problem:
         problem["stop"] = refusal.problem["stop"]
@@ -86,17 +86,17 @@ def _show_refusal(refusal: Refusal) -> CallToolResult:
     )
 
 
-def faults_in(tool: Tool, arguments: Any) -> list[tuple[str, str]]:
-    """What does not fit, by path."""
-    found = []
+def find_errors(tool: Tool, arguments: Any) -> list[tuple[str, str]]:
+    """Return the errors in the arguments, as path and message."""
+    errors = []
     for error in _validator(tool.name, json.dumps(tool.schema)).iter_errors(arguments):
         path = "".join(
             f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path
         ).lstrip(".")
-        found.append((path, error.message[:LONGEST_FAULT]))
-        if len(found) == MOST_FAULTS:
+        errors.append((path, error.message[:LONGEST_ERROR]))
+        if len(errors) == MOST_ERRORS:
             break
-    return found
+    return errors
 
 
 @cache
@@ -107,7 +107,7 @@ def _validator(name: str, schema: str) -> Any:
 
 
 def takes(required: Sequence[str] = (), /, **properties: Schema) -> Schema:
-    """An object with these members and no others."""
+    """Return the schema of an object with these members and no others."""
     return {
         "type": "object",
         "properties": properties,
@@ -125,7 +125,7 @@ def identifier(description: str) -> Schema:
 
 
 def key(description: str) -> Schema:
-    """A name that becomes a part of an address, and can leave it neither upwards nor sideways."""
+    """Return the schema of a name that is used in a URL path. It cannot contain slashes or dots."""
     return text(description, 100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*$")
 
 
@@ -150,9 +150,9 @@ def one_of(description: str, *choices: str) -> Schema:
 
 
 def piece(whole_text: str, offset: int = 0) -> dict[str, Any]:
-    """A part of a text, and where the next one begins."""
+    """Return a part of a text, and the offset of the next part."""
     end = offset + LONGEST_TEXT
-    shown: dict[str, Any] = {"content": whole_text[offset:end]}
+    part: dict[str, Any] = {"content": whole_text[offset:end]}
     if len(whole_text) > end or offset:
-        shown |= {"characters": len(whole_text), "next_offset": end if len(whole_text) > end else None}
-    return shown
+        part |= {"characters": len(whole_text), "next_offset": end if len(whole_text) > end else None}
+    return part

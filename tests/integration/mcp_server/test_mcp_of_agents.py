@@ -193,4 +193,4 @@ def test_an_orchestrator_that_is_away_is_told_as_such(at_work: AtWork, engine: E
     refused = away.refused("complete", content="# Bees")
 
     assert refused["code"] == "unreachable"
-    assert "is not known" in refused["text"]
+    assert "is unknown" in refused["text"]

@@ -19,7 +19,7 @@ from mcp import Client, StdioServerParameters
 from orchestrator.mcp import __main__ as command_line
 from orchestrator.mcp import api
 from orchestrator.mcp import server as serving
-from orchestrator.mcp.api import Unusable, access_from_environment
+from orchestrator.mcp.api import InvalidAccess, access_from_environment
 from tenants.models import Tenant
 from tests.engine import Engine, elsewhere
 from tests.integration.mcp_server.assistants import Asker
@@ -195,7 +195,7 @@ def test_an_agent_that_has_reported_stays_alive_while_it_thinks(
 
     async def thinking() -> None:
         async with anyio.create_task_group() as tasks:
-            heart = serving._Heart(tasks.start_soon)
+            heart = serving._Heartbeat(tasks.start_soon)
             of_agent = serving.server(lambda _: agent.access, instructions="", on_progress=heart.begin)
             async with Client(of_agent) as client:
                 await client.call_tool("report_progress", {"message": "Thinking"})
@@ -218,7 +218,7 @@ def test_an_agent_that_has_reported_stays_alive_while_it_thinks(
     ],
 )  # fmt: skip
 def test_a_token_is_sent_to_no_address_that_is_not_plainly_one(address: str) -> None:
-    with pytest.raises(Unusable) as caught:
+    with pytest.raises(InvalidAccess) as caught:
         access_from_environment({"ORCHESTRATOR_URL": address, "ORCHESTRATOR_TOKEN": "orc_secret"})
 
     assert "secret" not in str(caught.value)
@@ -226,7 +226,7 @@ def test_a_token_is_sent_to_no_address_that_is_not_plainly_one(address: str) -> 
 
 @pytest.mark.parametrize("token", ["", "a b", "a\nX-Evil: 1", "ä", "x" * 9_000])
 def test_what_cannot_be_a_token_is_not_sent(token: str) -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(InvalidAccess):
         access_from_environment({"ORCHESTRATOR_URL": "https://host", "ORCHESTRATOR_TOKEN": token})
 
 

@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult
 
 from orchestrator.mcp import server
-from orchestrator.mcp.server import Place
+from orchestrator.mcp.server import Binding
 from tenants import tokens
 from tenants.context import tenant_scope
 from tenants.models import ApiToken, Tenant
@@ -37,7 +37,9 @@ def address(site: str) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     served = uvicorn.Server(
-        uvicorn.Config(server.application(site, Place("127.0.0.1", port)), log_level="warning", lifespan="on")
+        uvicorn.Config(
+            server.application(site, Binding("127.0.0.1", port)), log_level="warning", lifespan="on"
+        )
     )
     thread = threading.Thread(target=served.run, kwargs={"sockets": [listening]})
     thread.start()
