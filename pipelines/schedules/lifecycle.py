@@ -81,7 +81,7 @@ def expand_all(keys: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, UUID]]
             try:
                 rest = _expand_single(tenant_id, portion)
             except Exception:
-                logger.exception("Expansion together failed", extra={"action": "expansion_together_failed"})
+                logger.exception("Joint expansion failed", extra={"action": "expansion_together_failed"})
                 rest = portion  # Expand each alone, so that only the faulty one fails.
             yield from ((tenant_id, execution_id) for execution_id in rest)
 
@@ -133,7 +133,7 @@ def _claim_execution(tenant_id: UUID, execution_id: UUID) -> ScheduleExecution |
         if not _has_sources(execution.definition):
             plan = expansion.plan(tenant_id, execution.definition, starts_at=execution.started_at)
             _record(execution, list(plan.jobs()), recorded=0, waits_for_batches=False)
-            _expand_plan(execution, plan)
+            _mark_expanded(execution, plan)
         else:
             execution.touched_at = clock.now()
             execution.save(update_fields=["touched_at", "metadata"])
@@ -179,7 +179,7 @@ def _record_pages(execution: ScheduleExecution) -> ScheduleExecution | None:
         locked = executions.lock_execution(tenant_id, execution_id)
         if locked is None or not _is_ours(locked, recorded):
             return None
-        _expand_plan(locked, plan)
+        _mark_expanded(locked, plan)
     return locked
 
 
@@ -251,7 +251,7 @@ def _job(execution: ScheduleExecution, planned: PlannedJob, state: JobState) -> 
     )
 
 
-def _expand_plan(execution: ScheduleExecution, plan: Plan) -> None:
+def _mark_expanded(execution: ScheduleExecution, plan: Plan) -> None:
     execution.expanded_at = clock.now()
     figures = plan.figures(execution.jobs_created) | expansion.pipeline_figures(execution)
     execution.metadata = {**execution.metadata, **figures}
