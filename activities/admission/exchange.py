@@ -62,15 +62,15 @@ class Offer(NamedTuple):
             self.role,
             band,
             score,
-            lane_of(self),
+            lane_key_of(self),
             since,
             "\n".join(self.files),
             int(self.run_now_at.timestamp() * 1000) if self.run_now_at else 0,
         ]
 
 
-def lane_of(work: Any) -> str:
-    """Return the lane of work within its tenant, role and band. Work in one lane is subject to the same limits.
+def lane_key_of(work: Any) -> str:
+    """Return the key of the work's lane within its tenant, role and band. Work in one lane is subject to the same limits.
 
     `work`: an offer or a row of Activity.
     """

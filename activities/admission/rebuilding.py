@@ -22,7 +22,7 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from activities.admission import keys, limits, scripts
-from activities.admission.exchange import CLAIM_SECONDS, Exchange, Grant, Offer, Release, band_of, lane_of
+from activities.admission.exchange import CLAIM_SECONDS, Exchange, Grant, Offer, Release, band_of, lane_key_of
 from activities.models import Activity, ActivityRun, Wake, WorkerProcess
 from agents.models import AgentConfig
 from tenants import clock
@@ -150,7 +150,7 @@ def _slot_of(run: ActivityRun) -> list[object]:
     seated = 0 if run.accepted_at else 1
     return [
         str(activity.id), str(run.tenant_id), activity.agent_role, band_of(activity.priority),
-        lane_of(activity), run.grant, seated, "\n".join(activity.files),
+        lane_key_of(activity), run.grant, seated, "\n".join(activity.files),
     ]  # fmt: skip
 
 

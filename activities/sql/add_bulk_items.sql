@@ -1,4 +1,4 @@
--- Writes the items of a bulk job down.
+-- Inserts the items of a bulk job.
 -- Parameters  tenant, job, ids, activities (arrays of uuid), alone
 -- Returns     nothing
 INSERT INTO activities_bulkitem (id, tenant_id, job_id, activity_id, state, alone)

@@ -1,33 +1,33 @@
--- Claims created activities, each for one run: raises the fencing number, takes every wake that is due or waited for money, makes the run.
--- When the input of one is at hand its agent can be called at once, so it is started in the same statement. One statement for any number.
--- An activity starts when all its reasons to wait are over. Whatever has come, nothing is claimed before the last of its wakes is due; those
--- excepted that are news for later (cause `later`), which hold nobody up, and those that wait for money, which the run asks for again.
--- The run is entered in the ledger of usage.
--- Parameters  activities (array of uuid, in order), runs (array of uuid), grants (array of text): what is claimed, for which run, with which grant;
---             for all of them tenant, role, worker, timeout, agent_version, briefing (digest of what its agent is told it is), day;
+-- Claims created activities, each for one run: increments the fencing number, takes every wake that is due or waited for money, and creates
+-- the run with its entry in the usage ledger. An activity whose input is at hand is started in the same statement. For any number.
+-- An activity starts when all its reasons to wait are over: nothing is claimed before the last of its wakes is due. Exceptions are wakes with
+-- the cause `later`, which delay nothing, and wakes that wait for money, for which the run asks again.
+-- Parameters  activities (array of uuid, sorted), runs (array of uuid), grants (array of text): an activity, its run and its grant;
+--             for all of them tenant, role, worker, timeout, agent_version, briefing (digest of the agent's instructions), day;
 --             claim and start: verb, sources, target
--- Returns     a row for each that was claimed, with what its run needs, `started` telling whether it was started.
---             `session` is the live one of its mailbox or else deliverable, and its role, and whether it fits: only then the run continues it.
--- Guarantee   of two claims at once one gets the row: the update re-checks the status after waiting for the other. A grant is good for
---             one run: a second delivery of its message claims nothing, even when the activity was put aside and woken meanwhile.
---             A date that is set at the same moment, after its wakes were read, is seen in the same way. Rows are locked in the order of
---             their ids, in which they must be given.
+-- Returns     a row for each claimed activity, with everything that its run needs, and `started`.
+--             `session`: the live session of its mailbox, else of its deliverable, and its role, and whether the briefing fits. Only then
+--             does the run continue it.
+-- Guarantee   of two simultaneous claims one gets the row, because the update checks the status again after waiting for the other. A grant
+--             serves one run: a second delivery of its message claims nothing, even if the activity was suspended and woken meanwhile.
+--             A date that is set after its wakes were read is seen in the same way. Rows are locked in the order of their ids, so these
+--             must be sorted.
 -- Plan        each row is looked up by its key in a query of its own (OFFSET 0, LIMIT 1) or by an array of keys, never by a join alone, so
---             that no statistics of a moment make the planner read all pending wakes or all runs.
+--             that no table statistics make the planner read all pending wakes or all runs.
 WITH waiting AS MATERIALIZED (
-    SELECT given.activity, given.run, given."grant", wakes.reason, wakes.needs_outputs
-    FROM unnest(%(activities)s::uuid[], %(runs)s::uuid[], %(grants)s::text[]) AS given(activity, run, "grant") CROSS JOIN LATERAL (
+    SELECT requested.activity, requested.run, requested."grant", wakes.reason, wakes.needs_outputs
+    FROM unnest(%(activities)s::uuid[], %(runs)s::uuid[], %(grants)s::text[]) AS requested(activity, run, "grant") CROSS JOIN LATERAL (
         SELECT (array_agg(w.reason ORDER BY w.id DESC) FILTER (WHERE w.due_at IS NULL OR w.due_at <= now()))[1] AS reason,
                coalesce(bool_or(w.due_at > now() AND w.cause NOT IN ('later', 'budget')), false) AS too_early,
                bool_or(w.payload ->> 'rejection_ref' IS NOT NULL OR w.payload ->> 'subtask_output_ref' IS NOT NULL) AS needs_outputs
-        FROM (SELECT * FROM activities_wake p WHERE p.activity_id = given.activity AND p.state = 'pending' OFFSET 0) w
+        FROM (SELECT * FROM activities_wake p WHERE p.activity_id = requested.activity AND p.state = 'pending' OFFSET 0) w
     ) wakes
     LEFT JOIN LATERAL (
-        SELECT true AS found FROM activities_activityrun u WHERE u.activity_id = given.activity AND u."grant" = given."grant" LIMIT 1
+        SELECT true AS found FROM activities_activityrun u WHERE u.activity_id = requested.activity AND u."grant" = requested."grant" LIMIT 1
     ) used ON true
     WHERE wakes.reason IS NOT NULL AND NOT wakes.too_early AND used.found IS NULL
 ), facts AS MATERIALIZED (
-    -- Outputs that are not in the spool any more have to be fetched from MongoDB first, outside of this transaction.
+    -- Outputs that are no longer in the spool must be fetched from MongoDB first, outside of this transaction.
     SELECT waiting.activity, waiting.run, waiting."grant", waiting.reason, c.not_before,
            (c.input_ref IS NULL OR s.id IS NOT NULL) AND c.input -> 'refs' IS NULL AND NOT waiting.needs_outputs AS at_hand,
            s.content, s.data,

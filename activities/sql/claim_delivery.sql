@@ -1,16 +1,16 @@
--- Claims the delivery of a tenant that has waited longest, if one is due whose channel is not being used by somebody else.
--- Parameters  tenant, kind; quiet, patience: seconds until a claim that says nothing no longer keeps its channel, and until it is
---             given up; tenant_lane: most claims of the tenant at once. `lock_deliveries` has locked them for this transaction
+-- Claims the oldest due delivery of a tenant whose channel is not in use by another claim.
+-- Parameters  tenant, kind; quiet, patience: seconds after which a claim without news frees its channel, and after which it is
+--             abandoned; tenant_lane: maximum of simultaneous claims of the tenant. `lock_deliveries` has locked them for this transaction
 -- Returns     the delivery, its alert, its tenant's slug and its channel's sealed target (null: no such channel is enabled);
---             nothing when none is due.
--- Guarantee   one claim at a time has a delivery; several claimers at once take different ones.
+--             nothing if none is due.
+-- Guarantee   a delivery has one claim at a time; simultaneous claims take different deliveries.
 WITH busy AS (
     SELECT channel_id, tenant_id FROM activities_alertdelivery
     WHERE channel_kind = %(kind)s AND state = 'sending' AND claimed_at > now() - %(quiet)s * interval '1 second'
 ), due AS (
     SELECT id FROM activities_alertdelivery delivery
     WHERE tenant_id = %(tenant)s AND channel_kind = %(kind)s AND state = 'pending' AND next_attempt_at <= now()
-      -- A receiver that takes its time holds one deliverer and not all of them, and gets its alerts in their order.
+      -- A slow receiver blocks one sender and not all of them, and gets its alerts in order.
       AND NOT EXISTS (SELECT FROM busy WHERE busy.channel_id IS NOT DISTINCT FROM delivery.channel_id)
       AND (SELECT count(*) FROM busy WHERE busy.tenant_id = %(tenant)s) < %(tenant_lane)s
     ORDER BY next_attempt_at, id

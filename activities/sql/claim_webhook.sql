@@ -1,9 +1,10 @@
--- Claims the delivery of a webhook that has waited longest, if its lane has room. The webhook is locked by this transaction.
--- Parameters  endpoint; lane, tenant_lane, troubled_lane: most attempts under way of it, of its tenant, and of all webhooks whose last
---             attempt failed; lease: seconds until a claim that says nothing is given up; hanging: seconds after which an attempt under way keeps further ones from the receiver
--- Returns     the delivery, its webhook's address and secrets, its event (nulls: a test, or no longer kept); nothing when none is due
--- Guarantee   no more than `lane` claims of a webhook at once, one if its last attempt failed or one of them hangs, and no more than
---             `tenant_lane` of a tenant; those of all that failed are bounded but for claims at the same moment.
+-- Claims the oldest due delivery of a webhook, if its limits allow it. This transaction has locked the webhook.
+-- Parameters  endpoint; lane, tenant_lane, troubled_lane: maximum of simultaneous attempts of the webhook, of its tenant, and of all webhooks
+--             whose last attempt failed; lease: seconds after which a claim without news is abandoned; hanging: seconds after which an
+--             attempt blocks further ones to the same receiver
+-- Returns     the delivery, its webhook's address and secrets, its event (nulls: a test, or no longer kept); nothing if none is due
+-- Guarantee   at most `lane` simultaneous claims of a webhook, or one if its last attempt failed or one of them hangs, and at most
+--             `tenant_lane` of a tenant. `troubled_lane` may be exceeded by claims at the same moment.
 WITH busy AS (
     SELECT count(*) AS attempts, coalesce(bool_or(next_attempt_at < now() + (%(lease)s - %(hanging)s) * interval '1 second'), false) AS hangs
     FROM tenants_webhookdelivery

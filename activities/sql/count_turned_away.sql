@@ -1,7 +1,7 @@
--- Counts work that was turned away, dropped or given up.
+-- Counts work that was refused, dropped or expired.
 -- Parameters  tenant, reason, and arrays of equal length, sorted by role: ids, roles, counts
 -- Returns     nothing
--- Guarantee   rows are locked in the order of their roles, so that two at once do not wait for each other.
+-- Guarantee   rows are locked in the order of their roles, so that two simultaneous calls cannot deadlock.
 INSERT INTO activities_turnedaway AS kept (id, tenant_id, agent_role, reason, count)
 SELECT r.id, %(tenant)s, r.role, %(reason)s, r.count
 FROM unnest(%(ids)s::uuid[], %(roles)s::text[], %(counts)s::bigint[]) AS r(id, role, count)

@@ -1,12 +1,13 @@
--- Counts what a run has consumed in total, as it says now: enters what is new in the ledger, and keeps the total with the run.
--- Parameters  tenant, run, fence, day; input_tokens, output_tokens; cost: dollars, null when the agent does not say; model, null too;
---             input_price, output_price: dollars per token of the model, null when nobody knows; beat: whether this is a heartbeat
---             too; progress: what came with it, null for nothing new
--- Returns     one row: activity, role, deliverable, dollars and tokens that are new, live: whether the run goes on, budgeted: whether the
---             tenant has budgets; none when there is no such run.
--- The run's row is written once: PostgreSQL checks the keys of a row that a transaction writes twice, which would lock the activity after it.
--- Guarantee   reports are totals, so one that is repeated, late or out of order adds nothing; the run's row is locked meanwhile. What the
---             agent says its work has cost takes the place of what was reckoned by prices, which may make an entry negative.
+-- Records the total usage that a run reports: enters the increase in the ledger, and stores the total in the run.
+-- Parameters  tenant, run, fence, day; input_tokens, output_tokens; cost: dollars, null if the agent does not report them; model, may be null;
+--             input_price, output_price: dollars per token of the model, null if unknown; beat: whether this is a heartbeat too;
+--             progress: null for no news
+-- Returns     one row: activity, role, deliverable, the increase in dollars and tokens, live: whether the run continues, budgeted: whether
+--             the tenant has budgets; nothing if there is no such run.
+-- The run's row is written once, because PostgreSQL checks the foreign keys of a row that a transaction writes twice, which would lock the
+-- activity after the run.
+-- Guarantee   reports are totals, so a repeated, late or unordered report adds nothing. The run's row is locked. A cost that the agent
+--             reports replaces the cost calculated from prices, so an entry may be negative.
 WITH run AS MATERIALIZED (
     SELECT r.id, r.activity_id, r.status, coalesce(r.usage, '{}'::jsonb) AS usage FROM activities_activityrun r
     WHERE r.tenant_id = %(tenant)s AND r.id = %(run)s AND r.fence = %(fence)s
@@ -18,7 +19,7 @@ WITH run AS MATERIALIZED (
     FROM run
 ), total AS MATERIALIZED (
     SELECT before.*, greatest(input, %(input_tokens)s) AS now_input, greatest(output, %(output_tokens)s) AS now_output,
-           -- greatest() takes no notice of nulls.
+           -- greatest() ignores nulls.
            greatest(CASE WHEN said THEN dollars END, %(cost)s::numeric) AS reported
     FROM before
 ), reckoned AS MATERIALIZED (
@@ -33,7 +34,7 @@ WITH run AS MATERIALIZED (
         'input_tokens', now_input, 'output_tokens', now_output,
         'cost_usd', CASE WHEN unpriced AND now_dollars = 0 THEN NULL ELSE trim_scale(now_dollars)::text END,
         'model', coalesce(%(model)s, k.usage ->> 'model'))
-        -- Without a source it is what the agent has said.
+        -- Without a source it is the cost that the agent has reported.
         || CASE WHEN reported IS NULL AND NOT (unpriced AND now_dollars = 0) THEN '{"cost_source": "prices"}'::jsonb ELSE '{}'::jsonb END,
         beats = CASE WHEN %(beat)s AND k.status = 'running' THEN r.beats + 1 ELSE r.beats END,
         beat_at = CASE WHEN %(beat)s AND k.status = 'running' THEN now() ELSE r.beat_at END,

@@ -1,8 +1,8 @@
--- What ends with an activity: what people and agents were asked for its sake, what has taken the place of that, all the way down, and the
--- approvals that any of them, or the activity itself, waits for.
--- Parameters  tenant, activity, kinds: links of what was asked for its sake; successors: links of what takes the place of something
--- Returns     id, status, is_approval; none twice
--- What takes the activity's own place does not end with it: it goes on instead.
+-- Finds what must end with an activity: the questions and subtasks that were requested for it and their successors, at any depth, and the
+-- approvals that the activity or any of these waits for.
+-- Parameters  tenant, activity, kinds: links of questions and subtasks; successors: links of successors
+-- Returns     id, status, is_approval; distinct
+-- The successor of the activity itself does not end with it.
 WITH RECURSIVE down AS (
     SELECT id, status FROM activities_activity
     WHERE tenant_id = %(tenant)s AND parent_id = %(activity)s AND link_kind = ANY(%(kinds)s)

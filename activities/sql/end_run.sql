@@ -1,7 +1,7 @@
--- Ends the live run of an activity that just moved on for another reason (it failed for good, was cancelled, ...), and
--- consumes every wake that no run has taken. Run in the transaction of that move, which holds the activity's lock.
+-- Ends the live run of an activity that has just moved for another reason (it failed, was cancelled, ...), and consumes every wake that no
+-- run has taken. Call it in the transaction of that move, which holds the activity's lock.
 -- Parameters  tenant, activity, run_status, error
--- Returns     the run's id, grant and accepted_at, and whether budgets keep something for it (`reserved`); none when no run was live.
+-- Returns     the run's id, grant and accepted_at, and `reserved`: whether budgets hold a reservation for it; nothing without a live run.
 WITH run AS (
     UPDATE activities_activityrun SET status = %(run_status)s, ended_at = clock_timestamp(), error = coalesce(%(error)s, error)
     WHERE tenant_id = %(tenant)s AND activity_id = %(activity)s AND status = 'running'

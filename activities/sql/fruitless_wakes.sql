@@ -1,7 +1,7 @@
--- How often activities have been woken within the window without getting anywhere since.
+-- Counts the wakes of activities within the window since their last progress.
 -- Parameters  tenant, activities, window: seconds
 -- Returns     activity_id, wakes
--- Getting somewhere is an accepted result, a subtask with a good end, or an operator who starts it anew.
+-- Progress is an accepted result, a successful subtask, or a retry by an operator.
 SELECT a.id AS activity_id, (
     SELECT count(*)::int FROM activities_activityevent e
     WHERE e.tenant_id = %(tenant)s AND e.activity_id = a.id AND e.verb = 'wake' AND e.at > progress.at

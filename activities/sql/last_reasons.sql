@@ -1,7 +1,7 @@
--- Why activities that have failed ran last or were to run next: the wakes of their last run, and those that their failure consumed.
+-- Finds why failed activities ran last, or were to run next: the wakes of their last run, and those that their failure consumed.
 -- Parameters  tenant, activities
--- Returns     activity_id, reason, payload (as text), fingerprint; each once, in the order in which they came
--- A run that an agent ended with a tool has used up its wakes; what came after it was not heard yet. An activity without any such wake
+-- Returns     activity_id, reason, payload (as text), fingerprint; distinct, oldest first
+-- If an agent ended the run with a tool, its wakes are used up, and the later ones were not delivered yet. An activity without any such wake
 -- gets its newest one.
 WITH asked AS (
     SELECT a.id AS activity_id, run.id AS run_id, run.status, run.started_at

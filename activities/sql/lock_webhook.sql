@@ -1,4 +1,4 @@
--- Locks a webhook and the claims of its tenant for one claim, if it may be sent to and nobody else is claiming there at this moment.
+-- Locks a webhook and the claims of its tenant for one claim, if it may be called and no other transaction has the lock.
 -- Parameters  endpoint
 -- Returns     id, or nothing
 SELECT id FROM tenants_webhookendpoint

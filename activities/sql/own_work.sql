@@ -1,7 +1,7 @@
--- Which of these activities are of the work that an activity belongs to.
--- Parameters  tenant, activity; line: the activity itself and those whose place it has taken; wanted: at most so many as an agent may name;
+-- Selects those of the given activities that belong to the work of an activity.
+-- Parameters  tenant, activity; line: the activity and its predecessors; wanted: the given activities, as many as an agent may name;
 --             most: steps up a tree
--- Returns     id, is_part: of those that stand below the line as subtasks, at any depth; the others are of the same pipeline run or deliverable
+-- Returns     id, is_part: whether it is a subtask of the line, at any depth. The others belong to the same pipeline run or deliverable.
 WITH RECURSIVE up AS (
     SELECT id AS wanted, id, parent_id, link_kind, 0 AS steps
     FROM activities_activity WHERE tenant_id = %(tenant)s AND id = ANY(%(wanted)s)

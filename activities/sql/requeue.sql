@@ -1,10 +1,10 @@
--- Ends a run without a result and makes the activity claimable again; its wakes go back to pending. A delay is the activity's: what came
--- during the run waits for it as well.
+-- Ends a run without a result and makes the activity claimable again. Its wakes become pending again. A delay applies to the activity, so wakes
+-- that came during the run wait for it as well.
 -- Parameters  tenant, activity, run, fence, run_status, error, due_at, cause, sources, target, verb, actor,
 --             attempts (added, may be -1), stalls (added), detail
--- Returns     one row with the activity as it is now, whether a question holds it (`held`), and whether budgets keep something for the run
---             (`reserved`); none when the run was superseded, cancelled or has ended.
--- A wake that has an equal pending one by now is consumed: equal wakes merge.
+-- Returns     one row with the activity after the move, `held`: whether a question holds it, and `reserved`: whether budgets hold a reservation
+--             for the run; nothing if the run was superseded, cancelled or has ended.
+-- A wake for which an equal one is pending by now is consumed, because equal wakes merge.
 WITH before AS (
     SELECT id, status FROM activities_activity
     WHERE tenant_id = %(tenant)s AND id = %(activity)s AND fence = %(fence)s AND status = ANY(%(sources)s)

@@ -1,9 +1,9 @@
--- Work of a role that may be given up to make room: background, never started, and nobody waits for it.
--- Nobody waits for what is no part of anything (a parent, a pipeline run, a deliverable), what nothing is part of, what no
--- approval is about or will be, and what no person has submitted.
+-- Selects work of a role that may be cancelled to make room: background work that has never started and that nothing depends on.
+-- Nothing depends on work without a parent, pipeline run or deliverable, without children, without an approval now or later, and not
+-- submitted by a person.
 -- Parameters  tenant, role, background (the priority), count; {direction}: ASC from the oldest, DESC from the newest
 -- Returns     id
--- Guarantee   what another transaction has locked is left out: it is being claimed or cancelled at this moment.
+-- Guarantee   rows locked by other transactions are skipped, because they are being claimed or cancelled.
 SELECT a.id FROM activities_activity a
 WHERE a.tenant_id = %(tenant)s AND a.status = 'created' AND a.indexed_status = 'open' AND a.assignee_type = 'agent' AND a.agent_role = %(role)s
   AND a.priority >= %(background)s AND a.fence = 0 AND NOT a.requires_approval

@@ -1,6 +1,6 @@
--- The agent is about to be called: the claim had to wait for the input.
+-- Starts a claimed activity whose input had to be fetched. Its agent is called next.
 -- Parameters  tenant, activity, run, fence, sources, target, verb
--- Returns     one row, or none when the run was superseded or cancelled in between.
+-- Returns     one row, or nothing if the run was superseded or cancelled meanwhile.
 WITH moved AS (
     UPDATE activities_activity
     SET status = %(target)s, version = version + 1, started_at = clock_timestamp()

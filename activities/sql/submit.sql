@@ -1,7 +1,8 @@
--- Creates activities with their first event and, for agents, their first wake. One statement for any number.
--- Of steps of a run only those are created that begin in the same statement, see `submission.Beginning`: they are in `begun` (pipeline_run_id, step, round).
+-- Creates activities with their first event and, for agents, their first wake. For any number.
+-- Of steps of a run only those are created that begin in the same statement: they are in `begun` (pipeline_run_id, step, round), see
+-- `submission.Beginning`.
 -- Parameters  tenant, actor, rows: jsonb array of objects with the columns below
--- Returns     id, created_at, group_key of what was created; what is missing collided with a live dedup key or an existing step.
+-- Returns     id, created_at, group_key of each created activity. A missing one collided with a live dedup key or an existing step.
 WITH {beginning}wanted AS (
     SELECT * FROM jsonb_to_recordset(%(rows)s) AS w(
         id uuid, name text, description text, assignee_type text, agent_role text, human_role text,
@@ -12,7 +13,7 @@ WITH {beginning}wanted AS (
         decision_rules jsonb, reviewer_notes text, mailbox_id uuid,
         agent_options jsonb, wake_reason text, wake_payload jsonb, wake_id uuid, provenance jsonb)
 ), role AS (
-    -- What the roles say about their waiting work, and how command-line agents name what they must not work on together.
+    -- The expiry of waiting work by role, and the repositories on which command-line agents must not work at once.
     SELECT g.role, coalesce(c.backlog -> 'expire_after_seconds', g.backlog -> 'expire_after_seconds') AS patience,
            CASE WHEN coalesce(nullif(c.adapter, ''), g.adapter) = 'cli' AND g.options -> 'exclusive' IS DISTINCT FROM 'false'::jsonb
                 THEN g.options ELSE '{}'::jsonb END AS options

@@ -1,8 +1,8 @@
--- Ends the live run of an activity that its agent has just put aside with a tool; there is no output. The wakes that the run carried
--- end with it; those that came during the run stay pending and go with the next one.
--- Run in the transaction of the activity's move, which holds its lock.
+-- Ends the live run of an activity that its agent has just suspended with a tool. There is no output. The wakes of the run end with it. Wakes
+-- that came during the run stay pending for the next one.
+-- Call it in the transaction of the activity's move, which holds its lock.
 -- Parameters  tenant, activity, run, tool
--- Returns     grant, accepted_at, reserved: whether budgets keep something for it; none when the run is not live
+-- Returns     grant, accepted_at, reserved: whether budgets hold a reservation for the run; nothing if the run is not live
 WITH run AS (
     UPDATE activities_activityrun SET status = 'completed', ended_by_tool = %(tool)s, ended_at = clock_timestamp()
     WHERE tenant_id = %(tenant)s AND id = %(run)s AND status = 'running'

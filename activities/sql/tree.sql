@@ -1,7 +1,7 @@
--- The tree of subtasks that an activity stands in: its root, how deep it is in it, and how many activities the tree has.
--- Parameters  tenant, activity, most: counting stops there
+-- Finds the tree of subtasks of an activity: its root, the depth of the activity, and the number of activities in the tree.
+-- Parameters  tenant, activity, most: where counting stops
 -- Returns     one row: root, depth (0 for the root), members, subtasks (of the activity itself)
--- A revision or an heir stands in for what it replaces: it is as deep as that, and counts as a member of its own.
+-- A revision or a successor has the same depth as its predecessor, and counts as a member of its own.
 WITH RECURSIVE up AS (
     SELECT id, parent_id, link_kind, 0 AS depth, 0 AS steps FROM activities_activity WHERE tenant_id = %(tenant)s AND id = %(activity)s
     UNION ALL

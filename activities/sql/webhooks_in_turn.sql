@@ -1,8 +1,8 @@
--- The webhooks of all tenants that have something due, tenants in turn: first whose tenant has the fewest calls under way.
--- Parameters  troubled: those whose last attempt failed, or the others; tenant_lane: most calls under way of a tenant; lane: of a webhook
+-- Selects the webhooks of all tenants with due deliveries, tenants in turn: the tenant with the fewest calls under way comes first.
+-- Parameters  troubled: those whose last attempt failed, or the others; tenant_lane, lane: maximum of simultaneous calls of a tenant, of a webhook
 -- Returns     id
--- Guarantee   no tenant is offered that has as many calls under way as it may, and of each no more webhooks than these; first those
---             without a call under way, so that receivers that hang do not take the places of its others.
+-- Guarantee   skips tenants with the maximum of calls under way. Of each tenant it returns no more webhooks than it may call. Webhooks without
+--             a call under way come first, so that receivers that hang do not block the tenant's other webhooks.
 WITH under_way AS (
     SELECT tenant_id, endpoint_id, count(*) AS calls FROM tenants_webhookdelivery
     WHERE state = 'sending' AND next_attempt_at > now() GROUP BY tenant_id, endpoint_id

@@ -1,7 +1,7 @@
--- Notes that steps start, each with its activity: the beginning of the statement that creates these (`submission.Beginning`). What waits for
--- the steps has until then to wait, unless something that it depends on has started before.
+-- Marks steps as active, each with its activity. It is the first part of the statement that creates these (`submission.Beginning`). Also starts
+-- the dependency time-outs of the steps after them, unless an earlier step has started them.
 -- Parameters  tenant; runs (array of uuid), steps (array of text), activities (array of uuid): what starts;
---             waiting_runs (array of uuid), waiting (array of text), seconds (array of float): what waits
+--             waiting_runs (array of uuid), waiting (array of text), seconds (array of float): the time-outs
 -- Returns     begun: pipeline_run_id, step, round of each step that was pending
 -- Plan        rows are found by arrays of keys, not by joins alone: a plan made while the tables were small stays good.
 begun AS (

@@ -1,3 +1,3 @@
--- Waits until nobody else arranges the monthly jobs, and keeps others from it until the transaction ends.
+-- Takes the lock for arranging the monthly jobs until the end of the transaction.
 -- Returns     nothing of interest
 SELECT pg_advisory_xact_lock(0x6D6F6E74)

@@ -1,4 +1,4 @@
--- Ends runs of one version whose steps have all settled. In the transaction that holds their locks.
+-- Ends runs of one version whose steps have all settled. The transaction holds their locks.
 -- Parameters  tenant, runs (array of uuid), fatal: the steps whose failure fails a run (array of text)
 -- Returns     nothing
 -- Plan        rows are found by an array of keys, not by a join alone.

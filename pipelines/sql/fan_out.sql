@@ -1,7 +1,7 @@
--- Notes that a step starts as one branch for each of its items, and makes the branches, each with its activity. What waits for it has
--- until then to wait, as in activate_steps.
+-- Starts a step with one branch for each of its items, and creates the branches, each with its activity. Also starts the dependency time-outs
+-- of the steps after it, as `activate_steps.sql`.
 -- Parameters  tenant, run, step, activities (array of uuid, in the order of the items, at least one); waiting, seconds
--- Returns     round of the step, if it was pending; else nothing, and nothing was done
+-- Returns     round of the step if it was pending; else nothing, and nothing was changed
 WITH whole AS (
     UPDATE pipelines_steprun s
     SET status = 'active', reason = '', waits_until = NULL, failed_branches = 0,

@@ -1,6 +1,6 @@
--- Notes on schedules up to where all their times are on record, and when to look again.
--- Parameters  tenant, now, ids (array of uuid), until, next (arrays of timestamptz; next is null where nothing follows),
---             fired (array of boolean: whether an execution came of the look)
+-- Stores up to when the times of schedules have been processed, and when they are due next.
+-- Parameters  tenant, now, ids (array of uuid), until, next (arrays of timestamptz; next is null if no time follows),
+--             fired (array of boolean: whether an execution was created)
 -- Returns     nothing of interest
 UPDATE pipelines_schedule s
 SET looked_until = w.until, next_run_at = w.next, last_run_at = CASE WHEN w.fired THEN %(now)s ELSE s.last_run_at END

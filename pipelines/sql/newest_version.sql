@@ -1,6 +1,6 @@
 -- Finds the version of a pipeline that new runs get.
 -- Parameters  tenant, key
--- Returns     version, enabled; nothing when there is no such pipeline
+-- Returns     version, enabled; nothing if there is no such pipeline
 -- Plan        each row is found by its key.
 SELECT v.id AS version, p.enabled
 FROM pipelines_pipeline p

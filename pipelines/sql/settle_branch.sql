@@ -1,11 +1,10 @@
--- Locks the run, then notes that one branch of a step has settled. With the last of its branches the step settles: done if all are,
--- else failed.
+-- Locks the run, then settles one branch of a step. The last branch settles the step: done if all branches are done, else failed.
 -- Parameters  tenant, run, step, branch, state, output
--- Returns     the run as it is now, with `state` of the step, if the step has settled by this; else nothing: other branches are
---             under way, or this was noted before.
+-- Returns     the run after the change, with `state` of the step, if the step has settled by this; nothing if other branches are active, or
+--             if the branch had settled before.
 -- Plan        rows are found by parameters, not by joins: a plan made while the tables were small stays good.
 -- Guarantee   of two branches that settle at once one is the last: the run's lock puts them in order, and the update of the count
---             reads what the other has left.
+--             reads the result of the other.
 WITH locked AS (
     SELECT id FROM pipelines_pipelinerun WHERE tenant_id = %(tenant)s AND id = %(run)s FOR UPDATE
 ), branch AS (

@@ -1,9 +1,8 @@
--- Locks the run, then notes that one of its steps has settled.
+-- Locks the run, then settles one of its steps.
 -- Parameters  tenant, run, step, branch, state, output
--- Returns     the run as it is now, with `settled`: 1, or 0 when the step was not active (this was noted before).
+-- Returns     the run after the change, with `settled`: 1, or 0 if the step was not active because it had settled before.
 -- Plan        rows are found by parameters, not by joins: a plan made while the tables were small stays good.
--- Guarantee   steps of one run that settle at once do so one after the other, each seeing those before it in the
---             statements that follow.
+-- Guarantee   steps of one run that settle at once do so one after the other. The statements that follow see the earlier ones.
 WITH locked AS (
     SELECT id FROM pipelines_pipelinerun WHERE tenant_id = %(tenant)s AND id = %(run)s FOR UPDATE
 ), step AS (

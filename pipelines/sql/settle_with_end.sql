@@ -1,12 +1,12 @@
--- Locks the runs of activities that end well, then notes that their steps, or branches of steps, have settled: the end of the statement that
--- ends the activities (`transitions.Following`), which leaves them in `moved`. As `settle_step.sql` and `settle_branch.sql` for any number.
+-- Locks the runs of successful activities, then settles their steps, or branches of steps. It is the last part of the statement that ends the
+-- activities (`transitions.Following`), which returns them in `moved`. As `settle_step.sql` and `settle_branch.sql`, for any number.
 -- Parameters  tenant
--- Returns     settled: for each activity that is a step's own and does not go on, its run as it is now, with `settled`: 1 when the step has
---             settled by this, else 0 (other branches are under way, or this was noted before); and `state` of the step. Of branches that
---             settle their step together one has the 1.
+-- Returns     settled: for each activity of a step that does not continue, its run after the change, with `settled`: 1 if the step has settled
+--             by this, else 0 (other branches are active, or the step had settled before); and `state` of the step. Of several branches
+--             that settle their step together, one has the 1.
 -- Plan        rows are found by arrays of keys, not by joins alone: a plan made while the tables were small stays good.
 -- Guarantee   activities are locked before runs, and these in the order of their ids. Of two branches that settle at once one is the last:
---             the run's lock puts them in order, and the update of the count reads what the other has left.
+--             the run's lock puts them in order, and the update of the count reads the result of the other.
 ended AS MATERIALIZED (
     SELECT id AS activity, pipeline_run_id, step, branch, run_id FROM moved WHERE NOT again AND step IS NOT NULL AND link_kind IS NULL
 ), locked AS MATERIALIZED (
@@ -35,7 +35,7 @@ ended AS MATERIALIZED (
     SELECT run_id, step, 'done' AS state FROM step WHERE branch = 0
     UNION ALL SELECT run_id, step, status FROM whole WHERE unsettled_branches = 0
 ), counted AS MATERIALIZED (
-    -- Of its own, since a statement that looks again at a row for which it has waited must not carry out those above again.
+    -- A separate expression, because PostgreSQL would evaluate it again after waiting for a row.
     SELECT run_id, count(*) AS steps FROM now_settled GROUP BY run_id
 ), run_now AS (
     UPDATE pipelines_pipelinerun r SET unsettled = r.unsettled - counted.steps

@@ -1,4 +1,4 @@
--- The state of each step of a run as its graph shall see it: one that is being decided, or has no room, has no step to wait for any more.
+-- Selects the state of each step of a run for the graph. A step that is being decided, or waits for room, no longer waits for other steps.
 -- Parameters  run
 -- Returns     step, state
 SELECT step, CASE WHEN reason IN ('evaluating', 'backlog') THEN 'active' ELSE status END AS state

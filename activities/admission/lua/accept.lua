@@ -1,7 +1,7 @@
--- The agent accepted the work: the worker's seat is free again, every other slot stays held.
+-- The agent accepted the work: releases the worker's seat and keeps every other slot.
 -- KEYS[1]  the pointer
 -- ARGV     activity id, grant
--- Returns  1 if this grant holds the slots (also the second time), 0 if not, -1 when closed
+-- Returns  1 if this grant holds the slots (also the second time), 0 if not, -1 if closed
 
 if not open() then
     return -1

@@ -1,6 +1,6 @@
--- Charges running work for the time it has taken so far, and lists every slot for comparison with PostgreSQL.
+-- Charges running work for its time so far, and lists every slot for comparison with PostgreSQL.
 -- KEYS[1]  the pointer
--- ARGV[1]  give back grants that nobody started and whose role has no worker any more, or none with a seat: 1, else 0
+-- ARGV[1]  1: release unstarted grants whose role has no worker, or none with a seat, any more; else 0
 -- Returns  "closed", or JSON [[id, grant, started 0 or 1, age ms, tenant, role, seated 0 or 1]...]
 
 if not open() then

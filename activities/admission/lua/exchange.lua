@@ -1,13 +1,13 @@
--- Takes back slots, withdraws and adds waiters, then grants what is next in the one order, all in one step.
+-- Releases slots, withdraws and adds waiters, then grants work in its order, all in one step.
 -- KEYS[1]  the pointer
--- ARGV[1]  JSON {"release": [[id, grant, 1 when nothing was started with it, else 0]...], "withdraw": [id...],
---                "offer": [[id, tenant, role, band, score ms, line, since ms, files, express ms or 0]...],
---                "hold": [[tenant, role, 1 even for urgent work or 0, ms, code, holder]...],
---                "limit": grants at most, "ageing_ms": n, "share": n, "start_roles": [role...], "start": n}
---          `start`: so many grants of these roles are started at once, for a worker that goes on by itself.
+-- ARGV[1]  JSON {"release": [[id, grant, 1 if nothing was started with it, else 0]...], "withdraw": [id...],
+--                "offer": [[id, tenant, role, band, score ms, lane key, since ms, files, express ms or 0]...],
+--                "hold": [[tenant, role, 1: even urgent work or 0, ms, code, holder]...],
+--                "limit": maximum of grants, "ageing_ms": n, "share": n, "start_roles": [role...], "start": n}
+--          `start`: maximum of grants of these roles that are started immediately, for the calling worker.
 -- Returns  "closed", or JSON {"grants": [[id, tenant, role, grant, started 0 or 1]...], "ask": ms after which to call again, or missing,
---          "waits": true when something still waits}
--- Twice    Offers, unless they have changed, and withdrawals are no-ops the second time, and so are releases, which name their grant.
+--          "waits": true if other work still waits}
+-- Twice    Unchanged offers, withdrawals and releases have no effect the second time, because releases name their grant.
 
 if not open() then
     return CLOSED

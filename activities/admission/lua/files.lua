@@ -1,10 +1,10 @@
--- Whether two sets of paths and globs may name a common file. Prepended to each admission script. Pure functions of their arguments.
--- When in doubt they may. See activities/file_scopes.py for what a path means.
+-- Decides whether two sets of paths and globs may name a common file; true in doubt. Prepended to each admission script. Pure functions.
+-- See activities/file_scopes.py for the meaning of paths.
 -- KEYS[1]  not used here
 
 local WILD, NO_WILD = "[*?%[{]", "[^*?%[%]{}]*$"
 
--- One part of each, between slashes: what is before the first wildcard and what is after the last one must fit together.
+-- Compares one part of each, between slashes: the text before the first wildcard and the text after the last one must be compatible.
 local function parts_may_meet(a, b)
     if a == b then
         return true
@@ -23,7 +23,7 @@ local function parts_may_meet(a, b)
         and string.sub(tail_a, #tail_a - tail + 1) == string.sub(tail_b, #tail_b - tail + 1)
 end
 
--- A path in its parts, with the first and the last of them that stands for any number of parts.
+-- Returns the parts of a path, and the positions of the first and the last ** among them.
 local function read_path(path)
     local read = { parts = {} }
     for part in string.gmatch(path, "[^/]+") do
@@ -38,7 +38,7 @@ local function read_path(path)
 end
 
 local function paths_may_meet(a, b)
-    -- Where neither has a ** the shorter one may be a folder that the longer one lies in.
+    -- Without a ** in either, the shorter one may be a folder that contains the longer one.
     for i = 1, math.min(a.first and a.first - 1 or #a.parts, b.first and b.first - 1 or #b.parts) do
         if not parts_may_meet(a.parts[i], b.parts[i]) then
             return false
@@ -47,7 +47,7 @@ local function paths_may_meet(a, b)
     if not a.first and not b.first then
         return true
     end
-    -- What may be a folder may hold whatever the other one ends with.
+    -- A possible folder may contain anything that the other one ends with.
     if not a.is_file or not b.is_file then
         return true
     end
@@ -61,7 +61,7 @@ end
 
 local paths_read = {}
 
--- Whether two sets may: each is paths separated by newlines. A set is taken apart once in a script's run.
+-- Whether two sets, each paths separated by newlines, may name a common file. Each set is parsed once per call.
 local function files_may_meet(one, other)
     if one == other then
         return true

@@ -1,4 +1,4 @@
--- Which of these offers would change something: the activity neither waits in its place nor holds a slot that takes the offer in.
+-- Returns the offers that would change something: the activity neither waits in its lane nor holds a slot that absorbs the offer.
 -- KEYS[1]  the pointer
 -- ARGV[1]  JSON: offers as `exchange` takes them
 -- Returns  "closed", or JSON [id...]

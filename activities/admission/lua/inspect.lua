@@ -1,13 +1,13 @@
--- Where one activity stands.
+-- Returns the state of one activity.
 -- KEYS[1]  the pointer
 -- ARGV[1]  activity id
 -- Returns  JSON: {"state": "closed"}, {"state": "unknown"},
 --          {"state": "held", "started": bool, "grant": g},
 --          {"state": "waiting", "at": "ready", "worker:<role>" or the scope that has no room, "cap": n, "used": n, "position": n,
---           "seats": n, "taken": n, "duration": seconds, "due": ms until a limit over time has room,
---           "holder": the activity in the way or the provider that is waited for, "code": why, "per_second": of a rate}
---          `position`: 1 and how many are before it as things stand, of those who wait for the same: for a limit of its tenant that is
---          work of the tenant, otherwise that of others too, by band and by whose turn it is. Ageing is not foreseen.
+--           "seats": n, "taken": n, "duration": seconds, "due": ms until a rate limit has room,
+--           "holder": the activity or the provider that it waits for, "code": reason, "per_second": of a rate}
+--          `position`: 1 plus the number of activities before it that wait for the same scope: for a limit of its tenant, work of the
+--          tenant; otherwise also work of others, by band and turn. Ageing is not taken into account.
 
 local LOOKED_AT = 200 -- lanes of a place, or tenants: of more than that, each of the rest counts as one
 
@@ -31,7 +31,7 @@ local function backlog(whose, role, of_band)
     return number("backlog", whose .. "|" .. role .. "|" .. of_band, "0")
 end
 
--- Who of a lane's waiters is before it: of its own lane also those who came at the same moment and are granted first.
+-- Counts the waiters of a lane before it. In its own lane, these include waiters with the same score that are granted first.
 local function before_in_lane(other)
     if other == lane then
         return redis.call("ZRANK", key("queue:" .. lane), ARGV[1])
@@ -39,7 +39,7 @@ local function before_in_lane(other)
     return redis.call("ZCOUNT", key("queue:" .. other), "-inf", "(" .. score)
 end
 
--- Work of the tenant in this band and role that has a lower score.
+-- Counts work of the tenant in this band and role with a lower score.
 local function before_in_place(role)
     local index, before = lanes_of(tenant, role, band), 0
     local lanes = redis.call("ZRANGE", index, 0, LOOKED_AT - 1)
@@ -53,7 +53,7 @@ local function before_in_place(role)
     return before
 end
 
--- Work of the tenant that is before it in these roles: of its band, and of lower ones.
+-- Counts work of the tenant before it in these roles: in its band and in more urgent ones.
 local function own_before(roles)
     local same, lower = 0, 0
     for _, role in ipairs(roles) do
@@ -69,7 +69,7 @@ local function seconds_charged(whose, role)
     return math.max(expected_seconds(whose, role), 0.001) / number("weights", whose, "1")
 end
 
--- Work of others: all of lower bands, and of its own band what is granted until the tenant's virtual time has come to its turn.
+-- Counts work of others: all of more urgent bands, and in its own band what is granted before the tenant's turn by virtual time.
 local function others_before(roles, own_in_band)
     local before = 0
     for _, role in ipairs(roles) do
@@ -83,7 +83,7 @@ local function others_before(roles, own_in_band)
             if other ~= tenant then
                 local ahead = (turn_comes - tonumber(ready[i + 1])) / seconds_charged(other, role)
                 local turns = math.ceil(ahead - 1e-6)
-                -- Where both come to stand level, the one whose work came first is first.
+                -- At equal virtual time, the tenant whose work came first is first.
                 if math.abs(turns - ahead) < 1e-6 and tonumber(string.sub(ready[i], 1, 15)) < tonumber(score) then
                     turns = turns + 1
                 end
@@ -109,7 +109,7 @@ local function roles_where(matches)
     return roles
 end
 
--- How many are before it among those who wait for the same scope; nil for no scope but its turn.
+-- Counts the activities before it that wait for the same scope; nil as scope means that it waits only for its turn.
 local function before(scope)
     local kind = scope and string.match(scope, "^%a+") or "seats"
     local pool, domain = pool_of(parts.role), domain_of(parts.role)
@@ -136,7 +136,7 @@ local function before(scope)
 end
 
 local pool = pool_of(parts.role)
--- What a person has let go past the pauses of its tenant waits for everything else.
+-- Work that a person allowed to run despite pauses waits for every other limit.
 local cap = redis.call("ZSCORE", key("express"), ARGV[1]) and cap_past_pauses or cap_of
 local function full_of(scopes)
     for _, each in ipairs(scopes) do
@@ -173,7 +173,7 @@ if scope then
         local digest = split(scope, ":", 3)[3]
         answer.holder = field("holders:" .. parts.tenant, digest) or nil
         if not answer.holder then
-            -- It waits as well, and comes first.
+            -- That work waits as well, and comes first.
             for other in pairs(claims_of(parts.tenant)) do
                 if lane_parts(other).files == digest then
                     answer.holder = redis.call("ZRANGE", key("queue:" .. other), 0, 0)[1]

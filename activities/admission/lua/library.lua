@@ -1,18 +1,18 @@
--- What every admission script shares. Prepended to each of them; see keys.py for the layout in Redis.
+-- The functions shared by all admission scripts, prepended to each of them. See keys.py for the keys in Redis.
 --
--- KEYS[1]  the pointer: a string naming the generation that is in force. Missing (a wiped Redis), or naming a generation of another
---          layout: admission is closed.
+-- KEYS[1]  the pointer: the name of the generation in force. If it is missing (a wiped Redis), or names a generation of another layout,
+--          admission is closed.
 --
--- Words: a *lane* holds waiters that need exactly the same slots (tenant, role, band, line), in the order of their scores. A *line* is
--- empty, or "role or tenant|digest of files|pipeline|schedule|group": the group and the files that it needs, and where it comes from. A
--- *place* is a tenant's lanes of one role and band. A *pool* is a set of roles whose workers are the same ones; its *seats* are
--- what these workers can run at once. A *domain* is what shares one count of virtual time: a pool, or with a global cap everything.
+-- Words: a *lane* holds waiters that need exactly the same slots (tenant, role, band, lane key), in the order of their scores. A *lane key* is
+-- empty, or "role or tenant|digest of files|pipeline|schedule|group": the scope of its group, its files, its origin and its group. A
+-- *place* is a tenant's lanes of one role and band. A *pool* is a set of roles that share workers. Its *seats* are the runs that these
+-- workers can do at once. A *domain* is a set of roles with one count of virtual time: a pool, or all roles if there is a global cap.
 --
--- One order decides everywhere: band, then virtual time of the tenant, then score. What keeps a waiter out of it for now is
---   the lane's own scopes (its group)          the lane is parked there until a slot of this scope comes back
---   the tenant's scopes (with role, overall)   the tenant's places are taken out of the index until there is room
---   scopes of many tenants (role, global, seats)   nobody is moved: a role without room is skipped while picking
--- A script changes lanes and counts first, and brings the index up to date with `reindex` before it picks and before it ends.
+-- Work runs in one order: band, then virtual time of the tenant, then score. A waiter is out of this order while a scope is full:
+--   the lane's own scopes (its group)          the lane is parked until a slot of this scope is released
+--   the tenant's scopes (with role, overall)   the tenant's places are removed from the index until there is room
+--   scopes of many tenants (role, global, seats)   nothing is moved; a role without room is skipped while picking
+-- A script changes lanes and counts first, and updates the index with `reindex` before it picks and before it ends.
 
 local POINTER = KEYS[1]
 local CLOSED = "closed"
@@ -20,9 +20,9 @@ local BANDS = 4
 local generation, root
 local time = redis.call("TIME")
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local memo, whole, unwritten = {}, {}, {} -- what this run knows of hashes, which of them in full, and what it has still to write there
-local ahead = {} -- tenants and roles whose figures it has read
--- What it knows of places:<tenant>, which places it changed, and which have only another virtual time now.
+local memo, whole, unwritten = {}, {}, {} -- fields of hashes read in this call, hashes read in full, and fields to write
+local ahead = {} -- tenants and roles whose counts were read
+-- The fields of places:<tenant> read so far, the places that changed, and those of which only the virtual time changed.
 local places, dirty, retimed = {}, {}, {}
 
 local function use(name)
@@ -55,11 +55,11 @@ local function split(text, separator, parts)
     return result
 end
 
--- Hashes. Each field is read at most once in a run, many at a time where it is known before which ones are needed, and what has changed is
--- written at the end of the run by `write_back`, a command or two for each hash. Whoever reads such a hash by a command of its own,
--- which only upkeep does, calls that first.
+-- Hashes. Each field is read at most once per call, several at a time if the needed fields are known before. Changes are written at the end
+-- of the call by `write_back`, with one or two commands for each hash. Code that reads such a hash with a command of its own, as only the
+-- leader's scripts do, must call `write_back` first.
 
-local AT_ONCE = 1000 -- fields of one command: Lua passes only some thousand arguments
+local AT_ONCE = 1000 -- fields per command, because Lua passes only some thousand arguments
 
 local function known_of(name)
     local known = memo[name]
@@ -70,7 +70,7 @@ local function known_of(name)
     return known
 end
 
--- A field of a hash as text, or false.
+-- Returns a field of a hash as text, or false.
 local function field(name, of)
     local known = known_of(name)
     if known[of] == nil then
@@ -79,7 +79,7 @@ local function field(name, of)
     return known[of]
 end
 
--- Has these fields of a hash at hand.
+-- Reads these fields of a hash.
 local function read_fields(name, wanted)
     local known, missing = known_of(name), {}
     for _, of in ipairs(wanted) do
@@ -95,7 +95,7 @@ local function read_fields(name, wanted)
     end
 end
 
--- All of a small hash: field -> text, or false for one that is gone.
+-- Reads all of a small hash: field -> text, or false if it was deleted.
 local function all_of(name)
     local known = known_of(name)
     if not whole[name] then
@@ -110,7 +110,7 @@ local function all_of(name)
     return known
 end
 
--- `value`: text, or false for none.
+-- `value`: text, or false to delete the field.
 local function put(name, of, value)
     unwritten[name] = unwritten[name] or {}
     unwritten[name][of] = value
@@ -129,7 +129,7 @@ local function number(name, of, default)
     return tonumber(field(name, of) or default)
 end
 
--- Adds to a count and returns it; a count of nothing is not kept.
+-- Adds to a count and returns it. A count of 0 is deleted.
 local function count(name, of, amount)
     local value = math.max(0, number(name, of, "0") + amount)
     set_field(name, of, value > 0 and string.format("%d", value))
@@ -173,7 +173,7 @@ local function lane_parts(lane)
     return parts
 end
 
--- The key of a place's lanes, by the score of their first waiter; of a parked lane it is infinite.
+-- The key of a place's lanes, by the score of their first waiter, which is infinite for a parked lane.
 local function lanes_of(tenant, role, band)
     return key("lanes:" .. role .. ":" .. band .. ":" .. tenant)
 end
@@ -182,7 +182,7 @@ local function ready_of(role, band)
     return key("ready:" .. role .. ":" .. band)
 end
 
--- "role|band" -> its entry in the index, or "" while it has none; for every place in which the tenant waits.
+-- "role|band" -> its entry in the index, or "" without one, for every place in which the tenant has waiters.
 local function places_of(tenant)
     local known = places[tenant]
     if not known then
@@ -212,7 +212,7 @@ local function changed(tenant, role, band)
     dirty[tenant .. "|" .. role .. "|" .. band] = { tenant, role, band }
 end
 
--- Every place of the tenant, or those of one role.
+-- Marks every place of the tenant, or those of one role, as changed.
 local function tenant_changed(tenant, only_role)
     for place in pairs(places_of(tenant)) do
         local role, band = place_parts(place)
@@ -232,8 +232,8 @@ local function files_scope(tenant, digest)
     return "files:" .. tenant .. ":" .. digest
 end
 
--- Scopes that a waiter shares with few others: a lane that has no room there is parked, whatever else has room. All of them are
--- of one tenant, and their waiters too.
+-- The scopes that a waiter shares with few others. A lane without room in one of them is parked. They belong to one tenant, as do their
+-- waiters.
 local function lane_scopes(lane)
     local scopes = {}
     if lane.key ~= "" then
@@ -245,7 +245,7 @@ local function lane_scopes(lane)
     return scopes
 end
 
--- Scopes of where a lane's work comes from. They have a limit, of 0, only while that is paused, so nobody counts what they use.
+-- The scopes of the origin of a lane's work. They have a limit, of 0, only while the origin is paused, so their use is not counted.
 local function origin_scopes(lane)
     local scopes = {}
     for _, kind in ipairs({ "pipeline", "schedule" }) do
@@ -256,17 +256,17 @@ local function origin_scopes(lane)
     return scopes
 end
 
--- Scopes of a tenant as a whole.
+-- The scopes of a tenant as a whole.
 local function own_scopes(tenant, role)
     return { "pair:" .. tenant .. ":" .. role, "tenant:" .. tenant }
 end
 
--- Scopes of all tenants together, besides the seats.
+-- The scopes of all tenants together, except the seats.
 local function shared_scopes(role)
     return { "role:" .. role, "global" }
 end
 
--- All scopes in which a waiter of this lane needs a slot, most particular first.
+-- All scopes in which a waiter of this lane needs a slot, narrowest first.
 local function scopes_of(lane)
     local scopes = lane_scopes(lane)
     for _, more in ipairs({ own_scopes(lane.tenant, lane.role), shared_scopes(lane.role) }) do
@@ -277,7 +277,7 @@ local function scopes_of(lane)
     return scopes
 end
 
--- A scope's cap, or nil for none. What has no cap of its own falls back to the default of its kind.
+-- Returns the cap of a scope, or nil. A scope without its own cap has the default of its kind.
 local function cap_of(scope, tenant, role)
     local cap = field("caps", scope)
     local kind = string.sub(scope, 1, 6)
@@ -293,7 +293,7 @@ local function cap_of(scope, tenant, role)
     return cap and assert(tonumber(cap), "a cap that is no number") or nil
 end
 
--- The cap that holds for work which a person lets go past the pauses of its tenant: what it would be without them.
+-- Returns the cap for work that a person allowed to run despite pauses: the cap without the pauses.
 local function cap_past_pauses(scope, tenant, role)
     local cap = field("caps", "past:" .. scope)
     if cap then
@@ -320,18 +320,18 @@ local function first_full(scopes, tenant, role)
     return nil
 end
 
--- Limits over time ------------------------------------------------------------------------------------------------
+-- Rate limits -----------------------------------------------------------------------------------------------------
 --   rate:<tenant>:<role>    "per second|capacity" among the caps: a bucket of tokens, one for each start
---   starts:<role>           so many starts within a minute, by all tenants; a tenant with "starts:<tenant>:<role>" has a limit of
---                           its own instead ("none": no limit). A start counts for a minute, so no minute holds more
---   hold:<tenant>:<role>    nothing starts until a moment that the provider has named; one for urgent work, one for the rest
--- They have no room until a moment that is known. `due` has these moments for what waits.
+--   starts:<role>           maximum of starts within a minute, by all tenants; a tenant with "starts:<tenant>:<role>" has its own
+--                           limit instead ("none": no limit). A start counts for a minute, so no minute has more starts
+--   hold:<tenant>:<role>    nothing starts until a time that the provider named; one for urgent work, one for the rest
+-- The time when a rate limit has room again is known. `due` holds these times for places that wait.
 
 local MINUTE = 60000
-local LATE_MS = 25 -- A token that is asked for so much late is not lost: the bucket holds so much more than its capacity.
+local LATE_MS = 25 -- How late a token may be used without being lost: the bucket holds so much more than its capacity.
 local windows = {} -- starts within the last minute, by scope
 
--- Tokens that are there, how many a start needs, and the bucket; nil when there is no rate.
+-- Returns the available tokens, how many a start needs, and the bucket; nil without a rate.
 local function tokens_of(tenant, role)
     local limit = field("caps", "rate:" .. tenant .. ":" .. role)
     if not limit then
@@ -352,7 +352,7 @@ local function put_tokens(tenant, role, tokens)
     set_field("tokens", tenant .. "|" .. role, string.format("%.6f|%d", tokens, now))
 end
 
--- The scope in which a start of the role counts, and its limit; nil for none.
+-- Returns the scope in which a start of the role counts, and its limit; nil without one.
 local function window_of(tenant, role)
     local own = field("caps", "starts:" .. tenant .. ":" .. role)
     if own then
@@ -369,14 +369,14 @@ local function starts_in(scope)
     return windows[scope]
 end
 
--- When the window has room for one more start; nil when it has.
+-- Returns when the window has room for another start; nil if it has room now.
 local function window_due(scope, limit)
     if starts_in(scope) < limit then
         return nil
     elseif limit == 0 then
         return now + MINUTE
     end
-    -- Counted from the newest one: some that are older than a minute may still be there.
+    -- Counted from the newest one, because starts older than a minute may still be stored.
     return tonumber(redis.call("ZRANGE", key(scope), -limit, -limit, "WITHSCORES")[2]) + MINUTE + 1
 end
 
@@ -384,7 +384,7 @@ local function hold_field(tenant, role, band)
     return tenant .. "|" .. role .. "|" .. (band == 1 and "urgent" or "rest")
 end
 
--- The first limit over time of the tenant that has no room, and when it will have some.
+-- Returns the first rate limit of the tenant without room, and when it will have room.
 local function late(tenant, role, band)
     local hold = field("holds", hold_field(tenant, role, band))
     if hold then
@@ -407,7 +407,7 @@ local function late(tenant, role, band)
     return nil
 end
 
--- The limit of the role over all tenants, likewise.
+-- The same for the limit of the role over all tenants.
 local function role_late(role)
     local limit = field("caps", "starts:" .. role)
     local due = limit and window_due("starts:" .. role, tonumber(limit))
@@ -417,7 +417,7 @@ local function role_late(role)
     return nil
 end
 
--- A start takes what limits over time need of it.
+-- Counts a start against the rate limits.
 local function take_start(tenant, role, grant)
     local tokens = tokens_of(tenant, role)
     if tokens then
@@ -435,13 +435,13 @@ local function take_start(tenant, role, grant)
     end
 end
 
--- Nothing was started with the grant after all.
+-- Takes back a start, because nothing was started with the grant.
 local function give_start_back(tenant, role, grant)
     local tokens = tokens_of(tenant, role)
     if tokens then
         put_tokens(tenant, role, tokens + 1)
     end
-    -- Whatever limit it was counted under: that may not be in force at the moment, and be so again within the minute.
+    -- For any limit that counted it: one that is not in force now may be in force again within the minute.
     for _, scope in ipairs({ "starts:" .. role, "starts:" .. tenant .. ":" .. role }) do
         if redis.call("ZREM", key(scope), grant) == 1 then
             windows[scope] = nil
@@ -450,7 +450,7 @@ local function give_start_back(tenant, role, grant)
     tenant_changed(tenant, role)
 end
 
--- Nothing of the role starts for the tenant for so many milliseconds; `urgent`: not even urgent work. `code` and `holder` say why.
+-- Holds the tenant's work of the role for so many milliseconds; `urgent`: even urgent work. `code` and `holder` say why.
 local function hold_back(tenant, role, urgent, ms, code, holder)
     for band = 1, 2 do
         if band == 2 or urgent then
@@ -468,7 +468,7 @@ local function full_of_its_own(tenant, role)
     return first_full(own_scopes(tenant, role), tenant, role)
 end
 
--- A limit of the tenant is full now, or no longer: its places leave the index or come back.
+-- A limit of the tenant has become full, or has room again: its places leave the index or come back.
 local function own_limit_moved(tenant, role)
     tenant_changed(tenant, not field("caps", "tenant:" .. tenant) and role or nil)
 end
@@ -485,22 +485,22 @@ local function seats_left(pool)
     return seats_of(pool) - used_of("seat:" .. pool)
 end
 
--- Whether anybody's work of the role may start: workers, seats, and every scope of all tenants.
+-- Whether work of the role may start at all: workers, seats, and the scopes of all tenants.
 local function role_has_room(role)
     local pool = pool_of(role)
     return pool and seats_left(pool) > 0 and not first_full(shared_scopes(role)) and not role_late(role)
 end
 
 -- Fairness: a tenant's virtual time is what it has used, in slot-seconds over its weight ---------------------------
--- Every use counts in each band, but each band has a scale of its own for those who join: work of low priority that is waiting for its
--- turn must not hold back the level at which urgent work of others begins.
+-- All use counts in each band, but each band has its own floor for tenants that join: waiting work of low priority must not lower the
+-- virtual time at which urgent work of others begins.
 
--- Roles whose waiters are compared with each other. A global cap makes every role compete with every other one.
+-- Returns the domain of a role: the roles that compete with it. With a global cap all roles compete.
 local function domain_of(role)
     return field("caps", "global") and "*" or pool_of(role) or role
 end
 
--- Reads what a waiter or a slot of the tenant and role is about to ask for, in a few commands instead of one for each figure.
+-- Reads the counts that a waiter or a slot of the tenant and role will need, with a few commands instead of one for each.
 local function read_ahead(tenant, role)
     local name = tenant .. "|" .. role
     if ahead[name] then
@@ -553,7 +553,7 @@ local function charge(role, tenant, seconds)
     end
 end
 
--- Where those stand who are served in this band: of the role, or of the whole domain. It never falls.
+-- Returns the virtual time of the tenant served last in this band, of the role or of the whole domain. It never decreases.
 local function floor_of(kind, name, band)
     return number("floors", kind .. ":" .. name .. "|" .. band, "0")
 end
@@ -564,8 +564,8 @@ local function raise_floor(kind, name, band, least)
     end
 end
 
--- Who was away gets no credit for it: a tenant that had nothing waiting in this band stands level with those who are served
--- in its role, and where nobody waits for the role, with those of its domain.
+-- An absent tenant earns no credit: one without waiting work in this band gets the virtual time of the tenants served in its role or, if
+-- nobody waits for the role, in its domain.
 local function join(tenant, role, band, alone)
     local domain = domain_of(role)
     if alone then
@@ -581,10 +581,10 @@ local function join(tenant, role, band, alone)
 end
 
 -- The index -------------------------------------------------------------------------------------------------------
--- ready:<role>:<band> holds the tenants by virtual time; the member begins with the score of the tenant's first lane, so that of two
--- tenants who stand level the one that came first is first.
+-- ready:<role>:<band> holds the tenants by virtual time. A member begins with the score of the tenant's first lane, so that of two tenants
+-- with equal virtual time the one that came first is first.
 
--- The member that the place has there; "" while it has none, nil when nothing waits in it.
+-- Returns the member of the place in the index; "" without one, nil if nothing waits in the place.
 local function member_of(tenant, role, band)
     local head = redis.call("ZRANGE", lanes_of(tenant, role, band), 0, 0, "WITHSCORES")
     if #head == 0 then
@@ -646,12 +646,12 @@ local function reindex()
 end
 
 -- File scopes -----------------------------------------------------------------------------------------------------
--- Work on files waits while work on files runs that its own may meet, see files.lua; and so that narrow work does not overtake wide work
--- for ever, also while such work waits for its files that comes before it: this has a claim to them.
+-- Work on files waits while other work runs on files that may overlap, see files.lua. It also waits while work before it waits for
+-- overlapping files: that has a *claim* to them. Otherwise work on few files could overtake work on many files forever.
 
 local MOST_CLAIMS = 32
 local claims = {} -- by tenant: lane -> { band, score }, or false
-local loose = {} -- by tenant: the lanes that had a claim until this run let them compete again
+local loose = {} -- by tenant: the lanes that had a claim until this call let them compete again
 
 local function claims_of(tenant)
     if claims[tenant] == nil then
@@ -678,7 +678,7 @@ local function claim(lane, parts)
     end
 end
 
--- Whether there was one.
+-- Returns whether there was one.
 local function drop_claim(lane, parts)
     if parts.files == "" or not claims_of(parts.tenant)[lane] then
         return false
@@ -688,7 +688,7 @@ local function drop_claim(lane, parts)
     return true
 end
 
--- The text of a set is kept while anything that waits or runs has it.
+-- The text of a set of files is stored while waiting or running work has it.
 local function use_files(parts, text)
     local name = parts.tenant .. "|" .. parts.files
     if count("file_uses", name, 1) == 1 or not field("files", name) then
@@ -725,10 +725,10 @@ local function park(lane, parts, scope)
     redis.call("SADD", key("parked:" .. scope), lane)
     redis.call("ZADD", lanes_of(parts.tenant, parts.role, parts.band), "XX", "+inf", lane)
     changed(parts.tenant, parts.role, parts.band)
-    reindex() -- or it would be found there again, and be parked at a second scope
+    reindex() -- or the lane would be picked again, and parked at a second scope
 end
 
--- The scope of the files of running work that work of this lane would meet.
+-- Returns the scope of the files of running work that overlap those of this lane.
 local function files_in_use(parts)
     local mine = files_of(parts)
     for digest, holder in pairs(all_of("holders:" .. parts.tenant)) do
@@ -739,7 +739,7 @@ local function files_in_use(parts)
     return nil
 end
 
--- Whoever had a claim has it again when its files are in use anew: it need not be looked at before those who come after it.
+-- A lane that had a claim gets it again if its files are in use again, even before its turn to be checked.
 local function claim_again(tenant)
     for lane in pairs(loose[tenant] or {}) do
         local parts = lane_parts(lane)
@@ -752,7 +752,7 @@ local function claim_again(tenant)
     end
 end
 
--- The scope of the files that work of this lane would meet.
+-- Returns the scope of files, in use or claimed, that overlap those of this lane.
 local function files_in_the_way(lane, parts)
     local used = files_in_use(parts)
     if used then
@@ -763,7 +763,7 @@ local function files_in_the_way(lane, parts)
     for other, place in pairs(claims_of(parts.tenant)) do
         if other ~= lane and (place.band < parts.band or (place.band == parts.band and place.score < score)) then
             local its = lane_parts(other)
-            -- What waits for something else as well holds up nobody.
+            -- Work that also waits for another scope blocks nobody.
             if role_has_room(its.role) and not first_full(own_scopes(its.tenant, its.role), its.tenant, its.role)
                 and not first_full(origin_scopes(its), its.tenant, its.role) and not late(its.tenant, its.role, its.band) and files_may_meet(mine, files_of(its)) then
                 return files_scope(parts.tenant, its.files)
@@ -773,7 +773,7 @@ local function files_in_the_way(lane, parts)
     return nil
 end
 
--- What keeps this lane, and no other of its role and tenant, from a grant.
+-- Returns the full scope that blocks this lane but not other lanes of its role and tenant.
 local function lane_full(lane, parts)
     return first_full(origin_scopes(parts), parts.tenant, parts.role) or first_full(lane_scopes(parts), parts.tenant, parts.role)
         or (parts.files ~= "" and files_in_the_way(lane, parts) or nil)
@@ -786,8 +786,8 @@ local function leave_parked(lane, scope)
     end
 end
 
--- A parked lane competes again, and is parked anew when its turn comes if it still finds no room. Returns the scope where those were parked
--- that waited for its claim, if it had one.
+-- Lets a parked lane compete again. It is parked again if it finds no room at its turn. Returns the scope of the lanes that waited for its
+-- claim, if it had one.
 local function compete_again(lane)
     local parts = lane_parts(lane)
     set_field("lanes", lane, "")
@@ -801,7 +801,7 @@ local function compete_again(lane)
     return files_scope(parts.tenant, parts.files)
 end
 
--- Lets all lanes that were parked at a scope compete again, and those that waited for their claims.
+-- Lets all lanes that were parked at a scope compete again, and the lanes that waited for their claims.
 local function unpark(scope)
     local lanes = redis.call("SMEMBERS", key("parked:" .. scope))
     if #lanes == 0 then
@@ -818,8 +818,8 @@ local function unpark(scope)
     end
 end
 
--- Another waiter is the first of a lane that is parked at `scope`. Where it waits for files its place in the order decides who waits for
--- whom, so it is looked at again.
+-- The first waiter of a lane that is parked at `scope` has changed. If it waits for files, its order decides which work waits for which, so
+-- the lane is checked again.
 local function first_has_changed(lane, scope)
     if string.sub(scope, 1, 6) == "files:" then
         leave_parked(lane, scope)
@@ -831,10 +831,10 @@ local function first_has_changed(lane, scope)
 end
 
 -- Waiting -----------------------------------------------------------------------------------------------------------
--- An entry is "since ms|lane": since when it waits counts for ageing, its score for its turn.
+-- An entry is "since ms|lane": the time counts for ageing, the score for the turn.
 
--- Takes a waiter out of its lane, wherever the lane stands. Returns what it was: lane, parts, score, since, files.
--- `first`: of the first of its lane, its own score and that of the next one or nil, as they are known.
+-- Removes a waiter from its lane, parked or not. Returns the lane, its parts, score, since, files.
+-- `first`: for the first waiter of the lane, its score and that of the next one or nil, if known.
 local function dequeue(id, first)
     local entry = split(field("entries", id), "|", 2)
     local lane, since = entry[2], tonumber(entry[1])
@@ -874,15 +874,15 @@ local function dequeue(id, first)
     return { lane = lane, parts = parts, score = score, since = since, files = files }
 end
 
--- Whether it waits in this lane, with this score.
+-- Whether the activity waits in this lane, with this score.
 local function is_in_place(id, lane, score)
     local entry = field("entries", id)
     return entry and split(entry, "|", 2)[2] == lane and tonumber(redis.call("ZSCORE", key("queue:" .. lane), id)) == tonumber(score)
 end
 
--- Adds a waiter. Nothing happens when it waits there already, or holds a slot that nobody has started yet; one that waits in another lane
--- moves: its priority, or what else its lane is made of, has changed. What holds a slot that was started is offered because its run has
--- ended: the offer has overtaken the release, and is kept until that comes. `express`: when a person has said that it shall run now, in ms; 0 for all others.
+-- Adds a waiter. Nothing happens if it waits there already, or holds an unstarted slot. If it waits in another lane, it moves, because its
+-- priority or lane key has changed. If it holds a started slot, its run has ended and the offer has overtaken the release, so the offer is
+-- kept until the release comes. `express`: when a person requested it to run now, in ms; else 0.
 local function enqueue(id, tenant, role, band, score, group, since, files, express)
     local slot = field("slots", id)
     if slot then
@@ -922,13 +922,13 @@ local function enqueue(id, tenant, role, band, score, group, since, files, expre
     end
     changed(tenant, role, band)
     if not places_of(tenant)[role .. "|" .. band] then
-        reindex() -- whoever joins next looks at the places of this tenant
+        reindex() -- because the next tenant to join compares with this one's places
     end
 end
 
 -- Slots ---------------------------------------------------------------------------------------------------------------
--- A slot is "grant|started ms or 0|granted ms|charged seconds|pool or empty|since ms|score|lane"; the pool is empty once no worker
--- waits. The last three are the waiter's, for a grant that goes back to waiting.
+-- A slot is "grant|started ms or 0|granted ms|charged seconds|pool or empty|since ms|score|lane". The pool is empty once no worker waits for
+-- the agent. The last three are kept from the waiter, in case the grant is withdrawn.
 
 local function read_slot(id)
     local text = field("slots", id)
@@ -960,7 +960,7 @@ local function expected_seconds(tenant, role)
     return number("durations", tenant .. "|" .. role, "0.1")
 end
 
--- `waiter` as `dequeue` returns it.
+-- `waiter`: as returned by `dequeue`.
 local function hold(id, waiter, pool, grant, started)
     local parts = waiter.parts
     for _, scope in ipairs(scopes_of(parts)) do
@@ -987,7 +987,7 @@ local function hold(id, waiter, pool, grant, started)
     end
 end
 
--- Gives the seat back but keeps every other slot: the agent accepted the work, so no worker waits for it.
+-- Releases the seat and keeps every other slot, because the agent accepted the work and no worker waits for it.
 local function leave_seat(id, slot)
     if slot.pool ~= "" then
         count("used", "seat:" .. slot.pool, -1)
@@ -996,7 +996,7 @@ local function leave_seat(id, slot)
     end
 end
 
--- Gives every slot back. `grant` of another holder changes nothing: a late worker cannot free what is no longer its own.
+-- Releases every slot, unless `grant` is not the holder's: a late worker cannot release the slots of others.
 local function release(id, grant, unused)
     local slot = read_slot(id)
     if not slot or (grant ~= "" and slot.grant ~= grant) then
@@ -1033,7 +1033,7 @@ local function release(id, grant, unused)
         set_field("durations", name, string.format("%.4f", before * 0.8 + actual * 0.2))
     end
     if was_full then
-        -- What its own limit kept it from is no credit either.
+        -- The time during which its own limit held it back earns no credit either.
         raise(domain_of(parts.role), parts.tenant, parts.band, floor_of("role", parts.role, parts.band))
         own_limit_moved(parts.tenant, parts.role)
     end
@@ -1047,7 +1047,7 @@ end
 
 -- Granting ------------------------------------------------------------------------------------------------------------
 
-local rows, heads, choices -- roles with waiters by domain and band; first candidates by role and band; the pick of each domain
+local rows, heads, choices -- roles with waiters by domain and band; first candidates by role and band; the choice of each domain
 
 local function look_around()
     rows, heads, choices = {}, {}, {}
@@ -1077,7 +1077,7 @@ local function look_around()
     end
 end
 
--- The first tenant's first lane that has room in scopes of its own, or false. What has none is parked on the way.
+-- Returns the first tenant's first lane with room in its own scopes, or false. Lanes without room are parked.
 local function head_of(role, band)
     local name = role .. "|" .. band
     while heads[name] == nil do
@@ -1135,9 +1135,9 @@ local function waited(head)
     return now - head.since
 end
 
--- Work of a lower band that has waited beyond the ageing bound gets one grant of `share`, so nothing starves. How often aged
--- work of a band was passed over is counted; the first candidate of the band has the turn, so ageing never moves work of one tenant
--- ahead of another's in the same band. `turn` decides who of `first` and the `aged` ones, all of lower bands, is next.
+-- Work of a less urgent band that has waited beyond the ageing bound gets one of `share` grants, so nothing starves. It is counted how often
+-- aged work of a band was passed over. The first candidate of the band gets the turn, so ageing never moves work of one tenant ahead of
+-- another's in the same band. `turn` chooses between `first` and the `aged` ones, all of less urgent bands.
 local function turn(counter, first, aged, share)
     local next_one, longest = first, -1
     for _, head in ipairs(aged) do
@@ -1182,8 +1182,8 @@ local function choose(domain, ageing_ms, share)
     return first and turn("domain:" .. domain, first, aged, share)
 end
 
--- Domains share nothing but the limits of a tenant. Which of them is looked at first decides between works of one tenant only:
--- by band, with the same guaranteed share, then by score.
+-- Domains share only the limits of a tenant, so their order matters only between works of one tenant: by band, with the same guaranteed
+-- share, then by score.
 local function choose_over_all(ageing_ms, share)
     local best
     for domain in pairs(rows) do
@@ -1214,7 +1214,7 @@ local function choose_over_all(ageing_ms, share)
     return by_head[over_all.next], over_all
 end
 
-local to_start, startable = 0, {} -- so many grants of these roles are started at once, for whoever asks
+local to_start, startable = 0, {} -- number of grants of these roles that are started immediately, for the caller
 
 local function take(id, role, tenant, first)
     local waiter, pool, started = dequeue(id, first), pool_of(role), 0
@@ -1228,7 +1228,7 @@ local function take(id, role, tenant, first)
     return { id, tenant, role, grant, started }
 end
 
--- What a person has let go past the pauses of its tenant goes before everything else, as soon as everything but the pauses has room for it.
+-- Work that a person allowed to run despite pauses comes before everything else, as soon as all other limits have room.
 local LOOKED_AT_EXPRESS = 200
 
 local function may_go_past_pauses(lane, parts)
@@ -1245,7 +1245,7 @@ local function may_go_past_pauses(lane, parts)
     return parts.files == "" or not files_in_the_way(lane, parts)
 end
 
--- At most so many grants.
+-- Grants such work, at most `limit` times.
 local function grant_express(limit)
     local granted = {}
     if limit <= 0 then
@@ -1275,12 +1275,12 @@ local function grant_next(ageing_ms, share)
     raise_floor("role", head.role, head.band, head.time)
     raise_floor("domain", domain, head.band, head.time)
     if tokens_of(head.tenant, head.role) then
-        -- What its rate keeps it from is no credit.
+        -- The time during which its rate limit holds it back earns no credit.
         raise(domain, head.tenant, head.band, floor_of("role", head.role, head.band))
     end
     local first = redis.call("ZRANGE", key("queue:" .. head.lane), 0, 1, "WITHSCORES")
     local granted = take(first[1], head.role, head.tenant, { tonumber(first[2]), first[4] })
-    -- Whatever else changed is this tenant's: only what it stood first in has to be looked at again.
+    -- Everything else that changed belongs to this tenant, so only the choices in which it was first must be made again.
     choices[domain] = nil
     for name, other in pairs(heads) do
         if other and other.tenant == head.tenant then
@@ -1293,7 +1293,7 @@ end
 
 -- Time ----------------------------------------------------------------------------------------------------------------
 
--- Limits over time that have room by now: what they kept out of the index comes back.
+-- Returns the places to the index whose rate limits have room by now.
 local function look_at_what_is_due()
     for _, member in ipairs(redis.call("ZRANGEBYSCORE", key("due"), "-inf", now)) do
         redis.call("ZREM", key("due"), member)
@@ -1308,8 +1308,8 @@ local function look_at_what_is_due()
     end
 end
 
--- After how many ms somebody should ask again, because a limit over time has room then for something that waits; nil when nobody needs
--- to, or when somebody else has been told so before.
+-- Returns the ms after which the caller should call again, because a rate limit then has room for waiting work; nil if this is not needed,
+-- or another caller has been told before.
 local function ask_again_in()
     local first = redis.call("ZRANGE", key("due"), 0, 0, "WITHSCORES")
     local due = first[2] and tonumber(first[2])

@@ -1,9 +1,9 @@
--- Puts a new set of limits in force: caps, weights, and which roles share workers.
+-- Puts a new set of limits in force: caps, weights, and the pools of roles that share workers.
 -- KEYS[1]  the pointer
 -- ARGV[1]  generation to write into; empty for the one in force
--- ARGV[2]  digest of the limits; nothing happens when they are in force already
+-- ARGV[2]  digest of the limits; nothing happens if they are in force already
 -- ARGV[3]  JSON {"caps": {scope: n}, "weights": {tenant: n}, "pools": {role: pool}}
--- Returns  1 if they changed, 0 if not, -1 when closed
+-- Returns  1 if they changed, 0 if not, -1 if closed
 
 if ARGV[1] ~= "" then
     use(ARGV[1])
@@ -12,7 +12,7 @@ if ARGV[1] ~= "" then
 elseif not open() then
     return -1
 end
--- The digest names the sizes, too, so that limits which vanished are put in force again.
+-- The digest includes the sizes, so that limits which were lost are put in force again.
 local function digest()
     return ARGV[2] .. "|" .. redis.call("HLEN", key("caps")) .. "|" .. redis.call("HLEN", key("weights"))
         .. "|" .. redis.call("HLEN", key("pools"))
@@ -34,7 +34,7 @@ local function paused(role)
     return cap_of("role:" .. role) == 0
 end
 
--- What the old limits held back earns no credit for it.
+-- Work that the old limits held back earns no credit.
 local domains, were_paused, held_back = {}, {}, {}
 local tenants = redis.call("SMEMBERS", key("tenants"))
 for _, tenant in ipairs(tenants) do
@@ -56,7 +56,7 @@ replace("caps", limits.caps)
 replace("weights", limits.weights)
 replace("pools", limits.pools)
 
--- Seats in use belong to the pool that the role is in now, also when workers serve a role again that nobody served.
+-- Moves the seats in use to the current pool of their role, also when workers serve a role again that had no worker.
 local seats_moved = false
 for role, pool in pairs(before) do
     seats_moved = seats_moved or limits.pools[role] ~= pool
@@ -77,7 +77,7 @@ if seats_moved then
     end
 end
 
--- A role that was moved or paused begins where its domain stands, and so does who waits for it.
+-- A role that was moved or paused, and the tenants that wait for it, begin at the virtual time of the domain.
 local level = {}
 for role, domain in pairs(domains) do
     local moved = domain ~= domain_of(role)

@@ -1,9 +1,9 @@
--- Puts a generation in force that was written beside the present one.
+-- Puts a new generation in force.
 -- KEYS[1]  the pointer
 -- ARGV[1]  the generation
 -- ARGV[2]  epoch of the leader that wrote it
--- Returns  1; 0 when what was written is gone, as after a wipe in the middle, or when a later leader has opened one already
--- Twice    The same generation is opened once more, which changes nothing.
+-- Returns  1; 0 if the generation is gone, as after a wipe meanwhile, or if a later leader has opened one already
+-- Twice    Opening the same generation again changes nothing.
 
 use(ARGV[1])
 local epoch = tonumber(redis.call("GET", key("epoch")))

@@ -1,11 +1,11 @@
--- A run ends, and another step follows it at once: gives this the slots of the run, while nobody waits for anything.
+-- Passes the slots of a run that ends on to the step that follows it, if no other work waits.
 -- KEYS[1]  the pointer
--- ARGV     activity and grant of the run that ends, and the activity that follows: of the same tenant, role and origin, equally urgent
--- Returns  "closed", the grant of the one that follows, or "" when it has to be offered like everything else; nothing has changed then
--- Twice    "" the second time: the run holds no slots any more.
+-- ARGV     activity and grant of the run that ends, and the activity that follows, of the same tenant, role, origin and priority
+-- Returns  "closed", the grant of the activity that follows, or "" if it must be offered as usual; then nothing has changed
+-- Twice    "" the second time, because the run no longer holds the slots.
 --
--- The order is that of `exchange.lua`, where it would be the only candidate. Whatever might keep it from a grant there ends this with "":
--- limits that were lowered meanwhile, limits over time, pauses, seats that are gone.
+-- In `exchange.lua` the activity would be the only candidate. Anything that might prevent its grant there returns "" here: lowered limits,
+-- rate limits, pauses, lost seats.
 
 if not open() then
     return CLOSED
@@ -19,7 +19,7 @@ end
 local parts = lane_parts(slot.lane)
 local tenant, role, band = parts.tenant, parts.role, parts.band
 read_ahead(tenant, role)
--- Nothing has room for one more than its cap: the slot of the run still counts.
+-- No scope may be over its cap. The slot of the run is still counted.
 local function is_over(scope)
     local cap = cap_of(scope, tenant, role)
     return cap ~= nil and used_of(scope) > cap

@@ -1,11 +1,11 @@
--- Writes waiters and held slots as PostgreSQL has them, into a generation under construction or the one in force.
+-- Writes waiters and held slots from PostgreSQL into a generation under construction, or into the one in force.
 -- KEYS[1]  the pointer
 -- ARGV[1]  generation; empty for the one in force
--- ARGV[2]  JSON {"hold": [[id, tenant, role, band, line, grant, seated 0 or 1, files]...],
---                "offer": [[id, tenant, role, band, score ms, line, since ms, files, express ms or 0]...],
---                "starts": [[tenant, role, grant, age ms]...] of late, "tokens": [[tenant, role, tokens]...]}
--- Returns  1, or -1 when closed
--- Twice    What is there already stays as it is. Held slots count even beyond a cap: they are in use.
+-- ARGV[2]  JSON {"hold": [[id, tenant, role, band, lane key, grant, seated 0 or 1, files]...],
+--                "offer": [[id, tenant, role, band, score ms, lane key, since ms, files, express ms or 0]...],
+--                "starts": [[tenant, role, grant, age ms]...] recent ones, "tokens": [[tenant, role, tokens]...]}
+-- Returns  1, or -1 if closed
+-- Twice    Existing entries stay unchanged. Held slots count even beyond a cap, because they are in use.
 
 if ARGV[1] ~= "" then
     use(ARGV[1])

@@ -1,8 +1,8 @@
--- A worker asks whether the grant in its message still holds, and begins to use it.
+-- Marks the slots of a grant as in use, if the grant still holds them.
 -- KEYS[1]  the pointer
 -- ARGV     activity id, grant
--- Returns  1 if the slot is this grant's, 0 if it is not, -1 when closed
--- Twice    The second time it is 1 again: the claim in PostgreSQL decides between two deliveries.
+-- Returns  1 if the grant holds the slots, 0 if not, -1 if closed
+-- Twice    1 again: the claim in PostgreSQL decides between two deliveries.
 
 if not open() then
     return -1

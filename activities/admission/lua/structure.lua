@@ -1,7 +1,7 @@
--- Checks that what admission keeps in Redis fits together, and puts it out of force where it does not, so that it is built anew.
+-- Checks that the data of admission is consistent. If not, invalidates it, so that the leader rebuilds it.
 -- KEYS[1]  the pointer
--- ARGV[1]  where to go on among the lanes; "0" for the first call, which also looks at everything else
--- Returns  "closed", "broken: " and what is wrong, or the next ARGV[1], "0" at the end
+-- ARGV[1]  cursor among the lanes; "0" for the first call, which also checks everything else
+-- Returns  "closed", "broken: " and the fault, or the next cursor, "0" at the end
 
 if not open() then
     return CLOSED
@@ -14,7 +14,7 @@ local function size(command, name)
     return redis.call(command, key(name))
 end
 
--- The sum of a hash of counts; nil when one of them is no number.
+-- Returns the sum of a hash of counts; nil if one of them is not a number.
 local function sum_of(name)
     local sum = 0
     for _, value in ipairs(redis.call("HVALS", key(name))) do
@@ -62,7 +62,7 @@ local function wrong_values()
     return nil
 end
 
--- Whether a set of files is there as it was, for at least so much work.
+-- Whether a set of files is stored unchanged, with at least so many uses.
 local function files_are_kept(parts, uses)
     return redis.sha1hex(files_of(parts)) == parts.files and number("file_uses", parts.tenant .. "|" .. parts.files, "0") >= uses
 end
@@ -151,7 +151,7 @@ local function wrong_places()
     return nil
 end
 
--- Of a lane that waits for files: are they there, and is its claim that of its first waiter?
+-- For a lane that waits for files: whether they are stored, and its claim is that of its first waiter.
 local function wrong_files(lane, parts, at, head)
     local its_claim = claims_of(parts.tenant)[lane]
     return not files_are_kept(parts, size("ZCARD", "queue:" .. lane))

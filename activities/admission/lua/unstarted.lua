@@ -1,4 +1,4 @@
--- The grants that no worker has taken up yet. There are never more of them than seats.
+-- Lists the grants that no worker has started yet. There are never more of them than seats.
 -- KEYS[1]  the pointer
 -- ARGV     none
 -- Returns  "closed", or JSON [[role, tenant, age ms]...]
