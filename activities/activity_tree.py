@@ -56,8 +56,8 @@ def lock(tenant_id: UUID, ids: Iterable[UUID | None]) -> dict[UUID, Activity]:
 
 def lock_with_parent(tenant_id: UUID, activity_id: UUID) -> Activity | None:
     """Lock an activity and the parent that its end may wake. Return None if the activity does not exist."""
-    known = Activity.objects.for_tenant(tenant_id).only("id", "parent_id", "link_kind").filter(pk=activity_id)
-    activity = known.first()
+    rows = Activity.objects.for_tenant(tenant_id).only("id", "parent_id", "link_kind").filter(pk=activity_id)
+    activity = rows.first()
     if activity is None:
         return None
     return lock(tenant_id, (activity_id, waiting_parent_of(tenant_id, activity))).get(activity_id)
@@ -65,8 +65,8 @@ def lock_with_parent(tenant_id: UUID, activity_id: UUID) -> Activity | None:
 
 def lock_with_dependents(tenant_id: UUID, activity_id: UUID) -> Activity | None:
     """Lock as `lock_with_parent` does, and also everything that ends with the activity. For moves that end it before its work is done."""
-    known = Activity.objects.for_tenant(tenant_id).only("id", "parent_id", "link_kind").filter(pk=activity_id)
-    activity = known.first()
+    rows = Activity.objects.for_tenant(tenant_id).only("id", "parent_id", "link_kind").filter(pk=activity_id)
+    activity = rows.first()
     if activity is None:
         return None
     parent = waiting_parent_of(tenant_id, activity)

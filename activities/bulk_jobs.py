@@ -310,7 +310,7 @@ def _retry_many(job: BulkJob, ids: Sequence[UUID]) -> Outcomes:
     ]
     moved = set(
         dead_letters.reopen(
-            job.tenant_id, dead_letters.without_twins(job.tenant_id, failed), job.created_by, None
+            job.tenant_id, dead_letters.without_duplicates(job.tenant_id, failed), job.created_by, None
         )
     )
     return {

@@ -124,7 +124,7 @@ def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
     Raises `TransitionRefused`, `NotFound`.
     """
     with tenant_scope(tenant_id):
-        _refuse_twin(activity_tree.lock_with_dependents(tenant_id, activity_id))
+        _refuse_duplicate(activity_tree.lock_with_dependents(tenant_id, activity_id))
         moved = transitions.apply(activity_id, "retry", actor=actor, attempts=0, stalls=0, error=None)
         outbox.record_again([moved], cause="replay")
         if escalation := dead_letter_records.close(
@@ -137,15 +137,15 @@ def retry(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
         return Activity.objects.for_tenant(tenant_id).get(pk=activity_id)
 
 
-def _refuse_twin(activity: Activity | None) -> None:
+def _refuse_duplicate(activity: Activity | None) -> None:
     """Raise `TransitionRefused` if another activity with the same dedup key was submitted after the failure and is live."""
     if activity is None or activity.dedup_key is None:
         return
     same = Activity.objects.for_tenant(activity.tenant_id).filter(
         in_status(*LIVE), dedup_key=activity.dedup_key
     )
-    twin = same.exclude(pk=activity.pk).values_list("pk", flat=True).first()
-    if twin is not None:
+    duplicate = same.exclude(pk=activity.pk).values_list("pk", flat=True).first()
+    if duplicate is not None:
         raise TransitionRefused(
-            activity.pk, "retry", activity.status, f"Activity {twin} has the same dedup key and is live."
+            activity.pk, "retry", activity.status, f"Activity {duplicate} has the same dedup key and is live."
         )

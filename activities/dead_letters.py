@@ -69,7 +69,7 @@ def items_of_letters(tenant_id: UUID, chosen: QuerySet[DeadLetter], *, lock: boo
     return [item_id for item_id in ids if item_id in failed_ids]
 
 
-def without_twins(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
+def without_duplicates(tenant_id: UUID, ids: Sequence[UUID]) -> list[UUID]:
     """Return those that can be live again: at most one for each dedup key, and none whose key a live activity uses."""
     rows = Activity.objects.for_tenant(tenant_id)
     keys = dict(rows.filter(pk__in=ids, dedup_key__isnull=False).values_list("pk", "dedup_key"))
@@ -256,7 +256,7 @@ def replay(
     In the caller's `tenant_scope`.
     """
     total = chosen.count()
-    ids = without_twins(tenant_id, activities_of_letters(tenant_id, chosen, lock=not dry_run))
+    ids = without_duplicates(tenant_id, activities_of_letters(tenant_id, chosen, lock=not dry_run))
     items = items_of_letters(tenant_id, chosen, lock=not dry_run)
     count = len(ids) if dry_run else len(reopen(tenant_id, ids, actor, per_second))
     if not dry_run:

@@ -65,7 +65,7 @@ def serve(roles: Sequence[str]) -> None:
     if _intake is not None:
         _intake.take_only(lease.open_roles())
     logger.info("Roles served", extra={"action": "roles_served", "roles": list(roles)})
-    tell_admission()
+    update_admission()
 
 
 def _propagate(lease: Lease) -> None:
@@ -73,14 +73,14 @@ def _propagate(lease: Lease) -> None:
     if _intake is not None:
         _intake.take_only(lease.open_roles())
     lease.store_intake()
-    tell_admission()
+    update_admission()
 
 
 def is_open(lease: Lease, role: str) -> bool:
     return not lease.closed or (ALL not in lease.closed and role not in lease.closed)
 
 
-def tell_admission() -> None:
+def update_admission() -> None:
     """Update the number of seats in admission, and grant the work that now has room."""
     try:
         if limits.refresh():

@@ -23,11 +23,11 @@ class RetryPolicy:
     @classmethod
     def of(cls, *layers: Mapping[str, Any] | None) -> Self:
         """Merge the layers over the defaults; later layers win."""
-        known = {field.name for field in fields(cls)}
+        names = {field.name for field in fields(cls)}
         merged: dict[str, Any] = {}
         for layer in layers:
             merged |= {
-                name: value for name, value in (layer or {}).items() if name in known and value is not None
+                name: value for name, value in (layer or {}).items() if name in names and value is not None
             }
         return cls(**merged)
 

@@ -228,7 +228,7 @@ _ENDED_WAITS = {
 class WakeState(StrEnum):
     PENDING = "pending"  # The next run takes it.
     TAKEN = "taken"  # A run carries it until the run ends. A failed or lost run returns it.
-    CONSUMED = "consumed"  # No run takes it any more: it was used, the activity has ended, or it merged into an equal pending one.
+    CONSUMED = "consumed"  # No run takes it: the activity has ended, or it merged into an equal pending one.
 
 
 #: Named bands of the one priority scale, 1..20, lower first.

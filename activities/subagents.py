@@ -133,10 +133,10 @@ def _conversation_of(tenant_id: UUID, subagent_id: UUID, role: str) -> Mailbox:
 
 def _refuse_foreign_conversation(tenant_id: UUID, conversation_id: str, role: str) -> None:
     """Accept only ids that an agent of this tenant reported, because one program may hold the conversations of all tenants."""
-    known = AgentSession.objects.for_tenant(tenant_id).filter(
+    conversations = AgentSession.objects.for_tenant(tenant_id).filter(
         agent_id=role, external_session_id=conversation_id
     )
-    if not known.exists():
+    if not conversations.exists():
         raise _error("existing_conversation_id", f"is not a conversation of a {role} of this tenant")
 
 

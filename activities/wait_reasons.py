@@ -160,7 +160,7 @@ def _explain_from_database(
     if status in SETTLED:
         return Waiting(None, STATUSES[status].sentence)
     if status in WAITING:
-        return on_counterparts(activity, awaited.get(activity.pk, ()))
+        return explain_counterparts(activity, awaited.get(activity.pk, ()))
     if activity.assignee_type == "human":
         detail = (
             "It waits for somebody to claim it." if status == Status.CREATED else "Somebody is working on it."
@@ -221,7 +221,7 @@ def _person(activity: Activity) -> str:
     return f"{activity.human_role}{due}"
 
 
-def on_counterparts(activity: Activity, awaited: Sequence[Activity]) -> Waiting:
+def explain_counterparts(activity: Activity, awaited: Sequence[Activity]) -> Waiting:
     """Explain an activity in one of the waiting statuses. `awaited` is everything that it waits for, as far as that is known.
 
     It continues when the last of them is done, so the holder names each of them.

@@ -33,10 +33,10 @@ TIDY_LOOKS = 600  # and between two deletions of old transcripts
 def begin(*, roles: list[str], concurrency: int, intake: activity_intake.Intake | None = None) -> None:
     """Start to work: refuse a database without row-level security, register this process, and update the seats in admission."""
     row_security.refuse_unsafe_database(tenant_tables())
-    remove_files_left_behind()
+    remove_leftover_files()
     activity_intake.use(intake)
     lease = leases.begin(roles=roles, concurrency=concurrency, check=hand_back_unattended)
-    activity_intake.tell_admission()
+    activity_intake.update_admission()
     if roles:
         workspaces.sweep()
         threading.Thread(target=_watch_host, args=(lease,), name="host", daemon=True).start()
@@ -85,7 +85,7 @@ def hand_back_unattended(lease: leases.Lease) -> None:
     lease.doubtful = unattended
 
 
-def remove_files_left_behind() -> None:
+def remove_leftover_files() -> None:
     """Remove the files of runs that are not live, because their worker was killed. A run becomes live before its files are created."""
     run_ids = skills.list_leftover_runs()
     with system_scope():
@@ -97,11 +97,11 @@ def remove_files_left_behind() -> None:
 def drain() -> None:
     """Take no new work, because the process was told to stop; its runs may end."""
     leases.current().drain()
-    activity_intake.tell_admission()
+    activity_intake.update_admission()
 
 
 def end() -> None:
     """End the lease: no further grants for this process. Its remaining runs end, or other workers take them over."""
     leases.end()
-    activity_intake.tell_admission()
+    activity_intake.update_admission()
     relay.flush()

@@ -212,12 +212,12 @@ def test_a_change_of_a_plan_holds_at_once_and_also_for_what_waits(
 
     with system_scope():
         Plan.objects.update(roles={"qa": 4}, max_concurrency=None)
-    intake.tell_admission()
+    intake.update_admission()
     assert engine.messages() == 4
 
     with system_scope():
         Tenant.objects.filter(pk=tenant.pk).update(plan=None)
-    intake.tell_admission()
+    intake.update_admission()
     assert engine.messages() == 5, "as many as the registry says"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activities.models import Activity
-from activities.wait_reasons import on_counterparts, reason_of_state
+from activities.wait_reasons import explain_counterparts, reason_of_state
 
 TENANT = "018f0000-0000-7000-8000-000000000001"
 
@@ -90,7 +90,7 @@ def item(**fields: Any) -> Activity:
 def test_what_waits_for_others_names_them(
     status: str, awaited: Activity | None, code: str, detail: str, holder: str | None
 ) -> None:
-    reason = on_counterparts(Activity(status=status), [awaited] if awaited else [])
+    reason = explain_counterparts(Activity(status=status), [awaited] if awaited else [])
 
     assert (reason.code, reason.detail, reason.holder) == (code, detail, holder)
 
@@ -98,7 +98,7 @@ def test_what_waits_for_others_names_them(
 def test_a_person_is_named_with_the_time_that_they_have() -> None:
     due = datetime(2031, 5, 1, 14, tzinfo=timezone(timedelta(hours=2)))
 
-    reason = on_counterparts(Activity(status="blocked"), [item(due_at=due)])
+    reason = explain_counterparts(Activity(status="blocked"), [item(due_at=due)])
 
     assert reason.holder == "editor, due 2031-05-01T12:00:00Z"
 
@@ -106,7 +106,9 @@ def test_a_person_is_named_with_the_time_that_they_have() -> None:
 def test_an_approval_asked_for_by_work_that_had_begun_does_not_hold_its_start() -> None:
     begun = Activity(status="awaiting_review", started_at=datetime(2031, 5, 1, tzinfo=UTC))
 
-    assert on_counterparts(begun, [item(link_kind="approval")]).detail == "Somebody decides what was asked."
+    assert (
+        explain_counterparts(begun, [item(link_kind="approval")]).detail == "Somebody decides what was asked."
+    )
 
 
 def test_who_waits_for_several_answers_is_told_of_each() -> None:
@@ -118,7 +120,7 @@ def test_who_waits_for_several_answers_is_told_of_each() -> None:
         item(link_kind="approval", name="Go?", human_role="cfo", due_at=due),
     ]
 
-    reason = on_counterparts(begun, [review, *approvals])
+    reason = explain_counterparts(begun, [review, *approvals])
 
     assert reason.detail == "Somebody reviews the work. It continues when all 3 open requests are done."
     assert reason.holder == "Review: Write: editor; Ask: editor; Go?: cfo, due 2031-05-01T14:00:00Z"

@@ -213,6 +213,6 @@ def test_what_a_killed_worker_left_behind_is_removed_when_a_worker_starts(
 
 
 def test_a_worker_starts_where_there_never_were_any_files(database: None) -> None:
-    worker.remove_files_left_behind()
+    worker.remove_leftover_files()
 
     assert skills.list_leftover_runs() == set()
