@@ -1,4 +1,4 @@
-"""The audit trail, for admins: who did what to which object and when, with what was before and after; and the same as a file."""
+"""The audit trail for admins: who did what to which object and when, with the values before and after; also as CSV."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ HEADS = (
 
 @page("audit", for_admins="The audit trail")
 def show_trail(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """The newest entries that fit, a page at a time."""
-    found = trail(visit.tenant_id, AuditFilter.read(request.GET))
-    return render_page(request, visit, "console/audit/trail.html", {"trail": found, "outcomes": OUTCOMES})
+    """The matching entries, newest first, page by page."""
+    context = {"trail": trail(visit.tenant_id, AuditFilter.read(request.GET)), "outcomes": OUTCOMES}
+    return render_page(request, visit, "console/audit/trail.html", context)
 
 
 @page("audit", for_admins="The audit trail")
 def export(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """The entries that fit, newest first, up to ten thousand."""
-    found = all_of(visit.tenant_id, AuditFilter.read(request.GET))
-    return csv_of(f"audit-{visit.who.tenant}", HEADS, (cells(entry) for entry in found))
+    """The matching entries as CSV, newest first, up to ten thousand."""
+    entries = all_of(visit.tenant_id, AuditFilter.read(request.GET))
+    return csv_of(f"audit-{visit.who.tenant}", HEADS, (cells(entry) for entry in entries))
 
 
-# The entries of a tenant's audit trail, newest first, along the numbers of its chain.
+# The entries of a tenant's audit trail, newest first, ordered by their numbers in its chain.
 
 
 PAGE = 50
@@ -47,7 +47,7 @@ MOST_EXPORTED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One field that differs, as JSON before and after."""
+    """A changed field, with its JSON before and after."""
 
     name: str
     before: str
@@ -56,7 +56,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry with its changes laid out."""
+    """One entry with its changes."""
 
     row: AuditEntry
     changes: Sequence[Change]
@@ -68,36 +68,35 @@ class Entry:
 
     @property
     def address(self) -> str:
-        """Where what it is about is shown, without its tenant; empty when nowhere."""
+        """The address of its object's page, without the tenant; empty if there is none."""
         return address_of(self.row.object_kind or "", str(self.row.object_id or ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """A page of entries. `older` is the query of the next page; empty at the end."""
+    """A page of entries. `older` is the query string of the next page; empty on the last one."""
 
-    sought: AuditFilter
+    filter: AuditFilter
     entries: Sequence[Entry]
     older: str
 
 
-def trail(tenant_id: UUID, sought: AuditFilter) -> Trail:
-    """The newest entries that fit."""
+def trail(tenant_id: UUID, audit_filter: AuditFilter) -> Trail:
+    """Return one page of the matching entries, newest first."""
     with tenant_scope(tenant_id):
-        found = list(_fitting(tenant_id, sought)[: PAGE + 1])
-    shown = [_entry(row) for row in found[:PAGE]]
-    older = sought.behind(found[PAGE - 1].number).as_query if len(found) > PAGE else ""
-    return Trail(sought, shown, older)
+        rows = list(_matching(tenant_id, audit_filter)[: PAGE + 1])
+    older = audit_filter.behind(rows[PAGE - 1].number).as_query if len(rows) > PAGE else ""
+    return Trail(audit_filter, [_entry(row) for row in rows[:PAGE]], older)
 
 
-def all_of(tenant_id: UUID, sought: AuditFilter) -> list[AuditEntry]:
-    """All that fit, up to a bound."""
+def all_of(tenant_id: UUID, audit_filter: AuditFilter) -> list[AuditEntry]:
+    """Return all matching entries, up to the limit of an export."""
     with tenant_scope(tenant_id):
-        return list(_fitting(tenant_id, sought)[:MOST_EXPORTED])
+        return list(_matching(tenant_id, audit_filter)[:MOST_EXPORTED])
 
 
 def cells(entry: AuditEntry) -> tuple[Any, ...]:
-    """An entry as a row of a file."""
+    """Return an entry as a row of the CSV file."""
     return (
         entry.number, entry.at, entry.actor_kind, entry.actor_name or entry.actor_id, entry.operation, entry.outcome,
         entry.object_kind, entry.object_id, _json(entry.changes), _json(entry.detail), entry.request_id, entry.ip,
@@ -105,45 +104,45 @@ def cells(entry: AuditEntry) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _fitting(tenant_id: UUID, sought: AuditFilter) -> QuerySet[Any]:
-    # By the chain, whose numbers have an index; a tenant's chain has its own id.
+def _matching(tenant_id: UUID, audit_filter: AuditFilter) -> QuerySet[Any]:
+    # Filter by chain, because its numbers have an index. The id of a tenant's chain is the tenant's.
     rows = AuditEntry.objects.for_tenant(tenant_id).filter(chain=tenant_id)
     conditions = Q()
-    if sought.actor:
-        conditions &= Q(actor_name=sought.actor) | Q(actor_id=sought.actor)
-    if sought.operation:
-        conditions &= Q(operation__icontains=sought.operation)
-    if sought.kind:
-        conditions &= Q(object_kind=sought.kind)
-    if sought.object:
-        conditions &= Q(object_id=sought.object)
-    if sought.outcome:
-        conditions &= Q(outcome=sought.outcome)
-    if sought.from_moment:
-        conditions &= Q(at__gte=sought.from_moment)
-    if sought.to_moment:
-        conditions &= Q(at__lt=sought.to_moment)
-    if sought.before is not None:
-        conditions &= Q(number__lt=sought.before)
-    found: QuerySet[Any] = rows.filter(conditions).order_by("-number")
-    return found
+    if audit_filter.actor:
+        conditions &= Q(actor_name=audit_filter.actor) | Q(actor_id=audit_filter.actor)
+    if audit_filter.operation:
+        conditions &= Q(operation__icontains=audit_filter.operation)
+    if audit_filter.kind:
+        conditions &= Q(object_kind=audit_filter.kind)
+    if audit_filter.object:
+        conditions &= Q(object_id=audit_filter.object)
+    if audit_filter.outcome:
+        conditions &= Q(outcome=audit_filter.outcome)
+    if audit_filter.from_moment:
+        conditions &= Q(at__gte=audit_filter.from_moment)
+    if audit_filter.to_moment:
+        conditions &= Q(at__lt=audit_filter.to_moment)
+    if audit_filter.before is not None:
+        conditions &= Q(number__lt=audit_filter.before)
+    matching: QuerySet[Any] = rows.filter(conditions).order_by("-number")
+    return matching
 
 
 def _entry(row: AuditEntry) -> Entry:
     changes = row.changes if isinstance(row.changes, dict) else {}
-    laid_out = [
+    pairs = [
         Change(name, _json(pair[0]), _json(pair[1]))
         for name, pair in changes.items()
         if isinstance(pair, list) and len(pair) == 2
     ]
-    return Entry(row, laid_out, _json(row.detail) if row.detail else "")
+    return Entry(row, pairs, _json(row.detail) if row.detail else "")
 
 
 def _json(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-# What somebody looks for in the audit trail. It is an address, so it can be kept and shared.
+# The filter of the audit trail. It is part of the address, so it can be bookmarked and shared.
 
 
 OUTCOMES = ("done", "refused", "failed")
@@ -152,7 +151,7 @@ WORDS = ("actor", "operation", "kind", "object", "outcome", "since", "until")
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Days are UTC's, both included. `before` is the number of the entry that the page begins behind."""
+    """A filter. Days are in UTC, both included. The page starts after the entry with the number `before`."""
 
     actor: str = ""
     operation: str = ""
@@ -166,14 +165,14 @@ class AuditFilter:
 
     @classmethod
     def read(cls, query: Mapping[str, Any]) -> AuditFilter:
-        """From an address. What is no day is told of, and not looked for."""
+        """Parse a query string. Invalid days get a remark and are ignored."""
         words = {name: str(query.get(name, "")).replace("\x00", "").strip()[:200] for name in WORDS}
         if words["outcome"] not in OUTCOMES:
             words["outcome"] = ""
         number, remark = str(query.get("before", "")), ""
         for name in ("since", "until"):
             if words[name] and _day(words[name]) is None:
-                words[name], remark = "", "A day is written such as 2026-05-01."
+                words[name], remark = "", "Enter days as YYYY-MM-DD."
         return cls(**words, before=int(number[:15]) if number.isdecimal() else None, remark=remark)
 
     @property
@@ -182,7 +181,7 @@ class AuditFilter:
 
     @property
     def to_moment(self) -> datetime | None:
-        """The end of the last day; none for the last day that there is."""
+        """The end of the last day; None for the largest date."""
         day = _day(self.until)
         return None if day is None or day == date.max else _start(day + timedelta(days=1))
 
@@ -197,7 +196,7 @@ class AuditFilter:
 
     @property
     def full_query(self) -> str:
-        """All that fits, from whichever page it is asked."""
+        """The query string without the page."""
         return replace(self, before=None).as_query
 
     def behind(self, number: int) -> AuditFilter:
@@ -215,11 +214,11 @@ def _start(day: date | None) -> datetime | None:
     return None if day is None else datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
-# What an entry of the audit trail says in words, and the page of what it is about.
+# The label of an entry's operation, and the page of its object.
 
 
 _DONE = {"POST": "created", "PUT": "changed", "PATCH": "changed", "DELETE": "removed"}
-#: Kinds of objects that have a page here, by the name of its address.
+#: The name of the URL by the kind of object.
 _PAGES = {
     "activities": "activity",
     "pipeline-runs": "run",
@@ -232,9 +231,7 @@ _BY_ROLE = ("queue", "agent")
 
 
 def in_words(operation: str) -> str:
-    """An operation of the API as a verb: `POST /queues/{role}/pause/` is `pause`, `POST /activities/` is `created`. Others speak for
-    themselves.
-    """
+    """Return an operation of the API as a verb: `POST /queues/{role}/pause/` is `pause`, `POST /activities/` is `created`."""
     method, _, path = operation.partition(" ")
     if method not in _DONE:
         return operation.replace(".", " ").replace("_", " ")
@@ -245,7 +242,7 @@ def in_words(operation: str) -> str:
 
 
 def address_of(kind: str, object_id: str) -> str:
-    """Where the object is shown, without its tenant; empty for what has no page."""
+    """Return the address of the object's page, without the tenant; empty if it has none."""
     name = _PAGES.get(kind, "")
     if not name or not object_id:
         return ""

@@ -1,4 +1,4 @@
-"""All views that a person has and that everybody in the tenant has: kept, renamed, shared and deleted."""
+"""Saved views of a person and of the whole tenant: save, rename, share and delete."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def _act(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 @page("", act=_act)
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """The views of all pages. A POST keeps one more and leads to it, or changes one."""
+    """The views of all pages. A POST saves a view, or changes one."""
     with tenant_scope(visit.tenant_id):
-        found = saved_views.views_of(visit.who)
-    groups = groupby(sorted(found, key=lambda view: list(PAGES).index(view.page)), key=lambda view: view.page)
+        views = saved_views.views_of(visit.who)
+    groups = groupby(sorted(views, key=lambda view: list(PAGES).index(view.page)), key=lambda view: view.page)
     context: dict[str, Any] = {
-        "groups": [(PAGES[name][0], [_line(view, visit) for view in views]) for name, views in groups],
+        "groups": [(PAGES[name][0], [_line(view, visit) for view in group]) for name, group in groups],
         "may_share": visit.who.role.includes(Role.ADMIN),
         "longest": LONGEST_NAME,
         "sent": request.POST if request.POST.get("deed") == "keep" else {},
@@ -80,40 +80,36 @@ def _keep_view(request: HttpRequest, visit: PageContext) -> HttpResponse:
         query=query_of(where, request.POST.get("query", "")),
         shared=request.POST.get("shared") == "yes",
     )
-    return _on_to(
-        request, visit, view, f"Saved as “{view.name}”{', for everybody' if view.is_shared else ''}."
+    return _redirect_to_view(
+        request, visit, view, f"Saved as “{view.name}”{', shared with everybody' if view.is_shared else ''}."
     )
 
 
 def _rename_view(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
     view = saved_views.rename(visit.who, view_id, request.POST.get("name", ""))
-    return _lead_back(request, visit, f"It is called “{view.name}” now.")
+    return _redirect_to_list(request, visit, f"Renamed to “{view.name}”.")
 
 
 def _share_view(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
     view = saved_views.share(visit.who, view_id)
-    return _lead_back(request, visit, f"Everybody in the tenant finds “{view.name}” now.")
+    return _redirect_to_list(request, visit, f"“{view.name}” is now shared with everybody in the tenant.")
 
 
 def _delete_view(request: HttpRequest, visit: PageContext, view_id: UUID) -> HttpResponse:
     view = saved_views.delete(visit.who, view_id)
-    return _on_to(request, visit, view, f"“{view.name}” is deleted. Here it can be saved again.")
+    return _redirect_to_view(request, visit, view, f"“{view.name}” was deleted. You can save it again here.")
 
 
-def _lead_back(request: HttpRequest, visit: PageContext, words: str) -> HttpResponse:
+def _redirect_to_list(request: HttpRequest, visit: PageContext, words: str) -> HttpResponse:
     return redirect_with_success(request, visit, reverse("console:saved_views"), words)
 
 
-def _on_to(request: HttpRequest, visit: PageContext, view: SavedView, words: str) -> HttpResponse:
-    """What the view shows, with what was done."""
+def _redirect_to_view(request: HttpRequest, visit: PageContext, view: SavedView, words: str) -> HttpResponse:
     messages.success(request, words)
     return HttpResponseRedirect(address_of(view.page, view.query, visit.who.tenant))
 
 
-# Which pages have views that can be kept, and what of their addresses belongs to a view.
-
-
-#: By the name of a page's address: what it is called, and the names in its query that narrow what it shows.
+#: The pages with saved views, by the name of their URL: the title, and the query parameters that are filters.
 PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "inbox": ("Inbox", ("kind", "role", "search")),
     "activities": ("Activities", ("q",)),
@@ -123,16 +119,16 @@ PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def query_of(page: str, address: str) -> str:
-    """What of a query string belongs to a view of the page, always in the same order. The tenant and the place in the list do not."""
+    """Return the filters of a query string in a fixed order, without the tenant and the page of the list."""
     parameters = dict(parse_qsl(address.replace("\x00", "")))
     return urlencode({name: value for name in PAGES[page][1] if (value := parameters.get(name, "").strip())})
 
 
 def in_words(query: str) -> str:
-    """What a view narrows its page to, as people would write it."""
+    """Return a readable form of a view's query."""
     return ", ".join(value if name == "q" else f"{name}: {value}" for name, value in parse_qsl(query))
 
 
 def address_of(page: str, query: str, tenant: str) -> str:
-    """Where a kept view leads. It is read again, so that what was kept before a page changed harms nobody."""
+    """Return the address of a saved view. The stored query is filtered again, because its page may have changed since."""
     return f"{reverse(f'console:{page}')}?{'&'.join(filter(None, (urlencode({'tenant': tenant}), query_of(page, query))))}"

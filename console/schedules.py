@@ -1,4 +1,4 @@
-"""Schedules: everybody may see them, operators run them, admins change and switch them; and a page to try out times beforehand."""
+"""Pages of schedules. Everybody sees them, operators run and test them, admins create, change, pause and resume them."""
 
 from __future__ import annotations
 
@@ -42,14 +42,16 @@ from tenants.context import tenant_scope
 from tenants.models import Role
 from tenants.principals import Principal
 
-BEGUN_BEFORE = "It had begun already, by the same button of the same page. Press it again to run it once more"
+STARTED_BEFORE = (
+    "This run was already started by the same button. Press it again to run the schedule once more"
+)
 TIMES = 10
 COMING = 5
 
 
 @page("schedules")
 def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """The schedules, and what they will do in the coming weeks."""
+    """The schedules, and a calendar of the coming weeks."""
     search = request.GET.get("search", "").replace("\x00", "").strip()[:200]
     found = listing(visit.tenant_id, search=search, shown=request.GET.get("shown", ""))
     role = visit.who.role
@@ -63,7 +65,7 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 @page("schedules", (*LOOKING, *ACTING))
 def trial(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Times and parameters that nobody has saved: when they would fire, and which jobs they would make. Nothing is written."""
+    """A preview of unsaved times and parameters. Nothing is written."""
     form = (
         TrialForm(request.POST)
         if request.method == "POST"
@@ -76,16 +78,20 @@ def trial(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 
 def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
-    """The jobs that it would make, or the answer that says what was done."""
+    """Perform the action. Return a preview for a dry run, else the redirect."""
     action, address, words = request.POST.get("deed", ""), f"/schedules/{schedule_id}/", ""
     if action == "dry_run":
         reply = internal_api.call_api(request, visit.who, "GET", f"{address}preview/", query={"count": TIMES})
     elif action == "run":
         reply = internal_api.call_api(request, visit.who, "POST", f"{address}run/")
-        words = BEGUN_BEFORE if reply.repeated else "Begun: see its executions"
+        words = STARTED_BEFORE if reply.repeated else "Started: see the executions below"
     elif action in ("on", "off"):
         reply = internal_api.call_api(request, visit.who, "PATCH", address, {"enabled": action == "on"})
-        words = "Switched on" if action == "on" else "Switched off: it fires no more until it is switched on"
+        words = (
+            "The schedule is resumed"
+            if action == "on"
+            else "The schedule is paused: it does not run until it is resumed"
+        )
     else:
         raise Refused(NOT_OFFERED, status=400)
     if not reply.ok:
@@ -97,7 +103,7 @@ def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
 
 @page("schedules", act=_act)
 def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
-    """One schedule. A POST runs it now, switches it on or off, or (with `dry_run`) looks at the jobs that it would make."""
+    """One schedule. A POST runs, pauses or resumes it, or (with `dry_run`) previews its jobs."""
     found = find_schedule(visit.tenant_id, schedule_id)
     if found is None:
         raise Http404
@@ -112,19 +118,19 @@ def one(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResp
 
 @page("schedules", (*LOOKING, *ACTING), least=Role.ADMIN)
 def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """A form for one more. A POST makes it, or says what it would do."""
+    """The form of a new schedule. A POST creates or previews it."""
     pipeline = request.GET.get("pipeline", "")[:63]
     initial = {"timezone": zone_name(visit), "target": f"pipeline:{pipeline}"}
     form = ScheduleForm(request.POST or None, targets=targets_of(visit.who), initial=initial)
     if request.POST.get("deed") == "save" and (reply := form.send(request, visit.who, "POST", "/schedules/")):
         address = reverse("console:schedule", args=[reply.data["id"]])
-        return redirect_with_success(request, visit, address, f"Made: {reply.data['name']}")
+        return redirect_with_success(request, visit, address, f"Created: {reply.data['name']}")
     return _show_form(request, visit, form)
 
 
 @page("schedules", (*LOOKING, *ACTING), least=Role.ADMIN)
 def change(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpResponse:
-    """The form of one. A POST changes it, if it is still as the form showed it."""
+    """The form of a schedule. A POST changes it, if its version is still the displayed one."""
     address = f"/schedules/{schedule_id}/"
     present = internal_api.data_or_404(internal_api.call_api(request, visit.who, "GET", address))
     options = {
@@ -145,33 +151,33 @@ def change(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpR
 
 @page("schedules", ACTING, least=Role.ADMIN)
 def words(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """What the form, as it is filled in, would come to: a part of its page."""
+    """A part of the form's page: the preview of its present input."""
     form = ScheduleForm(request.POST, targets=targets_of(visit.who), initial={})
-    return render_page(request, visit, "console/schedules/words.html", _foretold(request, visit, form))
+    return render_page(request, visit, "console/schedules/words.html", _preview_of(request, visit, form))
 
 
 def zone_name(visit: PageContext) -> str:
-    """The tenant's time zone; UTC for people who are not its members."""
+    """Return the tenant's time zone; UTC for people who are not its members."""
     return next((own.timezone for own in visit.tenants if own.pk == visit.tenant_id), "UTC")
 
 
 def _show_form(
     request: HttpRequest, visit: PageContext, form: ScheduleForm, schedule_id: UUID | None = None
 ) -> HttpResponse:
-    looks = request.POST.get("deed") == "look"
+    is_preview = request.POST.get("deed") == "look"
     context = {
         "form": form,
         "schedule_id": schedule_id,
         "zones": sorted(zone_names()),
-        **(_foretold(request, visit, form) if looks else {}),
+        **(_preview_of(request, visit, form) if is_preview else {}),
     }
     return render_page(
         request, visit, "console/schedules/edit.html", context, form.status if form.errors else 200
     )
 
 
-def _foretold(request: HttpRequest, visit: PageContext, form: ScheduleForm) -> dict[str, Any]:
-    """A forecast, or what is missing for one. A name is not needed for it."""
+def _preview_of(request: HttpRequest, visit: PageContext, form: ScheduleForm) -> dict[str, Any]:
+    """Return the preview, or what the form lacks for it. A name is not needed."""
     form.fields["name"].required = False
     if not form.is_valid():
         return {
@@ -191,7 +197,7 @@ def _label(form: ScheduleForm, name: str) -> str:
 
 
 def _read_initial(request: HttpRequest, visit: PageContext) -> dict[str, Any]:
-    """What the form begins with: the schedule that the address names, or nothing."""
+    """Return the initial values of the form: the schedule named in the address, or nothing."""
     named = request.GET.get("schedule", "")
     try:
         found = find_schedule(visit.tenant_id, UUID(named)) if named else None
@@ -200,11 +206,8 @@ def _read_initial(request: HttpRequest, visit: PageContext) -> dict[str, Any]:
     return TrialForm.members_of(found.schedule) if found else {}
 
 
-# The form in which somebody tries out times and parameters of a schedule.
-
-
 class TrialForm(ApiForm):
-    """Members of a schedule that say when and with what. The API says what is wrong with them."""
+    """The times and parameters of a schedule, for a preview. The API validates them."""
 
     cron = forms.CharField(
         label="Cron",
@@ -212,14 +215,14 @@ class TrialForm(ApiForm):
         max_length=200,
         help_text="Minute, hour, day of the month, month, day of the week.",
     )
-    interval_seconds = forms.DecimalField(label="Or every so many seconds", required=False, min_value=1)
+    interval_seconds = forms.DecimalField(label="Or an interval in seconds", required=False, min_value=1)
     timezone = forms.CharField(label="Time zone", max_length=64, initial=DEFAULT_TIMEZONE)
     agent_role = forms.CharField(label="Agent", required=False, max_length=63)
     pipeline = forms.CharField(label="Or pipeline", required=False, max_length=63)
     params = JsonField(
         label="Parameters",
         required=False,
-        help_text="A value that is a data source string is expanded into jobs.",
+        help_text="A data source string is expanded into jobs.",
     )
 
     def body(self) -> dict[str, Any]:
@@ -231,7 +234,7 @@ class TrialForm(ApiForm):
 
     @staticmethod
     def members_of(schedule: Schedule) -> dict[str, Any]:
-        """What the form begins with for a schedule that there is."""
+        """Return the initial values for an existing schedule."""
         return {
             "cron": schedule.cron,
             "interval_seconds": None if schedule.interval_ms is None else schedule.interval_ms / 1000,
@@ -242,12 +245,12 @@ class TrialForm(ApiForm):
         }
 
 
-# Schedules as a person sees them: when in words, what comes next, what became of the times that have passed.
+# The list, and the page of one schedule: its times in words, the next times, and the outcomes of past ones.
 
 MOST_LISTED = 200
 MOST_RECORDS = 30
 NEXT = 10
-UNREADABLE = "Its times cannot be read any more: change them in the admin."
+UNREADABLE = "The stored times are no longer valid. Change them in the admin."
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +261,7 @@ class Row:
     when: str
     target: str
     last: str
-    skipped: int  # times that were skipped, ever
+    skipped: int  # times skipped so far
 
     @property
     def next_at(self) -> datetime | None:
@@ -266,7 +269,7 @@ class Row:
 
     @property
     def is_due(self) -> bool:
-        """Whether its next time has come, and nobody has started anything for it yet."""
+        """Whether its next time has passed without an execution."""
         return self.next_at is not None and self.next_at <= clock.now()
 
 
@@ -287,7 +290,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time to come: on the clocks of the schedule's zone, and in UTC."""
+    """A next time, in the schedule's zone and in UTC."""
 
     local: str
     utc: datetime
@@ -307,7 +310,7 @@ class One:
 
 
 def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime | None = None) -> Listing:
-    """The schedules by name, with those that are switched off unless `shown` says "on" or "off" alone."""
+    """Return the schedules, ordered by name. `shown` "on" or "off" selects the enabled or disabled ones."""
     moment = now or clock.now()
     with tenant_scope(tenant_id):
         rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline")
@@ -321,28 +324,28 @@ def listing(tenant_id: UUID, *, search: str = "", shown: str = "", now: datetime
             rows = rows.filter(enabled=shown == "on")
         newest = ScheduleExecution.objects.for_tenant(tenant_id).filter(schedule_id=OuterRef("pk"))
         rows = rows.annotate(last=Subquery(newest.order_by("-started_at", "-pk").values("status")[:1]))
-        found = list(rows.order_by("name", "pk")[: MOST_LISTED + 1])
-        skipped = _count_skipped(tenant_id, [schedule.pk for schedule in found])
-    plans_of = {schedule.pk: _timing(schedule) for schedule in found}
+        schedules = list(rows.order_by("name", "pk")[: MOST_LISTED + 1])
+        skipped = _count_skipped(tenant_id, [schedule.pk for schedule in schedules])
+    plans_of = {schedule.pk: _timing(schedule) for schedule in schedules}
     return Listing(
         rows=[
             Row(
                 schedule, words_of(plans_of[schedule.pk]), target_of(schedule), schedule.last or "",
                 skipped.get(schedule.pk, 0),
             )
-            for schedule in found[:MOST_LISTED]
+            for schedule in schedules[:MOST_LISTED]
         ],
         weeks=weeks_of(
-            [(each, plan) for each in found if each.enabled and (plan := plans_of[each.pk])], now=moment
+            [(each, plan) for each in schedules if each.enabled and (plan := plans_of[each.pk])], now=moment
         ),
-        has_more=len(found) > MOST_LISTED,
+        has_more=len(schedules) > MOST_LISTED,
         search=search,
         shown=shown,
     )  # fmt: skip
 
 
 def find_schedule(tenant_id: UUID, schedule_id: UUID) -> One | None:
-    """One schedule with what became of its times, or None when there is none."""
+    """Return the page of one schedule, or None if it does not exist."""
     with tenant_scope(tenant_id):
         rows = Schedule.objects.for_tenant(tenant_id).select_related("pipeline")
         schedule = rows.filter(pk=schedule_id).first()
@@ -351,9 +354,9 @@ def find_schedule(tenant_id: UUID, schedule_id: UUID) -> One | None:
         firings = Firing.objects.for_tenant(tenant_id).filter(schedule_id=schedule_id)
         executions = ScheduleExecution.objects.for_tenant(tenant_id).filter(schedule_id=schedule_id)
         records = list(firings.order_by("-nominal_at", "-pk")[:MOST_RECORDS])
-        begun = list(executions.order_by("-started_at", "-pk")[:MOST_RECORDS])
+        newest = list(executions.order_by("-started_at", "-pk")[:MOST_RECORDS])
     plan = _timing(schedule)
-    return One(schedule, words_of(plan), target_of(schedule), _coming(schedule, plan), records, begun)
+    return One(schedule, words_of(plan), target_of(schedule), _coming(schedule, plan), records, newest)
 
 
 def words_of(plan: Timing | None) -> str:
@@ -380,24 +383,24 @@ def _coming(schedule: Schedule, plan: Timing | None) -> list[Moment]:
     if plan is None:
         return []
     zone = ZoneInfo(plan.timezone)
-    found = preview.next_times(schedule, count=NEXT)
-    return [Moment(f"{at.astimezone(zone):%a %Y-%m-%d %H:%M %Z}", at) for at in found]
+    times = preview.next_times(schedule, count=NEXT)
+    return [Moment(f"{at.astimezone(zone):%a %Y-%m-%d %H:%M %Z}", at) for at in times]
 
 
-# The calendar of the coming weeks: which schedules fire on each day, by UTC's days, and how often.
+# The calendar of the coming weeks: the schedules of each day (UTC), and how often they run.
 
 
 WEEKS = 4
-COUNTED = 24  # times of one schedule on one day; more are "many"
-NAMED = 4  # schedules on one day; the others are counted
-MOST_SCHEDULES = 60  # that the calendar looks ahead for, by name
+COUNTED = 24  # times of one schedule on one day; more are displayed as "24+"
+NAMED = 4  # listed schedules per day; the others are only counted
+MOST_SCHEDULES = 60  # in the calendar, by name
 DAY = timedelta(days=1)
 INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A schedule on a day: its first time, and how often it fires."""
+    """A schedule on a day: its first time, and the number of times."""
 
     schedule: Schedule
     first: str
@@ -412,7 +415,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Day:
-    """One day. What is not named is counted in `others`."""
+    """One day. `others` counts the schedules that are not listed."""
 
     on: date
     is_today: bool
@@ -435,7 +438,7 @@ class Week:
 
 
 def weeks_of(schedules: Sequence[tuple[Schedule, Timing]], *, now: datetime) -> list[Week]:
-    """Whole weeks, from the Monday before now. What has passed of today is left out."""
+    """Return whole weeks from this week's Monday on. Past times of today are omitted."""
     today = now.astimezone(UTC).date()
     monday = today - timedelta(days=today.weekday())
     days = [
@@ -455,16 +458,16 @@ def weeks_of(schedules: Sequence[tuple[Schedule, Timing]], *, now: datetime) -> 
 def _mark(day: Day, schedule: Schedule, plan: Timing, now: datetime) -> None:
     begin = datetime(day.on.year, day.on.month, day.on.day, tzinfo=UTC)
     after, until = max(begin - INSTANT, now), begin + DAY - INSTANT
-    found = list(islice(timing.times(plan, after=after, until=until), COUNTED + 1))
-    if found:
-        day.marks.append(Mark(schedule, f"{found[0]:%H:%M}", len(found)))
+    times = list(islice(timing.times(plan, after=after, until=until), COUNTED + 1))
+    if times:
+        day.marks.append(Mark(schedule, f"{times[0]:%H:%M}", len(times)))
 
 
-# The form of a schedule: times as people say them, the zone of the tenant, and what is to be started.
+# The form of a schedule: its times, time zone and target.
 #
-# Which fields fit the chosen kind of times is shown by the style sheet alone, so the form works without scripts.
+# The style sheet alone hides the fields that do not fit the chosen kind of times, so the form works without scripts.
 
-MOST_PIPELINES = 500  # that can be chosen
+MOST_PIPELINES = 500  # choices
 HOURLY, DAILY, WORKDAYS, WEEKLY, MONTHLY, EVERY, CRON, ONCE = (
     "hourly", "daily", "workdays", "weekly", "monthly", "every", "cron", "once",
 )  # fmt: skip
@@ -474,9 +477,9 @@ WHEN = (
     (WORKDAYS, "Monday to Friday"),
     (WEEKLY, "Every week"),
     (MONTHLY, "Every month"),
-    (EVERY, "Every so many minutes"),
+    (EVERY, "At an interval"),
     (ONCE, "Once"),
-    (CRON, "As a cron expression says"),
+    (CRON, "By a cron expression"),
 )
 DAYS = (
     ("1", "Monday"),
@@ -488,17 +491,17 @@ DAYS = (
     ("0", "Sunday"),
 )
 OVERLAPS = (
-    (Overlap.SKIP.value, "leave that time out"),
-    (Overlap.QUEUE_ONE.value, "begin when it is over"),
-    (Overlap.ALLOW.value, "begin all the same"),
-    (Overlap.CANCEL_RUNNING.value, "cancel it and begin"),
+    (Overlap.SKIP.value, "skip this time"),
+    (Overlap.QUEUE_ONE.value, "start after it ends"),
+    (Overlap.ALLOW.value, "start in parallel"),
+    (Overlap.CANCEL_RUNNING.value, "cancel it, then start"),
 )
-#: Members of the API that stand in other fields of the form.
-_STANDS_IN = {
+#: The form's field by the member of the API, where the names differ.
+_FIELD_OF = {
     "repeat": "when", "interval_ms": "minutes", "start_at": "moment", "target_type": "target", "agent_role": "target", "pipeline": "target",
 }  # fmt: skip
-#: Where errors of a cron are told, by the kind of times that it was made from.
-_CRON_STANDS_IN = {HOURLY: "minute", DAILY: "at", WORKDAYS: "at", WEEKLY: "at", MONTHLY: "day"}
+#: The form's field for errors of the cron expression, by the kind of times.
+_CRON_FIELD_OF = {HOURLY: "minute", DAILY: "at", WORKDAYS: "at", WEEKLY: "at", MONTHLY: "day"}
 _PRESETS = (
     (HOURLY, re.compile(r"(?P<minute>\d{1,2}) \* \* \* \*")),
     (DAILY, re.compile(r"(?P<m>\d{1,2}) (?P<h>\d{1,2}) \* \* \*")),
@@ -510,9 +513,9 @@ MINUTE_MS = 60_000
 
 
 class ScheduleForm(ApiForm):
-    """When what is started. `present` is what the API shows of the schedule that is changed, None for a new one."""
+    """The form of a schedule. `present` is the API's data of the existing schedule, None for a new one."""
 
-    #: By the name of a field, the kinds of times that it is for; the others are for all.
+    #: By field, the kinds of times that it is for; other fields are for all.
     fits: ClassVar[Mapping[str, str]] = {
         "minute": HOURLY, "weekday": WEEKLY, "day": MONTHLY, "at": f"{DAILY} {WORKDAYS} {WEEKLY} {MONTHLY}", "minutes": EVERY,
         "moment": ONCE, "cron": CRON,
@@ -529,7 +532,7 @@ class ScheduleForm(ApiForm):
         min_value=1,
         max_value=31,
         initial=1,
-        help_text="A month without that day is left out.",
+        help_text="Months without that day are skipped.",
     )
     at = forms.TimeField(
         label="At",
@@ -560,10 +563,10 @@ class ScheduleForm(ApiForm):
     params = JsonField(
         label="Parameters",
         required=False,
-        help_text="As JSON. A value that is a data source string is expanded into jobs.",
+        help_text="As JSON. A data source string is expanded into jobs.",
     )
     overlap = forms.ChoiceField(
-        label="While the one before still runs", choices=OVERLAPS, initial=Overlap.SKIP.value
+        label="If the previous run is active", choices=OVERLAPS, initial=Overlap.SKIP.value
     )
     description = forms.CharField(required=False, max_length=2_000, widget=forms.Textarea(attrs={"rows": 2}))
 
@@ -579,28 +582,28 @@ class ScheduleForm(ApiForm):
         self.present = present
         own = self.initial.get("target")
         if own and present and not any(own == value for _, choices in targets for value, _ in choices):
-            targets = [*targets, ("As it is", [(own, own.partition(":")[2])])]
+            targets = [*targets, ("Current", [(own, own.partition(":")[2])])]
         self.fields["target"].choices = targets  # type: ignore[attr-defined]  # a ChoiceField
 
     def clean_timezone(self) -> str:
         name: str = self.cleaned_data["timezone"]
         if name not in zone_names():
-            raise forms.ValidationError("There is no such time zone. Names are like Europe/Berlin.")
+            raise forms.ValidationError("Unknown time zone. Use a name such as Europe/Berlin.")
         return name
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
         for name, kinds in self.fits.items():
             if cleaned.get("when") not in kinds.split():
-                self.errors.pop(name, None)  # nobody sees the field, and nothing is made of it
+                self.errors.pop(name, None)  # the field is hidden and its value is not used
         for name in _NEEDED.get(cleaned.get("when", ""), ()):
             if cleaned.get(name) in (None, "") and name not in self.errors:
-                self.add_error(name, "This is needed here.")
+                self.add_error(name, "This field is required.")
         if cleaned.get("when") == ONCE and cleaned.get("moment"):
             try:
                 self.start_at = datetime.fromisoformat(cleaned["moment"])
             except ValueError:
-                self.add_error("moment", "This is no day and time, such as 2027-05-01T09:30.")
+                self.add_error("moment", "Enter a date and a time, such as 2027-05-01T09:30.")
         return cleaned
 
     def body(self) -> dict[str, Any]:
@@ -635,7 +638,7 @@ class ScheduleForm(ApiForm):
                 "interval_ms": None,
                 "end_at": None,
             }
-        # A bound stays; the moment of what happened once is none.
+        # Keep a bound of a repeating schedule, but not the time of a former one-time schedule.
         was_once = self.present is not None and self.present.get("repeat") == "once"
         repeating: dict[str, Any] = {"repeat": "repeating", **({"start_at": None} if was_once else {})}
         if when == EVERY:
@@ -656,21 +659,21 @@ class ScheduleForm(ApiForm):
 
     def blame(self, reply: Reply) -> None:
         when = self.cleaned_data.get("when", "")
-        stands_in = {**_STANDS_IN, **({"cron": _CRON_STANDS_IN[when]} if when in _CRON_STANDS_IN else {})}
+        fields = {**_FIELD_OF, **({"cron": _CRON_FIELD_OF[when]} if when in _CRON_FIELD_OF else {})}
         errors = {}
         for path, message in reply.errors.items():
             name, rest = re.match(r"([A-Za-z_]*)(.*)", path, re.DOTALL).groups()  # type: ignore[union-attr]  # it matches anything
-            errors[f"{stands_in.get(name, name)}{rest}"] = message
+            errors[f"{fields.get(name, name)}{rest}"] = message
         super().blame(Reply(reply.status, reply.data, errors))
 
 
-#: What has to be filled in, by the kind of times.
+#: Required fields by the kind of times.
 _NEEDED = {HOURLY: ("minute",), DAILY: ("at",), WORKDAYS: ("at",), WEEKLY: ("at", "weekday"), MONTHLY: ("at", "day"), EVERY: ("minutes",),
            CRON: ("cron",), ONCE: ("moment",)}  # fmt: skip
 
 
 def targets_of(who: Principal) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What a schedule may start, in groups as a list of choices shows them."""
+    """Return the possible targets as grouped choices."""
     with tenant_scope(who.tenant_id):
         known = Pipeline.objects.for_tenant(who.tenant_id).filter(enabled=True).order_by("name", "key")
         pipelines = [
@@ -682,7 +685,7 @@ def targets_of(who: Principal) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def _initial_of(present: Mapping[str, Any]) -> dict[str, Any]:
-    """What the form begins with for a schedule that there is."""
+    """Return the initial values for an existing schedule."""
     kind = present["target_type"]
     target = present["agent_role"] if kind == "agent" else present["pipeline"]
     initial = {name: present[name] for name in ("name", "timezone", "params", "overlap", "description")}
@@ -697,8 +700,8 @@ def _when(present: Mapping[str, Any]) -> dict[str, Any]:
     if present["interval_ms"]:
         return {"when": EVERY, "minutes": f"{present['interval_ms'] / MINUTE_MS:.6g}"}
     for name, pattern in _PRESETS:
-        if found := pattern.fullmatch(present["cron"] or ""):
-            parts = found.groupdict()
+        if match := pattern.fullmatch(present["cron"] or ""):
+            parts = match.groupdict()
             at = {"at": f"{int(parts.pop('h')):02}:{int(parts.pop('m')):02}"} if "h" in parts else {}
             return {"when": name, "cron": present["cron"], **at, **parts}
     return {"when": CRON, "cron": present["cron"]}

@@ -1,13 +1,13 @@
-"""The second factor at the login: codes of an app (TOTP, RFC 6238), passkeys, and recovery codes for the day on which both are lost.
+"""Two-factor authentication: codes of an app (TOTP, RFC 6238), passkeys, and recovery codes in case both are lost.
 
-Who has set one up is asked for it. People with admin rights (staff, superusers, admins of a tenant) must have one where
-`ORCHESTRATOR_SECOND_FACTOR` is `required`: they set it up at their next sign-in. Until the code was right a session is nobody's: every
-address but this page and the way out answers it as it answers people who have not signed in.
+People who have set it up need it at each sign-in. With `ORCHESTRATOR_SECOND_FACTOR` set to `required`, people with admin rights (staff,
+superusers, admins of a tenant) must set it up at their next sign-in. Until the second factor is verified the session is anonymous for every
+page except this one and the sign-out.
 
-A code is taken once, also when it comes twice at the same moment: the row is locked while it is looked at, and remembers the newest code.
-The secret and the recovery codes are sealed with the keys of `FIELD_ENCRYPTION_KEYS` and bound to their person. Wrong codes and passkeys
-count like wrong passwords. Who has a second factor adds another, or takes one away, only in a session that has proven one: a password alone
-changes nothing. Who lost all is helped by a superuser in the admin, or by `manage.py reset_second_factor`.
+A code works once, even if it arrives twice at the same time: the row is locked during the check and stores the newest code. The secret and
+the recovery codes are sealed with the keys of `FIELD_ENCRYPTION_KEYS` and bound to their person. Wrong codes and passkeys count like wrong
+passwords. Only a session that has verified a second factor may add or remove one; a password alone is not enough. For people who have lost
+all factors a superuser resets them in the admin, or with `manage.py reset_second_factor`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from tenants import audit, clock, login_throttle, members, strict_json
 from tenants.audit import address_of
 from tenants.models import Passkey, Role, SecondFactor
 
-# Passkeys at the login, as a second factor that cannot be given to a page that only looks like ours (WebAuthn, by the package `webauthn`).
+# Passkeys, a second factor that resists phishing (WebAuthn, by the package `webauthn`).
 #
-# They are offered where `ORCHESTRATOR_PASSKEY_ORIGIN` says under which address people open the console: a passkey is bound to its host
-# name. The browser signs a challenge that its session keeps; a challenge is answered once, and only for some minutes.
+# They are available if `ORCHESTRATOR_PASSKEY_ORIGIN` names the address of the console, because a passkey is bound to its host name. The
+# browser signs a challenge from its session; a challenge can be used once, within some minutes.
 #
-# Whatever comes from a browser is read strictly, and anything that is wrong with it means the same: it opens nothing.
+# Input from a browser is parsed strictly, and every error has the same result: the verification fails.
 
-CHALLENGE = "passkey_challenge"  # in the session: its hexadecimal digits, and until when it is good
+CHALLENGE = "passkey_challenge"  # in the session: its hexadecimal digits, and its expiry
 CHALLENGE_BYTES = 32
 CHALLENGE_SECONDS = 600
 ANSWER_BYTES = 16_384  # an answer with an attestation is far smaller
@@ -58,7 +58,7 @@ def are_offered() -> bool:
 
 
 def challenge_of(request: HttpRequest) -> bytes:
-    """What the browser signs next: the one that the session has, or a new one if that is about to end."""
+    """Return the challenge to sign: the session's, or a new one if that expires soon."""
     challenge, ends_at = _read_challenge(request)
     now = clock.now().timestamp()
     if ends_at - now < CHALLENGE_SECONDS / 2:
@@ -68,21 +68,21 @@ def challenge_of(request: HttpRequest) -> bytes:
 
 
 def use_challenge(request: HttpRequest) -> bytes | None:
-    """The session's challenge, which it has no longer. Nothing if there was none, or one that is too old."""
+    """Remove the challenge from the session and return it; None if there was none, or it has expired."""
     challenge, ends_at = _read_challenge(request)
     request.session.pop(CHALLENGE, None)
     return challenge if clock.now().timestamp() < ends_at else None
 
 
 def _read_challenge(request: HttpRequest) -> tuple[bytes, float]:
-    """The challenge of the session and when it ends, in seconds since 1970: 0 if there is none."""
-    found = request.session.get(CHALLENGE)
-    return (bytes.fromhex(found[0]), found[1]) if found else (b"", 0.0)
+    """Return the session's challenge and its expiry in seconds since 1970, which is 0 if there is none."""
+    stored = request.session.get(CHALLENGE)
+    return (bytes.fromhex(stored[0]), stored[1]) if stored else (b"", 0.0)
 
 
 def to_be_asked(person: Any, challenge: bytes) -> dict[str, Any]:
-    """The options with which a browser asks for one of the person's passkeys."""
-    import webauthn  # late: not installed where passkeys are not offered
+    """Return the browser's options for a sign-in with one of the person's passkeys."""
+    import webauthn  # imported late, because the package is optional
     from webauthn.helpers import options_to_json_dict
 
     return options_to_json_dict(
@@ -93,7 +93,7 @@ def to_be_asked(person: Any, challenge: bytes) -> dict[str, Any]:
 
 
 def to_be_made(person: Any, challenge: bytes) -> dict[str, Any]:
-    """The options with which a browser makes a passkey for the person, on a device that has none yet."""
+    """Return the browser's options for the creation of a passkey, on a device without one of the person."""
     import webauthn
     from webauthn.helpers import options_to_json_dict
 
@@ -110,7 +110,7 @@ def to_be_made(person: Any, challenge: bytes) -> dict[str, Any]:
 
 
 def add(factor: SecondFactor, name: str, answer: str, challenge: bytes) -> bool:
-    """Keep the passkey that a browser has made; whether it is right, new, and not one too many. The row of `factor` is locked."""
+    """Store a passkey that a browser has created. Return whether it is valid, new and within the limit. The row of `factor` is locked."""
     import webauthn
     from webauthn.helpers.exceptions import WebAuthnException
 
@@ -139,7 +139,7 @@ def add(factor: SecondFactor, name: str, answer: str, challenge: bytes) -> bool:
 
 
 def opens(person: Any, answer: str, challenge: bytes) -> bool:
-    """Whether one of the person's passkeys has signed the challenge, which it can do once."""
+    """Return whether one of the person's passkeys has signed the challenge. A passkey can sign a challenge once."""
     import webauthn
     from webauthn.helpers.exceptions import WebAuthnException
 
@@ -155,7 +155,7 @@ def opens(person: Any, answer: str, challenge: bytes) -> bool:
             )
             if passkey is None or bytes(passkey.answered) == challenge:
                 return False
-            shown = webauthn.verify_authentication_response(
+            verified = webauthn.verify_authentication_response(
                 credential=credential,
                 expected_challenge=challenge,
                 expected_rp_id=_host(),
@@ -165,7 +165,7 @@ def opens(person: Any, answer: str, challenge: bytes) -> bool:
             )
         except (WebAuthnException, strict_json.StrictJSONError, ValueError):
             return False
-        passkey.uses, passkey.answered, passkey.used_at = shown.new_sign_count, challenge, clock.now()
+        passkey.uses, passkey.answered, passkey.used_at = verified.new_sign_count, challenge, clock.now()
         passkey.save(update_fields=["uses", "answered", "used_at"])
         return True
 
@@ -173,7 +173,7 @@ def opens(person: Any, answer: str, challenge: bytes) -> bool:
 def _read(answer: str) -> dict[str, Any]:
     value = strict_json.loads(answer.encode(), max_bytes=ANSWER_BYTES, reject_duplicate_keys=True)
     if not isinstance(value, dict):
-        raise ValueError("no answer of a browser")
+        raise ValueError("not an object")
     return value
 
 
@@ -194,27 +194,27 @@ def _host() -> str:
 ISSUER = "Orchestrator"
 STEP_SECONDS = 30
 DIGITS = 6
-STEPS_APART = 1  # clocks of people's phones go wrong by half a minute
+STEPS_APART = 1  # clocks of phones may be wrong by half a minute
 SECRET_BYTES = 20  # as long as the hash, as RFC 4226 advises
 RECOVERY_CODES = 10
 RECOVERY_CHARACTERS = 10  # of 32: 50 random bits
 
 SETTING_UP = (
-    "second_factor_secret"  # in the session, sealed: the secret of an app of which no code was right yet
+    "second_factor_secret"  # in the session, sealed: the secret of an app that is not confirmed by a code yet
 )
 MARK = "second_factor"  # in the session: one of these
 ASKED, PASSED, FREE = "asked", "passed", "free"
-KIND = "second-factor"  # under which wrong codes are counted
+KIND = "second-factor"  # the counter of wrong codes
 ADDRESS = "/second-factor/"
-WRONG_CODE = "This code is not right, or was used before. Wait for the next one."
-WRONG_PASSKEY = "This passkey did not open. Try again, or use another way."
+WRONG_CODE = "This code is wrong, or was used before. Wait for the next one."
+WRONG_PASSKEY = "The passkey could not be verified. Try again, or use another method."
 
 
-# Who is asked.
+# When a second factor is required.
 
 
 class SecondFactorMiddleware:
-    """A session whose code is still to come belongs to nobody; its way to a login leads to the page that asks for the code."""
+    """Makes sessions without the required second factor anonymous, and redirects their sign-in to the page that verifies it."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -223,7 +223,7 @@ class SecondFactorMiddleware:
         if request.path == ADDRESS or request.path in login_throttle.SIGN_OUT_PATHS:
             return self.get_response(request)
         person = request.user
-        # Found out when somebody asks who it is: most requests bring a token, and read no session.
+        # Evaluated lazily, because most requests have a token and read no session.
         request.user = SimpleLazyObject(lambda: AnonymousUser() if _is_asked(request, person) else person)  # type: ignore[assignment]
         if (
             request.method == "GET"
@@ -235,9 +235,9 @@ class SecondFactorMiddleware:
 
 
 def ask_at_sign_in(sender: object, request: HttpRequest, user: Any, **more: object) -> None:
-    """Receives `user_logged_in`: the session begins with whether a code is still to come."""
+    """Receive `user_logged_in`: mark in the session whether a second factor is still required."""
     mark = ASKED if _is_due(user) else FREE
-    # Where nobody must, a session says nothing unless somebody is asked, as it did before.
+    # If the second factor is optional, only sessions that need one have a mark.
     if mark == ASKED or _is_required():
         request.session[MARK] = mark
     else:
@@ -249,7 +249,7 @@ def _is_asked(request: HttpRequest, person: Any) -> bool:
         return False
     mark = request.session.get(MARK)
     if _is_required() and (mark is None or (mark == FREE and has_admin_rights(person))):
-        # A session from before, or rights that came later.
+        # The session is older than the setting, or the person got admin rights since.
         mark = request.session[MARK] = ASKED if _is_due(person) else FREE
     return bool(mark == ASKED)
 
@@ -272,16 +272,15 @@ def is_set_up(person: Any) -> bool:
     return SecondFactor.objects.filter(pk=person.pk, confirmed_at__isnull=False).exists()
 
 
-# What a person has, and what opens.
+# The factors of a person, and their verification.
 
 
 def verify(
     person: Any, code: str, *, proven: bool = False, setting_up: bytes = b""
 ) -> tuple[bool, tuple[str, ...]]:
-    """Whether the code opens, which uses it up; and the recovery codes that a first second factor brings.
+    """Return whether the code is valid, and new recovery codes if it confirms the first second factor. A valid code is used up.
 
-    A code of the secret that is being set up opens too, and makes it that of the person's app, if the person has no second factor yet or
-    has `proven` one.
+    A code of the secret in `setting_up` is valid too, and confirms that secret, if the person has no second factor yet or has `proven` one.
     """
     typed = "".join(code.split()).replace("-", "").upper()[:64]
     if not setting_up and not is_set_up(person):
@@ -291,8 +290,8 @@ def verify(
         secret, left = _open_secret(factor)
         if secret and (step := _step_of(secret, typed, after=factor.last_step)) is not None:
             factor.last_step = step
-        elif found := _find_code(typed, left):
-            left = tuple(each for each in left if each != found)
+        elif used := _find_code(typed, left):
+            left = tuple(each for each in left if each != used)
         elif (
             setting_up
             and _may_add(factor, proven)
@@ -307,7 +306,7 @@ def verify(
 def add_passkey(
     person: Any, name: str, answer: str, challenge: bytes, *, proven: bool
 ) -> tuple[bool, tuple[str, ...]]:
-    """Whether the passkey is one of the person's from now on; and the recovery codes that a first second factor brings."""
+    """Return whether the passkey was added, and new recovery codes if it is the first second factor."""
     with transaction.atomic():
         factor = _lock_factor(person)
         secret, left = _open_secret(factor)
@@ -317,7 +316,7 @@ def add_passkey(
 
 
 def remove(person: Any, passkey: UUID | None) -> bool:
-    """Take a passkey away, or the app for none; whether it was there, and another second factor is left."""
+    """Remove a passkey, or the app for None. Return False if it does not exist or is the last second factor."""
     with transaction.atomic():
         factor = _lock_factor(person)
         secret, left = _open_secret(factor)
@@ -338,12 +337,12 @@ def _lock_factor(person: Any) -> SecondFactor:
 
 
 def _may_add(factor: SecondFactor, proven: bool) -> bool:
-    """A password alone is enough for the first second factor, and for no other."""
+    """Return whether a factor may be added: a password alone is enough only for the first one."""
     return proven or factor.confirmed_at is None
 
 
 def _keep_proven(factor: SecondFactor, secret: bytes, left: tuple[str, ...]) -> tuple[str, ...]:
-    """Keep what was proven; the recovery codes, if it was the first time."""
+    """Store the verified factor. Return new recovery codes if it is the first one."""
     fresh: tuple[str, ...] = ()
     if factor.confirmed_at is None:
         factor.confirmed_at, left = clock.now(), (fresh := _recovery_codes())
@@ -353,7 +352,7 @@ def _keep_proven(factor: SecondFactor, secret: bytes, left: tuple[str, ...]) -> 
 
 
 def renew_recovery_codes(person: Any) -> tuple[str, ...]:
-    """Other recovery codes; those from before open nothing any more."""
+    """Replace the recovery codes and return the new ones."""
     with transaction.atomic():
         factor = SecondFactor.objects.select_for_update(of=("self",)).get(pk=person.pk)
         fresh = _recovery_codes()
@@ -363,7 +362,7 @@ def renew_recovery_codes(person: Any) -> tuple[str, ...]:
 
 
 def code_at(secret: bytes, step: int) -> str:
-    """The code of a moment, counted in steps since 1970, by RFC 6238 with SHA-1, which is what apps know."""
+    """Return the code of a time step since 1970, by RFC 6238 with SHA-1, which all apps support."""
     digest = hmac.digest(secret, step.to_bytes(8, "big"), "sha1")
     at = digest[-1] & 15
     number = int.from_bytes(digest[at : at + 4], "big") & 0x7FFFFFFF
@@ -381,13 +380,13 @@ def _address_for_apps(secret: bytes, name: str) -> str:
 
 
 def _step_of(secret: bytes, typed: str, *, after: int) -> int | None:
-    """The moment whose code it is, near to now and later than the newest that was taken."""
+    """Return the time step whose code it is, close to now and later than `after`, the newest used one."""
     now = int(clock.now().timestamp()) // STEP_SECONDS
-    found = None
+    match = None
     for step in range(now - STEPS_APART, now + STEPS_APART + 1):
         if hmac.compare_digest(code_at(secret, step).encode(), typed.encode()) and step > after:
-            found = step
-    return found
+            match = step
+    return match
 
 
 def _find_code(typed: str, codes: tuple[str, ...]) -> str:
@@ -406,7 +405,7 @@ def _seal(factor: SecondFactor, secret: bytes, codes: tuple[str, ...]) -> None:
 
 
 def _open_secret(factor: SecondFactor) -> tuple[bytes, tuple[str, ...]]:
-    """The secret of the app, empty if there is none, and the recovery codes."""
+    """Return the secret of the app, empty if there is none, and the recovery codes."""
     if factor.confirmed_at is None:
         return b"", ()
     holds = credentials.unseal(factor.secret_sealed, context=credentials.person_context(factor.pk))
@@ -419,7 +418,7 @@ def _open_secret(factor: SecondFactor) -> tuple[bytes, tuple[str, ...]]:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: HttpRequest) -> HttpResponse:
-    """Asks for a second factor, sets up the first and others, takes them away, and makes new recovery codes."""
+    """Verifies a second factor, adds and removes factors, and creates new recovery codes."""
     person = request.user
     if not person.is_authenticated:
         return HttpResponseRedirect(f"{reverse('console:login')}?{urlencode({'next': ADDRESS})}")
@@ -432,7 +431,7 @@ def page(request: HttpRequest) -> HttpResponse:
 
 def _change_factor(request: HttpRequest, person: Any) -> HttpResponse:
     if not _may_change(request, person):
-        return _show_page(request, complaint="Prove the one that you have first.")
+        return _show_page(request, complaint="Verify your present second factor first.")
     if "begin" in request.POST:
         _set_up(request, person, secrets.token_bytes(SECRET_BYTES))
     elif remove(person, _passkey_named(request.POST["remove"])):
@@ -440,7 +439,7 @@ def _change_factor(request: HttpRequest, person: Any) -> HttpResponse:
     else:
         return _show_page(
             request,
-            complaint="It is your last one, or is gone already. Add another before your last one goes.",
+            complaint="This is your last second factor, or it was already removed. Add another one before you remove the last.",
         )
     return HttpResponseRedirect(f"{ADDRESS}?{urlencode({'next': _next(request)})}")
 
@@ -459,10 +458,10 @@ def _passkey_named(text: str) -> UUID | None:
     try:
         return UUID(text)
     except ValueError:
-        return UUID(int=0)  # nobody's
+        return UUID(int=0)  # no passkey has this id
 
 
-# The secret that is being set up is the session's alone: who knows the password and looked at this page earlier does not know it.
+# The unconfirmed secret exists only in the session, so that another session that knows the password cannot see it.
 
 
 def _set_up(request: HttpRequest, person: Any, secret: bytes) -> None:
@@ -476,7 +475,7 @@ def _being_set_up(request: HttpRequest, person: Any) -> bytes:
         return b""
     try:
         fields = credentials.unseal(sealed, context=credentials.person_context(person.pk))
-    except ConfigurationError:  # its key has left the key ring since
+    except ConfigurationError:  # its key has been removed from the key ring
         return b""
     return base64.b32decode(fields["secret"])
 
@@ -501,11 +500,11 @@ def _attempt(request: HttpRequest, person: Any) -> HttpResponse:
     added = "new_passkey" in request.POST
     login_throttle.note_sign_in("second_factor.set_up" if fresh or added else "second_factor.passed", who)
     if request.session.get(MARK) == ASKED:
-        request.session.cycle_key()  # anyone who knew the session before the code knows none after it
+        request.session.cycle_key()  # a session id that was stolen before the verification becomes invalid
     request.session[MARK] = PASSED
     if fresh:
-        shown = [f"{code[:5]}-{code[5:]}" for code in fresh]
-        return render(request, "console/second_factor.html", {"fresh": shown, "next": _next(request)})
+        codes = [f"{code[:5]}-{code[5:]}" for code in fresh]
+        return render(request, "console/second_factor.html", {"fresh": codes, "next": _next(request)})
     return HttpResponseRedirect(ADDRESS if added else _next(request))
 
 
@@ -551,8 +550,8 @@ def _show_page(request: HttpRequest, *, complaint: str = "") -> HttpResponse:
 
 
 def _next(request: HttpRequest) -> str:
-    """Where the person was going: a page of ours, never one that asks who they are."""
+    """Return the address to continue with: on this site, and not a sign-in or sign-out page."""
     address = request.POST.get("next") or request.GET.get("next") or ""
     ours = url_has_allowed_host_and_scheme(address, allowed_hosts=None)
-    asking = address.startswith((ADDRESS, *login_throttle.SIGN_IN_PATHS, *login_throttle.SIGN_OUT_PATHS))
-    return address if ours and not asking else resolve_url("console:home")
+    is_sign_in = address.startswith((ADDRESS, *login_throttle.SIGN_IN_PATHS, *login_throttle.SIGN_OUT_PATHS))
+    return address if ours and not is_sign_in else resolve_url("console:home")

@@ -1,6 +1,6 @@
-"""Budgets, channels, notifications and webhooks: lists with a form for one more, and a page for each with what can be done to it.
+"""Pages of the settings: members, tokens, budgets, channels, notification channels and webhooks.
 
-Everything is read from and changed through the API's own views, so that its rules and its audit trail hold here as well.
+Budgets, channels, notification channels and webhooks are read and changed through the API's views, so its rules and audit trail apply.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from tenants.models.events import KINDS
 from tenants.tokens import InvalidScope
 
 MOST_LISTED = 200
-LOGGED = 50
+LOGGED = 50  # listed deliveries
 
 
 @page("settings", (*LOOKING, *ACTING), for_admins="Settings")
 def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
-    """All of a kind, and a form for one more. A secret that the API answers is on this page alone."""
+    """A list of objects, with the form of a new one. Only the response to the creation displays a secret."""
     what, secret = _find_collection(key), ""
     form = what.new(request.POST) if request.method == "POST" else what.new()
     if request.method == "POST" and (created := form.send(request, visit.who, "POST", f"/{key}/")):
         if not (secret := created.data.get("secret") or ""):
-            words = f"Made: {what.one} {_name_of(what, created.data)}"
+            words = f"Created: {what.one} {_name_of(what, created.data)}"
             return redirect_with_success(
                 request, visit, reverse("console:settings_collection", args=[key]), words
             )
         form = what.new()
-    found = internal_api.data_or_404(
+    listed = internal_api.data_or_404(
         internal_api.call_api(request, visit.who, "GET", f"/{key}/", query={"limit": MOST_LISTED})
     )
     context = {
         "what": what,
         "key": key,
-        "rows": _rows(what, found["results"]),
+        "rows": _rows(what, listed["results"]),
         "form": form,
         "secret": secret,
         "budgets": _budgets(visit) if key == "budgets" else (),
@@ -74,7 +74,7 @@ def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpRespon
 
 
 def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> Any:
-    """The form with what is wrong in it, or with a secret beside it; or the answer that says what was done."""
+    """Perform the action. Return a redirect, or the form with its errors or a new secret."""
     what, address = _find_collection(key), f"/{key}/{item_id}/"
     present = internal_api.data_or_404(internal_api.call_api(request, visit.who, "GET", address))
     if request.POST.get("deed") == "save":
@@ -90,7 +90,7 @@ def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UU
 
 @page("settings", act=_act_on_item, for_admins="Settings")
 def item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> HttpResponse:
-    """One of them. A POST changes it, does one of its actions, sends a delivery again, or removes it."""
+    """One object. A POST changes it, performs one of its actions, resends a delivery, or removes it."""
     what, address = _find_collection(key), f"/{key}/{item_id}/"
     present = internal_api.data_or_404(internal_api.call_api(request, visit.who, "GET", address))
     form, secret = visit.acted or (what.changed(present=present), "")
@@ -106,7 +106,7 @@ def item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> H
 def _act(
     request: HttpRequest, visit: PageContext, what: Collection, key: str, item_id: UUID
 ) -> tuple[Reply, str, str]:
-    """What was answered, what to say, and where to go on. Raises `Refused`."""
+    """Return the reply, the message and the address to redirect to. Raises `Refused`."""
     name, _, delivery = request.POST.get("deed", "").partition(":")
     address, here = f"/{key}/{item_id}/", _here(key, item_id)
     action = next((each for each in what.actions if each.name == name), None)
@@ -118,7 +118,10 @@ def _act(
         )
     elif name == "again" and what.has_log:
         place = f"{address}deliveries/{id_or_404(delivery)}/redeliver/"
-        reply, words = internal_api.call_api(request, visit.who, "POST", place), "It is sent again"
+        reply, words = (
+            internal_api.call_api(request, visit.who, "POST", place),
+            "The delivery is being resent",
+        )
     elif name == "remove":
         if refusal := refuse_unsure(request):
             raise refusal
@@ -132,7 +135,7 @@ def _act(
 
 
 def _budgets(visit: PageContext) -> list[BudgetLine]:
-    """As the page of usage shows them: how much of each is used."""
+    """Return the budgets with their use, as on the usage page."""
     with tenant_scope(visit.tenant_id):
         return budgets_of(visit.tenant_id)
 
@@ -144,16 +147,16 @@ def _find_collection(key: str) -> Collection:
 
 
 def _rows(what: Collection, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each with its cells in the order of the heads."""
+    """Return the rows with their cells in the order of the columns."""
     return [
-        {"id": found["id"], "name": _name_of(what, found), "cells": [(head, _show_member(name, found)) for head, name in what.columns[1:]]}
-        for found in results
+        {"id": each["id"], "name": _name_of(what, each), "cells": [(head, _cell(name, each)) for head, name in what.columns[1:]]}
+        for each in results
     ]  # fmt: skip
 
 
-def _show_member(name: str, found: dict[str, Any]) -> Any:
-    """A member as a list shows it: of kinds, none are all."""
-    return found.get(name) or ("all" if name == "kinds" else found.get(name))
+def _cell(name: str, data: dict[str, Any]) -> Any:
+    """Return the value of a cell. An empty list of kinds means all."""
+    return data.get(name) or ("all" if name == "kinds" else data.get(name))
 
 
 def _log(request: HttpRequest, visit: PageContext, address: str) -> Any:
@@ -161,8 +164,8 @@ def _log(request: HttpRequest, visit: PageContext, address: str) -> Any:
     return internal_api.data_or_404(reply)["results"]
 
 
-def _name_of(what: Collection, shown_as: Any) -> str:
-    return str(shown_as.get(what.columns[0][1]) or "")
+def _name_of(what: Collection, data: Any) -> str:
+    return str(data.get(what.columns[0][1]) or "")
 
 
 def _secret_of(reply: Reply) -> str:
@@ -178,17 +181,15 @@ def _version(request: HttpRequest) -> int | None:
     return int(text[:9]) if text.isdecimal() else None
 
 
-# What a tenant's admins arrange through the API: which parts there are, what a list shows of each, and what can be done to one.
+# Forms of budgets, channels and webhooks. The API validates them.
 
-# Forms with which admins arrange budgets, channels and webhooks. What is right is for the API to say.
-
-CHOSEN = forms.CheckboxSelectMultiple
+CHECKBOXES = forms.CheckboxSelectMultiple
 
 
 class SettingsForm(ApiForm):
-    """Base: `present` is what the API shows of the one that is changed, None for a new one."""
+    """Base of these forms. `present` is the API's data of the existing object, None for a new one."""
 
-    kept: tuple[str, ...] = ()  # members that cannot be changed and are sent as they are
+    kept: tuple[str, ...] = ()  # members that cannot be changed and are sent unchanged
 
     def __init__(self, data: Any = None, *, present: Mapping[str, Any] | None = None) -> None:
         super().__init__(data, initial=dict(present or {}))
@@ -200,29 +201,29 @@ class SettingsForm(ApiForm):
 
 
 class ChangedBudget(SettingsForm):
-    """What of a budget can be changed; what it counts stays."""
+    """The changeable members of a budget. Its scope cannot be changed."""
 
     kept = ("agent_role", "deliverable", "activity", "unit", "period")
 
     name = forms.CharField(max_length=200)
-    cap = forms.CharField(max_length=40, help_text="In the unit that is chosen. With 0 nothing starts.")
+    cap = forms.CharField(max_length=40, help_text="In the chosen unit. With 0 no work starts.")
     warning_share = forms.CharField(
-        label="Warn at this share",
+        label="Warning threshold",
         required=False,
         max_length=8,
         initial="0.8",
-        help_text="With 0.8 people are told when 80% is spent.",
+        help_text="0.8 sends an alert when 80% is spent.",
     )
     estimate = forms.CharField(
-        label="Kept for each run",
+        label="Reserved for each run",
         required=False,
         max_length=40,
-        help_text="Leave empty to keep what runs took lately.",
+        help_text="Leave empty to use the cost of recent runs.",
     )
 
 
 class NewBudget(ChangedBudget):
-    """A budget with what it counts."""
+    """A new budget with its scope."""
 
     agent_role = forms.CharField(
         label="Role", required=False, max_length=63, help_text="Leave empty for all roles."
@@ -233,27 +234,27 @@ class NewBudget(ChangedBudget):
 
 
 class ChannelForm(SettingsForm):
-    """A connection of the tenant's to the outside."""
+    """A connection of the tenant to an external service."""
 
     kind = forms.CharField(max_length=63, help_text="For example google-ads.")
     name = forms.CharField(max_length=200)
     expires_at = forms.CharField(
         label="Expires at", required=False, max_length=40, help_text="For example 2027-05-01T09:30:00Z."
     )
-    details = JsonField(required=False, help_text="For agents: account numbers and the like. No secrets.")
+    details = JsonField(required=False, help_text="Data for agents, such as account numbers. No secrets.")
 
 
 class ChangedNotification(SettingsForm):
-    """Where people are told of alerts. A target that is left empty stays as it is."""
+    """A notification channel. An empty target keeps the present one."""
 
     name = forms.CharField(max_length=100)
     target = forms.CharField(
         required=False,
         max_length=2_000,
-        help_text="A URL for slack and webhook, addresses separated by commas for email. Leave empty to keep it.",
+        help_text="A URL for slack and webhook, addresses separated by commas for email. Leave empty to keep the present one.",
     )
     kinds = forms.MultipleChoiceField(
-        label="Alerts (choose none for all)", required=False, choices=AlertKind.choices, widget=CHOSEN
+        label="Alerts (choose none for all)", required=False, choices=AlertKind.choices, widget=CHECKBOXES
     )
     digest = forms.ChoiceField(
         required=False,
@@ -265,30 +266,30 @@ class ChangedNotification(SettingsForm):
         required=False,
         min_value=0,
         max_value=23,
-        help_text="In the tenant's time zone. Empty: 7 for daily digests, 9 for weekly ones, unless the platform says otherwise.",
+        help_text="In the tenant's time zone. If empty, the platform's default: usually 7 for daily digests, 9 for weekly ones.",
     )
     digest_day = forms.ChoiceField(
         required=False,
-        choices=[("", "Monday, unless chosen"), *Weekday.choices],
-        help_text="Of weekly digests.",
+        choices=[("", "Default: Monday"), *Weekday.choices],
+        help_text="Only for weekly digests.",
     )
     digest_roles = WordsField(
         label="Human roles of the digest",
         required=False,
         max_length=2_000,
-        help_text="Whose waiting items it tells of. Empty: all.",
+        help_text="The roles whose open items it lists. Leave empty for all.",
     )
-    enabled = forms.BooleanField(label="Switched on", required=False, initial=True)
+    enabled = forms.BooleanField(label="Enabled", required=False, initial=True)
 
     def __init__(self, data: Any = None, *, present: Mapping[str, Any] | None = None) -> None:
-        # What is shown of a target is no target.
+        # The API masks the target in its answers, so it must not be sent back.
         super().__init__(
             data, present={name: value for name, value in (present or {}).items() if name != "target"}
         )
 
 
 class NewNotification(ChangedNotification):
-    """One more place."""
+    """A new notification channel."""
 
     kind = forms.ChoiceField(choices=ChannelKind.choices, initial=ChannelKind.EMAIL)
     target = forms.CharField(
@@ -308,7 +309,7 @@ class NewNotification(ChangedNotification):
 
 
 class WebhookForm(SettingsForm):
-    """Where events are sent."""
+    """A webhook."""
 
     url = forms.CharField(label="Address", max_length=2_000)
     description = forms.CharField(required=False, max_length=200)
@@ -316,14 +317,14 @@ class WebhookForm(SettingsForm):
         label="Events (choose none for all)",
         required=False,
         choices=[(kind, kind) for kind in KINDS],
-        widget=CHOSEN,
+        widget=CHECKBOXES,
     )
-    enabled = forms.BooleanField(label="Switched on", required=False, initial=True)
+    enabled = forms.BooleanField(label="Enabled", required=False, initial=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that is done to one of them, by a POST to its address and `path`. `ask` is what the person must confirm."""
+    """An action on an object, by a POST to its address and `name`. `ask` is the question of the confirmation."""
 
     name: str
     label: str
@@ -334,7 +335,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """One part. `columns` are heads with members of what the API shows; the first of them leads to the page of one."""
+    """A kind of objects. `columns` are titles with members of the API's data; the first one links to the object's page."""
 
     words: str
     one: str
@@ -351,47 +352,45 @@ class Collection:
 COLLECTIONS: Mapping[str, Collection] = {
     "budgets": Collection(
         "Budgets", "budget",
-        "How much runs may consume. In force within two seconds; what a new one's period has seen already counts.",
+        "Limits of what runs may consume. Changes take effect within two seconds. A new budget also counts the past usage of its period.",
         (("Name", "name"), ("Role", "agent_role"), ("Unit", "unit"), ("Period", "period"), ("Cap", "cap"), ("Spent", "spent"),
-         ("Kept", "reserved")),
+         ("Reserved", "reserved")),
         NewBudget, ChangedBudget,
-        removal="It counts no more, and what waits for it goes on. The ledger keeps what was spent.",
+        removal="The limit ends, and work that waits for it continues. The ledger keeps the spending.",
     ),
     "channels": Collection(
-        "Channels", "channel", "Connections to the outside that agents rely on, and whether they still open anything.",
+        "Channels", "channel", "Connections to external services that agents need, and whether they still work.",
         (("Name", "name"), ("Kind", "kind"), ("Status", "status"), ("Expires", "expires_at")),
         ChannelForm, ChannelForm,
-        (Action("expire", "Has expired", "Said to have expired", ask="Raise an alert that it opens nothing any more?"),
-         Action("disable", "Switch off", "Switched off"), Action("reactivate", "Works again", "Works again", "good")),
-        removal="Agents are not told of it any more.",
+        (Action("expire", "Mark as expired", "Marked as expired", ask="Mark it as expired and raise an alert?"),
+         Action("disable", "Disable", "Disabled"), Action("reactivate", "Reactivate", "Reactivated", "good")),
+        removal="Agents no longer see it.",
     ),
     "notification-channels": Collection(
-        "Notifications", "notification channel", "Where people are told of alerts. A target goes in and is not shown again.",
-        (("Name", "name"), ("Kind", "kind"), ("Target", "target"), ("Alerts", "kinds"), ("On", "enabled")),
+        "Notifications", "notification channel", "Where alerts are sent. A target cannot be displayed again.",
+        (("Name", "name"), ("Kind", "kind"), ("Target", "target"), ("Alerts", "kinds"), ("Enabled", "enabled")),
         NewNotification, ChangedNotification,
-        (Action("test", "Send a test", "A test is on its way"),
-         Action("renew-secret", "New secret", "It has a new secret", ask="Messages are signed with both until the next renewal.")),
-        removal="What is still on its way there is not sent any more.",
+        (Action("test", "Send a test", "A test is being sent"),
+         Action("renew-secret", "Renew secret", "The secret was renewed",
+                ask="Renew the secret? Messages are signed with both until the next renewal.")),
+        removal="Pending messages are not sent.",
     ),
     "webhooks": Collection(
-        "Webhooks", "webhook", "Where events are sent. A secret is shown once, when it is made.",
-        (("Address", "url"), ("Description", "description"), ("Events", "kinds"), ("On", "enabled"), ("Switched off because", "off_reason"),
-         ("Failing since", "failing_since")),
+        "Webhooks", "webhook", "Where events are sent. A secret is displayed only once, when it is created.",
+        (("Address", "url"), ("Description", "description"), ("Events", "kinds"), ("Enabled", "enabled"),
+         ("Disabled because", "off_reason"), ("Failing since", "failing_since")),
         WebhookForm, WebhookForm,
-        (Action("test", "Send a test", "A test is on its way"),
-         Action("rotate", "New secret", "It has a new secret", ask="The one before signs as well for 24 hours.")),
-        removal="What is still on its way there is not sent any more, and its log goes with it.",
+        (Action("test", "Send a test", "A test is being sent"),
+         Action("rotate", "Rotate secret", "The secret was rotated", ask="Rotate the secret? The old one also signs for 24 hours.")),
+        removal="Pending events are not sent, and the log of deliveries is deleted.",
         has_log=True,
     ),
 }  # fmt: skip
 
 
-# The parts of a tenant's settings, in their order.
-
-
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """One part. `key` is empty for those with an address of their own, `name` is that address's."""
+    """A tab. `name` is the name of its URL, `key` the URL's argument or empty."""
 
     words: str
     name: str
@@ -400,7 +399,7 @@ class Tab:
 
 
 def tabs(here: str) -> list[Tab]:
-    """All parts. `here` is the one that is looked at."""
+    """Return all tabs. `here` is the current one."""
     own = [
         Tab("Members", "settings", "", here == "members"),
         Tab("Tokens", "settings_tokens", "", here == "tokens"),
@@ -410,18 +409,18 @@ def tabs(here: str) -> list[Tab]:
     ]
 
 
-# The members of a tenant: looked at and arranged by its admins.
+# The members of a tenant.
 
 
 class RoleForm(forms.Form):
-    """What a member may do, and whose inbox items are theirs."""
+    """The role and human roles of a member."""
 
     role = forms.ChoiceField(choices=[(role.value, role.label) for role in Role])
     human_roles = WordsField(required=False, max_length=500)
 
 
 class NewMemberForm(RoleForm):
-    """A person who becomes a member."""
+    """A new member."""
 
     username = forms.CharField(label="User name", max_length=150)
     field_order = ("username", "role", "human_roles")
@@ -436,11 +435,11 @@ def _arrange_member(request: HttpRequest, visit: PageContext) -> str:
         changed = tenant_members.change_member(
             visit.who, id_or_404(member), *_read_role(request, member), seen=seen
         )
-        return f"{changed.user} acts as {changed.role} now"
+        return f"{changed.user} now has the role {changed.role}"
     if action == "end":
         if refusal := refuse_unsure(request):
             raise refusal
-        return f"{tenant_members.end_membership(visit.who, id_or_404(member))} is no member any more"
+        return f"{tenant_members.end_membership(visit.who, id_or_404(member))} is no longer a member"
     raise Refused(NOT_OFFERED, status=400)
 
 
@@ -455,16 +454,16 @@ def _act_on_members(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 @page("settings", act=_act_on_members, for_admins="Settings")
 def members(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Who acts for the tenant. A POST changes a role, ends a membership, or adds a person."""
+    """The members of the tenant. A POST changes a role, ends a membership, or adds a person."""
     adds = request.POST.get("deed") == "add"
     form = NewMemberForm(request.POST) if adds else NewMemberForm(initial={"role": Role.REVIEWER})
     with tenant_scope(visit.tenant_id):
-        found = [
+        listed = [
             (member, tenant_members.fingerprint_of(member))
             for member in tenant_members.members_of(visit.tenant_id)
         ]
     context: dict[str, Any] = {
-        "members": found,
+        "members": listed,
         "roles": Role.choices,
         "form": form,
         "may_add": visit.who.is_platform_admin,
@@ -476,33 +475,33 @@ def members(request: HttpRequest, visit: PageContext) -> HttpResponse:
 def _add(request: HttpRequest, visit: PageContext) -> str:
     form = NewMemberForm(request.POST)
     if not form.is_valid():
-        raise Refused("Something is missing: see the form.", status=400, field="username")
+        raise Refused("The form is incomplete.", status=400, field="username")
     cleaned = form.cleaned_data
     added = tenant_members.add_member(
         visit.who, cleaned["username"], Role(cleaned["role"]), cleaned["human_roles"]
     )
-    return f"{added.user} is a member now"
+    return f"{added.user} is now a member"
 
 
 def _read_role(request: HttpRequest, member: str) -> tuple[Role, list[str]]:
     form = RoleForm({name: request.POST.get(f"{name}:{member}", "") for name in ("role", "human_roles")})
     if not form.is_valid():
-        raise Refused("There is no such role.", status=400, field="role")
+        raise Refused("Unknown role.", status=400, field="role")
     return Role(form.cleaned_data["role"]), form.cleaned_data["human_roles"]
 
 
-# API tokens: made and revoked by admins of the tenant. A secret is on the page that answers its making, and on no other.
+# API tokens. Only the response to the creation of a token displays its secret.
 
 LONGEST_DAYS = 3650
 
 
 class TokenForm(forms.Form):
-    """What a token may do, and for how long."""
+    """The form of a new token."""
 
-    name = forms.CharField(max_length=100, help_text="To recognise it by.")
+    name = forms.CharField(max_length=100, help_text="A name to recognize it.")
     role = forms.ChoiceField(choices=Role.choices, initial=Role.OPERATOR)
     days = forms.IntegerField(
-        label="Expires after so many days",
+        label="Expires after (days)",
         required=False,
         min_value=1,
         max_value=LONGEST_DAYS,
@@ -511,12 +510,12 @@ class TokenForm(forms.Form):
     scopes = WordsField(
         required=False,
         max_length=500,
-        help_text="Leave empty for everything that the role may do. Otherwise read, write, or parts such as activities:read.",
+        help_text="Leave empty for all permissions of the role. Otherwise read, write, or parts such as activities:read.",
     )
 
 
 def _act_on_tokens(request: HttpRequest, visit: PageContext) -> Any:
-    """The form, and the token with its secret if one was made; or the answer that says what was revoked."""
+    """Create or revoke a token. Return the form with the new token, if any, or a redirect."""
     if request.POST.get("deed") != "make":
         return redirect_with_success(
             request, visit, reverse("console:settings_tokens"), _revoke(request, visit)
@@ -527,13 +526,13 @@ def _act_on_tokens(request: HttpRequest, visit: PageContext) -> Any:
 
 @page("settings", act=_act_on_tokens, for_admins="Settings")
 def tokens(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """The tokens of the tenant. A POST makes one, whose secret this answer alone shows, or revokes one."""
+    """The tokens of the tenant. A POST creates one, and displays its secret, or revokes one."""
     sent = request.POST if request.POST.get("deed") == "make" else None
     form, token = visit.acted or (TokenForm(sent), None)
     with tenant_scope(visit.tenant_id):
-        found = tenant_tokens.tokens_of(visit.tenant_id)
+        listed = tenant_tokens.tokens_of(visit.tenant_id)
     context: dict[str, Any] = {
-        "tokens": found,
+        "tokens": listed,
         "now": clock.now(),
         "form": TokenForm() if token else form,
         "made": token,
@@ -568,4 +567,4 @@ def _revoke(request: HttpRequest, visit: PageContext) -> str:
         revoked = tenant_tokens.revoke_by_admin(visit.who, id_or_404(token))
     except tenant_tokens.MintingRefused as error:
         raise Refused(str(error), status=error.status) from error
-    return f"Revoked: {revoked.name}. Within a second nobody can use it"
+    return f"Revoked: {revoked.name}. It stops working within a second"

@@ -1,4 +1,4 @@
-"""Addresses of the console. To be included before the admin, whose own catch-all would answer for the last two."""
+"""URLs of the console. Include them before the admin, whose catch-all would match the last two."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ urlpatterns = [
     path("activities/<uuid:activity_id>/", detail.one, name="activity"),
     path("activities/<uuid:activity_id>/runs/<uuid:run_id>/log/", detail.show_full_log, name="activity_log"),
     path("activities/<uuid:activity_id>/texts/", detail.both_texts, name="activity_texts"),
-    # The longer addresses first: keys are taken as they come, since nothing but the API holds them to letters and digits.
+    # Longer addresses come first, because a key matches any path: only the API restricts its characters.
     path("pipelines/", pipelines.every, name="pipelines"),
     path("pipelines/<path:key>/start/", pipelines.start, name="pipeline_start"),
     path("pipelines/<path:key>/copy/", pipelines.copy, name="pipeline_copy"),
@@ -90,7 +90,7 @@ urlpatterns = [
     ),
     path("second-factor/", send_policy_with_scripts(second_factor.page), name="second_factor"),
     path("logout/", LogoutView.as_view(next_page="console:login"), name="logout"),
-    # Addresses that people know from elsewhere; with and without the slash.
+    # Short addresses of admin pages, with and without the slash.
     re_path(
         r"^admin/scheduler/schedules/?$",
         Signpost.as_view(

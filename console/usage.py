@@ -1,4 +1,4 @@
-"""What was consumed and what it cost: as pictures with their tables, and as files of the same rows."""
+"""The usage page: cost, runs and tokens by day, role and pipeline, the budgets, and CSV files of the tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADS = ("runs", "input tokens", "output tokens", "cost in dollars", "tokens wit
 
 @page("usage")
 def show_usage(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """The days that were asked for, by day, role and pipeline, and how the budgets stand."""
+    """The usage of the requested days by day, role and pipeline, and the state of the budgets."""
     usage_filter = UsageFilter.read(request.GET)
     return render_page(
         request, visit, "console/usage/usage.html", {"usage": usage(visit.tenant_id, usage_filter)}
@@ -33,10 +33,10 @@ def show_usage(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 @page("usage")
 def export(request: HttpRequest, visit: PageContext, what: str) -> HttpResponse:
-    """One of the tables of that page."""
+    """A table of the page as CSV."""
     usage_filter = UsageFilter.read(request.GET)
-    found = usage(visit.tenant_id, usage_filter)
-    tables = {"days": found.days, "roles": found.roles, "pipelines": found.pipelines}
+    figures = usage(visit.tenant_id, usage_filter)
+    tables = {"days": figures.days, "roles": figures.roles, "pipelines": figures.pipelines}
     if what not in tables:
         raise Http404
     rows = ([line.name, *line.figures] for line in tables[what])
@@ -44,7 +44,7 @@ def export(request: HttpRequest, visit: PageContext, what: str) -> HttpResponse:
     return csv_of(name, (what.removesuffix("s"), *HEADS), rows)
 
 
-# What was consumed, from the ledger: by day, role and pipeline, and against the budgets. However it is grouped, it adds up to the same.
+# Usage from the ledger, by day, role and pipeline. Every grouping has the same total.
 
 
 MOST_LINES = 100
@@ -54,7 +54,7 @@ OTHERS = "all others"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The figures of one day, role or pipeline. `share` is that of the most expensive line."""
+    """The figures of one day, role or pipeline. `share` is relative to the most expensive line."""
 
     name: str
     runs: int
@@ -71,7 +71,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the page shows. `days` holds every day, the others what is most expensive first."""
+    """The usage page. `days` has every day; the other lists start with the most expensive line."""
 
     wanted: UsageFilter
     total: Line
@@ -98,9 +98,9 @@ class Usage:
 
 
 def usage(tenant_id: UUID, usage_filter: UsageFilter) -> Usage:
-    """What the tenant has consumed in these days."""
+    """Return the tenant's usage for a filter."""
     with tenant_scope(tenant_id):
-        rows = _narrow(
+        rows = _apply_filter(
             money.ledger_entries(tenant_id, first=usage_filter.first, last=usage_filter.last), usage_filter
         )
         by_day = {
@@ -115,7 +115,7 @@ def usage(tenant_id: UUID, usage_filter: UsageFilter) -> Usage:
     )
 
 
-def _narrow(rows: QuerySet[Any], usage_filter: UsageFilter) -> QuerySet[Any]:
+def _apply_filter(rows: QuerySet[Any], usage_filter: UsageFilter) -> QuerySet[Any]:
     runs = PipelineRun.objects.filter(pk=OuterRef("pipeline_run_id"))
     rows = rows.annotate(pipeline=Subquery(runs.values("version__pipeline__key")[:1]))
     if usage_filter.role:
@@ -124,18 +124,18 @@ def _narrow(rows: QuerySet[Any], usage_filter: UsageFilter) -> QuerySet[Any]:
 
 
 def _groups(rows: QuerySet[Any], column: str) -> list[Line]:
-    """The most expensive ones, and one more if there are others."""
+    """Return the most expensive groups, and one more if there are others."""
     groups = rows.values(column).annotate(**money.FIGURES).order_by("-sum_cost_usd", column)
     return [_line(group[column] or NO_PIPELINE, group) for group in groups[: MOST_LINES + 1]]
 
 
-def _lines(found: Sequence[Line], total: Line) -> list[Line]:
-    """What is listed adds up to the total, however many there are."""
-    shown = list(found[:MOST_LINES])
-    if len(found) <= MOST_LINES:
-        return _with_shares(shown)
-    pairs = zip(total.figures, _sum(shown).figures, strict=True)
-    return [*_with_shares(shown), Line(OTHERS, *(whole - part for whole, part in pairs))]
+def _lines(groups: Sequence[Line], total: Line) -> list[Line]:
+    """Return the listed lines. If there are too many, a last line holds the rest, so that the sum is always the total."""
+    listed = list(groups[:MOST_LINES])
+    if len(groups) <= MOST_LINES:
+        return _with_shares(listed)
+    pairs = zip(total.figures, _sum(listed).figures, strict=True)
+    return [*_with_shares(listed), Line(OTHERS, *(whole - part for whole, part in pairs))]
 
 
 def _line(name: str, group: dict[str, Any]) -> Line:
@@ -159,7 +159,7 @@ def _with_shares(lines: Sequence[Line]) -> list[Line]:
     return [replace(line, share=float(line.cost / most)) for line in lines]
 
 
-# How the budgets of a tenant stand today: spent, kept for what runs, and left.
+# The budgets of a tenant today: spent, reserved and left.
 
 
 MOST_BUDGETS = 100
@@ -167,7 +167,7 @@ MOST_BUDGETS = 100
 
 @dataclass(frozen=True, slots=True)
 class BudgetLine:
-    """One budget in its present period. `share` is what of the cap is spent or kept; it may be more than all."""
+    """One budget in its present period. `share` is the spent and reserved part of the cap; it may exceed 1."""
 
     budget: Budget
     share: float
@@ -204,7 +204,7 @@ class BudgetLine:
 
     @property
     def scope(self) -> str:
-        """What it counts, in words."""
+        """A description of what it counts."""
         parts = [self.budget.agent_role or "all roles"]
         parts += ["one deliverable"] if self.budget.deliverable_id else []
         parts += ["one activity"] if self.budget.activity_id else []
@@ -212,19 +212,19 @@ class BudgetLine:
 
 
 def budgets_of(tenant_id: UUID) -> list[BudgetLine]:
-    """All of them, by name. In the caller's `tenant_scope`."""
+    """Return all budgets, ordered by name. In the caller's `tenant_scope`."""
     rows = Budget.objects.for_tenant(tenant_id).filter(deleted_at=None).order_by("name", "pk")[:MOST_BUDGETS]
     return [_budget_line(budget) for budget in rows]
 
 
 def _budget_line(budget: Budget) -> BudgetLine:
-    money.roll(budget)  # as it stands today; the row follows with the next run
+    money.roll(budget)  # for the present period; the row is updated by the next run
     used = budget.spent + budget.reserved
     share = float(used / budget.cap) if budget.cap else (1.0 if used else 0.0)
     return BudgetLine(budget, share)
 
 
-# Of which days and which work somebody wants to see what was consumed. It is an address, so it can be kept and shared.
+# The filter of the page. It is part of the address, so it can be bookmarked and shared.
 
 
 USUAL_DAYS = 30
@@ -233,7 +233,7 @@ MOST_DAYS = 366
 
 @dataclass(frozen=True, slots=True)
 class UsageFilter:
-    """Both days are included. `remark` says what of the address could not be taken as it was."""
+    """A filter; both days are included. `remark` explains an invalid value of the address."""
 
     first: date
     last: date
@@ -247,7 +247,7 @@ class UsageFilter:
 
     @property
     def as_query(self) -> str:
-        """What an address needs to mean the same."""
+        """The query string of this filter."""
         parameters = {
             "from": str(self.first),
             "to": str(self.last),
@@ -258,7 +258,7 @@ class UsageFilter:
 
     @classmethod
     def read(cls, query: Mapping[str, Any]) -> UsageFilter:
-        """From an address. What is no day is told of, and the last 30 days are shown instead."""
+        """Parse a query string. Invalid days get a remark and are replaced by the last 30 days."""
         today = clock.now().date()
         words = {
             name: str(query.get(name, "")).replace("\x00", "").strip()[:200] for name in ("role", "pipeline")
@@ -267,11 +267,11 @@ class UsageFilter:
             last = date.fromisoformat(str(query.get("to") or today))
             first = date.fromisoformat(str(query.get("from") or last - timedelta(days=USUAL_DAYS - 1)))
         except (ValueError, OverflowError):
-            return cls._usual(today, "A day is written such as 2026-05-01.", **words)
+            return cls._usual(today, "Enter days as YYYY-MM-DD.", **words)
         if first > last:
             return cls._usual(today, "The first day must not be after the last.", **words)
         if (last - first).days >= MOST_DAYS:
-            return cls._usual(today, f"At most {MOST_DAYS} days at once.", **words)
+            return cls._usual(today, f"Choose at most {MOST_DAYS} days.", **words)
         return cls(first, last, **words)
 
     @classmethod

@@ -1,5 +1,5 @@
-"""Tags and filters of the console's templates: addresses that stay with the tenant, states, times, money, counts, objects as JSON, the
-views that are kept of a page, small pictures of figures, and links between console and admin."""
+"""Tags and filters of the console's templates: addresses with the tenant, states, times, money, counts, JSON, saved views, small charts,
+and links between console and admin."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 @register.simple_tag(takes_context=True)
 def address(context: template.Context, name: str, *args: Any, **query: Any) -> str:
-    """The address of a page of the console for the tenant that is looked at; further words go into its query."""
+    """Return the address of a page for the current tenant; keyword arguments are added to its query."""
     acting = context.get("acting")
     parameters = {"tenant": acting.tenant} if acting else {}
     parameters |= {key: value for key, value in query.items() if value not in (None, "")}
-    found = reverse(f"console:{name}", args=args)
-    return f"{found}?{urlencode(parameters)}" if parameters else found
+    path = reverse(f"console:{name}", args=args)
+    return f"{path}?{urlencode(parameters)}" if parameters else path
 
 
 @register.simple_tag
 def once() -> SafeString:
-    """Within a form: anyone who presses its button twice has done it once. Loading the page again arms it again."""
+    """Render an idempotency key in a form: pressing its button twice acts once. Every page load has a new key."""
     return format_html(
         '<input type="hidden" name="{}" value="{}" autocomplete="off">', ONCE, secrets.token_urlsafe(18)
     )
@@ -59,13 +59,13 @@ def once() -> SafeString:
 
 @register.simple_tag
 def event_kinds() -> str:
-    """What a page can listen to."""
+    """Return all kinds of events of the stream."""
     return " ".join((*events.KINDS, *events.ANNOUNCED))
 
 
 @register.inclusion_tag("console/menu.html", takes_context=True)
 def menu(context: template.Context) -> dict[str, Any]:
-    """The navigation, with the tenant chooser and the ways out."""
+    """Render the menu with the tenant chooser and the links to other tools."""
     user, acting, here = context["request"].user, context.get("acting"), str(context.get("here") or "")
     tenants = context.get("tenants") or []
     names = {tenant.slug: tenant.name for tenant in tenants}
@@ -87,13 +87,13 @@ def menu(context: template.Context) -> dict[str, Any]:
 
 @register.filter
 def badge(status: str) -> SafeString:
-    """A state as a coloured word."""
+    """Render a state as a coloured label."""
     return format_html('<span class="tag {}">{}</span>', tone_of(status), words_of(status))
 
 
 @register.filter
 def ago(moment: datetime | None) -> SafeString | str:
-    """How long ago something was; pointing at it shows when."""
+    """Render how long ago a time was, with the time as tooltip."""
     if moment is None:
         return NOTHING
     passed = (datetime.now(UTC) - moment).total_seconds()
@@ -103,20 +103,20 @@ def ago(moment: datetime | None) -> SafeString | str:
 
 @register.filter
 def since(moment: datetime) -> SafeString:
-    """How far a moment is from now, in words: `4 min ago`, `in 2 h`, `now`; pointing at it shows when."""
+    """Render a time relative to now, `4 min ago`, `in 2 h` or `now`, with the time as tooltip."""
     words = from_now((datetime.now(UTC) - moment).total_seconds())
     return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exactly(moment), words)
 
 
 @register.filter
 def exactly(moment: datetime | None) -> str:
-    """A moment to the second, in UTC."""
+    """Format a time to the second, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if moment else NOTHING
 
 
 @register.filter
 def moment(at: datetime | None) -> SafeString | str:
-    """A moment to the second in UTC, and how far it is from now."""
+    """Render a time to the second in UTC, with its distance from now."""
     if at is None:
         return NOTHING
     words = from_now((datetime.now(UTC) - at).total_seconds())
@@ -127,7 +127,7 @@ def moment(at: datetime | None) -> SafeString | str:
 
 @register.filter
 def lasting(length: timedelta | float | None) -> str:
-    """A duration in words; numbers are seconds."""
+    """Format a duration in words; numbers are seconds."""
     if length is None:
         return NOTHING
     seconds = length.total_seconds() if isinstance(length, timedelta) else float(length)
@@ -136,21 +136,21 @@ def lasting(length: timedelta | float | None) -> str:
 
 @register.filter
 def link_words(link_kind: str | None) -> str:
-    """What an activity is to the one that it hangs on."""
+    """Return the label of an activity's link to its parent."""
     known = KINDS.get(link_kind or "")
     return known[0].lower() if known else words_of(link_kind or "part")
 
 
 @register.filter
 def as_json(value: Any) -> str:
-    """An object in one line, cut where it is long. Escaped like any text."""
+    """Format an object as one line of JSON, cut if it is long. The template escapes it."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= LONGEST_JSON else f"{text[:LONGEST_JSON]}…"
 
 
 @register.filter
 def dollars(amount: Decimal | float | str | None) -> str:
-    """Dollars: to the cent, or as exact as they are when they are less than one."""
+    """Format dollars to the cent, or to a hundredth of a cent if they are less than one."""
     if amount is None:
         return NOTHING
     value = Decimal(str(amount))
@@ -165,25 +165,25 @@ def dollars(amount: Decimal | float | str | None) -> str:
 
 @register.filter
 def grouped(number: float | None) -> str:
-    """A count with a space between its thousands."""
+    """Format a count with spaces between thousands."""
     return NOTHING if number is None else f"{number:,.0f}".replace(",", "\u202f")
 
 
 @register.filter
 def of(values: Mapping[Any, Any], key: Any) -> Any:
-    """What a mapping holds under a key."""
+    """Return the value of a key."""
     return values.get(key)
 
 
 @register.simple_tag
 def percent(share: float) -> str:
-    """A share in whole per cent."""
+    """Format a share as a whole percentage."""
     return f"{share:.0%}"
 
 
 @register.filter
 def readable(value: Any) -> str:
-    """A member of the API as people read it."""
+    """Format a value of the API for people."""
     if value is None or value == "" or value == []:
         return NOTHING
     if isinstance(value, bool):
@@ -201,21 +201,21 @@ def readable(value: Any) -> str:
 
 @register.filter
 def local_words(moment: str) -> str:
-    """A moment on the clocks of its zone, as people say it: Mon 3 May 2027, 09:30."""
-    found = datetime.fromisoformat(moment)
-    seconds = f":{found:%S}" if found.second else ""
-    return f"{found:%a} {found.day} {found:%b %Y, %H:%M}{seconds}"
+    """Format an ISO time in its own zone: Mon 3 May 2027, 09:30."""
+    at = datetime.fromisoformat(moment)
+    seconds = f":{at:%S}" if at.second else ""
+    return f"{at:%a} {at.day} {at:%b %Y, %H:%M}{seconds}"
 
 
 @register.inclusion_tag("console/saved_views/of_page.html", takes_context=True)
 def saved_views(context: template.Context, page: str) -> dict[str, Any]:
-    """The views of a page, for who looks at it. Asks the database once."""
+    """Render the saved views of a page for the person. One database query."""
     visit, request = context["visit"], context["request"]
     query = query_of(page, request.GET.urlencode())
     with tenant_scope(visit.tenant_id):
-        found = tenant_saved_views.views_of(visit.who, page)
+        views = tenant_saved_views.views_of(visit.who, page)
     lines = [
-        (view, address_of_view(page, view.query, visit.who.tenant), view.query == query) for view in found
+        (view, address_of_view(page, view.query, visit.who.tenant), view.query == query) for view in views
     ]
     return {
         "page": page,
@@ -231,19 +231,18 @@ def saved_views(context: template.Context, page: str) -> dict[str, Any]:
     }
 
 
-# Figures as small pictures, drawn here: nothing in them needs a script, and their colours come from the style sheet.
+# Small charts as SVG, without scripts; the colours come from the style sheet.
 
 HEIGHT = 40
-STEP = 10  # width of a bar with the gap behind it
+STEP = 10  # the width of a bar with its gap
 GAP = 2
 
 
 @register.simple_tag
 def bars(values: Sequence[float], words: str) -> SafeString:
-    """One bar for each figure, the largest as high as the picture. Below nothing there is no bar. `words` say what
-    they are to those who do not see them."""
+    """Render one bar for each value, the largest at full height; zero and negative values have no bar. `words` is the text alternative."""
     most = max(values, default=0) or 1
-    shown = (
+    rects = (
         (index * STEP, HEIGHT - height, STEP - GAP, height)
         for index, value in enumerate(values)
         if (height := round(max(value, 0) / most * HEIGHT, 1))
@@ -253,11 +252,8 @@ def bars(values: Sequence[float], words: str) -> SafeString:
         max(len(values) * STEP, STEP),
         HEIGHT,
         words,
-        format_html_join("", '<rect x="{}" y="{}" width="{}" height="{}"/>', shown),
+        format_html_join("", '<rect x="{}" y="{}" width="{}" height="{}"/>', rects),
     )
-
-
-# Shares of a whole as small pictures: a bar that is full as far as something is spent.
 
 
 WIDTH = 100
@@ -265,8 +261,8 @@ WIDTH = 100
 
 @register.simple_tag
 def meter(share: float, words: str, tone: str = "") -> SafeString:
-    """A bar that is full to this share, which may be more than all of it. `words` say the same to those who do not see it; without any,
-    what stands beside the bar says it."""
+    """Render a bar that is filled to this share, at most fully. `words` is the text alternative; leave it empty if the page has one
+    next to the bar."""
     width = round(min(max(share, 0.0), 1.0) * WIDTH, 1)
     label = format_html('role="img" aria-label="{}"', words) if words else mark_safe('aria-hidden="true"')
     return format_html(
@@ -275,24 +271,24 @@ def meter(share: float, words: str, tone: str = "") -> SafeString:
     )  # fmt: skip
 
 
-# Pages of the console and of the admin lead to the other's page of the same thing.
+# Links between the pages of an object in the console and in the admin.
 
 
 @register.simple_tag
 def console_page(row: Any) -> str:
-    """Where the console shows a row of the admin; empty when nowhere."""
+    """Return the address of the console's page for a row of the admin; empty if there is none."""
     return navigation.console_page(row if isinstance(row, Model) else None)
 
 
 @register.simple_tag
 def admin_address(row: Model) -> str:
-    """Where the admin shows a row."""
+    """Return the address of the row's page in the admin."""
     return navigation.admin_page(row)
 
 
 @register.simple_tag(takes_context=True)
 def in_admin(context: template.Context, row: Model) -> SafeString:
-    """A link to the row's page in the admin, for those who get in there; nothing for others."""
+    """Render a link to the row's page in the admin, if the person has access."""
     acting = context.get("acting")
     is_admin = bool(acting and acting.role.includes(Role.ADMIN))
     if not navigation.may_enter(context["request"].user, row, is_admin=is_admin):

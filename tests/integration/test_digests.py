@@ -109,13 +109,13 @@ def test_a_digest_tells_what_waits_what_was_done_what_failed_and_what_it_cost(
     text = message.body
     assert message.subject == "Acme <b>Inc.</b>: daily digest, 2026-03-01"
     assert message.to == ["mia@acme.example"]
-    assert "WAITS FOR PEOPLE: " in text
+    assert "WAITING FOR PEOPLE: " in text
     assert "- Read the brief (editor), since " in text
     assert "DONE: 3\n- dev: 3" in text
-    assert "FAILED: 1, open in all: 1\n- qa: 1, 1 open: It broke." in text
+    assert "FAILED: 1, open in total: 1\n- qa: 1, 1 open: It broke." in text
     assert "SPENT: 1.25 USD, 0 runs, 120 tokens" in text
     assert "- Spring (total): 0 of 40 dollars, 0 %" in text
-    assert "switch off the digest of the notification channel Mia" in text
+    assert "disable the digest of the notification channel Mia" in text
     assert "Open the inbox: http" in text
     for told in ("Read the brief", "dev: 3", "It broke.", "1.25 USD", "Spring"):
         assert told in as_html(message)

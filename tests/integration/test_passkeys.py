@@ -73,7 +73,7 @@ def test_a_passkey_can_be_the_only_second_factor_and_is_asked_for_at_each_sign_i
 ) -> None:
     first = signed_in(root)
     set_up_answer = add(first, device)
-    assert "Keep these recovery codes" in set_up_answer.content.decode()
+    assert "Save these recovery codes" in set_up_answer.content.decode()
     assert opens(first)
 
     later = signed_in(root)
@@ -356,8 +356,8 @@ def test_in_a_browser_a_passkey_is_made_and_opens_the_next_session(root: User, s
 
         sign_in()
         page.fill("[name=name]", "This laptop")
-        page.click("button:has-text('Make a passkey')")
-        page.click("text=I have kept them. Go on")
+        page.click("button:has-text('Create passkey')")
+        page.click("text=I have saved them. Continue")
         page.goto("/second-factor/")
         assert "This laptop" in page.inner_text("main, body")
 

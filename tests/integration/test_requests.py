@@ -79,14 +79,14 @@ def test_every_reason_is_told_with_the_output_that_it_speaks_of(
     ]
     assert request.wake_reason == "unblocked"
     told = [
-        "Do it from the beginning",
+        "Start from the beginning",
         "Bees are insects.",
         "Too short.",
         "Draw",
         "hive.svg",
         "No ink.",
         "Bought some.",
-        "Resume",
+        "Continue where you stopped",
     ]
     places = [request.prompt.index(words) for words in told]
     assert places == sorted(places)
@@ -127,7 +127,7 @@ def test_an_output_that_is_not_there_any_more_keeps_nobody_from_working(
 ) -> None:
     request = woken(engine, acme, ("rejection", {"rejection_ref": reference, "reviewer_notes": "Shorter."}))
 
-    assert "The output itself is not kept any more." in request.prompt
+    assert "The output itself is no longer stored." in request.prompt
     assert "Shorter." in request.prompt
 
 
@@ -162,7 +162,7 @@ def test_an_output_of_another_tenant_is_not_told(engine: Engine, acme: Tenant, o
     request = woken(engine, acme, ("rejection", {"rejection_ref": theirs, "reviewer_notes": "Shorter."}))
 
     assert "Their secret." not in request.prompt
-    assert "not kept any more" in request.prompt
+    assert "no longer stored" in request.prompt
 
 
 def test_an_input_that_does_not_exist_fails_the_work_and_says_which(engine: Engine, acme: Tenant) -> None:

@@ -145,7 +145,7 @@ def test_a_recovery_code_opens_once_and_new_ones_end_the_old_ones(required: None
     assert signed_in(root).post(PAGE, {"code": codes[0]}).status_code == 400
     renewed = first.post(PAGE, {"code": code(secret, later=1), "renew": "1"})
 
-    assert "Keep these recovery codes" in renewed.content.decode()
+    assert "Save these recovery codes" in renewed.content.decode()
     assert signed_in(root).post(PAGE, {"code": codes[1]}).status_code == 400
 
 

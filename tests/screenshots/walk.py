@@ -98,7 +98,7 @@ def _makes_a_schedule(page: Any, seen: Seen) -> None:
     page.locator("select[name=when]").select_option(label="Every week")
     page.get_by_role("heading", name=re.compile("Monday")).wait_for()
     seen("schedule")
-    page.get_by_role("button", name="Make the schedule").click()
+    page.get_by_role("button", name="Create schedule").click()
     page.get_by_role("heading", name="City bees, every Monday").wait_for()
     seen("scheduled")
 

@@ -77,7 +77,7 @@ def test_a_task_from_another_agent_says_the_same_outside_its_blocks_whatever_it_
 
     plain, hostile = asked("x"), asked(text)
 
-    assert "The agent seo wants" in hostile
+    assert "The agent seo requests" in hostile
     assert skeleton(hostile, marker_of(hostile)) == skeleton(plain, marker_of(plain))
 
 

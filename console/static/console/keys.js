@@ -1,9 +1,9 @@
-// Every page by keyboard: `g` and a letter lead to a page, `/` to its search, `j` and `k` along its rows, Ctrl-K to anything by its name.
-// Everything here is a shorter way to links and fields of the page, which works without it. The inbox has keys of its own besides.
+// Keyboard shortcuts of every page: `g` and a letter open a page, `/` focuses the search, `j` and `k` move along the rows, Ctrl-K opens
+// anything by its name. They only use links and fields of the page, which also works without this script. The inbox has more shortcuts.
 "use strict";
 
 (() => {
-  const SWITCH = "inbox-keys"; // one switch for all single keys, on the inbox's overview of them
+  const SWITCH = "inbox-keys"; // disables all single-key shortcuts; set in the inbox's overview of its keys
   const PATIENCE = 1500; // milliseconds between `g` and its letter
   const FIELD = "input, select, textarea, [contenteditable]";
   const find = (what, where = document) => where.querySelector(what);
@@ -19,7 +19,7 @@
     return one;
   };
 
-  // Pages, as the menu has them.
+  // The pages of the menu.
   const places = () => all(".places a[href]").map((link) => ({
     words: link.textContent.trim(), address: link.href, key: link.dataset.go || "",
   }));
@@ -37,7 +37,7 @@
     rows[Math.min(rows.length - 1, Math.max(0, at < 0 ? 0 : at + step))].focus();
   }
 
-  // The overview of the keys.
+  // The dialog that lists the shortcuts.
   function overview() {
     const dialog = made("dialog", "", { "aria-labelledby": "all-keys-title", class: "keys" });
     const list = made("dl");
@@ -50,11 +50,11 @@
     places().filter((place) => place.key).forEach((place) => line(["g", place.key], place.words));
     line(["/"], "search this page");
     line(["j", "k"], "next, previous row; Enter opens it");
-    line(["Ctrl", "K"], "go to anything by its name");
-    line(["?"], "this overview");
+    line(["Ctrl", "K"], "open anything by its name");
+    line(["?"], "show these shortcuts");
     const form = made("form", "", { method: "dialog" });
     form.append(made("button", "Close", { type: "submit" }));
-    dialog.append(made("h2", "Keyboard", { id: "all-keys-title" }), list, form);
+    dialog.append(made("h2", "Keyboard shortcuts", { id: "all-keys-title" }), list, form);
     show(dialog);
   }
 
@@ -64,14 +64,14 @@
     dialog.showModal();
   }
 
-  // Anything by its name: pages, tenants, links of this page, and a search for what was typed.
+  // The command palette: pages, tenants, links of this page, and a search for the input.
   function palette() {
     const dialog = made("dialog", "", { class: "palette", "aria-label": "Go to" });
     const field = made("input", "", {
       type: "search", id: "palette-field", role: "combobox", "aria-label": "Go to", "aria-expanded": "true", "aria-controls": "palette-list",
-      "aria-autocomplete": "list", autocomplete: "off", spellcheck: "false", placeholder: "A page, a tenant, or words to look for",
+      "aria-autocomplete": "list", autocomplete: "off", spellcheck: "false", placeholder: "A page, a tenant, or search words",
     });
-    const list = made("ul", "", { id: "palette-list", role: "listbox", "aria-label": "Where to go" });
+    const list = made("ul", "", { id: "palette-list", role: "listbox", "aria-label": "Results" });
     const here = all("main tbody th a[href]").map((link) => ({ words: link.textContent.trim(), address: link.href, key: "" }));
     const known = [...places(), ...tenants(), ...here];
     const searches = (text) => all("[data-search]").map((link) => {
@@ -120,7 +120,7 @@
     field.focus();
   }
 
-  // In the capturing phase: the letter after `g` belongs to nobody else.
+  // Listen in the capture phase, so that no other handler gets the letter after `g`.
   let since = 0;
   document.addEventListener("keydown", (event) => {
     if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") {
@@ -140,9 +140,9 @@
     }
     if (event.key === "g") { since = performance.now(); return; }
     if (isInbox()) return;
-    const deed = { "?": overview, j: () => along(1), k: () => along(-1), "/": () => searchOf()?.focus() }[event.key];
-    if (!deed) return;
+    const action = { "?": overview, j: () => along(1), k: () => along(-1), "/": () => searchOf()?.focus() }[event.key];
+    if (!action) return;
     event.preventDefault();
-    deed();
+    action();
   }, true);
 })();

@@ -1,26 +1,26 @@
-// Keeps the parts of a page up to date that say so:
+// Updates the marked parts of a page live:
 //
-//   <section id="rows" data-live="activity pipeline_run">   fetched again after events of these kinds ("" for none)
-//   <section id="load" data-live="" data-every="5">          fetched again every 5 seconds
+//   <section id="rows" data-live="activity pipeline_run">   requested again after events of these kinds ("" for none)
+//   <section id="load" data-live="" data-every="5">          requested again every 5 seconds
 //   <ul id="rows" data-live="activity" data-live-only="human=true">    only events about work for people; or about one object: activity=ID
 //
-// An event only says that something has changed: the parts are taken from the same address as the page itself, or from the one that stands in
-// `data-live-from`, so they are never patched and never disagree. After every (re)connection they are fetched once, so nothing that happened
-// in between is missed. While the connection is lost the page says so and pales. A hidden tab listens to nothing, and catches up when it is
-// looked at. `stream.js` brings the events, and `parts.js` puts what was fetched in its place.
+// An event only tells that something has changed: the parts are requested from the page's own address, or from the one in `data-live-from`, so
+// they always agree with the server. After every (re)connection they are requested once, so nothing is missed. While the connection is lost the
+// page says so and fades. A hidden tab does not listen, and catches up when it is visible again. `stream.js` provides the events, and `parts.js`
+// replaces the parts.
 "use strict";
 
 (() => {
   const LEAST_BETWEEN = 700; // milliseconds from the start of one fetch to the next
   const AGAIN = 3000; // after a fetch that failed
-  const WITHOUT = 5000; // from one fetch to the next where there is no stream
+  const WITHOUT = 5000; // between fetches without a stream
   const HIDDEN_FOR = 5000; // then a tab gives its connection to others
   const SLOW = {
-    refused: `There is no live connection for this page: it is fetched every ${WITHOUT / 1000} seconds.`,
-    displaced: `You follow more pages than can be kept up to date at once: this one is fetched every ${WITHOUT / 1000} seconds.`,
+    refused: `Live updates are not available. This page is updated every ${WITHOUT / 1000} seconds.`,
+    displaced: `You have too many pages open for live updates. This page is updated every ${WITHOUT / 1000} seconds.`,
   };
 
-  // A page that answers a form may have no address of its own.
+  // The response to a form may have no address of its own.
   const partsFrom = () => { const one = document.querySelector("[data-live-from]"); return one ? one.dataset.liveFrom : location.href; };
   const parts = () => [...document.querySelectorAll("[data-live][id]")];
   const banner = document.querySelector("#connection");
@@ -41,10 +41,10 @@
     failed = true;
     document.body.classList.add("stale");
     banner.hidden = false;
-    banner.textContent = `${words} What you see is from ${freshAt}.`;
+    banner.textContent = `${words} This page was updated at ${freshAt}.`;
   }
 
-  // What is shown is up to date, at once or, where there is no stream for this page, as often as it is fetched.
+  // The page is up to date: hide the banner, unless updates are slow because there is no stream.
   function found() {
     const slow = SLOW[following && following.state];
     failed = false;
@@ -69,18 +69,18 @@
       const from = ownAddress(partsFrom());
       const answer = await fetch(ownAddress(from), { headers: { "X-Live": [...ids].join(" ") }, credentials: "same-origin" });
       if (answer.redirected && new URL(answer.url).pathname !== from.pathname) return location.reload();
-      // A page that is answered 400 says what is wrong with the query.
+      // A response of 400 is a page that displays the error of a query.
       if (answer.status > 400 && answer.status < 500) return gone();
       if (answer.status >= 500) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      // Meanwhile the person may have gone on to another query: this answer is not to theirs.
+      // The person may have changed the query meanwhile; then this response is outdated.
       if (location.href !== here) ids.forEach((id) => wanted.add(id));
       else put(ids, page);
       freshAt = time();
       if (!following || following.state !== "lost") found();
     } catch {
       ids.forEach((id) => wanted.add(id));
-      lost("The server does not answer. Trying again…");
+      lost("The server does not respond. Retrying…");
       setTimeout(() => want([]), AGAIN);
     } finally {
       fetching = false;
@@ -99,7 +99,7 @@
 
   function gone() {
     rest();
-    lost("This page cannot be read any more.");
+    lost("This page is no longer available.");
   }
 
   function concerns(part, kind, about) {
@@ -125,7 +125,7 @@
     following = null;
   }
 
-  // Anyone who looks at a page whose place went to a newer one wants to see this one.
+  // A displaced page gets its stream back when it is focused.
   window.addEventListener("focus", () => { if (following && following.state === "displaced") following.again(); });
 
   document.addEventListener("visibilitychange", () => {
@@ -146,14 +146,14 @@
   }, 1000);
   const loadedAt = Date.now();
 
-  // A button that asks before it does: <button data-confirm="Cancel it?">.
+  // A button that asks for confirmation: <button data-confirm="Cancel it?">.
   document.addEventListener("click", (event) => {
     const button = event.target instanceof Element && event.target.closest("[data-confirm]");
     if (button && !window.confirm(button.dataset.confirm)) event.preventDefault();
   });
 
-  document.addEventListener("htmx:afterSettle", listen); // what was swapped in may be the first that is live
-  // htmx may have answered into a part that was replaced in the meantime: what belongs to the new address is fetched once more.
+  document.addEventListener("htmx:afterSettle", listen); // the new content may have the first live part
+  // htmx may have written into a part that was replaced meanwhile, so request the parts of the new address once more.
   document.addEventListener("htmx:pushedIntoHistory", () => want(parts()));
   listen();
 })();

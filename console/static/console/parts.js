@@ -1,10 +1,9 @@
-// Puts a part of a page as the server has it now in the place of the part as it was. What the person has opened, ticked, scrolled or focused
-// stays so.
+// Replaces a part of a page by the server's current version. Open details, checked boxes, scroll positions and the focus are kept.
 //
-//   <div data-version="3">          only put in place when its version is another: what it loads by itself stays
-//   <article data-keeps-writing>    left as it is while something is written in it that was not sent
-//   <time data-passes>              put right in place where nothing else has changed
-//   <ul data-keyed>                 only those of its children that are others, by their ids, so that the list does not jump
+//   <div data-version="3">          replaced only if its version differs: content that it has loaded itself stays
+//   <article data-keeps-writing>    not replaced while it contains input that was not sent
+//   <time data-passes>              updated in place if nothing else has changed
+//   <ul data-keyed>                 only children that differ are replaced, by id, so that the list does not jump
 "use strict";
 
 (() => {
@@ -15,7 +14,7 @@
     [...part.querySelectorAll("textarea")].some((one) => one.value !== one.defaultValue) ||
     [...part.querySelectorAll(PICKED)].some((one) => one.checked !== one.defaultChecked);
 
-  // How what has the focus is found again in what comes in its place.
+  // A selector that finds the focused element again in the new part.
   const way = (one) => (one.id ? `#${CSS.escape(one.id)}` : one.href ? `a[href="${CSS.escape(one.getAttribute("href"))}"]`
     : one.name && one.value ? `[name="${CSS.escape(one.name)}"][value="${CSS.escape(one.value)}"]` : "");
 
@@ -33,8 +32,8 @@
     if (window.htmx) window.htmx.process(made);
   }
 
-  // Whether both are the same but for what differs each time: the token of forms, which every answer masks again, and times that pass, which are
-  // put right in place. What is the same is not touched, so that no click on it is lost.
+  // Whether both parts are equal, apart from the forms' token, which every response masks differently, and passing times, which are updated in
+  // place. Equal parts are not replaced, so that no click is lost.
   function isSame(old, fresh) {
     const TOKEN = "input[name=csrfmiddlewaretoken]";
     const ours = old.querySelector(TOKEN) || document.querySelector(TOKEN);
@@ -46,7 +45,7 @@
     return old.isEqualNode(fresh);
   }
 
-  // Children stay where they are as far as possible: what is moved loses the focus.
+  // Children are moved as little as possible, because a moved element loses the focus.
   function putEach(old, fresh) {
     const coming = new Set([...fresh.children].map((one) => one.id));
     [...old.children].forEach((one) => { if (!coming.has(one.id)) one.remove(); });
@@ -60,14 +59,14 @@
     });
   }
 
-  // What is fetched comes from where the page came from, whatever stands in it.
+  // Only addresses of this site may be requested, whatever the page contains.
   window.ownAddress = (given) => {
     const address = new URL(given, location.href);
-    if (address.origin !== location.origin) throw new Error("This is no address of ours.");
+    if (address.origin !== location.origin) throw new Error("The address is not on this site.");
     return address;
   };
 
-  // `later` is called when what stands in the way is over.
+  // Calls `later` when a field that blocks the replacement loses the focus.
   window.swapped = (old, fresh, later) => {
     if (!old || !fresh || isSame(old, fresh)) return;
     if (old.dataset.version && old.dataset.version === fresh.dataset.version) return;

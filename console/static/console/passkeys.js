@@ -1,4 +1,4 @@
-// Passkeys: a form whose answer comes from the browser's own dialogue. Without scripts, or in a browser that knows none, it stays hidden.
+// Passkey forms, whose value comes from a dialog of the browser. They stay hidden without scripts or browser support.
 "use strict";
 
 (() => {
@@ -30,8 +30,8 @@
       } catch (error) {
         button.disabled = false;
         complain(form, error.name === "InvalidStateError"
-          ? "This device has a passkey of yours already."
-          : "The browser gave no passkey. Try again, or use another way.");
+          ? "This device already has one of your passkeys."
+          : "The browser did not provide a passkey. Try again, or use another method.");
       }
     });
   }

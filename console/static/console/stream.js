@@ -1,20 +1,20 @@
-// One stream of events for all windows of a browser that look at the same tenant.
+// One event stream for all windows of a browser with the same tenant.
 //
 //   const following = window.followed(address, kinds, { heard(kind, about), changed(state) });
 //   following.leave();
 //
-// A browser opens six connections to a server, so a stream for each window would let the seventh wait for ever. One window has the stream and
-// tells the others what it hears; when it is left, closed or hidden, another one takes over. Anyone who has nothing from it for a while takes over
-// by force: a window that the system has put to sleep answers nobody. Where a browser cannot lock (pages without TLS), each window has its own.
+// A browser opens at most six connections to a server, so with a stream for each window the seventh one would wait forever. One window has the
+// stream and forwards its events to the others; when it is closed or hidden, another one takes over. A window that hears nothing for a while
+// takes over by force, because a suspended window does not respond. Browsers without locks (pages without TLS) open a stream for each window.
 //
-// States: "open", after which everything is to be fetched once; "lost"; "refused", when the server gives no stream; "displaced", when the server
-// gave the place to a newer one of the same person.
+// States: "open", after which everything has to be requested once; "lost"; "refused", if the server gives no stream; "displaced", if the server
+// gave the stream to a newer page of the same person.
 "use strict";
 
 (() => {
-  const AGAIN = 3000; // milliseconds; after the server has refused a stream
-  const ASK = 5000; // from one question whether the window with the stream is there to the next
-  const SILENT = 2000; // then it is not
+  const AGAIN = 3000; // milliseconds until the next try after a refused stream
+  const ASK = 5000; // between checks that the window with the stream is alive
+  const SILENT = 2000; // without a response for so long, it is not
 
   window.followed = (address, kinds, { heard, changed }) => {
     const me = Math.random().toString(36).slice(2);
@@ -22,7 +22,7 @@
     const gone = new AbortController();
     let source = null;
     let state = "";
-    let give = null; // gives up the lock that this window has
+    let give = null; // releases this window's lock
     let timer = 0;
     let asked = 0;
     let left = false;
@@ -43,7 +43,7 @@
       source.addEventListener("error", () => {
         if (source.readyState !== EventSource.CLOSED) return become("lost");
         shut();
-        become("refused"); // the browser does not come back by itself
+        become("refused"); // the browser does not reconnect then
         timer = setTimeout(open, AGAIN);
       });
       kinds.forEach((kind) => source.addEventListener(kind, (event) => {
@@ -60,11 +60,11 @@
       source = null;
     }
 
-    // Waits until no other window has the stream, and has it from then on.
+    // Waits until no other window has the stream, then opens it.
     function queue(options) {
       const lead = () => new Promise((done) => { if (left) return done(); give = done; asked = 0; open(); });
       navigator.locks.request(`live ${address}`, options, lead).catch(() => {
-        // Another window took over by force, or this one is left.
+        // Another window took over by force, or this one was closed.
         give = null;
         shut();
         if (!left) queue({ signal: gone.signal });
@@ -98,7 +98,7 @@
 
     return {
       get state() { return state; },
-      // After "displaced": somebody wants to see at once what happens.
+      // After "displaced": request the stream again.
       again() { if (give || !channel) open(); else channel.postMessage({ again: true }); },
       leave() {
         left = true;

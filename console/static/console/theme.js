@@ -1,4 +1,4 @@
-// Light or dark: as the system says, or as the person has chosen on this machine. Runs before the page is drawn.
+// Light or dark: the system's setting, or the person's choice in this browser. Runs before the page is rendered.
 "use strict";
 
 (() => {

@@ -77,7 +77,7 @@ def test_an_output_can_be_read(waiting: Activity, root: Client) -> None:
         return root.get(reverse("admin:activities_activity_output", args=ids))
 
     assert "work 0: done" in words(page_of_output(waiting.pk, waiting.output_ref))
-    assert "There is no such output." in words(page_of_output(waiting.pk, waiting.pk))
+    assert "This output does not exist." in words(page_of_output(waiting.pk, waiting.pk))
     assert page_of_output(UUID(int=1), waiting.pk).status_code == 404
 
 

@@ -279,7 +279,7 @@ def test_broken_glass_shows_one_tenant_for_an_hour_and_all_of_it_is_on_record(
     page = superuser.get(list_of(Activity))
     assert "zebra work" in words(page)
     assert "lion" not in words(page)
-    assert "Broken glass: you see the tenant globex until" in words(page)
+    assert "Break-glass access: you can see the tenant globex until" in words(page)
     with system_scope():
         channel, glass = Channel.objects.get(tenant=other_tenant), BreakGlass.objects.get()
     assert glass.expires_at - glass.opened_at <= timedelta(seconds=3601)

@@ -703,7 +703,7 @@ def test_the_prompt_of_a_first_run_after_an_approval_says_one_thing(engine: Engi
     engine.drain()
 
     (request,) = engine.agent.calls
-    assert "Do it from the beginning." in request.prompt
+    assert "Start from the beginning." in request.prompt
     assert "complete the task" not in request.prompt
 
 

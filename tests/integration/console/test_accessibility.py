@@ -103,7 +103,10 @@ def test_nor_are_the_tenants_beside_each_other_and_the_second_factor(
         for colours, width in LOOKS:
             window.emulate_media(color_scheme=colours, reduced_motion="reduce")
             window.set_viewport_size({"width": width, "height": 800})
-            for path, heading in (("/tenants/", "All my tenants"), ("/second-factor/", "Second factor")):
+            for path, heading in (
+                ("/tenants/", "All my tenants"),
+                ("/second-factor/", "Two-factor authentication"),
+            ):
                 window.goto(path, wait_until="load")
                 assert window.inner_text("h1") == heading
                 faults = axe.Axe().run(window).response["violations"]

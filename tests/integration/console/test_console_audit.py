@@ -63,7 +63,7 @@ def test_the_trail_is_narrowed(query: str, found: list[str], trail: None, boss: 
 
 
 def test_a_day_that_is_none_is_told_of(trail: None, boss: Person) -> None:
-    assert "A day is written such as" in words(boss.get(f"{AUDIT}?since=yesterday"))
+    assert "Enter days as YYYY-MM-DD." in words(boss.get(f"{AUDIT}?since=yesterday"))
 
 
 def test_before_and_after_are_shown_field_by_field(trail: None, tenant: Tenant, boss: Person) -> None:

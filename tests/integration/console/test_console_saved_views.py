@@ -104,11 +104,11 @@ def test_a_view_is_renamed_and_deleted_and_can_be_saved_again(tenant: Tenant, an
     (view,) = saved(tenant)
 
     answer = deed(ann, "rename", view, name="  All\tthat failed ")
-    assert "It is called “All that failed” now." in words(ann.get(answer["Location"]))
+    assert "Renamed to “All that failed”." in words(ann.get(answer["Location"]))
     answer = deed(ann, "delete", view)
 
     page = words(ann.get(answer["Location"]))
-    assert "“All that failed” is deleted. Here it can be saved again." in page
+    assert "“All that failed” was deleted. You can save it again here." in page
     assert "Save this view" in page
     assert saved(tenant) == []
     with tenant_scope(tenant.pk):
@@ -121,8 +121,8 @@ def test_admins_share_views_and_arrange_what_all_see(tenant: Tenant, ann: Person
     _, mine = saved(tenant)
     deed(boss, "share", mine)
 
-    assert "Ours everybody's" in (page := words(ann.get("/activities/")))
-    assert "Mine everybody's" in page
+    assert "Ours shared" in (page := words(ann.get("/activities/")))
+    assert "Mine shared" in page
     assert forms_of(ann.get("/views/")).keys().isdisjoint(f"view-{view.pk}" for view in saved(tenant))
     deed(boss, "rename", mine, name="Done")
     deed(boss, "delete", mine)

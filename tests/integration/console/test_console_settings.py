@@ -79,7 +79,7 @@ def test_a_role_is_changed_and_the_trail_holds_before_and_after(
     changed = {f"role:{row.pk}": "viewer", f"human_roles:{row.pk}": "editor, legal"}
     answer = form.send(boss.browser, ("deed", f"change:{row.pk}"), **changed)
 
-    assert "ann acts as viewer now" in words(boss.get(answer["Location"]))
+    assert "ann now has the role viewer" in words(boss.get(answer["Location"]))
     row = member(tenant, ann)
     assert (row.role, row.human_roles) == ("viewer", ["editor", "legal"])
     with tenant_scope(tenant.pk):
@@ -295,7 +295,7 @@ def test_a_revoked_token_opens_nothing(tenant: Tenant, boss: Person) -> None:
 def test_a_budget_is_made_changed_and_removed(tenant: Tenant, boss: Person) -> None:
     place = f"{SETTINGS}budgets/"
     answer = forms_of(boss.get(place))["new"].send(boss.browser, name="March", cap="5", period="month")
-    assert "Made: budget March" in words(boss.get(answer["Location"]))
+    assert "Created: budget March" in words(boss.get(answer["Location"]))
     with tenant_scope(tenant.pk):
         budget = Budget.objects.get()
 

@@ -89,7 +89,7 @@ def test_a_page_whose_place_went_to_another_says_so_and_is_live_again_when_someb
         screen.goto("/activities/")
     elsewhere = ann.browser.get("/live/?tenant=acme")
     next(iter(elsewhere.streaming_content))
-    screen.wait_for_selector("text=You follow more pages than can be kept up to date at once")
+    screen.wait_for_selector("text=You have too many pages open for live updates")
     assert not screen.evaluate("document.body.classList.contains('stale')"), "it is fetched all the same"
 
     screen.evaluate("window.dispatchEvent(new Event('focus'))")

@@ -87,7 +87,7 @@ def test_a_lost_connection_is_said_and_made_good(asked: Questions, screen: Any) 
     screen.context.set_offline(True)
     pages.cut_streams()
     screen.wait_for_selector("#connection:visible")
-    assert "What you see is from" in screen.inner_text("#connection")
+    assert "This page was updated at" in screen.inner_text("#connection")
     assert screen.evaluate("document.body.classList.contains('stale')")
 
     work(asked, "Bees")
