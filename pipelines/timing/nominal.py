@@ -11,7 +11,6 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, Self
 
-from pipelines.definition.errors import quote_value
 from pipelines.timing.clock import Stretch, stretches
 from pipelines.timing.cron import Cron, cron_of
 
@@ -60,7 +59,7 @@ class CatchUp:
             up_to = value["up_to"]
             if isinstance(up_to, int) and not isinstance(up_to, bool) and 1 <= up_to <= MOST:
                 return cls(up_to)
-            raise CatchUpError(f"up_to must be a whole number from 1 to {MOST:,}, not {quote_value(up_to)}")
+            raise CatchUpError(f"up_to must be a whole number from 1 to {MOST:,}")
         raise CatchUpError('must be one of none, latest, {"up_to": n}')
 
     @property
