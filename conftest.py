@@ -91,7 +91,7 @@ def pytest_collection() -> Generator[None, object, object]:
     collected = yield
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(200_000, 20, 50)
     gc.enable()
     return collected
 

@@ -33,6 +33,7 @@ from agents.contracts import Accepted, AgentResult, Completed, Output
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
+from tests import servers
 from tests.engine import Engine, at_once, elsewhere, eventually, somebody_waits_for_a_lock
 from tests.forking import Forks, forks
 from tests.integration.recovery.losses import Died
@@ -44,15 +45,22 @@ pytestmark = pytest.mark.long
 LEASE = 1.0
 
 
-@pytest.fixture
-def processes(database: None, process_environment: dict[str, str]) -> Iterator[Forks]:
+@pytest.fixture(scope="module")
+def leading_processes(django_db_setup: None) -> Iterator[Forks]:
     short = {
         "ORCHESTRATOR_LEADER_LEASE_SECONDS": str(LEASE),
         "ORCHESTRATOR_TICK_SECONDS": "0.1",
         "LOG_LEVEL": "ERROR",
     }
-    with forks("lead", process_environment | short) as started:
+    with forks("lead", servers.environment(django_settings) | short) as started:
         yield started
+
+
+@pytest.fixture
+def processes(database: None, leading_processes: Forks) -> Iterator[Forks]:
+    yield leading_processes
+    for pid in list(leading_processes.alive):
+        leading_processes.kill(pid)
 
 
 def lease() -> LeaderLease | None:

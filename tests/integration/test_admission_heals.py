@@ -70,18 +70,18 @@ def _settings(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuilding, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(relay, "RETRY_SECONDS", 0.01)
     settings.ORCHESTRATOR_AGEING_SECONDS = 0.0
-    settings.ORCHESTRATOR_MAX_CONCURRENCY = 5
+    settings.ORCHESTRATOR_MAX_CONCURRENCY = 3
 
 
 def keep_busy(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:
     """A generation that has every kind of key: limits of all scopes are full and something waits at each of them."""
     engine.submit(other_tenant, "dev", files=["src/a.py"])
     engine.submit(other_tenant, "dev", files=["src/**"])
-    engine.submit(tenant, "qa", 3)
+    engine.submit(tenant, "qa", 2)
     engine.submit(tenant, "dev", 2, group_key="repo")
-    engine.submit(other_tenant, "seo", 4)
+    engine.submit(other_tenant, "seo")
     engine.submit(other_tenant, "seo", priority=1)
-    engine.submit(other_tenant, "seo", 2)
+    engine.submit(other_tenant, "seo")
     engine.deliver()
 
 

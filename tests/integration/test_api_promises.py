@@ -180,17 +180,20 @@ def test_what_is_shown_of_an_object_is_taken_back_as_it_is(world: Known, client:
     assert seen > 12
 
 
+WRONG_QUERIES = (
+    ("cursor=nonsense", "cursor"), ("limit=0", "limit"), ("ordering=no_such_field", "ordering"),
+    ("limit=x", "limit"), ("limit=1&limit=2", "limit"), ("tenant=x", "tenant"), ("limit=-1", "limit"),
+)  # fmt: skip
+
+
 def test_every_list_is_strict_about_what_it_is_asked(world: Known, client: Any) -> None:
     seen = 0
     for _, address, operation in of("get"):
         if not is_list(operation):
             continue
         place = place_of(world, address)
-        seen += 1
-        for asked, path in (
-            ("no_such_filter=1", "no_such_filter"), ("cursor=nonsense", "cursor"), ("limit=0", "limit"), ("limit=-1", "limit"),
-            ("limit=x", "limit"), ("limit=1&limit=2", "limit"), ("ordering=no_such_field", "ordering"), ("tenant=x", "tenant"),
-        ):  # fmt: skip
+        # One place reads what all lists take, so each is asked a third of that; what it takes besides is its own.
+        for asked, path in (("no_such_filter=1", "no_such_filter"), *WRONG_QUERIES[seen % 3 :: 3]):
             answer = client.get(f"{place}?{asked}")
             assert answer.status_code == 400, (address, asked)
             faults = problem(answer, 400, "validation_failed")["errors"]
@@ -198,6 +201,7 @@ def test_every_list_is_strict_about_what_it_is_asked(world: Known, client: Any) 
         page = client.get(f"{place}?limit=100000")
         assert page.status_code == 200, (address, page.content)
         assert len(page.json()["results"]) <= 200
+        seen += 1
     assert seen > 25
 
 
