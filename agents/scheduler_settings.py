@@ -1,8 +1,8 @@
-"""The settings of scheduling that hold for the whole platform: the row `scheduler` of `PlatformConfig` over the defaults.
+"""The scheduling settings of the whole platform: the row `scheduler` of `PlatformConfig` over the defaults.
 
-`current()` is what holds now, in any process, at most a second old. `save` and `change` are the only ways to change it; they take the
-nested form of the platform's specification, in its own spelling (`httpClient.connectionPool.maxSockets`) or in ours
-(`http_client.connection_pool.max_sockets`), and keep ours.
+`current()` returns the settings in force, in any process, at most a second old. Only `save` and `change` change them; both accept the
+nested form of the platform's specification, in its spelling (`httpClient.connectionPool.maxSockets`) or in ours
+(`http_client.connection_pool.max_sockets`), and store ours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tenants.context import current_alias
 
 logger = logging.getLogger(__name__)
 
-# The keys: where each stands in the nested form, which attribute it is, and what it may be.
+# The keys: the path of each in the nested form, its attribute, and its valid values.
 
 
 DAY_MS = 86_400_000
@@ -34,12 +34,12 @@ CHANNELS = ("email", "slack", "webhook")
 
 
 class InvalidValue(ValueError):
-    """The value is none of the key's. The message completes "the key ..."."""
+    """The value is not valid for the key. The message completes "the key ..."."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting. `fit` turns a JSON value into what is stored, or raises `InvalidValue`."""
+    """One setting. `fit` converts a JSON value to its stored form, or raises `InvalidValue`."""
 
     path: str
     attribute: str
@@ -52,7 +52,7 @@ class Key:
 
 
 def camel(name: str) -> str:
-    """The specification's spelling: max_sockets is maxSockets."""
+    """Return the specification's spelling: maxSockets for max_sockets."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
@@ -95,53 +95,53 @@ def _channels(value: Any) -> list[str]:
 
 
 _MS = _whole_number(0, DAY_MS)
-_WAITED = _whole_number(1_000, DAY_MS)
+_AT_LEAST_A_SECOND = _whole_number(1_000, DAY_MS)
 
 KEYS = (
-    Key("enabled", "enabled", _flag, "Whether schedules fire at all. What runs goes on."),
-    Key("timezone", "timezone", _zone, "The zone of new schedules that name none."),
+    Key("enabled", "enabled", _flag, "Whether schedules fire at all. Current runs continue."),
+    Key("timezone", "timezone", _zone, "The time zone of new schedules that set none."),
     Key(
         "check_interval",
         "check_interval_ms",
-        _WAITED,
-        "How often beat looks for schedules that are due, in ms.",
+        _AT_LEAST_A_SECOND,
+        "How often beat checks for schedules that are due, in ms.",
     ),
     Key(
         "http_client.timeout",
         "http_timeout_ms",
-        _WAITED,
-        "How long an agent may take where neither activity, schedule, agent nor tenant says so, in ms. While it is not set, "
-        "ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS holds.",
+        _AT_LEAST_A_SECOND,
+        "The timeout of agents in ms, unless activity, schedule, agent or tenant set one. While it is not set, "
+        "ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS applies.",
     ),
     Key(
         "http_client.max_concurrent_requests",
         "max_concurrent_requests",
         _whole_number(1, 10_000),
-        "Calls to agents that all processes together have under way at the same time; more wait for their turn.",
+        "Concurrent calls to agents by all processes together; further calls wait for their turn.",
     ),
     Key(
         "http_client.retry_config.max_retries",
         "max_retries",
         _whole_number(0, 49),
-        "Tries after the first one, where neither activity, agent nor tenant says so. While it is not set, there are two.",
+        "Retries after the first attempt, unless activity, agent or tenant set a number. While it is not set, there are two.",
     ),
     Key(
         "http_client.retry_config.backoff",
         "backoff",
         _one_of(*BACKOFFS),
-        "How the wait between tries grows, where nobody says so.",
+        "How the wait between attempts grows, by default.",
     ),
     Key(
         "http_client.retry_config.delay",
         "backoff_delay_ms",
         _MS,
-        "The first wait between tries, in ms, where nobody says so.",
+        "The first wait between attempts in ms, by default.",
     ),
     Key(
         "http_client.connection_pool.max_sockets",
         "max_sockets",
         _whole_number(1, 10_000),
-        "Connections that one process has at most, idle ones included.",
+        "The maximum of connections of one process, including idle ones.",
     ),
     Key(
         "http_client.connection_pool.keep_alive",
@@ -153,82 +153,82 @@ KEYS = (
         "default_batch_processing.batch_size",
         "batch_size",
         _whole_number(1, 10_000),
-        "Jobs per batch, where a data source does not say batchSize.",
+        "Jobs per batch, unless a data source sets batchSize.",
     ),
     Key(
         "default_batch_processing.stagger_delay",
         "stagger_delay_ms",
         _MS,
-        "From the start of a batch to the next, in ms, where a data source does not say staggerDelay.",
+        "The time from the start of a batch to the next in ms, unless a data source sets staggerDelay.",
     ),
     Key("monitoring.enabled", "monitoring_enabled", _flag, "Whether schedules report failures at all."),
     Key(
         "monitoring.notify_on_failure",
         "notify_on_failure",
         _flag,
-        "Whether people are told of a failed execution.",
+        "Whether people are notified of a failed execution.",
     ),
     Key(
         "monitoring.notification_channels",
         "notification_channels",
         _channels,
-        "The kinds of channels on which they are told.",
+        "The kinds of channels that notify them.",
     ),
 )
 
 
-# The nested form as people and programs write it: understood in both spellings, every error by its path, kept in one.
+# The nested form, as people and programs write it: read in both spellings, with an error for each path, and stored in one.
 
 
 LONGEST_GUESS = 63  # characters
-MOST_FAULTS = 50
-#: What lives in tables of its own, whatever the form.
+MAX_ERRORS = 50
+#: Members of the specification that are stored in other tables.
 ELSEWHERE = {
-    "schedules": "schedules never live in this configuration: they are made at /api/v1/schedules/ or in the admin",
-    "pipelines": "pipelines never live in this configuration: they are made at /api/v1/pipelines/ or in the admin",
+    "schedules": "schedules never live in this configuration: create them at /api/v1/schedules/ or in the admin",
+    "pipelines": "pipelines never live in this configuration: create them at /api/v1/pipelines/ or in the admin",
 }
 
 Tree = dict[str, Any]
 
 
 class SettingsInvalid(Exception):
-    """The settings cannot be accepted. `errors` are pairs of path and message, the paths as they were written."""
+    """The settings are invalid. `errors` are pairs of path and message, in the caller's spelling."""
 
     code: ClassVar[str] = "invalid_settings"
     status: ClassVar[int] = 400
 
     def __init__(self, errors: list[tuple[str, str]]) -> None:
-        self.errors = errors[:MOST_FAULTS]
+        self.errors = errors[:MAX_ERRORS]
         super().__init__(
             "; ".join(f"{path}: {message}" if path else message for path, message in self.errors)
         )
 
 
 def read(tree: Any) -> Tree:
-    """The same settings in the form that is kept. A member that is null counts as not given. Raises `SettingsInvalid`."""
+    """Return the settings in their stored form. Null counts as omitted. Raises `SettingsInvalid`."""
     errors: list[tuple[str, str]] = []
-    found: Tree = {}
+    stored: Tree = {}
     for key, value, path in _members(tree, _TREE, "", errors):
         try:
-            put(found, key.parts, key.fit(value))
+            put(stored, key.parts, key.fit(value))
         except InvalidValue as error:
             errors.append((path, str(error)))
     if errors:
         raise SettingsInvalid(errors)
-    return found
+    return stored
 
 
 def as_tree(settings: SchedulerSettings) -> Tree:
-    """All settings in the nested form, defaults included."""
-    found: Tree = {}
+    """Return all settings in the nested form, including defaults."""
+    tree: Tree = {}
     for key in KEYS:
         value = getattr(settings, key.attribute)
-        put(found, key.parts, list(value) if isinstance(value, tuple) else value)
-    return found
+        put(tree, key.parts, list(value) if isinstance(value, tuple) else value)
+    return tree
 
 
 def key_at(path: str) -> Key:
-    """The key with this path, in either spelling. Raises `SettingsInvalid`."""
+    """Return the key with this path, in either spelling. Raises `SettingsInvalid`."""
     parts = path.split(".")
     for key in KEYS:
         if len(parts) == len(key.parts) and all(
@@ -239,7 +239,7 @@ def key_at(path: str) -> Key:
 
 
 def put(tree: Tree, parts: list[str], value: Any) -> None:
-    """Set what stands at a path."""
+    """Set the value at a path."""
     *above, last = parts
     for part in above:
         tree = tree.setdefault(part, {})
@@ -247,7 +247,7 @@ def put(tree: Tree, parts: list[str], value: Any) -> None:
 
 
 def value_of(text: str) -> Any:
-    """What somebody typed, as JSON if it is JSON, else as text."""
+    """Parse a value from the command line as JSON, or return it as text if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -270,31 +270,31 @@ def _members(
     if not isinstance(tree, Mapping):
         errors.append((path, "must be an object"))
         return
-    spelt = {spelling: name for name in known for spelling in (name, camel(name))}
+    spellings = {spelling: name for name in known for spelling in (name, camel(name))}
     seen: dict[str, str] = {}
     for spelling, value in tree.items():
-        place = f"{path}.{spelling}" if path else str(spelling)[:100]
-        name = spelt.get(spelling)
+        member_path = f"{path}.{spelling}" if path else str(spelling)[:100]
+        name = spellings.get(spelling)
         if name is None:
             errors.append(
-                (place[:200], ELSEWHERE.get(spelling) or _explain_unknown(str(spelling), list(known)))
+                (member_path[:200], ELSEWHERE.get(spelling) or _explain_unknown(str(spelling), list(known)))
             )
         elif name in seen:
-            errors.append((place, f"is given twice, as {seen[name]} too"))
+            errors.append((member_path, f"is a duplicate of {seen[name]}"))
         elif value is not None and isinstance(known[name], Key):
-            yield known[name], value, place
+            yield known[name], value, member_path
         elif value is not None:
-            yield from _members(value, known[name], place, errors)
+            yield from _members(value, known[name], member_path, errors)
         if name is not None:
             seen.setdefault(name, str(spelling))
 
 
 def _explain_unknown(name: str, known: list[str]) -> str:
     guess = get_close_matches(name, known, n=1, cutoff=0.6) if len(name) <= LONGEST_GUESS else []
-    return f"is no setting of scheduling{f', did you mean {guess[0]}?' if guess else ''}"
+    return f"is not a scheduling setting{f', did you mean {guess[0]}?' if guess else ''}"
 
 
-# Changing the settings: one row, whose version counts the changes and which remembers who made the last one.
+# The settings are one row, with a version that counts the changes, and the actor of the last change.
 
 
 class VersionConflict(Exception):
@@ -305,56 +305,56 @@ class VersionConflict(Exception):
 
 
 def row() -> PlatformConfig:
-    """The row as it is; one that was never saved has version 0, and was changed by nobody at no time."""
-    found: PlatformConfig | None = PlatformConfig.objects.filter(key=KEY).first()
+    """Return the row. If it was never saved, it has version 0 and neither time nor actor of a change."""
+    saved: PlatformConfig | None = PlatformConfig.objects.filter(key=KEY).first()
     never: Any = None
-    return found or PlatformConfig(key=KEY, value={}, version=0, updated_at=never)
+    return saved or PlatformConfig(key=KEY, value={}, version=0, updated_at=never)
 
 
 def save(value: Any, *, actor: str, expected_version: int | None = None) -> PlatformConfig:
-    """Replace all settings; what is left out has its default. Raises `SettingsInvalid` and `VersionConflict`."""
+    """Replace all settings; omitted ones get their defaults. Raises `SettingsInvalid` and `VersionConflict`."""
     new_tree = read(value)
     with transaction.atomic(using=current_alias()):
-        found = _lock_config()
-        if expected_version is not None and found.version != expected_version:
+        config = _lock_config()
+        if expected_version is not None and config.version != expected_version:
             raise VersionConflict(
-                f"The settings are at version {found.version}. Read them again and decide again."
+                f"The settings are at version {config.version}. Read them again and decide again."
             )
-        return _write_settings(found, new_tree, actor)
+        return _write_settings(config, new_tree, actor)
 
 
 def change(members: Mapping[str, Any], *, actor: str) -> PlatformConfig:
-    """Set single keys by their paths in our spelling, or with None take them back to their defaults. Raises `SettingsInvalid`."""
+    """Set single keys by their paths in our spelling; None restores the default. Raises `SettingsInvalid`."""
     with transaction.atomic(using=current_alias()):
-        found = _lock_config()
-        flat = {key.path: member(found.value, key.parts) for key in KEYS} | dict(members)
+        config = _lock_config()
+        flat = {key.path: member(config.value, key.parts) for key in KEYS} | dict(members)
         new_tree: Tree = {}
         for path, value in flat.items():
             if value is not None:
                 put(new_tree, path.split("."), value)
-        return _write_settings(found, read(new_tree), actor)
+        return _write_settings(config, read(new_tree), actor)
 
 
 def _lock_config() -> PlatformConfig:
-    # Made first, so that two who save for the first time wait for each other as well.
+    # Create the row first, so that two concurrent first saves wait for each other as well.
     PlatformConfig.objects.get_or_create(key=KEY, defaults={"version": 0})
     return PlatformConfig.objects.select_for_update().get(key=KEY)
 
 
-def _write_settings(found: PlatformConfig, new_tree: Tree, actor: str) -> PlatformConfig:
-    changed = [key.path for key in KEYS if member(found.value, key.parts) != member(new_tree, key.parts)]
-    if changed or not found.version:
+def _write_settings(config: PlatformConfig, new_tree: Tree, actor: str) -> PlatformConfig:
+    changed = [key.path for key in KEYS if member(config.value, key.parts) != member(new_tree, key.parts)]
+    if changed or not config.version:
         PlatformConfig.objects.filter(key=KEY).update(
-            value=new_tree, version=found.version + 1, updated_by=actor[:200], updated_at=Now()
+            value=new_tree, version=config.version + 1, updated_by=actor[:200], updated_at=Now()
         )
         facts = {"action": "platform_settings_changed", "actor": actor, "keys": changed}
-        logger.info("Settings of scheduling changed", extra=facts)
-        found.refresh_from_db()
+        logger.info("Scheduling settings changed", extra=facts)
+        config.refresh_from_db()
     forget()
-    return found
+    return config
 
 
-# What is in force: typed, with the defaults of the platform's specification, and remembered for a moment.
+# The settings in force: typed, with the defaults of the platform's specification, and cached for a short time.
 
 
 KEY = "scheduler"
@@ -363,7 +363,7 @@ KEPT_SECONDS = 0.75
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Times in milliseconds, as their names say. `explicit` holds the attributes that the row sets; the others are defaults."""
+    """The settings in force. `explicit` are the attributes that the row sets; the others are defaults."""
 
     enabled: bool = True
     timezone: str = "America/New_York"
@@ -384,12 +384,12 @@ class SchedulerSettings:
 
     @property
     def timeout_seconds(self) -> int | None:
-        """How long an agent may take where nobody else says so; None while the row does not say it either."""
+        """The default timeout of agents, or None if the row does not set one."""
         return max(1, round(self.http_timeout_ms / 1000)) if "http_timeout_ms" in self.explicit else None
 
     @property
     def retry(self) -> Mapping[str, Any]:
-        """What the row says about trying again, in the terms of `activities.retry_delays`: tries after the first are one less than all."""
+        """The row's retry policy, in the terms of `activities.retry_delays`, which counts the first attempt as well."""
         policies: dict[str, dict[str, Any]] = {
             "max_retries": {"max_attempts": self.max_retries + 1},
             "backoff": {"strategy": self.backoff},
@@ -404,7 +404,7 @@ class SchedulerSettings:
 
     @property
     def http(self) -> HttpLimits:
-        """What the HTTP client of a process obeys."""
+        """The limits of the HTTP client of a process."""
         return HttpLimits(self.max_concurrent_requests, self.max_sockets, self.keep_alive)
 
 
@@ -412,7 +412,7 @@ _kept: tuple[float, SchedulerSettings] | None = None
 
 
 def current() -> SchedulerSettings:
-    """The settings in force."""
+    """Return the settings in force."""
     global _kept
     now = time.monotonic()
     if _kept is None or now - _kept[0] > KEPT_SECONDS:
@@ -422,14 +422,14 @@ def current() -> SchedulerSettings:
 
 
 def forget() -> None:
-    """Drop what is kept, so that the next question sees the present row."""
+    """Clear the cache, so that the next call reads the current row."""
     global _kept
     _kept = None
 
 
 def settings_of(value: Any) -> SchedulerSettings:
-    """The settings that a row's value stands for. What nobody can have saved is logged and has its default."""
-    found: dict[str, Any] = {}
+    """Return the settings of a row's value. Invalid members are logged, and get their defaults."""
+    values: dict[str, Any] = {}
     for key in KEYS:
         part = member(value, key.parts)
         if part is None:
@@ -440,12 +440,12 @@ def settings_of(value: Any) -> SchedulerSettings:
             facts = {"action": "platform_setting_unfit", "key": key.path, "fault": str(error)}
             logger.warning("A setting of the platform cannot be used", extra=facts)
             continue
-        found[key.attribute] = tuple(fitted) if isinstance(fitted, list) else fitted
-    return SchedulerSettings(**found, explicit=frozenset(found))
+        values[key.attribute] = tuple(fitted) if isinstance(fitted, list) else fitted
+    return SchedulerSettings(**values, explicit=frozenset(values))
 
 
 def member(value: Any, parts: list[str]) -> Any:
-    """What stands at a path of the nested form, or None."""
+    """Return the value at a path of the nested form, or None."""
     for part in parts:
         value = value.get(part) if isinstance(value, Mapping) else None
     return value

@@ -7,16 +7,16 @@ from functools import total_ordering
 
 from django.core.exceptions import ValidationError
 
-# As semver.org suggests it: no leading zeros in numbers, and no empty identifiers.
+# The expression of semver.org: no leading zeros in numbers, and no empty identifiers.
 _GRAMMAR = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
     r"(?:-((?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*))?"
     r"(?:\+([0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*))?",
     re.ASCII,
 )
-LONGEST = 64  # characters; what a run keeps of it
+LONGEST = 64  # characters, the size of a run's column
 
-FAULT = "must be a semantic version such as 1.4.0 or 2.0.0-rc.1"
+INVALID = "must be a semantic version such as 1.4.0 or 2.0.0-rc.1"
 
 
 @total_ordering
@@ -26,14 +26,16 @@ class Precedence:
     __slots__ = ("_rank",)
 
     def __init__(self, version: str) -> None:
-        """Raises `ValueError` for a text that is no semantic version."""
-        found = _GRAMMAR.fullmatch(version)
-        if found is None or len(version) > LONGEST:
-            raise ValueError(f"{version!r} {FAULT}")
-        major, minor, patch, before, _ = found.groups()
-        # Numbers are compared as numbers and rank below words; of two equal beginnings the shorter is the lower.
-        parts = [(0, int(each), "") if each.isdigit() else (1, 0, each) for each in (before or "").split(".")]
-        self._rank = (int(major), int(minor), int(patch), before is None, parts)
+        """Raises `ValueError` for a text that is not a semantic version."""
+        match = _GRAMMAR.fullmatch(version)
+        if match is None or len(version) > LONGEST:
+            raise ValueError(f"{version!r} {INVALID}")
+        major, minor, patch, pre_release, _ = match.groups()
+        # Numbers are compared as numbers and rank below words. If one pre-release is a prefix of another, the shorter ranks lower.
+        parts = [
+            (0, int(each), "") if each.isdigit() else (1, 0, each) for each in (pre_release or "").split(".")
+        ]
+        self._rank = (int(major), int(minor), int(patch), pre_release is None, parts)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Precedence) and self._rank == other._rank
@@ -46,11 +48,11 @@ class Precedence:
 
 
 def error_of(version: str) -> str | None:
-    """What is wrong with it, or None."""
-    return None if len(version) <= LONGEST and _GRAMMAR.fullmatch(version) else FAULT
+    """Return why this is not a semantic version, or None if it is one."""
+    return None if len(version) <= LONGEST and _GRAMMAR.fullmatch(version) else INVALID
 
 
 def validate(version: str) -> None:
-    """For model fields. Raises `ValidationError`."""
+    """A validator for model fields. Raises `ValidationError`."""
     if error := error_of(version):
         raise ValidationError(f"The version {error}.")

@@ -1,7 +1,7 @@
-"""An agent's conversation is found by (tenant, deliverable, role) and continued by revisions and wakes.
+"""Sessions: an agent's conversation for (tenant, deliverable, role), which revisions and wakes continue.
 
-At most one is live. It ends for a reason that is kept: its agent is told to be something else by now, does not know it any more, or
-has begun another one. Everything here runs in the caller's `tenant_scope`, is safe to repeat, and locks sessions after everything else.
+At most one is live. It ends for a recorded reason: its agent's instructions have changed, the agent does not know it any more, or
+has begun another one. All functions must run in a `tenant_scope`, are idempotent, and lock sessions after all other rows.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _BEGIN = Statement.load(Path(__file__).parent / "sql", "begin_session")
 
 
 def briefing_of(*parts: object) -> str:
-    """A digest of what an agent is told it is, whatever deliverable it works on. Another one begins another conversation."""
+    """Return a digest of an agent's instructions and settings, independent of the deliverable. Another digest begins another session."""
     return hashlib.sha256(orjson.dumps(parts)).hexdigest()
 
 
 def briefing_with(briefing: str, more: Iterable[str]) -> str:
-    """The digest when more is told beside it; the same one when there is nothing more."""
+    """Return the digest with additional parts, or the same digest if there are none."""
     added = tuple(more)
     return briefing_of(briefing, added) if added else briefing
 
 
 def begin(tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str, *, briefing: str = "") -> None:
-    """An agent has begun this conversation: it is the live one now. One that was live before ends as replaced."""
+    """Make this session the live one. A session that was live before ends as replaced."""
     facts = {
         "id": uuid7(), "tenant": tenant_id, "deliverable": deliverable_id, "role": role, "external_id": external_id,
         "briefing": briefing,
     }  # fmt: skip
     if _BEGIN.run(facts):
         return
-    # The refused insert has locked the row of the other one, so between these two nobody opens a third.
+    # The refused insert has locked the other session's row, so no third session can begin between these two statements.
     _end(_live(tenant_id, deliverable_id, role), EndReason.REPLACED)
     _BEGIN.run(facts)
 
@@ -53,14 +53,14 @@ def begin(tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str, *,
 def continue_session(
     tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str, *, briefing: str = ""
 ) -> None:
-    """A run has continued this conversation. Nothing happens to one that has ended meanwhile: it stays ended."""
+    """Record that a run has continued this session. A session that has ended meanwhile stays ended."""
     continued = _live(tenant_id, deliverable_id, role).filter(external_session_id=external_id)
     changes = {"briefing": briefing} if briefing else {}
     continued.update(updated_at=Now(), **changes)
 
 
 def end(tenant_id: UUID, deliverable_id: UUID, role: str, external_id: str, reason: EndReason) -> bool:
-    """End this conversation; False when it had ended before."""
+    """End this session. Return False if it has ended before."""
     ended = _end(_live(tenant_id, deliverable_id, role).filter(external_session_id=external_id), reason)
     if ended:
         facts = {"action": "session_ended", "tenant": str(tenant_id), "role": role, "reason": reason.value}

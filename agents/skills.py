@@ -1,16 +1,16 @@
-"""What a tenant's agents may know beside their task: the client's context, given in full, and skills, of which they see what there is.
+"""The knowledge of a tenant's agents: context about the client, which they receive in full, and skills, which they receive as a list.
 
-Read again for every run, so that what an agent is told and the digest of it that its session keeps are the same. A tenant without any
-pays nothing: that there are none is remembered with the settings of the role.
+It is read for every run, so that the agent's knowledge always matches the digest in its session. Tenants without any cost no query,
+because the cached settings of the role say so.
 
-Agents on this machine get the skills of a run as files, in a folder that is there while the agent is called, and gone afterwards.
+Agents on this machine get the skills of a run as files, in a folder that exists only during the call.
 
     runs/<run id>/CONTEXT.md       the client's context, in full
-    runs/<run id>/manifest.json    what skills there are, and where
+    runs/<run id>/manifest.json    the list of skills, with their paths
     runs/<run id>/<key>/SKILL.md   one skill
 
-The folder lies in ORCHESTRATOR_HOME and only this process's user can look into it. It is removed however the call ends; what a killed
-process leaves behind is found by `list_leftover_runs`.
+The folder is in ORCHESTRATOR_HOME, and only this process's user can read it. It is removed however the call ends;
+`list_leftover_runs` finds the folders of killed processes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from agents.models import Adapter, Skill, SkillKind, skill_key_validator
 
 @dataclass(frozen=True, slots=True)
 class KnownSkill:
-    """One of them, as it was when it was read. `content` is empty where only what there is was asked for."""
+    """A skill or context file at the time of reading. `content` is empty if only the list was requested."""
 
     id: UUID
     kind: str
@@ -47,7 +47,7 @@ class KnownSkill:
 
     @property
     def path(self) -> str:
-        """Where its text is, below the folder of a run."""
+        """The path of its text, below the folder of a run."""
         return f"{self.key}/SKILL.md"
 
 
@@ -63,11 +63,11 @@ class Knowledge:
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """What tells this knowledge from another. A skill that was deleted and made again is another one."""
+        """The identity of this knowledge. A skill that was deleted and created again counts as another one."""
         return tuple(f"{skill.id}:{skill.version}" for skill in (*self.context, *self.skills))
 
     def as_skills(self, address: str, *, as_files: bool) -> Skills:
-        """As its agent is told: a skill is read at `{address}{key}/`, and `as_files` also below `AgentRequest.skills_dir`."""
+        """Return the skills for the agent, which reads one at `{address}{key}/`, and `as_files` also below `AgentRequest.skills_dir`."""
         return Skills(
             context=tuple(ContextFile(skill.name, skill.content) for skill in self.context),
             manifest=tuple(
@@ -88,24 +88,24 @@ NOTHING = Knowledge()
 
 
 def read_knowledge(tenant_id: UUID, role: str, *, with_texts: bool) -> Knowledge:
-    """What an agent of this role is told, in the caller's `tenant_scope`. The texts of skills only `with_texts`."""
+    """Return the knowledge of an agent of this role, with the texts of skills only `with_texts`. Must run in a `tenant_scope`."""
     with_text = Q(kind__in=SkillKind.values if with_texts else [SkillKind.CONTEXT])
     text = Case(When(with_text, then=F("content")), default=Value(""), output_field=TextField())
     columns = ("id", "kind", "key", "name", "description", "version")
-    rows = _of(tenant_id, role).order_by("key").values_list(*columns, text)
-    found = [KnownSkill(*row) for row in rows]
+    rows = _skills_of(tenant_id, role).order_by("key").values_list(*columns, text)
+    known = [KnownSkill(*row) for row in rows]
     return Knowledge(
-        context=tuple(skill for skill in found if skill.kind == SkillKind.CONTEXT),
-        skills=tuple(skill for skill in found if skill.kind == SkillKind.SKILL),
+        context=tuple(skill for skill in known if skill.kind == SkillKind.CONTEXT),
+        skills=tuple(skill for skill in known if skill.kind == SkillKind.SKILL),
     )
 
 
 def find(tenant_id: UUID, role: str, key: str) -> Skill | None:
-    """One skill in full, if an agent of this role may read it. In the caller's `tenant_scope`."""
-    return _of(tenant_id, role).filter(kind=SkillKind.SKILL, key=key).first()
+    """Return one skill in full, if an agent of this role may read it. Must run in a `tenant_scope`."""
+    return _skills_of(tenant_id, role).filter(kind=SkillKind.SKILL, key=key).first()
 
 
-def _of(tenant_id: UUID, role: str) -> QuerySet[Skill]:
+def _skills_of(tenant_id: UUID, role: str) -> QuerySet[Skill]:
     rows: QuerySet[Skill] = Skill.objects.for_tenant(tenant_id)
     return rows.filter(Q(roles=[]) | Q(roles__contains=[role]), enabled=True)
 
@@ -122,7 +122,7 @@ def is_local(settings: AdapterSettings) -> bool:
 
 @contextmanager
 def write_files(request: AgentRequest, knowledge: Knowledge) -> Iterator[AgentRequest]:
-    """The request with `skills_dir`, which exists inside the block; unchanged for agents elsewhere and where there is nothing to know.
+    """Yield the request with `skills_dir`, a folder that exists during the block. It is unchanged for remote agents, and without knowledge.
 
     Raises `InputUnavailable` when the files cannot be written.
     """
@@ -138,7 +138,7 @@ def write_files(request: AgentRequest, knowledge: Knowledge) -> Iterator[AgentRe
 
 
 def list_leftover_runs() -> set[UUID]:
-    """The runs whose folders are here. Those of runs that are not live may be removed."""
+    """Return the runs with folders on this machine. Those of runs that are not live may be removed."""
     try:
         names = os.listdir(_home())
     except FileNotFoundError:
@@ -147,11 +147,11 @@ def list_leftover_runs() -> set[UUID]:
 
 
 def remove(run_id: UUID) -> None:
-    """Remove the folder of a run, whatever an agent has put into it. Nothing happens when there is none; never fails."""
+    """Remove the folder of a run, if there is one, whatever an agent has put into it. Never fails."""
     folder = _folder_of(run_id)
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        _take_rights_back(folder)
+        _restore_permissions(folder)
         shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         logger.warning(
@@ -168,13 +168,13 @@ def _write(folder: Path, request: AgentRequest, knowledge: Knowledge) -> None:
         manifest = orjson.dumps(request.skills.manifest, option=orjson.OPT_INDENT_2)
         (folder / "manifest.json").write_bytes(manifest)
         for skill in knowledge.skills:
-            skill_key_validator(skill.key)  # it becomes a name of a folder, so it is not taken on trust
+            skill_key_validator(skill.key)  # it becomes the name of a folder, so it must be checked
             file = folder / skill.path
             file.parent.mkdir(mode=OWN_ONLY)
             file.write_text(skill.content, encoding="utf-8")
     except OSError as error:
         raise InputUnavailable(
-            f"The skills could not be laid out as files: {error.strerror}.", code="skills_unavailable"
+            f"The skills could not be written to files: {error.strerror}.", code="skills_unavailable"
         ) from error
 
 
@@ -192,17 +192,17 @@ def _folder_of(run_id: UUID) -> Path:
 
 def _as_run_id(name: str) -> UUID | None:
     try:
-        found = UUID(name)
+        run_id = UUID(name)
     except ValueError:
         return None
-    return found if str(found) == name else None
+    return run_id if str(run_id) == name else None
 
 
-def _take_rights_back(folder: Path) -> None:
-    """Some tools protect the folders that they make, which keeps their owner from deleting what is in them."""
+def _restore_permissions(folder: Path) -> None:
+    """Make all folders writable again, because some tools protect their folders from deletion."""
     with suppress(OSError):
         folder.chmod(OWN_ONLY)
         for path, inner, _ in os.walk(folder):
             for name in inner:
-                if not os.path.islink(found := os.path.join(path, name)):
-                    os.chmod(found, OWN_ONLY)
+                if not os.path.islink(inner_path := os.path.join(path, name)):
+                    os.chmod(inner_path, OWN_ONLY)

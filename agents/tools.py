@@ -1,6 +1,6 @@
-"""The five tools as a model is told about them: what each is for, and what it takes as JSON Schema.
+"""The definitions of the five tools for models: the purpose of each, and its arguments as JSON Schema.
 
-The schemas are for models, short and with advice. What a call may really hold is decided where it arrives.
+The schemas are for models: short, and with advice. The receiver of a call validates it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A tool by its name. `ends_run` tells what calling it usually means: the work waits, and goes on in a run of its own."""
+    """A tool. `ends_run` says whether a call ends the run: then the work waits, and continues in a new run."""
 
     name: str
     description: str
@@ -33,11 +33,9 @@ def _names(description: str, form: str = "") -> Mapping[str, Any]:
     return {"type": "array", "items": kind, "maxItems": 50, "description": description}
 
 
-_AGENT_ROLE = _text("Role of the agent, if an agent shall do it. Give either this or human_role.", 63)
-_HUMAN_ROLE = _text("Role of the person, such as editor. Give either this or agent_role.", 63)
-_ASKED = _text(
-    "Role of the person who is asked, such as editor. Left out, somebody responsible is found.", 63
-)
+_AGENT_ROLE = _text("Role of the agent, if an agent is to do it. Set either this or human_role.", 63)
+_HUMAN_ROLE = _text("Role of the person, such as editor. Set either this or agent_role.", 63)
+_ASKED = _text("Role of the person to ask, such as editor. If omitted, a responsible person is chosen.", 63)
 
 DEFINITIONS: tuple[ToolDefinition, ...] = (
     ToolDefinition(
@@ -48,24 +46,24 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
             ["type", "message"],
             type=_text("channel_auth_expired, missing_integration, api_outage, or another short name.", 63),
             message=_text("What is wrong, and what would resolve it.", 2_000),
-            channel_id={"type": "string", "format": "uuid", "description": "The channel that is concerned, if it is one."},
+            channel_id={"type": "string", "format": "uuid", "description": "The affected channel, if there is one."},
         ),
         "always",
     ),
     ToolDefinition(
         "create_subtask",
         "Have a part of the work done by another agent or a person. A blocking subtask ends this run, and you are started again with its "
-        "output. One that is not blocking is done beside your work.",
+        "output. One that is not blocking is done while you continue.",
         _object(
             ["name", "description", "blocking"],
             name=_text("A short name.", 200),
-            description=_text("All that whoever does it needs to know.", 20_000),
+            description=_text("Everything that the agent or person needs to know to do it.", 20_000),
             agent_role=_AGENT_ROLE,
             human_role=_HUMAN_ROLE,
             params={"type": "object", "description": "Parameters for the agent."},
-            model=_text("Model of the agent, if another one than usual suits the task.", 200),
-            max_turns={"type": "integer", "minimum": 1, "maximum": 200, "description": "Answers that the agent may need at most."},
-            blocking={"type": "boolean", "description": "Whether you cannot go on without its result."},
+            model=_text("Model of the agent, if the task needs another one than usual.", 200),
+            max_turns={"type": "integer", "minimum": 1, "maximum": 200, "description": "The maximum of answers that the agent may use."},
+            blocking={"type": "boolean", "description": "Whether you cannot continue without its result."},
         ),
         "sometimes",
     ),
@@ -75,7 +73,7 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
         _object(
             ["question"],
             question=_text("What you want to know.", 2_000),
-            content=_text("What it is about, for the person to look at.", 200_000),
+            content=_text("The material that the question is about, for the person to read.", 200_000),
             human_role=_ASKED,
         ),
         "always",
@@ -91,11 +89,11 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
             description=_text("What the person needs to know to decide.", 20_000),
             options={
                 "type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 200}, "maxItems": 50, "uniqueItems": True,
-                "description": "What may be chosen from. Left out: yes or no.",
+                "description": "The options to choose from. If omitted: yes or no.",
             },
             activity_ids={
                 "type": "array", "items": {"type": "string", "format": "uuid"},
-                "description": "The activities that wait for the decision. Left out: your own, or those of the scope.",
+                "description": "The activities that wait for the decision. If omitted: your own, or those of the scope.",
             },
             scope={
                 "type": "object", "additionalProperties": False,
@@ -111,7 +109,7 @@ DEFINITIONS: tuple[ToolDefinition, ...] = (
     ),
     ToolDefinition(
         "reassign_task",
-        "Hand the whole work on to a better suited agent or person. Ends this run, and your part.",
+        "Reassign the whole work to a better suited agent or person. Ends this run, and your part.",
         _object(
             ["reason"],
             agent_role=_AGENT_ROLE,

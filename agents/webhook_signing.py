@@ -1,9 +1,9 @@
-"""Signs what goes out and verifies what comes in after the Standard Webhooks scheme (HMAC-SHA256, version
+"""Signs outgoing messages and verifies incoming ones by the Standard Webhooks scheme (HMAC-SHA256, version
 v1).
 
-Several secrets may be in force at once, so that they can be changed without refusing anybody. Verification
-answers False to whatever it cannot understand: no header, however malformed, makes it raise. It remembers
-nothing, so a repeated message is the caller's to recognise, by its `webhook-id`.
+Several secrets may be valid at once, so that they can be rotated without refusing messages. Verification
+returns False for anything malformed, and never raises. It is stateless, so the caller must recognise
+repeated messages by their `webhook-id`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ TIMESTAMP_HEADER = "webhook-timestamp"
 SIGNATURE_HEADER = "webhook-signature"
 
 TOLERANCE_SECONDS = (
-    300  # either way: a slow network and a badly set clock, but no replay of yesterday's message
+    300  # in both directions, for slow networks and wrong clocks, but too short to replay an old message
 )
-SECRET_PREFIX = "whsec_"  # noqa: S105 - only the mark that such secrets begin with
+SECRET_PREFIX = "whsec_"  # noqa: S105 - only the prefix of such secrets
 SECRET_BYTES = range(24, 65)  # the lengths that the scheme allows
-MAX_SIGNATURES = 16  # a sender in rotation sends two; more would only make us compute
+MAX_SIGNATURES = 16  # a sender that rotates its secret sends two; more would only waste time
 
-# The parts are joined with dots before they are signed: a dot inside one would let two messages look alike.
+# The parts are joined with dots before they are signed, so a dot inside a part could make two messages equal.
 _ID = re.compile(r"[!-\-/-~]{1,256}")  # printable ASCII without space and dot
 _TIMESTAMP = re.compile(r"0|[1-9][0-9]{0,14}")
 
 
 def new_secret() -> str:
-    """A fresh random secret in the form that both sides store."""
+    """Return a random secret in the form that both sides store."""
     return SECRET_PREFIX + base64.b64encode(randomness.token_bytes(32)).decode()
 
 
@@ -46,7 +46,7 @@ def is_secret(text: str) -> bool:
 
 
 def sign(*, message_id: str, body: bytes, secrets: Sequence[str], now: float | None = None) -> dict[str, str]:
-    """The three headers that prove to the receiver who sent this body, and when. One signature per secret."""
+    """Return the three headers that prove to the receiver who sent this body, and when. They have one signature per secret."""
     timestamp = str(int(time.time() if now is None else now))
     if not _ID.fullmatch(message_id):
         raise ConfigurationError("A webhook id must be printable ASCII without spaces and dots.")
@@ -73,13 +73,13 @@ def verify(
         return False
     claimed = _parse_signatures(sent.get(SIGNATURE_HEADER))
     keys = [key for key in map(_key_of, secrets) if key is not None]
-    found = False
+    is_valid = False
     for key in keys:
         expected = _signature(key, message_id, timestamp, body)
         for signature in claimed:
-            # No early exit: the time taken must not tell which secret or signature came close.
-            found |= hmac.compare_digest(expected, signature)
-    return found
+            # No early exit, because the time must not reveal which secret or signature came close.
+            is_valid |= hmac.compare_digest(expected, signature)
+    return is_valid
 
 
 def _parse_signatures(header: object) -> list[bytes]:

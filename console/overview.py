@@ -42,7 +42,7 @@ from console.page import acting, choose, remember_tenant
 from console.usage import BudgetLine, budgets_of
 from pipelines.models import Schedule
 from tenants import clock, money
-from tenants.admin_scope import Sight
+from tenants.admin_scope import AdminScope
 from tenants.admin_scope import of_request as sight_of_request
 from tenants.context import admin_scope, system_scope, tenant_scope
 from tenants.identifiers import first_id_at
@@ -409,7 +409,7 @@ def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     return {**context, "title": "Dashboard", "board": board(sight_of_request(request))}
 
 
-def board(seen: Sight) -> Board:
+def board(seen: AdminScope) -> Board:
     """Return the dashboard for what a person may see, within the scope of their request."""
     return Board(
         overview=overview(None) if seen.platform else overview_within(nullcontext()),

@@ -11,7 +11,7 @@ from unfold.forms import AuthenticationForm as UnfoldAuthenticationForm
 from unfold.sites import UnfoldAdminSite
 
 from tenants import admin_scope
-from tenants.admin_scope import Sight
+from tenants.admin_scope import AdminScope
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -22,7 +22,7 @@ class LoginForm(UnfoldAuthenticationForm):
 
     def confirm_login_allowed(self, user: User) -> None:
         AuthenticationForm.confirm_login_allowed(self, user)
-        if not user.is_staff and admin_scope.of(user).is_empty:
+        if not user.is_staff and admin_scope.of_user(user).is_empty:
             raise self.get_invalid_login_error()
 
 
@@ -37,5 +37,5 @@ class TenantAdminSite(UnfoldAdminSite):
 
     def has_permission(self, request: HttpRequest) -> bool:
         scope = getattr(request, "sight", None)
-        scope = scope if isinstance(scope, Sight) else admin_scope.of(request.user)
+        scope = scope if isinstance(scope, AdminScope) else admin_scope.of_user(request.user)
         return not scope.is_empty

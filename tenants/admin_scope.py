@@ -1,8 +1,8 @@
-"""Sight: which tenants a person sees in the admin, and which of them they may change.
+"""The tenants that a person can see in the admin, and those that they may change.
 
-Admins of a tenant see and change what is its; staff besides see the other tenants that they are members of. Superusers also see what
-belongs to the platform; other tenants' rows only through broken glass (`tenants.break_glass`). The database holds everybody to it,
-whatever a page asks for.
+Admins of a tenant see and change its rows; staff also see the other tenants of which they are members. Superusers also see
+the rows of the platform, and other tenants' rows only in a break-glass session (`tenants.break_glass`). The database enforces this,
+whatever a page queries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from tenants.models.audit import BreakGlass
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class AdminScope:
+    """The tenants that a request may read and write, whether it may read the platform's rows, and its break-glass sessions."""
+
     reads: frozenset[UUID] = frozenset()
     writes: frozenset[UUID] = frozenset()
     platform: bool = False
@@ -44,40 +46,40 @@ class Sight:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What the request's queries see, and through which glass its entries in the audit trail were made."""
-        some = partial(admin_scope, reads=self.reads, writes=self.writes, platform=self.platform)
+        """Limit the queries in the block, and name the break-glass sessions in its audit entries."""
+        limited = partial(admin_scope, reads=self.reads, writes=self.writes, platform=self.platform)
         glass = {each.opened_for: each.pk for each in self.glass}
-        with audit.through_glass(glass), system_scope() if self.everything else some():
+        with audit.through_glass(glass), system_scope() if self.everything else limited():
             yield
 
 
-NONE = Sight()
+NONE = AdminScope()
 
 
-def of(user: Any) -> Sight:
-    """What the person may see now. It is computed for every request, so a membership that ends has no effect any more at once."""
+def of_user(user: Any) -> AdminScope:
+    """Return the person's current scope. It is computed for every request, so the end of a membership takes effect at once."""
     if not user.is_active:
         return NONE
-    own = members.memberships_of(user)
+    memberships = members.memberships_of(user)
     if not (user.is_staff or user.is_superuser):
-        own = [each for each in own if each.role == Role.ADMIN]
+        memberships = [each for each in memberships if each.role == Role.ADMIN]
     glass = break_glass.list_open(user)
-    broken = {each.opened_for for each in glass if each.opened_for is not None}
-    led = {each.tenant_id for each in own if user.is_superuser or each.role == Role.ADMIN}
-    return Sight(
-        reads=frozenset({each.tenant_id for each in own} | broken),
-        writes=frozenset(led | broken),
+    opened = {each.opened_for for each in glass if each.opened_for is not None}
+    administered = {each.tenant_id for each in memberships if user.is_superuser or each.role == Role.ADMIN}
+    return AdminScope(
+        reads=frozenset({each.tenant_id for each in memberships} | opened),
+        writes=frozenset(administered | opened),
         platform=user.is_superuser,
         glass=tuple(glass),
     )
 
 
-def of_request(request: Any) -> Sight:
-    """The sight that the middleware gave to a request; an empty one if it gave none."""
-    found = getattr(request, "sight", NONE)
-    return found if isinstance(found, Sight) else NONE
+def of_request(request: Any) -> AdminScope:
+    """Return the scope that the middleware set on a request, or an empty one if it set none."""
+    scope = getattr(request, "sight", NONE)
+    return scope if isinstance(scope, AdminScope) else NONE
 
 
 def add_break_glass(request: Any) -> dict[str, Any]:
-    """For the banner of every page of the admin."""
+    """A context processor for the banner of every page of the admin."""
     return {"broken_glass": of_request(request).glass}

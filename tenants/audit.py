@@ -1,12 +1,12 @@
-"""The audit trail: who did what to which object, when and from where; added to only, and chained so that changes show.
+"""The audit trail: who did what to which object, when and from where. It is append-only, and chained so that manipulation is detected.
 
-An entry is written in the transaction of what it tells of: there is never one without the other. Adding an entry holds its chain
-until the transaction ends, so it is the last thing that a transaction does: others of the tenant wait only for the commit.
+An entry is written in the transaction of the action that it records, so there is never one without the other. Adding an entry locks its
+chain until the transaction ends. It should be the last statement of a transaction, so that others of the tenant wait only for the commit.
 
-The beginning of a chain may be purged when its time is over, and a whole chain goes with its tenant. What goes is named in the chain that
-goes on: its own from there, or the platform's. An entry that was changed, taken out or put in does not fit between its neighbours:
-`verify_chains` computes the hashes here, not by the database that is being checked. A chain whose end was cut off is whole in itself; that
-is noticed by comparing with a checkpoint that was kept elsewhere. See docs/audit.md.
+The beginning of a chain may be purged after the retention period, and a whole chain is deleted with its tenant. The remaining chain, or the
+platform's chain, records what was deleted. An entry that was changed, removed or inserted does not match its neighbours:
+`verify_chains` computes the hashes here, not in the database that is being checked. A chain whose end was cut off is consistent in itself;
+only a comparison with a checkpoint that was stored elsewhere detects that. See docs/audit.md.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def record_command(
     about: tuple[str, object] = ("", ""),
     detail: Mapping[str, Any] | None = None,
 ) -> None:
-    """Add the entry of a management command that changed something, in the transaction that is open or in one of its own."""
+    """Record a management command that changed something, in the open transaction or in a new one."""
     with transaction.atomic(using=APP) if tenant_id is None else tenant_scope(tenant_id):
         record(
             f"manage.py {command}",
@@ -66,7 +66,7 @@ def record_action(
     detail: Mapping[str, Any] | None = None,
     outcome: str = "done",
 ) -> None:
-    """Record an action of `who` in the tenant they act for, marked with their break-glass access if they use one. Otherwise as `record`."""
+    """Record an action of `who` in their tenant's chain, with their break-glass session if they use one. Otherwise like `record`."""
     glass: dict[UUID | None, UUID] = {who.tenant_id: who.break_glass_id} if who.break_glass_id else {}
     with through_glass(glass):
         record(
@@ -85,10 +85,10 @@ def record(
     detail: Mapping[str, Any] | None = None,
     outcome: str = "done",
 ) -> None:
-    """Add one entry. `about` is the kind and the id of the object; without a tenant it goes to the chain of the platform.
+    """Add one entry. `about` is the kind and the id of the object. Without a tenant, it is added to the platform's chain.
 
-    `changes` and `detail` must have gone through `changes_between` or `redact`. For a tenant's entry its scope, or one that may write
-    its rows, must be open.
+    `changes` and `detail` must be results of `changes_between` or `redact`. A tenant's entry needs its open scope, or one that may write
+    its rows.
     """
     source = current_origin()
     APPEND.run(
@@ -111,7 +111,7 @@ def record(
     )
 
 
-# Who acts, as the audit trail names them: a kind, an id that nobody can choose, and a name for people.
+# The actor of an entry: a kind, an id that nobody can choose, and a name for people.
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ NOBODY = Actor("nobody")
 
 
 def actor_of(caller: Any) -> Actor:
-    """The actor behind a principal, a person who signed in, or whatever calls itself `actor`."""
+    """Return the actor of a principal, a person who signed in, or any object with an attribute `actor`."""
     if isinstance(caller, Principal):
         kind, _, name = caller.actor.partition(":")
         return Actor(kind, str(caller.token_id or caller.user_id), name)
@@ -136,7 +136,7 @@ def actor_of(caller: Any) -> Actor:
 
 
 def actor_of_command(command: str) -> Actor:
-    """The person who runs a command at a shell, of whom only the account of the machine is known."""
+    """Return the actor of a command in a shell, of whom only the account on the machine is known."""
     try:
         account = getpass.getuser()
     except (KeyError, OSError):  # an account without a name, as in some containers
@@ -144,16 +144,16 @@ def actor_of_command(command: str) -> Actor:
     return Actor("command", command, account)
 
 
-# What changed between two looks at an object, field by field, as the audit trail may keep it.
+# The changes of an object, field by field, in the form in which the audit trail may store them.
 
 
 Changes = dict[str, list[Any]]
 
 
 def changes_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Changes:
-    """`{field: [before, after]}` of the fields that differ. None stands for an object that was not, or is no more, there.
+    """Return `{field: [before, after]}` for the fields that differ. None means an object that does not exist.
 
-    What differs only in what may not be kept, such as a secret or a text, is still named.
+    A field is listed even if its values, such as secrets or texts, may not be stored.
     """
     old, new = before or {}, after or {}
     differing = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
@@ -163,7 +163,7 @@ def changes_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] |
     }
 
 
-# Where a request comes from, as its entries say: its id, its address, and the broken glass that it sees through.
+# The origin of a request: its id, its address, and its break-glass sessions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Origin:
     glass: Mapping[UUID | None, UUID] = field(default_factory=dict)  # by tenant; None for all of them
 
     def glass_of(self, tenant_id: UUID | None) -> UUID | None:
-        """The break-glass session through which the tenant is seen, if any."""
+        """Return the break-glass session for the tenant, if any."""
         return self.glass.get(tenant_id, self.glass.get(None)) if self.glass else None
 
 
@@ -196,7 +196,7 @@ def origin_of_request(request: HttpRequest, request_id: str) -> Iterator[None]:
 
 @contextmanager
 def through_glass(glass: Mapping[Any, UUID]) -> Iterator[None]:
-    """The break-glass sessions by tenant; None stands for all tenants."""
+    """Name these break-glass sessions, by tenant, in entries of the block. None means all tenants."""
     token = _origin.set(replace(_origin.get(), glass=glass))
     try:
         yield
@@ -205,32 +205,32 @@ def through_glass(glass: Mapping[Any, UUID]) -> Iterator[None]:
 
 
 def address_of(request: HttpRequest) -> str:
-    """The caller's address: the peer's, or what the last of our own proxies saw. What callers claim beyond that is not believed."""
+    """Return the caller's address: the peer's, or the one that the last of our own proxies saw. Claims of callers are ignored."""
     hops = settings.ORCHESTRATOR_PROXY_HOPS
-    claimed = request.META.get("REMOTE_ADDR", "")
+    address = request.META.get("REMOTE_ADDR", "")
     if hops > 0:
-        seen = [
+        forwarded = [
             part.strip() for part in request.headers.get("X-Forwarded-For", "").split(",") if part.strip()
         ]
-        claimed = seen[-hops] if len(seen) >= hops else claimed
+        address = forwarded[-hops] if len(forwarded) >= hops else address
     try:
-        return str(ip_address(claimed))
+        return str(ip_address(address))
     except ValueError:
-        return ""  # a socket without addresses, or nonsense
+        return ""  # a socket without addresses, or an invalid header
 
 
-# What of a value may stand in the audit trail: neither secrets nor texts of agents and people.
+# The redaction of values: the audit trail contains neither secrets nor texts of agents and people.
 #
-# Entries outlive what they tell of and are read by many, so they say that a text changed and how long it is, and not what it says.
+# Entries outlive their objects and are read by many, so they record that a text changed and its length, but not the text.
 
 
 SECRET = re.compile(
     r"secret|token|passw|auth|credential|api_?key|private|sealed|signature|cookie|session|target|recipient|webhook|url$|endpoint|headers",
     re.IGNORECASE,
 )
-#: Counts of tokens and the like, which are no secrets although they are called so.
+#: Names that match `SECRET` but are not secrets, such as counts of tokens.
 NO_SECRET = re.compile(r"(input|output|max)_tokens|author|token_id|session_id$", re.IGNORECASE)
-#: What agents and people write, and what is written for them: the whole name of a field, or its last word as in `cancel_reason`.
+#: Fields with texts of or for agents and people: the whole name of a field, or its last word as in `cancel_reason`.
 TEXTS = frozenset(
     """
     answer blocker_message blocker_resolution comment content data definition description details error feedback input
@@ -238,13 +238,13 @@ TEXTS = frozenset(
     reason resolution result reviewer_feedback reviewer_notes rows sample search summary text title wakes
     """.split()  # noqa: SIM905 - read as words
 )
-LONGEST = 200  # characters of a value that is shown as it is
+LONGEST = 200  # characters of a value that is stored unchanged
 MOST_MEMBERS, DEEPEST = 40, 4
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def redact(name: str, value: Any, depth: int = 0) -> Any:
-    """The value of a field of that name as JSON that may be kept."""
+    """Return the value of a field of that name as JSON that may be stored."""
     if value is None or isinstance(value, bool):
         return value
     if SECRET.search(name) and not NO_SECRET.fullmatch(name):
@@ -264,8 +264,8 @@ def redact(name: str, value: Any, depth: int = 0) -> Any:
 
 
 def one_line(value: Any, longest: int = LONGEST) -> str:
-    """The text in one line: control characters are written as escapes, so that it can neither begin a new line nor hide one."""
-    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", str(value))[:longest]
+    """Return the text in one line, with escapes for control characters, so that it can neither begin a new line nor hide one."""
+    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", str(value))[:longest]
 
 
 def _plain(value: Any) -> Any:
@@ -277,7 +277,7 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     text = str(value)
     if "://" in text:
-        return "[address]"  # whatever it is called: many are secrets in themselves
+        return "[address]"  # whatever the field's name, because many addresses contain secrets
     return one_line(text) if len(text) <= LONGEST else _measure(text)
 
 
@@ -295,7 +295,7 @@ PURGED, FORGOTTEN = "audit.purged", "audit.forgotten"
 
 
 def purge_chain(chain: UUID, before: datetime, *, actor: Actor) -> int:
-    """Delete the entries of a chain from before a moment, but never its last one; how many. One transaction."""
+    """Delete the entries of a chain from before a time, but never its last one, in one transaction. Return how many."""
     with system_scope(), transaction.atomic(using=SYSTEM):
         with connections[SYSTEM].cursor() as cursor:
             cursor.execute("SELECT deleted, up_to, last_hash FROM audit_purge(%s, %s)", [chain, before])
@@ -318,7 +318,7 @@ def purge_chain(chain: UUID, before: datetime, *, actor: Actor) -> int:
 
 
 def forget_chain(chain: UUID, slug: str, *, actor: Actor) -> int:
-    """Delete the chain of a tenant that has left; how many entries it had. One transaction, and the platform's chain says how it ended."""
+    """Delete the chain of a departed tenant, and record its end in the platform's chain, in one transaction. Return how many entries."""
     with system_scope(), transaction.atomic(using=SYSTEM):
         with connections[SYSTEM].cursor() as cursor:
             cursor.execute("SELECT deleted, up_to, last_hash FROM audit_forget(%s)", [chain])
@@ -330,14 +330,14 @@ def forget_chain(chain: UUID, slug: str, *, actor: Actor) -> int:
 
 
 def chains() -> list[UUID]:
-    """All chains that have entries. Its cost grows with the number of chains, not of entries."""
+    """Return all chains that have entries. The cost grows with the number of chains, not of entries."""
     return [row.chain for row in _CHAINS.run({}, using=SYSTEM)]
 
 
 PLATFORM = UUID(int=0)
 NOTHING = "0" * 64
 CONTENT = (Path(__file__).resolve().parent / "sql" / "audit" / "content.sql").read_text(encoding="utf-8")
-MOST_FAULTS = 20  # of one chain; more say nothing new
+MAX_FAULTS = 20  # of one chain; more contain nothing new
 
 
 class _Row(NamedTuple):
@@ -351,51 +351,51 @@ class _Row(NamedTuple):
 
 @dataclass(slots=True)
 class Chain:
-    """What was found in one chain. `number` and `hash` of its last entry are the checkpoint to keep."""
+    """The result of verifying one chain. `number` and `hash` of its last entry are the checkpoint to store."""
 
     id: UUID
     entries: int = 0
     number: int = 0
     hash: str = NOTHING
     faults: list[str] = field(default_factory=list)
-    hashes: dict[int, str] = field(default_factory=dict)  # of the numbers that a checkpoint names
+    hashes: dict[int, str] = field(default_factory=dict)  # of the number in the checkpoint
 
     def add(self, fault: str) -> None:
-        if len(self.faults) < MOST_FAULTS:
+        if len(self.faults) < MAX_FAULTS:
             self.faults.append(fault)
 
 
 def verify_chains(
     chain: UUID | None = None, checkpoints: Mapping[UUID, tuple[int, str]] | None = None
 ) -> list[Chain]:
-    """Every chain, or one, against itself and against what was noted earlier as its end."""
+    """Verify every chain, or one, in itself and against the checkpoints of its end."""
     ends = checkpoints or {}
-    found: dict[UUID, Chain] = {}
+    results: dict[UUID, Chain] = {}
     for row in _entries(chain):
-        _follow(found.setdefault(row.chain, Chain(row.chain)), row, ends.get(row.chain, (0, ""))[0])
-    for of, (number, expected) in ends.items():
-        if chain is None or chain == of:
-            _compare(found.setdefault(of, Chain(of)), number, expected)
-    return list(found.values())
+        _verify_entry(results.setdefault(row.chain, Chain(row.chain)), row, ends.get(row.chain, (0, ""))[0])
+    for chain_id, (number, expected) in ends.items():
+        if chain is None or chain == chain_id:
+            _compare(results.setdefault(chain_id, Chain(chain_id)), number, expected)
+    return list(results.values())
 
 
-def _follow(chain: Chain, row: _Row, noted: int) -> None:
+def _verify_entry(chain: Chain, row: _Row, checkpoint_number: int) -> None:
     computed = hashlib.sha256((row.previous_hash + row.content).encode()).hexdigest()
     if computed != row.hash:
-        chain.add(f"entry {row.number} was changed: its hash does not fit what it says")
+        chain.add(f"entry {row.number} was changed: its hash does not match its content")
     if chain.entries == 0:
         _begin(chain, row)
     elif row.number != chain.number + 1:
         chain.add(f"entries {chain.number + 1} to {row.number - 1} are missing")
     elif row.previous_hash != chain.hash:
         chain.add(
-            f"entry {row.number} does not follow entry {chain.number}: one of them was changed, or put in"
+            f"entry {row.number} does not follow entry {chain.number}: one of them was changed, or inserted"
         )
     if row.purge and row.purge.get("last_hash") == chain.hashes.get(0):
         problem = _missing(int(row.purge.get("up_to", 0)))
         chain.faults = [fault for fault in chain.faults if fault != problem]
     chain.entries, chain.number, chain.hash = chain.entries + 1, row.number, row.hash
-    if row.number == noted:
+    if row.number == checkpoint_number:
         chain.hashes[row.number] = row.hash
 
 
@@ -415,11 +415,11 @@ def _compare(chain: Chain, number: int, expected: str) -> None:
     if number > chain.number:
         chain.add(f"the end is missing: there was an entry {number} when the checkpoint was taken")
     elif number in chain.hashes and chain.hashes[number] != expected:
-        chain.add(f"entry {number} is another than when the checkpoint was taken")
+        chain.add(f"entry {number} is not the same as when the checkpoint was taken")
 
 
 def _entries(chain: UUID | None) -> Iterator[_Row]:
-    """All entries in order, streamed: there may be millions."""
+    """Yield all entries in order. They are streamed, because there may be millions."""
     which = "" if chain is None else "WHERE entry.chain = %s"
     with transaction.atomic(using=SYSTEM), connections[SYSTEM].cursor() as cursor:
         columns = f"entry.chain, entry.number, entry.previous_hash, entry.hash, {CONTENT}"

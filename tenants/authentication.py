@@ -1,8 +1,8 @@
-"""How a request proves whose it is: a bearer token, or the session of a person who signed in.
+"""Authenticates requests by a bearer token, or by the session of a person who signed in.
 
-Either way the outcome is a `Principal`, and the tenant is the credential's. The header `X-Tenant` only
-chooses among the tenants that a signed-in person may act for anyway; no other part of a request is ever asked
-for a tenant.
+Both return a `Principal`, and the credential determines the tenant. The header `X-Tenant` only
+chooses among the tenants that a signed-in person may act for; no other part of a request can choose
+a tenant.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 __all__ = ("MemberAuthentication", "Principal", "TokenAuthentication")
 
-#: Headers in which clients of other systems say whose they are.
+#: Headers in which clients of other systems name their tenant.
 TENANT_HEADERS = ("X-Tenant", "X-Tenant-Id", "X-Organization-Id", "X-Account-Id")
 
-# Addresses are written to logs, histories and Referer headers: a secret in one is already half lost.
+# Addresses are written to logs, histories and Referer headers, so a secret in an address may already have leaked.
 NAMES_OF_SECRETS = frozenset({"token", "access_token", "api_token", "api_key", "apikey", "authorization"})
 
 
@@ -43,7 +43,7 @@ class TooManyFailures(APIException):
 
     status_code = status.HTTP_429_TOO_MANY_REQUESTS
     default_code = "too_many_failures"
-    default_detail = "Too many requests from here came with a secret that opens nothing. Try again later."
+    default_detail = "Too many requests from here had an invalid secret. Try again later."
 
     def __init__(self, retry_after: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class TokenAuthentication(BaseAuthentication):
 
 
 class MemberAuthentication(SessionAuthentication):
-    """Django's session, with CSRF protection for everything that changes something."""
+    """Django's session, with CSRF protection for all requests that change something."""
 
     def authenticate(self, request: Request) -> tuple[Principal, Any] | None:
         signed_in = super().authenticate(request)
@@ -86,7 +86,7 @@ class MemberAuthentication(SessionAuthentication):
 
 
 def _note_foreign_tenant(request: Request, principal: Principal) -> None:
-    """A token has one tenant. A request that names another changes nothing, but somebody will want to know."""
+    """Log a request that names another tenant than its token's. The name has no effect, but operators should know."""
     named = {request.headers.get(name, "") for name in TENANT_HEADERS} - {""}
     if named - {principal.tenant, str(principal.tenant_id)}:
         logger.warning(
@@ -98,11 +98,11 @@ def _note_foreign_tenant(request: Request, principal: Principal) -> None:
 def refuse_secret(
     request: Request, secret: str, detail: str, code: str, *, account: str = ""
 ) -> APIException:
-    """The error for a secret that is not valid. It is counted by address and by `account` (by default the beginning of the secret), and
-    written to the audit trail.
+    """Return the error for an invalid secret. It is counted by address and by `account` (by default the beginning of the secret), and
+    recorded in the audit trail.
 
-    A good secret is never locked out: with 256 random bits there is nothing to guess, and a caller that shares an address with somebody who
-    tries would be stopped with them.
+    A valid secret is never locked out: 256 random bits cannot be guessed, and a lock would also stop other callers at an attacker's
+    address.
     """
     beginning = secret[: tokens.SHOWN_CHARACTERS]
     attempt = login_throttle.attempt("token", address_of(request._request), account or beginning)

@@ -1,7 +1,7 @@
-"""How many of a kind a tenant may own: schedules, pipelines and their versions, templates, skills, tokens, views, mailboxes.
+"""Limits how many objects a tenant may own: schedules, pipelines and their versions, templates, skills, tokens, views, mailboxes.
 
-A model that is bounded says so with `bounded_as`; the check stands where its rows are made, so it holds for the API, the admin, imports
-and commands alike. The bound of a tenant is its own (`Tenant.bounds`) or that of the platform (`ORCHESTRATOR_OWNED_PER_TENANT`).
+A bounded model declares `bounded_as`. The check runs whenever a row is created, so it applies to the API, the admin, imports
+and commands alike. The bound of a tenant is its own (`Tenant.bounds`), else the platform's (`ORCHESTRATOR_OWNED_PER_TENANT`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KINDS = (
 
 
 class TooManyOwned(TenantError):
-    """The tenant has as many of a kind as it may own."""
+    """The tenant owns the maximum of this kind."""
 
     code = "too_many_owned"
 
@@ -41,10 +41,9 @@ def _before_save(instance: Any, using: str, **_: object) -> None:
 
 
 def refuse_beyond(row: Any, using: str) -> None:
-    """Called before the row is created. When two transactions reach the bound, one waits for the other: the lock lasts until the
-    transaction ends.
+    """Raise `TooManyOwned` if the tenant may not create another row of this kind.
 
-    Raises `TooManyOwned`.
+    Takes a lock until the transaction ends, so that two transactions cannot pass the bound together.
     """
     model, kind = type(row), row.bounded_as
     most = _most(row.tenant_id, kind, using)
@@ -65,10 +64,10 @@ def _most(tenant_id: Any, kind: str, using: str) -> int:
 
 
 def check_bounds(bounds: Any) -> None:
-    """Refuse anything but an object of known kinds and whole numbers from 0. Raises `ValidationError`."""
+    """Raise `ValidationError` for anything except an object of known kinds and whole numbers from 0."""
     if not isinstance(bounds, dict) or not all(
         kind in KINDS and type(most) is int and 0 <= most <= 1_000_000 for kind, most in bounds.items()
     ):
         raise ValidationError(
-            f'Give an object of whole numbers, such as {{"schedules": 50}}. Known are {", ".join(KINDS)}.'
+            f'Enter an object of whole numbers, such as {{"schedules": 50}}. Known kinds are {", ".join(KINDS)}.'
         )

@@ -1,7 +1,7 @@
-"""Breaking the glass: a superuser says why they must see a tenant that they are no member of, and does, for an hour.
+"""Break-glass sessions: a superuser gets access to a tenant of which they are not a member, for an hour and with a reason.
 
-Beginning and end stand in the audit trail, as does everything that was changed meanwhile, with the id of the glass. One tenant's glass
-is in that tenant's own trail, where its admins read it.
+Their beginning and end, and all changes during the session, are in the audit trail, with the id of the session. A session for one tenant
+is in that tenant's own trail, where its admins can read it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def open_for(user: User, slug: str, reason: str) -> BreakGlass:
     if not (user.is_active and user.is_superuser):
         raise GlassRefused("Only superusers may do this.")
     if len(text) < LEAST_REASON:
-        raise GlassRefused(f"Say why, in at least {LEAST_REASON} characters.")
+        raise GlassRefused(f"Enter a reason of at least {LEAST_REASON} characters.")
     with system_scope(), transaction.atomic(using=SYSTEM):
         tenant = Tenant.objects.filter(slug=slug).first() if slug else None
         if slug and tenant is None:
@@ -52,19 +52,21 @@ def open_for(user: User, slug: str, reason: str) -> BreakGlass:
             reason=text,
             expires_at=until,
         )
-        _note("break_glass.opened", glass, audit.actor_of(user), {"reason": text, "until": until.isoformat()})
+        _record(
+            "break_glass.opened", glass, audit.actor_of(user), {"reason": text, "until": until.isoformat()}
+        )
     return glass
 
 
 def end(user: User, glass_id: UUID) -> bool:
-    """End the user's own break-glass session early. False if it was over already."""
+    """End the user's own break-glass session early. Return False if it was already over."""
     with system_scope(), transaction.atomic(using=SYSTEM):
         glass = BreakGlass.objects.filter(pk=glass_id, user_id=user.pk).first()
         return glass is not None and _end_glass(glass, audit.actor_of(user), "ended")
 
 
 def list_open(user: User) -> list[BreakGlass]:
-    """The superuser's open break-glass sessions. Those of the user that have expired are ended here; nobody else's are."""
+    """Return the superuser's open break-glass sessions, and end their expired ones."""
     if not (user.is_active and user.is_superuser):
         return []
     with system_scope(), transaction.atomic(using=SYSTEM):
@@ -79,11 +81,11 @@ def list_open(user: User) -> list[BreakGlass]:
 def _end_glass(glass: BreakGlass, actor: audit.Actor, how: str) -> bool:
     over = BreakGlass.objects.filter(pk=glass.pk, ended_at=None).update(ended_at=clock.now())
     if over:
-        _note(f"break_glass.{how}", glass, actor, {"reason": glass.reason})
+        _record(f"break_glass.{how}", glass, actor, {"reason": glass.reason})
     return bool(over)
 
 
-def _note(operation: str, glass: BreakGlass, actor: audit.Actor, detail: dict[str, str]) -> None:
+def _record(operation: str, glass: BreakGlass, actor: audit.Actor, detail: dict[str, str]) -> None:
     with audit.through_glass({glass.opened_for: glass.pk}):
         about = ("break_glass", glass.pk)
         audit.record(operation, actor=actor, tenant_id=glass.opened_for, about=about, detail=detail)

@@ -116,13 +116,13 @@ class AdminMiddleware:
             or request.path in SIGN_IN_PATHS
         ):
             return self.get_response(request)
-        seen = admin_scope.of(request.user)
-        if seen.is_empty:
+        scope = admin_scope.of_user(request.user)
+        if scope.is_empty:
             raise PermissionDenied(
                 "Only superusers, admins of a tenant, and staff who are members of one may use the admin."
             )
-        request.sight = seen  # type: ignore[attr-defined]
-        with seen.scope():
+        request.sight = scope  # type: ignore[attr-defined]
+        with scope.scope():
             return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:

@@ -315,7 +315,7 @@ class MailboxList(ViewSetMixin, MailboxPart):
 
 class MailboxDetail(DigestEtag, MailboxPart):
     pagination_class = None
-    passing = ("oldest_wait_seconds",)
+    volatile = ("oldest_wait_seconds",)
 
     @operation("One mailbox", answer=OneMailboxSerializer, refusals=(404,))
     def get(self, request: Request, key: str) -> Response:

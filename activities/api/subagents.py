@@ -148,7 +148,7 @@ class SubagentViewSet(DigestEtag, ListResource):
     ordering = ("-created_at", "-id")
     lookup_value_converter = "uuid"
     scope = "subagents"
-    passing = ("duration_seconds",)
+    volatile = ("duration_seconds",)
     required_role: ClassVar[dict[str, Role]] = {"create": Role.OPERATOR, "cancel": Role.OPERATOR}
 
     def get_queryset(self) -> QuerySet[Any]:

@@ -1,9 +1,9 @@
--- What the settings of a role at a tenant are made of.
+-- Reads everything that determines the settings of a role at a tenant.
 -- Parameters  tenant, role
 -- Returns     one row: `agent`, the registry's row, and `own`, the tenant's settings of the role, as JSON; version and endpoint of the
---             version in production; `platform`, the settings of scheduling, as JSON; has_skills (whether an agent of the role is told of
---             any skill), budgeted (whether its runs may fall under a budget). What there is none of is null. No row without the role.
--- JSON is returned as text: its numbers are for the reader to read.
+--             version in production; `platform`, the scheduling settings, as JSON; has_skills (whether the role has any skill),
+--             budgeted (whether a budget may apply to its runs). Missing values are null. No row without the role.
+-- JSON is returned as text, so that the caller parses its numbers.
 SELECT to_jsonb(a)::text AS agent, to_jsonb(c)::text AS own, d.version, d.endpoint,
        (SELECT value::text FROM agents_platformconfig WHERE key = 'scheduler') AS platform,
        EXISTS (SELECT FROM agents_skill s

@@ -1,3 +1,3 @@
-"""The admin of tenants, their members and tokens, and in `bases` what the admins of all apps share."""
+"""The admin of tenants, their members and tokens. `bases` contains the base classes of all apps' admins."""
 
 from tenants.admin import access, audit, money, retention, tenant  # each registers its models

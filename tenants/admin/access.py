@@ -1,6 +1,6 @@
-"""Who acts for which tenant: members with their second factors and saved views, API tokens, and the channels that agents need outside.
+"""The admin of access: members with their second factors and saved views, API tokens, and the external channels that agents need.
 
-Neither the secret of a token nor an answer kept for an idempotency key can be read here. The status of a channel is changed by buttons.
+It displays neither the secret of a token nor the stored answer for an idempotency key. Buttons change the status of a channel.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tenants.models.access import SavedView
 
 
 class MembershipForm(forms.ModelForm):
-    """Human roles as words instead of a list in JSON."""
+    """A form with human roles as words instead of a JSON list."""
 
     human_roles = forms.CharField(
         required=False,
         widget=UnfoldAdminTextInputWidget,
-        help_text="Whose inbox items are theirs, separated by commas: editor, legal. Empty: none.",
+        help_text="The human roles whose inbox items this person gets, separated by commas: editor, legal. Empty: none.",
     )
 
     class Meta:
@@ -73,20 +73,20 @@ RESET = Action(
     "reset_selected",
     "Reset",
     "Reset",
-    "The codes of the app and the recovery codes open nothing any more. Where a second factor is required, the person sets up a new one "
-    "at the next sign-in, for which the password is enough: make sure that it is they who ask.",
+    "The codes of the app and the recovery codes become invalid. If a second factor is required, the person sets up a new one "
+    "at the next sign-in, which then needs only the password: make sure that the request really comes from them.",
     (TenantError,),
     danger=True,
     path="reset",
     icon="lock_reset",
-    # By its id: the row is named in what is said afterwards.
+    # By its id, because the message afterwards still needs the row.
     do=lambda request, factor, notes: SecondFactor.objects.filter(pk=factor.pk).delete(),
 )
 
 
 @admin.register(SecondFactor)
 class SecondFactorAdmin(ActionsAdmin, RecordAdmin):
-    """The people with a second factor. Neither its secret nor its recovery codes are shown."""
+    """The people with a second factor. Neither its secret nor its recovery codes are displayed."""
 
     list_display = ("user", "confirmed_at", "created_at")
     search_fields = ("user__username", "user__email")
@@ -150,7 +150,7 @@ class ApiTokenAdmin(ActionsAdmin, RecordAdmin):
 class IdempotentRequestAdmin(RecordAdmin):
     list_display = ("created_at", "tenant", "status_code", "digest")
     list_filter = (TenantFilter,)
-    # Without the answer's body: it may hold what only its caller should see.
+    # Without the answer's body, which only its caller may see.
     fields = ("id", "tenant", "status_code", "digest", "request_digest", "created_at")
 
 
@@ -160,7 +160,7 @@ EXPIRE = Action(
     "expire_selected",
     "Mark as expired",
     "Marked as expired",
-    "Agents are told that they cannot use these channels, and people are alerted.",
+    "Agents learn that they cannot use these channels, and people are alerted.",
     (TenantError,),
     danger=True,
     path="expire",
@@ -171,7 +171,7 @@ REACTIVATE = Action(
     "reactivate_selected",
     "Reactivate",
     "Reactivated",
-    "Somebody has signed in there again: agents may rely on these channels. An expiry that is over is forgotten.",
+    "Use this after somebody has signed in there again: agents may use these channels. A past expiry time is removed.",
     (TenantError,),
     path="reactivate",
     icon="link",

@@ -1,7 +1,7 @@
-"""Actions: what people do to rows, from a list or by a button on a row's page. They are asked first, then told about each row.
+"""Actions of people on rows, from a list or by a button on a row's page. A page asks for confirmation, and messages report each row.
 
-A button is a link, and a link must change nothing: it leads to a page that says what would happen and to which rows. Only the form on
-that page acts. Rows are done one by one, each in its own transaction; one that cannot be done is skipped with the reason.
+A button is a link, and a link must not change anything: it leads to a page that explains the action and lists the rows. Only the form on
+that page acts. Rows are processed one by one, each in its own transaction. A row that is refused is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 from tenants.admin.bases import KeptAdmin, page_of
 from tenants.admin.permissions import may_write
 
-CONFIRMED, BACK = "confirmed", "back"  # fields of the page that asks
+CONFIRMED, BACK = "confirmed", "back"  # fields of the confirmation page
 NAMED = 20  # rows that a message names one by one
 
 
@@ -41,16 +41,16 @@ class Action:
     done: str
     explanation: str
     refusals: tuple[type[Exception], ...]
-    notes: str = ""  # what to ask for; empty: nothing
+    notes: str = ""  # the label of the notes; empty: no notes
     notes_needed: bool = False
     danger: bool = False
-    choice: str = ""  # what to choose; empty: nothing
+    choice: str = ""  # the label of the choice; empty: no choice
     choices: Callable[[], list[tuple[str, Any]]] | None = (
-        None  # as Django's choices, asked for when the page is shown
+        None  # Django's choices, read when the page is rendered
     )
-    # Does it to one row. Takes the request, the row and the notes; what was chosen comes as `choice=`.
+    # Acts on one row. Its arguments are the request, the row and the notes, and with choices the selected one as `choice=`.
     do: Callable[..., object] = field(kw_only=True)
-    counted: Callable[[QuerySet[Any]], str] | None = None  # more of the explanation, for these rows
+    counted: Callable[[QuerySet[Any]], str] | None = None  # adds to the explanation for these rows
     label: str = ""  # in the list, if not the title
     path: str = ""  # of the page behind the button; empty: there is no button
     button: str = ""  # its text, if not the title
@@ -86,7 +86,7 @@ class NotesForm(forms.Form):
 
 
 class ActionsAdmin(KeptAdmin):
-    """An admin with `row_actions`, each of which is in the list and on the row's page, after what `actions` and `actions_detail` name."""
+    """An admin with `row_actions`, which are in the list and on the row's page, after those in `actions` and `actions_detail`."""
 
     row_actions: ClassVar[tuple[Action, ...]] = ()
 
@@ -100,20 +100,20 @@ class ActionsAdmin(KeptAdmin):
                 cls.actions_detail = _with(cls.actions_detail, each.button_name)
 
     def perform(self, request: HttpRequest, queryset: QuerySet[Any], action: Action) -> HttpResponse | None:
-        """Show the form, or when it was sent, run the action on each row and report the results."""
+        """Render the form. When it was submitted, run the action on each row and report the results."""
         if action.counted is not None:
             action = replace(action, explanation=f"{action.explanation} {action.counted(queryset)}")
         confirmed = request.method == "POST" and CONFIRMED in request.POST
         form = NotesForm(action, request.POST if confirmed else None)
         rows = list(queryset)
         if not (confirmed and form.is_valid()):
-            return self._ask(request, rows, action, form)
+            return self._confirmation_page(request, rows, action, form)
         notes = form.cleaned_data.get("notes", "")
-        chosen = {"choice": form.cleaned_data["choice"]} if action.choices else {}
+        choice = {"choice": form.cleaned_data["choice"]} if action.choices else {}
         done = [
             row
             for row in rows
-            if self._try(request, row, action, lambda row: action.do(request, row, notes, **chosen), notes)
+            if self._try(request, row, action, lambda row: action.do(request, row, notes, **choice), notes)
         ]
         if done:
             messages.success(request, f"{action.done}: {_name_rows(done)}.")
@@ -122,14 +122,14 @@ class ActionsAdmin(KeptAdmin):
     def perform_one(
         self, request: HttpRequest, object_id: str, action: Callable[..., HttpResponse | None]
     ) -> HttpResponse:
-        """The same from the row's own page."""
-        found = self.get_object(request, object_id)
-        if found is None:
+        """Perform the action from the row's page."""
+        row = self.get_object(request, object_id)
+        if row is None:
             return HttpResponseRedirect(
                 reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
             )
-        page = action(request, self.model._default_manager.filter(pk=found.pk))
-        return page or HttpResponseRedirect(page_of(found, found.pk))
+        page = action(request, self.model._default_manager.filter(pk=row.pk))
+        return page or HttpResponseRedirect(page_of(row, row.pk))
 
     def _try(
         self, request: HttpRequest, row: Any, action: Action, do: Callable[[Any], object], notes: str
@@ -143,12 +143,14 @@ class ActionsAdmin(KeptAdmin):
             messages.warning(request, f"Skipped {row}: {refusal}")
             return False
         except DatabaseError as error:
-            messages.error(request, f"Not done, try again: {row} ({type(error).__name__}).")
+            messages.error(request, f"Failed, please retry: {row} ({type(error).__name__}).")
             return False
         self.log_change(request, row, f"{action.done}. {notes}".strip())
         return True
 
-    def _ask(self, request: HttpRequest, rows: list[Any], action: Action, form: NotesForm) -> HttpResponse:
+    def _confirmation_page(
+        self, request: HttpRequest, rows: list[Any], action: Action, form: NotesForm
+    ) -> HttpResponse:
         from_page = bool(rows) and (request.method != "POST" or BACK in request.POST)
         list_url = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
         context = {
@@ -169,7 +171,7 @@ class ActionsAdmin(KeptAdmin):
 
 
 def _with(names: Any, name: str) -> tuple[str, ...]:
-    """Those names and this one, which keeps the place that it has."""
+    """Return the names with this one added at the end, unless it is among them."""
     known = tuple(names or ())
     return known if name in known else (*known, name)
 
@@ -186,7 +188,7 @@ def _button(action: Action) -> Any:
     def act(self: ActionsAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
         return self.perform_one(request, object_id, getattr(self, action.action))
 
-    act.__name__ = action.button_name  # by which the theme finds it among the buttons
+    act.__name__ = action.button_name  # the theme finds the button by this name
     decorate = unfold_action(
         description=action.button or action.title,
         url_path=action.path,

@@ -1,6 +1,6 @@
-"""The audit trail, events and the broken glass in the admin, looked at only.
+"""The read-only admin of the audit trail, events and break-glass sessions.
 
-And the page on which a superuser breaks the glass, and ends it.
+Also the page on which a superuser opens and ends break-glass sessions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tenants.models.events import Event, EventLog, FreshEvent
 
 @admin.register(AuditEntry)
 class AuditEntryAdmin(RecordAdmin):
-    """Superusers see the platform's own entries as well."""
+    """The audit trail. Superusers also see the platform's own entries."""
 
     list_display = (
         "at",
@@ -57,7 +57,7 @@ class AuditEntryAdmin(RecordAdmin):
 
 @admin.register(BreakGlass)
 class BreakGlassAdmin(RecordAdmin):
-    """Break-glass sessions: whose, why and until when. For superusers only, as they belong to the platform."""
+    """Break-glass sessions: user, reason and expiry. Only for superusers, because they belong to the platform."""
 
     list_display = ("opened_at", "user", "visible_tenants", "reason", "expires_at", "ended_at")
     search_fields = ("slug", "reason", "user__username")
@@ -68,7 +68,7 @@ class BreakGlassAdmin(RecordAdmin):
         return glass.slug or "all tenants"
 
 
-# The log of events, as programs see it, and how far it is numbered.
+# The log of events, as programs read it, and the last number in it.
 
 
 @admin.register(Event)
@@ -117,7 +117,7 @@ class GlassForm(forms.Form):
 
 
 def break_glass_page(request: HttpRequest) -> HttpResponse:
-    """GET shows open break-glass sessions and asks for a reason; POST opens one, or ends one with `end=<id>`."""
+    """GET renders open break-glass sessions and a form; POST opens one, or ends one with `end=<id>`."""
     if not is_superuser(request):
         raise PermissionDenied
     form = GlassForm(
@@ -149,6 +149,6 @@ def break_glass_page(request: HttpRequest) -> HttpResponse:
 
 def _end(request: HttpRequest) -> None:
     try:
-        break_glass.end(request.user, UUID(request.POST["end"]))  # type: ignore[arg-type]  # somebody signed in
+        break_glass.end(request.user, UUID(request.POST["end"]))  # type: ignore[arg-type]  # a superuser
     except ValueError:
-        messages.error(request, "There is no such broken glass.")
+        messages.error(request, "There is no such break-glass session.")

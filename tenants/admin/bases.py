@@ -1,7 +1,7 @@
-"""What every admin of ours has in common.
+"""The base classes and helpers of all our admins.
 
-Members see tenants as `tenants.admin_scope` says, superusers besides what belongs to the platform. What the engine owns is shown and never
-edited; what people do to it goes through the same functions as the API.
+Members see the tenants that `tenants.admin_scope` allows; superusers also see rows of the platform. Rows of the engine are read-only;
+actions on them call the same functions as the API.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from tenants import admin_scope, audit
-from tenants.admin.permissions import BySight, PlatformOnly, tenant_of
+from tenants.admin.permissions import PlatformOnly, ScopedPermissions, tenant_of
 from tenants.audit import one_line, redact
 from tenants.models import Tenant
 
-# Everything that is changed in the admin goes to the audit trail, where Django's own admin writes its history: once per row, in the same
-# transaction.
+# Every change in the admin is recorded in the audit trail, where Django's admin writes its history: once per row, in the same transaction.
 
 
 KEPT = "_audited_changes"
 
 
 class Audited:
-    """Mixed into an admin. Rows of a tenant stand in its trail, those of the platform in the platform's own."""
+    """A mixin for admins that records changes: of a tenant's rows in its trail, of the platform's rows in the platform's trail."""
 
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
@@ -60,10 +59,10 @@ class Audited:
 
 
 def note_change(request: HttpRequest, row: Model, verb: str, message: Any) -> None:
-    """Record what was done to a row. A message of ours begins with the action; the rest are people's own words."""
+    """Record a change of a row. A message of ours begins with the action; the rest is free text."""
     tenant_id = tenant_of(row)
     if tenant_id is not None and not admin_scope.of_request(request).may_write(tenant_id):
-        tenant_id = None  # a tenant's own row, changed by the platform
+        tenant_id = None  # a row of a tenant, changed by the platform
     action = one_line(message.partition(".")[0]) if isinstance(message, str) and message else ""
     kind = f"{row._meta.app_label}.{row._meta.model_name}"
     audit.record(
@@ -93,35 +92,35 @@ def _plain(value: Any) -> Any:
     return str(value.pk) if isinstance(value, Model) else value
 
 
-NOTHING = SafeString("-")  # what a field shows that has nothing to show
+NOTHING = SafeString("-")  # rendered for an empty field
 MOST_TENANTS = 30  # in a filter; on a platform with more, the search field finds a tenant's rows by its slug
 
 
 class SuperusersOnly(Audited, PlatformOnly):
-    """Mixed into the admins of packages, whose rows belong to the platform."""
+    """A mixin for the admins of third-party packages, whose rows belong to the platform."""
 
 
 class ClearableJSONField(forms.JSONField):
-    """JSON of a column that is never NULL: emptied, or typed as null or "", it is what a new row has."""
+    """The field of a JSON column that is never NULL. An empty value, null or "" means the default of a new row."""
 
     def __init__(self, *, when_empty: Callable[[], Any], **options: Any) -> None:
         super().__init__(**options)
         self._when_empty = when_empty
 
     def clean(self, value: Any) -> Any:
-        found = super().clean(value)
-        return self._when_empty() if found in (None, "") else found
+        cleaned = super().clean(value)
+        return self._when_empty() if cleaned in (None, "") else cleaned
 
 
-class PlatformAdmin(Audited, BySight, ModelAdmin):
-    """Rows that are made, changed and deleted here: a tenant's by its admins, the platform's by superusers."""
+class PlatformAdmin(Audited, ScopedPermissions, ModelAdmin):
+    """Rows that people create, change and delete here: a tenant's rows by its admins, the platform's by superusers."""
 
     list_fullwidth = True
     list_per_page = 50
     formfield_overrides = {
         JSONField: {"widget": UnfoldAdminTextareaWidget(attrs={"rows": 5, "class": "orc-code"})}
     }
-    # Counting everything on every page costs more than the page.
+    # Counting all rows would cost more than rendering the page.
     show_full_result_count = False
 
     def formfield_for_dbfield(self, db_field: Field[Any, Any], request: HttpRequest, **kwargs: Any) -> Any:
@@ -135,23 +134,23 @@ class PlatformAdmin(Audited, BySight, ModelAdmin):
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def get_list_select_related(self, request: HttpRequest) -> tuple[str, ...]:
-        """What a row of the list refers to is read with it: every foreign key among its columns, and what `list_select_related` names."""
+        """Read referenced rows together with the list: every foreign key among its columns, and those in `list_select_related`."""
         keys = {field.name for field in self.opts.concrete_fields if field.is_relation}
         return (*(self.list_select_related or ()), *keys.intersection(self.get_list_display(request)))
 
 
 class KeptAdmin(PlatformAdmin):
-    """Made and changed here, but never deleted: history refers to it. It is switched off instead."""
+    """Rows that people create and change here, but never delete, because history refers to them. They can be switched off."""
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
 
 class RecordAdmin(KeptAdmin):
-    """Shown only: the engine writes it. Newest first by the ids, page by page without counting, as there may be millions.
+    """Read-only rows of the engine. Newest first by id, page by page without counting, because there may be millions.
 
-    A row's page leaves out what is empty. `stands_for` names the column behind a field that is made by a method; a method that one of
-    the functions below has made knows its column.
+    A row's page omits empty fields. `stands_for` names the column of a field that a method renders; a method from one of
+    the functions below knows its column.
     """
 
     stands_for: Mapping[str, str] = {}
@@ -169,35 +168,35 @@ class RecordAdmin(KeptAdmin):
         return self.readonly_fields or self.fields or ()
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
-        shown = []
+        fieldsets = []
         for title, options in super().get_fieldsets(request, obj):
             fields = tuple(name for name in options["fields"] if not self._is_empty(obj, name))
             if fields:
-                shown.append((title, {**options, "fields": fields}))
-        return shown
+                fieldsets.append((title, {**options, "fields": fields}))
+        return fieldsets
 
     def _is_empty(self, obj: Any, name: str) -> bool:
-        made_of = getattr(getattr(self, name, None), "made_of", name)
-        return getattr(obj, self.stands_for.get(name, made_of), self) in (None, "", {}, [])
+        column = getattr(getattr(self, name, None), "column", name)
+        return getattr(obj, self.stands_for.get(name, column), self) in (None, "", {}, [])
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """An id that somebody pasted is looked up by the index; anything else is searched for in the fields."""
+        """Look up an id by the index, and search for any other text in the fields."""
         try:
             row_id = UUID(search_term.strip())
         except ValueError:
-            found: tuple[QuerySet[Any], bool] = super().get_search_results(request, queryset, search_term)
-            return found
+            results: tuple[QuerySet[Any], bool] = super().get_search_results(request, queryset, search_term)
+            return results
         return queryset.filter(pk=row_id), False
 
 
 class ShownInline(TabularInline):
-    """Rows that the engine writes. They are seen by everybody who sees the row that they belong to."""
+    """Read-only rows of the engine, for everybody who can see their parent row."""
 
     extra = 0
     can_delete = False
-    # Newer releases of the theme, which need Python 3.12, have the opposite and warn of the old name at every command.
+    # Newer releases of the theme, which need Python 3.12, have the opposite option, and warn about the old one at every command.
     if hasattr(TabularInline, "show_title"):
         show_title = False
     else:
@@ -217,7 +216,7 @@ class ShownInline(TabularInline):
 
 
 class TenantFilter(SimpleListFilter):
-    """Rows of one tenant."""
+    """A filter for the rows of one tenant."""
 
     title, parameter_name = "tenant", "tenant"
 
@@ -232,58 +231,58 @@ class TenantFilter(SimpleListFilter):
 
 
 def actor_of(request: HttpRequest) -> str:
-    """The name under which a user of the admin is recorded as the actor."""
+    """Return the name under which a user of the admin is recorded as the actor."""
     return f"user:{request.user.get_username()}"
 
 
 def page_of(model: type[Model] | Model, key: object) -> str:
-    """The address of a row's page in the admin."""
+    """Return the address of a row's page in the admin."""
     return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_change", args=[key])
 
 
 def link_to(model: type[Model] | Model, key: object, text: object) -> SafeString:
-    """A link to a row's page in the admin; a dash when there is no row."""
+    """Return a link to a row's page in the admin, or a dash when there is no row."""
     if key is None:
         return NOTHING
     return format_html('<a class="text-link" href="{}">{}</a>', page_of(model, key), text)
 
 
 def as_json(value: Any) -> str:
-    """For people: indented, and every letter as it is."""
+    """Return JSON for people: indented, without escapes of letters."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
 def badge(text: str, kind: str = "") -> SafeString:
-    """A word in a coloured box. `kind` is success, info, warning, danger or nothing."""
+    """Return a word in a coloured box. `kind` is success, info, warning, danger or empty."""
     return render_to_string("unfold/helpers/label.html", {"text": text.replace("_", " "), "type": kind})
 
 
-# Fields that many admins show in the same way: `state = badge_of("status", LABELS)` in the class of one.
+# Fields that many admins render in the same way, such as `state = badge_of("status", LABELS)` in an admin's class.
 
 
 def badge_of(column: str, kinds: Mapping[str, str], title: str = "Status") -> Any:
-    """The word in the column, in the colour that belongs to it."""
+    """Return a field with the word in the column, in its colour."""
     return _column_of(column, title, lambda row, value: badge(value, kinds.get(value, "")))
 
 
 def link_of(
     column: str, model: type[Model], title: str, *, text: Callable[[Any], object] | None = None
 ) -> Any:
-    """A link to the row whose key is in the column; it reads `text` of our row, else the key."""
+    """Return a field with a link to the row whose key is in the column. Its text is `text` of the row, else the key."""
     return _column_of(column, title, lambda row, value: link_to(model, value, text(row) if text else value))
 
 
 def json_of(column: str, title: str) -> Any:
-    """The data in the column, indented."""
+    """Return a field with the JSON in the column, indented."""
     return _column_of(
         column, title, lambda row, value: format_html('<pre class="orc-output">{}</pre>', as_json(value))
     )
 
 
-def _column_of(column: str, title: str, shown: Callable[[Any, Any], SafeString]) -> Any:
+def _column_of(column: str, title: str, render: Callable[[Any, Any], SafeString]) -> Any:
     @display(description=title)
     def field(admin: Any, row: Any) -> SafeString:
-        return shown(row, getattr(row, column))
+        return render(row, getattr(row, column))
 
-    field.made_of = column
+    field.column = column
     return field

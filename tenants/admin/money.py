@@ -1,4 +1,4 @@
-"""Money in the admin: budgets as they stand, what they keep, who waits, and the ledger. Shown only; caps are changed over the API."""
+"""The read-only admin of budgets, reservations, waiting activities, and the ledger. Caps are changed through the API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tenants.models import Budget, BudgetWait, Reservation, UsageEntry
 
 
 def _figure(name: str) -> Any:
-    """A column with an amount as people write it: without the zeros behind its last digit."""
+    """Return a column with an amount without trailing zeros."""
 
     @display(description=name.capitalize(), ordering=name)
     def show_amount(admin: Any, row: Any) -> str:
@@ -85,7 +85,7 @@ class UsageEntryAdmin(RecordAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """An id that somebody pasted is that of a run, an activity or a deliverable."""
+        """Look up an id as that of a run, an activity or a deliverable."""
         try:
             row_id = UUID(search_term.strip())
         except ValueError:

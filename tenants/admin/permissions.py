@@ -1,4 +1,4 @@
-"""Who may see and do what in the admin: rows of tenants by the request's `Sight`, rows of the platform superusers alone."""
+"""Permissions in the admin: rows of tenants by the request's `AdminScope`, rows of the platform only for superusers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def is_superuser(request: HttpRequest) -> bool:
 
 
 def tenant_of(row: Any) -> UUID | None:
-    """The tenant whose row it is; None for what belongs to the platform."""
+    """Return the tenant that the row belongs to, or None for rows of the platform."""
     return row.pk if isinstance(row, Tenant) else getattr(row, "tenant_id", None)
 
 
 def is_owned(model: type[Model]) -> bool:
-    """Whether its rows belong to tenants."""
+    """Whether the model's rows belong to tenants."""
     return any(each.name == "tenant" for each in model._meta.concrete_fields)
 
 
 def may_write(request: HttpRequest, row: Any) -> bool:
-    """Whether the request may do something to a row, or to the settings of a tenant."""
+    """Whether the request may change a row, or the settings of a tenant."""
     tenant_id = tenant_of(row)
     return (
         is_superuser(request) if tenant_id is None else admin_scope.of_request(request).may_write(tenant_id)
@@ -36,7 +36,7 @@ def may_write(request: HttpRequest, row: Any) -> bool:
 
 
 def find_row(model: type[Model], row: Any) -> Any:
-    """The row itself, also when only the text of its id is given, with which the theme asks for permissions."""
+    """Return the row. It may be passed as the text of its id, because the theme checks permissions with that."""
     if not isinstance(row, str):
         return row
     try:
@@ -46,19 +46,19 @@ def find_row(model: type[Model], row: Any) -> Any:
 
 
 class ChosenTenants:
-    """Mixed into an admin or an inline: its form offers and accepts only tenants that the request may change."""
+    """A mixin for admins and inlines. The form offers and accepts only tenants that the request may change."""
 
     def formfield_for_foreignkey(
         self, db_field: ForeignKey[Any, Any], request: HttpRequest, **options: Any
     ) -> Any:
-        seen = admin_scope.of_request(request)
-        if db_field.remote_field.model is Tenant and not seen.everything:
-            options["queryset"] = Tenant.objects.filter(pk__in=seen.writes)
+        scope = admin_scope.of_request(request)
+        if db_field.remote_field.model is Tenant and not scope.everything:
+            options["queryset"] = Tenant.objects.filter(pk__in=scope.writes)
         return super().formfield_for_foreignkey(db_field, request, **options)  # type: ignore[misc]  # the admin's
 
 
 class PlatformOnly(ChosenTenants):
-    """Mixed into an admin that only superusers see, whatever permissions others have."""
+    """A mixin for admins that only superusers can see, whatever permissions others have."""
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return is_superuser(request)
@@ -76,10 +76,10 @@ class PlatformOnly(ChosenTenants):
         return is_superuser(request)
 
 
-class BySight(ChosenTenants):
-    """Mixed into an admin of rows that belong to tenants: members see theirs, and change those of tenants that they are admins of.
+class ScopedPermissions(ChosenTenants):
+    """A mixin for admins of tenants' rows. Members see the rows of their tenants, and change those of tenants whose admins they are.
 
-    Rows of the platform are for superusers. The database holds the request to the same.
+    Rows of the platform are for superusers. The database enforces the same rules.
     """
 
     model: type[Model]
@@ -102,9 +102,8 @@ class BySight(ChosenTenants):
     def _may(self, request: HttpRequest, row: Any, *, write: bool) -> bool:
         if not is_owned(self.model):
             return is_superuser(request)
-        seen, row = admin_scope.of_request(request), find_row(self.model, row)
+        scope, row = admin_scope.of_request(request), find_row(self.model, row)
         if row is None or row._state.adding:
-            return (
-                seen.everything or bool(seen.writes if write else seen.reads) or (seen.platform and not write)
-            )
-        return seen.may_write(tenant_of(row)) if write else seen.may_read(tenant_of(row))
+            may_any = bool(scope.writes if write else scope.reads)
+            return scope.everything or may_any or (scope.platform and not write)
+        return scope.may_write(tenant_of(row)) if write else scope.may_read(tenant_of(row))

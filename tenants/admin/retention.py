@@ -1,4 +1,4 @@
-"""Retention in the admin: what tenants want kept, when the leader looked last, what went, and which tenants have left."""
+"""The admin of retention: tenants' policies, the leader's passes, numbers of deleted rows, and departed tenants."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DepartedTenantAdmin(RecordAdmin):
 
 @admin.register(ForgottenOutput)
 class ForgottenOutputAdmin(RecordAdmin):
-    """Outputs that are to go from MongoDB and may still be there."""
+    """Outputs that must be deleted from MongoDB, and may still be there."""
 
     list_display = ("id", "tenant", "at")
     list_filter = (TenantFilter,)

@@ -1,4 +1,4 @@
-"""Tenants, and the tokens that are made for them."""
+"""The admin of tenants and plans, and of creating tokens for tenants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tenants.signals import tenant_changed
 
 
 class TokenForm(forms.Form):
-    """What a token may do. Its secret is shown once, on the page that answers this form."""
+    """The permissions of a new token. Its secret is displayed once, on the page that answers this form."""
 
     name = forms.CharField(max_length=100, widget=UnfoldAdminTextInputWidget, help_text="To recognise it by.")
     role = forms.ChoiceField(choices=Role.choices, initial=Role.OPERATOR, widget=UnfoldAdminSelectWidget)
@@ -55,7 +55,7 @@ class TokenForm(forms.Form):
 
     def __init__(self, data: Any, *, by_superuser: bool) -> None:
         super().__init__(data)
-        if not by_superuser:  # what all tenants share is not for the admins of one
+        if not by_superuser:  # admins of one tenant may not change what all tenants share
             del self.fields["platform"]
 
     def make(self, tenant: Tenant, *, user_id: int | None) -> tuple[ApiToken, str]:
@@ -73,8 +73,8 @@ class TokenForm(forms.Form):
 
 
 class TenantForm(forms.ModelForm):
-    """A tenant may be paused in the console while somebody has this form open. If the switch is not changed in the form, the tenant
-    keeps the present state.
+    """The form of a tenant. The tenant may be paused in the console while the form is open, so the form only writes the switch if it was
+    changed.
     """
 
     paused_seen = forms.BooleanField(required=False, widget=forms.HiddenInput)
@@ -97,7 +97,7 @@ class TenantForm(forms.ModelForm):
 
 @admin.register(Plan)
 class PlanAdmin(KeptAdmin):
-    """Limits for many tenants; a change is in force for all of them within a second or two."""
+    """Limits for many tenants. A change takes effect for all of them within a second or two."""
 
     list_display = ("key", "name", "max_concurrency", "max_concurrency_per_group", "created_at")
     search_fields = ("key", "name")
@@ -137,18 +137,18 @@ class TenantAdmin(KeptAdmin):
         return self.has_view_permission(request)
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Superusers see and change which tenants there are; members see theirs."""
-        seen, obj = admin_scope.of_request(request), find_row(Tenant, obj)
-        return is_superuser(request) or (seen.may_read(obj.pk) if obj else bool(seen.reads))
+        """Superusers can see all tenants; members see their own."""
+        scope, obj = admin_scope.of_request(request), find_row(Tenant, obj)
+        return is_superuser(request) or (scope.may_read(obj.pk) if obj else bool(scope.reads))
 
     def get_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
-        # Who only looks is shown fields of the row, and this is none.
+        # A read-only page displays fields of the row, and `paused_seen` is not one.
         return (
             (*self.fields, "paused_seen") if obj and self.has_change_permission(request, obj) else self.fields
         )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:
-        # People and programs name a tenant by its slug, so it stays what it is.
+        # People and programs refer to a tenant by its slug, so it must not change.
         return (*self.readonly_fields, "slug") if obj else self.readonly_fields
 
     def save_model(self, request: HttpRequest, obj: Tenant, form: forms.ModelForm, change: bool) -> None:
@@ -157,11 +157,13 @@ class TenantAdmin(KeptAdmin):
 
     @action(description="Create an API token", url_path="create-token", icon="key", permissions=["change"])
     def create_token(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Asks for what the token may do; the answer shows it, this once. Anyone who has it sees the tenant's rows, so it is made by
-        those who do."""
+        """Render the form of a token; after a POST, display the token once. It gives access to the tenant's rows, so only people with
+        that access may create one."""
         tenant = self.get_object(request, object_id)
         if tenant is not None and not may_write(request, tenant):
-            raise PermissionDenied("You are no admin of this tenant. Break the glass first, and say why.")
+            raise PermissionDenied(
+                "You are not an admin of this tenant. First open a break-glass session, with a reason."
+            )
         if tenant is None:
             return HttpResponseRedirect(reverse("admin:tenants_tenant_changelist"))
         form = TokenForm(request.POST or None, by_superuser=is_superuser(request))
@@ -187,7 +189,7 @@ class TenantAdmin(KeptAdmin):
 
 @admin.register(Pause)
 class PauseAdmin(RecordAdmin):
-    """What of a tenant's work is paused beside roles and the tenant itself. Shown only: the API pauses and resumes."""
+    """The paused parts of tenants' work, other than roles and whole tenants. Read-only: the API pauses and resumes."""
 
     list_display = ("name", "kind", "tenant", "paused_by", "paused_at")
     list_filter = (TenantFilter, "kind")

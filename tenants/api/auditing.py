@@ -1,7 +1,7 @@
-"""The audit trail of the API: what a request changed is recorded in the transaction of the change.
+"""The audit trail of the API: records a request's changes in the transaction of the change.
 
-Every view passes through here, so no operation can forget it. A view whose POST changes nothing says why in `not_audited`. What an
-object was before, and is after, is what its own address answers, so the trail and the API never disagree.
+All views use this module, so no operation can omit it. A view whose POST changes nothing says why in `not_audited`. The states of an
+object before and after are the answers of its own address, so the trail and the API always agree.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 API = "/api/v1"
 CONVERTER = re.compile(r"<(?:\w+:)?(\w+)>")
-# Refusals that one caller may leave at once, and per second; beyond that they say nothing new and would only fill the trail.
+# The recorded refusals of one caller: at once, and per second. Further ones contain nothing new and would only fill the trail.
 REFUSALS_AT_ONCE, REFUSALS_PER_SECOND = 60.0, 0.2
 PATIENCE_SECONDS = 0.05
 
@@ -38,12 +38,12 @@ def is_watched(view: Any) -> bool:
 
 
 def before(view: Any) -> Mapping[str, Any] | None:
-    """The object that the request is about, as it is now; None where it is not one object, or not there."""
-    return _look(view) if is_watched(view) and view.kwargs else None
+    """Return the current state of the request's object, or None if there is not exactly one, or it does not exist."""
+    return _read_object(view) if is_watched(view) and view.kwargs else None
 
 
-def note(view: Any, seen: Mapping[str, Any] | None, response: Any) -> None:
-    """Write down what the request did. In its transaction, or, if it had several, after them."""
+def record_change(view: Any, seen: Mapping[str, Any] | None, response: Any) -> None:
+    """Record what the request did: in its transaction, or, if it had several, after them."""
     tenant_id = tenant_of(view.request)
     if not is_watched(view) or tenant_id is None or response.status_code >= 400:
         return
@@ -53,7 +53,7 @@ def note(view: Any, seen: Mapping[str, Any] | None, response: Any) -> None:
     if seen is None:
         body = sent if isinstance(sent, Mapping) else {}
         changed = audit.changes_between(None, body) if isinstance(data, Mapping) and "id" in data else {}
-        detail |= {} if changed else {"sent": redact("", sent) if body else _count_sent(sent)}
+        detail |= {} if changed else {"sent": redact("", sent) if body else _summarise_list(sent)}
     else:
         changed = audit.changes_between(
             seen, None if view.request.method == "DELETE" else _after(view, seen, data)
@@ -70,11 +70,11 @@ def note(view: Any, seen: Mapping[str, Any] | None, response: Any) -> None:
         )
 
 
-def note_refusal(view: Any, response: Any) -> None:
-    """A caller asked for what they may not have, or what is not there for them. After the request's own transaction, which is undone."""
+def record_refusal(view: Any, response: Any) -> None:
+    """Record that a request was answered with 403 or 404. Call it after the request's own transaction, which was rolled back."""
     request = view.request
     tenant_id = tenant_of(request)
-    if tenant_id is None or response.status_code not in (403, 404) or not _may_be_noted(request):
+    if tenant_id is None or response.status_code not in (403, 404) or not _may_be_recorded(request):
         return
     detail = {"status": response.status_code, "code": (getattr(response, "data", None) or {}).get("code", "")}
     try:
@@ -87,21 +87,21 @@ def note_refusal(view: Any, response: Any) -> None:
                 detail=detail,
                 outcome="refused",
             )
-    except DatabaseError as error:  # The answer is the same, and the log has it too.
+    except DatabaseError as error:  # The answer stays the same, and the request log contains it too.
         logger.warning(
-            "Refusal not on record", extra={"action": "audit_failed", "reason": type(error).__name__}
+            "Refusal not recorded", extra={"action": "audit_failed", "reason": type(error).__name__}
         )
 
 
 def operation_of(request: Any) -> str:
-    """`POST /activities/{id}/approve/`, as the OpenAPI schema writes it."""
+    """Return the operation as the OpenAPI schema writes it, such as `POST /activities/{id}/approve/`."""
     route = request.resolver_match.route if request.resolver_match else ""
-    path = CONVERTER.sub(lambda found: f"{{{'id' if found[1] == 'pk' else found[1]}}}", f"/{route}")
+    path = CONVERTER.sub(lambda match: f"{{{'id' if match[1] == 'pk' else match[1]}}}", f"/{route}")
     return f"{request.method} {path.removeprefix(API)}"
 
 
 def about(view: Any, data: Any) -> tuple[str, str]:
-    """The kind and the id of the object: the collection in the address, and the first name after it."""
+    """Return the kind and the id of the object: the collection in the address, and the first name after it."""
     kind = view.request.path.removeprefix(API).strip("/").partition("/")[0]
     if view.kwargs:
         return kind, one_line(next(iter(view.kwargs.values())))
@@ -110,18 +110,20 @@ def about(view: Any, data: Any) -> tuple[str, str]:
 
 
 def tenant_of(request: Any) -> UUID | None:
-    """The tenant of the authenticated caller; None if there is none. Agents have it in the token of their run."""
-    caller = vars(request).get("_user")  # not `request.user`, which would ask once more who is calling
-    found = getattr(caller, "tenant_id", None) or getattr(getattr(caller, "token", None), "tenant_id", None)
-    return found if isinstance(found, UUID) else None
+    """Return the tenant of the authenticated caller, if any. Agents have it in the token of their run."""
+    caller = vars(request).get("_user")  # not `request.user`, which would authenticate again
+    tenant_id = getattr(caller, "tenant_id", None) or getattr(
+        getattr(caller, "token", None), "tenant_id", None
+    )
+    return tenant_id if isinstance(tenant_id, UUID) else None
 
 
 def _after(view: Any, seen: Mapping[str, Any], data: Any) -> Mapping[str, Any] | None:
-    return data if isinstance(data, Mapping) and seen.keys() <= data.keys() else _look(view)
+    return data if isinstance(data, Mapping) and seen.keys() <= data.keys() else _read_object(view)
 
 
-def _look(view: Any) -> Mapping[str, Any] | None:
-    """What the object's own address answers: the nearest address above, or the request's own, that shows one object."""
+def _read_object(view: Any) -> Mapping[str, Any] | None:
+    """Return the answer of the object's own address: the request's address, or the nearest above it, that returns one object."""
     tenant_id, reader = tenant_of(view.request), _reader(view)
     if reader is None or tenant_id is None:
         return None
@@ -130,7 +132,7 @@ def _look(view: Any) -> Mapping[str, Any] | None:
             data = getattr(reader, reader.shows)(reader.request, **reader.kwargs).data
     except DatabaseError:
         raise
-    except Exception:  # noqa: BLE001 - it is not there, and the request itself will say so
+    except Exception:  # noqa: BLE001 - it does not exist, and the request itself will report that
         return None
     return data if isinstance(data, Mapping) else None
 
@@ -160,11 +162,11 @@ def _make_view(kind: type[Any], match: Any, request: Request, shows: str) -> Any
     return reader
 
 
-def _count_sent(sent: Any) -> Any:
+def _summarise_list(sent: Any) -> Any:
     return f"[{len(sent)} elements]" if isinstance(sent, list) else None
 
 
-def _may_be_noted(request: Any) -> bool:
+def _may_be_recorded(request: Any) -> bool:
     actor = audit.actor_of(request.user)
     try:
         bucket = Bucket(

@@ -1,5 +1,5 @@
-"""Bodies: a request contains one JSON document of bounded size and shape, as plain bytes; an answer is JSON as
-`tenants.wire_json` writes it.
+"""Parses request bodies, which are one uncompressed JSON document of bounded size and shape, and renders answers with
+`tenants.wire_json`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BodyTooLarge(APIException):
 
 
 class LengthRequired(APIException):
-    """The body was sent in chunks. Its length must be announced, or it would be taken for empty."""
+    """The body was sent in chunks. Its length must be announced, or it would count as empty."""
 
     status_code = status.HTTP_411_LENGTH_REQUIRED
     default_code = "length_required"
@@ -37,9 +37,9 @@ class LengthRequired(APIException):
 class StrictJSONParser(BaseParser):
     """Reads `application/json` by the rules of `tenants.strict_json`.
 
-    A key that stands twice in an object is refused: of two values one would be shown and the other obeyed. A view may widen the rules with
-    attributes: `max_body_bytes`, `max_body_values`, and `allows_array` for a list at the top. One with `raw_body` gets the bytes as they
-    came, for signatures.
+    A duplicate key in an object is refused, because two programs might use different values. A view may relax the rules with
+    attributes: `max_body_bytes`, `max_body_values`, and `allows_array` for a list at the top. A view with `raw_body` gets the
+    unchanged bytes, for signatures.
     """
 
     media_type = "application/json"
@@ -71,10 +71,10 @@ class StrictJSONParser(BaseParser):
 
 
 def refuse_odd_body(request: Request, view: Any) -> None:
-    """Refuse what can be refused by the headers alone, before a byte of the body is read."""
+    """Refuse bodies by their headers alone, before a byte is read."""
     if request.META.get("HTTP_CONTENT_ENCODING", "identity").lower() not in ("", "identity"):
         # A few kilobytes can unpack to gigabytes.
-        raise UnsupportedMediaType("", "The body must not be compressed: leave out Content-Encoding.")
+        raise UnsupportedMediaType("", "The body must not be compressed: omit Content-Encoding.")
     announced = request.META.get("CONTENT_LENGTH") or ""
     if not announced and request.META.get("HTTP_TRANSFER_ENCODING"):
         raise LengthRequired
@@ -83,7 +83,7 @@ def refuse_odd_body(request: Request, view: Any) -> None:
 
 
 def body_limit(view: Any) -> int:
-    """Bytes that a view accepts."""
+    """Return the maximum of bytes that a view accepts."""
     return int(getattr(view, "max_body_bytes", None) or settings.ORCHESTRATOR_MAX_BODY_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""Channels: the tenant's connections to the outside that its agents need, and whether they still open anything."""
+"""Channels: the tenant's external connections that its agents need, and whether they are still valid."""
 
 from __future__ import annotations
 

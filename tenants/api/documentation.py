@@ -1,12 +1,12 @@
-"""What the OpenAPI schema says about operations beyond the serializers: which problems one may answer with, and the headers that every
-change understands. `tenants.api.schema` says the rest.
+"""Documents operations in the OpenAPI schema beyond their serializers: the possible problems, and the headers that every
+change accepts. `tenants.api.schema` adds the rest.
 
-drf-spectacular is told so when something asks for the schema. Most web processes are never asked, and its part is large.
+drf-spectacular gets the descriptions when the schema is first requested, because most web processes never need it, and it is large.
 
-An operation that will go says so in every answer, with the day, long before it goes (`deprecated`).
+A deprecated operation says so in every answer, with the day of its removal (`deprecated`).
 
-`Deprecation` (RFC 9745) is the moment since which nobody should begin to use it, `Sunset` (RFC 8594) the moment from which it may be
-gone, and `Link` says what to use instead. The schema marks it as deprecated. Between the two lie at least six months.
+`Deprecation` (RFC 9745) is the time from which nobody should begin to use it, `Sunset` (RFC 8594) the time from which it may be
+removed, and `Link` names the replacement. The schema marks it as deprecated. Between the two times are at least six months.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
 
 
 def problems(*statuses: int, notes: Mapping[int, str] | None = None) -> dict[Any, Any]:
-    """Responses for `extend_schema`: these problems, and those that any operation may answer with."""
+    """Return responses for `extend_schema`: these problems, and those of all operations."""
     meanings = {**MEANINGS, **(notes or {})}
     return {
         (status, PROBLEM): OpenApiResponse(ProblemSerializer, description=meanings[status])
@@ -97,14 +97,14 @@ def operation(
     parameters: tuple[OpenApiParameter, ...] = (),
     **more: Any,
 ) -> Callable[[Decorated], Decorated]:
-    """`extend_schema` in the terms of this API: one good answer, and the refusals to expect beside it.
+    """A decorator like `extend_schema`, with one successful answer and the possible refusals.
 
-    Those that come with a body, an Idempotency-Key or an If-Match need not be named.
+    Refusals that follow from a body, an Idempotency-Key or an If-Match need not be named.
     """
     implied: tuple[int, ...] = WITH_A_BODY if more.get("request") is not None else ()
     implied += (409, 422) if IDEMPOTENCY_KEY in parameters else ()
     implied += (412,) if IF_MATCH in parameters else ()
-    about = {
+    description = {
         "summary": summary,
         "responses": {**(answers or {status: answer}), **problems(*implied, *refusals, notes=notes)},
         "parameters": list(parameters),
@@ -112,7 +112,7 @@ def operation(
     }
 
     def decorate(handler: Decorated) -> Decorated:
-        when_asked(lambda: extend_schema(**about)(handler))
+        when_requested(lambda: extend_schema(**description)(handler))
         return handler
 
     return decorate
@@ -124,14 +124,14 @@ def posting(summary: str, request: Any, answer: Any = None, **more: Any) -> Call
 
 
 def creation(summary: str, request: Any, answer: Any, **more: Any) -> Callable[[Decorated], Decorated]:
-    """The operation that makes a row: 201, harmless to repeat under an Idempotency-Key."""
+    """An operation that creates a row: 201, harmless to repeat under an Idempotency-Key."""
     return posting(summary, request, answer, status=201, **more)
 
 
 def change(
     summary: str, request: Any, answer: Any = None, *, refusals: tuple[int, ...] = (404,), **more: Any
 ) -> Callable[[Decorated], Decorated]:
-    """The operation that changes a row, and with If-Match only one that is as the caller has seen it."""
+    """An operation that changes a row; with If-Match only if the row is as the caller has read it."""
     return operation(
         summary, request=request, answer=answer, refusals=refusals, parameters=(IF_MATCH,), **more
     )
@@ -140,7 +140,7 @@ def change(
 def command(
     summary: str, request: Any, answer: Any, *, refusals: tuple[int, ...] = (404,), **more: Any
 ) -> Callable[[Decorated], Decorated]:
-    """The operation that does something with a row: as a change, and harmless to repeat under an Idempotency-Key."""
+    """An operation that acts on a row: like a change, and harmless to repeat under an Idempotency-Key."""
     keys = (IDEMPOTENCY_KEY, IF_MATCH)
     return operation(summary, request=request, answer=answer, refusals=refusals, parameters=keys, **more)
 
@@ -148,7 +148,7 @@ def command(
 def removal(
     summary: str, *, refusals: tuple[int, ...] = (404,), **more: Any
 ) -> Callable[[Decorated], Decorated]:
-    """The operation that removes a row: 204 and no body, with If-Match only if it is as the caller has seen it."""
+    """An operation that removes a row: 204 and no body; with If-Match only if the row is as the caller has read it."""
     return operation(summary, status=204, refusals=refusals, parameters=(IF_MATCH,), **more)
 
 
@@ -159,14 +159,14 @@ DOCUMENTATION = "/api/v1/docs/"
 def deprecated(
     *, since: datetime, sunset: datetime, instead: str = DOCUMENTATION
 ) -> Callable[[Decorated], Decorated]:
-    """For a method or action of a `TenantView`, outermost. Refusals carry the headers as well.
+    """The outermost decorator of a deprecated method or action of a `TenantView`. Refusals have the headers as well.
 
     Raises `ValueError` for times without an offset and for a notice of less than six months.
     """
     if since.tzinfo is None or sunset.tzinfo is None:
-        raise ValueError("Both moments need an offset from UTC")
+        raise ValueError("Both times need an offset from UTC")
     if sunset - since < NOTICE:
-        raise ValueError(f"Between {since:%Y-%m-%d} and {sunset:%Y-%m-%d} lie less than {NOTICE.days} days")
+        raise ValueError(f"Between {since:%Y-%m-%d} and {sunset:%Y-%m-%d} are less than {NOTICE.days} days")
     headers = {
         "Deprecation": f"@{int(since.timestamp())}",
         "Sunset": http_date(sunset.astimezone(UTC).timestamp()),
@@ -184,27 +184,27 @@ def deprecated(
                 vars(with_headers)["kwargs"] = handler.kwargs
             extend_schema(deprecated=True)(with_headers)
 
-        when_asked(mark)
+        when_requested(mark)
         return with_headers  # type: ignore[return-value]
 
     return decorate
 
 
-_put_off: list[Callable[[], object]] = []
-_is_asked = False
+_deferred: list[Callable[[], object]] = []
+_is_requested = False
 
 
-def when_asked(describe: Callable[[], object]) -> None:
-    """Describe something once the schema is asked for; what is put off first is described first."""
-    if _is_asked:
+def when_requested(describe: Callable[[], object]) -> None:
+    """Defer a description until the schema is requested. Descriptions run in the order of these calls."""
+    if _is_requested:
         describe()
     else:
-        _put_off.append(describe)
+        _deferred.append(describe)
 
 
 def describe() -> None:
-    """Do now what was put off, and from now on what comes at once."""
-    global _is_asked
-    _is_asked = True
-    while _put_off:
-        _put_off.pop(0)()
+    """Run the deferred descriptions. Further ones run at once."""
+    global _is_requested
+    _is_requested = True
+    while _deferred:
+        _deferred.pop(0)()

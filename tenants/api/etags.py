@@ -1,7 +1,8 @@
-"""`ETag` for objects that do not count their changes: a digest of what is shown.
+"""`ETag`, `If-None-Match` and `If-Match`, with versions or digests as tags.
 
-For objects that change seldom. The change itself is made under the lock that its function takes; between the check of
-`If-Match` and that lock somebody may come in between, which is why what people fight over has a version instead.
+Objects that do not count their changes get a digest of their representation as the tag. It is for objects that change seldom, because
+another change may happen between the check of `If-Match` and the lock that the change takes. Objects that several people edit have
+versions instead.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from tenants.wire_json import dumps
 
 
 class DigestEtag:
-    """For a `TenantView` whose answers with one object are that object."""
+    """A mixin for a `TenantView` whose answers with one object are that object."""
 
     request: Any  # the view's
-    # Members that grow by themselves, which are no change of the object.
-    passing: ClassVar[tuple[str, ...]] = ()
+    # Members that change with time, which does not count as a change of the object.
+    volatile: ClassVar[tuple[str, ...]] = ()
 
     def refuse_changed(self, shown: Mapping[str, Any]) -> None:
-        """Raise `PreconditionFailed` if the caller's If-Match names another state than the present one, given as shown."""
+        """Raise `PreconditionFailed` if the caller's If-Match does not match the current representation `shown`."""
         if "If-Match" not in self.request.headers:
             return
         etags = parse_etags(self.request.headers["If-Match"])
@@ -44,8 +45,8 @@ class DigestEtag:
         return super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # the view's
 
     def state_of(self, shown: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What of the object makes its tag."""
-        return {name: value for name, value in shown.items() if name not in self.passing}
+        """Return the members of the object that determine its tag."""
+        return {name: value for name, value in shown.items() if name not in self.volatile}
 
     def _tag(self, shown: Mapping[str, Any]) -> str:
         return digest_of(self.state_of(shown))
@@ -55,14 +56,14 @@ def digest_of(shown: Mapping[str, Any]) -> str:
     return f'"{hashlib.sha256(dumps(shown)).hexdigest()[:32]}"'
 
 
-# `ETag` of everything that is read as one object, and `If-None-Match`: who has the present state is told so with 304 and no body.
+# Every single object has an `ETag`. A GET with a matching `If-None-Match` is answered with 304 and no body.
 #
-# An object that counts its changes has its version as its tag; any other gets a digest of what is shown. Lists have none: a cursor that
-# stays valid is worth more to them.
+# The tag is the version of an object that counts its changes, and otherwise a digest of the representation. Lists have no tags, because
+# stable cursors are more useful for them.
 
 
 def answer_conditionally(request: Request, response: Any) -> Any:
-    """The answer to a GET with its tag, or 304 in its place; any other answer as it is."""
+    """Return the answer to a GET with its tag, or 304 instead. Other answers stay unchanged."""
     if request.method != "GET" or response.status_code != 200 or response.streaming:
         return response
     if "ETag" not in response.headers and _is_object(response):
@@ -80,18 +81,18 @@ def _is_object(response: Any) -> bool:
 
 
 def _has(condition: str | None, tag: str) -> bool:
-    """Whether one of the caller's tags is this one. Weak and strong ones are compared alike, as RFC 9110 has it for GET."""
+    """Whether one of the caller's tags matches. Weak and strong tags are compared in the same way, as RFC 9110 specifies for GET."""
     if condition is None:
         return False
     known = parse_etags(condition)
     return "*" in known or tag in {each.removeprefix("W/") for each in known}
 
 
-# `ETag` and `If-Match`: nobody changes what they have not seen.
+# `If-Match` with versions: nobody can change a state that they have not read.
 #
 # A view with `Versioned` sends `ETag: "<version>"` with every single object, read or changed. A change with
-# `If-Match` locks the row first and is refused with 412 when the row has moved on, so between the check and the
-# change nobody comes in between.
+# `If-Match` locks the row first, and is refused with 412 when its version is different, so nobody can change the row
+# between the check and the change.
 
 
 class PreconditionFailed(TenantError):
@@ -102,7 +103,7 @@ class PreconditionFailed(TenantError):
 
 
 class Versioned:
-    """For a `TenantView` whose objects count their changes, and show the number as `version_field`."""
+    """A mixin for a `TenantView` whose objects count their changes in `version_field`."""
 
     version_field = "version"
 
@@ -113,21 +114,21 @@ class Versioned:
         return rows.select_for_update(of=("self",)) if self._is_conditional() else rows
 
     def get_object(self) -> Any:
-        found = super().get_object()  # type: ignore[misc]  # the view's
-        self.check_if_match(getattr(found, self.version_field))
-        return found
+        row = super().get_object()  # type: ignore[misc]  # the view's
+        self.check_if_match(getattr(row, self.version_field))
+        return row
 
     def check_if_match(self, version: int | None) -> None:
         """Raise `PreconditionFailed` unless the caller's If-Match, if any, allows a change of this version.
 
-        None stands for an object that does not exist yet. `get_object` does this by itself.
+        None means an object that does not exist yet. `get_object` calls this.
         """
         if not self._is_conditional():
             return
         etags = parse_etags(self.request.headers["If-Match"])
         if version is None or not ("*" in etags or etag_of(version) in etags):
-            now = "does not exist" if version is None else f"is at version {version}"
-            raise PreconditionFailed(f"The object {now}. Read it again and decide again.")
+            state = "does not exist" if version is None else f"is at version {version}"
+            raise PreconditionFailed(f"The object {state}. Read it again and decide again.")
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         data = getattr(response, "data", None)

@@ -1,10 +1,9 @@
-"""What may stand in the query string of a list: the view's filters, `search`, `ordering` and the paging.
-Nothing else.
+"""Validates the query string of a list: only the view's filters, `search`, `ordering` and the paging are allowed.
 
-A misspelt filter would otherwise return everything, and somebody would act on it. A parameter given twice is
+Otherwise a misspelt filter would return everything, and somebody might act on it. A repeated parameter is
 refused as well, unless its filter takes several values.
 
-What a view offers is worked out once per process. A request makes copies only of the filters that it names.
+The filters of a view are computed once per process. A request copies only the filters that it uses.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SEARCH_LENGTH = 200  # characters; a search is an unindexed match, so its cost i
 
 
 class FlagFilter(django_filters.TypedChoiceFilter):
-    """true or false. The library's own filter takes a misspelt one for none, and lists everything."""
+    """A filter with true or false. The library's own filter ignores a misspelt value, and lists everything."""
 
     def __init__(self, **options: Any) -> None:
         words = (("true", "true"), ("false", "false"))
@@ -47,7 +46,7 @@ class FlagFilter(django_filters.TypedChoiceFilter):
 
 
 class StrictFilterSet(django_filters.FilterSet):
-    """The filters of a list. A view that only names columns gets one of its own."""
+    """The filters of a list. For a view that only names columns, a class is generated."""
 
     FILTER_DEFAULTS: ClassVar[dict[Any, Any]] = {
         **django_filters.FilterSet.FILTER_DEFAULTS,
@@ -57,7 +56,7 @@ class StrictFilterSet(django_filters.FilterSet):
     base_filters: dict[str, django_filters.Filter]
 
     def __init__(self, data: Mapping[str, Any] | None = None, *args: Any, **options: Any) -> None:
-        # The library copies `base_filters` deeply for each request; an empty filter does nothing, so it need not be there.
+        # The library copies `base_filters` deeply for each request. Omit unused filters, because they do nothing.
         kind: Any = type(self)
         self.base_filters = {
             name: kind.base_filters[name]
@@ -68,10 +67,10 @@ class StrictFilterSet(django_filters.FilterSet):
 
 
 class StrictFilterBackend(DjangoFilterBackend):
-    """django-filter, and a 400 naming every parameter that is unknown, repeated or malformed.
+    """django-filter, and a 400 that names every unknown, repeated or malformed parameter.
 
     A list view declares `filterset_class` or `filterset_fields`, `search_fields`, `ordering_fields`, and in
-    `query_parameters` what it reads itself. Single objects are not filtered.
+    `query_parameters` the parameters that it reads itself. Single objects are not filtered.
     """
 
     filterset_base = StrictFilterSet
@@ -99,9 +98,9 @@ def refuse_unknown(
     *,
     several: Iterable[str] = (),
 ) -> None:
-    """Raise `InvalidRequest` naming every parameter that is unknown, repeated or malformed. `filterset` is the class of the list's filters.
+    """Raise `InvalidRequest` with every unknown, repeated or malformed parameter. `filterset` is the class of the list's filters.
 
-    Those named by `several` may be repeated, besides what the filterset says.
+    The parameters in `several` may be repeated, in addition to those of the filterset.
     """
     offered = parameters_of(filterset).values() if filterset else ()
     repeatable = set(several).union(*(repeated for _, repeated in offered))
@@ -111,14 +110,14 @@ def refuse_unknown(
         single.add(SEARCH)
     if pagination.orderings_of(view):
         single.add(pagination.PARAMETER)
-    if found := list(_errors(request, single, repeatable)):
-        raise InvalidRequest(found)
+    if errors := list(_errors(request, single, repeatable)):
+        raise InvalidRequest(errors)
 
 
 def parse_whole_number(
     text: str | None, name: str, errors: list[FieldError], *, least: int = 0
 ) -> int | None:
-    """A parameter that is a number from `least`; what is none is added to `errors`."""
+    """Parse a parameter as a number of at least `least`. Problems are added to `errors`."""
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= LARGEST):
@@ -147,7 +146,7 @@ def _errors(request: Request, single: set[str], several: set[str]) -> Iterable[F
 
 @cache
 def parameters_of(kind: Any) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-    """For each filter the parameters that it reads: those with one value, and those that may be repeated."""
+    """Return the parameters of each filter: those with one value, and those that may be repeated."""
     return {name: _parameters(name, each.field.widget) for name, each in kind.base_filters.items()}
 
 
@@ -161,5 +160,5 @@ def _parameters(name: str, widget: Any) -> tuple[frozenset[str], frozenset[str]]
 
 @cache
 def _filterset_over(model: Any, columns: tuple[str, ...]) -> Any:
-    """The filters of a view that only names columns of its model."""
+    """Return the filters of a view that only names columns of its model."""
     return filterset_factory(model, filterset=StrictFilterSet, fields=columns) if columns else None

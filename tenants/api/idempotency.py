@@ -1,16 +1,16 @@
 """`Idempotency-Key`: a POST that is repeated with the same key takes effect once
 (draft-ietf-httpapi-idempotency-key-header).
 
-The answer is stored in the transaction of its effect, so there is never one without the other, whatever is
-killed when. Where an answer takes transactions of its own (`over_several`), the key is marked before and the
-answer stored after; what such a request does may be done again without harm.
+The answer is stored in the transaction of its effect, so a crash never leaves one without the other. If a
+handler opens its own transactions (`over_several`), the key is marked before them and the
+answer is stored after them; such a request must be harmless to repeat.
 
-A repetition gets the stored answer; another request under the same key is refused with 422; one that arrives
-while the first is still at work gets 409 and may ask again. A key belongs to its caller and path, and is kept
+A repetition gets the stored answer. Another request with the same key is refused with 422. A request that arrives
+while the first is still running gets 409 and may be retried. A key belongs to its caller and path, and is stored
 for a day, or as long as the tenant's retention says.
 
-Only successes are stored. An error has rolled back whatever the request did, so repeating it is safe; and the
-same request may well succeed later, as after a 429.
+Only successes are stored. An error has rolled back the request's effects, so a retry is safe, and may
+succeed later, for example after a 429.
 """
 
 from __future__ import annotations
@@ -38,13 +38,11 @@ from tenants.principals import Principal
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"
 KEPT_HEADERS = ("Content-Type", "ETag", "Location")
-KEY = re.compile(
-    r'"[\x20-\x21\x23-\x7e]{1,255}"|[\x21\x23-\x7e]{1,255}'
-)  # quoted as the draft has it, or bare
+KEY = re.compile(r'"[\x20-\x21\x23-\x7e]{1,255}"|[\x21\x23-\x7e]{1,255}')  # quoted as in the draft, or bare
 IN_PROGRESS = 0  # in place of a status
 MARK_KEPT = timedelta(seconds=60)  # longer than any request may take
 
-_AT_WORK = "A request with this Idempotency-Key is still being worked on. Ask again in a moment."
+_IN_PROGRESS_MESSAGE = "A request with this Idempotency-Key is still being processed. Try again in a moment."
 
 
 class KeyReused(TenantError):
@@ -68,10 +66,9 @@ def once(
     answer: Callable[[], HttpResponseBase],
     keep: Callable[[Any], bytes],
 ) -> Any:
-    """The answer to the request, given for the first time or again. Must run in the transaction of the
-    request's effect.
+    """Return the answer to the request, new or stored. Must run in the transaction of the request's effect.
 
-    `keep` says which body of the answer is stored.
+    `keep` returns the body of the answer to store.
     """
     text = request.headers.get(HEADER)
     if request.method != "POST" or text is None:
@@ -93,9 +90,9 @@ def over_several(
     answer: Callable[[], HttpResponseBase],
     keep: Callable[[Any], bytes],
 ) -> Any:
-    """As `once`, for a handler that opens transactions of its own. Must run outside of any.
+    """Like `once`, for a handler that opens its own transactions. Must run outside of any transaction.
 
-    A process that dies in between leaves the mark, which counts for `MARK_KEPT`; then the request may be repeated.
+    If the process dies, the mark remains valid for `MARK_KEPT`; after that the request may be repeated.
     """
     text = request.headers.get(HEADER)
     if request.method != "POST" or text is None:
@@ -113,7 +110,7 @@ def over_several(
 
 
 def is_repetition(request: Request, principal: Principal) -> bool:
-    """Whether the answer is there already: what a view does before its transaction is then done for nothing, and may fail by now."""
+    """Whether the answer is already stored. Then a view can skip its work before the transaction, which may fail by now."""
     text = request.headers.get(HEADER)
     if request.method != "POST" or text is None:
         return False
@@ -123,7 +120,7 @@ def is_repetition(request: Request, principal: Principal) -> bool:
 
 
 def key_of(text: str) -> str:
-    """The key in a header's value. Raises `InvalidRequest`."""
+    """Return the key in a header's value. Raises `InvalidRequest`."""
     if not KEY.fullmatch(text.strip()):
         raise InvalidRequest(
             [(HEADER, "must have 1 to 255 visible ASCII characters")], code="invalid_idempotency_key"
@@ -136,25 +133,25 @@ def _digest_of_key(request: Request, principal: Principal, key: str) -> str:
 
 
 def _digest_of_request(request: Request) -> str:
-    # Of the parsed body: a client that writes the same members in another order repeats itself all the same.
+    # Of the parsed body, because the same members in another order are the same request.
     body = orjson.dumps(request.data, option=orjson.OPT_SORT_KEYS)
     query = request.META.get("QUERY_STRING", "").encode()
     return hashlib.sha256(query + b"\n" + body).hexdigest()
 
 
 def _refuse_concurrent(tenant_id: UUID, digest: str) -> None:
-    """Hold the key until the transaction ends, or raise `StillInProgress`: waiting would tie up a thread."""
+    """Lock the key until the transaction ends, or raise `StillInProgress`, because waiting would block a thread."""
     number = int.from_bytes(
         hashlib.sha256(tenant_id.bytes + digest.encode()).digest()[:8], "big", signed=True
     )
     with connections[APP].cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [number])
         if not cursor.fetchone()[0]:
-            raise StillInProgress(_AT_WORK)
+            raise StillInProgress(_IN_PROGRESS_MESSAGE)
 
 
 def _mark(principal: Principal, digest: str, request_digest: str) -> IdempotentRequest | None:
-    """Note that the request is being worked on, or return the answer that there is. Raises `StillInProgress`."""
+    """Mark the request as in progress, or return its stored answer. Raises `StillInProgress`."""
     with tenant_scope(principal.tenant_id):
         _refuse_concurrent(principal.tenant_id, digest)
         rows = IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest)
@@ -165,7 +162,7 @@ def _mark(principal: Principal, digest: str, request_digest: str) -> IdempotentR
             return earlier
         if earlier.request_digest != request_digest or earlier.created_at > clock.now() - MARK_KEPT:
             _refuse_other(earlier, request_digest)
-            raise StillInProgress(_AT_WORK)
+            raise StillInProgress(_IN_PROGRESS_MESSAGE)
         rows.update(created_at=clock.now())
         return None
 
@@ -173,7 +170,7 @@ def _mark(principal: Principal, digest: str, request_digest: str) -> IdempotentR
 def _settle(
     principal: Principal, digest: str, request_digest: str, response: Any, keep: Callable[[Any], bytes]
 ) -> None:
-    """Replace the mark by the answer if it is a success, else remove it."""
+    """Replace the mark with the answer if it is a success, otherwise remove the mark."""
     with tenant_scope(principal.tenant_id):
         IdempotentRequest.objects.for_tenant(principal.tenant_id).filter(digest=digest).delete()
         if response is not None and response.status_code < 400 and not response.streaming:

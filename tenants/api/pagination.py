@@ -1,7 +1,7 @@
-"""Pages of a list: `{next, previous, results}`, each continuing after a row and not after a number.
+"""Pages of a list: `{next, previous, results}`. Each continues after a row, not after an offset.
 
-What is added or removed while somebody pages through shifts nothing: no row that stays is shown twice or left
-out. Any page of any list costs the same, since the database begins at the row where the page before ended.
+Rows that are added or removed meanwhile do not shift the pages: no remaining row is repeated or
+omitted. Every page costs the same, because the database begins at the row where the previous page ended.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LIMIT, CURSOR = "limit", "cursor"
 
 
 class CursorPagination(BasePagination):
-    """Newest first unless the view or the caller says otherwise; see `ordering_of`."""
+    """Newest first unless the view or the caller sets another order; see `ordering_of`."""
 
     default_limit = 50
-    max_limit = 200  # larger wishes get this many; `next` says that there is more
+    max_limit = 200  # larger limits count as this one; `next` says that there is more
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         ordering = ordering_of(request, view)
@@ -43,18 +43,17 @@ class CursorPagination(BasePagination):
         backwards = cursor is not None and cursor.backwards
         if backwards:
             page.reverse()
-        # Where the page came from there is more for certain; in its own direction only if a further row was
-        # found.
+        # Where the cursor came from there are certainly more rows; in the other direction only if a further row was read.
         self._next = bool(page) and (backwards or is_more)
         self._previous = bool(page) and (is_more if backwards else cursor is not None)
         self._page, self._ordering = page, ordering
         return page
 
     def refuse_bad_paging(self, request: Request) -> None:
-        """For lists that have all in one page: what they are asked must make sense all the same."""
+        """Validate the paging parameters of a list that has only one page."""
         self._limit(request)
         if CURSOR in request.query_params:
-            raise InvalidRequest([(CURSOR, "is of no use: this list has one page")])
+            raise InvalidRequest([(CURSOR, "is not supported: this list has one page")])
 
     def get_paginated_response(self, data: Any) -> Response:
         return Response({"next": self.next_link(), "previous": self.previous_link(), "results": data})
@@ -122,17 +121,17 @@ def _from(queryset: QuerySet[Any], ordering: Sequence[str], cursor: Cursor | Non
 
 
 def _may_be_null(queryset: QuerySet[Any], name: str) -> bool:
-    """Whether a field can be NULL; anything but a plain field of the model is assumed to."""
+    """Whether a field can be NULL. Anything except a plain field of the model is assumed to be nullable."""
     try:
         return bool(getattr(queryset.model._meta.get_field(name), "null", True))
     except FieldDoesNotExist:
         return True
 
 
-# Places in an ordered list, as opaque text that callers can keep but not change.
+# Cursors: positions in an ordered list, as opaque text that callers can store but not change.
 #
-# A place is the values of the ordering fields in one row. It is signed, so what comes back is what was given
-# out: values of the types that we wrote, for the ordering that we wrote them for.
+# A cursor contains the values of the ordering fields in one row. It is signed, so its values always have the types
+# and the ordering with which it was created.
 
 
 SALT = "tenants.api.cursors"
@@ -172,21 +171,21 @@ class Cursor:
         return signing.Signer(salt=SALT).sign_object([list(self.ordering), packed, int(self.backwards)])
 
     def condition(self, *, nullable: Collection[str] = ()) -> Q:
-        """The rows after this place, or before it when backwards. `nullable`: fields that may be NULL."""
-        found, equal = Q(pk__in=[]), Q()
+        """Return the condition for rows after this position, or before it when backwards. `nullable`: fields that may be NULL."""
+        beyond, equal = Q(pk__in=[]), Q()
         for name, value in zip(self.ordering, self.values, strict=True):
             field, down = name.removeprefix("-"), name.startswith("-") != self.backwards
-            found |= equal & _beyond(field, value, down=down, nullable=field in nullable)
+            beyond |= equal & _beyond(field, value, down=down, nullable=field in nullable)
             equal &= Q(**{f"{field}__isnull": True}) if value is None else Q(**{field: value})
         field, down = self.ordering[0].removeprefix("-"), self.ordering[0].startswith("-") != self.backwards
         if field in nullable:
-            return found
-        # Implied by the rest, but this is the range that an index on the first field can start from.
-        return Q(**{f"{field}__{'lte' if down else 'gte'}": self.values[0]}) & found
+            return beyond
+        # Implied by the rest, but an index on the first field can use this range.
+        return Q(**{f"{field}__{'lte' if down else 'gte'}": self.values[0]}) & beyond
 
 
 def _beyond(field: str, value: Any, *, down: bool, nullable: bool) -> Q:
-    """Rows that PostgreSQL sorts after the value: NULL comes last going up, and first going down."""
+    """Return the condition for rows that PostgreSQL sorts after the value: NULL is last in ascending order, and first in descending."""
     if value is None:
         return Q(**{f"{field}__isnull": False}) if down else Q(pk__in=[])
     if down:
@@ -228,8 +227,7 @@ def _unpack(packed: Any) -> Any:
     return _READERS[packed[0]](packed[1]) if isinstance(packed, list) else packed
 
 
-# In which order a list comes: the caller's choice among the view's fields, always ending with a unique
-# one.
+# The order of a list: the caller's choice among the view's fields, always ending with a unique one.
 
 
 PARAMETER = "ordering"
@@ -237,8 +235,7 @@ NEWEST_FIRST = ("-created_at", "-id")
 
 
 def ordering_of(request: Request, view: Any) -> tuple[str, ...]:
-    """Model fields, each with a leading - when descending. Raises `InvalidRequest` for a field that is not
-    offered.
+    """Return model fields, with a leading - when descending. Raises `InvalidRequest` for an unknown field.
 
     A view offers `ordering_fields`, a tuple or a mapping from the public name to the model's field;
     `ordering` is its default.
@@ -258,15 +255,15 @@ def ordering_of(request: Request, view: Any) -> tuple[str, ...]:
 
 
 def orderings_of(view: Any) -> dict[str, str]:
-    """Public names and the model fields behind them."""
+    """Return the public names and their model fields."""
     fields = getattr(view, "ordering_fields", None) or ()
     return dict(fields) if isinstance(fields, Mapping) else {name: name for name in fields}
 
 
 def with_tie_breaker(chosen: list[str], last: str) -> tuple[str, ...]:
-    """A page can only continue after a row that no other row equals."""
+    """Return the ordering with a unique last field, because a page can only continue after a unique row."""
     unique = last.removeprefix("-")
     if unique in (name.removeprefix("-") for name in chosen):
         return tuple(chosen)
-    # The direction of the first field, so that an index on both can be read in one sweep.
+    # In the direction of the first field, so that an index on both can be scanned.
     return (*chosen, f"-{unique}" if chosen[0].startswith("-") else unique)

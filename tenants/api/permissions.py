@@ -1,7 +1,7 @@
-"""What a caller's role and a token's scopes allow.
+"""Permissions by a caller's role and a token's scopes.
 
-A view says what it needs: `required_role = Role.ADMIN`, or by action or method, `{"approve": Role.REVIEWER,
-"put": Role.ADMIN}`. Without it, reading needs a viewer, everything else an operator. Scopes only
+A view declares the role that it needs: `required_role = Role.ADMIN`, or by action or method, `{"approve": Role.REVIEWER,
+"put": Role.ADMIN}`. By default, reading needs a viewer, and everything else an operator. Scopes only
 restrict this further.
 """
 
@@ -19,7 +19,7 @@ from tenants.principals import Principal, caller_of
 
 
 class Forbidden(PermissionDenied):
-    """The caller is known and may not do this. Names what would be needed."""
+    """The caller is known and may not do this. Names the missing role or scope."""
 
     def __init__(self, detail: str, **needed: str) -> None:
         super().__init__(detail, "forbidden")
@@ -27,14 +27,14 @@ class Forbidden(PermissionDenied):
 
 
 class RolePermission(BasePermission):
-    """Admits callers whose role includes the one that the view needs, and whose token's scopes include its resource."""
+    """Allows callers whose role includes the one that the view needs, and whose token's scopes include its resource."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         principal = caller_of(request)
         if principal is None:
             return False
         if not hasattr(view, (request.method or "").lower()):
-            return True  # Nobody may do this here, which is 405 and not a matter of permission.
+            return True  # The view has no such method, which is 405 and not a matter of permission.
         role = role_needed(request, view)
         if not principal.role.includes(role):
             raise Forbidden(
@@ -46,7 +46,7 @@ class RolePermission(BasePermission):
 
 
 class PlatformPermission(RolePermission):
-    """Reading as above; changing what all tenants share needs a platform admin's token or session."""
+    """Like `RolePermission` for reading. Changing what all tenants share needs a platform admin's token or session."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if not super().has_permission(request, view):
@@ -58,7 +58,7 @@ class PlatformPermission(RolePermission):
 
 
 def role_needed(request: Request, view: Any) -> Role:
-    """The lowest role that may do what is asked."""
+    """Return the lowest role that may make this request."""
     declared = getattr(view, "required_role", None)
     if isinstance(declared, Mapping):
         for name in (getattr(view, "action", None), (request.method or "").lower()):
@@ -70,18 +70,18 @@ def role_needed(request: Request, view: Any) -> Role:
 
 
 def refuse_missing_scope(principal: Principal, view: Any, verb: str) -> None:
-    """Raise `Forbidden` if the token has scopes and none covers the verb here. Writing includes reading.
+    """Raise `Forbidden` if the token has scopes and none of them includes the verb here. Writing includes reading.
 
-    Where a view has `scope_of_one`, a scope may name the one thing that the address names: `mailboxes:write:session-1`.
+    If a view has `scope_of_one`, a scope may name the one object of the address: `mailboxes:write:session-1`.
     """
     if not principal.scopes:
         return
     resource = getattr(view, "scope", None)
     verbs = ("read", "write") if verb == "read" else ("write",)
-    enough = {*verbs, *(f"{resource}:{each}" for each in verbs if resource)}
+    sufficient = {*verbs, *(f"{resource}:{each}" for each in verbs if resource)}
     if (named := getattr(view, "scope_of_one", None)) and (key := view.kwargs.get(named)):
-        enough |= {f"{resource}:{each}:{key}" for each in verbs}
-    if enough.isdisjoint(principal.scopes):
+        sufficient |= {f"{resource}:{each}:{key}" for each in verbs}
+    if sufficient.isdisjoint(principal.scopes):
         needed = f"{resource}:{verb}" if resource else verb
         raise Forbidden(
             f"This needs the scope {needed}, which your token does not have.", required_scope=needed

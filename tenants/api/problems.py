@@ -1,12 +1,12 @@
-"""Every error of the API as one kind of answer: `application/problem+json` (RFC 9457) with a stable `code`.
+"""Answers every error of the API with one format: `application/problem+json` (RFC 9457) with a stable `code`.
 
-Members: type, title, status, detail, code, request_id, and `errors: [{path, message}]` where something was
-invalid. The same shape comes from views, from addresses that do not exist, and from errors of ours, which
-tell nothing about themselves.
+Members: type, title, status, detail, code, request_id, and `errors: [{path, message}]` for invalid
+requests. Views, unknown addresses and internal errors all have this format; internal errors
+reveal no details.
 
-Errors of the apps say themselves what they mean: the class attributes `code` and `status`. They may carry `errors` (a flat list of places
+The apps' exceptions have the class attributes `code` and `status`. They may have `errors` (a flat list of paths
 and messages, such as `steps[2].depends_on[0]`: "unknown step"), a `retry_after` in seconds, and `problem_members` for facts such as who
-decided. What is not named here or there is a mistake of ours: the caller learns nothing about it but the request id.
+decided. All other exceptions are internal errors: the caller learns only the request id.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 5  # about as long as a restart of PostgreSQL takes
 NOT_FOUND = "Not found."
 
-# REST framework's own codes, where ours differ. Its codes for everything else are ours as well.
+# REST framework's codes that differ from ours. Its other codes are used unchanged.
 CODES = {
     "authentication_failed": "invalid_token",
     "permission_denied": "forbidden",
@@ -61,7 +61,7 @@ FieldError = tuple[str, str]  # path, message
 
 
 class InvalidRequest(rest.APIException):
-    """Something in the request is not as it must be; every error has its path ("" is the whole body)."""
+    """The request is invalid. Every error has its path ("" is the whole body)."""
 
     status_code = 400
     default_code = "validation_failed"
@@ -75,7 +75,7 @@ class InvalidRequest(rest.APIException):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What went wrong, as told to the caller."""
+    """An error as it is sent to the caller."""
 
     status: int
     code: str
@@ -89,13 +89,13 @@ INTERNAL = Problem(500, "internal_error", "Something went wrong on our side. Tel
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
-    """REST framework's hook: an answer for every exception of a view."""
+    """REST framework's hook. Returns an answer for every exception of a view."""
     request = context["request"]
     problem = problem_of(error)
     if problem is INTERNAL:
         facts = {"action": "request_failed", "tenant": _tenant_of(request)}
         logger.error("Request failed", exc_info=error, extra=facts)
-        # What watches Django's own failures, the test client among them, hears of this one too.
+        # Notify the receivers of Django's own failures as well, such as the test client.
         got_request_exception.send(sender=type(context["view"]), request=request._request)
     elif problem.status >= 500:
         logger.warning("Request refused", extra={"action": "request_refused", "reason": type(error).__name__})
@@ -137,7 +137,7 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Django's handler404: an address that does not exist reads like an object that does not."""
+    """Django's handler404. Unknown addresses get the same answer as unknown objects."""
     if not request.path.startswith(API):
         return defaults.page_not_found(request, exception)
     return _answer(Problem(404, "not_found", NOT_FOUND), request)
@@ -151,7 +151,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 def unavailable(request: HttpRequest, error: BaseException) -> HttpResponse:
-    """A server is away, wherever that was noticed: 503 with Retry-After, for programs."""
+    """Answer a program with 503 and Retry-After when a server is unavailable."""
     return _answer(problem_of(error), request)
 
 
@@ -165,12 +165,12 @@ def _answer(problem: Problem, request: HttpRequest) -> HttpResponse:
 
 
 def _tenant_of(request: Any) -> str | None:
-    # Not `request.user`: if finding out who is calling is what failed, asking again would fail again.
+    # Not `request.user`: if the authentication failed, it would fail again.
     return getattr(vars(request).get("_user"), "tenant", None)
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Never fails; what nobody knows is `INTERNAL`."""
+    """Return the problem for an exception, which is `INTERNAL` for unknown ones. Never fails."""
     if isinstance(error, rest.APIException):
         return _of_framework(error)
     return _of_app(error) or _of_django(error) or _of_servers(error) or INTERNAL
@@ -241,15 +241,15 @@ def _of_servers(error: BaseException) -> Problem | None:
     return None
 
 
-def _invalid(found: list[FieldError]) -> Problem:
+def _invalid(errors: list[FieldError]) -> Problem:
     return Problem(
-        400, "validation_failed", "The request has faults; each is listed under errors.", errors=tuple(found)
+        400, "validation_failed", "The request is invalid; see errors for each problem.", errors=tuple(errors)
     )
 
 
-def _pairs(found: Iterable[Any]) -> Iterable[FieldError]:
-    """Errors as apps write them: pairs, mappings, or objects with `path` and `message`."""
-    for error in found:
+def _pairs(errors: Iterable[Any]) -> Iterable[FieldError]:
+    """Yield the errors of apps, which are pairs, mappings, or objects with `path` and `message`."""
+    for error in errors:
         if isinstance(error, Mapping):
             yield str(error.get("path", "")), str(error.get("message", ""))
         elif isinstance(error, tuple) and len(error) == 2:
@@ -259,12 +259,12 @@ def _pairs(found: Iterable[Any]) -> Iterable[FieldError]:
 
 
 def flatten_errors(detail: Any) -> list[FieldError]:
-    """All errors in the nested detail of a REST framework `ValidationError`, in the order of the fields."""
+    """Return all errors in the nested detail of a REST framework `ValidationError`, in the order of the fields."""
     return list(_walk("", detail))
 
 
 def errors_of_django(error: ValidationError) -> list[FieldError]:
-    """All errors of a model's or form's `ValidationError`."""
+    """Return all errors of a model's or form's `ValidationError`."""
     if hasattr(error, "error_dict"):
         return flatten_errors(
             {"" if name == "__all__" else name: texts for name, texts in error.message_dict.items()}
@@ -273,7 +273,7 @@ def errors_of_django(error: ValidationError) -> list[FieldError]:
 
 
 def extend_path(path: str, key: str | int) -> str:
-    """The path of a member or element below `path`."""
+    """Return the path of a member or element below `path`."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     if key in ("", api_settings.NON_FIELD_ERRORS_KEY):
@@ -284,7 +284,7 @@ def extend_path(path: str, key: str | int) -> str:
 
 
 def as_members(errors: Iterable[FieldError]) -> list[dict[str, str]]:
-    """The errors as a problem's `errors`."""
+    """Return the errors as a problem's `errors`."""
     return [{"path": path, "message": message} for path, message in errors]
 
 
@@ -299,7 +299,7 @@ def _walk(path: str, detail: Any) -> Iterator[FieldError]:
 
 
 def _walk_list(path: str, details: Sequence[Any]) -> Iterator[FieldError]:
-    # A list holds either messages about this place, or one entry per element with {} for those in order.
+    # A list contains either messages about this path, or one entry per element, with {} for valid ones.
     for index, inner in enumerate(details):
         if isinstance(inner, str):
             yield path, str(inner)

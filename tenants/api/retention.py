@@ -1,4 +1,4 @@
-"""How long a tenant's rows are kept, by kind: what is in force, what of it is the tenant's own, and what was deleted."""
+"""The retention of a tenant's rows, by kind: the period in force, whether the tenant has set it, and the numbers of deleted rows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RetentionView(DigestEtag, TenantView):
 
     @operation("How long rows of each kind are kept", answer=RetentionShownSerializer)
     def get(self, request: Request) -> Response:
-        return Response(_show_policies(self.tenant_id))
+        return Response(_render_policies(self.tenant_id))
 
     @change(
         "Replace how long rows of each kind are kept",
@@ -72,19 +72,19 @@ class RetentionView(DigestEtag, TenantView):
     def put(self, request: Request) -> Response:
         """What has been kept long enough by then is deleted within about an hour, and cannot be had back."""
         kinds = read(RetentionSerializer, request.data)["kinds"]
-        self.refuse_changed(_show_policies(self.tenant_id))
+        self.refuse_changed(_render_policies(self.tenant_id))
         try:
             retention.replace_policies(self.tenant_id, kinds, actor=self.principal.actor)
         except retention.RetentionInvalid as error:
             raise InvalidRequest([(f"kinds.{path}", message) for path, message in error.errors]) from error
-        return Response(_show_policies(self.tenant_id))
+        return Response(_render_policies(self.tenant_id))
 
     def state_of(self, shown: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Only the periods of retention: how much was deleted for them grows although nobody changes anything."""
+        """Return only the periods, because the numbers of deleted rows change by themselves."""
         return {each["kind"]: (each["days"], each["own"]) for each in shown["kinds"]}
 
 
-def _show_policies(tenant_id: UUID) -> dict[str, Any]:
+def _render_policies(tenant_id: UUID) -> dict[str, Any]:
     own, days = retention.own_days_of(tenant_id), retention.days_of(tenant_id)
     tallies = {row.kind: row for row in RetentionTally.objects.for_tenant(tenant_id)}
     return {

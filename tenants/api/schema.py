@@ -1,7 +1,7 @@
-"""How drf-spectacular makes the OpenAPI schema of our views: objects that take no other members, the words of handlers, ways to
-authenticate, filters, and headers that all answers have.
+"""Configures drf-spectacular's OpenAPI schema of our views: closed objects, descriptions from handlers, authentication, filters, and
+the headers of all answers.
 
-It is loaded when something asks for the schema, and then describes what `tenants.api.documentation` has put off.
+It is imported when the schema is first requested, and then runs the descriptions that `tenants.api.documentation` has deferred.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Schema = dict[str, Any]
 
 
 class ClosedObjects(OpenApiSerializerExtension):
-    """Objects of requests take no members but those they name, and the schema says so."""
+    """Declares that objects of requests accept no other members."""
 
     target_class = "tenants.api.serializers.StrictSerializer"
     match_subclasses = True
@@ -34,7 +34,7 @@ class ClosedObjects(OpenApiSerializerExtension):
 
 
 class ResourceSchema(AutoSchema):
-    """Describes an operation in the words of its handler, else of its own view: what base classes say is for those who write views."""
+    """Describes an operation with the docstring of its handler, else of its own view. Docstrings of base classes are for developers."""
 
     def get_description(self) -> str:  # type: ignore[override]
         handler = getattr(self.view, getattr(self.view, "action", self.method.lower()), None)
@@ -60,24 +60,24 @@ class MemberScheme(OpenApiAuthenticationExtension):
 
 
 class StrictFilterScheme(DjangoFilterExtension):
-    """The view's filters, and what `StrictFilterBackend` adds to them."""
+    """Describes the view's filters, and those of `StrictFilterBackend`."""
 
     target_class = "tenants.api.filters.StrictFilterBackend"
     priority = 1
 
     def get_schema_operation_parameters(self, auto_schema: Any, *args: Any, **kwargs: Any) -> list[Schema]:
-        found: list[Schema] = super().get_schema_operation_parameters(auto_schema, *args, **kwargs)
+        parameters: list[Schema] = super().get_schema_operation_parameters(auto_schema, *args, **kwargs)
         view = auto_schema.view
         if getattr(view, "search_fields", None):
-            found.append(
+            parameters.append(
                 _parameter(
                     SEARCH, "Words that must all occur.", {"type": "string", "maxLength": SEARCH_LENGTH}
                 )
             )
         if offered := sorted(pagination.orderings_of(view)):
             about = f"One or more of {', '.join(offered)}, separated by commas; a leading - is descending."
-            found.append(_parameter(pagination.PARAMETER, about, {"type": "string"}))
-        return found
+            parameters.append(_parameter(pagination.PARAMETER, about, {"type": "string"}))
+        return parameters
 
 
 def _parameter(name: str, about: str, schema: Schema) -> Schema:
@@ -120,7 +120,7 @@ _IF_NONE_MATCH: Schema = {
 
 
 def add_what_all_have(result: Schema, generator: Any, request: Any, public: bool) -> Schema:
-    """drf-spectacular's hook: the headers of all answers, and conditional reading of all objects."""
+    """drf-spectacular's hook. Adds the headers of all answers, and conditional reads of all objects."""
     result["components"]["headers"] = _HEADERS
     for methods in result["paths"].values():
         for method, operation in methods.items():

@@ -1,11 +1,11 @@
-"""Bodies of requests, read by the letter: the types are those of JSON, and a key that nobody knows is an error.
+"""Strict serializers for bodies of requests, with the types of JSON, where an unknown key is an error; and fast ones for answers.
 
-REST framework's own fields turn "5" into 5 and 1 into true, and ignore what they do not know; then a misspelt
-`max_atempts` would be answered with success. An optional member that is null counts as not given.
+REST framework's own fields convert "5" to 5 and 1 to true, and ignore unknown keys; then a misspelt
+`max_atempts` would be answered with success. An optional member that is null counts as omitted.
 
-Objects of answers are declared once, for the answer and for the OpenAPI schema. Their values go out as they are, since the renderer knows
-times, ids and decimals; converting each of them twice, and copying every field for every answer, is what makes REST framework's own
-serializers slow.
+Objects of answers are declared once, for the answer and for the OpenAPI schema. Their values are not converted, because the renderer
+supports times, ids and decimals. REST framework's own serializers are slow because they convert each value twice and copy every field for
+every answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Body = TypeVar("Body", bound="StrictSerializer")
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """An object of a request. `validated_data` holds what was given, without the nulls."""
+    """An object of a request. `validated_data` contains its members, without nulls."""
 
     default_error_messages = {"invalid": "must be an object"}
 
@@ -50,7 +50,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         return {name: value for name, value in values.items() if value is not None}
 
     def _without_nulls(self, data: Any) -> Any:
-        """So that no check of a member is asked about an optional one that counts as not given."""
+        """Remove null members that are optional, so that their validators are not called."""
         if not isinstance(data, Mapping):
             return data
         optional = {name for name, field in self.fields.items() if field.allow_null and not field.required}
@@ -62,11 +62,11 @@ class EmptySerializer(StrictSerializer):
 
 
 def read(kind: type[Body], data: Any, **context: Any) -> dict[str, Any]:
-    """The body as this kind of object. Raises REST framework's `ValidationError` naming every error."""
+    """Validate the body as this kind of object. Raises REST framework's `ValidationError` with every error."""
     body = kind(data=data, context=context)
     body.is_valid(raise_exception=True)
-    found: dict[str, Any] = body.validated_data
-    return found
+    members: dict[str, Any] = body.validated_data
+    return members
 
 
 class Text(serializers.CharField):
@@ -177,14 +177,14 @@ class Moment(serializers.DateTimeField):
     }
 
     def to_internal_value(self, value: Any) -> datetime:
-        found = None
+        parsed = None
         try:
-            found = parse_datetime(value) if isinstance(value, str) else None
-            moment = found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
+            parsed = parse_datetime(value) if isinstance(value, str) else None
+            moment = parsed.astimezone(UTC) if parsed is not None and parsed.tzinfo is not None else None
         except (ValueError, OverflowError):
             moment = None
         if moment is None:
-            self.fail("invalid" if found is None or found.tzinfo is not None else "naive")
+            self.fail("invalid" if parsed is None or parsed.tzinfo is not None else "naive")
         return moment
 
 
@@ -215,7 +215,7 @@ class ResponseSerializer(serializers.Serializer[Any]):
 
 @extend_schema_field({"type": "string", "format": "decimal"})
 class AmountField(serializers.SerializerMethodField):
-    """An exact decimal, which goes out as text: a reader's float would lose cents."""
+    """An exact decimal, which is sent as text, because a float would lose cents."""
 
     def __init__(self, *, allow_null: bool = False, **options: Any) -> None:
         super().__init__(**options)
@@ -224,7 +224,7 @@ class AmountField(serializers.SerializerMethodField):
 
 @cache
 def _readers(kind: type[ResponseSerializer]) -> tuple[tuple[str, str | Callable[[Any], Any]], ...]:
-    """How each member of a kind of object is found: by the method of this name, or by this function."""
+    """Return how to read each member of a kind of object: the name of a method, or a function."""
     return tuple((name, _reader(name, field)) for name, field in kind._declared_fields.items())
 
 

@@ -1,11 +1,11 @@
-"""How many requests a tenant, and each of its callers, may send: token buckets shared by all web processes.
+"""Limits the requests of a tenant, and of each of its callers, with token buckets that all web processes share.
 
-The limit of a tenant protects the other tenants, that of a caller (a token, or a person who signed in) protects its own tenant from one
-program that runs wild. As requests differ in what they cost, a third bucket holds milliseconds of computing: what the requests of a tenant
-have taken in a process is charged before its next one there, once it is worth a question.
+The limit of a tenant protects the other tenants. The limit of a caller (a token, or a person who signed in) protects its own tenant from a
+single runaway program. Because requests differ in cost, a third bucket counts milliseconds of computing: each process charges a tenant's
+use before the tenant's next request there, once it exceeds a minimum.
 
-They give way before they harm: when Redis does not answer within 50 ms, requests pass unmeasured, and for five seconds the process does
-not ask again. Who cannot say who they are is counted elsewhere, by address.
+The limits must not cause outages: when Redis does not answer within 50 ms, requests pass unmeasured, and the process does not try
+again for five seconds. Unauthenticated requests are counted elsewhere, by address.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tenants.limiter import Breaker, Bucket, Decision
 from tenants.principals import Principal, caller_of
 
 PATIENCE_SECONDS = 0.05
-CHARGED_FROM_MS = 20.0  # less is carried forward, so that cheap requests ask Redis no more than before
+CHARGED_FROM_MS = 20.0  # less is carried forward, so that cheap requests cause no additional calls to Redis
 breaker = Breaker(seconds=5.0)
 
 _lock = threading.Lock()
@@ -33,9 +33,9 @@ _work: dict[UUID, float] = {}  # milliseconds of each tenant that this process h
 
 
 class TenantThrottle(BaseThrottle):
-    """Answers 429 with Retry-After; tells the state of the buckets in RateLimit headers of every answer.
+    """Answers 429 with Retry-After, and adds the state of the buckets to every answer in RateLimit headers.
 
-    A view that costs more than one unit says so with `throttle_cost`.
+    A view that costs more than one unit sets `throttle_cost`.
     """
 
     def __init__(self) -> None:
@@ -45,41 +45,43 @@ class TenantThrottle(BaseThrottle):
         principal = caller_of(request)
         if principal is None or breaker.is_open():
             return True
-        cost, found = getattr(view, "throttle_cost", 1.0), {}
-        # The narrow one first: what it refuses costs the tenant nothing.
+        cost, decisions = getattr(view, "throttle_cost", 1.0), {}
+        # The caller's bucket first, so that its refusals cost the tenant nothing.
         for name, bucket in (
             ("caller", bucket_of_caller(principal)),
             ("tenant", bucket_of_tenant(principal)),
         ):
             try:
-                found[name] = (bucket, bucket.take(cost))
+                decisions[name] = (bucket, bucket.take(cost))
             except LimiterUnavailable:
                 breaker.trip()
                 return True
-            if not found[name][1].allowed:
-                self._wait = found[name][1].retry_after
+            if not decisions[name][1].allowed:
+                self._wait = decisions[name][1].retry_after
                 break
         if self._wait is None:
-            self._wait = self._charge_work(principal, found)
-        view.headers.update(headers_of(found))
+            self._wait = self._charge_work(principal, decisions)
+        view.headers.update(headers_of(decisions))
         return self._wait is None
 
-    def _charge_work(self, principal: Principal, found: dict[str, tuple[Bucket, Decision]]) -> float | None:
-        """Pay for what the tenant's requests have taken here; how long to wait when it cannot be paid yet."""
-        seconds = _work.pop(principal.tenant_id, 0.0)
-        if seconds < CHARGED_FROM_MS:
-            _add_work(principal.tenant_id, seconds)
+    def _charge_work(
+        self, principal: Principal, decisions: dict[str, tuple[Bucket, Decision]]
+    ) -> float | None:
+        """Charge the computing time of the tenant's requests in this process. Return how long to wait if the bucket is too empty."""
+        milliseconds = _work.pop(principal.tenant_id, 0.0)
+        if milliseconds < CHARGED_FROM_MS:
+            _add_work(principal.tenant_id, milliseconds)
             return None
         bucket = bucket_of_work(principal)
         try:
-            decision = bucket.take(seconds)
+            decision = bucket.take(milliseconds)
         except LimiterUnavailable:
             breaker.trip()
             return None
         if decision.allowed:
             return None
-        _add_work(principal.tenant_id, seconds)
-        found["work"] = (bucket, decision)
+        _add_work(principal.tenant_id, milliseconds)
+        decisions["work"] = (bucket, decision)
         return decision.retry_after
 
     def wait(self) -> float | None:
@@ -87,7 +89,7 @@ class TenantThrottle(BaseThrottle):
 
 
 def note_work(principal: Principal | None, seconds: float) -> None:
-    """A request of this caller has taken so much of the processor."""
+    """Record the processor time of a request of this caller."""
     if principal is not None:
         _add_work(principal.tenant_id, seconds * 1000)
 
@@ -120,12 +122,12 @@ def _bucket(name: str, rate: float, burst: float) -> Bucket:
     return Bucket(name=name, rate=rate, burst=burst, timeout_seconds=PATIENCE_SECONDS)
 
 
-def headers_of(found: Mapping[str, tuple[Bucket, Decision]]) -> dict[str, str]:
-    """As draft-ietf-httpapi-ratelimit-headers has it: q units in w seconds, r of them left, full in t."""
+def headers_of(decisions: Mapping[str, tuple[Bucket, Decision]]) -> dict[str, str]:
+    """Return the headers of draft-ietf-httpapi-ratelimit-headers: q units in w seconds, r of them left, full in t."""
     return {
-        "RateLimit-Policy": ", ".join(_policy(name, bucket) for name, (bucket, _) in found.items()),
+        "RateLimit-Policy": ", ".join(_policy(name, bucket) for name, (bucket, _) in decisions.items()),
         "RateLimit": ", ".join(
-            _format_remaining(name, bucket, decision) for name, (bucket, decision) in found.items()
+            _format_remaining(name, bucket, decision) for name, (bucket, decision) in decisions.items()
         ),
     }
 

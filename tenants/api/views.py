@@ -1,13 +1,12 @@
-"""What every view of the API is made of: one tenant, one transaction, one kind of answer.
+"""The base classes of all views of the API: one tenant, one transaction, one format of answers.
 
 A request is authenticated first. Then the handler runs in the tenant's scope, and its answer is rendered
-there, so that nothing is read outside; an error of any kind rolls everything back; what was to happen after
-the commit happens before the answer leaves. Deadlocks and lost serialisations are the database's way of
-asking for another try, which they get.
+there, so that nothing is read outside. Any error rolls everything back. Actions after
+the commit run before the answer is sent. Deadlocks and serialisation failures are retried.
 
-Resources derive from `ListResource`, `Resource` or `VersionedResource` and contain only what is their own: the rows, how one is shown,
-what a change does. The list, the page of a row and the lock before a change are written once, here; `@describe_resource` describes the
-list and the page in the OpenAPI schema.
+Resources derive from `ListResource`, `Resource` or `VersionedResource` and contain only what is specific to them: the rows, their
+representation, and their changes. The base classes contain the list, the page of a row and the lock before a change; `@describe_resource`
+describes the list and the page in the OpenAPI schema.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from rest_framework.viewsets import ViewSetMixin
 from tenants import outages, turns
 from tenants.api import auditing, etags, idempotency, throttling
 from tenants.api.bodies import refuse_odd_body
-from tenants.api.documentation import operation, when_asked
+from tenants.api.documentation import operation, when_requested
 from tenants.api.etags import Versioned
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal, caller_of
 from tenants.wire_json import dumps
 
 TRIES = 3
-PAUSE_SECONDS = 0.05  # at most, times the number of the try, so that two that met do not meet again
+PAUSE_SECONDS = 0.05  # the maximum, times the number of the attempt, so that two conflicting requests do not conflict again
 
 Handler = Callable[..., Any]
 Row = TypeVar("Row")
@@ -52,22 +51,21 @@ View = TypeVar("View", bound=type[Any])
 
 
 class TenantView(GenericAPIView):
-    """Base of views over what belongs to a tenant, to which `queryset` is narrowed by itself."""
+    """The base of views of tenants' rows. `queryset` is limited to the caller's tenant."""
 
-    # False for views that answer with a stream, or need several transactions. They open `tenant_scope`
-    # themselves.
+    # False for views that answer with a stream, or need several transactions. They open `tenant_scope` themselves.
     in_one_transaction: ClassVar[bool] = True
-    # Why a view's POST leaves no entry in the audit trail: it changes nothing, say. Empty: it leaves one.
+    # Why a view's POST leaves no entry in the audit trail, for example because it changes nothing. Empty: it leaves one.
     not_audited: ClassVar[str] = ""
 
-    # Who pays for the request, once they are known: to authenticate again would fail again.
-    _weighed: Principal | None = None
+    # The caller who is charged for the request. Stored, because a failed authentication would fail again.
+    _charged: Principal | None = None
 
     @property
     def principal(self) -> Principal:
-        """The caller. Only for views that nobody enters without a credential."""
+        """The caller. Only for views that require a credential."""
         principal = caller_of(self.request)
-        assert principal is not None, "the view's permissions let somebody in who is nobody"  # noqa: S101
+        assert principal is not None, "the view's permissions allow requests without a caller"  # noqa: S101
         return principal
 
     @property
@@ -76,32 +74,34 @@ class TenantView(GenericAPIView):
 
     def get_queryset(self) -> QuerySet[Any]:
         rows: Any = super().get_queryset()
-        if getattr(self, "swagger_fake_view", False):  # the schema is made without a caller
+        if getattr(self, "swagger_fake_view", False):  # the schema is generated without a caller
             return rows.none()
         return rows.for_tenant(self.tenant_id)
 
     def answer_page(self, rows: Any, kind: Callable[..., BaseSerializer[Any]]) -> Response:
-        """One page of the rows, narrowed and put in order as the query string says."""
+        """Return one page of the rows, filtered and ordered by the query string."""
         page = self.paginate_queryset(self.filter_queryset(rows)) or []
         return self.get_paginated_response(kind(page, many=True).data)
 
     def before_transaction(self) -> None:
-        """What needs the processor for long and no database, so that no transaction stays open meanwhile. May refuse by raising."""
+        """Do long computations that need no database, so that no transaction is open meanwhile. May raise to refuse the request."""
 
     def answer_to_keep(self, data: Any) -> Any:
-        """What repetitions under an Idempotency-Key will get: all but the member `secret`, which is told once."""
+        """Return the answer for repetitions under an Idempotency-Key: without the member `secret`, which is sent only once."""
         return {**data, "secret": None} if isinstance(data, Mapping) and "secret" in data else data
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        self._weighed = caller_of(request)
-        if self._weighed is not None:
-            turns.belongs_to(self._weighed.tenant_id)
+        self._charged = caller_of(request)
+        if self._charged is not None:
+            turns.belongs_to(self._charged.tenant_id)
         if any("\x00" in value for value in kwargs.values() if isinstance(value, str)):
-            raise Http404  # PostgreSQL could not even be asked
+            raise Http404  # PostgreSQL does not accept such a parameter
         if request.method not in SAFE_METHODS and hasattr(self, (request.method or "").lower()):
             refuse_odd_body(request, self)
-            _ = request.data  # parsed here, so that a handler that needs no body accepts no nonsense either
+            _ = (
+                request.data
+            )  # parsed here, so that a handler that needs no body does not accept an invalid one
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         self.args, self.kwargs = args, kwargs
@@ -111,14 +111,14 @@ class TenantView(GenericAPIView):
         try:
             self.initial(self.request, *args, **kwargs)
             self.response = self._handle(self._handler())
-        except Exception as error:  # noqa: BLE001 - becomes a problem; what is unknown is logged
-            refused = self.handle_exception(error)
-            self.response = self.finalize_response(self.request, refused, *args, **kwargs)
-            auditing.note_refusal(self, self.response)
+        except Exception as error:  # noqa: BLE001 - becomes a problem; unknown errors are logged
+            problem = self.handle_exception(error)
+            self.response = self.finalize_response(self.request, problem, *args, **kwargs)
+            auditing.record_refusal(self, self.response)
         finally:
-            throttling.note_work(self._weighed, time.thread_time() - began)
+            throttling.note_work(self._charged, time.thread_time() - began)
         for name, value in self.headers.items():
-            self.response.setdefault(name, value)  # a stored answer comes without the headers of this request
+            self.response.setdefault(name, value)  # a stored answer lacks the headers of this request
         return self.response
 
     def _handler(self) -> Handler:
@@ -156,16 +156,16 @@ class TenantView(GenericAPIView):
                 keep=self._body_to_keep,
             )
             if response.status_code >= 400:
-                # What a handler did before it answered with an error must not stay.
+                # Roll back what the handler did before it answered with an error.
                 transaction.set_rollback(True, using=APP)
         return response
 
     def _answer(self, handler: Handler) -> Any:
-        seen = auditing.before(self)
+        before = auditing.before(self)
         response = handler(self.request, *self.args, **self.kwargs)
         response = self.finalize_response(self.request, response, *self.args, **self.kwargs)
         answer = response.render() if isinstance(response, Response) else response
-        auditing.note(self, seen, answer)
+        auditing.record_change(self, before, answer)
         return etags.answer_conditionally(self.request, answer)
 
     def _body_to_keep(self, response: Any) -> bytes:
@@ -176,11 +176,11 @@ class TenantView(GenericAPIView):
 
 
 class TenantViewSet(ViewSetMixin, TenantView):
-    """`TenantView` for a router, with actions instead of methods; add REST framework's mixins to it."""
+    """`TenantView` for a router, with actions instead of methods. Add REST framework's mixins to it."""
 
     @classmethod
     def get_extra_actions(cls) -> list[Any]:
-        """As REST framework finds them, but not by reading every attribute: to read `schema` loads all that makes the OpenAPI schema."""
+        """Find the actions like REST framework, but without reading every attribute, because reading `schema` imports drf-spectacular."""
         return [
             member
             for _, member in getmembers_static(
@@ -190,10 +190,10 @@ class TenantViewSet(ViewSetMixin, TenantView):
 
 
 def retry_conflicts(action: Callable[[], Any]) -> Any:
-    """What `action` returns. It is done again, a few times, when the database asks for that: it must be one transaction, or repeatable.
+    """Return the result of `action`, which is retried a few times when the database requests it. It must be one transaction, or idempotent.
 
-    Once also after a lock that was waited for in vain: many who decide the same at once stand in one line, and by then most have gone.
-    Not more often, since each such wait keeps a thread for seconds.
+    A lock timeout is retried once: when many callers decide the same thing, most of them have finished by then. It is not retried more
+    often, because each wait blocks a thread for seconds.
     """
     waited = False
     for attempt in range(1, TRIES):
@@ -207,27 +207,27 @@ def retry_conflicts(action: Callable[[], Any]) -> Any:
     return action()
 
 
-# The handlers of resources have no docstrings: the schema would show them as descriptions of every resource.
+# The handlers of resources have no docstrings, because the schema would use them as descriptions of every resource.
 
 
 class ListResource(TenantViewSet):
-    """Rows that can be listed, with the filters, the search and the order that the view names."""
+    """Rows that can be listed, with the filters, the search and the order that the view declares."""
 
-    # How a row looks in the list, where that is less than on its own page.
+    # The serializer for the list, if it has fewer members than a row's own page.
     list_serializer_class: ClassVar[type[BaseSerializer[Any]] | None] = None
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
         return self.get_paginated_response(self.show(page, many=True))
 
-    def show(self, found: Any, *, many: bool = False) -> Any:
-        """A row as the API shows it, or many as its list does."""
+    def show(self, rows: Any, *, many: bool = False) -> Any:
+        """Return the representation of a row, or with `many` of the rows of a list."""
         kind = (self.list_serializer_class if many else None) or self.get_serializer_class()
-        return kind(found, many=many).data
+        return kind(rows, many=many).data
 
 
 class Resource(ListResource):
-    """Rows that can be listed, and read one by one at `address` and what the lookup field of the row is."""
+    """Rows that can be listed, and read one by one at `address` followed by the lookup field."""
 
     address: ClassVar[str] = ""
 
@@ -235,18 +235,18 @@ class Resource(ListResource):
         return Response(self.show(self.get_object()))
 
     def answer_created(self, row: Any, data: Any = None) -> Response:
-        """201, with the row as shown (or `data`), and where it is from now on."""
-        place = f"{self.address}{getattr(row, self.lookup_field)}/"
-        return Response(self.show(row) if data is None else data, status=201, headers={"Location": place})
+        """Answer 201, with the representation of the row (or `data`), and its address."""
+        location = f"{self.address}{getattr(row, self.lookup_field)}/"
+        return Response(self.show(row) if data is None else data, status=201, headers={"Location": location})
 
 
 class VersionedResource(Versioned, Resource):
-    """Rows that count their changes, so that a change with `If-Match` is refused when somebody else came first."""
+    """Rows that count their changes, so that a change with `If-Match` is refused when somebody else has changed the row."""
 
     def lock_row(self) -> Any:
-        """The row that the address names, locked to the end of the transaction.
+        """Return the row of the address, locked until the end of the transaction.
 
-        Raises `NotFound`, or `PreconditionFailed` when the row is not as the caller's If-Match says.
+        Raises `NotFound`, or `PreconditionFailed` when the row does not match the caller's If-Match.
         """
         key = self.kwargs[self.lookup_url_kwarg or self.lookup_field]
         rows = self.rows_to_lock().select_for_update()
@@ -255,29 +255,29 @@ class VersionedResource(Versioned, Resource):
         return row
 
     def rows_to_lock(self) -> Any:
-        """The caller's rows as they are stored: without what `get_queryset` reads beside them."""
+        """Return the caller's rows without the annotations and joins of `get_queryset`."""
         rows: Any = type(self).queryset
         return rows.for_tenant(self.tenant_id)
 
 
 def describe_resource(*, many: str, one: str = "") -> Callable[[View], View]:
-    """Put the list into the schema with this summary, and with `one` the page of a row."""
+    """Add the list to the schema with this summary, and with `one` the page of a row."""
 
     def decorate(view: View) -> View:
-        shown = view.serializer_class
-        assert shown is not None, f"{view.__name__} does not say how its rows are shown"  # noqa: S101
-        listed = getattr(view, "list_serializer_class", None) or shown
-        handlers = {"list": operation(many, answer=listed(many=True), refusals=(400,))}
+        serializer = view.serializer_class
+        assert serializer is not None, f"{view.__name__} has no serializer_class"  # noqa: S101
+        list_serializer = getattr(view, "list_serializer_class", None) or serializer
+        handlers = {"list": operation(many, answer=list_serializer(many=True), refusals=(400,))}
         if one:
-            handlers["retrieve"] = operation(one, answer=shown, refusals=(404,))
-        when_asked(lambda: extend_schema_view(**handlers)(view))
+            handlers["retrieve"] = operation(one, answer=serializer, refusals=(404,))
+        when_requested(lambda: extend_schema_view(**handlers)(view))
         return view
 
     return decorate
 
 
 def require_found(row: Row | None) -> Row:
-    """The row. Raises `NotFound` when there is none."""
+    """Return the row. Raises `NotFound` if it is None."""
     if row is None:
         raise NotFound
     return row

@@ -325,7 +325,7 @@ def test_only_superusers_break_the_glass_and_nobody_anothers(staff: Client, supe
         break_glass.open_for(mia, "", REASON)
     glass = break_glass.open_for(root, "", REASON)
     assert not break_glass.end(mia, glass.pk)
-    assert tenant_admin_scope.of(root).everything
+    assert tenant_admin_scope.of_user(root).everything
 
 
 def test_the_database_holds_a_request_to_its_sight(
