@@ -24,7 +24,7 @@ from agents.contracts import BATCHES_OF, AdapterSettings
 from agents.exceptions import AgentError, RoleNotFound
 from agents.models import Agent, AgentConfig, AgentVersionDeployment
 from agents.scheduler_settings import SchedulerSettings
-from tenants.caches import KeptConfiguration
+from tenants.caches import ConfigurationCache
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tenants.sql import Statement
@@ -52,7 +52,7 @@ class RoleSettings:
     briefing: str  # digest of the agent's instructions, model and adapter, without its skills
 
 
-_kept: KeptConfiguration[RoleSettings] = KeptConfiguration()
+_kept: ConfigurationCache[RoleSettings] = ConfigurationCache()
 _roles: tuple[float, frozenset[str]] = (0.0, frozenset())
 
 

@@ -29,7 +29,7 @@ from pipelines import versions
 from pipelines.models import PipelineRun
 from pipelines.submission import NewRun, start_run, start_runs
 from tenants import clock
-from tenants.caches import KeptConfiguration
+from tenants.caches import ConfigurationCache
 from tenants.context import OWNER, SYSTEM, system_scope, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
@@ -579,7 +579,7 @@ def configured(folder: Path, scale: float) -> Figures:
         configuration.forget()
         configuration.settings_for(owner, ROLE)
 
-    kept: KeptConfiguration[bool] = KeptConfiguration(asked_every=0.0)
+    kept: ConfigurationCache[bool] = ConfigurationCache(check_seconds=0.0)
     return {
         "limits in force again: ms": _milliseconds(limits.refresh), "limits made out anew: ms": _milliseconds(limits.current),
         "a look: ms": _milliseconds(lambda: kept.get(owner, ROLE, bool)), "settings of a role anew: ms": _milliseconds(anew),

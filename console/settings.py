@@ -448,7 +448,7 @@ def _act_on_members(request: HttpRequest, visit: PageContext) -> HttpResponse:
         return redirect_with_success(
             request, visit, reverse("console:settings"), _arrange_member(request, visit)
         )
-    except tenant_members.ArrangingRefused as error:
+    except tenant_members.MembershipChangeRefused as error:
         raise Refused(str(error), status=error.status) from error
 
 

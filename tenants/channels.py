@@ -1,7 +1,7 @@
-"""Channels: whether a tenant's connections to the outside still open anything. The only writer of a channel's status.
+"""The status of channels, a tenant's external connections. Only this module writes it.
 
-Every change is a compare-and-set, so two who say the same at once say it once. A channel expires because an agent was refused, because
-a person says so, or because its time is over; each way sends `channel_expired` in the same transaction, once.
+Every change is a compare-and-set, so two concurrent calls make one change. A channel expires because an agent was refused, because
+a person says so, or because its expiry time is reached; each way sends `channel_expired` once, in the same transaction.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tenants.signals import channel_expired, channel_expiring
 
 logger = logging.getLogger(__name__)
 
-DUE_AT_ONCE = 100  # channels in one sweep; the rest is left to the next
+DUE_AT_ONCE = 100  # channels in one sweep; the next sweep continues
 ANNOUNCED_AT_ONCE = 1_000
 
-#: The status as it is in force: one whose time is over has expired, whether or not the sweep has been there.
+#: The current status: a channel after its expiry time has expired, even if no sweep has marked it yet.
 STANDING = Case(
     When(Q(status=ChannelStatus.ACTIVE, expires_at__lte=Now()), then=Value(ChannelStatus.EXPIRED.value)),
     default=F("status"),
@@ -35,44 +35,43 @@ STANDING = Case(
 
 
 class ChannelExpiryPast(TenantError):
-    """A channel cannot be made active until a time that is over."""
+    """A channel cannot be active until a time in the past."""
 
     code = "expiry_in_the_past"
     status = 400
 
 
 def expire(tenant_id: UUID, channel_id: UUID, *, seen_at: datetime | None = None) -> bool:
-    """Mark the channel as expired. True if this call marked it first.
+    """Mark the channel as expired. Return whether this call marked it.
 
-    False when it has expired already, is disabled, or is no channel of this tenant. With `seen_at`, also when somebody has reactivated
-    it since: what an agent saw before that says nothing about now.
+    Return False when it has already expired, is disabled, or is not a channel of this tenant. With `seen_at`, also when somebody has
+    reactivated it since then, because the agent's observation is older.
     """
-    seen = Q() if seen_at is None else Q(status_since__lte=seen_at)
+    unchanged = Q() if seen_at is None else Q(status_since__lte=seen_at)
     with tenant_scope(tenant_id):
-        return _expire(tenant_id, channel_id, seen)
+        return _expire(tenant_id, channel_id, unchanged)
 
 
 def expire_due() -> int:
-    """Mark the channels of all tenants whose time is over; returns how many. Any number of processes may do it at once."""
+    """Mark the channels of all tenants whose expiry time is reached. Return how many. Safe to run concurrently."""
     with system_scope():
         due = Channel.objects.filter(status=ChannelStatus.ACTIVE, expires_at__lte=Now())
-        found = list(due.order_by("expires_at").values_list("tenant_id", "pk")[:DUE_AT_ONCE])
-    return sum(_expire_if_due(tenant_id, channel_id) for tenant_id, channel_id in found)
+        keys = list(due.order_by("expires_at").values_list("tenant_id", "pk")[:DUE_AT_ONCE])
+    return sum(_expire_if_due(tenant_id, channel_id) for tenant_id, channel_id in keys)
 
 
 def announce_expiring() -> int:
-    """Notify people, a day ahead, of the channels of all tenants that will expire; returns for how many channels.
+    """Notify people, a day ahead, of the channels of all tenants that will expire. Return for how many channels.
 
-    Access is renewed where it is kept, which is not here. A channel with a later `expires_at` is announced again. Any number of processes
-    may do it at once.
+    People renew the access in the external system. A channel that gets a later `expires_at` is announced again. Safe to run concurrently.
     """
     until = Now() + timedelta(seconds=settings.ORCHESTRATOR_CHANNEL_NOTICE_SECONDS)
     with system_scope():
         soon = Channel.objects.filter(
             status=ChannelStatus.ACTIVE, expires_at__gt=Now(), expires_at__lte=until
         )
-        found = list(soon.order_by("expires_at").values_list("tenant_id", "pk")[:ANNOUNCED_AT_ONCE])
-    return sum(_announce(tenant_id, channel_id) for tenant_id, channel_id in found)
+        keys = list(soon.order_by("expires_at").values_list("tenant_id", "pk")[:ANNOUNCED_AT_ONCE])
+    return sum(_announce(tenant_id, channel_id) for tenant_id, channel_id in keys)
 
 
 def _announce(tenant_id: UUID, channel_id: UUID) -> bool:
@@ -88,10 +87,10 @@ def _announce(tenant_id: UUID, channel_id: UUID) -> bool:
 def reactivate(tenant_id: UUID, channel_id: UUID, *, expires_at: datetime | None = None) -> Channel:
     """Mark the channel as active again, until `expires_at` if that is known. Idempotent.
 
-    An earlier expiry that is over is forgotten. Raises `NotFound` or `ChannelExpiryPast`.
+    A past expiry time is removed. Raises `NotFound` or `ChannelExpiryPast`.
     """
     if expires_at is not None and expires_at <= clock.now():
-        raise ChannelExpiryPast(f"{expires_at:%Y-%m-%dT%H:%M:%SZ} is over.")
+        raise ChannelExpiryPast(f"{expires_at:%Y-%m-%dT%H:%M:%SZ} is in the past.")
     until: Any = expires_at or Case(When(expires_at__gt=Now(), then=F("expires_at")), default=None)
     with tenant_scope(tenant_id):
         rows = Channel.objects.for_tenant(tenant_id).filter(pk=channel_id)
@@ -125,7 +124,7 @@ def _expire_if_due(tenant_id: UUID, channel_id: UUID) -> bool:
         with tenant_scope(tenant_id):
             return _expire(tenant_id, channel_id, Q(expires_at__lte=Now()))
     except Exception:
-        # One that cannot be marked must not keep the others from it.
+        # A channel that cannot be marked must not stop the others.
         logger.exception(
             "Channel could not be marked as expired",
             extra={"action": "channel_sweep_failed", "channel": str(channel_id)},
@@ -138,9 +137,9 @@ def _set(rows: QuerySet[Any], status: ChannelStatus, **changes: Any) -> int:
 
 
 def _get(tenant_id: UUID, channel_id: UUID) -> Channel:
-    found: Channel | None = (
+    channel: Channel | None = (
         Channel.objects.for_tenant(tenant_id).annotate(standing=STANDING).filter(pk=channel_id).first()
     )
-    if found is None:
+    if channel is None:
         raise NotFound("channel", channel_id)
-    return found
+    return channel

@@ -1,14 +1,14 @@
-"""Which tenant the current work is for, and which database role carries it.
+"""Selects the tenant of the current work, and the database role that it uses.
 
-`tenant_scope` is the only door to tenant data for requests, workers and commands: one transaction on the alias
-`default`, whose role cannot bypass row-level security, with `app.tenant_id` set for that transaction alone. When the
-block ends, by success or error, PostgreSQL forgets the setting with the transaction; a reused connection carries nothing over.
+`tenant_scope` is the only access to tenant data for requests, workers and commands: one transaction on the alias
+`default`, whose role cannot bypass row-level security, with `app.tenant_id` set only for that transaction. When the
+block ends, by success or error, PostgreSQL drops the setting with the transaction, so a reused connection carries nothing over.
 
-`system_scope` sends the ORM to the alias `system`, whose role sees every tenant. Only the modules named in the import
-rules may use it: recovery, the promoter, the checker, superusers of the platform who said why.
+`system_scope` sends the ORM to the alias `system`, whose role sees every tenant. Only listed modules
+may use it: recovery, the promoter, the checker, and superusers of the platform who gave a reason.
 
-`admin_scope` is for a request of the admin, which shows rows of several tenants: the role of the alias `admin` sees the rows of
-those tenants that the request was given, and no code below can open the scope of another.
+`admin_scope` is for a request of the admin, which displays rows of several tenants: the role of the alias `admin` sees the rows of
+the request's tenants, and no code inside can open the scope of another tenant.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ SYSTEM = "system"
 ADMIN = "admin"
 OWNER = "owner"
 
-#: That of `tenant_scope`; a worker whose threads run agents begins it.
+#: The pool of `tenant_scope`. A worker whose threads run agents starts it.
 POOL = ConnectionPool(APP)
 
 _alias: ContextVar[str] = ContextVar("database_alias", default=APP)
 _in_sight: ContextVar[frozenset[UUID] | None] = ContextVar(
     "tenants_in_sight", default=None
-)  # None: no admin's request
+)  # None: not in an `admin_scope`
 
 
 def current_alias() -> str:
-    """The database alias that the ORM uses here."""
+    """Return the database alias that the ORM uses now."""
     return _alias.get()
 
 
-A_MOMENT = "50ms"  # that an impatient transaction waits for a lock
+A_MOMENT = "50ms"  # the lock timeout of an impatient transaction
 
 
 @contextmanager
 def tenant_scope(tenant_id: UUID, *, is_patient: bool = True) -> Iterator[None]:
-    """Work for one tenant, in one transaction. Nested scopes of the same tenant join the outer transaction.
+    """Run the block for one tenant, in one transaction. Nested scopes of the same tenant join the outer transaction.
 
-    Unless `is_patient`, the transaction fails when it would have to wait for a lock of others for more than a moment.
+    Unless `is_patient`, the transaction fails when it would have to wait for a lock for more than a moment.
 
-    Raises `TenantScopeConflict` when another tenant's scope is already open: a transaction belongs to one tenant.
+    Raises `TenantScopeConflict` when another tenant's scope is already open, because a transaction belongs to one tenant.
     """
     outer = CURRENT.get()
     if outer is not None:
         if outer != tenant_id:
-            raise TenantScopeConflict(f"{outer} is at work here, {tenant_id} was asked for")
+            raise TenantScopeConflict(f"the scope of {outer} is open, {tenant_id} was requested")
         yield
         return
     in_sight = _in_sight.get()
     if in_sight is not None and tenant_id not in in_sight:
-        raise TenantOutOfSight(f"this request of the admin may not look at {tenant_id}")
+        raise TenantOutOfSight(f"this request of the admin may not access {tenant_id}")
     with POOL.connection(), transaction.atomic(using=APP):
         set_tenant(tenant_id, is_patient=is_patient)
         tenant_token, alias_token = CURRENT.set(tenant_id), _alias.set(APP)
@@ -80,17 +80,17 @@ def tenant_scope(tenant_id: UUID, *, is_patient: bool = True) -> Iterator[None]:
 
 
 def set_tenant(tenant_id: UUID, *, is_patient: bool = True) -> None:
-    """Tell PostgreSQL whose rows this transaction may see. Forgotten at its end.
+    """Set the tenant whose rows this transaction may see. The setting ends with the transaction.
 
-    A transaction that has not begun learns it together with its first statement, without a round trip of its own.
+    For a transaction that has not begun, it is sent together with the first statement, without a separate round trip.
     """
     connection = connections[APP]
     connection.ensure_connection()
-    # The id is a UUID object, so writing it into the text is safe.
+    # The id is a UUID object, so interpolating it is safe.
     name = UUID(int=tenant_id.int)
     setting = f"SET LOCAL app.tenant_id = '{name}'"
     if not is_patient:
-        # One command, as the connection sends it together with others.
+        # As one command, because the connection sends it together with others.
         setting = f"SELECT set_config('app.tenant_id', '{name}', true), set_config('lock_timeout', '{A_MOMENT}', true)"
     with connection.wrap_database_errors:
         execute = partial(_execute, connection.connection)
@@ -107,8 +107,8 @@ def _execute(
     if raw.begins_with(setting):
         return
     if raw.pgconn.transaction_status == TransactionStatus.IDLE:
-        setting = b"BEGIN; " + setting  # psycopg sees that it has begun and adds no BEGIN of its own
-    # Through `wait`, which ends however silent the server is.
+        setting = b"BEGIN; " + setting  # psycopg notices the open transaction and adds no BEGIN
+    # Through `wait`, which times out if the server is silent.
     raw.pgconn.send_query(setting)
     result = raw.wait(generators.execute(raw.pgconn))[-1]
     if result.status == ExecStatus.FATAL_ERROR:
@@ -117,9 +117,9 @@ def _execute(
 
 @contextmanager
 def system_scope() -> Iterator[None]:
-    """Send the ORM to the role that sees every tenant. Not inside a `tenant_scope`."""
+    """Send the ORM to the role that sees every tenant. Must not be used inside a `tenant_scope`."""
     if CURRENT.get() is not None:
-        raise TenantScopeConflict("the work of one tenant may not widen to all tenants")
+        raise TenantScopeConflict("a tenant's scope may not be widened to all tenants")
     token, sight_token = _alias.set(SYSTEM), _in_sight.set(None)
     try:
         yield
@@ -130,22 +130,22 @@ def system_scope() -> Iterator[None]:
 
 @contextmanager
 def admin_scope(*, reads: Collection[UUID], writes: Collection[UUID], platform: bool) -> Iterator[None]:
-    """A request of the admin: the ORM sees rows of the tenants in `reads`, and changes those in `writes`.
+    """Limit the ORM for a request of the admin: it can read rows of the tenants in `reads`, and change those in `writes`.
 
-    With `platform` it also sees and changes the tenants themselves. The setting is the connection's; it is put there by every request that
-    uses the connection, and a connection that was replaced meanwhile has none, so that it shows nothing.
+    With `platform` it can also read and change the tenants themselves. The setting belongs to the connection. Every request sets it on the
+    connection that it uses; a connection that was replaced meanwhile has no setting, and returns no rows.
     """
-    _tell_admin_role(reads, writes, platform)
+    _set_admin_tenants(reads, writes, platform)
     token, sight_token = _alias.set(ADMIN), _in_sight.set(frozenset(reads))
     try:
         yield
     finally:
         _in_sight.reset(sight_token)
         _alias.reset(token)
-        _tell_admin_role((), (), False)
+        _set_admin_tenants((), (), False)
 
 
-def _tell_admin_role(reads: Collection[UUID], writes: Collection[UUID], platform: bool) -> None:
+def _set_admin_tenants(reads: Collection[UUID], writes: Collection[UUID], platform: bool) -> None:
     with connections[ADMIN].cursor() as cursor:
         cursor.execute(
             "SELECT set_config('app.admin_reads', %s, false), set_config('app.admin_writes', %s, false),"
@@ -155,7 +155,7 @@ def _tell_admin_role(reads: Collection[UUID], writes: Collection[UUID], platform
 
 
 class DatabaseRouter:
-    """Follows the scope: `default` unless a `system_scope` is open. Only `owner` migrates."""
+    """Selects the alias of the open scope, else `default`. Only `owner` migrates."""
 
     def db_for_read(self, model: type, **hints: object) -> str:
         return _alias.get()

@@ -1,7 +1,7 @@
-"""The tenant whose work is done here. `tenants.context` sets it.
+"""The tenant of the current work. `tenants.context` sets it.
 
-It stands apart from there, so that lines of the log can name it without loading the clients of the database: the parent of the web's
-processes writes lines, and does nothing else.
+It is a separate module, so that log lines can name the tenant without importing the database clients: the parent of the web
+processes only writes log lines.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ CURRENT: ContextVar[UUID | None] = ContextVar("tenant", default=None)
 
 
 def current_tenant() -> UUID | None:
-    """The tenant of the innermost `tenant_scope`, or None outside of one."""
+    """Return the tenant of the open `tenant_scope`, or None outside of one."""
     return CURRENT.get()

@@ -1,4 +1,4 @@
-"""What can go wrong with tenants, their members and their tokens."""
+"""The errors of tenants, their members and their tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TenantError(Exception):
 
 
 class NoneOfKind(Exception):
-    """What the `NotFound` of each app is: `NotFound("schedule", schedule_id)`."""
+    """The base of each app's `NotFound`, such as `NotFound("schedule", schedule_id)`."""
 
     code: ClassVar[str] = "not_found"
     status: ClassVar[int] = 404
@@ -24,7 +24,7 @@ class NoneOfKind(Exception):
 
 
 class OneOfKind(Exception):
-    """What the `AlreadyExists` of each app is. `advice` says what to do instead."""
+    """The base of each app's `AlreadyExists`. `advice` says what to do instead."""
 
     code: ClassVar[str] = "already_exists"
     status: ClassVar[int] = 409
@@ -39,17 +39,17 @@ class NotFound(NoneOfKind, TenantError):
 
 
 class AlreadyExists(OneOfKind, TenantError):
-    """The tenant has something of this kind and name already."""
+    """The tenant already has an object of this kind and name."""
 
 
 class TenantScopeConflict(TenantError):
-    """Code that works for one tenant asked for another one inside the same transaction."""
+    """Code in the scope of one tenant requested another tenant's scope in the same transaction."""
 
     code = "tenant_scope_conflict"
 
 
 class TenantOutOfSight(TenantScopeConflict):
-    """The admin's request may not look at this tenant."""
+    """The admin's request may not access this tenant."""
 
     code = "tenant_out_of_sight"
 
@@ -61,7 +61,7 @@ class RowSecurityMissing(TenantError):
 
 
 class LimiterUnavailable(TenantError):
-    """Redis did not answer in time, so nothing is known about the limit."""
+    """Redis did not answer in time, so the state of the limit is unknown."""
 
     code = "limiter_unavailable"
     status = 503

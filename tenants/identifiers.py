@@ -1,4 +1,4 @@
-"""UUIDv7 (RFC 9562): ids that sort by the time they were made, so that new rows land at the end of an index."""
+"""UUIDv7 (RFC 9562): ids that sort by their creation time, so that new rows are at the end of an index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 
 
 def uuid7() -> UUID:
-    """A new id. 48 bits of Unix milliseconds, 12 bits of the fraction below them, 62 random bits."""
+    """Return a new id: 48 bits of Unix milliseconds, 12 bits of the fraction below them, 62 random bits."""
     nanoseconds = time.time_ns()
     milliseconds, remainder = divmod(nanoseconds, 1_000_000)
     fraction = (remainder << 12) // 1_000_000
@@ -19,5 +19,5 @@ def uuid7() -> UUID:
 
 
 def first_id_at(moment: datetime) -> UUID:
-    """No id that was made before the moment is higher, and none that is made from its millisecond on is lower."""
+    """Return a boundary: ids from before this time are not higher, and ids from its millisecond on are not lower."""
     return UUID(int=int(moment.timestamp() * 1000) << 80)

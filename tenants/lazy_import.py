@@ -1,12 +1,12 @@
-"""Libraries that are large and that many a process never uses: loaded with the first use of something in them, and not with its user.
+"""Imports large libraries, which many processes never use, with their first use.
 
     if TYPE_CHECKING:
         import pymongo
     else:
         pymongo = lazy_import("pymongo")
 
-Python looks at the class after an `except` when an error has got there, so even that does not load a library in advance.
-`LazyLoader` of the standard library loads the packages around a module at once.
+Python evaluates the class after an `except` only when there is an error, so even that does not import a library in advance.
+`LazyLoader` of the standard library is not enough, because it imports the packages around a module at once.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ class _Library:
 
 
 def lazy_import(name: str) -> Any:
-    """The module of this name, as far as one may take things from it."""
+    """Return a proxy for the module of this name, which imports it when an attribute is read."""
     return _Library(name)

@@ -1,9 +1,9 @@
-"""Rate limits shared by all processes: token buckets in Redis, refilled by Redis's own clock.
+"""Rate limits that all processes share: token buckets in Redis, refilled by Redis's own clock.
 
-A bucket that nobody used for a while is full and has no key at all, so a wiped Redis forgives what was spent
-and breaks nothing. Every key expires by itself. When Redis does not answer, nothing is known:
-`LimiterUnavailable` is raised, and the caller decides whether to let pass or to wait,
-or asks with `take_with_fallback`: then the same bucket in the memory of this process limits, so a limit never falls away.
+A bucket that was not used for a while is full and has no key, so a wiped Redis only fills
+the buckets. Every key expires. When Redis does not answer, `LimiterUnavailable` is raised, and the caller decides
+whether to allow the request or to wait. Callers of `take_with_fallback` use the same bucket in the memory of this process instead, so that
+there is always a limit.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ MARKER_SECONDS = 3600  # how long a take may be open before its unused part can 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a bucket said."""
+    """The answer of a bucket."""
 
     allowed: bool
-    remaining: float  # units; negative while a large take is being paid off
+    remaining: float  # units; negative after a take above the burst
     retry_after: float  # seconds until the same cost could be taken; 0.0 when allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A limit of `rate` units per second, with bursts of up to `burst`; one name for all processes."""
+    """A limit of `rate` units per second, with bursts of up to `burst`. All processes share the bucket of a name."""
 
     name: str
     rate: float
@@ -56,42 +56,42 @@ class Bucket:
             )
 
     def take(self, cost: float = 1.0, *, take_id: str | None = None) -> Decision:
-        """Take `cost` units if they are there. Never waits.
+        """Take `cost` units if they are available. Never waits.
 
-        With a `take_id` the call may be repeated, when an answer was lost, and what it took can be corrected
-        by `give_back`.
+        With a `take_id` the call may be repeated when an answer was lost, and `give_back` can correct
+        the amount.
         """
         _refuse_negative(cost)
-        named = [keys.bucket(self.name)] + ([keys.take(self.name, take_id)] if take_id else [])
+        key_names = [keys.bucket(self.name)] + ([keys.take(self.name, take_id)] if take_id else [])
         with answer_expected():
             allowed, remaining, wait = _TAKE.run(
                 connections.client(timeout_seconds=self.timeout_seconds),
-                named,
+                key_names,
                 (self.rate, self.burst, cost, MARKER_SECONDS),
             )
         return Decision(bool(allowed), float(remaining), wait / 1000)
 
     def give_back(self, amount: float, *, take_id: str) -> bool:
-        """Return the unused part of a take, or with a negative amount charge what went above it.
+        """Return the unused part of a take, or with a negative amount charge an additional part.
 
-        Counts once: False when this take was settled before, is too old, or never was.
+        Works once: returns False when this take was already settled, is too old, or does not exist.
         """
-        named = [keys.bucket(self.name), keys.take(self.name, take_id)]
+        key_names = [keys.bucket(self.name), keys.take(self.name, take_id)]
         with answer_expected():
             was_open, _ = _GIVE_BACK.run(
                 connections.client(timeout_seconds=self.timeout_seconds),
-                named,
+                key_names,
                 (self.rate, self.burst, amount),
             )
         return bool(was_open)
 
     def refill(self) -> None:
-        """Fill the bucket up again."""
+        """Fill the bucket."""
         with answer_expected():
             connections.client(timeout_seconds=self.timeout_seconds).delete(keys.bucket(self.name))
 
     def peek(self, cost: float = 1.0) -> Decision:
-        """What `take` would say now. Changes nothing."""
+        """Return what `take` would return now. Changes nothing."""
         _refuse_negative(cost)
         with answer_expected():
             allowed, remaining, wait = _PEEK.run(
@@ -116,33 +116,33 @@ def answer_expected() -> Iterator[None]:
 
 
 class Breaker:
-    """After a failure nobody in this process asks again for `seconds`, so that a frozen server slows nobody.
+    """After a failure, this process does not use the server for `seconds`, so that a frozen server does not slow it down.
 
-    Threads may share it: at worst two of them notice the same failure."""
+    Threads may share it; at worst two of them notice the same failure."""
 
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
-        self._closed_again = 0.0
+        self._closes_at = 0.0
 
     def is_open(self) -> bool:
-        return time.monotonic() < self._closed_again
+        return time.monotonic() < self._closes_at
 
     def trip(self) -> None:
-        self._closed_again = time.monotonic() + self._seconds
+        self._closes_at = time.monotonic() + self._seconds
 
     def reset(self) -> None:
-        self._closed_again = 0.0
+        self._closes_at = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """One name for all processes. Raises `LimiterUnavailable` when Redis does not answer."""
+    """Places that all processes share under one name. Raises `LimiterUnavailable` when Redis does not answer."""
 
     name: str
-    lease_seconds: float  # a holder that says nothing for so long has died
+    lease_seconds: float  # a holder that does not renew its place for this time counts as dead
 
     def take(self, most: int, who: str) -> bool:
-        """Hold a place, or keep the one that `who` has, whether or not there are more than `most` by now."""
+        """Take a place, or renew the one that `who` has, even if there are now more than `most`."""
         with answer_expected():
             is_held = _PLACE.run(
                 connections.client(),
@@ -152,20 +152,20 @@ class Places:
         return bool(is_held)
 
     def give_back(self, *who: str) -> None:
-        """Places that are not held are ignored."""
+        """Release the places of these holders. Holders without a place are ignored."""
         with answer_expected():
             connections.client().zrem(keys.places(self.name), *who)
 
 
-MOST_BUCKETS = 10_000  # the least recently used are forgotten
+MOST_BUCKETS = 10_000  # the least recently used are dropped
 breaker = Breaker(seconds=5.0)
 
 _lock = threading.Lock()
-_buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # name -> units, moment
+_buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # name -> units, monotonic time
 
 
 def take_with_fallback(bucket: Bucket, take_id: str | None = None) -> Decision:
-    """One unit of the shared bucket; while Redis does not answer, of this process's own."""
+    """Take one unit of the shared bucket, or of this process's own bucket while Redis does not answer."""
     if not breaker.is_open():
         try:
             return bucket.take(take_id=take_id)
@@ -175,7 +175,7 @@ def take_with_fallback(bucket: Bucket, take_id: str | None = None) -> Decision:
 
 
 def give_back_with_fallback(bucket: Bucket, take_id: str) -> None:
-    """The unit of that take, if Redis knows of it. What was taken here comes back by itself."""
+    """Return the unit of that take, if Redis has recorded it. The process's own bucket refills with time."""
     if not breaker.is_open():
         try:
             bucket.give_back(1.0, take_id=take_id)
@@ -184,7 +184,7 @@ def give_back_with_fallback(bucket: Bucket, take_id: str) -> None:
 
 
 def refill_with_fallback(bucket: Bucket) -> None:
-    """Forget what was taken."""
+    """Fill the bucket, in Redis and in this process."""
     with _lock:
         _buckets.pop(bucket.name, None)
     if not breaker.is_open():

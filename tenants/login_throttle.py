@@ -1,11 +1,11 @@
-"""People who guess passwords or tokens have to wait, whether the account exists or not, and keep nobody else waiting.
+"""Slows down attackers who guess passwords or tokens, for existing and unknown accounts alike, without slowing down others.
 
-Every attempt takes one unit from each bucket that is about it before anything is looked up, so attempts at the same moment count as
-well; only a success gives them back. Buckets are in Redis and shared by all processes; without Redis each process has its own.
+Every attempt takes one unit from each of its buckets before anything is looked up, so concurrent attempts count as
+well; only a success returns them. All processes share the buckets in Redis; without Redis each process has its own.
 
-At the login wrong guesses from one address make that address wait, for the account first and then for all. Guesses at one account from
-ever new addresses slow down who is not known there, to one attempt every few seconds. A browser that has signed in to an account before
-brings a signed cookie: it has buckets of its own, so no guesses of others concern it.
+At the login, wrong guesses from one address make that address wait, first for the account and then for all accounts. Guesses for one
+account from many addresses slow down unknown browsers, to one attempt every few seconds. A browser that has signed in to an account before
+sends a signed cookie and has its own buckets, so other people's guesses do not affect it.
 """
 
 from __future__ import annotations
@@ -37,65 +37,65 @@ PATIENCE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Whether it may be made; if not, in how many seconds the next one may."""
+    """Whether the attempt is allowed; if not, in how many seconds the next one is."""
 
     allowed: bool
     retry_after: int = 0
     take_id: str = ""
     refills: tuple[Bucket, ...] = ()
-    gives_back: tuple[Bucket, ...] = ()
+    returns: tuple[Bucket, ...] = ()
 
     def forgive(self) -> None:
-        """Forget the failures of this account, and give back what this attempt took of the address. The other failures of the address
-        stay: else somebody with an account could guess at others without limit.
+        """Reset the failures of this account, and return this attempt's unit of the address. The other failures of the address still
+        count; otherwise somebody with an account could guess other accounts without limit.
         """
         for bucket in self.refills:
             limiter.refill_with_fallback(bucket)
-        for bucket in self.gives_back:
+        for bucket in self.returns:
             limiter.give_back_with_fallback(bucket, self.take_id)
 
 
 def attempt(kind: str, address: str, account: str) -> Attempt:
-    """Count an attempt of this kind as a failure, until `forgive` says that it succeeded."""
+    """Count an attempt of this kind as a failure. Call `forgive` if it succeeds."""
     of_account = _bucket(
         f"{kind}:account:{_digest(account)}", settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT
     )
     of_address = _of_address(kind, address)
-    return _attempt((of_address, of_account), refills=(of_account,), gives_back=(of_address,))
+    return _attempt((of_address, of_account), refills=(of_account,), returns=(of_address,))
 
 
 def sign_in_attempt(address: str, account: str, device: str = "") -> Attempt:
-    """As `attempt`, for the login. `device`: the id of a browser that has signed in to this account before."""
+    """Like `attempt`, for the login. `device` is the id of a browser that has signed in to this account before."""
     failures, name = settings.ORCHESTRATOR_LOGIN_FAILURES_PER_ACCOUNT, _digest(account)
     if device:
         own = _bucket(f"{LOGIN}:device:{_digest(device)}:{name}", failures)
         return _attempt((own,), refills=(own,))
     here = _bucket(f"{LOGIN}:account:{name}:{network_of(address)}", failures)
     of_address, of_strangers = _of_address(LOGIN, address), _of_strangers(name)
-    # What is shared with others comes last: who is refused for what they have done themselves takes nothing from it.
-    return _attempt((of_address, here, of_strangers), refills=(here,), gives_back=(of_address, of_strangers))
+    # The shared bucket is last, so that attempts that are refused by their own buckets take nothing from it.
+    return _attempt((of_address, here, of_strangers), refills=(here,), returns=(of_address, of_strangers))
 
 
 def _attempt(
-    buckets: tuple[Bucket, ...], *, refills: tuple[Bucket, ...], gives_back: tuple[Bucket, ...] = ()
+    buckets: tuple[Bucket, ...], *, refills: tuple[Bucket, ...], returns: tuple[Bucket, ...] = ()
 ) -> Attempt:
     take_id = str(uuid7())
     for bucket in buckets:
         decision = limiter.take_with_fallback(bucket, take_id)
         if not decision.allowed:
             return Attempt(False, max(1, math.ceil(decision.retry_after)))
-    return Attempt(True, 0, take_id, refills, gives_back)
+    return Attempt(True, 0, take_id, refills, returns)
 
 
 def network_of(address: str) -> str:
-    """The network that an address stands for: itself, or for IPv6 its first 64 bits, since a subscriber gets all addresses below them."""
+    """Return the address, or for IPv6 the network of its first 64 bits, because one subscriber has all addresses in it."""
     try:
-        read = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return "unknown"
-    if isinstance(read, ipaddress.IPv4Address):
-        return str(read)
-    return str(read.ipv4_mapped or ipaddress.ip_network((int(read) >> 64 << 64, 64)))
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
 
 
 def _of_address(kind: str, address: str) -> Bucket:
@@ -103,14 +103,14 @@ def _of_address(kind: str, address: str) -> Bucket:
 
 
 def _of_strangers(name: str) -> Bucket:
-    """Guesses at one account from everywhere together."""
+    """Return the bucket of guesses for one account from all addresses."""
     rate = 1.0 / settings.ORCHESTRATOR_LOGIN_STRANGERS_SECONDS
     burst = float(settings.ORCHESTRATOR_LOGIN_FAILURES_OF_STRANGERS)
     return Bucket(f"lockout:{LOGIN}:strangers:{name}", rate, burst, PATIENCE_SECONDS)
 
 
 def _digest(name: str) -> str:
-    # Names are what somebody typed: they may be of any length, and must not be readable in Redis.
+    # Names are user input: they may have any length, and must not be readable in Redis.
     return hashlib.sha256(name.strip().lower().encode("utf-8", "replace")).hexdigest()[:32]
 
 
@@ -119,14 +119,14 @@ def _bucket(name: str, failures: int) -> Bucket:
     return Bucket(f"lockout:{name}", rate, float(failures), PATIENCE_SECONDS)
 
 
-# Browsers that have signed in before. What the cookie says is signed, names the account, and ends with its password.
+# Browsers that have signed in before. The cookie is signed, names the account, and becomes invalid with a new password.
 
 DEVICE_COOKIE = "orchestrator_device"
 _SALT = "tenants.login_throttle.device"
 
 
 def find_device(request: HttpRequest, account: str) -> str:
-    """The id under which the browser is known for this account; "" if it never signed in to it, too long ago, or with another password."""
+    """Return the browser's id for this account, or "" if it never signed in to it, too long ago, or with another password."""
     cookie = request.COOKIES.get(DEVICE_COOKIE, "")
     if not cookie or len(cookie) > 1_000:
         return ""
@@ -143,7 +143,7 @@ def find_device(request: HttpRequest, account: str) -> str:
 
 
 def remember_device(response: HttpResponse, user: Any, device: str) -> None:
-    """Set the cookie by which the browser is known from now on. An id that it had is kept."""
+    """Set the cookie that identifies the browser. An existing id is kept."""
     response.set_cookie(
         DEVICE_COOKIE,
         signing.dumps(
@@ -160,7 +160,7 @@ def _of_password(user: Any) -> str:
     return str(user.get_session_auth_hash())[:16]
 
 
-# The pages where people sign in, of the admin and of the console: failed attempts are limited, and every attempt is audited.
+# The sign-in pages of the admin and of the console: failed attempts are limited, and every attempt is recorded in the audit trail.
 
 
 SIGN_IN_PATHS = ("/admin/login/", "/login/")
@@ -169,9 +169,9 @@ LOGIN = "login"
 
 
 class SigningInMiddleware:
-    """Answers 429 after too many failures, before the password is looked at, and writes every attempt to the audit trail.
+    """Answers 429 after too many failures, before the password is checked, and records every attempt in the audit trail.
 
-    An unknown name is treated like any other: the same answers, the same counting, and Django hashes the password all the same.
+    An unknown name is treated like any other: the same answers and the same counting, and Django hashes the password anyway.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
@@ -181,9 +181,9 @@ class SigningInMiddleware:
         if request.method == "POST" and request.path in SIGN_IN_PATHS:
             return self._sign_in(request)
         if request.method == "POST" and request.path in SIGN_OUT_PATHS and request.user.is_authenticated:
-            leaving = audit.actor_of(request.user)
+            actor = audit.actor_of(request.user)
             response = self.get_response(request)
-            note_sign_in("login.ended", leaving)
+            note_sign_in("login.ended", actor)
             return response
         return self.get_response(request)
 
@@ -210,9 +210,9 @@ class SigningInMiddleware:
 
 
 def note_sign_in(operation: str, actor: audit.Actor, outcome: str = "done", **detail: int) -> None:
-    """In the chain of the platform, since a person who signs in belongs to no tenant yet.
+    """Record a sign-in in the chain of the platform, because a person who signs in has no tenant yet.
 
-    When the database cannot be written, people can still sign in.
+    Ignores failures of the database, so that people can still sign in.
     """
     try:
         with transaction.atomic(using=APP):

@@ -1,8 +1,8 @@
-"""People who signed in: which tenant they act for, and in which role.
+"""Members: the tenant for which a signed-in person acts, and their role; and changes of memberships.
 
-A person acts for the tenants that they are a member of. The choice between several is theirs; a name that is
-not among them is answered alike whether such a tenant exists or not. Only a superuser may act for any tenant,
-and must name it, and have said why (`tenants.break_glass`).
+A person may act for the tenants of which they are a member, and chooses between several. Other names
+get the same answer whether such a tenant exists or not. Only a superuser may act for any tenant,
+by naming it, and with an open break-glass session (`tenants.break_glass`).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class TenantNotNamed(MembershipRefused):
 
 
 def principal_of(user: User, slug: str | None = None, own: Sequence[Membership] | None = None) -> Principal:
-    """The person acting for the named tenant, or for their only one. Raises `MembershipRefused`.
+    """Return the person's principal for the named tenant, or for their only one. Raises `MembershipRefused`.
 
-    `own` are the person's memberships, for those who have just asked for them.
+    `own` are the person's memberships, if the caller has already read them.
     """
     own = memberships_of(user) if own is None else own
     for membership in own:
@@ -58,13 +58,13 @@ def principal_of(user: User, slug: str | None = None, own: Sequence[Membership] 
         if glass is not None:
             return replace(_principal(user, tenant, Role.ADMIN), break_glass_id=glass.pk)
         raise MembershipRefused(
-            f"You are not a member of the tenant {slug!r}. Break the glass in the admin first."
+            f"You are not a member of the tenant {slug!r}. First open a break-glass session in the admin."
         )
     raise MembershipRefused(f"You are not a member of a tenant {slug!r}.")
 
 
 def memberships_of(user: User) -> list[Membership]:
-    """The person's memberships in active tenants, by slug. Not inside a transaction of a tenant."""
+    """Return the person's memberships in active tenants, by slug. Must not run in a transaction of a tenant."""
     with transaction.atomic(using=APP, durable=True):
         with connections[APP].cursor() as cursor:
             cursor.execute("SELECT set_config('app.user_id', %s, true)", [str(user.pk)])
@@ -80,7 +80,7 @@ def _nothing_named(user: User, own: Sequence[Membership]) -> MembershipRefused:
         )
     if user.is_superuser:
         return TenantNotNamed(
-            "You are no member of a tenant. As a superuser, name any tenant in the header X-Tenant, after breaking the glass."
+            "You are not a member of a tenant. As a superuser, open a break-glass session, and name its tenant in the header X-Tenant."
         )
     return MembershipRefused("You are not a member of any tenant. Ask an administrator to add you.")
 
@@ -107,104 +107,106 @@ def _principal(user: User, tenant: Tenant, role: Role, human_roles: tuple[str, .
     )
 
 
-# Who acts for a tenant, as its admins arrange it: roles changed, memberships ended, and by superusers people added.
+# Changes of memberships: admins change roles and end memberships, and superusers add people.
 #
-# Each change stands in the tenant's audit trail, in the transaction of the change, and acts on the person's next request. A tenant keeps
-# an admin: the last one neither leaves nor becomes less, unless a superuser says so.
+# Each change is recorded in the tenant's audit trail, in its transaction, and takes effect with the person's next request. A tenant keeps
+# an admin: the last one can neither be removed nor get a lower role, except by a superuser.
 
 
 KIND = "members"
 
 
-class ArrangingRefused(TenantError):
-    """Base of why a membership stays as it is."""
+class MembershipChangeRefused(TenantError):
+    """Base of the errors that refuse a change of a membership."""
 
     code = "membership_refused"
     status = 400
 
 
-class MembershipForbidden(ArrangingRefused):
-    """Only admins of the tenant change its members, and only superusers choose among all people."""
+class MembershipForbidden(MembershipChangeRefused):
+    """Only admins of the tenant may change its members, and only superusers may choose among all people."""
 
     code = "forbidden"
     status = 403
 
 
-class MemberNotFound(ArrangingRefused):
+class MemberNotFound(MembershipChangeRefused):
     """The tenant has no such member, or the platform no such person."""
 
     code = "not_found"
     status = 404
 
 
-class LastAdmin(ArrangingRefused):
-    """The last admin stays: without one nobody could change the tenant's settings any more."""
+class LastAdmin(MembershipChangeRefused):
+    """The last admin cannot be removed, because nobody could change the tenant's settings any more."""
 
     code = "last_admin"
     status = 409
 
 
-class MemberChanged(ArrangingRefused):
+class MemberChanged(MembershipChangeRefused):
     """Somebody else has changed the membership since it was read."""
 
     code = "member_changed"
     status = 409
 
 
-class SlackUserRefused(ArrangingRefused):
-    """No person of Slack that could be a member, or one that is another member already."""
+class SlackUserRefused(MembershipChangeRefused):
+    """The Slack user's id is invalid, or is already linked to another member."""
 
     code = "slack_user_refused"
     status = 409
 
 
-class AlreadyMember(ArrangingRefused):
-    """The person is a member already: change their role instead."""
+class AlreadyMember(MembershipChangeRefused):
+    """The person is already a member: change their role instead."""
 
     code = "already_exists"
     status = 409
 
 
 def members_of(tenant_id: UUID) -> list[Membership]:
-    """All members with the people that they are, by name. In the caller's `tenant_scope`."""
+    """Return all members with their people, by name. Must run in a `tenant_scope`."""
     rows = Membership.objects.for_tenant(tenant_id).select_related("user")
     return list(rows.order_by("user__username"))
 
 
 def fingerprint_of(member: Membership) -> str:
-    """What a member may do, as a text by which a change is noticed."""
+    """Return a member's roles as text, to detect changes."""
     return " ".join((str(member.role), *member.human_roles))
 
 
 def change_member(
     who: Principal, membership_id: UUID, role: Role, human_roles: Sequence[str], *, seen: str
 ) -> Membership:
-    """Give a member another role, if the `fingerprint_of` the member is still the one that was `seen`.
+    """Change a member's roles, if their `fingerprint_of` is still `seen`.
 
     Raises `MembershipForbidden`, `MemberNotFound`, `MemberChanged` or `LastAdmin`.
     """
-    _refuse_others(who)
+    _require_admin(who)
     with tenant_scope(who.tenant_id):
         member = _lock_member(who, membership_id)
         if fingerprint_of(member) != seen:
-            raise MemberChanged(f"{member.user} was changed since you looked, and acts as {member.role} now.")
+            raise MemberChanged(
+                f"{member.user} was changed since you opened the page, and is now {member.role}."
+            )
         if role != Role.ADMIN:
             _refuse_last_admin(who, member)
-        before = _show_member(member)
+        before = _values_of(member)
         member.role, member.human_roles = role, list(human_roles)
         member.save(update_fields=["role", "human_roles"])
         audit.record_action(
             who,
             "membership.changed",
             about=(KIND, member.pk),
-            changes=changes_between(before, _show_member(member)),
+            changes=changes_between(before, _values_of(member)),
         )
     return member
 
 
 def end_membership(who: Principal, membership_id: UUID) -> str:
-    """End a membership; returns the person's name. Raises `MembershipForbidden`, `MemberNotFound` or `LastAdmin`."""
-    _refuse_others(who)
+    """End a membership. Return the person's name. Raises `MembershipForbidden`, `MemberNotFound` or `LastAdmin`."""
+    _require_admin(who)
     with tenant_scope(who.tenant_id):
         member = _lock_member(who, membership_id)
         _refuse_last_admin(who, member)
@@ -212,7 +214,7 @@ def end_membership(who: Principal, membership_id: UUID) -> str:
             who,
             "membership.ended",
             about=(KIND, member.pk),
-            changes=changes_between(_show_member(member), None),
+            changes=changes_between(_values_of(member), None),
         )
         name = str(member.user)
         member.delete()
@@ -221,10 +223,10 @@ def end_membership(who: Principal, membership_id: UUID) -> str:
 
 def add_member(who: Principal, username: str, role: Role, human_roles: Sequence[str]) -> Membership:
     """Make a person a member. Raises `MembershipForbidden`, `MemberNotFound` or `AlreadyMember`."""
-    _refuse_others(who)
+    _require_admin(who)
     if not who.is_platform_admin:
         raise MembershipForbidden(
-            "Superusers add people: anyone who may choose among all learns who they are."
+            "Only superusers can add people, because choosing among all people reveals their names."
         )
     user = person(username)
     with tenant_scope(who.tenant_id):
@@ -232,12 +234,12 @@ def add_member(who: Principal, username: str, role: Role, human_roles: Sequence[
         rows = Membership.objects.for_tenant(who.tenant_id)
         member, is_new = rows.get_or_create(tenant_id=who.tenant_id, user=user, defaults=values)
         if not is_new:
-            raise AlreadyMember(f"{username} is a member already.")
+            raise AlreadyMember(f"{username} is already a member.")
         audit.record_action(
             who,
             "membership.begun",
             about=(KIND, member.pk),
-            changes=changes_between(None, _show_member(member)),
+            changes=changes_between(None, _values_of(member)),
         )
     return member
 
@@ -246,10 +248,10 @@ _SLACK_USER = re.compile(r"[TE][A-Z0-9]{1,30}/[UW][A-Z0-9]{1,30}")
 
 
 def link_slack(tenant_id: UUID, username: str, slack_user: str) -> Membership:
-    """Link this Slack user, whose clicks then count as the member's; empty: unlink the member. In the caller's `tenant_scope`.
+    """Link this Slack user, whose clicks then count as the member's; empty text removes the link. Must run in a `tenant_scope`.
 
-    As a person with a shell of the platform says. Admins of a tenant cannot: with several names one person would be several voters.
-    Raises `MemberNotFound`, or `SlackUserRefused` for what is no such id or another member's.
+    Only people with a shell of the platform can do this, not admins of a tenant: one person with several names would have several votes.
+    Raises `MemberNotFound`, or `SlackUserRefused` for an invalid id or another member's.
     """
     if slack_user and not _SLACK_USER.fullmatch(slack_user):
         raise SlackUserRefused(
@@ -260,43 +262,43 @@ def link_slack(tenant_id: UUID, username: str, slack_user: str) -> Membership:
         rows.select_related("user").select_for_update(of=("self",)).filter(user__username=username).first()
     )
     if member is None:
-        raise MemberNotFound(f"{username} is no member.")
+        raise MemberNotFound(f"{username} is not a member.")
     if slack_user and rows.filter(slack_user=slack_user).exclude(pk=member.pk).exists():
-        raise SlackUserRefused(f"{slack_user} decides for another member already.")
+        raise SlackUserRefused(f"{slack_user} is already linked to another member.")
     member.slack_user = slack_user
     member.save(update_fields=["slack_user"])
     return member
 
 
 def member_of_slack(tenant_id: UUID, slack_user: str) -> Principal | None:
-    """The member behind a Slack user, as they may act now; None for a user that is not linked. In the caller's `tenant_scope`."""
+    """Return the principal of the member with this Slack user, or None if no member is linked. Must run in a `tenant_scope`."""
     rows = Membership.objects.for_tenant(tenant_id).select_related("user", "tenant")
     member = rows.filter(slack_user=slack_user, user__is_active=True, tenant__is_active=True).first()
     return _as_member(member.user, member) if member else None
 
 
 def first_admin(tenant_id: UUID, user: User) -> Membership:
-    """The first member of a tenant, as a person with a shell of the platform says. Once, in the `tenant_scope` of a new tenant."""
+    """Create the first member of a new tenant, for a person with a shell of the platform. Must run in the new tenant's `tenant_scope`."""
     member = Membership(tenant_id=tenant_id, user=user, role=Role.ADMIN, human_roles=[])
     member.save(force_insert=True)
     return member
 
 
 def person(username: str) -> User:
-    """Somebody who may sign in. Raises `MemberNotFound`."""
+    """Return a person who may sign in. Raises `MemberNotFound`."""
     user: User | None = get_user_model().objects.filter(username=username, is_active=True).first()
     if user is None:
         raise MemberNotFound(f"There is no person {username!r}.")
     return user
 
 
-def _refuse_others(who: Principal) -> None:
+def _require_admin(who: Principal) -> None:
     if not who.role.includes(Role.ADMIN):
         raise MembershipForbidden(f"This needs the role admin; you act as {who.role.value}.")
 
 
 def _lock_member(who: Principal, membership_id: UUID) -> Membership:
-    """With all admins of the tenant: of two who make each other less, the second finds that nobody else is left."""
+    """Lock the member and all admins of the tenant, so that two admins cannot demote each other at the same time."""
     rows = Membership.objects.for_tenant(who.tenant_id).select_for_update(of=("self",)).order_by("pk")
     list(rows.filter(role=Role.ADMIN).values_list("pk"))
     member: Membership | None = rows.select_related("user").filter(pk=membership_id).first()
@@ -309,10 +311,10 @@ def _refuse_last_admin(who: Principal, member: Membership) -> None:
     if member.role != Role.ADMIN or who.is_platform_admin:
         return
     admins = Membership.objects.for_tenant(who.tenant_id).filter(role=Role.ADMIN, user__is_active=True)
-    others = admins.exclude(pk=member.pk)  # whose account is closed arranges nothing
+    others = admins.exclude(pk=member.pk)
     if not others.exists():
-        raise LastAdmin(f"{member.user} is the only admin. Make somebody else one first.")
+        raise LastAdmin(f"{member.user} is the only admin. Make somebody else an admin first.")
 
 
-def _show_member(member: Membership) -> dict[str, object]:
+def _values_of(member: Membership) -> dict[str, object]:
     return {"user": str(member.user), "role": str(member.role), "human_roles": member.human_roles}

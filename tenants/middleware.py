@@ -1,4 +1,4 @@
-"""Around every request: its span, its id, no body for HEAD, and which tenants' rows a request of the admin may see."""
+"""Middleware of every request: its span, its id, no body for HEAD, and the tenants that a request of the admin may access."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PROBES = ("/healthz", "/readyz", "/metrics", "/static/")
 
 
 class TracingMiddleware:
-    """A span around every request but those of probes; it continues the trace that the caller names in `traceparent`.
+    """Opens a span around every request except probes. It continues the caller's trace in `traceparent`.
 
-    Is not installed while tracing is off.
+    It is not installed while tracing is off.
     """
 
     def __init__(self, get_response: Next) -> None:
@@ -43,11 +43,11 @@ class TracingMiddleware:
         caller = {"traceparent": request.headers.get("traceparent", "")}
         with tracing.span(method, tracing.SERVER, attributes=attributes, causes=[caller]):
             response = self.get_response(request)
-            _note_outcome(request, response)
+            _record_outcome(request, response)
         return response
 
 
-def _note_outcome(request: HttpRequest, response: HttpResponse) -> None:
+def _record_outcome(request: HttpRequest, response: HttpResponse) -> None:
     route = getattr(request.resolver_match, "route", "")
     facts = {"http.response.status_code": response.status_code} | ({"http.route": route} if route else {})
     tracing.note(f"{request.method} {route}".strip(), **facts)
@@ -59,16 +59,16 @@ logger = logging.getLogger(__name__)
 
 Next = Callable[[HttpRequest], HttpResponse]
 
-# What a caller may choose goes into logs and headers, so it is short and has no spaces, quotes or line ends.
+# A caller's id goes into logs and headers, so it must be short, without spaces, quotes or line breaks.
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 ADMIN = "/admin/"
-# Where people sign in as somebody else, so these must be reachable for everybody.
+# People sign in as somebody else there, so everybody must be able to reach these.
 SIGN_IN_PATHS = ("/admin/login/", "/admin/logout/")
 
 
 class HeadMiddleware:
-    """Answers HEAD without a body, but with the length that the body has: gunicorn would drop it, and log a warning each time."""
+    """Removes the body of answers to HEAD but keeps its length. Otherwise gunicorn would remove it and log a warning each time."""
 
     def __init__(self, get_response: Next) -> None:
         self.get_response = get_response
@@ -82,14 +82,14 @@ class HeadMiddleware:
 
 
 class RequestIdMiddleware:
-    """Takes X-Request-Id or makes one; it is in the answer, in problems, and in the request's log lines."""
+    """Uses the caller's X-Request-Id or creates one. It is in the answer, in problems, and in the request's log lines."""
 
     def __init__(self, get_response: Next) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        offered = request.headers.get("X-Request-Id", "")
-        request_id = offered if REQUEST_ID.fullmatch(offered) else str(uuid7())
+        callers_id = request.headers.get("X-Request-Id", "")
+        request_id = callers_id if REQUEST_ID.fullmatch(callers_id) else str(uuid7())
         request.request_id = request_id  # type: ignore[attr-defined]
         with (
             request_context.of_request(request_id),
@@ -101,9 +101,9 @@ class RequestIdMiddleware:
 
 
 class AdminMiddleware:
-    """A request under /admin/ sees the tenants of the person who is signed in, and no others. People without any do not get in.
+    """Limits a request under /admin/ to the tenants of the signed-in person. People without any are refused.
 
-    The person is looked up before, and the session is saved afterwards, both with the ordinary role of the database.
+    The person is read before, and the session is saved afterwards, both with the ordinary database role.
     """
 
     def __init__(self, get_response: Next) -> None:
@@ -126,11 +126,11 @@ class AdminMiddleware:
             return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """A refusal of the database is answered as a missing permission, even if our own code did not check."""
+        """Answer a refusal of the database as a missing permission, even if our own code did not check."""
         is_refusal = isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege)
         if request.path.startswith(ADMIN) and (is_refusal or isinstance(error, TenantOutOfSight)):
             logger.warning(
-                "The admin was kept from a row", extra={"action": "admin_refused", "path": request.path}
+                "A row was refused to the admin", extra={"action": "admin_refused", "path": request.path}
             )
             return defaults.permission_denied(request, PermissionDenied("This belongs to another tenant."))
         if request.path.startswith(ADMIN) and isinstance(error, TooManyOwned):

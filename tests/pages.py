@@ -61,7 +61,7 @@ def cut_streams() -> bool:
     for stream in carrying._streams():
         stream.unwelcome = True
     with suppress(OSError):  # it has just found out by itself
-        if (hurry := carrying._hurry) is not None:
+        if (hurry := carrying._waker) is not None:
             hurry.send(b"!")
     eventually(lambda: carrying.size() == 0)
     return True

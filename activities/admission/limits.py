@@ -24,7 +24,7 @@ from agents import configuration
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
 from tenants import pausing
-from tenants.caches import KeptConfiguration
+from tenants.caches import ConfigurationCache
 from tenants.context import system_scope
 from tenants.models import Pause, PauseKind, Tenant
 
@@ -51,7 +51,7 @@ class _Latest:
     document: _Document | None = None
 
 
-_kept: KeptConfiguration[_Latest] = KeptConfiguration(asked_every=0.0)
+_kept: ConfigurationCache[_Latest] = ConfigurationCache(check_seconds=0.0)
 
 
 def refresh(*, generation: str = "") -> bool:

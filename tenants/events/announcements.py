@@ -1,7 +1,7 @@
-"""Announcements: what followers are told of at once and nobody keeps, such as that a run has said more.
+"""Announcements: messages to connected followers only, such as that a run's log has new lines. They are not stored.
 
-They go through Redis from process to process, cost no row, and have no number: who was not there, or comes back, does not get them, and
-reads what they are about where it is kept. While Redis is away there are none.
+They are sent through Redis from process to process, and have neither a row nor a number. Clients that connect later do not receive them;
+they read the stored object instead. While Redis is unavailable, there are no announcements.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tenants.wire_json import dumps
 
 PATIENCE_SECONDS = 0.5  # with Redis
 RETRY_SECONDS = 5.0
-PROOF_SECONDS = 10  # between two questions whether the server is there
-UNPROVEN = 2  # questions without an answer; then the connection counts as lost
+PROOF_SECONDS = 10  # between two pings of the server
+UNPROVEN = 2  # pings without an answer, after which the connection counts as lost
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Of later ones about the same `subject` only the last is worth telling."""
+    """A message to followers. A later announcement with the same `subject` replaces an earlier one."""
 
     tenant_id: UUID
     kind: str
@@ -53,24 +53,24 @@ class Announcement:
         return not event_filter.kinds or self.kind in event_filter.kinds
 
     def frame(self) -> bytes:
-        """As text/event-stream. Without an id, so that clients resume from the last numbered event."""
-        shown = {"kind": self.kind, "activity": self.activity, "pipeline_run": None, "data": self.data}
-        return b"event: %b\ndata: %b\n\n" % (self.kind.encode(), dumps(shown))
+        """Return it as text/event-stream, without an id, so that clients resume from the last numbered event."""
+        body = {"kind": self.kind, "activity": self.activity, "pipeline_run": None, "data": self.data}
+        return b"event: %b\ndata: %b\n\n" % (self.kind.encode(), dumps(body))
 
 
 def announce(tenant_id: UUID, kind: str, activity: UUID, data: Mapping[str, Any]) -> None:
-    """Send this to the readers that follow the tenant right now."""
+    """Send this to the readers that follow the tenant now."""
     message_body = orjson.dumps({"kind": kind, "activity": activity, "data": dict(data)})
     try:
         connections.client(timeout_seconds=PATIENCE_SECONDS).publish(
             keys.announcements(tenant_id), message_body
         )
     except redis.RedisError:
-        return  # who follows sees it with the next one, or where it is kept
+        return  # followers see the change with the next announcement, or in the stored object
 
 
 class AnnouncementReceiver:
-    """Receives what is announced to the tenants that are followed here, over its own connection. Used by one thread."""
+    """Receives the announcements of the tenants that are followed here, over its own connection. Used by one thread."""
 
     def __init__(self) -> None:
         self._client: redis.Redis | None = None
@@ -79,7 +79,7 @@ class AnnouncementReceiver:
         self._tried = -1e9
 
     def listen(self, tenants: Collection[UUID]) -> socket | None:
-        """Listen to exactly these tenants. Returns the socket that becomes readable when there is something; None while there is no
+        """Listen to exactly these tenants. Return the socket that becomes readable when there is a message, or None without a
         connection.
         """
         channels = {keys.announcements(tenant_id): tenant_id for tenant_id in tenants}
@@ -90,8 +90,8 @@ class AnnouncementReceiver:
                 self._open()
             if new := channels.keys() - self._channels.keys():
                 self._subscription.subscribe(*new)
-            if gone := self._channels.keys() - channels.keys():
-                self._subscription.unsubscribe(*gone)
+            if unfollowed := self._channels.keys() - channels.keys():
+                self._subscription.unsubscribe(*unfollowed)
             self._channels = channels
             connected: socket = self._subscription.connection._sock
             return connected
@@ -100,7 +100,7 @@ class AnnouncementReceiver:
             return None
 
     def receive(self) -> Iterator[Announcement]:
-        """What has been announced since the last time. Does not wait."""
+        """Yield the announcements since the last call. Does not wait."""
         while self._subscription is not None and self._channels:
             try:
                 message = self._subscription.get_message(ignore_subscribe_messages=True, timeout=0)
@@ -142,4 +142,4 @@ class AnnouncementReceiver:
         except (redis.RedisError, OSError):
             self._subscription = self._client = None
         facts = {"action": "announcements_lost", "reason": type(error).__name__}
-        logger.warning("Nothing is announced to followers while Redis is away", extra=facts)
+        logger.warning("No announcements to followers while Redis is unavailable", extra=facts)

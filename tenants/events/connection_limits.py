@@ -1,8 +1,8 @@
-"""Seats: how many streams a tenant and a caller may have open, over all web processes.
+"""Seats: limit how many streams a tenant and a caller may have open, over all web processes.
 
-They are leases in Redis that lapse by themselves, so a process that dies gives its seats back. A program that has taken all of its seats
-is refused. A person is not: their newest page is the one that they look at, so their oldest stream makes room, wherever it is carried.
-When Redis does not answer, nobody is refused: the limit protects the others, and each process has one of its own.
+Seats are leases in Redis that expire, so the seats of a dead process become free. A program that uses all of its seats
+is refused. A person is not refused: their newest page replaces their oldest stream, in whatever process that is.
+When Redis does not answer, nobody is refused, because each process has its own limit as well.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class TooManyStreams(TenantError):
 
 @dataclass(frozen=True, slots=True)
 class TakenSeat:
-    """A seat for a stream, and the seats of the same caller that were taken away for it."""
+    """A seat for a stream, and the seats of the same caller that it displaced."""
 
     seat: str
     displaced: frozenset[str] = frozenset()
 
 
 def take(principal: Principal, *, displacing: bool = False) -> TakenSeat:
-    """A seat for one more stream. `displacing`: where none is free, the caller's oldest is taken away. Raises `TooManyStreams`."""
+    """Take a seat for one more stream. With `displacing`, it replaces the caller's oldest if none is free. Raises `TooManyStreams`."""
     seat = str(uuid7())
     most = (settings.ORCHESTRATOR_STREAMS_PER_TENANT, settings.ORCHESTRATOR_STREAMS_PER_CALLER)
     tenant_id = principal.tenant_id
@@ -65,12 +65,12 @@ def take(principal: Principal, *, displacing: bool = False) -> TakenSeat:
 
 
 def hold(tenant_id: UUID, seats: Iterable[tuple[Principal, str]]) -> frozenset[str]:
-    """Keep the seats of a tenant's streams for a while longer; returns those that were taken away, whose streams are to end."""
-    held = list(seats)
-    callers = [keys.seats_of_caller(principal) for principal, _ in held]
+    """Renew the seats of a tenant's streams. Return the displaced ones, whose streams must end."""
+    renewed = list(seats)
+    callers = [keys.seats_of_caller(principal) for principal, _ in renewed]
     names = [keys.seats_of_tenant(tenant_id), keys.displaced_seats(tenant_id), *callers]
     try:
-        arguments: list[str | int] = [LAPSE_SECONDS, *(seat for _, seat in held)]
+        arguments: list[str | int] = [LAPSE_SECONDS, *(seat for _, seat in renewed)]
         return _read(_script("hold_seats")(names, arguments, client=_client()))
     except redis.RedisError:
         return frozenset()  # they are taken again with the next renewal
@@ -83,7 +83,7 @@ def leave(principal: Principal, seat: str) -> None:
         pipeline.zrem(keys.seats_of_caller(principal), seat)
         pipeline.execute()
     except redis.RedisError:
-        return  # it lapses
+        return  # the lease expires
 
 
 def _read(seats: Iterable[bytes | str]) -> frozenset[str]:

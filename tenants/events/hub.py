@@ -1,7 +1,7 @@
-"""The hub: one thread per process that carries events to all of its streams.
+"""The hub: one thread per process that sends events to all of its streams.
 
-Streams cost a socket and no thread: requests hand theirs over and are done. The thread begins with the first stream and ends with the
-last. When it cannot reach the database, streams stay open and go on where they were, since each knows the last number that it was given.
+A stream costs a socket but no thread: requests hand their socket over and end. The thread starts with the first stream and ends with the
+last. While it cannot reach the database, streams stay open. They continue where they were, because each stores the last number it has sent.
 """
 
 from __future__ import annotations
@@ -27,22 +27,20 @@ from tenants.events import connection_limits, log
 from tenants.events.announcements import Announcement, AnnouncementReceiver
 from tenants.events.stream import DISPLACED, KEEPALIVE, Stream, reset, still_allowed
 
-LOOK_SECONDS = 1.0  # between looks at every log that is followed, whether or not a notification came
-AGAIN_SECONDS = 0.1  # after a find; what commits right behind it sends no notification
-WELCOME_SECONDS = (
-    2.0  # between checks whether the callers still may read; with all that delays it, well below 5
-)
+LOOK_SECONDS = 1.0  # between checks of every followed log, even without a notification
+AGAIN_SECONDS = 0.1  # after new events, because commits right after them send no notification
+WELCOME_SECONDS = 2.0  # between checks whether the callers may still read; including delays, well below 5
 HOLD_SECONDS = (
-    2.0  # between renewals of seats, and so the longest that one which was taken away elsewhere is used
+    2.0  # between renewals of seats, and so the longest use of a seat that another process displaced
 )
 FOLLOW_SECONDS = 10.0
-TELL_SECONDS = 0.5  # between two announcements about the same; the last one tells all
+TELL_SECONDS = 0.5  # between two announcements to a tenant's streams; only the last one of a subject is sent
 
 logger = logging.getLogger(__name__)
 
 
 class Hub:
-    """`adopt`, `displace` and `size` may be called by any thread; everything else happens in the hub's own."""
+    """`adopt`, `displace` and `size` may be called by any thread; everything else runs in the hub's thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,35 +49,35 @@ class Hub:
         self._open: dict[UUID, set[Stream]] = defaultdict(set)
         self._due: dict[UUID, float] = {}
         self._announced: dict[UUID, dict[Any, Announcement]] = defaultdict(dict)
-        self._told: dict[UUID, float] = {}
-        self._hurry: socket.socket | None = None
+        self._announced_at: dict[UUID, float] = {}
+        self._waker: socket.socket | None = None
 
     def adopt(self, stream: Stream) -> None:
-        """Carry the stream from now on. Its socket belongs to the hub."""
+        """Serve the stream from now on. Its socket then belongs to the hub."""
         stream.socket.setblocking(False)
         with self._lock:
             self._new.append(stream)
-            if self._hurry is None:
-                self._hurry, hurried = socket.socketpair()
-                threading.Thread(target=self._run, args=(hurried,), name="event-hub", daemon=True).start()
-            self._hurry.send(b"!")
+            if self._waker is None:
+                self._waker, wake_socket = socket.socketpair()
+                threading.Thread(target=self._run, args=(wake_socket,), name="event-hub", daemon=True).start()
+            self._waker.send(b"!")
 
     def displace(self, seats: Collection[str]) -> None:
-        """End the streams with these seats. Those that are carried elsewhere, or not yet, end with the next renewal of their seats."""
+        """End the streams with these seats. Streams in other processes, or not adopted yet, end with the next renewal of their seats."""
         with self._lock:
-            if seats and self._hurry is not None:
+            if seats and self._waker is not None:
                 self._displaced.update(seats)
-                self._hurry.send(b"!")
+                self._waker.send(b"!")
 
     def size(self) -> int:
-        """How many streams there are."""
+        """Return the number of streams."""
         with self._lock:
             return len(self._new) + sum(map(len, self._open.values()))
 
-    def _run(self, hurried: socket.socket) -> None:
+    def _run(self, wake_socket: socket.socket) -> None:
         listener, receiver, selector = Listener(), AnnouncementReceiver(), selectors.DefaultSelector()
         receiver_socket: socket.socket | None = None
-        selector.register(hurried, selectors.EVENT_READ)
+        selector.register(wake_socket, selectors.EVENT_READ)
         checks = {
             self._look: LOOK_SECONDS,
             self._check_welcome: WELCOME_SECONDS,
@@ -88,31 +86,31 @@ class Hub:
             listener.prove: PROOF_SECONDS,
         }
         due = dict.fromkeys(checks, 0.0)
-        while self._goes_on(selector):
+        while self._adopt_new(selector):
             listener_socket = _watch_listener(selector, listener)
             receiver_socket = _watch_receiver(selector, receiver_socket, receiver.listen(self._open))
             self._wait(selector, listener)
-            _attempt(self._note, receiver)
+            _attempt(self._receive_announcements, receiver)
             now = time.monotonic()
             for check, seconds in checks.items():
                 if now >= due[check]:
                     due[check] = now + seconds
                     _attempt(check)
             for tenant_id in [tenant for tenant, at in self._due.items() if at <= now]:
-                _attempt(self._carry, tenant_id)
+                _attempt(self._send_events, tenant_id)
             if listener_socket is not None and not listener.is_connected:
                 selector.unregister(listener_socket)  # before another connection gets the same number
-            self._tell(now)
+            self._send_announcements(now)
             self._keep_alive(now)
             self._flush(selector)
         listener.close()
         receiver.close()
         selector.close()
-        hurried.close()
+        wake_socket.close()
         connections.close_all()
 
-    def _goes_on(self, selector: selectors.BaseSelector) -> bool:
-        """Take up what is new. False, for good, when there is nothing at all."""
+    def _adopt_new(self, selector: selectors.BaseSelector) -> bool:
+        """Register new streams. Return False when there are no streams at all; then the thread must end."""
         with self._lock:
             for stream in self._new:
                 self._open[stream.bearer.principal.tenant_id].add(stream)
@@ -121,13 +119,13 @@ class Hub:
             self._new.clear()
             self._mark_displaced(self._displaced)
             self._displaced = set()
-            if not self._open and self._hurry is not None:
-                self._hurry.close()
-                self._hurry = None
-            return self._hurry is not None
+            if not self._open and self._waker is not None:
+                self._waker.close()
+                self._waker = None
+            return self._waker is not None
 
     def _wait(self, selector: selectors.BaseSelector, listener: Listener) -> None:
-        due_times = (self._told.get(tenant, 0.0) + TELL_SECONDS for tenant in self._announced)
+        due_times = (self._announced_at.get(tenant, 0.0) + TELL_SECONDS for tenant in self._announced)
         patience = min([LOOK_SECONDS, *(at - time.monotonic() for at in (*self._due.values(), *due_times))])
         for key, mask in selector.select(max(patience, 0.0)):
             if isinstance(key.fileobj, socket.socket) and key.data is None:
@@ -139,27 +137,27 @@ class Hub:
 
     def _look(self) -> None:
         for tenant_id in with_news(
-            {tenant: min(s.position for s in of) for tenant, of in self._open.items()}
+            {tenant: min(each.position for each in streams) for tenant, streams in self._open.items()}
         ):
             self._due.setdefault(tenant_id, 0.0)
 
-    def _carry(self, tenant_id: UUID) -> None:
-        """Give every stream of the tenant what is new for it."""
+    def _send_events(self, tenant_id: UUID) -> None:
+        """Send every stream of the tenant its new events."""
         self._due.pop(tenant_id, None)
         ready = [stream for stream in self._open.get(tenant_id, ()) if not stream.is_full]
-        if ready and carry(tenant_id, ready):
+        if ready and send_events(tenant_id, ready):
             self._due[tenant_id] = time.monotonic() + AGAIN_SECONDS
 
-    def _note(self, receiver: AnnouncementReceiver) -> None:
+    def _receive_announcements(self, receiver: AnnouncementReceiver) -> None:
         for announcement in receiver.receive():
             self._announced[announcement.tenant_id][announcement.subject] = announcement
 
-    def _tell(self, now: float) -> None:
-        """Pass on what was announced. A client that takes nothing misses it."""
+    def _send_announcements(self, now: float) -> None:
+        """Send the announcements. A client whose buffer is full misses them."""
         for tenant_id in [
-            tenant for tenant in self._announced if now - self._told.get(tenant, 0.0) >= TELL_SECONDS
+            tenant for tenant in self._announced if now - self._announced_at.get(tenant, 0.0) >= TELL_SECONDS
         ]:
-            self._told[tenant_id] = now
+            self._announced_at[tenant_id] = now
             for announcement in self._announced.pop(tenant_id).values():
                 frame = announcement.frame()
                 for stream in self._open.get(tenant_id, ()):
@@ -174,8 +172,8 @@ class Hub:
 
     def _hold(self) -> None:
         for tenant_id, streams in self._open.items():
-            held = [(stream.bearer.principal, stream.seat) for stream in streams]
-            self._mark_displaced(connection_limits.hold(tenant_id, held))
+            seats = [(stream.bearer.principal, stream.seat) for stream in streams]
+            self._mark_displaced(connection_limits.hold(tenant_id, seats))
 
     def _mark_displaced(self, seats: Collection[str]) -> None:
         if seats:
@@ -199,7 +197,7 @@ class Hub:
             if stream.unwelcome or stream.displaced or not stream.flush():
                 self._close(selector, stream)
                 continue
-            # Only what could not be handed over at once waits for the client to take more.
+            # Wait for the client to become writable only if some data could not be sent at once.
             interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if stream.waiting else 0)
             if selector.get_key(stream.socket).events != interest:
                 selector.modify(stream.socket, interest, stream)
@@ -212,7 +210,7 @@ class Hub:
             self._open[tenant_id].discard(stream)
             if not self._open[tenant_id]:
                 del self._open[tenant_id]
-                self._told.pop(tenant_id, None)
+                self._announced_at.pop(tenant_id, None)
         connection_limits.leave(stream.bearer.principal, stream.seat)
 
     def _streams(self) -> Iterable[Stream]:
@@ -220,7 +218,7 @@ class Hub:
 
 
 def _watch_listener(selector: selectors.BaseSelector, listener: Listener) -> int | None:
-    """The socket of the listener, registered with the selector; None while it has no connection."""
+    """Return the listener's socket, registered with the selector, or None while it has no connection."""
     listener_socket = listener.socket()
     if listener_socket is not None and listener_socket not in selector.get_map():
         selector.register(listener_socket, selectors.EVENT_READ)
@@ -230,7 +228,7 @@ def _watch_listener(selector: selectors.BaseSelector, listener: Listener) -> int
 def _watch_receiver(
     selector: selectors.BaseSelector, before: socket.socket | None, now: socket.socket | None
 ) -> socket.socket | None:
-    """The socket on which announcements come, registered with the selector; None while there is no connection."""
+    """Return the socket of announcements, registered with the selector, or None while there is no connection."""
     if now is not before:
         if before is not None:
             selector.unregister(before)
@@ -251,22 +249,22 @@ def _attempt(action: Callable[..., Any], *arguments: Any) -> None:
 
 
 def here() -> Hub:
-    """The hub of this process."""
+    """Return the hub of this process."""
     return _of_process(os.getpid())
 
 
 @cache
 def _of_process(pid: int) -> Hub:
-    # By the process: a fork has neither the thread nor sockets of its own.
+    # By process, because a fork has neither the thread nor its own sockets.
     return Hub()
 
 
-# Following: what the hub asks the logs for, for many streams at once.
+# The hub's queries of the logs, for many streams at once.
 
 
-EVENTS_AT_ONCE = 500  # for the streams of one tenant; then others get their turn
+EVENTS_AT_ONCE = 500  # for the streams of one tenant, before others get their turn
 
-#: Those of these tenants whose log holds more than was looked at, or will as soon as it is numbered.
+#: Selects those of these tenants whose log has newer events, numbered or not.
 _WITH_NEWS = """
     SELECT asked.tenant_id
     FROM unnest(%s::uuid[], %s::bigint[]) AS asked (tenant_id, position)
@@ -282,23 +280,23 @@ _FOLLOW = """
 
 
 def with_news(positions: Mapping[UUID, int]) -> list[UUID]:
-    """The tenants for which there is something after these positions."""
+    """Return the tenants with events after these positions."""
     with connections[SYSTEM].cursor() as cursor:
         cursor.execute(_WITH_NEWS, [list(positions), list(positions.values())])
         return [tenant_id for (tenant_id,) in cursor.fetchall()]
 
 
 def follow(tenants: Iterable[UUID]) -> None:
-    """Have changes of these tenants notify the hub for one more minute."""
+    """Let changes of these tenants notify the hub for one more minute."""
     with connections[SYSTEM].cursor() as cursor:
         cursor.execute(_FOLLOW, [log.LISTENED.total_seconds(), list(tenants)])
 
 
-def carry(tenant_id: UUID, streams: Collection[Stream]) -> bool:
-    """Send each of the tenant's streams its next events. Returns whether there were any.
+def send_events(tenant_id: UUID, streams: Collection[Stream]) -> bool:
+    """Send each of the tenant's streams its next events. Return whether there were any.
 
-    Those that catch up do not keep the others waiting. A stream so far behind that the next event is not kept any more is told so, and
-    goes on with what comes now.
+    Streams that are far behind do not delay the others. A stream whose next event is no longer stored gets a notice, and
+    continues with new events.
     """
     log.number(tenant_id)
     with tenant_scope(tenant_id):
@@ -310,11 +308,11 @@ def carry(tenant_id: UUID, streams: Collection[Stream]) -> bool:
         near = [stream for stream in streams if last - EVENTS_AT_ONCE <= stream.position < last]
         behind = [stream for stream in streams if stream.position < last - EVENTS_AT_ONCE]
         for group in filter(None, (near, behind)):
-            _carry(tenant_id, group)
+            _send_to_group(tenant_id, group)
     return bool(near or behind)
 
 
-def _carry(tenant_id: UUID, streams: Collection[Stream]) -> None:
+def _send_to_group(tenant_id: UUID, streams: Collection[Stream]) -> None:
     after = min(stream.position for stream in streams)
     for event in log.between(tenant_id, after, after + EVENTS_AT_ONCE):
         for stream in streams:
@@ -322,24 +320,24 @@ def _carry(tenant_id: UUID, streams: Collection[Stream]) -> None:
                 stream.offer(event)
 
 
-# The listener: PostgreSQL notifies this process when something has happened to a tenant whose log is followed.
+# The listener receives PostgreSQL's notifications about tenants whose logs are followed.
 #
-# One connection of its own, for all streams of the process. It only saves waiting: readers of a log look once a second in any case,
-# so a lost connection makes events late by a second at most. It is opened again as soon as that is possible.
+# It has one connection for all streams of the process. It only saves waiting: logs are checked once a second in any case,
+# so a lost connection delays events by at most a second. It is opened again as soon as possible.
 #
-# A silent connection may be a dead one, because something between has forgotten it. So every few seconds the listener has itself notified,
-# on a channel that nobody else listens to and by way of another connection; when that notification does not come, it takes a new
-# connection. Nobody ever waits for an answer on it.
+# A silent connection may be dead without notice, for example because a firewall has dropped it. So every few seconds the listener notifies
+# itself, on a private channel and through another connection. When that notification does not arrive, it opens a new
+# connection. It never waits for an answer.
 
 
 CHANNEL = "orchestrator_events"  # also written in sql/record.sql
 RETRY_SECONDS = 5.0
-PROOF_SECONDS = 5.0  # between two notifications that prove the connection
-SILENT_SECONDS = 12.0  # without a notification: more than two of these
+PROOF_SECONDS = 5.0  # between two notifications that test the connection
+SILENT_SECONDS = 12.0  # without a notification, which is more than two of these
 
 
 class Listener:
-    """Used by one thread."""
+    """Receives notifications. Used by one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -348,9 +346,7 @@ class Listener:
         self._own = f"{CHANNEL}_{uuid4().hex}"
 
     def socket(self) -> int | None:
-        """The socket that becomes readable on a notification; None while there is no connection. A connection is tried again from time
-        to time.
-        """
+        """Return the socket that becomes readable on a notification, or None without a connection. Reconnects from time to time."""
         if self._connection is None and self._clock() - self._tried >= RETRY_SECONDS:
             self._tried = self._clock()
             try:
@@ -365,7 +361,7 @@ class Listener:
         return self._connection is not None
 
     def receive(self) -> set[UUID]:
-        """The tenants for which a notification came since the last call. Does not wait."""
+        """Return the tenants with a notification since the last call. Does not wait."""
         if self._connection is None:
             return set()
         try:
@@ -378,7 +374,7 @@ class Listener:
         return {UUID(one.payload) for one in notifications if one.channel == CHANNEL}
 
     def prove(self) -> None:
-        """Send a notification to itself, which should come before the next call. A connection that was silent for too long is given up."""
+        """Send a notification to itself, which should arrive before the next call. Drop a connection that was silent for too long."""
         if self._connection is None:
             return
         if self._clock() - self._heard > SILENT_SECONDS:
@@ -393,7 +389,7 @@ class Listener:
             self._connection = None
 
     def _open(self) -> psycopg.Connection[Any]:
-        """Made as the connections for statements are, so that it is neither tried nor waited for while PostgreSQL is silent."""
+        """Open it like the connections for statements, which are neither opened nor waited for while PostgreSQL is silent."""
         alias = connections[SYSTEM]
         connection = alias.get_new_connection({**alias.get_connection_params(), "autocommit": True})
         try:
@@ -407,4 +403,4 @@ class Listener:
     def _lose(self, error: Exception) -> None:
         self.close()
         facts = {"action": "event_bell_lost", "reason": type(error).__name__}
-        logger.warning("The bell of events does not ring; logs are looked at once a second", extra=facts)
+        logger.warning("No notifications of events; logs are checked once a second", extra=facts)

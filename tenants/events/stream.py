@@ -1,9 +1,9 @@
-"""One stream of server-sent events: what its client wants, how far it is, and the bytes on their way to it.
+"""One stream of server-sent events: its filter, its position, and the bytes that wait for its client.
 
-Sockets are written to without waiting. A client that takes nothing gets nothing more read for it; after a minute it is given up.
+Writes to sockets do not block. For a client that reads nothing, no more events are read; after a minute its stream is closed.
 
-A stream outlives the request that opened it, so its permissions are checked again and again, for all streams of the process together.
-Any difference ends the stream: the client comes back, and its permissions are checked again.
+A stream outlives the request that opened it, so its permissions are checked periodically, for all streams of the process together.
+Any difference ends the stream; when the client reconnects, its permissions are checked again.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from tenants.models.events import Event
 from tenants.principals import Principal
 from tenants.wire_json import dumps
 
-FULL_BYTES = 256 * 1024  # waiting to be taken; then no more is read from the log for this client
+FULL_BYTES = 256 * 1024  # of waiting data, above which no more events are read for this client
 PATIENCE_SECONDS = 60.0
-RETRY_MILLISECONDS = 2_000  # after which a client that was cut off comes back
+RETRY_MILLISECONDS = 2_000  # after which a disconnected client reconnects
 
 _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """`position` is the number of the last event that was looked at for it."""
+    """One client's stream. `position` is the number of the last event that was sent or filtered out."""
 
     bearer: Subscriber
     wanted: EventFilter
     position: int
     seat: str
-    socket: Any = None  # of the client, as soon as the answer has begun
-    chunked: bool = False  # whether the answer was begun in HTTP's chunked encoding
+    socket: Any = None  # of the client, once the answer has begun
+    chunked: bool = False  # whether the answer uses HTTP's chunked encoding
     waiting: bytearray = field(default_factory=bytearray)
     said_at: float = field(default_factory=time.monotonic)
     taken_at: float = field(default_factory=time.monotonic)
@@ -54,7 +54,7 @@ class Stream:
     displaced: bool = False  # a newer stream of the same caller has its seat
 
     def offer(self, event: Event) -> None:
-        """Queue the event if the stream wants it, and move the position behind it."""
+        """Queue the event if it matches the filter, and move the position to it."""
         if self.wanted.fits(event):
             self.say(frame(event))
         self.position = event.number
@@ -64,7 +64,7 @@ class Stream:
         self.waiting += b"%x\r\n%b\r\n" % (len(text), text) if self.chunked else text
 
     def flush(self) -> bool:
-        """Send as much as the client takes without waiting. False when the client is gone."""
+        """Send as much as the client accepts without waiting. Return False when the client is gone."""
         now = time.monotonic()
         if not self.waiting:
             self.taken_at = now
@@ -80,7 +80,7 @@ class Stream:
         return True
 
     def is_open(self) -> bool:
-        """Called when the socket is readable. A client sends nothing of interest, so what is read is ignored unless it is the end."""
+        """Whether the client is still connected. Call it when the socket is readable; received data is ignored."""
         try:
             return self.socket.recv(4096) != b""
         except _NOT_NOW:
@@ -93,7 +93,7 @@ class Stream:
         return len(self.waiting) > FULL_BYTES
 
     def close(self) -> None:
-        """End the answer properly, as far as the client lets us."""
+        """End the answer properly, if the client still reads."""
         if self.chunked:
             self.waiting += b"0\r\n\r\n"
         self.flush()
@@ -104,7 +104,7 @@ class Stream:
 
 
 def frame(event: Event) -> bytes:
-    """The event as text/event-stream."""
+    """Return the event as text/event-stream."""
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (
         event.number,
         event.kind.encode(),
@@ -113,16 +113,16 @@ def frame(event: Event) -> bytes:
 
 
 def opening(position: int) -> bytes:
-    """The first frame of a stream: it tells the client its position, even if nothing happens."""
+    """Return the first frame of a stream, which sends the client its position, even if nothing happens."""
     return b"retry: %d\nid: %d\n\n" % (RETRY_MILLISECONDS, position)
 
 
 def reset(oldest: int, last: int) -> bytes:
-    """Tells a client that what it has missed is not kept any more."""
+    """Return the frame that tells a client that the events it has missed are no longer stored."""
     return b"id: %d\nevent: reset\ndata: %b\n\n" % (last, dumps({"oldest": oldest, "last": last}))
 
 
-#: The last event of a stream whose seat a newer one of the same person has got: coming back at once would only take another's.
+#: The last event of a stream that a newer one of the same person has displaced. If its client reconnected, it would displace another.
 DISPLACED = b"event: displaced\ndata: {}\n\n"
 
 KEEPALIVE = b": still here\n\n"
@@ -130,23 +130,23 @@ KEEPALIVE = b": still here\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A principal as it was when the stream was opened; `session` is that of a person."""
+    """The principal at the time when the stream was opened, and a person's session."""
 
     principal: Principal
     session: str | None = None
 
 
 def still_allowed(bearers: Iterable[Subscriber]) -> set[Subscriber]:
-    """Those of them whose token, or session and membership or broken glass, still are what they were. Not inside a transaction of a
-    tenant.
+    """Return the subscribers whose token, or session and membership or break-glass session, are unchanged. Must not run in a transaction
+    of a tenant.
     """
     remaining = set(bearers)
     tokens = {bearer for bearer in remaining if bearer.principal.token_id}
     with system_scope():
-        return _of_tokens(tokens) | _of_people(remaining - tokens)
+        return _allowed_tokens(tokens) | _allowed_people(remaining - tokens)
 
 
-def _of_tokens(bearers: Collection[Subscriber]) -> set[Subscriber]:
+def _allowed_tokens(bearers: Collection[Subscriber]) -> set[Subscriber]:
     if not bearers:
         return set()
     valid = Q(expires_at=None) | Q(expires_at__gt=clock.now())
@@ -161,7 +161,7 @@ def _of_tokens(bearers: Collection[Subscriber]) -> set[Subscriber]:
     }
 
 
-def _of_people(bearers: Collection[Subscriber]) -> set[Subscriber]:
+def _allowed_people(bearers: Collection[Subscriber]) -> set[Subscriber]:
     if not bearers:
         return set()
     people = {b.principal.user_id for b in bearers if b.principal.user_id}
@@ -176,7 +176,7 @@ def _of_people(bearers: Collection[Subscriber]) -> set[Subscriber]:
     tenants = _active_tenants(b.principal.tenant_id for b in bearers)
     rows = Membership.objects.filter(user_id__in=people).values_list("user_id", "tenant_id", "role")
     roles = {(user, tenant): role for user, tenant, role in rows}
-    broken = _find_open_glass(b.principal.break_glass_id for b in bearers)
+    open_glass = _find_open_glass(b.principal.break_glass_id for b in bearers)
 
     def is_welcome(bearer: Subscriber) -> bool:
         who = bearer.principal
@@ -185,16 +185,16 @@ def _of_people(bearers: Collection[Subscriber]) -> set[Subscriber]:
         if active[who.user_id] != who.is_platform_admin:
             return False
         if who.break_glass_id is not None:
-            return who.break_glass_id in broken
+            return who.break_glass_id in open_glass
         role = roles.get((who.user_id, who.tenant_id))
-        # Superusers are admins wherever they are members.
+        # Superusers are admins in all tenants of which they are members.
         return role is not None if who.is_platform_admin else role == who.role
 
     return {bearer for bearer in bearers if is_welcome(bearer)}
 
 
 def _find_open_glass(ids: Iterable[UUID | None]) -> set[UUID]:
-    """What a superuser who is no member sees through ends with its hour, or before."""
+    """Return the break-glass sessions that are still open."""
     glass_ids = {glass for glass in ids if glass is not None}
     if not glass_ids:
         return set()

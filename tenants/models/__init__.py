@@ -1,4 +1,4 @@
-"""Tenants, who acts for them, and what belongs to them. Import from here; the files are an inner matter."""
+"""The models of tenants, of access to them, and of what belongs to them. Import from here, not from the files."""
 
 from tenants.models.access import (
     ApiToken,

@@ -1,7 +1,4 @@
-"""Who may act for a tenant: members, tokens, connections to the outside, and answers kept for idempotency.
-
-The table of saved views.
-"""
+"""The models of access to a tenant: members, tokens, external channels, stored answers for idempotency, and saved views."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ from tenants.models.base import TenantOwned
 
 
 class Role(models.TextChoices):
-    """What a person or a token may do, each including the ones below."""
+    """The permissions of a person or a token. Each role includes those below it."""
 
     ADMIN = "admin"  # configures agents, pipelines, schedules and members
     OPERATOR = "operator"  # submits, cancels, retries, reassigns
-    REVIEWER = "reviewer"  # decides what people are asked for
+    REVIEWER = "reviewer"  # decides questions to people
     VIEWER = "viewer"  # reads
 
     def includes(self, other: Role) -> bool:
@@ -59,9 +56,9 @@ class Membership(TenantOwned):
 
 
 class SecondFactor(models.Model):
-    """What a person proves at the login besides the password: one-time codes of an app, by RFC 6238, passkeys, and recovery codes.
+    """A person's second factor at the login: one-time codes of an app (RFC 6238), passkeys, and recovery codes.
 
-    It belongs to the person, so to no tenant. `console.second_factor` is the only writer.
+    It belongs to the person, not to a tenant. Only `console.second_factor` writes it.
     """
 
     user = models.OneToOneField(
@@ -86,8 +83,8 @@ class SecondFactor(models.Model):
 
 
 class Passkey(models.Model):
-    """A key on a person's device, bound to the console's host name (WebAuthn). Nothing in it is secret.
-    `console.second_factor` writes it."""
+    """A key on a person's device, bound to the console's host name (WebAuthn). It contains no secret.
+    Only `console.second_factor` writes it."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     factor = models.ForeignKey(SecondFactor, on_delete=models.CASCADE, related_name="passkeys")
@@ -111,14 +108,14 @@ class Passkey(models.Model):
 
 
 class ApiToken(TenantOwned):
-    """A secret that acts for a tenant. Only its SHA-256 is stored; the secret itself is shown once."""
+    """A secret that acts for a tenant. Only its SHA-256 is stored; the secret itself is displayed once."""
 
     bounded_as = "tokens"
     bounded_among = {"revoked_at": None}
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=100)
-    # The database empties it when the account is closed.
+    # The database sets it to NULL when the account is closed.
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         on_delete=models.DO_NOTHING,
@@ -152,15 +149,15 @@ class ApiToken(TenantOwned):
 
 
 class ChannelStatus(models.TextChoices):
-    ACTIVE = "active"  # Agents may rely on it, until `expires_at` if that is set.
-    EXPIRED = "expired"  # Somebody has to sign in there again and reactivate it.
-    DISABLED = "disabled"  # Switched off on purpose.
+    ACTIVE = "active"  # Agents may use it, until `expires_at` if that is set.
+    EXPIRED = "expired"  # Somebody must sign in there again and reactivate it.
+    DISABLED = "disabled"  # Somebody has switched it off.
 
 
 class Channel(TenantOwned):
-    """A connection of the tenant's to the outside that agents need, such as an account for advertisements.
+    """An external connection of the tenant that agents need, such as an account for advertisements.
 
-    The access itself is kept elsewhere; here is whether it still opens anything. `tenants.channels` is the only writer of `status`.
+    The access itself is stored elsewhere; this is its status. Only `tenants.channels` writes `status`.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -196,7 +193,7 @@ class Channel(TenantOwned):
 
 
 class IdempotentRequest(TenantOwned):
-    """The answer to a POST that carried an Idempotency-Key, written in the transaction of the request's effect.
+    """The answer to a POST with an Idempotency-Key, written in the transaction of the request's effect.
 
     Neither the key nor the body is stored, only their digests.
     """
@@ -224,12 +221,12 @@ LONGEST_QUERY = 1_000
 
 
 class SavedView(TenantOwned):
-    """A query of a page by a name. It is its member's and goes with the membership; without a member it is everybody's in the tenant."""
+    """A named query of a page. It belongs to a member and is deleted with the membership; without a member, the tenant shares it."""
 
     bounded_as = "saved_views"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    # PostgreSQL deletes them with the membership, by the key that carries the tenant: ending one takes no question about its views.
+    # PostgreSQL deletes them with the membership, by the foreign key with the tenant, so Django needs no query for them.
     membership = models.ForeignKey(
         Membership,
         on_delete=models.DO_NOTHING,

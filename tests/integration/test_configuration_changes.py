@@ -16,7 +16,7 @@ from activities.models import WorkerProcess
 from agents import configuration
 from agents.models import Agent, AgentConfig, AgentVersionDeployment, PlatformConfig, Skill
 from tenants import caches
-from tenants.caches import KeptConfiguration
+from tenants.caches import ConfigurationCache
 from tenants.context import OWNER, system_scope, tenant_scope
 from tenants.models import Budget, ConfigurationChange, Pause, PauseKind, Plan, Tenant
 from tests.engine import elsewhere, eventually
@@ -28,9 +28,9 @@ NO_CONFIGURATION = {"tenants_configurationchange", WorkerProcess._meta.db_table}
 
 
 @pytest.fixture
-def kept(database: None) -> KeptConfiguration[object]:
+def kept(database: None) -> ConfigurationCache[object]:
     """Asks at every question, as if a second had passed since the one before."""
-    return KeptConfiguration(asked_every=0.0)
+    return ConfigurationCache(check_seconds=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +42,12 @@ def agents_as_they_were(database: None) -> Iterator[None]:
     AgentVersionDeployment.objects.filter(deployed_by="test").delete()
 
 
-def is_read_anew(kept: KeptConfiguration[object], tenant_id: Any, name: str = "qa") -> bool:
+def is_read_anew(kept: ConfigurationCache[object], tenant_id: Any, name: str = "qa") -> bool:
     fresh = object()
     return kept.get(tenant_id, name, lambda: fresh) is fresh
 
 
-def settled(kept: KeptConfiguration[object], *whose: Any) -> None:
+def settled(kept: ConfigurationCache[object], *whose: Any) -> None:
     """Wait until everything so far is seen: notes are read again as long as an older transaction runs on the server."""
     for tenant_id in whose:
         eventually(lambda tenant_id=tenant_id: not is_read_anew(kept, tenant_id), LONGEST_TRANSACTION)  # type: ignore[misc]
@@ -88,7 +88,7 @@ OF_ALL: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("what", OF_ONE_TENANT)
 def test_a_change_at_one_tenant_is_seen_and_the_others_keep_what_they_have(
-    kept: KeptConfiguration[object], tenant: Tenant, other_tenant: Tenant, what: str
+    kept: ConfigurationCache[object], tenant: Tenant, other_tenant: Tenant, what: str
 ) -> None:
     whose = (tenant.pk, other_tenant.pk, None)
     assert all(is_read_anew(kept, each) for each in whose)
@@ -103,7 +103,7 @@ def test_a_change_at_one_tenant_is_seen_and_the_others_keep_what_they_have(
 
 
 @pytest.mark.parametrize("what", OF_ALL)
-def test_a_change_for_all_is_seen_by_all(kept: KeptConfiguration[object], tenant: Tenant, what: str) -> None:
+def test_a_change_for_all_is_seen_by_all(kept: ConfigurationCache[object], tenant: Tenant, what: str) -> None:
     settled(kept, tenant.pk)
 
     elsewhere(OF_ALL[what])
@@ -113,7 +113,7 @@ def test_a_change_for_all_is_seen_by_all(kept: KeptConfiguration[object], tenant
 
 
 def test_what_is_removed_is_a_change_and_what_agents_and_budgets_note_of_themselves_is_none(
-    kept: KeptConfiguration[object], tenant: Tenant
+    kept: ConfigurationCache[object], tenant: Tenant
 ) -> None:
     with tenant_scope(tenant.pk):
         config = AgentConfig.objects.create(tenant=tenant, agent_id="qa", timeout_seconds=9)
@@ -151,7 +151,7 @@ def test_every_table_that_settings_and_limits_are_read_from_notes_its_changes(te
 
 
 def test_who_looks_while_a_change_is_under_way_sees_it_when_it_has_committed(
-    kept: KeptConfiguration[object], tenant: Tenant, other_tenant: Tenant
+    kept: ConfigurationCache[object], tenant: Tenant, other_tenant: Tenant
 ) -> None:
     def change() -> None:
         of_tenant(tenant, OF_ONE_TENANT["its settings of a role"])()
@@ -168,7 +168,7 @@ def test_who_looks_while_a_change_is_under_way_sees_it_when_it_has_committed(
 
 
 def test_what_a_transaction_reads_that_changed_configuration_itself_is_not_kept(
-    kept: KeptConfiguration[object], tenant: Tenant, other_tenant: Tenant
+    kept: ConfigurationCache[object], tenant: Tenant, other_tenant: Tenant
 ) -> None:
     settled(kept, tenant.pk)
 
@@ -182,7 +182,7 @@ def test_what_a_transaction_reads_that_changed_configuration_itself_is_not_kept(
 
 
 def test_what_was_read_before_a_change_that_another_has_seen_meanwhile_is_not_kept(
-    kept: KeptConfiguration[object], tenant: Tenant
+    kept: ConfigurationCache[object], tenant: Tenant
 ) -> None:
     settled(kept, tenant.pk)
 
@@ -256,21 +256,21 @@ def test_limits_are_made_out_anew_only_when_configuration_or_workers_have_change
 
 
 def test_who_has_not_looked_for_half_an_hour_believes_nothing(
-    kept: KeptConfiguration[object], tenant: Tenant
+    kept: ConfigurationCache[object], tenant: Tenant
 ) -> None:
     settled(kept, tenant.pk)
-    known = kept._known
+    known = kept._snapshot
     with connections[OWNER].cursor() as cursor:
         cursor.execute("SELECT %s - interval '31 minutes'", [known.at])
         ((long_ago,),) = cursor.fetchall()
 
-    kept._known = caches._Known(known.horizon, long_ago, known.checked_at, known.values)
+    kept._snapshot = caches._Snapshot(known.horizon, long_ago, known.checked_at, known.values)
 
     assert is_read_anew(kept, tenant.pk)
 
 
 def test_notes_of_another_server_concern_nobody_and_old_ones_are_taken_away(
-    kept: KeptConfiguration[object], tenant: Tenant
+    kept: ConfigurationCache[object], tenant: Tenant
 ) -> None:
     ahead = 2**40
     with connections[OWNER].cursor() as cursor:

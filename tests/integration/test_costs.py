@@ -39,7 +39,7 @@ def acme(engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Ten
     for module in (scheduler_settings, backlog):
         monkeypatch.setattr(module, "KEPT_SECONDS", math.inf)
     monkeypatch.setattr(configuration, "ROLES_KEPT_SECONDS", math.inf)
-    monkeypatch.setattr(configuration._kept, "_asked_every", math.inf)
+    monkeypatch.setattr(configuration._kept, "_check_seconds", math.inf)
     monkeypatch.setattr(clock, "RENEW_SECONDS", math.inf)
     engine.serve(tenant)
     monkeypatch.setattr(clock, "_last", None)

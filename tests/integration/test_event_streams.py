@@ -322,9 +322,9 @@ def test_a_stream_that_catches_up_keeps_no_other_waiting(
     bearer = principal(token(tenant)[1])
     late, current = (Stream(bearer, EventFilter(), position, "seat") for position in (0, 9))
 
-    assert hub.carry(tenant.pk, [late, current])
+    assert hub.send_events(tenant.pk, [late, current])
     assert (late.position, current.position) == (3, 10)
-    while hub.carry(tenant.pk, [late, current]):
+    while hub.send_events(tenant.pk, [late, current]):
         pass
 
     assert [read(block).id for block in late.waiting.split(b"\n\n")[:-1]] == list(range(1, 11))

@@ -111,10 +111,10 @@ def test_the_defaults_are_those_of_the_specification_and_both_spellings_mean_the
             "list of email",
         ),
         ({"check_intervall": 1}, "check_intervall", "did you mean check_interval?"),
-        ({"http_client": {"proxy": "x"}}, "http_client.proxy", "no setting"),
+        ({"http_client": {"proxy": "x"}}, "http_client.proxy", "not a scheduling setting"),
         ({"schedules": []}, "schedules", "never live in this configuration"),
         ({"pipelines": {}}, "pipelines", "never live in this configuration"),
-        ({"check_interval": 1000, "checkInterval": 2000}, "checkInterval", "given twice"),
+        ({"check_interval": 1000, "checkInterval": 2000}, "checkInterval", "duplicate"),
         ([], "", "must be an object"),
     ],
 )
@@ -305,9 +305,9 @@ def test_the_command_shows_sets_and_takes_back() -> None:
     ("text", "fault"),
     [
         ("http_client.timeout=soon", "whole number"),
-        ("nope=1", "no setting"),
+        ("nope=1", "not a scheduling setting"),
         ("enabled", "PATH=VALUE"),
-        ("http_client=1", "no setting"),
+        ("http_client=1", "not a scheduling setting"),
     ],
 )
 def test_the_command_refuses_with_a_reason(text: str, fault: str) -> None:

@@ -248,7 +248,7 @@ def test_rotation_seals_everything_with_the_newest_key_and_a_second_one_changes_
 def test_rotation_names_what_it_cannot_open_and_does_the_rest(api: Any, tenant: Tenant, ring: Any) -> None:
     keep_three(api, tenant)
     with tenant_scope(tenant.pk):
-        foreign = credentials.seal({"token": "x"}, context="another place")
+        foreign = credentials.seal({"token": "x"}, context="another row")
         AgentConfig.objects.filter(agent_id="qa").update(auth_sealed=foreign)
         config = AgentConfig.objects.get(agent_id="qa")
     ring()

@@ -1,6 +1,6 @@
--- Drops the oldest fresh events of a tenant as if they had been numbered and were too old by now, so that whoever has stopped reading before
--- them is told that they are gone. The row of the tenant's log is locked by this transaction.
--- Parameters  tenant; before: a time; limit: of fresh rows looked at
+-- Drops the oldest fresh events of a tenant as if they had been numbered and had expired, so that readers that stopped before
+-- them get an error that they are gone. The caller's transaction must hold the lock of the tenant's log.
+-- Parameters  tenant; before: a time; limit: of fresh rows to check
 -- Returns     how many fresh rows were dropped
 WITH oldest AS (
     SELECT f.id, coalesce(f.at, e.at) AS at
@@ -13,7 +13,7 @@ WITH oldest AS (
     WHERE tenant_id = %(tenant)s AND id = ANY(ARRAY(SELECT id FROM oldest WHERE coalesce(at, '-infinity') < %(before)s))
     RETURNING id
 ), told AS (
-    -- Of activities that are deleted there is nothing to miss.
+    -- Events of deleted activities do not count.
     SELECT FROM dropped JOIN oldest USING (id) WHERE oldest.at IS NOT NULL
 ), counted AS (
     UPDATE tenants_eventlog SET last_number = last_number + (SELECT count(*) FROM told)

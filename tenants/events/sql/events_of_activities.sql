@@ -1,6 +1,6 @@
--- The trigger that notes which activities have events without numbers, which `record.sql` attaches, and the bell.
--- A change rings the bell only where somebody follows the tenant's log, and only for the first event that nobody has numbered yet:
--- NOTIFY makes commits wait for each other, so that work nobody follows must not pay for it. Followers look again after each find, and
+-- The trigger function that records which activities have unnumbered events (`record.sql` attaches it), and the notification.
+-- A change sends a notification only if somebody follows the tenant's log, and only for the first event that is not numbered yet:
+-- NOTIFY makes commits wait for each other, so work that nobody follows must not pay for it. Followers check again after new events, and
 -- once a second in any case.
 
 CREATE OR REPLACE FUNCTION events_ring(of_tenant uuid) RETURNS void LANGUAGE sql AS $$

@@ -1,11 +1,11 @@
--- Gives what is fresh of a tenant, from the oldest on, its numbers, and makes a delivery for each webhook that wants it. The row of the
--- tenant's log is locked by this transaction.
--- Parameters  tenant; last: the last number given; limit: of fresh rows, each with the events of one statement about 16 activities at most
+-- Numbers the fresh events of a tenant, from the oldest on, and creates a delivery for each webhook that selects them. The caller's
+-- transaction must hold the lock of the tenant's log.
+-- Parameters  tenant; last: the last assigned number; limit: of fresh rows, each with the events of one statement about at most 16 activities
 -- Returns     how many fresh rows there were, and how many events
--- Guarantee   an event gets one number, and at most one delivery per webhook. What has not committed yet is numbered later, higher.
---             What happened is told as the history has it, whose work it was as the activity says now.
---             An activity that has been deleted meanwhile takes its events with it; they get no numbers.
--- Plan        LIMIT and OFFSET keep the planner from joining: it cannot know how many rows there will be, and each is to be found by its key.
+-- Guarantee   an event gets one number, and at most one delivery per webhook. Events that commit later get higher numbers.
+--             The events' content comes from the history; the role, pipeline and so on are those of the activity now.
+--             The events of an activity that was deleted meanwhile are dropped; they get no numbers.
+-- Plan        LIMIT and OFFSET keep the planner from joining, because it cannot estimate the number of rows, and each row must be found by key.
 WITH taken AS (
     DELETE FROM tenants_freshevent
     WHERE tenant_id = %(tenant)s AND id = ANY(ARRAY(SELECT id FROM tenants_freshevent WHERE tenant_id = %(tenant)s ORDER BY tenant_id, id LIMIT %(limit)s))
@@ -17,7 +17,7 @@ WITH taken AS (
                'deliverable', a.deliverable_id, 'run', e.run_id,
                'attempts', CASE WHEN e.target = 'failed' THEN coalesce(
                    (SELECT r.attempt FROM activities_activityrun r WHERE r.id = e.run_id), a.attempts) END,
-               -- Agents choose it as well. What is no name is text, and texts are in no event.
+               -- Agents may choose the code. If it is not a name it is text, and events contain no texts.
                'error_code', CASE WHEN e.target = 'failed' THEN substring(e.detail -> 'error' ->> 'code' FROM '^[a-z][a-z0-9_]{0,39}$') END)) AS data
     FROM taken t
     CROSS JOIN LATERAL (
@@ -33,7 +33,7 @@ WITH taken AS (
         CROSS JOIN LATERAL (
             SELECT h.seq, h.verb, CASE WHEN h.verb = 'start' THEN 'assigned' ELSE h.source END AS source, h.target
             UNION ALL
-            -- The claim that this start stands for as well.
+            -- The claim that this start also represents.
             SELECT h.seq - 1, 'claim', 'created', 'assigned' WHERE h.verb = 'start' AND h.source = 'created'
         ) move
     ) e
@@ -71,7 +71,7 @@ WITH taken AS (
 ), counted AS (
     UPDATE tenants_eventlog SET last_number = %(last)s + (SELECT count(*) FROM numbered) WHERE tenant_id = %(tenant)s
 ), webhook AS (
-    -- Kept from being removed meanwhile; one that was removed a moment ago gets nothing.
+    -- Locked against removal; a webhook that was just removed gets nothing.
     SELECT id, kinds FROM tenants_webhookendpoint WHERE tenant_id = %(tenant)s AND enabled ORDER BY id FOR KEY SHARE
 ), sent AS (
     INSERT INTO tenants_webhookdelivery (id, tenant_id, endpoint_id, event_number, kind, state, next_attempt_at, created_at)

@@ -1,10 +1,10 @@
--- Takes a seat for one stream, if the tenant and the caller have one free. Seats that nobody holds any more lapse. Time is the server's.
--- A caller who would rather give up one of their own may: the oldest is taken away, and anyone who carries its stream hears so from `hold_seats`.
+-- Takes a seat for one stream, if the tenant and the caller have a free one. Seats that are not renewed expire. Time is the server's.
+-- On request, it displaces the caller's oldest seat if none is free; the process with its stream learns that from `hold_seats`.
 -- KEYS[1]  sorted set of the tenant: seat -> expiry (ms)
 -- KEYS[2]  sorted set of the caller, likewise
--- KEYS[3]  sorted set of the seats of the tenant that were taken away, likewise
--- ARGV     seat, seconds until it lapses, most seats of the tenant, most seats of the caller, 1 if the caller gives up their oldest for it
--- Returns  {0 if it is taken, 1 if the tenant has none free, 2 if the caller has none, then the seats that were taken away}
+-- KEYS[3]  sorted set of the tenant's displaced seats, likewise
+-- ARGV     seat, seconds until it expires, maximum of the tenant, maximum of the caller, 1 to displace the caller's oldest
+-- Returns  {0 if it is taken, 1 if the tenant has none free, 2 if the caller has none, then the displaced seats}
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local lapse = tonumber(ARGV[2]) * 1000

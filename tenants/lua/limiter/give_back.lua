@@ -1,6 +1,6 @@
--- Returns units of an earlier take that were not used, or charges what was used above it.
+-- Returns unused units of an earlier take, or charges an additional part.
 -- KEYS[1]  hash of the bucket
--- KEYS[2]  marker of the take. It is used up here, so that a second call changes nothing.
+-- KEYS[2]  marker of the take. It is deleted, so that a second call changes nothing.
 -- ARGV     rate (units per second), burst (units), amount (units; negative charges more)
 -- Returns  {1 if the take was open else 0, units left as text}
 local rate, burst, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

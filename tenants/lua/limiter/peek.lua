@@ -1,4 +1,4 @@
--- Looks at a token bucket without changing it.
+-- Reads a token bucket without changing it.
 -- KEYS[1]  hash of the bucket
 -- ARGV     rate (units per second), burst (units), cost (units)
 -- Returns  {1 if the cost could be taken now else 0, units left as text, milliseconds until it could}

@@ -1,8 +1,8 @@
--- Takes a place among those that all processes share, or keeps one that is held for longer. Time is the server's.
--- KEYS[1]  sorted set of the places that are held: by whom, until when (milliseconds)
--- ARGV     most places, who, milliseconds for which it is held
--- Returns  1 if the place is held, 0 if all are
--- A holder that has died gives its place back by silence: its time runs out.
+-- Takes one of the places that all processes share, or renews a place. Time is the server's.
+-- KEYS[1]  sorted set of the places: holder -> expiry (ms)
+-- ARGV     maximum of places, holder, milliseconds until it expires
+-- Returns  1 if the holder has a place, 0 if all are in use
+-- The place of a dead holder expires.
 local most, who, lease = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

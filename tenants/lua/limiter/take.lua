@@ -2,7 +2,7 @@
 -- KEYS[1]  hash of the bucket: tokens, at (microseconds). No hash is a full bucket.
 -- KEYS[2]  optional marker of this take. While it exists, taking again under it changes nothing and is allowed.
 -- ARGV     rate (units per second), burst (units), cost (units), seconds to keep the marker
--- Returns  {1 if taken else 0, units left as text, milliseconds until enough is there (0 if taken)}
+-- Returns  {1 if taken else 0, units left as text, milliseconds until there are enough (0 if taken)}
 -- A cost above the burst waits for a full bucket and leaves a debt, so that it is slow but never stuck.
 local rate, burst, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
@@ -19,7 +19,7 @@ end
 local needed = math.min(cost, burst)
 if tokens < needed then
     if at > now then
-        -- The server's clock was set back. Refilling goes on from here instead of standing still until then.
+        -- The server's clock was set back. Refill from the new time instead of pausing until the old one.
         redis.call('HSET', KEYS[1], 'at', string.format('%.0f', now))
     end
     return {0, string.format('%.6f', tokens), math.max(1, math.ceil((needed - tokens) / rate * 1000))}

@@ -1,4 +1,4 @@
-"""`manage.py create_tenant SLUG [--name N] [--admin USERNAME]`: makes a tenant and prints its id."""
+"""`manage.py create_tenant SLUG [--name N] [--admin USERNAME]`: creates a tenant and prints its id."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class Command(BaseCommand):
-    help = "Make a tenant. The last line of the output is its id. A slug that is taken is an error."
+    help = "Create a tenant. The last line of the output is its id. A slug that is in use is an error."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "slug", help="short unique name: letters, digits, hyphens, underscores; at most 63"
         )
-        parser.add_argument("--name", default="", help="name shown to people; the slug if left out")
+        parser.add_argument("--name", default="", help="name for people; default: the slug")
 
         parser.add_argument(
             "--admin",
             metavar="USERNAME",
-            help="somebody with a login who becomes the tenant's admin, and so sees it in the console",
+            help="a person with a login who becomes the tenant's admin and can open it in the console",
         )
 
     def handle(self, *args: Any, slug: str, name: str, **options: Any) -> None:
@@ -38,7 +38,7 @@ class Command(BaseCommand):
         except TenantError as error:
             raise CommandError(str(error)) from error
         self.stderr.write(
-            f"Made tenant {tenant.slug}. Next: manage.py create_token --tenant {tenant.slug} --role admin"
+            f"Created tenant {tenant.slug}. Next: manage.py create_token --tenant {tenant.slug} --role admin"
         )
         self.stdout.write(str(tenant.pk))
 

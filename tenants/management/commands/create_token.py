@@ -1,4 +1,4 @@
-"""`manage.py create_token --tenant SLUG --role ROLE`: makes an API token and prints it, once."""
+"""`manage.py create_token --tenant SLUG --role ROLE`: creates an API token and prints it, once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tenants.exceptions import TenantError
 from tenants.models import Membership, Role, Tenant
 from tenants.plain_names import error_of_name
 
-LONGEST_DAYS = 3650  # beyond ten years a date would sooner or later overflow
+LONGEST_DAYS = 3650  # ten years, because a date too far in the future would overflow
 
 
 class Command(BaseCommand):
-    help = "Make an API token for a tenant. The last line of the output is the token, which is shown once."
+    help = "Create an API token for a tenant. The last line of the output is the token, which is printed only once."
 
     def add_arguments(self, parser: CommandParser) -> None:
         roles = "admin configures, operator submits, reviewer decides, viewer reads; each includes the next"
@@ -27,14 +27,14 @@ class Command(BaseCommand):
         )
         parser.add_argument("--role", required=True, choices=[role.value for role in Role], help=roles)
         parser.add_argument(
-            "--name", default="command line", help="what to recognise the token by (default: %(default)s)"
+            "--name", default="command line", help="a name to recognise the token (default: %(default)s)"
         )
         parser.add_argument(
             "--user",
             metavar="NAME",
-            help="the member who stands behind it, so that it votes for them; nobody, if left out",
+            help="the member that the token votes for; default: nobody",
         )
-        parser.add_argument("--expires-in-days", type=_days, metavar="N", help="never, if left out")
+        parser.add_argument("--expires-in-days", type=_days, metavar="N", help="default: never")
         parser.add_argument(
             "--scope",
             action="append",
@@ -77,17 +77,17 @@ class Command(BaseCommand):
         except TenantError as error:
             raise CommandError(str(error)) from error
         self.stderr.write(
-            "Keep this token: it is not shown again. Send it as `Authorization: Bearer <token>`."
+            "Store this token: it is not displayed again. Send it as `Authorization: Bearer <token>`."
         )
         self.stdout.write(secret)
 
 
 def _member(tenant: Tenant, name: str, role: Role) -> Membership:
-    """Raises `CommandError` for who is no member, and for a token that would do more than its person."""
+    """Return the member. Raises `CommandError` for a person who is not a member, or whose role is lower than the token's."""
     rows = Membership.objects.for_tenant(tenant.pk).filter(user__username=name, user__is_active=True)
     member: Membership | None = rows.first()
     if member is None:
-        raise CommandError(f"{name} is no member of {tenant.slug}: add them first.")
+        raise CommandError(f"{name} is not a member of {tenant.slug}: add them first.")
     if not Role(member.role).includes(role):
         raise CommandError(f"{name} is {member.role} in {tenant.slug}; their token cannot be {role.value}.")
     return member

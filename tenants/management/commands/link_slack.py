@@ -1,4 +1,4 @@
-"""`manage.py link_slack --tenant SLUG --user NAME --slack T.../U...`: whose buttons in Slack decide in a member's name."""
+"""`manage.py link_slack --tenant SLUG --user NAME --slack T.../U...`: links a Slack user, whose buttons then decide for a member."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tenants.exceptions import TenantError
 
 
 class Command(BaseCommand):
-    help = "Let what a person presses in Slack count as the word of a member of the tenant."
+    help = "Let the decisions of a Slack user count as those of a member of the tenant."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--tenant", required=True, metavar="SLUG", help="the tenant that they decide for")
+        parser.add_argument("--tenant", required=True, metavar="SLUG", help="the tenant in which they decide")
         parser.add_argument("--user", required=True, metavar="NAME", help="the member")
         parser.add_argument(
             "--slack",
             required=True,
             metavar="T.../U...",
-            help="ids of the workspace and the user, as Slack has them; '' ends it",
+            help="Slack's ids of the workspace and the user; '' removes the link",
         )
 
     def handle(self, *args: Any, tenant: str, user: str, slack: str, **options: Any) -> None:

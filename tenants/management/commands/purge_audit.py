@@ -1,4 +1,4 @@
-"""`manage.py purge_audit --older-than-days N [--tenant SLUG]`: retention of the audit trail, the only way in which entries go."""
+"""`manage.py purge_audit --older-than-days N [--tenant SLUG]`: the retention of the audit trail, the only way to delete its entries."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LEAST_DAYS = 1
 
 
 class Command(BaseCommand):
-    help = "Deletes old entries from the beginnings of the chains. Each chain says what went, and goes on from there."
+    help = "Delete old entries from the beginnings of the chains. Each chain records what was deleted, and continues from there."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--older-than-days", type=int, required=True, metavar="N")
-        parser.add_argument("--tenant", metavar="SLUG", help="this tenant's chain alone")
+        parser.add_argument("--tenant", metavar="SLUG", help="only this tenant's chain")
 
     def handle(self, *args: Any, older_than_days: int, tenant: str | None, **options: Any) -> None:
         if older_than_days < LEAST_DAYS:

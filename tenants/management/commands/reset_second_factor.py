@@ -1,4 +1,4 @@
-"""`manage.py reset_second_factor USERNAME`: takes a person's second factor away, who lost the app and the recovery codes."""
+"""`manage.py reset_second_factor USERNAME`: removes the second factor of a person who lost the app and the recovery codes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from tenants.models import SecondFactor
 
 
 class Command(BaseCommand):
-    help = (
-        "Take a person's second factor away. Where one is required they set up a new one at the next sign-in."
-    )
+    help = "Remove a person's second factor. If one is required, they set up a new one at the next sign-in."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("username", help="whose; make sure that it is they who ask")
+        parser.add_argument("username", help="the person; make sure that the request really comes from them")
 
     def handle(self, *args: Any, username: str, **options: Any) -> None:
         try:
@@ -26,10 +24,10 @@ class Command(BaseCommand):
         except TenantError as error:
             raise CommandError(str(error)) from error
         with transaction.atomic():
-            gone, _ = SecondFactor.objects.filter(pk=person.pk).delete()
-            if not gone:
+            deleted, _ = SecondFactor.objects.filter(pk=person.pk).delete()
+            if not deleted:
                 raise CommandError(f"{username} has no second factor.")
             audit.record_command(
                 "reset_second_factor", about=("user", person.pk), detail={"username": username}
             )
-        self.stdout.write(f"{username} has no second factor any more.")
+        self.stdout.write(f"The second factor of {username} was removed.")

@@ -1,4 +1,4 @@
-"""`manage.py verify_audit [--tenant SLUG] [--checkpoint FILE]`: whether the audit trail is as it was written."""
+"""`manage.py verify_audit [--tenant SLUG] [--checkpoint FILE]`: verifies that the audit trail is unchanged."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tenants.exceptions import TenantError
 
 class Command(BaseCommand):
     help = (
-        "Reads the chains of the audit trail again. Exits 1 when an entry was changed, taken out or put in. Prints the end of each "
-        "chain: keep it elsewhere, and give it back with --checkpoint, to notice when the end of a chain was cut off."
+        "Verify the chains of the audit trail. Exits with 1 when an entry was changed, removed or inserted. Prints the end of each "
+        "chain: store it elsewhere, and pass it with --checkpoint later, to detect that the end of a chain was cut off."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--tenant", metavar="SLUG", help="this tenant's chain alone; `-` is the platform's own"
+            "--tenant", metavar="SLUG", help="only this tenant's chain; `-` is the platform's"
         )
         parser.add_argument(
             "--checkpoint", type=Path, metavar="FILE", help="an earlier output of this command with --json"
@@ -30,7 +30,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--json",
             action="store_true",
-            help="print the ends of the chains as JSON, as --checkpoint reads it",
+            help="print the ends of the chains as JSON, for --checkpoint",
         )
 
     def handle(self, *args: Any, tenant: str | None, checkpoint: Path | None, **options: Any) -> None:
@@ -65,11 +65,11 @@ def _read_checkpoint(path: Path | None) -> dict[UUID, tuple[int, str]]:
         return {}
     try:
         return {
-            UUID(chain): (int(number), str(kept))
-            for chain, (number, kept) in json.loads(path.read_text()).items()
+            UUID(chain): (int(number), str(digest))
+            for chain, (number, digest) in json.loads(path.read_text()).items()
         }
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise CommandError(f"{path} is no checkpoint: {error}") from error
+        raise CommandError(f"{path} is not a checkpoint: {error}") from error
 
 
 def _name_chain(chain: UUID) -> str:

@@ -156,7 +156,7 @@ def test_the_command_makes_a_token_of_a_member_which_cannot_do_more_than_they(
     assert tokens.principal_of(secret).identity == f"user:{User.objects.get(username='ann').pk}"
     with pytest.raises(CommandError, match="ann is reviewer in acme; their token cannot be admin"):
         call_command("create_token", tenant=acme.slug, role="admin", user="ann")
-    with pytest.raises(CommandError, match="bob is no member of acme"):
+    with pytest.raises(CommandError, match="bob is not a member of acme"):
         call_command("create_token", tenant=acme.slug, role="viewer", user="bob")
 
 
