@@ -1,8 +1,8 @@
-"""Money: what runs have consumed (the ledger), how much they may (budgets), and what is kept for those that run (reservations).
+"""Money: what runs have consumed (the ledger), how much they may consume (budgets), and what is set aside for live runs (reservations).
 
-Amounts are exact decimals. Entries of the ledger are added by the engine's statements and never changed; every figure is a sum of entries,
-so figures that are grouped in different ways agree to the last digit. What a budget counts (its scope, unit and period) never changes: its
-figures would mean nothing any more. Its cap may at any time. A reservation is made with the claim of a run, becomes smaller with each
+Amounts are exact decimals. Ledger entries are added by the engine's statements and never changed; every figure is a sum of entries, so
+figures that are grouped in different ways agree to the last digit. What a budget counts (its scope, unit and period) never changes, since
+its figures would lose their meaning; its cap may change at any time. A reservation is made when a run is claimed, shrinks with each
 report, and ends with the run. Budgets are the last rows that a transaction locks, in the order of their ids.
 """
 
@@ -31,7 +31,7 @@ RECOUNT_AFTER = timedelta(seconds=10)
 
 
 def create_budget(tenant_id: UUID, fields: Mapping[str, Any]) -> Budget:
-    """A budget in force within two seconds. It counts what its period has seen already; a total counts everything ever spent."""
+    """Create a budget, in force within two seconds. It counts what its period has consumed so far; a total counts everything ever spent."""
     with tenant_scope(tenant_id):
         budget = Budget(tenant_id=tenant_id, **fields)
         budget.period_start = start_of(budget.period, clock.today())
@@ -43,7 +43,7 @@ def create_budget(tenant_id: UUID, fields: Mapping[str, Any]) -> Budget:
 
 
 def change_budget(tenant_id: UUID, budget_id: UUID, fields: Mapping[str, Any]) -> Budget:
-    """Change name, cap, warning share or estimate. A new cap warns again. Raises `NotFound`."""
+    """Change name, cap, warning share or estimate. With a new cap, people may be warned again. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         budget = lock_budget(tenant_id, budget_id)
         roll(budget)
@@ -58,7 +58,7 @@ def change_budget(tenant_id: UUID, budget_id: UUID, fields: Mapping[str, Any]) -
 
 
 def delete_budget(tenant_id: UUID, budget_id: UUID) -> None:
-    """Count no more; what waits for it is released. The row stays, since alerts and waits name it. Raises `NotFound`."""
+    """Stop counting, and release what waits for the budget. The row stays, since alerts and waits refer to it. Raises `NotFound`."""
     with tenant_scope(tenant_id):
         budget = lock_budget(tenant_id, budget_id)
         Reservation.objects.for_tenant(tenant_id).filter(budget_id=budget_id).delete()
@@ -77,7 +77,7 @@ def lock_budget(tenant_id: UUID, budget_id: UUID) -> Budget:
 
 
 def roll(budget: Budget) -> None:
-    """Begin the present period, if the budget is still in an earlier one. What is reserved stays: its runs go on. Not saved."""
+    """Begin the current period, if the budget is still in an earlier one. Reservations stay, since their runs go on. Does not save."""
     start = start_of(budget.period, clock.today())
     if start > budget.period_start:
         budget.period_start, budget.spent = start, Decimal(0)
@@ -87,9 +87,7 @@ def roll(budget: Budget) -> None:
 def recount(tenant_id: UUID, budget_id: UUID) -> Budget:
     """Set what is spent and reserved to what the ledger and the reservations say. Raises `NotFound`."""
     with tenant_scope(tenant_id):
-        budget = lock_budget(
-            tenant_id, budget_id
-        )  # Looked at after this: transactions that count in it now wait for us.
+        budget = lock_budget(tenant_id, budget_id)  # Others that want to count in it wait from here on.
         roll(budget)
         budget.spent = sum_ledger(budget, since=budget.period_start)
         reservations = Reservation.objects.for_tenant(tenant_id).filter(budget_id=budget_id)
@@ -106,13 +104,13 @@ def to_recount() -> QuerySet[Any]:
 
 
 def list_awaited_budgets() -> QuerySet[Any]:
-    """Budgets for which work waits that may go on: there is room for it, their period is over, or they were removed."""
+    """Budgets with waiting work that may go on: there is room for it, the period is over, or the budget was deleted."""
     room = Q(cap__gte=F("spent") + F("reserved") + F("wanted"), cap__gt=F("spent") + F("reserved"))
     day, month = TruncDate(Now(), tzinfo=UTC), TruncMonth(Now(), tzinfo=UTC, output_field=DateField())
-    turned = Q(period=BudgetPeriod.DAY, period_start__lt=day) | Q(
+    is_over = Q(period=BudgetPeriod.DAY, period_start__lt=day) | Q(
         period=BudgetPeriod.MONTH, period_start__lt=month
     )
-    return Budget.objects.filter(Q(deleted_at__isnull=False) | room | turned, waiting_since__isnull=False)
+    return Budget.objects.filter(Q(deleted_at__isnull=False) | room | is_over, waiting_since__isnull=False)
 
 
 #: When a total begins: before everything.
@@ -120,14 +118,14 @@ BEGINNING = date(1970, 1, 1)
 
 
 def start_of(period: str, day: date) -> date:
-    """The first day of the period that `day` is in."""
+    """The first day of the period that contains `day`."""
     if period == BudgetPeriod.DAY:
         return day
     return day.replace(day=1) if period == BudgetPeriod.MONTH else BEGINNING
 
 
 def end_of(period: str, start: date) -> datetime | None:
-    """The moment at which the period that begins on `start` is over; None when it never is."""
+    """When the period that begins on `start` is over; None for a period that never ends."""
     if period == BudgetPeriod.TOTAL:
         return None
     after = start + timedelta(days=1 if period == BudgetPeriod.DAY else 32)
@@ -138,7 +136,7 @@ def end_of(period: str, start: date) -> datetime | None:
 
 _PREFIX = "sum_"
 
-#: The figures of a group of entries. `figures_of` takes off the prefix, which tells them from columns.
+#: The figures of a group of entries. Their prefix keeps them apart from columns; `figures_of` removes it.
 FIGURES: dict[str, Any] = {
     "sum_input_tokens": Coalesce(Sum("input_tokens"), Value(0)),
     "sum_output_tokens": Coalesce(Sum("output_tokens"), Value(0)),
@@ -151,7 +149,7 @@ FIGURES: dict[str, Any] = {
 
 
 def ledger_entries(tenant_id: UUID, *, first: date | None = None, last: date | None = None) -> QuerySet[Any]:
-    """Entries of these days, both included. In the caller's scope."""
+    """Entries from the first to the last of these days, both included. In the caller's scope."""
     rows: QuerySet[Any] = UsageEntry.objects.for_tenant(tenant_id)
     if first is not None:
         rows = rows.filter(day__gte=first)
@@ -159,13 +157,13 @@ def ledger_entries(tenant_id: UUID, *, first: date | None = None, last: date | N
 
 
 def figures_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of sums as it is shown: costs without the zeros behind their last place."""
-    shown = {name.removeprefix(_PREFIX): value for name, value in group.items()}
-    return {**shown, "cost_usd": Decimal(shown["cost_usd"]).normalize() + 0}
+    """A row of sums as it is shown: without the prefix, and costs without trailing zeros."""
+    figures = {name.removeprefix(_PREFIX): value for name, value in group.items()}
+    return {**figures, "cost_usd": Decimal(figures["cost_usd"]).normalize() + 0}
 
 
 def sum_ledger(budget: Budget, *, since: date) -> Decimal:
-    """What the ledger holds for a budget from a day on, in its unit."""
+    """The sum of the ledger's entries that a budget counts from a day on, in the budget's unit."""
     rows = ledger_entries(budget.tenant_id, first=since)
     scope = {name: getattr(budget, name) for name in ("agent_role", "deliverable_id", "activity_id")}
     rows = rows.filter(**{name: value for name, value in scope.items() if value is not None})
@@ -178,17 +176,17 @@ def sum_ledger(budget: Budget, *, since: date) -> Decimal:
 
 
 def average_of(tenant_id: UUID, role: str, *, since: date, most: int) -> tuple[Decimal, Decimal] | None:
-    """Dollars and tokens of a run of this role, over at most so many entries; None when none has reported any."""
+    """Average dollars and tokens of a run of this role, over the `most` newest entries; None when there are none."""
     recent = ledger_entries(tenant_id, first=since).filter(agent_role=role, runs=0).order_by("-day")
     sums = UsageEntry.objects.for_tenant(tenant_id).filter(pk__in=recent.values("pk")[:most])
-    found = sums.aggregate(
+    totals = sums.aggregate(
         runs=Count("run_id", distinct=True),
         dollars=Sum("dollars"),
         tokens=Sum(F("input_tokens") + F("output_tokens")),
     )
-    if not found["runs"]:
+    if not totals["runs"]:
         return None
-    return found["dollars"] / found["runs"], Decimal(found["tokens"]) / found["runs"]
+    return totals["dollars"] / totals["runs"], Decimal(totals["tokens"]) / totals["runs"]
 
 
 _RESERVE, _SETTLE, _RELEASE = (
@@ -198,7 +196,7 @@ _RESERVE, _SETTLE, _RELEASE = (
 
 @dataclass(frozen=True, slots=True)
 class BudgetedRun:
-    """The run that a budget is asked about, and what decides under which budgets it falls."""
+    """A run, and what decides which budgets count it."""
 
     tenant_id: UUID
     run_id: UUID
@@ -216,12 +214,15 @@ class BudgetedRun:
         }
 
 
-#: A named tuple: see `sql/money/reserve.sql` and `sql/money/settle.sql`.
+#: The state of one budget, a named tuple: see `sql/money/reserve.sql` and `sql/money/settle.sql`.
 Standing = Any
 
 
 def reserve(bearer: BudgetedRun, *, dollars: Decimal, tokens: Decimal) -> list[Standing]:
-    """How each budget stands; unless all of them have room nothing was reserved. The amounts are for budgets without an estimate."""
+    """Reserve in every budget of the run, or in none unless all have room; returns the state of each.
+
+    The amounts are for budgets without an estimate.
+    """
     return _RESERVE.run(
         {**bearer.parameters(), "day": clock.today(), "dollars": dollars, "tokens": tokens}, using=APP
     )
@@ -230,11 +231,11 @@ def reserve(bearer: BudgetedRun, *, dollars: Decimal, tokens: Decimal) -> list[S
 def settle(
     bearer: BudgetedRun, *, dollars: Decimal, tokens: int, ended: bool, day: date | None = None
 ) -> list[Standing]:
-    """Count what the run has consumed since its last report, and how each budget stands then."""
+    """Count what the run has consumed since its last report; returns the state of each budget after that."""
     more = {"dollars": dollars, "tokens": tokens, "ended": ended, "day": day or clock.today()}
     return _SETTLE.run({**bearer.parameters(), **more}, using=APP)
 
 
 def release(tenant_id: UUID, run_ids: Sequence[UUID]) -> None:
-    """Give back what is kept for runs that have ended. Idempotent."""
+    """Release what is reserved for runs that have ended. Idempotent."""
     _RELEASE.run({"tenant": tenant_id, "runs": list(run_ids)}, using=APP)

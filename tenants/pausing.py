@@ -1,7 +1,7 @@
-"""Pausing a tenant, or a pipeline, a schedule or a model provider of it: nothing new starts until somebody resumes it. What runs ends
-normally, and what comes meanwhile waits.
+"""Pausing a tenant, or one of its pipelines, schedules or model providers: nothing new starts until somebody resumes it. What already runs
+ends normally, and new work waits.
 
-It takes effect within two seconds, when the limits of admission are next applied. Every switch is in the tenant's audit trail.
+It takes effect within two seconds, when the limits of admission are next applied. Pauses are recorded in the tenant's audit trail.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PausingRefused(TenantError):
 
 
 def switch(who: Principal, *, paused: bool) -> bool:
-    """Pause the tenant that this person acts for, or resume it; False if nothing changed. Raises `PausingRefused`."""
+    """Pause or resume the tenant that this person acts for; False if nothing changed. Raises `PausingRefused`."""
     operation, about = "tenant.paused" if paused else "tenant.resumed", ("tenants", who.tenant_id)
     with tenant_scope(who.tenant_id):
         allowed = who.role.includes(Role.ADMIN)
@@ -46,7 +46,7 @@ def switch(who: Principal, *, paused: bool) -> bool:
 def switch_part(
     tenant_id: UUID, kind: PauseKind, subject: UUID | str, *, name: str, paused: bool, actor: str
 ) -> bool:
-    """Pause a part of the tenant's work, or resume it; False if nothing changed. In the caller's `tenant_scope`."""
+    """Pause or resume a part of the tenant's work; False if nothing changed. In the caller's `tenant_scope`."""
     rows = Pause.objects.for_tenant(tenant_id).filter(kind=kind, subject=str(subject))
     if not paused:
         return bool(rows.delete()[0])
@@ -55,7 +55,7 @@ def switch_part(
     pause = Pause(
         tenant_id=tenant_id, kind=kind, subject=str(subject), name=name[:200], paused_by=actor[:200]
     )
-    Pause.objects.bulk_create([pause], ignore_conflicts=True)  # somebody else may do the same at this moment
+    Pause.objects.bulk_create([pause], ignore_conflicts=True)  # somebody else may pause it at the same time
     return True
 
 
@@ -66,7 +66,7 @@ def parts_of(tenant_id: UUID, kind: PauseKind | None = None) -> dict[tuple[str, 
 
 
 def with_pauses(rows: QuerySet[Any], kind: PauseKind) -> QuerySet[Any]:
-    """Rows of a tenant-owned table whose ids are subjects of this kind, each with `paused`."""
+    """`rows` of a tenant-owned table, each annotated with `paused`: whether a pause of this kind names its id."""
     pauses = Pause.objects.filter(
         tenant_id=OuterRef("tenant_id"), kind=kind, subject=Cast(OuterRef("pk"), CharField())
     )
@@ -74,7 +74,7 @@ def with_pauses(rows: QuerySet[Any], kind: PauseKind) -> QuerySet[Any]:
 
 
 def scopes_of(pauses: Iterable[Pause]) -> Iterable[str]:
-    """As admission names what they stop; a provider's are those of the roles that lead to it, so they are not among these."""
+    """The scopes of admission that pauses stop. Not for providers, whose pause stops the roles that call them."""
     return (
         f"{pause.kind}:{pause.tenant_id}:{pause.subject}"
         for pause in pauses

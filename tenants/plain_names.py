@@ -1,8 +1,8 @@
-"""Names and keys are one line that reads as it is stored: nothing in them moves, hides or turns round what stands beside it.
+"""Names and keys are one line that looks the way it is stored: no character in them moves, hides or reverses others.
 
-Refused are control characters, line and paragraph separators, characters that turn the direction of what follows, and those without
-width. A joiner or a direction mark stays where a script needs it: behind a character of one that is neither Latin nor Greek nor Cyrillic
-(Persian, Hindi, emoji), a joiner also before one. Elsewhere it would make two names look alike. Texts of several lines are no names.
+Refused are control characters, line and paragraph separators, characters that change the direction of text, and those without width. A
+joiner or a direction mark is allowed where a script needs it: after a character that is not Latin, Greek or Cyrillic (such as Persian,
+Hindi or emoji), and a joiner only before such a character as well. Elsewhere it would make different names look alike.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-LONGEST_NAME: Final = 200  # characters; what may be longer is a text
+LONGEST_NAME: Final = 200  # characters; a field that may be longer holds a text and not a name
 
 _REFUSED = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u200b\u2060\ufeff]"
@@ -19,7 +19,7 @@ _REFUSED = re.compile(
 
 
 def error_of_name(text: str) -> str | None:
-    """What keeps a text from being a name or a key, or None."""
+    """Why a text cannot be a name or a key, or None if it can."""
     found = _REFUSED.search(text)
     if found is None:
         return None

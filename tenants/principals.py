@@ -1,4 +1,4 @@
-"""Who acts, for which tenant, and how far: the one answer that every kind of credential leads to."""
+"""Who acts, for which tenant and with which rights: what every kind of credential is resolved to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenants.models import Role
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The caller of a request. It has exactly one tenant, and nothing in the request can change which."""
+    """The caller of a request. It has exactly one tenant, which nothing in the request can change."""
 
     tenant_id: UUID
     tenant: str  # the tenant's slug
@@ -21,7 +21,7 @@ class Principal:
     scopes: tuple[str, ...] = ()  # empty: everything that the role may do
     token_id: UUID | None = None
     user_id: int | None = None  # of a person who signed in
-    person_id: int | None = None  # of the member who stands behind a token, if one does
+    person_id: int | None = None  # of the member to whom a token belongs, if any
     is_platform_admin: bool = False  # may change the registry that all tenants share
     break_glass_id: UUID | None = None  # through which a superuser who is no member acts
 
@@ -30,12 +30,12 @@ class Principal:
 
     @property
     def credential(self) -> str:
-        """What was presented: a token, or the session of a person. Unlike `actor`, nobody can choose it."""
+        """The id of the token or of the person's account. Unlike the name in `actor`, nobody can choose it."""
         return f"token:{self.token_id}" if self.token_id else f"user:{self.user_id}"
 
     @property
     def identity(self) -> str:
-        """Who asks and decides: the person, whatever they came with; a token that nobody stands behind is itself alone."""
+        """Who acts: the person, with whichever credential they signed in; for a token that belongs to nobody, the token itself."""
         person = self.user_id or self.person_id
         return f"user:{person}" if person else self.credential
 

@@ -1,4 +1,4 @@
-"""How a tenant comes into being and is found by its name: work of the platform, not of any tenant."""
+"""Creates tenants and finds them by slug: work of the platform, not of any tenant."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TenantNotFound(TenantError):
 
 
 def register(slug: str, name: str = "") -> Tenant:
-    """Make a tenant. Raises `InvalidSlug`, `InvalidName` or `SlugTaken`."""
+    """Create a tenant. Raises `InvalidSlug`, `InvalidName` or `SlugTaken`."""
     try:
         validate_slug(slug)
     except ValidationError as error:
@@ -60,7 +60,7 @@ def register(slug: str, name: str = "") -> Tenant:
             tenant.save(force_insert=True, using=APP)
             tenant_changed.send(sender=Tenant, tenant=tenant)
     except IntegrityError as error:
-        # The other tenant's row is invisible here: only the unique index knows of it.
+        # Row-level security hides the other tenant's row here: only the unique index detects it.
         raise SlugTaken(f"A tenant {slug!r} exists already.") from error
     return tenant
 
@@ -70,5 +70,5 @@ def find(slug: str) -> Tenant:
     with system_scope():
         tenant = Tenant.objects.filter(slug=slug).first()
     if tenant is None:
-        raise TenantNotFound(f"There is no tenant {slug!r}. Make it with: manage.py create_tenant {slug}")
+        raise TenantNotFound(f"There is no tenant {slug!r}. Create it with: manage.py create_tenant {slug}")
     return tenant

@@ -1,7 +1,7 @@
-"""Which request set work going. That is written beside the work, so that it is still known after a wait of hours.
+"""Which request caused a piece of work. It is stored with the work, so that it is still known after hours of waiting.
 
-Whatever is submitted or woken while a request is answered, or while work runs that goes back to it, carries the request's id. It is on
-the log lines of that time, too: as `request_id`, or as `caused_by` where a request with an id of its own is answered, an agent's callback.
+Work that is submitted or woken while a request is answered, or while other work runs that the request caused, carries the request's id.
+Log lines carry it as well: as `request_id`, or as `caused_by` while an agent's callback is answered, a request with an id of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _request: ContextVar[str] = ContextVar("set_going_by", default="")
 
 
 def current() -> dict[str, Any]:
-    """What is to be kept with work that is made here; empty when nobody asked for it, such as a schedule's.
+    """What to store with work that is created here; empty when no request caused it, as for a schedule.
 
     While tracing is on, it names the open span as well.
     """
@@ -38,36 +38,36 @@ def dump_current() -> str | None:
 
 @contextmanager
 def of_request(request_id: str) -> Iterator[None]:
-    """What happens inside goes back to this request."""
-    with _going_back_to(request_id), structlog.contextvars.bound_contextvars(request_id=request_id):
+    """What happens inside is caused by this request."""
+    with _caused_by(request_id), structlog.contextvars.bound_contextvars(request_id=request_id):
         yield
 
 
 @contextmanager
 def of_work(causes: Iterable[Mapping[str, Any] | None], **ids: str) -> Iterator[None]:
-    """Inside, work is done that was set going by `causes`, oldest first. The newest has the word; `ids` are on the log lines."""
+    """Inside, work runs that `causes` (oldest first) have caused. The newest that names a request counts; log lines carry `ids`."""
     request_id = next(
         (cause[REQUEST] for cause in reversed(list(causes)) if cause and cause.get(REQUEST)), ""
     )
     facts = {"request_id": request_id} if request_id else {}
-    with _going_back_to(request_id), structlog.contextvars.bound_contextvars(**facts, **ids):
+    with _caused_by(request_id), structlog.contextvars.bound_contextvars(**facts, **ids):
         yield
 
 
 @contextmanager
 def of_callback(cause: Mapping[str, Any] | None, **ids: str) -> Iterator[None]:
-    """Inside, a request is answered that belongs to work under way: what follows from it goes back to what set that work going."""
+    """Inside, a request is answered that belongs to running work: what it causes is attributed to the request that caused that work."""
     request_id = (cause or {}).get(REQUEST) or ""
     facts = {"caused_by": request_id} if request_id else {}
     with (
-        _going_back_to(request_id or _request.get()),
+        _caused_by(request_id or _request.get()),
         structlog.contextvars.bound_contextvars(**facts, **ids),
     ):
         yield
 
 
 @contextmanager
-def _going_back_to(request_id: str) -> Iterator[None]:
+def _caused_by(request_id: str) -> Iterator[None]:
     token = _request.set(request_id)
     try:
         yield

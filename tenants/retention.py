@@ -1,8 +1,8 @@
-"""Retention: how long rows of each kind are kept, by tenant, and how they are deleted a little at a time.
+"""Retention: how long rows of each kind are kept, by tenant, and how they are deleted in small portions.
 
-An app registers its kinds in a module `retention` of its own; nothing here knows what they are about. A tenant's own policy counts before
-the platform's default. Rows are deleted kind by kind, tenant by tenant, in small transactions of each tenant's own. Every portion is
-complete in itself, so a pass may die anywhere, be repeated, or run twice at once: rows that another holds are skipped.
+An app registers its kinds in a module `retention` of its own; this module does not know what they are about. A tenant's own policy takes
+precedence over the platform's default. Rows are deleted kind by kind and tenant by tenant, in small transactions of one tenant each. Every
+portion is complete in itself, so a pass may be interrupted anywhere, be repeated, or run twice at once: locked rows are skipped.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from tenants.models.retention import (
 )
 from tenants.sql import Statement
 
-#: Deletes at most so many (tenant, older than, most) in the caller's `tenant_scope`; returns how many it took.
+#: Deletes at most so many rows (tenant, older than, most) in the caller's `tenant_scope`; returns how many it deleted.
 Portion = Callable[[UUID, datetime, int], int]
-#: How many rows (tenant, older than) a portion without end would delete.
+#: How many rows (tenant, older than) a portion without a limit would delete.
 Count = Callable[[UUID, datetime], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind. A portion that returns 0 has nothing left to do for that tenant."""
+    """One kind of rows. When `portion` returns 0, nothing is left to delete for that tenant."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ class Kind:
 
     @property
     def default_days(self) -> float | None:
-        """None: never deleted, unless the tenant says otherwise."""
+        """None: never deleted, unless the tenant's own policy says otherwise."""
         days: float | None = settings.ORCHESTRATOR_RETENTION_DAYS[self.name]
         return days
 
@@ -59,7 +59,7 @@ _kinds: dict[str, Kind] = {}
 
 
 def register(*kinds: Kind) -> None:
-    """Have rows of these kinds deleted from now on. Registering a kind again replaces it."""
+    """Delete rows of these kinds from now on. Registering a kind again replaces it."""
     _kinds.update({kind.name: kind for kind in kinds})
 
 
@@ -68,7 +68,7 @@ def all_kinds() -> Mapping[str, Kind]:
     return dict(sorted(_kinds.items()))
 
 
-# Kinds that are rows of tables: a question that finds them in a file, and how to delete and count what it finds.
+# Kinds that are rows of tables: a query in a file finds them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,16 @@ class Rows:
     name: str
 
     def portion(self, tenant_id: UUID, before: datetime, most: int) -> int:
-        """One bounded statement. Rows that somebody else holds are left for the next time; who refers to them goes by its key."""
-        found = f"{self._question()} LIMIT %(most)s FOR UPDATE OF r SKIP LOCKED"
-        text = f"DELETE FROM {self.table} WHERE tenant_id = %(tenant)s AND id IN ({found}) RETURNING id"  # noqa: S608
+        """One bounded statement. Locked rows are left for the next portion; foreign keys delete what refers to the rows."""
+        rows = f"{self._query()} LIMIT %(most)s FOR UPDATE OF r SKIP LOCKED"
+        text = f"DELETE FROM {self.table} WHERE tenant_id = %(tenant)s AND id IN ({rows}) RETURNING id"  # noqa: S608
         return len(self._run(text, tenant=tenant_id, before=before, most=most))
 
     def count(self, tenant_id: UUID, before: datetime) -> int:
-        text = f"SELECT count(*) AS count FROM ({self._question()}) AS found"  # noqa: S608
+        text = f"SELECT count(*) AS count FROM ({self._query()}) AS found"  # noqa: S608
         return int(self._run(text, tenant=tenant_id, before=before)[0].count)
 
-    def _question(self) -> str:
+    def _query(self) -> str:
         return Statement.load(self.folder, self.name).text
 
     def _run(self, text: str, **parameters: Any) -> list[Any]:
@@ -98,13 +98,13 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class RowsInTurn:
-    """A kind of several tables. Rows of the first go before those of the next, so that no deletion takes more with it than a portion."""
+    """A kind of several tables. All rows of one table go before those of the next, so that no cascade deletes more than a portion."""
 
     tables: tuple[Rows, ...]
 
     def portion(self, tenant_id: UUID, before: datetime, most: int) -> int:
-        gone = (table.portion(tenant_id, before, most) for table in self.tables)
-        return next(filter(None, gone), 0)
+        counts = (table.portion(tenant_id, before, most) for table in self.tables)
+        return next(filter(None, counts), 0)
 
     def count(self, tenant_id: UUID, before: datetime) -> int:
         return sum(table.count(tenant_id, before) for table in self.tables)
@@ -128,8 +128,8 @@ def register_own_kinds() -> None:
 
 
 def _forget_usage(tenant_id: UUID, before: datetime, most: int) -> int:
-    found = _FORGET_USAGE.run({"tenant": tenant_id, "before": before, "most": most})
-    return int(found[0].deleted)
+    rows = _FORGET_USAGE.run({"tenant": tenant_id, "before": before, "most": most})
+    return int(rows[0].deleted)
 
 
 NEVER = "never"
@@ -147,24 +147,24 @@ class RetentionInvalid(TenantError):
 
 
 def days_of(tenant_id: UUID) -> dict[str, float | None]:
-    """By kind, what is in force for a tenant."""
+    """The days in force for a tenant, by kind."""
     own = own_days_of(tenant_id)
     return {name: own.get(name, kind.default_days) for name, kind in all_kinds().items()}
 
 
 def own_days_of(tenant_id: UUID) -> dict[str, int | None]:
-    """By kind, what the tenant has set itself."""
+    """The days that the tenant has set itself, by kind."""
     with tenant_scope(tenant_id):
         return dict(RetentionPolicy.objects.for_tenant(tenant_id).values_list("kind", "days"))
 
 
 def cutoff(days: float | None, *, now: datetime | None = None) -> datetime | None:
-    """Rows older than this may go; None when none may."""
+    """Rows older than this may be deleted; None when none may."""
     return None if days is None else (now or clock.now()) - timedelta(days=days)
 
 
 def replace_policies(tenant_id: UUID, policies: Mapping[str, object], *, actor: str) -> None:
-    """Set the tenant's own policies: days, or "never", by kind. What is left out has the default again. Raises `RetentionInvalid`."""
+    """Set the tenant's own policies: days, or "never", by kind. Kinds left out get the default again. Raises `RetentionInvalid`."""
     if errors := [(kind, error) for kind, value in policies.items() if (error := _error(kind, value))]:
         raise RetentionInvalid(errors)
     days = {kind: value if isinstance(value, int) else None for kind, value in policies.items()}
@@ -180,19 +180,19 @@ def replace_policies(tenant_id: UUID, policies: Mapping[str, object], *, actor: 
 
 
 def overrides(kind: str) -> dict[UUID, int | None]:
-    """By tenant, what tenants have set for one kind: for files, which are swept for all tenants at once."""
+    """The days that tenants have set for one kind, by tenant: for files, which are deleted for all tenants at once."""
     with system_scope():
         return dict(RetentionPolicy.objects.filter(kind=kind).values_list("tenant_id", "days"))
 
 
 def tenants_in_order() -> list[UUID]:
-    """Every tenant, in the order in which a pass goes through them."""
+    """Every tenant, in the order in which a pass visits them."""
     with system_scope():
         return list(Tenant.objects.order_by("pk").values_list("pk", flat=True))
 
 
 def list_departed_tenants() -> set[UUID]:
-    """Tenants that were off-boarded: whatever is found of them may go."""
+    """Tenants that were off-boarded: whatever is left of them may be deleted."""
     with system_scope():
         return set(DepartedTenant.objects.values_list("pk", flat=True))
 
@@ -207,8 +207,8 @@ def _error(kind: str, value: object) -> str:
     return ""
 
 
-PORTION = 200  # rows in one transaction: a few milliseconds of locks
-TURN_SECONDS = 10.0  # of a worker's time, before others have their turn
+PORTION = 200  # rows in one transaction, which locks them for a few milliseconds
+TURN_SECONDS = 10.0  # of a worker's time, before other tasks have their turn
 PASS_INTERVAL = timedelta(hours=1)
 GOING_ON = timedelta(seconds=1)
 
@@ -219,7 +219,7 @@ def list_due_passes() -> QuerySet[RetentionPass]:
 
 
 def purge_in_turns(*, within: float = TURN_SECONDS) -> int:
-    """Take turns at kinds that are due, for about so many seconds; returns how many rows went."""
+    """Work on the kinds that are due, for about so many seconds; returns how many rows were deleted."""
     until, total = time.monotonic() + within, 0
     while time.monotonic() < until and (kind := _claim()) is not None:
         total += _pass(kind, until)
@@ -227,16 +227,16 @@ def purge_in_turns(*, within: float = TURN_SECONDS) -> int:
 
 
 def purge(tenant_id: UUID, kind: Kind, *, now: datetime | None = None, until: float | None = None) -> int:
-    """Delete what is over of one kind at one tenant, until nothing is left or the monotonic clock says `until`."""
+    """Delete the expired rows of one kind at one tenant, until none is left or the monotonic clock reaches `until`."""
     before, deleted = cutoff(days_of(tenant_id)[kind.name], now=now), 0
     if before is None:
         return 0
     while until is None or time.monotonic() < until:
         with tenant_scope(tenant_id):
-            gone = kind.portion(tenant_id, before, PORTION)
-        if not gone:
+            count = kind.portion(tenant_id, before, PORTION)
+        if not count:
             break
-        deleted += gone
+        deleted += count
     _count(tenant_id, kind.name, deleted)
     return deleted
 
@@ -251,7 +251,7 @@ def count(tenant_id: UUID, kind: Kind, *, now: datetime | None = None) -> int:
 
 
 def _claim() -> Kind | None:
-    """A kind that is due. It is put off at once, so that two at work take different ones; if we die, it is due again after the interval."""
+    """A kind that is due. It is postponed at once, so that two workers take different kinds; if one dies, it is due again later."""
     with system_scope(), transaction.atomic(using=SYSTEM):
         due = RetentionPass.objects.filter(due_at__lte=Now(), kind__in=all_kinds()).order_by("due_at")
         row = due.select_for_update(skip_locked=True).first()
@@ -305,7 +305,7 @@ def _count(tenant_id: UUID, kind: str, deleted: int) -> None:
 
 
 def arrange(*, due: bool = False) -> None:
-    """Have every kind in the leader's book; with `due`, as one to be looked at as soon as possible."""
+    """Make sure that every kind has its `RetentionPass`; with `due`, make all of them due now."""
     with system_scope():
         RetentionPass.objects.bulk_create(map(RetentionPass, all_kinds()), ignore_conflicts=True)
         if due:

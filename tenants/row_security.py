@@ -1,10 +1,10 @@
-"""Row-level security: how it is switched on, and how a process makes sure that it is.
+"""Row-level security: migration operations that switch it on, and checks that it is on.
 
-`IsolateTenant` and `TenantKey` are migration operations. Every tenant-owned table gets a forced policy, and every key
-between two of them carries the tenant, since PostgreSQL's own checks of plain foreign keys bypass policies and would tell
-one tenant what exists at another.
+`IsolateTenant` and `TenantKey` are migration operations. Every tenant-owned table gets a forced policy, and every foreign key
+between two of them includes the tenant, since PostgreSQL's own checks of plain foreign keys bypass policies and would reveal
+to one tenant what exists at another.
 
-`manage.py check --database default` fails for a tenant-owned table that is not protected so.
+`manage.py check --database default` fails for a tenant-owned table without this protection.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from django.db.migrations import RunSQL
 from tenants.context import APP
 from tenants.exceptions import RowSecurityMissing
 
-# An empty string is what a transaction leaves behind that had set the tenant locally; it must read as "no tenant".
+# A transaction that had set the tenant locally leaves an empty string behind, which must mean "no tenant".
 CURRENT_TENANT = "nullif(current_setting('app.tenant_id', true), '')::uuid"
 
-# What the admin's request may see and change: ids with commas between them, set by `tenants.context.admin_scope`.
+# The tenants that the admin's request may see and change: comma-separated ids, set by `tenants.context.admin_scope`.
 ADMIN_READS, ADMIN_WRITES = (
     f"ANY(string_to_array(nullif(current_setting('app.admin_{what}', true), ''), ',')::uuid[])"
     for what in ("reads", "writes")
@@ -31,7 +31,7 @@ ADMIN_READS, ADMIN_WRITES = (
 
 
 def _admin_policies(table: str, column: str) -> str:
-    """The admin's role sees and changes the rows of its request's tenants. Nothing happens before the role is there, or twice."""
+    """SQL by which the admin's role sees and changes rows of its request's tenants. Does nothing without the role, or a second time."""
     return f"""
         IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'orchestrator_admin')
            AND NOT EXISTS (SELECT FROM pg_policies WHERE tablename = {table} AND policyname = 'admin_reads') THEN
@@ -46,7 +46,7 @@ def _quote(expression: str) -> str:
     return expression.replace("'", "''")
 
 
-# For the tables that were there before the role was.
+# For the tables that existed before the role did.
 ADMIN_POLICIES_OF_ALL_TABLES = f"""DO $$ DECLARE isolated text; key text; BEGIN
     FOR isolated IN SELECT tablename FROM pg_policies WHERE policyname = 'tenant_isolation' LOOP
         key := CASE isolated WHEN 'tenants_tenant' THEN 'id' ELSE 'tenant_id' END;
@@ -91,9 +91,9 @@ class TenantKey(RunSQL):
         )
 
 
-# Of the tables that were named, and of all that have a column for the tenant: a table may be there that no model tells of. Policies
-# of one table are alternatives, so that each of them must ask whose the row is, for what is read and for what is written. Those of the
-# admin's role ask for what its request may see; those of roles that the application has no part in, such as the owner, open nothing to it.
+# Checks the tables that were named, and all others with a column for the tenant, as a table may exist without a model. A row need only
+# satisfy one of a table's policies, so each policy must check the tenant, for reads and for writes. Policies of the admin's role must check
+# its request's tenants; those of roles that the application does not have, such as the owner, do not matter here.
 _TABLES = """
     WITH policies AS (
       SELECT p.polrelid AS relation, p.polpermissive AS opens,
@@ -117,14 +117,14 @@ _TABLES = """
         WHERE a.attrelid = c.oid AND a.attname = 'tenant_id' AND NOT a.attisdropped))
     ORDER BY c.relname
 """
-_WRITERS = r"app\.tenant_id|^\(tenant_id IS NULL\)$"  # what is nobody's tells nothing of anybody
+_WRITERS = r"app\.tenant_id|^\(tenant_id IS NULL\)$"  # rows without a tenant reveal nothing about any
 _READERS = r"app\.(tenant_id|token_hash|user_id)"  # a request reads its own credential before it has a tenant
 
 _ADMIN = r"app\.admin_"
 
 
 def faults(tables: list[str]) -> list[str]:
-    """What would let one tenant see another: a bypassing role, or tables without a forced policy, named or not."""
+    """What would let one tenant see another's rows: a role that bypasses policies, or tables without a forced policy, named or not."""
     with connections[APP].cursor() as cursor:
         cursor.execute(
             "SELECT current_user, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user"

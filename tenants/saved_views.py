@@ -1,6 +1,6 @@
-"""Saved views are kept, renamed, shared and deleted: one's own by every member, those of the tenant by its admins.
+"""Saves, renames, shares and deletes views of pages. Members have their own views; the tenant's admins manage the shared ones.
 
-What all see stands in the tenant's audit trail when it changes; what one person keeps for themselves does not.
+Changes of shared views are in the tenant's audit trail, those of personal views are not.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from tenants.models.access import LONGEST_NAME, LONGEST_QUERY, SavedView
 from tenants.principals import Principal
 
 KIND = "saved-views"
-MOST = 50  # of one person, and of a tenant for everybody
+MOST = 50  # personal views of one person, and shared views of a tenant
 
 
 class ViewRefused(TenantError):
-    """Base of why a saved view stays as it is."""
+    """Base of the errors for which a saved view is not changed."""
 
     code = "saved_view_refused"
     status = 400
 
 
 class ViewNotFound(ViewRefused):
-    """There is no such view that this person could change."""
+    """There is no such view, or this person cannot see it."""
 
     code = "not_found"
     status = 404
 
 
 class ViewForbidden(ViewRefused):
-    """Views of one's own are for members of the tenant, and those of everybody are changed by its admins."""
+    """Only members of the tenant have personal views, and only its admins change shared ones."""
 
     code = "forbidden"
     status = 403
@@ -51,27 +51,27 @@ class ViewNameTaken(ViewRefused):
 
 
 class TooManyViews(ViewRefused):
-    """There are as many views as there may be. Delete one that nobody needs."""
+    """There are as many views as allowed. Delete one that nobody needs."""
 
     code = "too_many_views"
     status = 409
 
 
 def views_of(who: Principal, page: str = "") -> list[SavedView]:
-    """Those of the person and those of everybody, by name; of one page, or of all. In the caller's `tenant_scope`."""
+    """The person's own views and the shared ones, by name; of one page, or of all. In the caller's `tenant_scope`."""
     rows = SavedView.objects.for_tenant(who.tenant_id).filter(_visible_to(who))
     return list((rows.filter(page=page) if page else rows).order_by("page", "name", "pk"))
 
 
 def keep(who: Principal, *, page: str, name: str, query: str, shared: bool = False) -> SavedView:
-    """Keep a view under a name, for the person or for everybody. Raises `ViewRefused`."""
+    """Save a view under a name, for the person or for everybody. Raises `ViewRefused`."""
     name = _check_name(name)
     if len(query) > LONGEST_QUERY:
         raise ViewRefused(f"A query of more than {LONGEST_QUERY} characters cannot be kept.")
     with tenant_scope(who.tenant_id):
         owner = _owner(who, shared=shared)
         view = SavedView(tenant_id=who.tenant_id, membership=owner, page=page, name=name, query=query)
-        _make_room(view)
+        _check_count(view)
         _save(view)
         if shared:
             audit.record_action(
@@ -101,12 +101,12 @@ def rename(who: Principal, view_id: UUID, name: str) -> SavedView:
 
 
 def share(who: Principal, view_id: UUID) -> SavedView:
-    """Make a view of one's own everybody's. It stays when the person goes. Raises `ViewRefused`."""
+    """Share a personal view with everybody. It stays when the person leaves the tenant. Raises `ViewRefused`."""
     with tenant_scope(who.tenant_id):
         view = _lock_view(who, view_id)
         if not view.is_shared:
             view.membership = _owner(who, shared=True)
-            _make_room(view)
+            _check_count(view)
             _save(view)
             audit.record_action(
                 who,
@@ -118,7 +118,7 @@ def share(who: Principal, view_id: UUID) -> SavedView:
 
 
 def delete(who: Principal, view_id: UUID) -> SavedView:
-    """What it was. Raises `ViewRefused`."""
+    """Returns the deleted view. Raises `ViewRefused`."""
     with tenant_scope(who.tenant_id):
         view = _lock_view(who, view_id)
         if view.is_shared:
@@ -146,10 +146,10 @@ def _check_name(name: str) -> str:
 
 
 def _owner(who: Principal, *, shared: bool) -> Membership | None:
-    """Whose a new view is. Locks those who might keep another one at the same moment, so that nobody gets more than there may be."""
+    """The owner of a new view, None for a shared one. Locks everybody who could save another at the same time, so that `MOST` holds."""
     rows = Membership.objects.for_tenant(who.tenant_id).select_for_update(no_key=True).order_by("pk")
     if shared:
-        _refuse_all_but_admins(who)
+        _require_admin(who)
         list(rows.filter(role=Role.ADMIN).values_list("pk"))
         return None
     own: Membership | None = rows.filter(user_id=who.user_id).first() if who.user_id else None
@@ -158,7 +158,7 @@ def _owner(who: Principal, *, shared: bool) -> Membership | None:
     return own
 
 
-def _refuse_all_but_admins(who: Principal) -> None:
+def _require_admin(who: Principal) -> None:
     if not who.role.includes(Role.ADMIN):
         raise ViewForbidden(f"This needs the role admin; you act as {who.role.value}.")
 
@@ -169,11 +169,11 @@ def _lock_view(who: Principal, view_id: UUID) -> SavedView:
     if view is None:
         raise ViewNotFound("There is no such view any more.")
     if view.is_shared:
-        _refuse_all_but_admins(who)
+        _require_admin(who)
     return view
 
 
-def _make_room(view: SavedView) -> None:
+def _check_count(view: SavedView) -> None:
     others = SavedView.objects.for_tenant(view.tenant_id).filter(membership=view.membership)
     if others.count() >= MOST:
         raise TooManyViews(f"There are {MOST} already. Delete one first.")

@@ -1,16 +1,16 @@
-"""What tenants tell the apps above.
+"""Signals of this app for the apps above it.
 
-Sent with `send` inside the transaction: a receiver that fails undoes what it was told about. Receivers touch only the database.
+They are sent with `send` inside the transaction, so a receiver that fails rolls the change back. Receivers may only use the database.
 """
 
 from django.dispatch import Signal
 
-#: A tenant was made, renamed, switched on or off. Carries `tenant`.
+#: A tenant was created, renamed, activated or deactivated. Carries `tenant`.
 tenant_changed = Signal()
 
-#: A channel opens nothing any more, and did until now. Carries `channel`, a row of Channel.
+#: A channel has stopped working, which it did until now. Carries `channel`, a row of Channel.
 channel_expired = Signal()
 
-#: A channel will expire soon. Carries `channel`; sent again and again until then, so a receiver that has said so says nothing more, and
-#: returns whether it said something now.
+#: A channel will expire soon. Carries `channel`. Sent repeatedly until it expires, so a receiver warns only once, and returns whether it
+#: has warned now.
 channel_expiring = Signal()

@@ -1,9 +1,8 @@
-"""The one strict reader of JSON from outside: requests, callbacks, agents' answers.
+"""The strict parser for all JSON from outside: requests, callbacks, agents' answers.
 
-What it lets through can be stored in PostgreSQL and MongoDB, written out again, and walked by ordinary code:
-no NUL character, no lone surrogate, no integer beyond 64 bits, nothing deeper or larger than the caller
-allows. Whatever is wrong comes out as one `StrictJSONError`; no input makes it recurse without bound or raise
-anything else.
+What it accepts can be stored in PostgreSQL and MongoDB, written out again, and traversed by ordinary code: no NUL character, no lone
+surrogate, no integer beyond 64 bits, nothing deeper or larger than the caller allows. Every error is a `StrictJSONError`; no input makes
+it recurse without bound or raise anything else.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Any
 
 import orjson
 
-MAX_DEPTH = 32  # far above honest documents, far below Python's recursion limit in code that reads them later
-MAX_NODES = 10_000  # every object, list and scalar counts as one
+MAX_DEPTH = 32  # far above ordinary documents, far below the recursion limit of code that reads them later
+MAX_NODES = 10_000  # counts every object, list and scalar
 LARGEST_INTEGER = 2**63 - 1  # MongoDB and PostgreSQL's bigint hold signed 64 bits
 
 TOO_LARGE = "too_large"  # answered with HTTP 413
@@ -24,7 +23,7 @@ INVALID = "invalid_json"  # answered with HTTP 400
 
 
 class StrictJSONError(ValueError):
-    """The document breaks a rule. `path` names the place ("" is the root), `code` is one of those above."""
+    """The document breaks a rule. `path` says where ("" is the root), `code` is one of those above."""
 
     def __init__(self, path: str, message: str, code: str = INVALID) -> None:
         super().__init__(f"{path}: {message}" if path else message)
@@ -34,16 +33,16 @@ class StrictJSONError(ValueError):
 
 
 class _ReadExactly(Exception):
-    """A number may have been an integer too large for orjson, which turns such integers into floats."""
+    """Parse again with the exact parser: a float may have been an integer too large for orjson, which turns such integers into floats."""
 
 
 class _RepeatedKey(dict[str, Any]):
-    """Stands for an object with a repeated key, so that the walk can name its path."""
+    """An object with a repeated key, marked so that `_walk` can report its path."""
 
     key = ""
 
 
-#: A container, the link of the container around it, and its key there: enough to name a path, cheap to make.
+#: A container, the link of the container around it, and its key in that: cheap to make, and enough to build a path from.
 _Link = tuple[Any, Any, Any]
 
 
@@ -55,7 +54,7 @@ def loads(
     max_nodes: int = MAX_NODES,
     reject_duplicate_keys: bool = False,
 ) -> Any:
-    """Parse a document that keeps all rules, or raise `StrictJSONError`. Of equal keys the last counts."""
+    """Parse a document that follows all rules, or raise `StrictJSONError`. Of repeated keys the last one counts."""
     if len(raw) > max_bytes:
         raise StrictJSONError("", f"is larger than {max_bytes} bytes", TOO_LARGE)
     if reject_duplicate_keys:
@@ -72,9 +71,9 @@ def loads(
 
 
 def check(value: Any, *, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES) -> None:
-    """Hold a value that never was text, such as an inline agent's result, to the same rules.
+    """Check a value that was not parsed from text, such as an inline agent's result, by the same rules.
 
-    Tuples pass as lists. A structure that contains itself is refused as too deep or too large.
+    Tuples count as lists. A structure that contains itself is refused as too deep or too large.
     """
     _walk(value, max_depth, max_nodes, exact=True)
 
@@ -82,7 +81,7 @@ def check(value: Any, *, max_depth: int = MAX_DEPTH, max_nodes: int = MAX_NODES)
 def _loads_exactly(
     raw: bytes, max_depth: int, max_nodes: int, pairs: Callable[[list[tuple[str, Any]]], Any] | None
 ) -> Any:
-    """Parse with the slower parser, which shows integers as they were written, and repeated keys to `pairs`."""
+    """Parse with the slower parser of Python, which keeps integers exact and passes the members of objects to `pairs`."""
     try:
         value = json.loads(raw.decode(), object_pairs_hook=pairs)
     except RecursionError as error:
@@ -107,7 +106,7 @@ def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _walk(root: Any, max_depth: int, max_nodes: int, *, exact: bool) -> None:
-    """Visit the value level by level, never by recursion."""
+    """Check the value level by level, without recursion."""
     level: list[_Link] = [([root], None, None)]
     nodes = depth = 0
     while level:
@@ -171,13 +170,13 @@ def _error_of_text(text: str) -> str | None:
 
 
 def _path(link: _Link) -> str:
-    """Name a place as `steps[2].params`."""
+    """The path to a value, such as `steps[2].params`."""
     keys: list[str | int] = []
     while link[2] is not None:
         keys.append(link[2])
         link = link[1]
     path = ""
-    for key in reversed(keys[:-1]):  # the outermost key is the place in the list that holds the root
+    for key in reversed(keys[:-1]):  # without the index of the root in the first level
         if isinstance(key, int):
             path += f"[{key}]"
         elif key.isidentifier() and key.isascii() and len(key) <= 40:

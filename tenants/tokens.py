@@ -1,8 +1,8 @@
-"""API tokens: making, finding and revoking the secrets that act for a tenant.
+"""API tokens: creates, looks up and revokes the secrets with which callers act for a tenant.
 
-The secret exists only in the answer that creates it. The database holds its SHA-256: with 256 random bits
-there is nothing to guess, so a slow hash would protect nothing. A found token is remembered in the process
-for a second, so a hot token costs no query; a revocation therefore acts on every process within that second.
+The secret is only in the answer to its creation. The database holds its SHA-256: 256 random bits cannot be guessed, so a slow hash would
+not add protection. Each process caches a token for a second, so that frequent use costs no queries; a revocation takes effect in every
+process within that second.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SECRET_PREFIX = "orc_"  # noqa: S105 - lets people and scanners recognise a leak
 SECRET_SHAPE = re.compile(r"orc_[A-Za-z0-9_-]{43}")
 SHOWN_CHARACTERS = 12  # enough to tell tokens apart in a list, 48 bits of them random, 208 stay secret
 SCOPE_SHAPE = re.compile(r"([a-z0-9][a-z0-9-]*:)?(read|write)|mailboxes:(read|write):[^\s\x00]{1,200}")
-TOUCH_INTERVAL = timedelta(minutes=1)  # `last_used_at` is for people; a write per request would be waste
+TOUCH_INTERVAL = timedelta(minutes=1)  # `last_used_at` is for people, so not every request writes it
 
 
 class TokenRefused(TenantError):
-    """The token opens nothing: it is unknown, expired or revoked, or its tenant is inactive."""
+    """The token is not valid: it is unknown, expired or revoked, or its tenant is inactive."""
 
     code = "invalid_token"
     status = 401
@@ -56,8 +56,10 @@ def create(
     platform: bool = False,
     user_id: int | None = None,
 ) -> tuple[ApiToken, str]:
-    """Make a token and return it with its secret, which nobody can read again. `user_id` is who stands behind it: what it asks and decides
-    is asked and decided by them, for as long as they are a member of the tenant."""
+    """Create a token and return it with its secret, which nobody can read again.
+
+    `user_id` is the person to whom it belongs: what it submits and decides counts as theirs while they are a member of the tenant.
+    """
     for scope in scopes:
         if not SCOPE_SHAPE.fullmatch(scope):
             raise InvalidScope(
@@ -81,7 +83,7 @@ def create(
 
 
 def revoke(token: ApiToken) -> None:
-    """End a token's power, within a second on all processes. Idempotent: the first time stays."""
+    """Revoke a token, in all processes within a second. Idempotent: the time of the first revocation stays."""
     with tenant_scope(token.tenant_id):
         ApiToken.objects.for_tenant(token.tenant_id).filter(pk=token.pk, revoked_at=None).update(
             revoked_at=clock.now()
@@ -94,9 +96,7 @@ def hash_of(secret: str) -> str:
 
 
 def principal_of(secret: str) -> Principal:
-    """Who presents this secret. Raises `TokenRefused`. Not inside a transaction, as there is no tenant
-    yet.
-    """
+    """The caller with this secret. Raises `TokenRefused`. Not to be called in a transaction, as there is no tenant yet."""
     if not SECRET_SHAPE.fullmatch(secret):
         raise TokenRefused("The token is not valid.")
     digest = hash_of(secret)
@@ -118,18 +118,18 @@ def _look_up(digest: str) -> tuple[Principal, datetime | None]:
         if not token.tenant.is_active:
             raise TokenRefused("The token's tenant is not active.")
         _touch(token)
-        principal = _principal(token, _member_behind(token))
+        principal = _principal(token, _membership_of(token))
     return principal, token.expires_at
 
 
-def _member_behind(token: ApiToken) -> Membership | None:
-    """The membership of the person who stands behind a token. None for who is no member any more."""
+def _membership_of(token: ApiToken) -> Membership | None:
+    """The membership of the person to whom a token belongs. None if it belongs to nobody, or they are no longer a member."""
     if token.user_id is None:
         return None
     set_tenant(token.tenant_id)
     rows = Membership.objects.using(APP).for_tenant(token.tenant_id)
-    found: Membership | None = rows.filter(user_id=token.user_id, user__is_active=True).first()
-    return found
+    membership: Membership | None = rows.filter(user_id=token.user_id, user__is_active=True).first()
+    return membership
 
 
 def _touch(token: ApiToken) -> None:
@@ -158,10 +158,10 @@ def _principal(token: ApiToken, member: Membership | None) -> Principal:
 _known: caches.TtlCache[tuple[Principal, datetime | None]] = caches.TtlCache(seconds=1.0, entries=10_000)
 
 
-# API tokens as admins of a tenant make and revoke them: each with its entry in the tenant's audit trail, in the same transaction.
+# How admins of a tenant create and revoke tokens: each change has an entry in the tenant's audit trail, in the same transaction.
 #
-# A secret is in the answer that makes the token and nowhere else. Nobody gets more than they have: what all tenants share is changed with
-# tokens that operators make at a shell.
+# Nobody can create a token that may do more than they may. To change what all tenants share takes a token that an operator created at a
+# shell.
 
 
 KIND = "tokens"
@@ -169,14 +169,14 @@ MOST_LISTED = 200
 
 
 class MintingRefused(TenantError):
-    """Base of why no token is made or revoked."""
+    """Base of the errors for which no token is created or revoked."""
 
     code = "minting_refused"
     status = 400
 
 
 class MintingForbidden(MintingRefused):
-    """Only admins of the tenant make and revoke its tokens."""
+    """Only admins of the tenant create and revoke its tokens."""
 
     code = "forbidden"
     status = 403
@@ -197,11 +197,11 @@ def tokens_of(tenant_id: UUID) -> list[ApiToken]:
 def mint(
     who: Principal, name: str, role: Role, *, lasting: timedelta | None = None, scopes: Sequence[str] = ()
 ) -> tuple[ApiToken, str]:
-    """A token and its secret, which nobody can read again; the person who makes it stands behind it.
+    """Create a token that belongs to the caller; returns it with its secret, which nobody can read again.
 
     Raises `MintingForbidden` or `tokens.InvalidScope`.
     """
-    _refuse_others(who)
+    _require_admin(who)
     with tenant_scope(who.tenant_id):
         until = clock.now() + lasting if lasting else None
         token, secret = create(
@@ -219,8 +219,8 @@ def mint(
 
 
 def revoke_by_admin(who: Principal, token_id: UUID) -> ApiToken:
-    """End a token's power within a second. Raises `MintingForbidden` or `TokenNotFound`."""
-    _refuse_others(who)
+    """Revoke a token, within a second. Raises `MintingForbidden` or `TokenNotFound`."""
+    _require_admin(who)
     with tenant_scope(who.tenant_id):
         token: ApiToken | None = ApiToken.objects.for_tenant(who.tenant_id).filter(pk=token_id).first()
         if token is None:
@@ -235,6 +235,6 @@ def revoke_by_admin(who: Principal, token_id: UUID) -> ApiToken:
     return token
 
 
-def _refuse_others(who: Principal) -> None:
+def _require_admin(who: Principal) -> None:
     if not who.role.includes(Role.ADMIN):
         raise MintingForbidden(f"This needs the role admin; you act as {who.role.value}.")

@@ -1,8 +1,7 @@
 """JSON as the API, its events and webhooks write it: UTC times ending in Z, ids and decimals as text.
 
-JSON that has been in the database is written as orjson does, also when a number is wider than 64 bits (`dumps_stored`). PostgreSQL keeps
-6e23 as a number like any other and gives it back with all of its digits, which Python then reads as a whole number that orjson does not
-write. It goes out as the decimal number that came in.
+`dumps_stored` also writes numbers wider than 64 bits, which JSON from the database can contain: PostgreSQL returns 6e23 with all of its
+digits, which Python reads as an integer that orjson refuses to write. It is written as the float that it was.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 import orjson
 from django.utils.functional import Promise
 
-# Datetimes pass through `_write_value`, because orjson would keep the offset of times that are not in UTC.
+# `_write_value` writes datetimes, because orjson would keep the offset of times that are not in UTC.
 OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_NON_STR_KEYS
 
 
@@ -32,7 +31,7 @@ def _write_value(value: Any) -> Any:
     if isinstance(value, datetime.timedelta):
         return value.total_seconds()
     if isinstance(value, Decimal):
-        return format(value, "f")  # text, since a reader's float would lose cents
+        return format(value, "f")  # text, since a float could lose cents
     if isinstance(value, Promise):
         return str(value)
     if isinstance(value, set | frozenset):
@@ -41,7 +40,7 @@ def _write_value(value: Any) -> Any:
 
 
 def as_utc(value: datetime.datetime) -> datetime.datetime:
-    """The same moment in UTC. A naive time is taken as UTC, which is what the project uses everywhere."""
+    """The same moment in UTC. A naive time counts as UTC, which the project uses everywhere."""
     return value.replace(tzinfo=datetime.UTC) if value.tzinfo is None else value.astimezone(datetime.UTC)
 
 
@@ -49,7 +48,7 @@ WIDEST = 2**63
 
 
 def dumps_stored(value: Any, default: Callable[[Any], Any] | None = None, option: int | None = None) -> bytes:
-    """As `orjson.dumps`."""
+    """Like `orjson.dumps`, with numbers wider than 64 bits as floats."""
     try:
         return orjson.dumps(value, default=default, option=option)
     except TypeError as error:

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tenants import tracing
 from tenants.tracing import spans
-from tenants.tracing.spans import Holding, OpenTelemetrySpans
+from tenants.tracing.spans import HeldSpans, OpenTelemetrySpans
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def collected() -> Iterator[Collected]:
     """Tracing is on inside."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
-    holding = Holding(SimpleSpanProcessor(exporter))
+    holding = HeldSpans(SimpleSpanProcessor(exporter))
     provider.add_span_processor(holding)
     spans.watch_statements()
     tracing.use(OpenTelemetrySpans(provider, holding))

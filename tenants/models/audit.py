@@ -1,4 +1,4 @@
-"""Rows of the audit trail, and of the times at which superusers broke the glass."""
+"""Rows of the audit trail, and of the times when superusers opened another tenant ("break glass")."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tenants.models.base import Tenant, TenantQuerySet
 
 
 class AuditEntry(models.Model):
-    """Who did what to which object. Only ever added to: the database refuses the rest, to the owner of the table as well.
+    """Who did what to which object. Append-only: the database refuses updates and deletes, even by the owner of the table.
 
-    Entries of a tenant form a chain, those of the platform (`tenant` is empty) another: each holds the hash of the one before it.
-    `number`, `at` and both hashes are the database's.
+    The entries of each tenant form a chain, and so do those of the platform (`tenant` is empty): each entry holds the hash of the one
+    before it. The database sets `number`, `at` and both hashes.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -64,7 +64,7 @@ class AuditEntry(models.Model):
 
 
 class BreakGlass(models.Model):
-    """A superuser sees rows of a tenant that they are no member of, or of all tenants, for a reason and for an hour."""
+    """For an hour and a stated reason, a superuser sees the rows of a tenant that they are no member of, or of all tenants."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")

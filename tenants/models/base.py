@@ -1,4 +1,4 @@
-"""Tenants, and the base of every row that belongs to one."""
+"""Tenants, and the base classes of rows that belong to one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenants.plain_names import error_of_name
 
 
 class PlainNames:
-    """Names and keys that people enter in forms are held to the rules of `tenants.plain_names`."""
+    """Checks names and keys that people enter in forms by the rules of `tenants.plain_names`."""
 
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
         errors: dict[str, Any] = {}
@@ -34,7 +34,7 @@ class PlainNames:
 
 
 def validate_role_caps(value: Any) -> None:
-    """Raises `ValidationError` for all that is wrong with caps by role."""
+    """Raises a `ValidationError` that names everything wrong with the caps by role."""
     if not isinstance(value, dict):
         raise ValidationError('Must be an object such as {"writer": 3}.')
     wrong = [
@@ -47,7 +47,7 @@ def validate_role_caps(value: Any) -> None:
 
 
 class Plan(PlainNames, models.Model):
-    """Limits that many tenants have in common, such as those of a price. What a tenant has of its own goes before them."""
+    """Limits that many tenants share, such as those of a price plan. A tenant's own limits take precedence."""
 
     key = models.SlugField(max_length=63, primary_key=True)
     name = models.CharField(max_length=200)
@@ -78,7 +78,7 @@ class Plan(PlainNames, models.Model):
 
 
 class Tenant(PlainNames, models.Model):
-    """A customer whose work, people and limits are kept apart from everybody else's."""
+    """A customer, whose work, people and limits are isolated from those of all others."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     slug = models.SlugField(max_length=63, unique=True)
@@ -121,7 +121,7 @@ class Tenant(PlainNames, models.Model):
 
     @property
     def cap(self) -> int | None:
-        """How many activities may run at once over all roles, by itself or its plan. None: no limit."""
+        """How many activities may run at once over all roles: its own limit, or else its plan's. None: no limit."""
         own = self.max_concurrency
         return own if own is not None or self.plan is None else self.plan.max_concurrency
 
@@ -131,32 +131,32 @@ class Tenant(PlainNames, models.Model):
         return own if own is not None or self.plan is None else self.plan.max_concurrency_per_group
 
     def cap_of_role(self, role: str) -> int | None:
-        """The cap of its plan for a role, if there is one."""
+        """Its plan's cap for a role, if there is one."""
         return None if self.plan is None else self.plan.roles.get(role)
 
 
-#: Condition of an index that is there for lists alone: true for every row. PostgreSQL uses such an index only where it can prove the
-#: condition, so for the ORM, which writes the tenant's id into its statements, and never for a prepared statement or the check of a foreign
-#: key. Those have their rows' keys. But while a table is (nearly) empty, reading any index of it seems to cost as much as looking a key
-#: up, and a plan that was made then reads the whole of it when there are a hundred thousand rows.
+#: Condition, true for every row, of indexes that only serve lists. PostgreSQL uses such an index only where it can prove the condition: for
+#: statements of the ORM, which contain the tenant's id, and never for a prepared statement or the check of a foreign key. Those look rows
+#: up by their keys. But while a table is (nearly) empty, scanning any index seems as cheap as looking up a key, and a plan made at that
+#: time would scan the whole index when there are a hundred thousand rows.
 FOR_LISTS = models.Q(tenant__gt=UUID(int=0))
 
 
 class TenantQuerySet(models.QuerySet[Any]):
-    """Every query of the application names its tenant; row-level security repeats the condition."""
+    """Every query of the application names its tenant; row-level security enforces the same condition."""
 
     def for_tenant(self, tenant: Tenant | UUID) -> Self:
         return self.filter(tenant_id=tenant.pk if isinstance(tenant, Tenant) else tenant)
 
 
 class TenantOwned(PlainNames, models.Model):
-    """A row of one tenant. Its table has a forced policy, and keys to other tenant-owned tables carry the tenant."""
+    """A row of one tenant. Its table has a forced policy, and its keys to other tenant-owned tables include the tenant."""
 
-    # Under which name `tenants.bounds` counts the rows of a tenant, and which of them; empty: it may have as many as it likes.
+    # Under which name `tenants.bounds` counts the rows of a tenant, and which of them it counts; empty: their number is not limited.
     bounded_as: ClassVar[str] = ""
     bounded_among: ClassVar[dict[str, Any]] = {}
 
-    # Every table has a unique constraint or index that begins with the tenant; a further index would only cost.
+    # Every table has a unique constraint or index that begins with the tenant; another index would only slow writes down.
     tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+", db_index=False)
 
     objects = TenantQuerySet.as_manager()
@@ -168,7 +168,7 @@ class TenantOwned(PlainNames, models.Model):
 class TenantPart(TenantOwned):
     """A row inside another tenant-owned row. Its composite key to that row already ties it to an existing tenant."""
 
-    # Not indexed: rows are reached through their parent, and each index is paid for on every write of the hot path.
+    # Not indexed: rows are found through their parent, and each index would slow down every write of the hot path.
     tenant = models.ForeignKey(
         Tenant, on_delete=models.CASCADE, related_name="+", db_constraint=False, db_index=False
     )
@@ -184,7 +184,7 @@ class PauseKind(models.TextChoices):
 
 
 class Pause(TenantOwned):
-    """Nothing new of a part of the tenant's work starts. The row is the pause; `tenants.pausing` is its only writer."""
+    """A pause of part of the tenant's work: nothing new of it starts while the row exists. Only `tenants.pausing` writes it."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(max_length=8, choices=PauseKind.choices)
@@ -203,9 +203,9 @@ class Pause(TenantOwned):
 
 
 class ConfigurationChange(models.Model):
-    """A note that a transaction changed configuration, by a trigger. `tenants.caches` reads it; it is gone a day later.
+    """Records that a transaction changed configuration. Written by a trigger, read by `tenants.caches`, deleted a day later.
 
-    It belongs to no tenant: each process reads those of all.
+    It belongs to no tenant: each process reads the changes of all tenants.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -1,4 +1,4 @@
-"""Rows of the event log, and of the webhooks that carry events outside."""
+"""Rows of the event log, and of the webhooks that deliver events."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tenants.models.base import Tenant, TenantOwned, TenantPart, TenantQuerySet
 
 
 class FreshEvent(TenantPart):
-    """What has happened and has no number yet: written by a trigger in the transaction of the change, gone as soon as somebody reads.
+    """An event without a number yet. A trigger writes it in the transaction of the change; the next reader of the log removes it.
 
-    Changes of activities are only pointed at, in their histories, those of one statement by a row or a few; what else happens is told by
+    For changes of activities it only refers to their histories, with one or a few rows for all changes of a statement. Other events are in
     the row itself.
     """
 
-    # In the database the key is (tenant, id), the only index: rows are found by tenant, and a sequence makes ids unique.
+    # In the database, the only index is the primary key (tenant, id): rows are looked up by tenant, and a sequence makes ids unique.
     id = models.BigAutoField(primary_key=True)
     activities = ArrayField(models.UUIDField(), null=True, help_text="Whose histories have more to say.")
     seqs = ArrayField(
@@ -36,7 +36,7 @@ class FreshEvent(TenantPart):
 
 
 class Event(TenantPart):
-    """An event with its number: 1, 2, 3 and so on for each tenant, without a gap. Never changed, deleted by age."""
+    """A numbered event. Each tenant's are numbered 1, 2, 3 and so on without gaps. Never changed, deleted by age."""
 
     id = models.BigIntegerField(
         primary_key=True, help_text="In the order of numbering. Readers know the number alone."
@@ -56,7 +56,7 @@ class Event(TenantPart):
 
 
 class EventLog(models.Model):
-    """How far a tenant's events are numbered. Its row is the lock under which numbers are given."""
+    """How far a tenant's events are numbered. This row is locked while numbers are given."""
 
     tenant = models.OneToOneField(
         Tenant, on_delete=models.CASCADE, primary_key=True, related_name="+", db_constraint=False
@@ -80,7 +80,7 @@ class OffReason(models.TextChoices):
 
 
 class WebhookEndpoint(TenantOwned):
-    """Where a tenant's events are sent."""
+    """A URL to which a tenant's events are sent."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     url = models.CharField(max_length=2000)
@@ -113,17 +113,17 @@ class WebhookEndpoint(TenantOwned):
 
 
 class WebhookDeliveryState(models.TextChoices):
-    """Each is documented by how it is left."""
+    """The comment of each says how a delivery leaves it."""
 
     PENDING = "pending"  # Claimed once `next_attempt_at` has come.
-    SENDING = "sending"  # Its deliverer says what came of it. From `next_attempt_at` on it counts as dead and another one claims it.
-    DELIVERED = "delivered"  # Final, unless somebody has it sent again.
-    FAILED = "failed"  # Every attempt failed. Final, unless somebody has it sent again.
-    DROPPED = "dropped"  # The webhook was switched off first. Final, unless somebody has it sent again.
+    SENDING = "sending"  # Its deliverer records the outcome. After `next_attempt_at` that one counts as dead, and another claims it.
+    DELIVERED = "delivered"  # Final, unless somebody sends it again.
+    FAILED = "failed"  # Every attempt failed. Final, unless somebody sends it again.
+    DROPPED = "dropped"  # The webhook was switched off first. Final, unless somebody sends it again.
 
 
 class WebhookDelivery(TenantPart):
-    """One event on its way to one webhook. Its id is the `webhook-id` of every attempt."""
+    """The delivery of one event to one webhook. Its id is the `webhook-id` of every attempt."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     endpoint = models.ForeignKey(
@@ -173,10 +173,10 @@ class WebhookDelivery(TenantPart):
         return f"{self.kind}: {self.state}"
 
 
-# The kinds of events. `sql/record.sql` makes them; readers and webhooks choose by them, so they are stable and only ever added to.
+# The kinds of events, as `sql/record.sql` writes them. Readers and webhooks select by kind, so kinds are only ever added, never changed.
 
 
-#: Kind and meaning, in the order of the documentation.
+#: Meanings by kind, in the order of the documentation.
 MEANINGS: dict[str, str] = {
     "activity.created": "work was submitted",
     "activity.assigned": "a worker has claimed it",
@@ -209,7 +209,7 @@ MEANINGS: dict[str, str] = {
 
 KINDS = tuple(MEANINGS)
 
-#: What streams carry beside the log: announced as it happens, kept by nobody, without a number, and never sent to webhooks.
+#: What streams carry besides the log: announced as it happens, not stored, without a number, and never sent to webhooks.
 ANNOUNCED: dict[str, str] = {
     "run_log": "a run has said more: `data` has its id `run` and `last`, the number of its last line"
 }

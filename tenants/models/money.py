@@ -1,4 +1,4 @@
-"""What runs have consumed, how much they may, and what waits for a budget."""
+"""What runs have consumed, how much they may consume, and what waits for a budget."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _amount(**options: Any) -> models.DecimalField[Any, Any]:
 
 
 class UsageEntry(TenantPart):
-    """What a run has consumed since its last entry, or that it began (`runs` is 1). Only ever added to; outlives what it tells of.
+    """What a run has consumed since its last entry, or that it began (`runs` is 1). Append-only; stays when its run is deleted.
 
     The sum of a run's entries is what the run has reported.
     """
@@ -64,9 +64,9 @@ class UsageEntry(TenantPart):
 
 
 class Budget(TenantOwned):
-    """A cap on what runs may consume. It counts the runs that fit every scope it names; without one, all of the tenant.
+    """A cap on what runs may consume. It counts the runs that match every scope it names, and all of the tenant's if it names none.
 
-    `spent` and `reserved` are of the period that began on `period_start`; `tenants.money` is their only writer.
+    `spent` and `reserved` belong to the period that began on `period_start`; only `tenants.money` writes them.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -122,7 +122,7 @@ class Budget(TenantOwned):
 
 
 class Reservation(TenantPart):
-    """What a budget keeps for a live run. It shrinks as the run reports, and goes with the run."""
+    """What a budget reserves for a live run. It shrinks as the run reports, and is deleted when the run ends."""
 
     id = models.BigAutoField(primary_key=True)
     budget = models.ForeignKey(
@@ -142,7 +142,7 @@ class Reservation(TenantPart):
 
 
 class BudgetWait(TenantPart):
-    """An activity that may not start before a budget has room for it."""
+    """An activity that may not start until a budget has room for it."""
 
     id = models.BigAutoField(primary_key=True)
     budget = models.ForeignKey(

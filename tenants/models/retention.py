@@ -38,7 +38,7 @@ class RetentionPolicy(TenantOwned):
 
 
 class RetentionTally(TenantPart):
-    """How much of one kind was deleted at a tenant because its time was over."""
+    """How many rows of one kind were deleted at a tenant because their retention time was over."""
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     kind = models.CharField(max_length=32)
@@ -55,7 +55,7 @@ class RetentionTally(TenantPart):
 
 
 class RetentionPass(models.Model):
-    """The leader's book over all tenants: when a kind is due again, and what the last pass did."""
+    """The leader's record for one kind over all tenants: when its next pass is due, and what the last one did."""
 
     kind = models.CharField(max_length=32, primary_key=True)
     due_at = models.DateTimeField(db_default=Now())
@@ -74,7 +74,7 @@ class RetentionPass(models.Model):
 
 
 class ForgottenOutput(TenantPart):
-    """An output whose activity is gone. Written in the transaction that deletes the activity; goes when MongoDB has forgotten it, too."""
+    """An output whose activity was deleted. Written in that transaction; deleted once the output is deleted from MongoDB as well."""
 
     id = models.UUIDField(primary_key=True, help_text="The output's, and the document's `_id`.")
     activity_id = models.UUIDField()
@@ -88,7 +88,7 @@ class ForgottenOutput(TenantPart):
 
 
 class UsageTotal(TenantPart):
-    """What entries of the ledger that were deleted added up to, by month."""
+    """The sums by month of ledger entries that were deleted."""
 
     id = models.BigAutoField(primary_key=True)
     month = models.DateField(help_text="Its first day.")
@@ -115,7 +115,7 @@ class UsageTotal(TenantPart):
 
 
 class DepartedTenant(models.Model):
-    """A tenant that was off-boarded: that it was there, and how much of it was deleted. Nothing of what it was about."""
+    """A tenant that was off-boarded: that it existed, and how much of it was deleted. Nothing of its content."""
 
     id = models.UUIDField(primary_key=True, editable=False, help_text="The tenant's id.")
     slug = models.SlugField(max_length=63)

@@ -1,4 +1,4 @@
--- The role of the admin: what `orchestrator_app` may do, over the rows of the tenants that the request was given, and no others.
+-- The role of the admin: it may do what `orchestrator_app` may, but only with rows of the tenants that the request may see or change.
 DO $$
 BEGIN
     BEGIN

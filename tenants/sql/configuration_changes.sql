@@ -1,6 +1,6 @@
--- Notes whose configuration a transaction changes, for `tenants.caches`.
--- Arguments of a trigger: the column that names the tenant, empty where the row holds for all; then columns that are no configuration.
--- Runs as the owner of the tables, so that nobody else writes notes, and takes the oldest ones away once they are a day old.
+-- Records whose configuration a transaction changes, for `tenants.caches`.
+-- Arguments of a trigger: the column with the tenant's id, empty where a row concerns all tenants; then columns that are not configuration.
+-- Runs as the owner of the tables, since nobody else may write such records, and deletes the oldest ones once they are a day old.
 CREATE FUNCTION tenants_note_configuration() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
@@ -34,7 +34,7 @@ CREATE TRIGGER configuration AFTER INSERT OR UPDATE OR DELETE ON tenants_plan
     FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('');
 CREATE TRIGGER configuration AFTER INSERT OR UPDATE OR DELETE ON tenants_pause
     FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('tenant_id');
--- What is spent and kept of it is no configuration, and changes with every run.
+-- What is spent and reserved of a budget changes with every run and is not configuration.
 CREATE TRIGGER configuration AFTER INSERT OR DELETE ON tenants_budget
     FOR EACH ROW EXECUTE FUNCTION tenants_note_configuration('tenant_id');
 CREATE TRIGGER configuration_updated AFTER UPDATE OF agent_role, deleted_at ON tenants_budget FOR EACH ROW

@@ -1,4 +1,5 @@
--- Runs as the owner of the tables, whose policy is forced: it sees the rows of the transaction's tenant alone.
+-- Creates a function that moves ledger entries into the totals by month.
+-- Runs as the owner of the tables, whose policy is forced, so it sees only rows of the transaction's tenant.
 -- Returns     a function that returns how many entries it deleted
 CREATE FUNCTION tenants_forget_usage(whose uuid, before date, most integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public AS $$

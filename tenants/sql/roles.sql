@@ -1,5 +1,5 @@
--- The two roles that processes work under. The login of DATABASE_URL owns the tables and becomes one of them
--- at connection time. Roles belong to the server, not to a database, so several databases may get here at once.
+-- The two roles that processes use. The login of DATABASE_URL owns the tables and switches to one of the roles when it connects.
+-- Roles belong to the server, not to a database, so migrations of several databases may run this at the same time.
 DO $$
 DECLARE
     wanted text;
@@ -39,6 +39,6 @@ END $$;
 GRANT USAGE ON SCHEMA public TO orchestrator_app, orchestrator_system;
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO orchestrator_app, orchestrator_system;
 GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO orchestrator_app, orchestrator_system;
--- For the tables of later migrations. TRUNCATE is granted to nobody: row-level security does not cover it.
+-- For the tables of later migrations. Nobody is granted TRUNCATE, which row-level security does not cover.
 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO orchestrator_app, orchestrator_system;
 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT USAGE, SELECT ON SEQUENCES TO orchestrator_app, orchestrator_system;

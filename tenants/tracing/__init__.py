@@ -1,10 +1,10 @@
-"""Tracing: what happens becomes spans of OpenTelemetry, when OTEL_EXPORTER_OTLP_ENDPOINT says where to send them.
+"""Tracing: sends spans of OpenTelemetry to OTEL_EXPORTER_OTLP_ENDPOINT, if that is set.
 
-All tracing goes through this module. While tracing is off nothing of OpenTelemetry is imported, and each call here is one comparison.
-While it is on, a failure to send spans is logged by the SDK and changes nothing else.
+All tracing goes through this module. While tracing is off, OpenTelemetry is not imported, and each call here costs one comparison. While it
+is on, the SDK logs failures to send spans, which have no other effect.
 
-Work waits in PostgreSQL and Redis for seconds or weeks, and no span is open meanwhile. `current_context` is kept with it and names the
-span that set it going. What begins soon enough continues that trace; later it begins a trace of its own, with a link.
+Work waits in PostgreSQL and Redis for seconds or weeks, and no span is open meanwhile. `current_context` is stored with it and names the
+span that caused it. Work that begins soon enough continues that trace; later work begins a trace of its own with a link.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 logger = logging.getLogger(__name__)
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-MOST_CAUSES = 32  # links of one span; more of them say nothing more
+MOST_CAUSES = 32  # links of one span
 
-#: What is kept of a span: `traceparent` as W3C writes it, and `began`, when its trace did, in seconds of the epoch.
+#: What is stored of a span: `traceparent` as defined by the W3C, and `began`, when its trace began, in seconds since the epoch.
 Cause = Mapping[str, Any]
 
 #: Kinds of spans.
@@ -36,7 +36,7 @@ NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Spans(Protocol):
-    """Makes spans; `tenants.tracing.spans` has the only one."""
+    """Makes spans; implemented by `tenants.tracing.spans`."""
 
     def open(
         self, name: str, kind: str, attributes: Mapping[str, Any], causes: Sequence[Cause], links: Sequence[Cause], began: int | None
@@ -58,7 +58,7 @@ _arrived: ContextVar[str] = ContextVar("traceparent_of_message", default="")
 
 
 def begin() -> None:
-    """Switch tracing on for this process if the environment wants it. Without the extra `otel` it stays off, and a line says so."""
+    """Switch tracing on for this process if the environment asks for it. Without the extra `otel` it stays off, with a warning."""
     if _spans is not None or not any(os.environ.get(name) for name in ENDPOINTS):
         return
     try:
@@ -71,7 +71,7 @@ def begin() -> None:
 
 
 def use(spans: Spans | None) -> None:
-    """From now on these make the spans of this process; None switches tracing off."""
+    """Make this process's spans with `spans` from now on; None switches tracing off."""
     global _spans
     _spans = spans
 
@@ -89,9 +89,10 @@ def span(
     links: Sequence[Cause] = (),
     began: int | None = None,
 ) -> AbstractContextManager[None]:
-    """A span around the block. Of one cause that is young it is a child; otherwise all causes, and `links` in any case, are linked.
+    """A span around the block. A child of its cause if there is only one, and a recent one; otherwise it has links to all causes.
 
-    `began`: nanoseconds of the epoch, when that was before the block. An exception marks the span with its type, never with its text.
+    It always has links to `links`. `began`: nanoseconds since the epoch, if the span began before the block. The span records the type of
+    an exception, never its text.
     """
     if _spans is None:
         return NOTHING
@@ -99,16 +100,16 @@ def span(
 
 
 def part(name: str, kind: str = INTERNAL, **attributes: Any) -> AbstractContextManager[None]:
-    """A span within the one that is open; nothing where none is, so that upkeep of the system makes no traces."""
+    """A span within the open one; nothing if none is open, so that background upkeep makes no traces."""
     if _spans is None or not _spans.current_context():
         return NOTHING
     return _spans.open(name, kind, attributes, (), (), None)
 
 
 def attempt(name: str, work: Callable[[], T], *, kind: str = INTERNAL, links: Sequence[Cause] = ()) -> T:
-    """Does the work and returns what it returns. It is a trace of its own if that is true (how much was done, or what) or if it failed.
+    """Does the work and returns its result. Makes a trace of its own if the result is true (how much was done, or what) or the work fails.
 
-    For upkeep, which looks every second and mostly finds nothing: then no span of it remains, whatever it has asked meanwhile.
+    For upkeep, which runs every second and mostly finds nothing to do: then none of its spans are kept.
     """
     if _spans is None:
         return work()
@@ -116,7 +117,7 @@ def attempt(name: str, work: Callable[[], T], *, kind: str = INTERNAL, links: Se
 
 
 def background_task(name: str, work: Callable[P, T]) -> Callable[P, T]:
-    """The work of a message that says that there is something to do: an attempt that is linked with who sent the message."""
+    """`work` as an attempt with a link to the span that sent the message for it."""
 
     @wraps(work)
     def attempt_traced(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -126,42 +127,42 @@ def background_task(name: str, work: Callable[P, T]) -> Callable[P, T]:
 
 
 def current_context() -> dict[str, Any]:
-    """What to keep of the open span with work that it sets going; empty when there is none."""
+    """What to store of the open span with work that it causes; empty when no span is open."""
     return {} if _spans is None else _spans.current_context()
 
 
 def outgoing() -> dict[str, str]:
-    """Headers for a call or message to somebody who may continue the trace."""
+    """Headers for a call or message whose receiver may continue the trace."""
     traceparent = current_context().get("traceparent")
     return {"traceparent": traceparent} if traceparent else {}
 
 
 def note(name: str = "", **attributes: Any) -> None:
-    """Say more of the open span, or call it otherwise."""
+    """Add attributes to the open span, or rename it."""
     if _spans is not None:
         _spans.note(name, attributes)
 
 
 def link(cause: Cause | None) -> None:
-    """The open span has to do with that one."""
+    """Link the open span to that one."""
     if _spans is not None and cause:
         _spans.link(cause)
 
 
 def fail(what: str) -> None:
-    """The open span ends badly. `what` is a code, not a text."""
+    """Mark the open span as failed. `what` is a code, not a text."""
     if _spans is not None:
         _spans.fail(what)
 
 
 def note_arrival(traceparent: object) -> None:
-    """The message that is worked on now came with this header, or with none."""
+    """Remember the header `traceparent` of the message that is processed now, if it has one."""
     if _spans is not None:
         _arrived.set(traceparent if isinstance(traceparent, str) else "")
 
 
 def arrival() -> list[Cause]:
-    """The span that sent the message, once: a worker may go on with other work under the same one."""
+    """The span that sent the message. Only the first call returns it, since a worker may do other work with the same message."""
     if _spans is None or not (traceparent := _arrived.get()):
         return []
     _arrived.set("")

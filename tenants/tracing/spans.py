@@ -1,6 +1,7 @@
-"""Spans made with the API of OpenTelemetry, by whichever provider is given.
+"""Makes spans with the API of OpenTelemetry, for any provider.
 
-`export_spans` go to a collector over OTLP/HTTP, in the background. The standard variables OTEL_* hold: names, samplers, headers, limits.
+Those of `export_spans` go to a collector over OTLP/HTTP, in the background. The standard variables OTEL_* apply: names, samplers, headers,
+limits.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ _began: ContextVar[float] = ContextVar("trace_began", default=0.0)
 class OpenTelemetrySpans:
     """The spans of one process."""
 
-    def __init__(self, provider: trace.TracerProvider, holding: Holding) -> None:
+    def __init__(self, provider: trace.TracerProvider, held_spans: HeldSpans) -> None:
         self._tracer = provider.get_tracer("orchestrator")
-        self._holding = holding
+        self._held_spans = held_spans
 
     @contextmanager
     def open(
         self, name: str, kind: str, attributes: Mapping[str, Any], causes: Sequence[Cause], links: Sequence[Cause], began: int | None
     ) -> Iterator[None]:  # fmt: skip
-        """A span of its own trace unless it has one young cause, or another one is open here and nothing has caused it otherwise."""
+        """A child of its only cause if that is recent, or of the open span if it has no causes; otherwise a trace of its own."""
         parent, linked, trace_began = _place_span(causes)
         token = _began.set(trace_began)
         contexts = [_context_of(link) for link in (*linked, *links)]
@@ -59,7 +60,7 @@ class OpenTelemetrySpans:
             ):
                 yield
         except BaseException as error:
-            # Its text may quote prompts and keys.
+            # Only the type, as the text may quote prompts and keys.
             _fail(opened, type(error).__name__)
             raise
         finally:
@@ -67,19 +68,19 @@ class OpenTelemetrySpans:
             _began.reset(token)
 
     def attempt(self, name: str, kind: str, links: Sequence[Cause], work: Callable[[], T]) -> T:
-        """A trace of its own, with all that is below it, if the work returned something that is true, or failed."""
+        """Keeps the trace of the work if its result is true, or if it failed."""
         outside = context.attach(context.Context())
         trace_id, done = 0, True
         try:
             with self.open(name, kind, {}, (), links, None):
                 trace_id = trace.get_current_span().get_span_context().trace_id
-                self._holding.hold(trace_id)
+                self._held_spans.hold(trace_id)
                 result = work()
                 if done := bool(result):
                     self.note("", _count_of(result))
                 return result
         finally:
-            self._holding.let_go(trace_id, kept=done)
+            self._held_spans.end(trace_id, kept=done)
             context.detach(outside)
 
     def current_context(self) -> dict[str, Any]:
@@ -104,14 +105,14 @@ class OpenTelemetrySpans:
 
 
 def _count_of(result: object) -> dict[str, int]:
-    """How much was done, where the work says so."""
+    """How much was done, if the result of the work says so."""
     if isinstance(result, Sized) and not isinstance(result, str):
         return {"orchestrator.count": len(result)}
     return {"orchestrator.count": int(result)} if isinstance(result, int) else {}
 
 
 def _place_span(causes: Sequence[Cause]) -> tuple[context.Context | None, Sequence[Cause], float]:
-    """Below what a span goes (None: below the one that is open here), what it is linked with, and when its trace began."""
+    """The parent of a span (None: the open span), its links, and when its trace began."""
     now = time.time()
     known = [cause for cause in causes if _context_of(cause).is_valid]
     if not known:
@@ -141,16 +142,14 @@ def _fail(failed: trace.Span, what: str) -> None:
     failed.set_status(trace.StatusCode.ERROR)
 
 
-# Spans of tentative work are held back until it is known whether anything was done; otherwise nobody gets to see them.
+# Spans of an attempt are held back until it is known whether it did anything; if not, they are dropped.
 
 
-MOST_HELD = (
-    1_000  # spans of one trace; what ends beyond them is not kept, so that long work does not fill the memory
-)
+MOST_HELD = 1_000  # spans of one trace; further ones are dropped, so that long work does not fill the memory
 
 
-class Holding(SpanProcessor):
-    """Stands before the processor that sends spans. Everything that is not held passes through."""
+class HeldSpans(SpanProcessor):
+    """Holds the spans of some traces back, and passes all others on to the next processor, which sends them."""
 
     def __init__(self, following: SpanProcessor) -> None:
         self._following = following
@@ -161,7 +160,7 @@ class Holding(SpanProcessor):
         with self._lock:
             self._held[trace_id] = []
 
-    def let_go(self, trace_id: int, *, kept: bool) -> None:
+    def end(self, trace_id: int, *, kept: bool) -> None:
         with self._lock:
             spans = self._held.pop(trace_id, [])
         if kept:
@@ -175,7 +174,7 @@ class Holding(SpanProcessor):
         with self._lock:
             spans = self._held.get(span.context.trace_id) if self._held else None
             if spans is not None:
-                # Its root, which ends last, is always kept: the others name it.
+                # The root, which ends last, is always kept: the others refer to it.
                 if len(spans) < MOST_HELD or span.parent is None:
                     spans.append(span)
                 return
@@ -192,17 +191,17 @@ DEFAULT_NAME = "orchestrator"
 
 
 def export_spans() -> OpenTelemetrySpans:
-    """Spans that are sent; libraries that use OpenTelemetry's own API send theirs along."""
+    """Send spans of this process, including those of libraries that use OpenTelemetry's own API."""
     os.environ.setdefault("OTEL_SERVICE_NAME", DEFAULT_NAME)
     provider = TracerProvider(resource=Resource.create())
-    holding = Holding(BatchSpanProcessor(OTLPSpanExporter()))
-    provider.add_span_processor(holding)
+    held_spans = HeldSpans(BatchSpanProcessor(OTLPSpanExporter()))
+    provider.add_span_processor(held_spans)
     trace.set_tracer_provider(provider)
     watch_statements()
-    return OpenTelemetrySpans(provider, holding)
+    return OpenTelemetrySpans(provider, held_spans)
 
 
-# Each statement that PostgreSQL is sent within a span becomes a span. Its text has places for values, and never the values.
+# Each SQL statement within a span becomes a span. Its text has placeholders, never the values.
 
 
 LONGEST_TEXT = 1_000
@@ -211,7 +210,7 @@ _LITERAL = re.compile(r"'(?:[^']|'')*'")
 
 
 def watch_statements() -> None:
-    """Have statements of all connections become spans, those that are open in this thread as well."""
+    """Make spans of the statements of all new connections, and of those open in this thread."""
     connection_created.connect(_watch_new, dispatch_uid="tenants.tracing.statements")
     for connection in connections.all(initialized_only=True):
         _watch(connection)

@@ -110,7 +110,7 @@ def test_limits_that_upkeep_sets_on_its_connection_stay_with_it(tenant: Tenant) 
         return ask("SELECT current_setting('statement_timeout')")
 
     def upkeep() -> list[Any]:
-        Bounds().put(1.25)
+        Bounds().apply(1.25)
         return [work_for(tenant, limit), work_for(tenant, limit), holds_one()]
 
     usual = elsewhere(lambda: work_for(tenant, limit))

@@ -108,7 +108,7 @@ def test_who_asks_one_thing_after_the_other_never_pauses() -> None:
 
 def test_nobody_pauses_for_tenants_that_ask_nothing() -> None:
     process = Process(NOISY, QUIET)
-    process.clock.now += turns.BESIDE_SECONDS + 0.1
+    process.clock.now += turns.ACTIVE_SECONDS + 0.1
     process.computes(NOISY, 1.0)
     for _ in range(3):
         process.arrives(NOISY)

@@ -1,7 +1,7 @@
 -- Every chain that has entries, in the order of their ids.
 -- Parameters  none
 -- Returns     chain
--- Plan        one step along the key of (chain, number) for each chain, from the beginning of one to that of the next, however long they are.
+-- Plan        one lookup in the index of (chain, number) for each chain, however long the chains are
 WITH RECURSIVE found AS (
     (SELECT chain FROM tenants_auditentry ORDER BY chain LIMIT 1)
     UNION ALL

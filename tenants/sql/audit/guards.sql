@@ -1,8 +1,8 @@
--- The audit trail is only ever added to. Every entry goes to the end of its chain, in the transaction of what it tells of.
--- What a hash covers is the text of content.sql, put in below, of which `verify_audit` has a copy of its own.
+-- The audit trail is append-only. Every entry is added to the end of its chain, in the transaction that it records.
+-- A hash covers the text that content.sql makes, which is inserted below; `verify_audit` computes the same with code of its own.
 
--- Numbers and chains a new entry. Whoever adds to a chain holds it until the end of their transaction, so entries are added last.
--- It works as the owner of the table: nobody else may see the entries of the platform, which belong to no tenant.
+-- Numbers a new entry and links it to its chain. A transaction that adds to a chain locks it until its end, so entries are added last.
+-- Runs as the owner of the table: nobody else may see the entries of the platform, which belong to no tenant.
 CREATE FUNCTION audit_append() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
     entry tenants_auditentry := NEW;
@@ -18,7 +18,7 @@ BEGIN
     RETURN entry;
 END $$;
 
--- Refuses everybody, the owner of the table too. `audit_purge` and `audit_forget` are the only ways around.
+-- Refuses everybody, including the owner of the table. Only `audit_purge` and `audit_forget` get around it.
 CREATE FUNCTION audit_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' AND current_setting('app.audit_purge', true) = 'on' THEN
@@ -31,7 +31,7 @@ CREATE TRIGGER audit_append BEFORE INSERT ON tenants_auditentry FOR EACH ROW EXE
 CREATE TRIGGER audit_refuse BEFORE UPDATE OR DELETE ON tenants_auditentry FOR EACH ROW EXECUTE FUNCTION audit_refuse();
 CREATE TRIGGER audit_refuse_truncate BEFORE TRUNCATE ON tenants_auditentry FOR EACH STATEMENT EXECUTE FUNCTION audit_refuse();
 
--- Deletes the beginning of a chain up to a moment, never its last entry, and returns the number and hash where the rest goes on from.
+-- Deletes the entries of a chain before a moment, never its last one. Returns the number and hash of the last deleted entry.
 CREATE FUNCTION audit_purge(of_chain uuid, before_moment timestamptz, OUT deleted bigint, OUT up_to bigint, OUT last_hash text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 BEGIN
@@ -48,7 +48,7 @@ END $$;
 REVOKE EXECUTE ON FUNCTION audit_purge(uuid, timestamptz) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION audit_purge(uuid, timestamptz) TO orchestrator_system;
 
--- Deletes the whole chain of a tenant that has left, and returns how long it was and how it ended. The platform's own chain never goes.
+-- Deletes the whole chain of an off-boarded tenant. Returns its length and its last number and hash. Never deletes the platform's chain.
 CREATE FUNCTION audit_forget(of_chain uuid, OUT deleted bigint, OUT up_to bigint, OUT last_hash text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 BEGIN
@@ -67,7 +67,7 @@ REVOKE EXECUTE ON FUNCTION audit_forget(uuid) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION audit_forget(uuid) TO orchestrator_system;
 
 REVOKE UPDATE, DELETE, TRUNCATE ON tenants_auditentry FROM orchestrator_app, orchestrator_system;
--- Refused logins and deeds of the platform belong to no tenant. Processes may add them, and only the system's role may read them.
+-- Refused logins and actions of the platform belong to no tenant. Processes may add them; only the system's role may read them.
 CREATE POLICY platform_entries ON tenants_auditentry FOR INSERT WITH CHECK (tenant_id IS NULL);
 -- For the functions above, where the owner is an ordinary role.
 CREATE POLICY of_the_owner ON tenants_auditentry TO CURRENT_USER USING (true) WITH CHECK (true);

@@ -1,8 +1,8 @@
--- Counts what a run has consumed since it last said so in every budget that it falls under, and takes it off what they keep for it.
--- Parameters  tenant, run, activity, role, deliverable, day; dollars, tokens: since its last report; ended: nothing is kept for it any more
+-- Counts what a run has consumed since its last report in every budget that counts the run, and deducts it from its reservations.
+-- Parameters  tenant, run, activity, role, deliverable, day; dollars, tokens: since its last report; ended: deletes its reservations
 -- Returns     a row per budget: id, name, unit, period_start, cap, spent, reserved, warned (its warning is due now), and over: the run
---             has used up what was kept for it, and the cap does not hold more. What is kept for other runs is theirs.
--- Run in the transaction in which the run's report was counted, which holds the run's lock.
+--             has used up its reservation, and the cap leaves no more room. It may not use what is reserved for other runs.
+-- Runs in the transaction that counts the run's report and holds the run's lock.
 WITH budget AS MATERIALIZED (
     SELECT b.*, CASE b.period WHEN 'day' THEN %(day)s::date WHEN 'month' THEN date_trunc('month', %(day)s::date)::date
                               ELSE b.period_start END AS begins
@@ -19,7 +19,7 @@ WITH budget AS MATERIALIZED (
            CASE b.unit WHEN 'dollars' THEN %(dollars)s::numeric WHEN 'tokens' THEN %(tokens)s::numeric ELSE 0 END AS delta
     FROM budget b LEFT JOIN held h ON h.budget_id = b.id
 ), sums AS MATERIALIZED (
-    -- A report that is counted on a day before the budget's period (its transaction began before midnight) is not part of it.
+    -- A report of a day before the budget's period (its transaction began before midnight) does not count in it.
     SELECT d.*, d.begins > d.period_start AS turned,
            CASE WHEN d.begins > d.period_start THEN d.delta WHEN d.begins = d.period_start THEN d.spent + d.delta ELSE d.spent END AS now_spent,
            CASE WHEN %(ended)s THEN 0 ELSE greatest(d.held - greatest(d.delta, 0), 0) END AS now_held
