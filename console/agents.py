@@ -72,10 +72,10 @@ def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
 @page("agents", act=_act)
 def one(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     """One role with its deployments. A POST promotes one, rolls back, or checks the endpoint."""
-    found = agent(visit.tenant_id, role)
-    if found is None:
+    details = agent(visit.tenant_id, role)
+    if details is None:
         raise Http404
-    context = {"one": found, "may_deploy": visit.who.is_platform_admin}
+    context = {"one": details, "may_deploy": visit.who.is_platform_admin}
     return render_page(request, visit, "console/agents/one.html", context)
 
 

@@ -80,8 +80,8 @@ def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
 @page("pipelines", act=_act)
 def one(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     """One pipeline. A POST pauses it, resumes it, or restores one of its versions."""
-    found = find_pipeline(visit.tenant_id, key, _number(request.GET.get("version", "")))
-    context = {"one": found, "pipeline": found.pipeline, **_may(visit)}
+    details = find_pipeline(visit.tenant_id, key, _number(request.GET.get("version", "")))
+    context = {"one": details, "pipeline": details.pipeline, **_may(visit)}
     return render_page(request, visit, "console/pipelines/one.html", context)
 
 
@@ -204,8 +204,8 @@ class ChoiceField(forms.ChoiceField):
         return str(self.values.index(value)) if value in self.values else value
 
     def clean(self, value: Any) -> Any:
-        found = super().clean(value)
-        return self.values[int(found)] if found else None
+        place = super().clean(value)
+        return self.values[int(place)] if place else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,8 +106,8 @@ def _cancel(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpRespo
 @page("runs", act=_cancel)
 def one(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
     """One run. A POST cancels it."""
-    found = detail(visit.who, run_id)
-    return render_page(request, visit, "console/runs/one.html", {"detail": found, "run": found.run})
+    details = detail(visit.who, run_id)
+    return render_page(request, visit, "console/runs/one.html", {"detail": details, "run": details.run})
 
 
 def _replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
@@ -120,12 +120,12 @@ def _replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpRespo
 @page("runs", act=_replay, least=Role.OPERATOR)
 def replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
     """The input of a step of an ended run. A POST replays the run from there."""
-    found = replay_form(visit.tenant_id, run_id, step_of(request))
+    form = replay_form(visit.tenant_id, run_id, step_of(request))
     context = {
-        "again": found,
-        "run": found.run,
-        "content": request.POST.get("content", found.content),
-        "data": request.POST.get("data", found.data),
+        "again": form,
+        "run": form.run,
+        "content": request.POST.get("content", form.content),
+        "data": request.POST.get("data", form.data),
     }
     return render_page(request, visit, "console/runs/replay.html", context)
 

@@ -22,12 +22,12 @@ _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_4
 MOST_TICKS = 7
 
 
-def draw_chart(found: Sequence[Segment], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:
+def draw_chart(timeline: Sequence[Segment], marks: Sequence[tuple[datetime, str]] = ()) -> SafeString:
     """Return the SVG, empty without segments. `marks` are times with labels: wakes and tool calls."""
-    if not found:
+    if not timeline:
         return SafeString("")
-    begins = found[0].begins
-    length = _length(found, begins)
+    begins = timeline[0].begins
+    length = _length(timeline, begins)
     height = TOP + LANE * len(LANES) + 26
 
     def x(moment: datetime) -> float:
@@ -40,7 +40,7 @@ def draw_chart(found: Sequence[Segment], marks: Sequence[tuple[datetime, str]] =
         _lanes(),
         _clock(begins, length, height),
         format_html_join(
-            "", "{}", ((_bar(each, x(each.begins), x(each.ends), _top(each.lane)),) for each in found)
+            "", "{}", ((_bar(each, x(each.begins), x(each.ends), _top(each.lane)),) for each in timeline)
         ),
         format_html_join("", "{}", ((_mark(x(at), words),) for at, words in marks)),
     )
@@ -99,8 +99,8 @@ def _row_bars(row: ChartRow, top: int, begins: datetime, length: float) -> SafeS
     return format_html_join("", "{}", bars)
 
 
-def _length(found: Iterable[Segment], begins: datetime) -> float:
-    return max((max(each.ends for each in found) - begins).total_seconds(), 0.001)
+def _length(timeline: Iterable[Segment], begins: datetime) -> float:
+    return max((max(each.ends for each in timeline) - begins).total_seconds(), 0.001)
 
 
 def _x(moment: datetime, begins: datetime, length: float, left: int) -> float:
@@ -203,7 +203,7 @@ def segments(
 ) -> list[Segment]:
     """Return the segments in order, with adjacent ones of an agent joined."""
     steps = [moment for moment in moments if moment.kind == "transition"]
-    found: list[Segment] = []
+    timeline: list[Segment] = []
     for step, following in zip(steps, [*steps[1:], None], strict=True):
         status = step.facts["target"]
         if status in SETTLED and (following is None or status not in (Status.FAILED, Status.NEEDS_REVIEW)):
@@ -212,8 +212,8 @@ def segments(
         why = reason_now if following is None and reason_now else _why(step)
         ends = following.at if following else max(now, step.at)
         segment = Segment(*lane[:2], step.at, ends, lane[2], why, following is None)
-        found = _join_segments(found, segment)
-    return found
+        timeline = _join_segments(timeline, segment)
+    return timeline
 
 
 def _lane(status: str, *, by_person: bool) -> tuple[str, str, str]:
@@ -223,11 +223,11 @@ def _lane(status: str, *, by_person: bool) -> tuple[str, str, str]:
     return spec.lane, spec.tone, spec.stretch
 
 
-def _join_segments(found: list[Segment], segment: Segment) -> list[Segment]:
+def _join_segments(timeline: list[Segment], segment: Segment) -> list[Segment]:
     """Append a segment. An agent's start and its work become one segment."""
-    last = found[-1] if found else None
+    last = timeline[-1] if timeline else None
     if last is None or (last.lane, last.tone) != (segment.lane, segment.tone) or segment.lane != "agent":
-        return [*found, segment]
+        return [*timeline, segment]
     joined = Segment(
         segment.lane,
         segment.tone,
@@ -237,7 +237,7 @@ def _join_segments(found: list[Segment], segment: Segment) -> list[Segment]:
         last.why or segment.why,
         segment.goes_on,
     )
-    return [*found[:-1], joined]
+    return [*timeline[:-1], joined]
 
 
 def _why(step: Moment) -> str:

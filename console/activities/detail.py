@@ -67,13 +67,13 @@ def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResp
     parts = parts_wanted(request) or frozenset()
     if request.method != "POST" and parts and parts <= {"running", "log"}:
         return _run_alone(request, visit, activity_id, with_log="log" in parts)
-    found = detail(visit.who, activity_id)
+    details = detail(visit.who, activity_id)
     context = {
-        "detail": found,
-        "watched": found.watched,
-        "log": tail_of(visit.tenant_id, found.watched.run) if "log" in parts and found.watched else None,
-        "activity": found.activity,
-        "roles": sorted(configuration.list_roles()) if "reassign" in found.actions else (),
+        "detail": details,
+        "watched": details.watched,
+        "log": tail_of(visit.tenant_id, details.watched.run) if "log" in parts and details.watched else None,
+        "activity": details.activity,
+        "roles": sorted(configuration.list_roles()) if "reassign" in details.actions else (),
     }
     return render_page(request, visit, "console/activities/one.html", context)
 
@@ -100,9 +100,9 @@ def show_full_log(request: HttpRequest, visit: PageContext, activity_id: UUID, r
 @page("activities")
 def both_texts(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResponse:
     """The prompt and output of a run."""
-    found = texts(visit.tenant_id, activity_id, request.GET.get("run", ""))
+    details = texts(visit.tenant_id, activity_id, request.GET.get("run", ""))
     return render_page(
-        request, visit, "console/activities/texts.html", {"texts": found, "activity": found.activity}
+        request, visit, "console/activities/texts.html", {"texts": details, "activity": details.activity}
     )
 
 
@@ -322,7 +322,7 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
         moments = selectors.timeline(who.tenant_id, activity_id)
         runs = [moment.row for moment in moments if moment.kind == "run"]
         reason = wait_reasons.explain_many(who.tenant_id, [activity])[activity_id]
-        found = Detail(
+        details = Detail(
             activity=activity,
             reason=reason,
             moments=moments,
@@ -330,7 +330,7 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
             actions=_actions(who, activity),
             watched=_build_watched(runs[-1] if runs else None, activity),
         )
-    return replace(found, reason=wait_reasons.add_queue_position(activity, reason))
+    return replace(details, reason=wait_reasons.add_queue_position(activity, reason))
 
 
 def read_watched(tenant_id: UUID, activity_id: UUID) -> tuple[Activity, WatchedRun | None]:
@@ -381,9 +381,9 @@ def _build_watched(run: ActivityRun | None, activity: Activity) -> WatchedRun | 
 def _actions(who: Principal, activity: Activity) -> list[str]:
     if not who.role.includes(Role.OPERATOR):
         return []
-    found = [name for name in list_allowed_actions(activity) if name in OPERATIONS]
+    allowed = [name for name in list_allowed_actions(activity) if name in OPERATIONS]
     waits = activity.status == Status.CREATED and activity.assignee_type == AssigneeType.AGENT
-    return [*found, "run-now"] if waits else found
+    return [*allowed, "run-now"] if waits else allowed
 
 
 def _is_open(child: Activity) -> bool:

@@ -57,10 +57,10 @@ VIEWS: tuple[tuple[str, str], ...] = (
 @page("activities")
 def list_activities(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The activities that match a query, newest first."""
-    found = listing(visit.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
-    context = {"listing": found, "may_operate": visit.who.role.includes(Role.OPERATOR)}
+    listed = listing(visit.tenant_id, request.GET.get("q", ""), request.GET.get("after", ""))
+    context = {"listing": listed, "may_operate": visit.who.role.includes(Role.OPERATOR)}
     return render_page(
-        request, visit, "console/activities/list.html", context, status=400 if found.error else 200
+        request, visit, "console/activities/list.html", context, status=400 if listed.error else 200
     )
 
 

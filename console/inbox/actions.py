@@ -204,23 +204,23 @@ class Result:
 
 def act(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result:
     """Perform the answer of a form. Raises `Refused`, or `Http404` if the tenant has no such item."""
-    shown, answer = prepare(principal, item_id, sent)
+    version, answer = prepare(principal, item_id, sent)
     with refuse_when_busy(), tenant_scope(principal.tenant_id):
-        return perform(principal, item_id, shown, answer)
+        return perform(principal, item_id, version, answer)
 
 
 def prepare(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> tuple[int, Answer]:
     """Return the arguments of `perform`, read before anything is locked: a result may lie in MongoDB. Raises `Refused`."""
-    shown, answer = read(sent)
+    version, answer = read(sent)
     if answer.edited:
         answer = replace(answer, rest=rest_of(principal.tenant_id, item_id))
-    return shown, answer
+    return version, answer
 
 
-def perform(principal: Principal, item_id: UUID, shown: int, answer: Answer) -> Result:
+def perform(principal: Principal, item_id: UUID, version: int, answer: Answer) -> Result:
     """Perform an answer in the caller's `tenant_scope`. Raises `Refused` and `Http404`."""
     lock(principal.tenant_id, {item_id})
-    item = item_as_shown(principal.tenant_id, item_id, shown)
+    item = item_at_version(principal.tenant_id, item_id, version)
     return Result(item_id, item.name, True, _do(principal, item, answer))
 
 
@@ -252,7 +252,7 @@ def approve_together(principal: Principal, chosen: Sequence[str]) -> list[Result
 def _approve_one(principal: Principal, item_id: UUID, version: int, name: str) -> Result:
     try:
         with transaction.atomic(using=APP):
-            item = item_as_shown(principal.tenant_id, item_id, version)
+            item = item_at_version(principal.tenant_id, item_id, version)
             return Result(item_id, name, True, _do(principal, item, Answer("approve")))
     except Http404:
         return Result(item_id, name, False, NO_SUCH_ITEM)
@@ -447,7 +447,7 @@ def lock(tenant_id: UUID, ids: set[UUID]) -> None:
     api.lock_all(tenant_id, ids | set(failed.exclude(parent_id=None).values_list("parent_id", flat=True)))
 
 
-def item_as_shown(tenant_id: UUID, item_id: UUID, version: int) -> Activity:
+def item_at_version(tenant_id: UUID, item_id: UUID, version: int) -> Activity:
     """Return the item. Raises `Refused` with what happened if its version has changed, and `Http404`."""
     rows = Activity.objects.for_tenant(tenant_id).filter(pk=item_id, assignee_type="human")
     item: Activity | None = rows.select_related("parent").first()

@@ -140,14 +140,14 @@ def _perform(who: Principal, item_id: UUID, version: int, content_ref: str, pres
     """Perform the decision in the caller's `tenant_scope`. A refusal rolls it back but keeps the record of the request."""
     sent: dict[str, Any] = {"deed": press.action, "shown": version, "notes": press.notes}
     try:
-        shown, answer = actions.read(sent)
+        displayed_version, answer = actions.read(sent)
         with transaction.atomic(using=APP):
             actions.lock(who.tenant_id, {item_id})
             rows = Activity.objects.for_tenant(who.tenant_id).filter(pk=item_id)
             reference = rows.values_list("input_ref", flat=True).first()
             if str(reference or "") != content_ref:
                 raise Refused(CHANGED)
-            result = actions.perform(who, item_id, shown, answer)
+            result = actions.perform(who, item_id, displayed_version, answer)
             audit.record_action(
                 who,
                 f"slack.{press.action}",

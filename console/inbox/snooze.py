@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 from django.http import Http404
 
 from activities.models import Activity, SnoozedItem
-from console.inbox.actions import OPEN, item_as_shown
+from console.inbox.actions import OPEN, item_at_version
 from console.page import Refused
 from tenants import clock
 from tenants.context import APP, tenant_scope
@@ -40,13 +40,13 @@ def snooze_times(who: Principal) -> Subquery | Value:
     return nothing if who.user_id is None else Subquery(_current_rows(who).values("until")[:1])
 
 
-def snooze(who: Principal, item_id: UUID, *, shown: int, until: datetime) -> tuple[Activity, datetime]:
+def snooze(who: Principal, item_id: UUID, *, version: int, until: datetime) -> tuple[Activity, datetime]:
     """Snooze an item, or change its snooze. Return the item, and the time when it returns.
 
     Raises `Refused` if the item has changed or the person is not a member, and `Http404` if the tenant has no such item.
     """
     with tenant_scope(who.tenant_id):
-        item = item_as_shown(who.tenant_id, item_id, shown)
+        item = item_at_version(who.tenant_id, item_id, version)
         if item.status not in OPEN:
             raise Refused("This item is closed already.")
         member = _member(who)
@@ -57,12 +57,12 @@ def snooze(who: Principal, item_id: UUID, *, shown: int, until: datetime) -> tup
     return item, until
 
 
-def version_shown(sent: Mapping[str, Any]) -> int:
+def displayed_version(sent: Mapping[str, Any]) -> int:
     """Return the version of the item that the page displayed. Raises `Refused`."""
-    shown = str(sent.get("shown", ""))
-    if not (shown.isascii() and shown.isdecimal()):
+    version = str(sent.get("shown", ""))
+    if not (version.isascii() and version.isdecimal()):
         raise Refused("This page is outdated. Open the item again.", status=400)
-    return int(shown[:10])
+    return int(version[:10])
 
 
 def end_snooze(who: Principal, item_id: UUID) -> str:

@@ -24,7 +24,7 @@ from django.urls import reverse
 from activities.models import Activity, HeldAnswer
 from activities.models.decision import LONGEST_REFUSAL
 from console.inbox import actions
-from console.inbox.actions import Result, item_as_shown
+from console.inbox.actions import Result, item_at_version
 from console.inbox.query import View
 from console.page import ACTING, PageContext, Refused, id_or_404, page, refuse_when_busy
 from tenants import clock, members, outages
@@ -65,12 +65,12 @@ def is_held() -> bool:
 
 def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result:
     """Hold the answer of a form. Raises `Refused` if it could not take effect now, and `Http404` if there is no such item."""
-    shown, answer = actions.read(sent)
+    version, answer = actions.read(sent)
     with refuse_when_busy(), tenant_scope(principal.tenant_id):
-        item = item_as_shown(principal.tenant_id, item_id, shown)
+        item = item_at_version(principal.tenant_id, item_id, version)
         action = actions.check_action(principal, item, answer)
         held_answer = HeldAnswer(
-            tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), shown=shown, deed=action.name,
+            tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), shown=version, deed=action.name,
             words=action.done, said=answer.form_values, due_at=clock.now() + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
         )  # fmt: skip
         _delete_refused(principal, item_id)
@@ -162,12 +162,12 @@ def _apply(held_answer: HeldAnswer) -> bool:
         return _settle_answer(held_answer, lambda: _refuse(NOT_ANY_MORE))
     sent = {**held_answer.said, "deed": held_answer.deed, "shown": held_answer.shown}
     try:
-        shown, answer = actions.prepare(principal, held_answer.activity_id, sent)
+        version, answer = actions.prepare(principal, held_answer.activity_id, sent)
     except Refused as refusal:
         reason, status = refusal.reason, refusal.status
         return _settle_answer(held_answer, lambda: _refuse(reason, status))
     return _settle_answer(
-        held_answer, lambda: actions.perform(principal, held_answer.activity_id, shown, answer)
+        held_answer, lambda: actions.perform(principal, held_answer.activity_id, version, answer)
     )
 
 

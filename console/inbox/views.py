@@ -91,9 +91,9 @@ def show_gone(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 
 def _snooze(request: HttpRequest, visit: PageContext, item_id: UUID) -> None:
-    shown, zone = snooze.version_shown(request.POST), _zone(visit)
+    version, zone = snooze.displayed_version(request.POST), _zone(visit)
     moment = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
-    row, back_at = snooze.snooze(visit.who, item_id, shown=shown, until=moment)
+    row, back_at = snooze.snooze(visit.who, item_id, version=version, until=moment)
     due = ", when it is due" if back_at < moment else ""
     messages.success(request, f"Snoozed until {snooze.in_words(back_at, zone)}{due}: {row.name}")
 

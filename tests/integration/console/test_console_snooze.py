@@ -231,7 +231,7 @@ def test_who_puts_it_aside_many_times_at_once_has_it_aside_once(asked: Questions
     task, who = asked.task(), principal_of(ann.user)
     until = datetime.now(UTC) + timedelta(hours=2)
 
-    at_once(*(lambda: put(who, task.pk, shown=task.version, until=until) for _ in range(4)))
+    at_once(*(lambda: put(who, task.pk, version=task.version, until=until) for _ in range(4)))
 
     assert [row.until for row in kept(asked.tenant)] == [until]
 
