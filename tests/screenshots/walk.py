@@ -49,7 +49,7 @@ def _starts_it(page: Any, seen: Seen) -> None:
     page.get_by_role("link", name="Console").click()
     _menu(page, "Pipelines")
     page.get_by_role("link", name="Start a run of City bees").click()
-    page.get_by_label("What the first steps work on").fill(TEXT)
+    page.get_by_label("Input", exact=True).fill(TEXT)
     page.get_by_label("Labels").fill("client: northern-press")
     seen("start")
     page.get_by_role("button", name="Start the run").click()

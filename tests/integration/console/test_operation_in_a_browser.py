@@ -48,7 +48,7 @@ def test_many_failures_are_replayed_after_a_count(engine: Engine, tenant: Tenant
     screen.goto("/dead-letters/")
 
     screen.get_by_role("link", name="broken").click()
-    screen.get_by_label("How many a second").fill("60")
+    screen.get_by_label("Per second").fill("60")
     screen.get_by_role("button", name="Preview the retry").click()
     assert "120 would be retried" in screen.inner_text("#confirm")
     assert "starts after 1 s" in screen.inner_text("#confirm")
