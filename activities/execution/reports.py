@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 #: The reason that an agent receives whose run has ended in this way.
 _REASONS = {
-    RunStatus.CANCELLED: "The work was cancelled.",
+    RunStatus.CANCELLED: "The work was cancelled or reassigned.",
     RunStatus.STALLED: "The run was declared lost, and another one took over.",
     RunStatus.FAILED: "The run has failed already, or was not finished in time.",
     RunStatus.COMPLETED: "The run has been completed already.",

@@ -171,7 +171,11 @@ def test_a_run_that_is_cancelled_is_told_why_and_its_tools_do_nothing(
     activity = linked(work)
 
     assert activity.status == "cancelled"
-    assert heard[:3] == [None, "The work was cancelled.", "The work was cancelled."]
+    assert heard[:3] == [
+        None,
+        "The work was cancelled or reassigned.",
+        "The work was cancelled or reassigned.",
+    ]
     assert heard[3].stop
 
 

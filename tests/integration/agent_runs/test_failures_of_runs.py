@@ -106,7 +106,7 @@ def test_a_heartbeat_tells_that_the_work_was_cancelled(api: Any, engine: Engine,
     activity_id, agent = accepted(engine, acme)
     api("operator").post(f"/api/v1/activities/{activity_id}/cancel/")
 
-    assert agent.post("heartbeat").json() == {"stop": True, "reason": "The work was cancelled."}
+    assert agent.post("heartbeat").json() == {"stop": True, "reason": "The work was cancelled or reassigned."}
     over(agent.post("complete", RESULT), "cancelled")
     over(agent.post("fail", {"error": {"message": "x"}}), "cancelled")
     assert engine.status(acme, activity_id) == "cancelled"
