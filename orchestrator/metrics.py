@@ -237,26 +237,26 @@ _ROLE = ("role",)
 CATALOGUE = {
     declared.name: declared
     for declared in (
-        MetricSpec("build_info", "gauge", "What runs here.", ("version", "python")),
+        MetricSpec("build_info", "gauge", "Version of the running program.", ("version", "python")),
         MetricSpec("database_up", "gauge", "Whether PostgreSQL answered this scrape."),
         MetricSpec("admission_open", "gauge", "Whether work is granted: 0 while Redis is being rebuilt."),
-        MetricSpec("keeper_timestamp_seconds", "gauge", "When a leader last looked for something to count."),
-        MetricSpec("counters_timestamp_seconds", "gauge", "Up to when the counters hold all that happened."),
+        MetricSpec("keeper_timestamp_seconds", "gauge", "When a leader last ran the counting."),
+        MetricSpec("counters_timestamp_seconds", "gauge", "The time until which the counters are complete."),
         # What came, how long it waited, how long it took, what became of it.
         MetricSpec("activities_submitted", "counter", "Activities that were submitted.", _ROLE),
         MetricSpec(
-            "activities_ended", "counter", "Arrivals of activities in a status in which they are settled.", ("role", "status")
+            "activities_ended", "counter", "Activities that reached a settled status.", ("role", "status")
         ),
-        MetricSpec("queue_wait_seconds", "histogram", "From when an activity could be claimed to its claim by a worker.", _ROLE),
-        MetricSpec("run_duration_seconds", "histogram", "From the claim of a run to its end.", ("role", "status")),
-        MetricSpec("activity_attempts", "histogram", "Which attempt an activity succeeded with, or failed for good.", _ROLE),
+        MetricSpec("queue_wait_seconds", "histogram", "Time from when an activity could be claimed to its claim by a worker.", _ROLE),
+        MetricSpec("run_duration_seconds", "histogram", "Time from the claim of a run to its end.", ("role", "status")),
+        MetricSpec("activity_attempts", "histogram", "Number of the attempt with which an activity succeeded or finally failed.", _ROLE),
         MetricSpec(
             "refusals", "counter",
             "Runs that ended because their agent or its provider asked to come back later (429).", _ROLE,
         ),
         MetricSpec(
             "repeated_submissions", "counter",
-            "Submissions answered with an equal activity that was under way.", _ROLE,
+            "Submissions answered with an existing activity with the same dedup key.", _ROLE,
         ),
         MetricSpec(
             "turned_away", "counter",
@@ -266,43 +266,43 @@ CATALOGUE = {
         # Queues.
         MetricSpec("queue_waiting", "gauge", "Activities that are due and wait for a worker.", ("role", "band")),
         MetricSpec(
-            "queue_delayed", "gauge", "Activities whose time has not come: put off, or between two attempts.", ("role", "band")
+            "queue_delayed", "gauge", "Activities that are not due yet: delayed, or between two attempts.", ("role", "band")
         ),
-        MetricSpec("queue_oldest_wait_seconds", "gauge", "How long the first of them has waited.", _ROLE),
-        MetricSpec("queue_granted", "gauge", "Of these, granted to a worker that has not taken them up yet.", _ROLE),
-        MetricSpec("queue_oldest_grant_seconds", "gauge", "How long the first of the granted has not been taken up.", _ROLE),
-        MetricSpec("queue_running", "gauge", "Runs under way: taken up by a worker and not ended.", _ROLE),
+        MetricSpec("queue_oldest_wait_seconds", "gauge", "How long the oldest of them has waited.", _ROLE),
+        MetricSpec("queue_granted", "gauge", "Of these, granted to a worker that has not claimed them yet.", _ROLE),
+        MetricSpec("queue_oldest_grant_seconds", "gauge", "How long the oldest grant has not been claimed.", _ROLE),
+        MetricSpec("queue_running", "gauge", "Active runs: claimed by a worker and not ended.", _ROLE),
         MetricSpec("queue_accepted", "gauge", "Of these, runs whose agent accepted the work and will call back.", _ROLE),
         MetricSpec("queue_paused", "gauge", "1 when the role is paused or switched off for everybody.", _ROLE),
-        MetricSpec("broker_messages", "gauge", "Messages in a queue of Celery's, where the broker is Redis.", ("queue",)),
+        MetricSpec("broker_messages", "gauge", "Messages in a Celery queue, if the broker is Redis.", ("queue",)),
         # Workers.
         MetricSpec("workers", "gauge", "Worker processes that serve the role.", _ROLE),
-        MetricSpec("worker_seats", "gauge", "Runs that these can carry at once, over all roles that they serve.", _ROLE),
-        MetricSpec("worker_processes", "gauge", "Worker processes that beat."),
-        MetricSpec("workers_silent", "gauge", "Worker processes that do not beat and are not declared lost yet."),
+        MetricSpec("worker_seats", "gauge", "Concurrent runs that these can take, over all roles that they serve.", _ROLE),
+        MetricSpec("worker_processes", "gauge", "Worker processes that send heartbeats."),
+        MetricSpec("workers_silent", "gauge", "Worker processes that send no heartbeats and are not declared lost yet."),
         MetricSpec("workers_lost", "counter", "Worker processes that were declared lost."),
-        MetricSpec("providers", "gauge", "Model providers called within two days, by the state in which they are.", ("adapter", "state")),
+        MetricSpec("providers", "gauge", "Model providers called within two days, by state.", ("adapter", "state")),
         # Upkeep.
-        MetricSpec("leader_epoch", "gauge", "How often the lead of upkeep has changed hands."),
-        MetricSpec("leader_up", "gauge", "Whether some process leads, and does the upkeep."),
-        MetricSpec("system_job_up", "gauge", "0 when this part of upkeep fails again and again, or hangs.", ("job", "owner")),
-        MetricSpec("system_job_age_seconds", "gauge", "How long ago a run of it last ended well.", ("job",)),
-        MetricSpec("system_job_duration_seconds", "gauge", "How long its last run took.", ("job",)),
-        MetricSpec("system_job_lag_seconds", "gauge", "How long after its time its last run began.", ("job",)),
-        MetricSpec("system_job_failures", "gauge", "How many of its runs in a row have failed.", ("job",)),
+        MetricSpec("leader_epoch", "gauge", "How often the lead has changed."),
+        MetricSpec("leader_up", "gauge", "Whether a process leads and does the upkeep."),
+        MetricSpec("system_job_up", "gauge", "0 when this system job fails repeatedly or hangs.", ("job", "owner")),
+        MetricSpec("system_job_age_seconds", "gauge", "Time since its last success.", ("job",)),
+        MetricSpec("system_job_duration_seconds", "gauge", "Duration of its last run.", ("job",)),
+        MetricSpec("system_job_lag_seconds", "gauge", "Delay of the start of its last run.", ("job",)),
+        MetricSpec("system_job_failures", "gauge", "Number of its consecutive failures.", ("job",)),
         # What needs somebody.
         MetricSpec("outputs_spooled", "gauge", "Outputs that wait for MongoDB."),
-        MetricSpec("outputs_spooled_seconds", "gauge", "How long the first of them has waited."),
+        MetricSpec("outputs_spooled_seconds", "gauge", "How long the oldest of them has waited."),
         MetricSpec(
-            "activities_needing_people", "gauge", "Activities that have failed, failed for good, or are blocked.", ("status",)
+            "activities_needing_people", "gauge", "Activities that have failed, finally failed, or are blocked.", ("status",)
         ),
         MetricSpec(
-            "dead_letters", "gauge", "What failed for good and nobody has dealt with: activities and items of mailboxes.",
+            "dead_letters", "gauge", "Open dead letters: activities and mailbox items that finally failed.",
             ("role", "kind", "reason"),
         ),
-        MetricSpec("people_waiting", "gauge", "What waits for people, by what they are asked for.", ("kind",)),
-        MetricSpec("people_oldest_wait_seconds", "gauge", "How long the first of them has waited.", ("kind",)),
-        MetricSpec("invariant_violations", "gauge", "Rows that broke the invariant at the last check.", ("invariant",)),
+        MetricSpec("people_waiting", "gauge", "Items that wait for people, by kind.", ("kind",)),
+        MetricSpec("people_oldest_wait_seconds", "gauge", "How long the oldest of them has waited.", ("kind",)),
+        MetricSpec("invariant_violations", "gauge", "Violations of the invariant at the last check.", ("invariant",)),
         MetricSpec("invariants_checked_timestamp_seconds", "gauge", "When the last check ran."),
     )
 }  # fmt: skip

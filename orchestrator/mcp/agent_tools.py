@@ -101,8 +101,8 @@ TOOLS: tuple[Tool, ...] = (
     Tool(
         "report_progress",
         "Tell the people who wait how far the work is, and what it has used. stop: true in the answer means that nobody wants the work any "
-        "more. The server then goes on to say every 20 seconds that you are alive, as long as it is connected to you on standard input; "
-        "over HTTP report at least every 60 seconds from then on, or you are taken for dead.",
+        "more. The server then sends a heartbeat for you every 20 seconds, as long as it is connected to you on standard input; "
+        "over HTTP report at least every 60 seconds from then on, or your run is declared lost.",
         takes(
             (),
             message=text("What you are doing, in one line.", 500),

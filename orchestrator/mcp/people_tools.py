@@ -288,7 +288,7 @@ _ONCE = text(
     100,
     pattern=r"^[\x21-\x7e]+$",
 )
-_OFFSET = whole_number("Where to go on in a long text: next_offset of the answer before.", 0, 10**8)
+_OFFSET = whole_number("Where to continue in a long text: next_offset of the previous answer.", 0, 10**8)
 _PRIORITY = whole_number("1 is the most urgent, 20 the least.", 1, 20)
 _INPUT: Schema = {
     **takes((), content={"type": "string", "description": "Text."}, data=anything("Any JSON.")),
@@ -297,11 +297,12 @@ _INPUT: Schema = {
 _ANSWER: dict[str, Schema] = {
     "id": identifier("Id of the item."),
     "decision": one_of(
-        "approve or reject what was asked about; resolve a blocker; complete a task, or an escalation that is dealt with.",
+        "approve or reject what was asked about; resolve a blocker; complete a task, or an escalation that is handled.",
         *DECISIONS,
     ),
     "notes": text(
-        "For whoever works on with it. Needed to reject and to resolve: the agent works by it.", 20_000
+        "Notes for those who continue the work. Required to reject and to resolve, because the agent uses them.",
+        20_000,
     ),
     "chosen_option": text("One of the options, if the item has any.", 200),
 }
@@ -448,7 +449,7 @@ TOOLS: tuple[Tool, ...] = (
     ),
     Tool(
         "schedules",
-        "List schedules: what starts by itself, and when.",
+        "List schedules: what starts automatically, and when.",
         _page_schema(enabled=flag("Only those that are on, or off.")),
         _schedules,
     ),
