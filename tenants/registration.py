@@ -52,8 +52,8 @@ def register(slug: str, name: str = "") -> Tenant:
         raise InvalidSlug(f"The slug has {len(slug)} characters; 63 are allowed.")
     if len(name) > LONGEST_NAME:
         raise InvalidName(f"The name has {len(name)} characters; {LONGEST_NAME} are allowed.")
-    if fault := error_of_name(name):
-        raise InvalidName(f"The name {fault}.")
+    if problem := error_of_name(name):
+        raise InvalidName(f"The name {problem}.")
     tenant = Tenant(id=uuid7(), slug=slug, name=name.strip() or slug)
     try:
         with tenant_scope(tenant.pk):

@@ -199,7 +199,7 @@ def list_departed_tenants() -> set[UUID]:
 
 def _error(kind: str, value: object) -> str:
     if kind not in all_kinds():
-        return f"is not a kind that is kept for a time; these are: {', '.join(all_kinds())}"
+        return f"is not a kind of rows with a retention time; these are: {', '.join(all_kinds())}"
     if value == NEVER:
         return ""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LONGEST_DAYS:

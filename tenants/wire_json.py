@@ -36,7 +36,7 @@ def _write_value(value: Any) -> Any:
         return str(value)
     if isinstance(value, set | frozenset):
         return sorted(value)
-    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def as_utc(value: datetime.datetime) -> datetime.datetime:

@@ -49,8 +49,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, tenant: str, role: str, name: str, **options: Any) -> None:
         days = options["expires_in_days"]
-        if fault := error_of_name(name):
-            raise CommandError(f"The name {fault}.")
+        if problem := error_of_name(name):
+            raise CommandError(f"The name {problem}.")
         try:
             owner = registration.find(tenant)
             with tenant_scope(owner.pk):
