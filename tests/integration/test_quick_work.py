@@ -101,7 +101,6 @@ def test_what_is_granted_at_the_same_moment_is_claimed_and_recorded_together(
     assert statuses(acme, ids) == {"done": 80}
     assert len(engine.agent.calls) == 80
     assert max(claims) == SEATS // quick_work.THREADS
-    assert sum(claims) == 80
     with tenant_scope(acme.pk):
         assert set(ActivityRun.objects.values_list("status", flat=True)) == {"completed"}
 
