@@ -95,21 +95,21 @@ def _hint(name: str) -> bool:
 def _with_waiting_rows(names: list[str]) -> list[str]:
     if not names:
         return []
-    return [row.name for row in _waiting_query().run({"names": Array(names)}, using=SYSTEM)]
+    return [row.name for row in _waiting_query(tuple(_tasks)).run({"names": Array(names)}, using=SYSTEM)]
 
 
 @cache
-def _waiting_query() -> Statement:
-    """Return the statement that selects those of the named tasks that have waiting rows.
+def _waiting_query(names: tuple[str, ...]) -> Statement:
+    """Return the statement that selects those of its parameter `names` that have waiting rows, among these tasks.
 
     PostgreSQL keeps its plan, because planning takes ten times as long as running it. The values of the conditions are literals: with
     parameters instead, the plan could not use partial indexes.
     """
     parts = []
     operations: Any = connections[SYSTEM].ops
-    for name, task in _tasks.items():
-        if task.waiting is not None:
-            sql, values = task.waiting().order_by().query.exists().sql_with_params()
+    for name in names:
+        if (waiting := _tasks[name].waiting) is not None:
+            sql, values = waiting().order_by().query.exists().sql_with_params()
             condition = operations.compose_sql(sql, values).replace("%", "%%")
             parts.append(
                 f"SELECT '{name}' AS name WHERE '{name}' = ANY(%(names)s::text[]) AND EXISTS ({condition})"
