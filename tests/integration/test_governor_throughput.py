@@ -27,7 +27,7 @@ CLOCK = "test:clock"
 
 @pytest.fixture(autouse=True)
 def clock_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ASK", "TELL", "LOOK"):
+    for name in ("ACQUIRE", "REPORT", "STATUS"):
         script: Script = getattr(governor, name)
         text = script.text.replace("redis.call('TIME')", f"redis.call('LRANGE', '{CLOCK}', 0, -1)")
         monkeypatch.setattr(governor, name, Script(script.name, text))

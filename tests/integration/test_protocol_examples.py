@@ -66,7 +66,7 @@ def block(section: str, language: str) -> str:
 
 
 def preface() -> str:
-    return block(DOCUMENT[DOCUMENT.index("The examples run as they stand") :], "python")
+    return block(DOCUMENT[DOCUMENT.index("The examples run unchanged") :], "python")
 
 
 def test_every_tool_has_its_example() -> None:

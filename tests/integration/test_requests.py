@@ -148,11 +148,11 @@ def test_a_wake_without_an_output_is_claimed_and_started_in_one_statement(
 
     with connections["default"].execute_wrapper(note):
         woken(engine, acme, ("subtask_completed", payload))
-        without = [sql for sql in statements if sql.startswith("-- The agent is about to be called")]
+        without = [sql for sql in statements if sql.startswith("-- Starts a claimed activity whose input")]
         woken(engine, acme, ("subtask_completed", {**payload, "subtask_output_ref": str(uuid4())}))
 
     assert without == []
-    assert [sql for sql in statements if sql.startswith("-- The agent is about to be called")]
+    assert [sql for sql in statements if sql.startswith("-- Starts a claimed activity whose input")]
 
 
 def test_an_output_of_another_tenant_is_not_told(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:

@@ -75,7 +75,7 @@ def _sends_it_back(page: Any, seen: Seen) -> None:
 
 def _approves(page: Any, seen: Seen) -> None:
     _opens_the_question(page, "round 2")
-    page.get_by_text("What has changed since").wait_for()
+    page.get_by_text("Changes since then").wait_for()
     seen("revision")
     page.get_by_role("button", name="Approve", exact=True).click()
     _menu(page, "Runs")

@@ -91,7 +91,7 @@ def test_cursor_and_selection_stay_where_they_are_and_keys_go_on_working(
     approvals.approve(asked.tenant.pk, gates[1].pk, actor="user:bob")
     screen.wait_for_selector("#rows:not(:has-text('Two'))", timeout=pages.LIVE_WITHIN)
     assert "Approve: Three" in in_focus(screen), "the next one has the cursor"
-    assert screen.inner_text("#together") == "Approve what is selected (1)"
+    assert screen.inner_text("#together") == "Approve selected (1)"
 
     press(screen, "k", "a", "Enter")
     screen.wait_for_selector(".results:has-text('Approve: One')")
@@ -134,7 +134,7 @@ def test_an_open_item_that_somebody_else_decides_says_so_and_asks_no_more(
     screen.wait_for_selector("#answer", state="detached", timeout=pages.LIVE_WITHIN)
     assert screen.is_visible("text=Too long.")
     press(screen, "a")
-    assert screen.inner_text("#said") == "That cannot be done here."
+    assert screen.inner_text("#said") == "This action is not available here."
     press(screen, "j", "o")
     screen.wait_for_url(f"**{other.pk}/**")
 

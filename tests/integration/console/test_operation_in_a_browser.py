@@ -54,7 +54,7 @@ def test_many_failures_are_replayed_after_a_count(engine: Engine, tenant: Tenant
     assert "starts after 1 s" in screen.inner_text("#confirm")
     screen.get_by_role("button", name="Retry 120").click()
 
-    screen.get_by_text("Started again: 120").wait_for()
+    screen.get_by_text("Retried: 120").wait_for()
     assert {letter.state for letter in letters_of(tenant, *ids)} == {"replayed"}
 
 
