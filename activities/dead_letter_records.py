@@ -37,7 +37,7 @@ MOST_FINGERPRINTED = 500
 def record_dead_letter(
     activity: Any, *, reason: str, run_id: UUID | None, error: Mapping[str, Any]
 ) -> UUID | None:
-    """Create the dead letter of an activity that has just failed for good. Returns its id, or None if it has an open one already.
+    """Create the dead letter of an activity that has just failed permanently. Returns its id, or None if it has an open one already.
 
     `activity` is its row after the move. Must run inside `tenant_scope`, in the transaction of that move.
     """
@@ -65,7 +65,7 @@ def record_dead_letter(
 
 
 def record_dead_item(item: MailboxItem, mailbox_key: str, *, reason: str, error: Mapping[str, Any]) -> None:
-    """Create the dead letter of a mailbox item that has just failed for good. In the transaction of the failure."""
+    """Create the dead letter of a mailbox item that has just failed permanently. In the transaction of the failure."""
     DeadLetter.objects.bulk_create(
         [
             DeadLetter(

@@ -1,4 +1,4 @@
-"""Dead letters: notifies people once of work that failed for good, and lets them replay or dismiss it, one by one or in groups.
+"""Dead letters: notifies people once of work that failed permanently, and lets them replay or dismiss it, one by one or in groups.
 
 `dead_letter_records` records the failure itself. The consequences follow here in other transactions: a crash rolls one back, and
 repeating it is safe.
@@ -502,7 +502,7 @@ def _wake_planners(activity: Activity, letter: DeadLetter) -> UUID | None:
     planning = [
         NewActivity(
             name="Plan again after a failure",
-            description="Work has failed for good; the parameters say which work and why. Plan another way to reach its goal.",
+            description="Work has failed permanently; the parameters say which work and why. Plan another way to reach its goal.",
             agent_role=role,
             params=params,
             metadata={"event": JOB_FAILED, "dead_letter": str(letter.pk)},
@@ -557,4 +557,4 @@ def _write_question(letter: DeadLetter) -> str:
     stalls = f", stalls {letter.stalls}" if letter.stalls else ""
     cost = f", cost so far ${letter.cost_usd.normalize():f}" if letter.cost_usd else ""
     who = letter.agent_role or f"The consumer of the mailbox {letter.mailbox_key}"
-    return f"{who} failed for good: {reason}. Attempts {letter.attempts}{stalls}{cost}. {message}"
+    return f"{who} failed permanently: {reason}. Attempts {letter.attempts}{stalls}{cost}. {message}"

@@ -11,7 +11,7 @@ activity_settled = Signal()
 #: An operator retried a failed activity. Carries `activity`, a `transitions.Moved`.
 activity_reopened = Signal()
 
-#: An activity has failed for good and has a dead letter now. Carries `activity`, a row of Activity, and `dead_letter_id`.
+#: An activity has failed permanently and has a dead letter now. Carries `activity`, a row of Activity, and `dead_letter_id`.
 activity_buried = Signal()
 
 #: Queries the roles in the plan that the work belongs to. Carries `activity`, a row of Activity. Receivers return a set of roles, or None

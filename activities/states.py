@@ -80,7 +80,7 @@ STATUSES: Mapping[str, StatusSpec] = {
         "Failed", "bad", "cross", "It has failed. An operator can retry it.", "people", "Failed",
     ),
     Status.NEEDS_REVIEW: StatusSpec(
-        "Needs an operator", "bad", "bang", "It has failed for good: an operator must retry or cancel it.",
+        "Needs an operator", "bad", "bang", "It has failed permanently: an operator must retry or cancel it.",
         "people", "Needs an operator",
     ),
     Status.CANCELLED: StatusSpec("Cancelled", "off", "slash", "It was cancelled."),

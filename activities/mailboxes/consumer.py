@@ -162,7 +162,7 @@ def extend_batch(
 
 
 def release_expired(mailbox: Mailbox, now: datetime) -> int:
-    """End the expired batches of a locked mailbox; returns how many. Items without attempts left fail for good."""
+    """End the expired batches of a locked mailbox; returns how many. Items without attempts left fail permanently."""
     batches = MailboxBatch.objects.for_tenant(mailbox.tenant_id).filter(
         mailbox_id=mailbox.pk, state=BatchState.OPEN, leased_until__lte=now
     )
@@ -234,7 +234,7 @@ def _retry_or_fail(
         item, key, reason=reason if retryable else BurialReason.PERMANENT, error=error
     )
     facts = {"action": "mailbox_item_failed", "item": str(item.pk), "attempts": item.attempts}
-    logger.warning("A mailbox item has failed for good", extra=facts)
+    logger.warning("A mailbox item has failed permanently", extra=facts)
 
 
 def _lock_batch(tenant_id: UUID, key: str, batch_id: UUID) -> MailboxBatch:

@@ -317,7 +317,7 @@ def _end(ended: Any, items: list[MailboxItem], state: ItemState) -> None:
     )
     if state == ItemState.FAILED:
         facts = {"action": "mailbox_items_failed", "activity": str(ended.id), "count": len(items)}
-        logger.warning("Mailbox items have failed for good", extra=facts)
+        logger.warning("Mailbox items have failed permanently", extra=facts)
 
 
 def _deliver_again(ended: Any, items: list[MailboxItem]) -> None:

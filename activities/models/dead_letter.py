@@ -1,4 +1,4 @@
-"""Dead letters: records of work that has failed for good."""
+"""Dead letters: records of work that has failed permanently."""
 
 from __future__ import annotations
 

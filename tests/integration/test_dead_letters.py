@@ -115,7 +115,8 @@ def test_people_are_told_of_a_failure_once(engine: Engine, acme: Tenant) -> None
     assert (letter.handled_at is not None, letter.escalation_id) == (True, escalation.pk)
     assert (escalation.status, escalation.human_role, escalation.priority) == ("created", "operator", 1)
     assert (
-        "qa failed for good: another attempt would fail in the same way. Attempts 1" in escalation.description
+        "qa failed permanently: another attempt would fail in the same way. Attempts 1"
+        in escalation.description
     )
     assert (alert.kind, alert.severity, alert.facts["fingerprint"]) == (
         "dead_letter",
