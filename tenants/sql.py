@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import orjson
 import psycopg
 from django.db import connections
+from django.db.models import QuerySet
 from psycopg import generators
 from psycopg.abc import PQGen
 from psycopg.adapt import AdaptersMap, PyFormat, Transformer
@@ -46,6 +47,16 @@ class Statement:
     @classmethod
     def load(cls, folder: Path, name: str) -> Statement:
         return cls(name=name, text=(folder / f"{name}.sql").read_text(encoding="utf-8"))
+
+    @classmethod
+    def of_queryset(cls, name: str, rows: QuerySet[Any], *, using: str) -> Statement:
+        """Return the statement of a queryset, for queries that run every second: keep it, because compiling and planning it costs more than
+        executing it.
+
+        The values of its conditions become literals, because with parameters instead its plan could not use partial indexes.
+        """
+        operations: Any = connections[using].ops
+        return cls(name, operations.compose_sql(*rows.query.sql_with_params()).replace("%", "%%"))
 
     def run(self, parameters: Parameters, *, using: str | None = None) -> list[Any]:
         """Execute the statement in the current transaction of the alias. Returns its rows as named tuples."""

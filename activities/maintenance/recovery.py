@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, ClassVar, TypeVar
+from functools import cache
+from typing import Any, ClassVar
 from uuid import UUID
 
 import redis
@@ -30,14 +31,14 @@ from activities.models import Activity, ActivityRun, LeaderLease, Wake, WorkerPr
 from activities.models.activity import in_status
 from activities.run_tokens import RunToken
 from tenants.context import SYSTEM, system_scope, tenant_scope
+from tenants.sql import Statement
 
 from . import counters
 
 logger = logging.getLogger(__name__)
 
-R = TypeVar("R", bound=ActivityRun)
-
 PAGE = 500
+_OF_TOKEN = ("tenant_id", "activity_id", "id", "fence")
 GRACE = timedelta(seconds=60)
 ENDED_KEPT = timedelta(days=90)  # as long as runs, whose pages link to their worker process
 YOUNG_SECONDS = 2.0  # Younger wakes are not offered again, because the relay is about to do it.
@@ -165,14 +166,19 @@ def reclaim_runs_of_ended_workers() -> int:
 
     A run does not count as a stall if its worker has not sent a heartbeat since an outage of PostgreSQL.
     """
-    own = WorkerProcess.objects.filter(pk=OuterRef("worker_id"))
-    with system_scope():
-        orphans = ActivityRun.objects.filter(
-            ~Exists(own.filter(ended_at=None)), status="running", worker_id__isnull=False
-        )
-        was_away = Exists(own.filter(outage_at__gte=F("beat_at")))
-        runs = list(orphans.annotate(was_away=was_away).order_by("pk")[:PAGE])
+    runs = _orphaned_runs().run({}, using=SYSTEM)
     return _each(runs, lambda run: results.record_stalled(_token(run), counts=not run.was_away))
+
+
+@cache
+def _orphaned_runs() -> Statement:
+    own = WorkerProcess.objects.filter(pk=OuterRef("worker_id"))
+    orphans = ActivityRun.objects.filter(
+        ~Exists(own.filter(ended_at=None)), status="running", worker_id__isnull=False
+    )
+    was_away = Exists(own.filter(outage_at__gte=F("beat_at")))
+    rows = orphans.order_by("pk").values(*_OF_TOKEN, was_away=was_away)[:PAGE]
+    return Statement.of_queryset("orphaned_runs", rows, using=SYSTEM)
 
 
 def end_overdue_runs() -> int:
@@ -181,17 +187,23 @@ def end_overdue_runs() -> int:
     Workers limit the time of their calls, so a run that exceeds it by `GRACE` hangs where it cannot be interrupted. After an outage agents
     get `GRACE` to report what they could not report before.
     """
+    return _each(
+        _overdue_runs().run({}, using=SYSTEM),
+        lambda run: results.record_failed(
+            _token(run), results.overdue(run.timeout_seconds), actor="recovery"
+        ),
+    )
+
+
+@cache
+def _overdue_runs() -> Statement:
     allowed = F("timeout_seconds") * timedelta(seconds=1)
     after_outage = Exists(LeaderLease.objects.filter(outage_ended_at__gt=Now() - GRACE))
     accepted = Q(~after_outage, accepted_at__isnull=False, accepted_at__lt=Now() - allowed)
     hanging = Q(accepted_at=None, started_at__lt=Now() - allowed - GRACE)
-    with system_scope():
-        runs = list(ActivityRun.objects.filter(accepted | hanging, status="running").order_by("pk")[:PAGE])
-    return _each(
-        runs,
-        lambda run: results.record_failed(
-            _token(run), results.overdue(run.timeout_seconds), actor="recovery"
-        ),
+    rows = ActivityRun.objects.filter(accepted | hanging, status="running").order_by("pk")
+    return Statement.of_queryset(
+        "overdue_runs", rows.values(*_OF_TOKEN, "timeout_seconds")[:PAGE], using=SYSTEM
     )
 
 
@@ -239,16 +251,19 @@ def _claimable(ids: Iterable[UUID]) -> list[Activity]:
 
 def expire_stale() -> int:
     """Cancel waiting activities (queued, held, snoozed or blocked) whose `expires_at` has passed. Gates have deadlines instead."""
-    with system_scope():
-        stale = list(
-            Activity.objects.filter(in_status(*states.EXPIRING), expires_at__lte=Now())
-            .exclude(link_kind=states.LinkKind.GATE)
-            .order_by("expires_at")
-            .values_list("tenant_id", "id", "agent_role")[:PAGE]
-        )
-    for tenant_id, activity_id, role in stale:
-        _expire(tenant_id, activity_id, role)
+    stale = _stale_activities().run({}, using=SYSTEM)
+    for activity in stale:
+        _expire(activity.tenant_id, activity.id, activity.agent_role)
     return len(stale)
+
+
+@cache
+def _stale_activities() -> Statement:
+    rows = Activity.objects.filter(in_status(*states.EXPIRING), expires_at__lte=Now()).exclude(
+        link_kind=states.LinkKind.GATE
+    )
+    columns = rows.order_by("expires_at").values("tenant_id", "id", "agent_role")
+    return Statement.of_queryset("stale_activities", columns[:PAGE], using=SYSTEM)
 
 
 def _expire(tenant_id: UUID, activity_id: UUID, role: str | None) -> None:
@@ -257,11 +272,11 @@ def _expire(tenant_id: UUID, activity_id: UUID, role: str | None) -> None:
             backlog.count_refused(tenant_id, backlog.Reason.EXPIRED, {role: 1})
 
 
-def _token(run: ActivityRun) -> RunToken:
-    return RunToken(run.tenant_id, run.activity_id, run.pk, run.fence)
+def _token(run: Any) -> RunToken:
+    return RunToken(run.tenant_id, run.activity_id, run.id, run.fence)
 
 
-def _each(runs: Sequence[R], action: Callable[[R], Any]) -> int:
+def _each(runs: Sequence[Any], action: Callable[[Any], object]) -> int:
     recovered = 0
     for run in runs:
         try:
@@ -272,6 +287,6 @@ def _each(runs: Sequence[R], action: Callable[[R], Any]) -> int:
         except Exception:
             # One run that cannot be recovered must not stop the others.
             logger.exception(
-                "Run could not be recovered", extra={"action": "recovery_failed", "run": str(run.pk)}
+                "Run could not be recovered", extra={"action": "recovery_failed", "run": str(run.id)}
             )
     return recovered
