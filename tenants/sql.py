@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement of a `sql/` folder, with parameters written as %(name)s."""
+    """A statement, mostly one of a `sql/` folder, with parameters written as %(name)s."""
 
     name: str
     text: str
