@@ -229,6 +229,18 @@ def test_registering_again_replaces(tenant: Tenant) -> None:
     assert len(messages()) == 1
 
 
+def test_other_tasks_are_asked_for_with_another_query(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register("digest", slug="nobody")
+    Reminder().remind()
+    other = BackgroundTask("other", QUEUE, "tests.other", do_nothing, named("acme"))
+
+    monkeypatch.setattr(background_tasks, "_tasks", {"other": other})
+
+    assert Reminder().remind() == ["other"]
+
+
 def test_a_queue_that_nobody_takes_from_is_refused() -> None:
     with pytest.raises(ValueError, match="not among"):
         register("digest", queue="agent__seo")
