@@ -59,7 +59,7 @@ def fails_once(unlucky: set[str]) -> Any:
     return answering
 
 
-def test_hundreds_of_results_count_once_though_whoever_looks_after_their_batches_is_killed_twice(
+def test_each_batch_result_counts_once_though_the_process_that_handles_batches_is_killed_twice(
     engine: Engine, tenant: Tenant, provider: FakeProvider, process_environment: dict[str, str]
 ) -> None:
     environment = {

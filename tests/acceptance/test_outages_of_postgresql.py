@@ -111,7 +111,7 @@ def frozen(stack: Stack) -> Iterator[None]:
             process.resume()
 
 
-def test_web_tells_its_health_and_refuses_in_time_while_postgresql_is_frozen(
+def test_web_reports_its_health_and_refuses_requests_in_time_while_postgresql_is_frozen(
     stack: Stack, client: httpx2.Client
 ) -> None:
     ended, headers = threading.Event(), dict(client.headers)
@@ -163,7 +163,7 @@ def _told_by(process: psutil.Process) -> str:
     return ""
 
 
-def test_who_waits_for_processes_of_postgresql_that_hang_alone_is_refused_long_before_they_go_on(
+def test_requests_to_hanging_postgresql_processes_are_refused_long_before_these_resume(
     stack: Stack, client: httpx2.Client
 ) -> None:
     ended, api = threading.Event(), [Asked() for _ in range(WEB_THREADS)]
@@ -193,7 +193,7 @@ def test_who_waits_for_processes_of_postgresql_that_hang_alone_is_refused_long_b
     assert max(seconds for _, seconds, _ in during) < GIVEN_UP_SECONDS
 
 
-def test_work_goes_on_after_a_worker_was_cut_off_from_postgresql_for_a_while(
+def test_work_continues_after_a_worker_was_cut_off_from_postgresql_for_a_while(
     stack: Stack, client: httpx2.Client, proxy: Proxy
 ) -> None:
     items = [

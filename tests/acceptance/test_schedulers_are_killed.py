@@ -24,7 +24,7 @@ SCHEDULES, TIMES = 200, 5  # a thousand nominal times within five seconds
 SECONDS = timedelta(seconds=1)
 
 
-def test_a_thousand_times_fire_once_each_though_a_scheduler_is_killed_every_moment(
+def test_a_thousand_nominal_times_fire_once_each_while_a_scheduler_is_killed_again_and_again(
     engine: Engine, tenant: Tenant, process_environment: dict[str, str]
 ) -> None:
     engine.serve(tenant)

@@ -68,7 +68,7 @@ def test_there_is_a_service_for_every_process_and_every_server() -> None:
     assert set(_services()) == {*PROCESSES, *SERVERS, "migrate", "command-line"}
 
 
-def test_who_runs_programs_may_switch_users_and_nothing_else() -> None:
+def test_only_processes_that_run_programs_may_switch_users() -> None:
     service = _services()["command-line"]
 
     numbers = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
@@ -85,7 +85,9 @@ def test_who_runs_programs_may_switch_users_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_a_container_becomes_the_process_of_the_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_runs_the_command_of_the_process_table(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     become_what: list[tuple[str, ...]] = []
     command, environment = _services()[name]["command"], _services()[name]["environment"]
     monkeypatch.setattr("os.execve", lambda _, argv, __: become_what.append(tuple(argv)))
@@ -115,7 +117,7 @@ def test_every_variable_is_documented() -> None:
     assert all(name in header for name in OF_THIS_FILE)
 
 
-def test_the_environment_of_a_process_is_known_to_the_code() -> None:
+def test_the_code_reads_every_variable_that_a_process_is_given() -> None:
     settings = {"DJANGO_SETTINGS_MODULE"} | _documented()
 
     assert {name for service in PROCESSES for name in _services()[service]["environment"]} <= settings
@@ -133,7 +135,7 @@ def test_no_secret_has_a_default() -> None:
 
 
 @pytest.mark.parametrize("name", [*PROCESSES, *SERVERS])
-def test_every_service_that_stays_has_a_health_check(name: str) -> None:
+def test_every_long_running_service_has_a_health_check(name: str) -> None:
     check = _services()[name]["healthcheck"]
 
     assert check["test"][0] in {"CMD", "CMD-SHELL"}
@@ -163,13 +165,13 @@ def test_a_check_written_in_python_can_be_compiled(name: str) -> None:
     ast.parse(code)
 
 
-def test_the_health_of_the_site_is_asked_where_it_answers() -> None:
+def test_the_health_check_of_web_asks_an_address_that_answers() -> None:
     code = _services()["web"]["healthcheck"]["test"][-1]
 
     assert resolve(re.search(r"127\.0\.0\.1:8000(/\w+)", code)[1])  # type: ignore[index]
 
 
-def test_beat_is_asked_by_the_file_that_it_writes() -> None:
+def test_the_health_check_of_beat_reads_the_file_that_beat_writes() -> None:
     service = _services()["beat"]
     file = next(part for part in service["command"] if part.startswith("--pidfile=")).removeprefix(
         "--pidfile="
@@ -179,7 +181,7 @@ def test_beat_is_asked_by_the_file_that_it_writes() -> None:
     assert any(file.startswith(f"{folder}/") for folder in service["tmpfs"])
 
 
-def test_only_loopback_is_open_to_the_outside() -> None:
+def test_ports_are_published_on_loopback_only() -> None:
     ports = [port for service in _services().values() for port in service.get("ports", [])]
 
     assert len(ports) == 2
@@ -191,7 +193,7 @@ def _configuration_of_redis() -> list[str]:
     return script.split("<<CONFIGURATION\n")[1].removesuffix("CONFIGURATION\n").splitlines()
 
 
-def test_redis_keeps_what_it_has() -> None:
+def test_redis_persists_its_data() -> None:
     options = dict(line.split(" ", 1) for line in _configuration_of_redis() if not line.startswith("user "))
 
     assert options["maxmemory-policy"] == "noeviction"
@@ -200,7 +202,7 @@ def test_redis_keeps_what_it_has() -> None:
     assert options["requirepass"] == "$REDISCLI_AUTH"
 
 
-def test_redis_knows_a_user_for_every_kind_of_process_with_the_rights_that_tests_run_under() -> None:
+def test_redis_has_a_user_for_every_kind_of_process_with_the_rights_that_tests_run_under() -> None:
     users = [line.split() for line in _configuration_of_redis() if line.startswith("user ")]
 
     assert {name: tuple(rules) for _, name, _, _, *rules in users} == dict(REDIS_USERS)
@@ -210,7 +212,7 @@ def test_redis_knows_a_user_for_every_kind_of_process_with_the_rights_that_tests
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_a_process_comes_to_redis_as_the_user_of_its_kind(name: str) -> None:
+def test_a_process_connects_to_redis_as_the_user_of_its_kind(name: str) -> None:
     spec = next(spec for spec in _table(port=1, flower_port=2) if spec.name == name)
     kind = spec.env["ORCHESTRATOR_REDIS_USER"]
 
@@ -224,7 +226,7 @@ def test_no_process_has_the_password_of_a_user_with_all_rights(name: str) -> Non
     assert OF_NO_PROCESS & set(re.findall(r"\$\{(\w+)", str(_services()[name]["environment"]))) == set()
 
 
-def test_no_password_stands_in_a_command_line() -> None:
+def test_no_command_line_contains_a_password() -> None:
     for service in _services().values():
         assert "PASSWORD" not in str(service.get("command")) + str(service.get("healthcheck"))
 
@@ -233,7 +235,7 @@ LOGINS = {"web": "app", "worker": "app", "system": "app", "beat": "app", "migrat
 
 
 @pytest.mark.parametrize(("name", "login"), LOGINS.items(), ids=list(LOGINS))
-def test_a_process_comes_to_postgresql_with_the_login_that_it_needs(name: str, login: str) -> None:
+def test_a_process_connects_to_postgresql_with_the_login_that_it_needs(name: str, login: str) -> None:
     environment = _services()[name]["environment"]
 
     assert (
@@ -243,7 +245,7 @@ def test_a_process_comes_to_postgresql_with_the_login_that_it_needs(name: str, l
     assert ("//orchestrator_system_login:" in environment["DATABASE_URL_SYSTEM"]) == (login == "app")
 
 
-def test_every_process_comes_to_mongodb_as_the_user_of_one_database() -> None:
+def test_every_process_connects_to_mongodb_as_the_user_of_one_database() -> None:
     script = (FOLDER / "mongo-user.js").read_text(encoding="utf-8")
 
     assert 'roles: [{ role: "readWrite", db: "orchestrator" }]' in script
@@ -254,7 +256,7 @@ def test_every_process_comes_to_mongodb_as_the_user_of_one_database() -> None:
 
 
 @pytest.mark.parametrize("name", ["beat", "flower", "migrate"])
-def test_who_opens_no_credentials_has_no_key(name: str) -> None:
+def test_a_process_that_opens_no_credentials_has_no_key(name: str) -> None:
     given = set(_services()[name]["environment"])
 
     assert (
@@ -264,14 +266,14 @@ def test_who_opens_no_credentials_has_no_key(name: str) -> None:
     )
 
 
-def test_flower_knows_messages_and_no_rows() -> None:
+def test_flower_can_reach_messages_but_no_rows() -> None:
     given = set(_services()["flower"]["environment"])
 
     assert given & {"DATABASE_URL", "DATABASE_URL_SYSTEM", "MONGODB_URI", "SECRET_KEY"} == set()
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_server_can_change_nothing_but_its_data(name: str) -> None:
+def test_a_server_can_write_only_its_data(name: str) -> None:
     assert _services()[name]["read_only"]
     assert _services()[name]["security_opt"] == ["no-new-privileges:true"]
 
@@ -284,14 +286,14 @@ def test_every_server_keeps_its_data_in_a_volume() -> None:
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_a_process_can_change_nothing_in_its_container(name: str) -> None:
+def test_a_process_cannot_write_to_its_container(name: str) -> None:
     service = _services()[name]
 
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
 
 
-def test_the_image_runs_as_nobody_special_and_holds_every_app() -> None:
+def test_the_image_runs_as_an_unprivileged_user_and_holds_every_app() -> None:
     lines = [shlex.split(line) for line in _joined("Dockerfile") if not line.startswith("#")]
     copied = {source for words in lines if words[0] == "COPY" for source in words[1:-1]}
 
@@ -300,7 +302,7 @@ def test_the_image_runs_as_nobody_special_and_holds_every_app() -> None:
     assert "." not in copied, "a copy of everything would take secrets and local data along"
 
 
-def test_the_context_of_the_image_holds_what_is_copied_and_no_secret() -> None:
+def test_the_build_context_holds_what_the_image_copies_and_no_secret() -> None:
     kept = {line.removeprefix("!").rstrip("/") for line in _joined(".dockerignore") if line.startswith("!")}
     copied = {
         source.partition("/")[0]
@@ -353,7 +355,7 @@ def test_the_digest_of_every_image_is_looked_up_by_a_script(
     assert ("valkey" in done.stderr) == bool(code)
 
 
-def test_our_own_image_is_built_on_the_named_base() -> None:
+def test_our_image_is_built_on_the_named_base() -> None:
     text = (tree.ROOT / "Dockerfile").read_text(encoding="utf-8")
 
     (standard,) = re.findall(r"^ARG PYTHON_IMAGE=(.+)$", text, re.MULTILINE)

@@ -43,7 +43,7 @@ def _installed() -> Iterator[Distribution]:
     return (each for each in distributions() if canonicalize_name(each.metadata["Name"]) in _locked())
 
 
-def test_no_package_has_a_licence_that_reaches_us() -> None:
+def test_no_package_has_a_licence_that_extends_to_our_code() -> None:
     reaching = {
         each.metadata["Name"]: licences
         for each in _installed()
@@ -53,7 +53,7 @@ def test_no_package_has_a_licence_that_reaches_us() -> None:
     assert reaching == {}
 
 
-def test_every_package_tells_its_licence_or_it_was_read() -> None:
+def test_every_package_declares_its_licence_or_its_text_was_read() -> None:
     silent = {
         canonicalize_name(each.metadata["Name"]): _first_lines(each)
         for each in _installed()
@@ -85,7 +85,7 @@ def _first_lines(distribution: Distribution) -> set[str]:
         ("Apache-2.0", False),
     ],
 )
-def test_licences_are_told_apart(licence: str, reaches: bool) -> None:
+def test_licences_are_classified(licence: str, reaches: bool) -> None:
     assert bool(REACHES_US.search(licence)) is reaches
 
 

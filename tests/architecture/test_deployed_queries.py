@@ -90,7 +90,7 @@ def _grouped(query: str) -> set[str]:
 
 
 @pytest.mark.parametrize("title", QUERIES)
-def test_a_query_asks_for_what_there_is(title: str) -> None:
+def test_every_query_uses_metrics_and_labels_that_exist(title: str) -> None:
     read = list(_selected(QUERIES[title]))
 
     assert read or "vector" in QUERIES[title]
@@ -99,7 +99,7 @@ def test_a_query_asks_for_what_there_is(title: str) -> None:
     assert _grouped(QUERIES[title]) <= set().union(*(SERIES[name] for name, _ in read))
 
 
-def test_the_reader_of_queries_sees_every_name_and_label() -> None:
+def test_the_query_parser_sees_every_name_and_label() -> None:
     query = 'sum by (role) (rate(a_total{status="x"}[5m])) / on (role) (b > 1) or absent(c{d="e"})'
 
     assert list(_selected(query)) == [("a_total", {"status"}), ("b", set()), ("c", {"d"})]
@@ -107,7 +107,7 @@ def test_the_reader_of_queries_sees_every_name_and_label() -> None:
 
 
 @pytest.mark.parametrize("rule", _rules(), ids=lambda rule: rule["alert"])
-def test_an_alert_says_what_is_the_matter_and_where_to_read_on(rule: dict[str, Any]) -> None:
+def test_an_alert_has_a_summary_a_description_and_a_runbook_section(rule: dict[str, Any]) -> None:
     told = rule["annotations"]
     path, _, section = told["runbook_url"].partition("#")
     headings = re.findall(r"^#+ (.+)$", (tree.ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
@@ -117,7 +117,7 @@ def test_an_alert_says_what_is_the_matter_and_where_to_read_on(rule: dict[str, A
     assert section in {heading.lower().replace(" ", "-") for heading in headings}
 
 
-def test_labels_that_an_alert_shows_are_there() -> None:
+def test_labels_in_the_text_of_an_alert_exist() -> None:
     lost = {
         rule["alert"]: shown - _kept(rule["expr"])
         for rule in _rules()
@@ -137,7 +137,7 @@ def _kept(query: str) -> set[str]:
     return SERIES[name]
 
 
-def test_every_metric_is_looked_at() -> None:
+def test_every_metric_is_used_by_a_panel_or_an_alert() -> None:
     """What nobody draws and nobody is alarmed by would not be missed."""
     read = {name for query in QUERIES.values() for name, _ in _selected(query)}
 
@@ -149,7 +149,7 @@ def test_every_metric_is_looked_at() -> None:
     } == set()
 
 
-def test_prometheus_loads_the_rules_and_asks_the_metrics() -> None:
+def test_prometheus_loads_the_rules_and_scrapes_the_metrics() -> None:
     prometheus = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
 
     assert [(DEPLOY / "prometheus" / name).is_file() for name in prometheus["rule_files"]] == [True]
@@ -157,7 +157,7 @@ def test_prometheus_loads_the_rules_and_asks_the_metrics() -> None:
     assert all(len(job["static_configs"][0]["targets"]) == 1 for job in prometheus["scrape_configs"])
 
 
-def test_the_dashboard_can_be_loaded_and_its_panels_lie_side_by_side() -> None:
+def test_the_dashboard_can_be_loaded_and_its_panels_do_not_overlap() -> None:
     dashboard = _dashboard()
     panels = dashboard["panels"]
     taken = [
@@ -173,7 +173,7 @@ def test_the_dashboard_can_be_loaded_and_its_panels_lie_side_by_side() -> None:
     assert {variable["name"] for variable in dashboard["templating"]["list"]} == {"datasource", "role"}
 
 
-def test_grafana_finds_the_data_and_the_dashboard() -> None:
+def test_grafana_finds_the_data_source_and_the_dashboard() -> None:
     folder = DEPLOY / "grafana" / "provisioning"
     (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text(encoding="utf-8"))[
         "datasources"

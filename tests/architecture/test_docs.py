@@ -58,14 +58,14 @@ def _headings(path: Path) -> set[str]:
     return {GITHUB_KEEPS.sub("", heading.lower()).replace(" ", "-") for heading in found}
 
 
-def test_the_lifecycle_is_that_of_the_state_table() -> None:
+def test_the_lifecycle_page_agrees_with_the_state_table() -> None:
     before = _text("docs/lifecycle.md")
 
     assert before == draw_lifecycle.renew_sections(before), "run: manage.py draw_lifecycle"
     assert set(re.findall(r"<!-- generated: (\w+) -->", before)) == set(draw_lifecycle.SECTIONS)
 
 
-def test_the_lifecycle_tells_which_verbs_nobody_uses_yet() -> None:
+def test_the_lifecycle_page_names_the_verbs_that_are_not_used_yet() -> None:
     used = {text for module in tree.modules() for call in module.calls() for text in _verbs_asked_by(call)}
     unused = [verb for verb in states.TRANSITIONS if verb not in used]
     told = re.search(r"Nothing asks for these yet: (.+)\.$", _text("docs/lifecycle.md"), re.MULTILINE)
@@ -73,7 +73,7 @@ def test_the_lifecycle_tells_which_verbs_nobody_uses_yet() -> None:
     assert (told[1] if told else "") == ", ".join(f"`{verb}`" for verb in unused)
 
 
-def test_every_demand_of_security_says_whether_it_holds_and_what_tries_it() -> None:
+def test_every_security_requirement_says_whether_it_holds_and_which_tests_prove_it() -> None:
     """Each of the 35 once, with files that there are; one that does not hold, or in part alone, says what is missing."""
     rows = re.findall(
         r"^\| (S\d\d) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", _text("docs/security.md"), re.MULTILINE
@@ -114,7 +114,7 @@ def test_operations_gives_a_reason_for_every_setting(module: str) -> None:
     assert [name for name in names if f"`{name}`" not in _text("docs/operations.md")] == []
 
 
-def test_operations_names_no_setting_that_is_gone() -> None:
+def test_operations_names_no_setting_that_does_not_exist() -> None:
     known = (
         " ".join(module.text for module in tree.modules())
         + _text(".env.example")
@@ -181,7 +181,7 @@ def test_every_command_that_is_named_exists(document: Path) -> None:
     } == set()
 
 
-def test_every_name_of_code_that_architecture_gives_exists() -> None:
+def test_every_code_name_in_the_architecture_document_exists() -> None:
     """Functions, tables, columns and files: a renamed one would make the table of crashes a fairy tale."""
     texts = [module.text for module in tree.modules()]
     texts += [
@@ -200,7 +200,7 @@ def test_every_name_of_code_that_architecture_gives_exists() -> None:
 
 
 @in_one_test("document", DOCUMENTS, ids=_name)
-def test_every_dotted_name_that_is_given_exists(document: Path) -> None:
+def test_every_dotted_name_in_the_documents_exists(document: Path) -> None:
     known = {module.name: module.text for module in tree.modules()}
     missing = []
     for span in _code_spans(document):
@@ -234,7 +234,7 @@ def test_the_readme_claims_as_many_decisions_as_there_are() -> None:
     assert f"{numbers[count - 9]} [decisions]" in _text("README.md")
 
 
-def test_the_figures_on_the_first_screen_of_the_readme_are_those_that_were_measured() -> None:
+def test_the_figures_at_the_top_of_the_readme_are_those_of_the_benchmarks() -> None:
     """What a newcomer reads first is not renewed by itself when the benchmarks are."""
     first, _, rest = _text("README.md").partition("## What you get")
     measured = {cells[1]: cells[2:] for line in rest.splitlines() if len(cells := _cells(line)) > 3}
@@ -264,7 +264,7 @@ def test_the_licence_is_the_one_that_the_project_names() -> None:
 
 
 @in_one_test("document", DOCUMENTS, ids=_name)
-def test_documents_are_plain(document: Path) -> None:
+def test_documents_have_short_lines_no_emojis_and_no_praise(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
 
     assert not re.search(r"[\U0001F300-\U0001FAFF\u2600-\u27BF]", text), "no emojis"

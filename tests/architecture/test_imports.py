@@ -76,12 +76,12 @@ def test_every_import_contract_holds() -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
 
 
-def test_every_app_is_under_the_contracts() -> None:
+def test_every_app_is_covered_by_the_contracts() -> None:
     assert set(_settings()["root_packages"]) == set(tree.APPS)
 
 
 @pytest.mark.parametrize("owned", OWNERS)
-def test_what_is_owned_is_imported_by_its_users_alone(owned: str) -> None:
+def test_modules_with_an_owner_are_imported_by_their_named_users_only(owned: str) -> None:
     users, reason = OWNERS[owned]
 
     found = {name for name in tree.users_of(owned) if not tree.is_in(name, {owned})}
@@ -92,7 +92,7 @@ def test_what_is_owned_is_imported_by_its_users_alone(owned: str) -> None:
     assert not idle, f"{sorted(idle)} no longer import {owned}: take them off the list"
 
 
-def test_admission_is_used_by_the_stages_of_activities_alone() -> None:
+def test_only_the_stages_of_activities_use_admission() -> None:
     strangers = {
         name for name in tree.users_of("activities.admission") if not tree.is_in(name, {"activities"})
     }
@@ -100,7 +100,7 @@ def test_admission_is_used_by_the_stages_of_activities_alone() -> None:
     assert not strangers, f"{sorted(strangers)}: the apps above ask activities, not admission."
 
 
-def test_the_limiter_belongs_to_the_doors_and_to_the_governor() -> None:
+def test_only_intake_points_and_the_governor_use_the_limiter() -> None:
     home = {
         "tenants.limiter", "tenants.api", "tenants.login_throttle", "activities.execution.agent_tools", "agents.governor",
         "agents.outbound.budget", "console.inbox.slack",
@@ -109,7 +109,7 @@ def test_the_limiter_belongs_to_the_doors_and_to_the_governor() -> None:
     assert not {name for name in tree.users_of("tenants.limiter") if not tree.is_in(name, home)}
 
 
-def test_nothing_of_an_app_is_imported_inside_a_function_to_break_a_circle() -> None:
+def test_no_function_imports_from_an_app_to_break_an_import_cycle() -> None:
     """Celery's application and Django's app configurations are read before apps are ready; these alone may wait."""
     late = {
         module.name

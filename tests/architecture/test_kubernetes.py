@@ -122,14 +122,14 @@ def test_a_pod_has_every_setting_that_production_needs_and_none_that_is_unknown(
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_a_pod_comes_to_redis_as_the_user_of_its_kind(name: str) -> None:
+def test_a_pod_connects_to_redis_as_the_user_of_its_kind(name: str) -> None:
     kind = re.search(r"REDIS_(\w+)_PASSWORD", _compose()[SERVICE.get(name, name)]["environment"]["REDIS_URL"])
 
     assert kind is not None
     assert _environment(name)["REDIS_URL"] == f"secret REDIS_URL_{kind[1]}"
 
 
-def test_only_migrations_are_the_owner_of_the_tables() -> None:
+def test_only_migrations_log_in_as_the_owner_of_the_tables() -> None:
     owners = [
         name for name in _pods() if _environment(name).get("DATABASE_URL") == "secret DATABASE_URL_OWNER"
     ]
@@ -144,7 +144,7 @@ def test_a_pod_gets_no_secret_that_the_container_does_not_get(name: str) -> None
     assert secrets <= set(_compose()[SERVICE.get(name, name)]["environment"])
 
 
-def test_a_pod_is_reached_and_reaches_only_what_is_named() -> None:
+def test_network_policies_allow_a_pod_only_the_named_connections() -> None:
     policies = _of_kind("NetworkPolicy")
     everybody = {"matchLabels": {"app.kubernetes.io/name": "orchestrator"}}
     labels = {
@@ -163,7 +163,7 @@ def test_a_pod_is_reached_and_reaches_only_what_is_named() -> None:
         assert block["except"], "own networks are for AGENT_EGRESS_ALLOW, with a policy of their own"
 
 
-def test_every_secret_is_named_where_it_is_told_how_to_make_it() -> None:
+def test_every_secret_is_listed_where_the_documents_say_how_to_create_it() -> None:
     told = (FOLDER / "configuration.yaml").read_text(encoding="utf-8")
     asked = {
         value.removeprefix("secret ")
@@ -178,7 +178,7 @@ def test_every_secret_is_named_where_it_is_told_how_to_make_it() -> None:
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_a_pod_is_asked_whether_it_lives(name: str) -> None:
+def test_every_pod_has_a_liveness_probe(name: str) -> None:
     probe = _container(name)["livenessProbe"]
     compose = _compose()[SERVICE.get(name, name)]["healthcheck"]["test"]
 
@@ -190,7 +190,7 @@ def test_a_pod_is_asked_whether_it_lives(name: str) -> None:
         assert probe["httpGet"]["path"] in compose[-1]
 
 
-def test_web_is_ready_when_readyz_says_so_under_a_name_that_it_answers_to() -> None:
+def test_the_readiness_probe_of_web_asks_readyz_under_an_allowed_host_name() -> None:
     container = _container("web")
     asked = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
     headers = {header["name"]: header["value"] for probe in asked.values() for header in probe["httpHeaders"]}
@@ -203,7 +203,7 @@ def test_web_is_ready_when_readyz_says_so_under_a_name_that_it_answers_to() -> N
 
 
 @pytest.mark.parametrize("name", WORKERS)
-def test_a_worker_may_end_its_runs_before_it_is_killed(name: str) -> None:
+def test_a_worker_has_time_to_end_its_runs_before_it_is_killed(name: str) -> None:
     grace = _pods()[name]["terminationGracePeriodSeconds"]
     longest = 60 if name == "system" else settings.ORCHESTRATOR_DEFAULT_TIMEOUT_SECONDS
 
@@ -211,14 +211,14 @@ def test_a_worker_may_end_its_runs_before_it_is_killed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROCESSES)
-def test_a_container_gets_as_long_to_end_wherever_it_runs(name: str) -> None:
+def test_a_container_has_the_same_time_to_end_in_kubernetes_and_in_compose(name: str) -> None:
     service = _compose()[SERVICE.get(name, name)]
 
     assert service["stop_grace_period"] == f"{_pods()[name]['terminationGracePeriodSeconds']}s"
 
 
 @pytest.mark.parametrize("name", ["web", *WORKERS])
-def test_a_node_that_is_emptied_does_not_take_all_pods_at_once(name: str) -> None:
+def test_draining_a_node_does_not_evict_all_pods_at_once(name: str) -> None:
     budget = _of_kind("PodDisruptionBudget")[name]["spec"]
 
     assert budget["selector"] == _of_kind("Deployment")[name]["spec"]["selector"]
@@ -226,7 +226,7 @@ def test_a_node_that_is_emptied_does_not_take_all_pods_at_once(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", [*PROCESSES, "migrate", "invariants"])
-def test_a_pod_can_change_nothing_and_gains_no_rights(name: str) -> None:
+def test_a_pod_has_a_read_only_file_system_and_gains_no_rights(name: str) -> None:
     pod, container = _pods()[name], _container(name)
 
     assert pod["securityContext"]["runAsNonRoot"]
@@ -241,7 +241,7 @@ def test_a_pod_can_change_nothing_and_gains_no_rights(name: str) -> None:
     }
 
 
-def test_who_runs_programs_may_switch_users_and_nothing_else() -> None:
+def test_only_processes_that_run_programs_may_switch_users() -> None:
     container, service = _container("command-line"), _compose()["command-line"]
 
     assert container["securityContext"] == {
@@ -255,7 +255,7 @@ def test_who_runs_programs_may_switch_users_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", ["worker", f"worker-{ROLE}"])
-def test_workers_are_scaled_by_what_there_is_to_do_for_their_seats(name: str) -> None:
+def test_workers_are_scaled_by_the_waiting_work_per_seat(name: str) -> None:
     scaled = _of_kind("ScaledObject")[name]["spec"]
     (trigger,) = scaled["triggers"]
     query = trigger["metadata"]["query"]
@@ -275,7 +275,7 @@ def test_workers_are_scaled_by_what_there_is_to_do_for_their_seats(name: str) ->
     assert [trigger["metadata"]["threshold"]] == seats
 
 
-def test_another_role_is_the_same_file_with_other_names() -> None:
+def test_a_worker_for_another_role_is_the_same_manifest_with_other_names() -> None:
     path = FOLDER / f"role-{ROLE}.yaml"
     text = path.read_text(encoding="utf-8")
     replaced = text.replace(ROLE, "seo").replace("BLOG_WRITER", "SEO")
@@ -291,7 +291,7 @@ def _of_kinds(text: str) -> Iterator[str]:
         yield found["kind"]
 
 
-def test_what_is_applied_together_is_there() -> None:
+def test_every_resource_that_kustomize_names_exists() -> None:
     (whole,) = (found for found in _documents() if found["kind"] == "Kustomization")
     files = {path.name for path in FOLDER.glob("*.yaml")}
 

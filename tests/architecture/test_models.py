@@ -81,7 +81,7 @@ def test_keys_between_rows_of_tenants_carry_the_tenant() -> None:
     assert between <= carried
 
 
-def test_plain_keys_between_rows_of_tenants_are_not_made() -> None:
+def test_rows_of_tenants_have_no_plain_foreign_keys_between_them() -> None:
     """PostgreSQL checks plain keys without policies: they would tell one tenant what exists at another."""
     plain = [
         f"{key.model.__name__}.{key.name}"
@@ -92,7 +92,7 @@ def test_plain_keys_between_rows_of_tenants_are_not_made() -> None:
     assert plain == []
 
 
-def test_what_is_unique_for_values_from_outside_is_unique_per_tenant() -> None:
+def test_values_that_tenants_choose_are_unique_per_tenant() -> None:
     """A value that the tenant chose and that is unique over all tenants would tell what others have."""
     chosen = (models.CharField, models.TextField, models.SlugField)
     told = [
@@ -115,7 +115,7 @@ def test_the_numbers_of_migrations_have_no_gap(app: str) -> None:
     assert all(later == earlier + 1 for earlier, later in pairwise(numbers))
 
 
-def test_the_guard_in_the_database_compares_with_the_state_table() -> None:
+def test_the_database_guard_agrees_with_the_state_table() -> None:
     text = "\n".join(states.install_status_guard())
 
     assert set(re.findall(r"'(\w+)>(\w+)'", text)) == states.pairs()

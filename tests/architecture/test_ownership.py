@@ -157,7 +157,7 @@ def test_signals_are_connected_in_one_place() -> None:
     _same(wired, CONNECTS_SIGNALS)
 
 
-def test_no_business_rule_hangs_on_a_model_being_saved() -> None:
+def test_no_business_rule_depends_on_model_signals() -> None:
     """But how many of a kind a tenant may own: that holds for the API, the admin, imports and commands alike."""
     assert tree.users_of("django.db.models.signals") == {"tenants.bounds"}
 
@@ -192,7 +192,7 @@ def test_the_status_of_an_activity_is_never_assigned() -> None:
     assert not assigned + updated
 
 
-def test_no_statement_but_those_of_transitions_writes_the_status() -> None:
+def test_only_the_statements_of_transitions_write_the_status() -> None:
     writing = re.compile(
         r"UPDATE\s+activities_activity\s+(?:\w+\s+)?SET\s+status\b|INSERT\s+INTO\s+activities_activity\b",
         re.IGNORECASE,

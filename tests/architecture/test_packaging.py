@@ -50,7 +50,7 @@ def test_no_file_that_is_needed_is_ignored_by_git() -> None:
     assert ignored.stdout == ""
 
 
-def test_the_licence_and_the_readme_that_the_project_names_are_there() -> None:
+def test_the_licence_and_the_readme_that_the_project_names_exist() -> None:
     project = _project()["project"]
 
     assert (tree.ROOT / project["readme"]).read_text(encoding="utf-8").startswith("# ")
@@ -58,7 +58,7 @@ def test_the_licence_and_the_readme_that_the_project_names_are_there() -> None:
     assert "Apache License" in (tree.ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
-def test_a_wheel_that_is_built_holds_all_of_it(tmp_path: Path) -> None:
+def test_a_built_wheel_holds_every_file_that_is_needed(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=tree.ROOT,

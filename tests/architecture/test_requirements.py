@@ -16,7 +16,7 @@ def names_in(file: str) -> frozenset[str]:
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
-def test_every_demand_is_held_by_tests_that_exist_or_says_why_not() -> None:
+def test_every_requirement_names_tests_that_exist_and_reasons_that_are_sentences() -> None:
     for number, demand in DEMANDS.items():
         assert demand.keys() <= requirements.MEMBERS, number
         assert demand["demand"].strip(), number
@@ -37,21 +37,21 @@ NOT_MET_YET = frozenset(
 )  # fmt: skip
 
 
-def test_every_demand_has_its_tests_or_a_reason() -> None:
+def test_every_requirement_has_tests_or_a_reason() -> None:
     states = {number: requirements.state_of(demand) for number, demand in DEMANDS.items()}
 
     assert [number for number, state in states.items() if state == requirements.UNNAMED] == []
     assert {number for number, state in states.items() if state == requirements.OPEN} <= NOT_MET_YET
 
 
-def test_no_demand_is_left_out() -> None:
+def test_no_requirement_is_left_out() -> None:
     numbers = [number.split("-") for number in DEMANDS]
     last = {"000": 233, "001": 98, "002": 122, "003": 71, "004": 39}
 
     assert numbers == [[part, f"{number:03}"] for part, most in last.items() for number in range(1, most + 1)]
 
 
-def test_the_page_of_requirements_is_as_written() -> None:
+def test_the_requirements_page_is_up_to_date() -> None:
     assert requirements.DOCUMENT.read_text(encoding="utf-8") == requirements.written(), (
         "run: python -m tests.requirements"
     )

@@ -60,7 +60,7 @@ def test_a_script_says_what_it_takes_and_returns(path: Path) -> None:
 
 
 @in_one_test("path", LUA, ids=_name)
-def test_a_script_takes_the_time_from_redis_and_leaves_nothing_global(path: Path) -> None:
+def test_a_script_takes_the_time_from_redis_and_sets_no_globals(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
 
     assert "os.time" not in text
@@ -105,7 +105,7 @@ def test_every_file_is_loaded_by_its_own_app(path: Path) -> None:
     assert by_name or with_its_folder
 
 
-def test_the_names_of_keys_are_made_in_one_module_of_each_package() -> None:
+def test_redis_key_names_are_built_in_one_module_of_each_package() -> None:
     makers = {
         module.name
         for module in tree.modules()
@@ -115,5 +115,5 @@ def test_the_names_of_keys_are_made_in_one_module_of_each_package() -> None:
     assert all(name.endswith(".keys") for name in makers), sorted(makers)
 
 
-def test_no_lua_hides_in_python() -> None:
+def test_no_python_file_contains_lua() -> None:
     assert [str(module) for module in tree.modules() if "redis.call(" in module.text] == []

@@ -70,7 +70,7 @@ def test_branches_of_two_steps_that_settle_at_once_start_their_join_once(start: 
     assert len(flow.activities(step="join")) == 1
 
 
-def test_a_branch_that_is_tried_again_while_the_last_one_settles_is_waited_for(
+def test_a_join_waits_for_a_branch_that_is_retried_while_the_last_one_settles(
     start: Start, acme: Tenant
 ) -> None:
     for _ in range(3):
@@ -104,7 +104,7 @@ def test_a_run_that_is_cancelled_while_its_branches_settle_starts_nothing_more(
     assert {found.status for found in flow.activities(step="join")} <= {"cancelled"}
 
 
-def test_the_same_end_told_twice_counts_once(start: Start, acme: Tenant) -> None:
+def test_an_end_that_is_reported_twice_counts_once(start: Start, acme: Tenant) -> None:
     from pipelines import progression
     from tenants.context import tenant_scope
 

@@ -36,7 +36,9 @@ def wide(database: None) -> Iterator[Engine]:
     running.close()
 
 
-def test_of_twenty_starts_at_once_only_those_start_that_the_cap_holds(wide: Engine, tenant: Tenant) -> None:
+def test_twenty_simultaneous_starts_begin_only_as_many_runs_as_the_cap_allows(
+    wide: Engine, tenant: Tenant
+) -> None:
     engine, acme = wide, tenant
     engine.serve(acme, max_concurrency=20)
     budget = capped(acme)
@@ -61,7 +63,9 @@ def test_of_twenty_starts_at_once_only_those_start_that_the_cap_holds(wide: Engi
     assert broken_invariants() == []
 
 
-def test_reports_and_ends_and_starts_at_once_leave_the_figures_true(engine: Engine, acme: Tenant) -> None:
+def test_simultaneous_reports_ends_and_starts_leave_budget_figures_exact(
+    engine: Engine, acme: Tenant
+) -> None:
     budget = capped(acme, "3.00")
     runs = [accepted(engine, acme) for _ in range(8)]
     waiting = engine.submit(acme, count=4)
@@ -78,7 +82,7 @@ def test_reports_and_ends_and_starts_at_once_leave_the_figures_true(engine: Engi
     assert all(engine.status(acme, one) in ("created", "in_progress") for one in waiting)
 
 
-def test_a_cap_that_rises_while_work_is_put_off_leaves_none_behind(engine: Engine, acme: Tenant) -> None:
+def test_raising_a_cap_while_work_is_deferred_leaves_none_behind(engine: Engine, acme: Tenant) -> None:
     budget = capped(acme, "0.10")
     ids = engine.submit(acme, count=6)
     messages: list[Any] = [engine.take() for _ in range(6)]
@@ -95,7 +99,7 @@ def test_a_cap_that_rises_while_work_is_put_off_leaves_none_behind(engine: Engin
     assert broken_invariants() == []
 
 
-def test_of_reports_of_one_run_at_once_each_dollar_counts_once(engine: Engine, acme: Tenant) -> None:
+def test_simultaneous_reports_of_one_run_count_each_dollar_once(engine: Engine, acme: Tenant) -> None:
     budget = capped(acme, "10")
     run = accepted(engine, acme)
 

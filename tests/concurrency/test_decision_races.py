@@ -42,7 +42,7 @@ def kinds_of(outcomes: list[Any]) -> Counter[str]:
 # Decisions
 
 
-def test_of_twenty_decisions_at_once_about_many_activities_one_counts_and_wakes_each_once(
+def test_one_of_twenty_simultaneous_decisions_counts_and_wakes_each_activity_once(
     engine: Engine, acme: Tenant
 ) -> None:
     ids = engine.submit(acme, count=10)
@@ -59,7 +59,7 @@ def test_of_twenty_decisions_at_once_about_many_activities_one_counts_and_wakes_
     assert Counter(call.activity_id for call in engine.agent.calls) == Counter(ids)
 
 
-def test_over_http_the_losers_are_told_who_decided_what_and_when(
+def test_over_http_losing_deciders_learn_who_decided_what_and_when(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     approval = asked(acme, engine.submit(acme))
@@ -83,7 +83,7 @@ def test_over_http_the_losers_are_told_who_decided_what_and_when(
     }
 
 
-def test_a_decision_and_the_due_time_at_once_have_one_outcome(engine: Engine, acme: Tenant) -> None:
+def test_a_decision_at_its_due_time_has_one_outcome(engine: Engine, acme: Tenant) -> None:
     for _ in range(8):
         (activity_id,) = engine.submit(acme)
         approval = asked(acme, [activity_id], due_seconds=60, on_timeout="reject")
@@ -107,7 +107,7 @@ def test_a_decision_and_the_due_time_at_once_have_one_outcome(engine: Engine, ac
         assert told_of == (1 if item.decided_by == "deadline" else 0)
 
 
-def test_a_decision_and_its_withdrawal_at_once_wake_once(engine: Engine, acme: Tenant) -> None:
+def test_a_decision_and_a_simultaneous_withdrawal_wake_once(engine: Engine, acme: Tenant) -> None:
     answer = engine.agent.behaviour
     engine.agent.behaviour = lambda request: (
         Accepted() if request.wake_reason == "new_task" else answer(request)
@@ -125,7 +125,7 @@ def test_a_decision_and_its_withdrawal_at_once_wake_once(engine: Engine, acme: T
         assert len(heard(engine, activity_id)) == 2
 
 
-def test_a_decision_while_what_it_is_about_is_cancelled_leaves_nothing_waiting(
+def test_a_decision_during_the_cancellation_of_its_activities_leaves_nothing_waiting(
     engine: Engine, acme: Tenant
 ) -> None:
     for _ in range(6):
@@ -144,7 +144,9 @@ def test_a_decision_while_what_it_is_about_is_cancelled_leaves_nothing_waiting(
         assert [engine.status(acme, activity_id) for activity_id in ids] == ["cancelled"] * 2 + ["done"] * 2
 
 
-def test_when_the_last_two_go_at_once_the_approval_is_closed(engine: Engine, acme: Tenant) -> None:
+def test_an_approval_is_closed_when_its_last_two_activities_leave_at_once(
+    engine: Engine, acme: Tenant
+) -> None:
     for _ in range(8):
         ids = engine.submit(acme, count=2)
         approval = asked(acme, ids)
@@ -155,7 +157,7 @@ def test_when_the_last_two_go_at_once_the_approval_is_closed(engine: Engine, acm
         assert engine.status(acme, approval) == "cancelled"
 
 
-def test_approvals_about_the_same_activities_decided_at_once_never_wait_for_each_other(
+def test_simultaneous_decisions_about_the_same_activities_never_deadlock(
     engine: Engine, acme: Tenant
 ) -> None:
     for _ in range(5):
@@ -172,7 +174,7 @@ def test_approvals_about_the_same_activities_decided_at_once_never_wait_for_each
         assert {engine.status(acme, one) for one in ids} == {"done"}
 
 
-def test_bulks_with_the_same_items_in_opposite_order_decide_each_once(
+def test_bulk_decisions_with_the_same_items_in_opposite_order_decide_each_once(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     gates = engine.submit(acme, count=10, requires_approval=True)
@@ -196,7 +198,7 @@ def test_bulks_with_the_same_items_in_opposite_order_decide_each_once(
 # Votes
 
 
-def test_votes_at_once_are_all_counted_and_decide_once(engine: Engine, acme: Tenant) -> None:
+def test_simultaneous_votes_are_all_counted_and_decide_once(engine: Engine, acme: Tenant) -> None:
     for _ in range(4):
         (activity_id,) = engine.submit(acme)
         approval = asked(acme, [activity_id], quorum=3, voters=5)
@@ -213,7 +215,7 @@ def test_votes_at_once_are_all_counted_and_decide_once(engine: Engine, acme: Ten
         assert len(heard(engine, activity_id)) == 1
 
 
-def test_one_person_who_votes_twice_at_once_has_one_voice(engine: Engine, acme: Tenant) -> None:
+def test_a_person_who_votes_twice_at_once_has_one_vote(engine: Engine, acme: Tenant) -> None:
     approval = asked(acme, quorum=2)
 
     outcomes = at_once(*[partial(approvals.approve, acme.pk, approval, actor=voter("Ann"))] * 6)
@@ -248,7 +250,7 @@ def dismiss(acme: Tenant, ids: list[UUID]) -> Any:
         return dead_letters.dismiss(acme.pk, chosen, actor="Ann", reason="not wanted")
 
 
-def test_handlers_at_once_tell_of_each_failure_once(engine: Engine, acme: Tenant) -> None:
+def test_simultaneous_handlers_report_each_failure_once(engine: Engine, acme: Tenant) -> None:
     ids = failed(engine, acme, 6)
 
     outcomes = at_once(*[dead_letters.handle_waiting] * 4)
@@ -261,7 +263,7 @@ def test_handlers_at_once_tell_of_each_failure_once(engine: Engine, acme: Tenant
         assert Counter(Alert.objects.values_list("activity_id", flat=True)) == Counter(ids)
 
 
-def test_replays_at_once_start_each_activity_once(engine: Engine, acme: Tenant) -> None:
+def test_simultaneous_replays_start_each_activity_once(engine: Engine, acme: Tenant) -> None:
     ids = failed(engine, acme, 12)
     dead_letters.handle_waiting()
 
@@ -277,7 +279,7 @@ def test_replays_at_once_start_each_activity_once(engine: Engine, acme: Tenant) 
         assert Wake.objects.filter(cause="replay").count() == 12
 
 
-def test_of_a_replay_a_dismissal_a_retry_and_a_handler_at_once_each_letter_gets_one_end(
+def test_a_simultaneous_replay_dismissal_retry_and_handler_give_each_dead_letter_one_end(
     engine: Engine, acme: Tenant
 ) -> None:
     for _ in range(6):

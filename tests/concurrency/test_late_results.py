@@ -46,7 +46,7 @@ def claimed(engine: Engine, tenant: Tenant, activity_id: UUID, grant: str) -> An
 
 
 @pytest.mark.parametrize("what", ["another run has taken over", "it was cancelled"])
-def test_a_result_that_waits_for_whoever_ends_its_run_is_refused(
+def test_a_result_that_waits_for_the_transaction_that_ends_its_run_is_refused(
     engine: Engine, acme: Tenant, what: str
 ) -> None:
     """Both have seen a live run; the result's statement waits for the row, and finds it changed."""
@@ -98,7 +98,7 @@ def test_a_result_that_waits_for_whoever_ends_its_run_is_refused(
 
 
 @pytest.mark.parametrize("what", ["another run has taken over", "it was cancelled"])
-def test_a_run_that_is_over_is_not_handed_back(engine: Engine, acme: Tenant, what: str) -> None:
+def test_a_run_that_has_ended_is_not_requeued(engine: Engine, acme: Tenant, what: str) -> None:
     (activity_id,) = engine.submit(acme)
     engine.drain()
     first = token_of(acme, activity_id)
@@ -127,7 +127,7 @@ def test_the_end_of_a_run_leaves_earlier_runs_as_they_ended(engine: Engine, acme
     assert [run.status for run in engine.runs(acme, activity_id)] == ["stalled", "cancelled"]
 
 
-def test_a_run_that_was_put_aside_is_not_put_aside_again(engine: Engine, acme: Tenant) -> None:
+def test_a_suspended_run_is_not_suspended_again(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     engine.drain()
     run = token_of(acme, activity_id)
@@ -139,7 +139,7 @@ def test_a_run_that_was_put_aside_is_not_put_aside_again(engine: Engine, acme: T
     assert engine.runs(acme, activity_id)[0].ended_by_tool == "one"
 
 
-def test_a_grant_is_good_for_one_claim_though_the_work_waits_again(engine: Engine, acme: Tenant) -> None:
+def test_a_grant_is_good_for_one_claim_even_if_the_work_waits_again(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
     engine.drain()
     first = token_of(acme, activity_id)
@@ -150,7 +150,9 @@ def test_a_grant_is_good_for_one_claim_though_the_work_waits_again(engine: Engin
     assert claimed(engine, acme, activity_id, "another") is not None
 
 
-def test_a_date_that_is_set_while_a_claim_waits_for_the_row_is_heeded(engine: Engine, acme: Tenant) -> None:
+def test_a_claim_that_waits_for_the_row_respects_a_date_that_is_set_meanwhile(
+    engine: Engine, acme: Tenant
+) -> None:
     """The claim has read that nothing is put off; then it waits for anyone who puts it off."""
     (activity_id,) = engine.submit(acme)
     moved, seen = Event(), Event()
@@ -181,7 +183,7 @@ def test_a_date_that_is_set_while_a_claim_waits_for_the_row_is_heeded(engine: En
 
 
 @pytest.mark.parametrize("what", ["another run has taken over", "it was cancelled"])
-def test_work_that_moves_on_while_its_input_is_fetched_is_not_begun(
+def test_work_whose_status_changes_while_its_input_is_fetched_is_not_started(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     engine.agent.behaviour = lambda request: Completed(Output(content="draft"))

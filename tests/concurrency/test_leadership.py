@@ -88,7 +88,7 @@ def locked(table: str) -> Iterator[None]:
         yield
 
 
-def test_delays_end_and_redis_is_rebuilt_though_the_leader_is_frozen(
+def test_delays_end_and_redis_is_rebuilt_while_the_leader_is_frozen(
     engine: Engine, tenant: Tenant, processes: Forks
 ) -> None:
     engine.serve(tenant)
@@ -112,7 +112,7 @@ def test_delays_end_and_redis_is_rebuilt_though_the_leader_is_frozen(
     assert (after.pid, after.epoch) == (found.pid, before)
 
 
-def test_a_leader_whose_network_swallows_everything_is_followed_within_ten_seconds_and_comes_back(
+def test_a_leader_whose_network_drops_everything_is_replaced_within_ten_seconds_and_comes_back(
     engine: Engine, tenant: Tenant, process_environment: dict[str, str]
 ) -> None:
     """Nothing is closed, in neither direction, and what it had sent arrives at last: by then it is of an earlier epoch."""
@@ -157,7 +157,7 @@ def _at(server: SplitResult, port: int) -> str:
     return server._replace(netloc=server.netloc.replace(f":{server.port}", f":{port}")).geturl()
 
 
-def test_the_runs_of_a_killed_worker_are_taken_over_though_the_leader_is_frozen(
+def test_the_runs_of_a_killed_worker_are_taken_over_while_the_leader_is_frozen(
     engine: Engine, tenant: Tenant, processes: Forks
 ) -> None:
     engine.serve(tenant)
@@ -188,7 +188,7 @@ def test_a_leader_that_stops_lets_the_next_one_lead_at_once(database: None) -> N
 
 
 @pytest.mark.parametrize("whose", ["another's", "an earlier one of its own"])
-def test_who_resigns_ends_no_lease_but_the_one_it_holds(database: None, whose: str) -> None:
+def test_resigning_ends_only_the_lease_that_the_process_holds(database: None, whose: str) -> None:
     leader = Leader()
     assert leader.campaign()
 
@@ -199,7 +199,7 @@ def test_who_resigns_ends_no_lease_but_the_one_it_holds(database: None, whose: s
     confirm(leader.epoch)
 
 
-def test_of_many_that_see_the_lease_run_out_one_leads(database: None) -> None:
+def test_one_of_many_candidates_that_see_the_lease_expire_leads(database: None) -> None:
     assert Leader().campaign()
     run_out()
     candidates = [Leader() for _ in range(8)]
@@ -212,7 +212,9 @@ def test_of_many_that_see_the_lease_run_out_one_leads(database: None) -> None:
     assert found.epoch == 2
 
 
-def test_a_leader_counts_its_lease_from_before_it_asked_and_ends_it_by_itself(database: None) -> None:
+def test_a_leader_counts_its_lease_from_before_its_request_and_ends_it_without_being_told(
+    database: None,
+) -> None:
     now = [100.0]
     leader = Leader(clock=lambda: now[0])
     assert leader.campaign()
@@ -229,7 +231,7 @@ def test_a_leader_counts_its_lease_from_before_it_asked_and_ends_it_by_itself(da
     assert not slow.leads()
 
 
-def test_a_lease_of_a_clock_that_was_hours_ahead_counts_as_run_out(database: None) -> None:
+def test_a_lease_from_a_clock_that_was_hours_ahead_counts_as_expired(database: None) -> None:
     assert Leader().campaign()
     with system_scope():
         LeaderLease.objects.update(expires_at=Now() + timedelta(hours=3))
@@ -251,7 +253,7 @@ def test_a_renewed_lease_keeps_its_epoch_and_one_that_was_lost_for_a_moment_does
     assert (other.epoch, leader.epoch) == (2, 3)
 
 
-def test_a_lease_that_has_run_out_confirms_nothing_though_nobody_has_taken_over(database: None) -> None:
+def test_an_expired_lease_confirms_nothing_even_if_nobody_has_taken_over(database: None) -> None:
     leader = Leader()
     assert leader.campaign()
     confirm(leader.epoch)
@@ -262,7 +264,7 @@ def test_a_lease_that_has_run_out_confirms_nothing_though_nobody_has_taken_over(
         confirm(leader.epoch)
 
 
-def test_an_epoch_that_was_confirmed_stays_in_force_until_the_commit(database: None) -> None:
+def test_a_confirmed_epoch_stays_in_force_until_the_commit(database: None) -> None:
     """The lease is over between the question and the commit: who takes over waits for that."""
     leader, other, order = Leader(), Leader(), list[str]()
     assert leader.campaign()
@@ -284,7 +286,7 @@ def test_an_epoch_that_was_confirmed_stays_in_force_until_the_commit(database: N
     assert order == ["committed", "taken over"]
 
 
-def test_a_runner_leaves_alone_what_was_due_in_an_earlier_term(
+def test_a_runner_skips_jobs_that_were_due_in_an_earlier_term(
     database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("activities.maintenance.scheduler.RUNNER_IDLE_SECONDS", 0.0)
@@ -338,7 +340,7 @@ def dies(request: object) -> AgentResult:
     raise Died
 
 
-def test_outages_that_end_workers_never_fail_the_work_they_had(engine: Engine, tenant: Tenant) -> None:
+def test_outages_that_end_workers_never_fail_their_work(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     assert Leader().campaign()
     engine.agent.behaviour = dies
@@ -360,7 +362,7 @@ def test_outages_that_end_workers_never_fail_the_work_they_had(engine: Engine, t
     [(20.0, 40.0), (3600.0, 7.0)],
     ids=["when nobody lived through it", "when a leader died and another one took over"],
 )
-def test_workers_that_die_without_an_outage_count(
+def test_losing_a_worker_without_an_outage_counts_as_a_stall(
     engine: Engine, tenant: Tenant, lived: float, seconds: float
 ) -> None:
     engine.serve(tenant)
@@ -376,7 +378,9 @@ def test_workers_that_die_without_an_outage_count(
     assert (failed.status, failed.stalls) == ("failed", 2)
 
 
-def test_a_worker_that_dies_of_its_work_after_an_outage_counts(engine: Engine, tenant: Tenant) -> None:
+def test_losing_a_worker_to_its_work_after_an_outage_counts_as_a_stall(
+    engine: Engine, tenant: Tenant
+) -> None:
     engine.serve(tenant)
     assert Leader().campaign()
     engine.agent.behaviour = dies
@@ -394,7 +398,7 @@ def test_a_worker_that_dies_of_its_work_after_an_outage_counts(engine: Engine, t
     assert engine.get(tenant, activity_id).stalls == 1
 
 
-def test_a_worker_that_was_lost_before_an_outage_counts(engine: Engine, tenant: Tenant) -> None:
+def test_losing_a_worker_before_an_outage_counts_as_a_stall(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     assert Leader().campaign()
     engine.agent.behaviour = dies
@@ -413,7 +417,7 @@ def test_a_worker_that_was_lost_before_an_outage_counts(engine: Engine, tenant: 
     assert engine.get(tenant, activity_id).stalls == 1
 
 
-def test_agents_whose_time_ran_out_in_an_outage_have_a_minute_to_report(
+def test_agents_whose_deadline_passed_in_an_outage_have_a_minute_to_report(
     engine: Engine, tenant: Tenant
 ) -> None:
     engine.serve(tenant)
@@ -437,7 +441,7 @@ def test_agents_whose_time_ran_out_in_an_outage_have_a_minute_to_report(
     [(3600.0, 5, True), (20.0, 5, False), (3600.0, 600, False)],
     ids=["outage", "no outage", "before the outage"],
 )
-def test_a_consumer_whose_lease_ended_in_an_outage_goes_on_with_its_batch(
+def test_a_consumer_whose_lease_ended_in_an_outage_continues_with_its_batch(
     engine: Engine, tenant: Tenant, lived: float, ended: int, kept: bool
 ) -> None:
     assert Leader().campaign()
@@ -455,7 +459,7 @@ def test_a_consumer_whose_lease_ended_in_an_outage_goes_on_with_its_batch(
     assert (state, item.state) == (("open", "claimed") if kept else ("expired", "pending"))
 
 
-def test_a_batch_that_somebody_holds_does_not_keep_the_lead_waiting(engine: Engine, tenant: Tenant) -> None:
+def test_a_locked_batch_does_not_delay_the_leader(engine: Engine, tenant: Tenant) -> None:
     assert Leader().campaign()
     batch = taken(tenant)
     away(40.0)
@@ -498,7 +502,7 @@ def test_a_thawed_leader_declares_no_worker_lost(engine: Engine, thawed: Term) -
     assert not _ended(engine)
 
 
-def test_a_thawed_leader_gives_no_slot_back(engine: Engine, tenant: Tenant, thawed: Term) -> None:
+def test_a_thawed_leader_releases_no_slot(engine: Engine, tenant: Tenant, thawed: Term) -> None:
     engine.submit(tenant)
     message = engine.take()
     assert message is not None
@@ -512,9 +516,7 @@ def test_a_thawed_leader_gives_no_slot_back(engine: Engine, tenant: Tenant, thaw
     assert [slot.grant for slot in admission.audit(withdraw_orphans=False)] == [message["grant"]]
 
 
-def test_a_thawed_leader_takes_no_run_from_a_silent_agent(
-    engine: Engine, tenant: Tenant, thawed: Term
-) -> None:
+def test_a_thawed_leader_ends_no_run_of_a_silent_agent(engine: Engine, tenant: Tenant, thawed: Term) -> None:
     run = accepted(engine, tenant)
     thawed.heartbeats.time.clock = looking()
     while not thawed.heartbeats.find_silent():
@@ -526,7 +528,7 @@ def test_a_thawed_leader_takes_no_run_from_a_silent_agent(
     assert engine.status(tenant, run.activity_id) == "in_progress"
 
 
-def test_a_run_that_is_heard_of_between_the_look_and_its_end_goes_on(engine: Engine, tenant: Tenant) -> None:
+def test_a_run_that_reports_between_the_check_and_its_end_continues(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     run = accepted(engine, tenant)
     watch = recovery.HeartbeatWatch(recovery.WatchedTime(looking()))
@@ -552,7 +554,7 @@ def accepted(engine: Engine, tenant: Tenant) -> ActivityRun:
     return run
 
 
-def test_a_thawed_leader_opens_nothing_that_it_was_rebuilding(thawed: Term) -> None:
+def test_a_thawed_leader_does_not_open_the_generation_that_it_was_rebuilding(thawed: Term) -> None:
     client().delete(keys.pointer())
     thawed.closed_since = -1e9
 
@@ -562,7 +564,7 @@ def test_a_thawed_leader_opens_nothing_that_it_was_rebuilding(thawed: Term) -> N
     assert not rebuilding.is_open()
 
 
-def test_what_a_later_leader_has_opened_is_not_replaced_by_an_earlier_one(engine: Engine) -> None:
+def test_an_earlier_leader_does_not_replace_the_generation_of_a_later_one(engine: Engine) -> None:
     client().delete(keys.pointer())
     later = rebuilding.rebuild(epoch=7)
 
@@ -623,7 +625,7 @@ def job(name: str, work: Callable[[], object]) -> SystemJob:
     return SystemJob(name, maintenance.TICK, "tests", 5.0, lambda term: work())
 
 
-def test_jobs_that_hang_hold_up_no_other(
+def test_hanging_jobs_delay_no_other_job(
     database: None, monkeypatch: pytest.MonkeyPatch, settings: object
 ) -> None:
     settings.ORCHESTRATOR_TICK_SECONDS = 0.05  # type: ignore[attr-defined]
@@ -638,7 +640,7 @@ def test_jobs_that_hang_hold_up_no_other(
             free.set()
 
 
-def test_a_runner_does_what_has_one_budget_together_so_that_postgresql_is_told_of_it_once(
+def test_a_runner_groups_jobs_by_their_time_budget_so_that_postgresql_is_told_of_each_once(
     database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -663,7 +665,7 @@ def test_a_runner_does_what_has_one_budget_together_so_that_postgresql_is_told_o
     assert told == [5.0, 5.0, 5.0, 30.0, 30.0]
 
 
-def test_a_job_that_fails_is_tried_again_and_the_others_go_on(
+def test_a_failing_job_is_retried_and_the_others_continue(
     database: None, monkeypatch: pytest.MonkeyPatch, settings: object
 ) -> None:
     settings.ORCHESTRATOR_TICK_SECONDS = 0.05  # type: ignore[attr-defined]
@@ -684,7 +686,7 @@ def test_a_job_that_fails_is_tried_again_and_the_others_go_on(
     assert (failing.name, failing.error) == ("fails", "ValueError")
 
 
-def test_a_frozen_process_holds_rows_for_seconds_only(
+def test_a_frozen_process_holds_row_locks_for_seconds_only(
     database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PostgreSQL ends the transaction of a runner that does not go on, whatever became of the process."""
@@ -713,7 +715,7 @@ def test_what_an_earlier_leader_reports_changes_nothing(database: None) -> None:
     assert write_jobs(4, [report], all_of_them=True) == 1
 
 
-def test_a_job_that_the_program_no_longer_has_goes_with_the_next_leader(database: None) -> None:
+def test_the_next_leader_removes_a_job_that_no_longer_exists(database: None) -> None:
     assert Leader().campaign()
     old, kept = (JobReport(name, "tests", 1.0, 5.0, finished=0.0) for name in ("old", "kept"))
     write_jobs(1, [old, kept], all_of_them=True)

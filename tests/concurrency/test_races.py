@@ -39,7 +39,7 @@ def gated(engine: Engine, tenant: Tenant) -> UUID:
     return activity_id
 
 
-def test_of_twenty_decisions_at_once_one_wins_and_the_others_are_told_who(
+def test_one_of_twenty_simultaneous_decisions_wins_and_the_others_learn_who_decided(
     engine: Engine, acme: Tenant
 ) -> None:
     activity_id = gated(engine, acme)
@@ -90,7 +90,7 @@ def test_eight_deliveries_of_one_message_run_the_agent_once(engine: Engine, acme
     assert len(engine.agent.calls) == 1
 
 
-def test_a_callback_and_its_repetition_and_a_timeout_at_once_have_one_effect(
+def test_a_callback_its_repetition_and_a_timeout_at_once_have_one_effect(
     engine: Engine, acme: Tenant
 ) -> None:
     engine.agent.behaviour = lambda request: Accepted()
@@ -139,7 +139,7 @@ def test_cancelling_while_a_worker_claims_ends_cancelled_and_never_runs_twice(
         assert engine.status(acme, activity_id) in ("cancelled", "done")
 
 
-def test_a_cap_holds_while_many_workers_take_and_give_back(
+def test_a_cap_holds_while_many_workers_acquire_and_release_slots(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_CONTINUE_SECONDS = 5.0

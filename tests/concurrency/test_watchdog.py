@@ -54,7 +54,7 @@ def worker(kind: str, environment: dict[str, str]) -> Iterator[tuple[subprocess.
             process.kill()
 
 
-def test_a_worker_that_cannot_renew_ends_itself_with_its_runs_and_an_idle_one_does_not(
+def test_a_worker_that_cannot_renew_its_lease_exits_if_it_has_runs(
     process_environment: dict[str, str],
 ) -> None:
     with (
@@ -72,7 +72,7 @@ def test_a_worker_that_cannot_renew_ends_itself_with_its_runs_and_an_idle_one_do
             idle.wait(2)  # and it goes on when it can
 
 
-def test_a_worker_that_was_declared_lost_ends_itself_with_its_runs_and_an_idle_one_begins_anew(
+def test_a_worker_that_was_declared_lost_exits_if_it_has_runs_and_else_takes_a_new_lease(
     process_environment: dict[str, str],
 ) -> None:
     with (
@@ -104,7 +104,7 @@ class Impatient(Event):
         return len(self.waits) > self.beats
 
 
-def test_after_a_beat_that_failed_the_next_one_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_heartbeat_is_repeated_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that an outage which ends just before the watchdog would act ends no process."""
     lease = leases.Lease(roles=[], concurrency=1, watched=False, ended=Impatient(beats=3))
     outcomes = iter([None, OperationalError("server closed the connection unexpectedly"), None])
@@ -122,5 +122,5 @@ def test_after_a_beat_that_failed_the_next_one_comes_soon(monkeypatch: pytest.Mo
     assert normal > leases.RETRY_SECONDS
 
 
-def test_a_process_ends_itself_before_it_may_be_declared_lost() -> None:
+def test_a_process_exits_before_it_may_be_declared_lost() -> None:
     assert settings.ORCHESTRATOR_WATCHDOG_SECONDS + 2 < settings.ORCHESTRATOR_LOST_AFTER_SECONDS

@@ -323,7 +323,7 @@ def test_that_time_passes_is_no_change_of_a_mailbox(client: APIClient) -> None:
         ({"kind": "message", "text": "x", "colour": 1}, "colour"),
     ],
 )
-def test_a_fault_is_named_by_its_path(client: APIClient, body: Any, path: str) -> None:
+def test_an_error_names_its_path_in_the_answer(client: APIClient, body: Any, path: str) -> None:
     answer = client.post(f"{BOX}items/", body, format="json")
 
     assert answer.status_code == 400

@@ -27,7 +27,7 @@ STORY = [
 ]
 
 
-def test_waiting_agents_and_people_are_told_apart_each_with_its_reason() -> None:
+def test_time_of_waiting_of_agents_and_of_people_is_separate_and_has_its_reason() -> None:
     found = segments(STORY, by_person=False, now=BEGIN + timedelta(hours=1))
 
     assert [(each.lane, each.duration.total_seconds(), each.why) for each in found] == [
@@ -40,7 +40,7 @@ def test_waiting_agents_and_people_are_told_apart_each_with_its_reason() -> None
     assert not any(each.goes_on for each in found)
 
 
-def test_what_goes_on_lasts_until_now_for_the_reason_of_now() -> None:
+def test_the_open_stretch_lasts_until_now_with_the_current_reason() -> None:
     (only,) = segments(
         STORY[:1], by_person=False, now=BEGIN + timedelta(seconds=30), reason_now="Paused by ann."
     )
@@ -48,7 +48,7 @@ def test_what_goes_on_lasts_until_now_for_the_reason_of_now() -> None:
     assert (only.goes_on, only.duration, only.why) == (True, timedelta(seconds=30), "Paused by ann.")
 
 
-def test_work_for_people_is_theirs_from_the_beginning() -> None:
+def test_human_work_belongs_to_people_from_its_creation() -> None:
     story = [
         moved(0, "submit", "created"),
         moved(5, "take_up", "in_progress", "user:ann"),
@@ -84,5 +84,5 @@ def test_stretches_too_short_to_be_seen_and_very_long_ones_are_drawn() -> None:
         assert 2 <= picture.count("<text") <= 3 + 9
 
 
-def test_without_a_history_there_is_no_picture() -> None:
+def test_an_activity_without_a_history_has_no_picture() -> None:
     assert draw_chart([]) == ""

@@ -17,7 +17,7 @@ from agents.redaction import excerpt
 from agents.response_parser import InvalidAnswer, read_completed
 
 
-def test_a_whole_answer_is_read() -> None:
+def test_a_complete_answer_is_parsed() -> None:
     answer = {
         "output": {"content": "# Title", "data": {"a": [1]}, "content_type": "text/html; charset=utf-8"},
         "usage": {"input_tokens": 5, "output_tokens": 7, "cost_usd": 0.1, "model": "small"},
@@ -72,7 +72,7 @@ def test_unknown_keys_are_tolerated_everywhere() -> None:
         ({"output": {}, "session_id": "x" * 201}, "session_id"),
     ],
 )
-def test_a_fault_is_named_by_its_path(answer: Any, path: str) -> None:
+def test_an_error_names_its_path_in_the_answer(answer: Any, path: str) -> None:
     with pytest.raises(InvalidAnswer) as caught:
         read_completed(answer)
 
@@ -82,7 +82,7 @@ def test_a_fault_is_named_by_its_path(answer: Any, path: str) -> None:
     assert path in str(caught.value)
 
 
-def test_all_faults_are_named_at_once() -> None:
+def test_all_errors_of_an_answer_are_reported_at_once() -> None:
     with pytest.raises(InvalidAnswer) as caught:
         read_completed(
             {"output": {"content": 1, "content_type": 1}, "usage": {"cost_usd": "x"}, "session_id": 1}

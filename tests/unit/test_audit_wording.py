@@ -20,7 +20,7 @@ RUN = "01a201eb-d118-7cbf-a0e5-f6579dd697f6"
         ("login.succeeded", "login succeeded"),
     ],
 )
-def test_an_operation_is_said_in_a_word(operation: str, said: str) -> None:
+def test_an_operation_is_described_in_a_word(operation: str, said: str) -> None:
     assert audit.in_words(operation) == said
 
 
@@ -35,5 +35,5 @@ def test_an_operation_is_said_in_a_word(operation: str, said: str) -> None:
         ("webhooks", RUN, ""),
     ],
 )
-def test_an_object_with_a_page_is_led_to(kind: str, object_id: str, address: str) -> None:
+def test_an_object_with_a_page_has_a_link(kind: str, object_id: str, address: str) -> None:
     assert audit.address_of(kind, object_id) == address

@@ -91,7 +91,7 @@ def broken(evidence: Evidence) -> set[str]:
     return {violation.check for violation in checks.examine(evidence)}
 
 
-def test_nothing_is_found_where_nothing_is_wrong() -> None:
+def test_a_run_without_violations_passes_every_check() -> None:
     assert checks.examine(fine()) == []
 
 
@@ -259,7 +259,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("spoil", "check"), PLANTED, ids=[spoil.__name__ for spoil, _ in PLANTED])
-def test_what_is_wrong_is_found_by_the_check_that_is_for_it(spoil: Any, check: str) -> None:
+def test_each_violation_is_found_by_its_own_check(spoil: Any, check: str) -> None:
     evidence = fine()
 
     spoil(evidence)
@@ -271,7 +271,7 @@ def test_every_check_has_seen_a_violation() -> None:
     assert {check for _, check in PLANTED} == set(checks.CHECKS)
 
 
-def test_a_request_without_a_key_may_be_there_as_often_as_it_was_sent() -> None:
+def test_a_request_without_a_key_may_have_as_many_effects_as_it_was_sent() -> None:
     evidence = fine()
     evidence.requests[0].key, evidence.requests[0].statuses = None, [0, 201]
     evidence.activities.append(activity("a2", name="work a1"))
@@ -289,7 +289,7 @@ def test_a_call_counts_against_caps_until_the_end_of_its_run() -> None:
     assert broken(evidence) == set()
 
 
-def test_what_waits_for_a_time_or_for_people_is_at_rest() -> None:
+def test_work_that_waits_for_a_time_or_for_people_is_at_rest() -> None:
     evidence = fine()
     evidence.activities += [
         activity("a3", name="later", status="created"),
@@ -301,7 +301,7 @@ def test_what_waits_for_a_time_or_for_people_is_at_rest() -> None:
     assert broken(evidence) == set()
 
 
-def test_one_seed_gives_one_plan() -> None:
+def test_the_same_seed_gives_the_same_plan() -> None:
     first, second, other = (
         list(itertools.islice(plan.waves(seed, list(KINDS), 3), 30)) for seed in (7, 7, 8)
     )
@@ -310,7 +310,7 @@ def test_one_seed_gives_one_plan() -> None:
     assert first != other
 
 
-def test_every_kind_comes_before_one_comes_twice() -> None:
+def test_every_kind_of_fault_occurs_before_one_is_repeated() -> None:
     kinds = [
         planned.kind for wave in itertools.islice(plan.waves(3, list(KINDS), 3), 200) for planned in wave
     ]
@@ -318,14 +318,14 @@ def test_every_kind_comes_before_one_comes_twice() -> None:
     assert set(kinds[: len(KINDS)]) == set(KINDS)
 
 
-def test_faults_of_a_wave_do_not_claim_the_same_thing() -> None:
+def test_faults_of_one_wave_do_not_use_the_same_resource() -> None:
     for wave in itertools.islice(plan.waves(5, list(KINDS), 4), 200):
         claims = [name for planned in wave for name in KINDS[planned.kind].claims(planned.target)]
 
         assert len(claims) == len(set(claims))
 
 
-def test_a_plan_of_one_kind_goes_on_for_ever() -> None:
+def test_a_plan_of_one_kind_never_ends() -> None:
     waves = list(itertools.islice(plan.waves(5, ["redis-flushed"], 3), 20))
 
     assert [[planned.kind for planned in wave] for wave in waves] == [["redis-flushed"]] * 20

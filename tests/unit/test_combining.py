@@ -75,7 +75,7 @@ def gathered(doing: Doing, pool: ThreadPoolExecutor, numbers: Sequence[int]) -> 
     return [first, *others]
 
 
-def test_what_comes_while_one_is_at_it_is_done_together_by_the_next(pool: ThreadPoolExecutor) -> None:
+def test_requests_that_arrive_during_a_batch_are_combined_in_the_next_one(pool: ThreadPoolExecutor) -> None:
     doing = Doing()
     found = gathered(doing, pool, [1, 2, 3, 4])
     doing.go_on.set()
@@ -85,7 +85,7 @@ def test_what_comes_while_one_is_at_it_is_done_together_by_the_next(pool: Thread
     assert doing.of._queues == {}
 
 
-def test_no_more_are_done_together_than_the_setting_says(pool: ThreadPoolExecutor, settings: Any) -> None:
+def test_a_batch_is_never_larger_than_its_setting(pool: ThreadPoolExecutor, settings: Any) -> None:
     settings.ORCHESTRATOR_RUNS_TOGETHER = 4
     doing = Doing()
     found = gathered(doing, pool, range(1, 11))
@@ -95,7 +95,7 @@ def test_no_more_are_done_together_than_the_setting_says(pool: ThreadPoolExecuto
     assert doing.calls[:3] == [[1], [2, 3, 4, 5], [6, 7, 8, 9]]
 
 
-def test_others_of_another_kind_are_not_waited_for(pool: ThreadPoolExecutor) -> None:
+def test_requests_of_different_kinds_do_not_wait_for_each_other(pool: ThreadPoolExecutor) -> None:
     doing = Doing()
     first = pool.submit(doing.of.do, "a", 1)
     assert doing.began.wait(WAIT)
@@ -105,7 +105,7 @@ def test_others_of_another_kind_are_not_waited_for(pool: ThreadPoolExecutor) -> 
     assert first.result(WAIT) == 2
 
 
-def test_each_does_its_own_alone_when_it_cannot_be_done_for_all(pool: ThreadPoolExecutor) -> None:
+def test_each_request_is_processed_alone_when_the_batch_fails(pool: ThreadPoolExecutor) -> None:
     doing = Doing(is_broken=True)
     found = gathered(doing, pool, [1, 2, -3, 4])
     doing.go_on.set()
@@ -116,7 +116,7 @@ def test_each_does_its_own_alone_when_it_cannot_be_done_for_all(pool: ThreadPool
     assert sorted(doing.calls[2:]) == [[-3], [2], [4]]
 
 
-def test_nobody_waits_for_long_for_one_that_has_not_begun_with_him(
+def test_a_request_that_is_not_yet_in_a_batch_waits_only_for_a_limited_time(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(combining, "PATIENCE_SECONDS", 0.01)
@@ -134,7 +134,7 @@ def test_nobody_waits_for_long_for_one_that_has_not_begun_with_him(
     assert doing.calls == [[1], [2], [3]]
 
 
-def test_what_others_have_begun_with_is_waited_for_however_long_it_takes(
+def test_a_request_in_a_running_batch_waits_until_the_batch_ends(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     doing = Doing()

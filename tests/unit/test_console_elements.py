@@ -19,7 +19,7 @@ ID = UUID("01a20146-3c77-704b-9279-1d37fd515cc4")
 
 
 @pytest.mark.parametrize("microsecond", [0, 1, 499_999, 999_999])
-def test_a_place_survives_its_address(microsecond: int) -> None:
+def test_a_cursor_survives_its_address(microsecond: int) -> None:
     place = Cursor(datetime(2026, 5, 1, 12, 30, 59, microsecond, tzinfo=UTC), ID)
 
     assert Cursor.read(str(place)) == place
@@ -28,7 +28,7 @@ def test_a_place_survives_its_address(microsecond: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "1.x", f"x.{ID.hex}", f"9999999999999999999999.{ID.hex}", "1.", "."]
 )
-def test_what_is_no_place_is_none(text: str) -> None:
+def test_an_invalid_cursor_is_none(text: str) -> None:
     assert Cursor.read(text) is None
 
 
@@ -42,7 +42,7 @@ def test_every_state_has_a_tone_that_the_style_sheet_knows() -> None:
     assert words_of("awaiting_approval") == "awaiting approval"
 
 
-def test_bars_are_as_high_as_their_figures_and_what_is_said_of_them_is_escaped() -> None:
+def test_bars_are_as_high_as_their_figures_and_their_labels_are_escaped() -> None:
     drawn = bars([0, 5, 10], 'Work "per" hour')
 
     assert drawn.count("<rect") == 2
@@ -53,7 +53,7 @@ def test_bars_are_as_high_as_their_figures_and_what_is_said_of_them_is_escaped()
     assert "<rect" not in bars([0, 0], "nothing")
 
 
-def test_the_menu_names_pages_that_there_are_and_marks_this_one() -> None:
+def test_the_menu_names_pages_that_exist_and_marks_the_current_one() -> None:
     found = navigation.groups("runs")
     entries = {entry.page.words: entry for group in found for entry in group.entries}
 
@@ -63,7 +63,7 @@ def test_the_menu_names_pages_that_there_are_and_marks_this_one() -> None:
     assert navigation.address_of("nowhere") == "/"
 
 
-def test_a_page_without_an_address_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_without_an_address_is_not_in_the_menu(monkeypatch: pytest.MonkeyPatch) -> None:
     runs, planned, later = (
         navigation.Page(words.lower(), words, "", "") for words in ("Runs", "Planned", "Later")
     )

@@ -55,18 +55,18 @@ def test_a_link_says_where_it_leads(text: str, shown: str) -> None:
         "x.html",
     ],
 )
-def test_an_address_that_is_not_outside_is_no_link(address: str) -> None:
+def test_only_external_addresses_become_links(address: str) -> None:
     assert "href" not in render(f"[a]({address})")
 
 
-def test_nothing_beyond_the_longest_is_rendered() -> None:
+def test_text_beyond_the_longest_length_is_not_rendered() -> None:
     assert len(render("a" * (LONGEST + 5))) == LONGEST + len("<p></p>\n")
 
 
 @pytest.mark.parametrize(
     "piece", ["[", "![", "*a ", "](", "_a", "`", "> ", "- ", "[a](b)", "|a", "<", "&", "~~a", "[a]: b\n"]
 )
-def test_a_nasty_text_costs_seconds_not_minutes(piece: str) -> None:
+def test_a_malicious_text_takes_seconds_at_most(piece: str) -> None:
     began = perf_counter()
     render(piece * (LONGEST // len(piece)))
 
@@ -78,7 +78,7 @@ def _lines(found: Difference) -> list[str]:
     return [marks[line.kind] + "".join(text for text, _ in line.parts) for line in found.lines]
 
 
-def test_a_difference_shows_what_came_and_went_with_a_little_around() -> None:
+def test_a_difference_shows_added_and_removed_lines_with_some_context() -> None:
     old = "\n".join(["one", "two", "three", "four", "five", "six", "seven", "eight"])
 
     found = difference(old, old.replace("five", "5"))
@@ -105,7 +105,7 @@ def test_equal_texts_have_no_difference() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\n" * (MOST_LINES + 1), "a" * (MOST_CHARACTERS + 1)])
-def test_what_is_too_long_is_not_compared(text: str) -> None:
+def test_texts_that_are_too_long_are_not_compared(text: str) -> None:
     assert difference("a", text) == difference(text, "a") == Difference(too_long=True)
 
 

@@ -12,7 +12,7 @@ from tests.containers import compose, engine
 from tests.containers.engine import Teller
 
 
-def test_the_file_that_ships_can_be_started_as_far_as_can_be_said_without_an_engine() -> None:
+def test_the_shipped_compose_file_passes_every_check_that_needs_no_engine() -> None:
     tell = Teller()
 
     compose.validate(tell)
@@ -33,7 +33,7 @@ def test_the_file_that_ships_can_be_started_as_far_as_can_be_said_without_an_eng
     ],
     ids=["health", "port", "secret"],
 )
-def test_a_fault_of_the_file_is_seen(
+def test_an_error_in_the_compose_file_is_reported(
     good: str, bad: str, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = compose.FILE.read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ def test_a_fault_of_the_file_is_seen(
     assert [failure for failure in tell.failures if seen in failure]
 
 
-def test_without_an_engine_the_check_names_what_is_missing_and_is_no_pass(
+def test_without_an_engine_the_check_names_what_is_missing_and_does_not_pass(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(engine.shutil, "which", lambda program: None)
@@ -60,7 +60,7 @@ def test_without_an_engine_the_check_names_what_is_missing_and_is_no_pass(
     assert "The configuration alone was checked" in told
 
 
-def test_variables_are_filled_in_as_compose_does() -> None:
+def test_variables_are_expanded_as_compose_does() -> None:
     filled = compose.filled_in("a ${ONE:?needed} ${TWO:-two} ${THREE:-} $$HOME", {"ONE": "1", "THREE": "3"})
 
     assert filled == "a 1 two 3 $HOME"

@@ -10,7 +10,7 @@ from orchestrator.demo.story import Agency
 BRIEF = "# Content brief: Bees\n\n* Audience: **Readers** who are new\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
 
 
-def test_a_text_is_told_in_a_line_without_its_title_and_marks() -> None:
+def test_a_text_is_summarised_in_a_line_without_its_title_and_markup() -> None:
     assert display.first_line(BRIEF) == "Audience: Readers who are new · a b · 1 2"
 
 

@@ -10,5 +10,5 @@ from console.labels import from_now
 @pytest.mark.parametrize(
     ("passed", "said"), [(240.0, "4 min ago"), (-7_300.0, "in 2 h 1 min"), (0.4, "now"), (-0.4, "now")]
 )
-def test_a_moment_lies_behind_ahead_or_here(passed: float, said: str) -> None:
+def test_a_time_is_described_as_past_future_or_now(passed: float, said: str) -> None:
     assert from_now(passed) == said

@@ -114,7 +114,7 @@ def test_zip_takes_the_first_of_each_and_so_on() -> None:
     assert estimate(pairs, Expand.ZIP, Pacing()).jobs == 2
 
 
-def test_a_list_goes_to_one_job_with_the_list_of_each_data_source() -> None:
+def test_the_list_mode_makes_one_job_with_the_list_of_each_data_source() -> None:
     dimensions = [dimension("a", [1, 2, 3]), dimension("b", []), dimension("c", [4])]
 
     found = list(inputs({"depth": 2}, dimensions, Expand.LIST))
@@ -126,7 +126,7 @@ def test_a_list_goes_to_one_job_with_the_list_of_each_data_source() -> None:
     assert parse("db:ticker:all:id?expand=list").options.expand is Expand.LIST
 
 
-def test_where_no_row_matches_nobody_gets_an_empty_list() -> None:
+def test_the_list_mode_makes_no_job_when_no_row_matches() -> None:
     nothing = [dimension("a", [])]
 
     assert list(inputs({"depth": 2}, nothing, Expand.LIST)) == []
@@ -168,12 +168,12 @@ def test_more_jobs_than_allowed_are_refused_before_and_while_reading() -> None:
         [Options(batch_gate=BatchGate.DELAY), Options(batch_gate=BatchGate.COMPLETION)],
     ],
 )
-def test_data_sources_that_contradict_each_other_are_refused(options: list[Options]) -> None:
+def test_data_sources_with_contradicting_options_are_refused(options: list[Options]) -> None:
     with pytest.raises(ExpansionError, match="contradict each other"):
         agree(options, Pacing())
 
 
-def test_one_source_may_speak_for_all_and_a_delay_of_nothing_is_said() -> None:
+def test_the_options_of_one_source_hold_for_all_and_a_delay_of_zero_is_allowed() -> None:
     said = agree([Options(stagger_ms=0), Options(expand=Expand.ZIP), Options(batch_size=3)], Pacing(7, 900))
 
     assert said == (Expand.ZIP, Pacing(3, 0, BatchGate.DELAY))
@@ -183,7 +183,7 @@ def test_one_source_may_speak_for_all_and_a_delay_of_nothing_is_said() -> None:
     )
 
 
-def test_what_can_be_gone_through_only_once_is_refused() -> None:
+def test_a_reader_that_can_be_iterated_only_once_is_refused() -> None:
     with pytest.raises(TypeError, match="only once"):
         Dimension("a", iter([1]), 1)
 

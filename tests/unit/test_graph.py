@@ -98,7 +98,7 @@ def expected_advance(definition: Definition, given_states: dict[str, str]) -> Ad
 
 @steady
 @given(definitions())
-def test_every_step_comes_after_all_that_it_depends_on(definition: Definition) -> None:
+def test_every_step_comes_after_its_dependencies(definition: Definition) -> None:
     graph = Graph.of(definition)
 
     order = [name for layer in graph.layers() for name in layer]
@@ -110,7 +110,7 @@ def test_every_step_comes_after_all_that_it_depends_on(definition: Definition) -
 
 @steady
 @given(definitions())
-def test_a_layer_is_one_behind_the_last_of_its_dependencies(definition: Definition) -> None:
+def test_the_layer_of_a_step_follows_the_last_layer_of_its_dependencies(definition: Definition) -> None:
     layers = Graph.of(definition).layers()
 
     layer_of = {name: place for place, layer in enumerate(layers) for name in layer}
@@ -120,7 +120,7 @@ def test_a_layer_is_one_behind_the_last_of_its_dependencies(definition: Definiti
 
 @steady
 @given(definitions())
-def test_dependents_are_dependencies_seen_from_the_other_end(definition: Definition) -> None:
+def test_dependents_are_the_inverse_of_dependencies(definition: Definition) -> None:
     graph = Graph.of(definition)
 
     for each in definition.steps:
@@ -130,7 +130,7 @@ def test_dependents_are_dependencies_seen_from_the_other_end(definition: Definit
     assert graph.roots() == tuple(each.id for each in definition.steps if not each.depends_on)
 
 
-def test_a_dependency_that_is_no_step_is_refused() -> None:
+def test_a_dependency_that_is_not_a_step_is_refused() -> None:
     with pytest.raises(ValueError, match="a depends on b, which is not a step"):
         graph_of(step("a", "b"))
 
@@ -140,7 +140,7 @@ def test_a_graph_with_a_cycle_has_no_order() -> None:
         graph_of(step("a", "b"), step("b", "a")).layers()
 
 
-def test_steps_are_alike_only_if_what_surrounds_them_is_alike() -> None:
+def test_steps_are_alike_only_if_their_dependencies_and_dependents_are_alike() -> None:
     items = (step("a", "root"), step("b", "root"), step("leads_elsewhere", "root"), step("comes_later", "a"))
     graph = graph_of(step("root"), *items, step("join", "b", "comes_later"), step("end", "leads_elsewhere"))
     twins = graph_of(step("root"), step("a", "root"), step("b", "root"), step("join", "a", "b"))
@@ -156,7 +156,7 @@ def test_steps_are_alike_only_if_what_surrounds_them_is_alike() -> None:
 # ---- Cycles
 
 
-def test_a_cycle_is_named_in_the_direction_of_the_work() -> None:
+def test_a_cycle_is_reported_in_the_direction_of_the_work() -> None:
     assert find_cycles({"research": ["brief"], "brief": ["research"]}) == [("research", "brief", "research")]
     assert find_cycles({"a": ["c"], "b": ["a"], "c": ["b"]}) == [("a", "b", "c", "a")]
     assert find_cycles({"a": ["a"]}) == [("a", "a")]
@@ -173,7 +173,7 @@ def test_a_long_cycle_is_found_without_deep_recursion() -> None:
 
 @steady
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.sampled_from("abcdefgh"), unique=True)))
-def test_every_cycle_found_is_one_and_none_is_found_only_where_there_is_none(
+def test_a_cycle_is_reported_exactly_when_there_is_one(
     dependencies: dict[str, list[str]],
 ) -> None:
     cycles = find_cycles(dependencies)
@@ -201,7 +201,7 @@ def test_every_cycle_found_is_one_and_none_is_found_only_where_there_is_none(
 
 @steady
 @given(st.data())
-def test_any_states_lead_to_what_the_rules_say(data: st.DataObject) -> None:
+def test_every_combination_of_states_leads_to_what_the_rules_say(data: st.DataObject) -> None:
     definition = data.draw(definitions())
     states = data.draw(states_of(definition))
     graph = Graph.of(definition)
@@ -279,7 +279,7 @@ def test_a_run_starts_with_its_roots_and_a_join_waits_for_all() -> None:
     assert graph.after("right", {"root": "done", "left": "done", "right": "done"}) == Advance(start=("join",))
 
 
-def test_a_failure_skips_what_depends_on_it_at_once_while_the_other_branch_runs_on() -> None:
+def test_a_failure_skips_its_dependents_at_once_while_the_other_branch_continues() -> None:
     graph = graph_of(*DIAMOND, step("end", "join"))
     states = {"root": "done", "left": "failed", "right": "active"}
 
@@ -289,7 +289,7 @@ def test_a_failure_skips_what_depends_on_it_at_once_while_the_other_branch_runs_
     assert graph.outcome(states | {"join": "skipped", "end": "skipped", "right": "done"}) == "failed"
 
 
-def test_a_step_that_continues_takes_a_failure_as_an_answer() -> None:
+def test_a_step_that_continues_on_failure_accepts_it_as_input() -> None:
     graph = graph_of(*DIAMOND[:3], step("join", "left", "right", on_failure="continue"))
     states = {"root": "done", "left": "failed", "right": "done"}
 
@@ -297,7 +297,7 @@ def test_a_step_that_continues_takes_a_failure_as_an_answer() -> None:
     assert graph.outcome(states | {"join": "done"}) == "completed"
 
 
-def test_a_step_that_skips_ends_the_failure() -> None:
+def test_a_step_that_skips_on_failure_stops_its_propagation() -> None:
     graph = graph_of(step("a"), step("b", "a", on_failure="skip"), step("other"), step("join", "b", "other"))
     states = {"a": "failed", "other": "done"}
 
@@ -305,7 +305,7 @@ def test_a_step_that_skips_ends_the_failure() -> None:
     assert graph.outcome(states | {"b": "skipped", "join": "done"}) == "completed"
 
 
-def test_a_failure_runs_on_through_steps_that_fail_with_it() -> None:
+def test_a_failure_propagates_through_steps_that_fail_with_it() -> None:
     graph = graph_of(step("a"), step("b", "a"), step("other"), step("join", "b", "other"))
 
     assert graph.after("a", {"a": "failed", "other": "done"}) == Advance(skip=("b", "join"))

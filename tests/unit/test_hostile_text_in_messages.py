@@ -39,7 +39,7 @@ def public_url(settings: object) -> None:
 
 
 @pytest.mark.parametrize("text", [*SHORT, *SPECIAL, LONG, LINE], ids=range(len(SHORT) + len(SPECIAL) + 2))
-def test_slack_is_given_nothing_to_follow_fetch_or_ring(text: str) -> None:
+def test_an_alert_in_slack_contains_no_link_image_or_mention(text: str) -> None:
     posted = backends.slack_payload(message(text))
 
     said = str(posted["text"])
@@ -53,7 +53,7 @@ def test_slack_is_given_nothing_to_follow_fetch_or_ring(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [*SHORT, *SPECIAL, LONG, LINE], ids=range(len(SHORT) + len(SPECIAL) + 2))
-def test_a_question_in_slack_is_given_nothing_to_follow_fetch_or_ring(text: str, settings: object) -> None:
+def test_a_question_in_slack_contains_no_link_image_or_mention(text: str, settings: object) -> None:
     settings.SLACK_SIGNING_SECRET = "a secret"  # type: ignore[attr-defined]
     facts = {"decides": True, "version": 1, "content_ref": ""}
     asked = replace(

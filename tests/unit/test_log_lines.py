@@ -64,7 +64,9 @@ def test_a_line_is_one_json_object_with_the_ids_of_its_request_and_its_tenant(
     }  # fmt: skip
 
 
-def test_work_names_the_request_that_it_goes_back_to_and_a_callback_both(json_lines: io.StringIO) -> None:
+def test_log_lines_of_work_name_the_request_that_started_it_and_a_callback_names_both(
+    json_lines: io.StringIO,
+) -> None:
     logger = logging.getLogger("a.library")
     with request_context.of_work([{"request": "older"}, None, {"request": "r-1"}], activity="a-1", run="u-1"):
         logger.info("In a run")
@@ -82,7 +84,7 @@ def test_work_names_the_request_that_it_goes_back_to_and_a_callback_both(json_li
     assert request_context.dump_current() is None
 
 
-def test_neither_secrets_nor_prompts_are_in_a_line_whatever_they_are_called(lines: io.StringIO) -> None:
+def test_no_log_line_contains_secrets_or_prompts_under_any_name(lines: io.StringIO) -> None:
     logger = logging.getLogger("a.library")
     run_token = "WyIwMTk4YTVjMi0wMDAwLTcwMDAtODAwMC0wMDAwMDAwMDAwMDEi" + f":1tXabc:{CANARY}{'x' * 40}"
     for text in (
@@ -109,7 +111,7 @@ def test_neither_secrets_nor_prompts_are_in_a_line_whatever_they_are_called(line
     assert "[secret]" in lines.getvalue()
 
 
-def test_figures_that_are_called_like_secrets_stay(json_lines: io.StringIO) -> None:
+def test_numbers_under_names_like_those_of_secrets_are_kept(json_lines: io.StringIO) -> None:
     logging.getLogger("a.library").info(
         "Used", extra={"input_tokens": 12, "token_id": "t-1", "author": "mia"}
     )
@@ -118,7 +120,7 @@ def test_figures_that_are_called_like_secrets_stay(json_lines: io.StringIO) -> N
     assert (told["input_tokens"], told["token_id"], told["author"]) == (12, "t-1", "mia")
 
 
-def test_an_exception_is_shown_by_its_frames_and_the_first_line_of_its_message(lines: io.StringIO) -> None:
+def test_an_exception_is_logged_with_its_frames_and_the_first_line_of_its_message(lines: io.StringIO) -> None:
     def fails(prompt: str) -> None:
         try:
             int(prompt[:0] or "nothing")
@@ -146,7 +148,7 @@ def test_the_format_is_text_for_people_and_json_elsewhere(monkeypatch: pytest.Mo
     assert log_format("json", to_a_terminal=False) == "console"
 
 
-def test_the_configuration_is_one_that_python_takes() -> None:
+def test_python_accepts_the_logging_configuration() -> None:
     root = logging.getLogger()
     before = (root.handlers[:], root.level, structlog.contextvars.get_contextvars())
     try:

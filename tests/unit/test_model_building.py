@@ -18,14 +18,14 @@ def compiled(*counts: tuple[int, int, float]) -> Progress:
     return progress
 
 
-def test_the_rest_takes_as_long_as_what_was_done_so_far() -> None:
+def test_the_remaining_time_is_estimated_from_the_time_so_far() -> None:
     progress = compiled((1, 101, 100.0), (51, 101, 200.0))
 
     assert progress.words(200.0) == "  compiling: 50 %, about 2 min left"
     assert progress.seconds_left(200.0) == pytest.approx(100.0)
 
 
-def test_a_machine_that_becomes_slow_is_told_longer() -> None:
+def test_the_estimate_grows_when_the_machine_becomes_slow() -> None:
     """Also while no file is finished: the estimate grows, it does not stand still."""
     progress = compiled((1, 101, 0.0), (51, 101, 100.0))
 
@@ -36,21 +36,21 @@ def test_a_machine_that_becomes_slow_is_told_longer() -> None:
     ("done", "second"),
     [pytest.param(5, 60.0, id="too few files"), pytest.param(50, 10.0, id="too short a time")],
 )
-def test_no_time_is_told_before_there_is_enough_to_tell_it_from(done: int, second: float) -> None:
+def test_no_estimate_is_given_before_there_is_enough_to_base_it_on(done: int, second: float) -> None:
     assert compiled((1, 100, 0.0), (done, 100, second)).words(second) == f"  compiling: {done} %"
 
 
-def test_it_never_says_that_all_is_done_before_it_is() -> None:
+def test_progress_never_reaches_the_end_before_everything_is_done() -> None:
     assert "99 %" in compiled((1, 1000, 0.0), (999, 1000, 900.0)).words(900.0)
 
 
-def test_a_second_build_counts_anew() -> None:
+def test_a_second_build_counts_from_zero() -> None:
     progress = compiled((1, 20, 0.0), (20, 20, 100.0), (1, 50, 110.0))
 
     assert progress.words(110.0) == "  compiling: 2 %"
 
 
-def test_make_counts_in_per_cent() -> None:
+def test_progress_of_make_is_read_in_per_cent() -> None:
     progress = Progress(0.0)
     progress.read("[  2%] Building CXX object x.o\n", 0.0)
     progress.read("[ 52%] Building CXX object y.o\n", 100.0)
@@ -59,14 +59,14 @@ def test_make_counts_in_per_cent() -> None:
 
 
 @pytest.mark.parametrize("line", ["[0/0] nothing", "[7/3] more than all", "[note] text", "warning: [1/2", ""])
-def test_what_is_no_count_changes_nothing(line: str) -> None:
+def test_a_line_without_a_count_changes_nothing(line: str) -> None:
     progress = Progress(0.0)
     progress.read(line, 1.0)
 
     assert progress.words(4.0) == "  downloading, 4 s"
 
 
-def test_each_stage_is_told_when_it_begins() -> None:
+def test_each_stage_is_announced_when_it_begins() -> None:
     written = r"print('Collecting llama'); print('[1/4] Building'); print('[4/4] Linking'); print('Installing collected packages: llama')"
     said: list[str] = []
 
@@ -76,7 +76,7 @@ def test_each_stage_is_told_when_it_begins() -> None:
     assert [line.split()[0].rstrip(",:") for line in said] == ["downloading", "compiling", "installing"]
 
 
-def test_what_failed_is_shown_with_its_last_lines() -> None:
+def test_a_failed_command_is_reported_with_its_last_lines() -> None:
     said: list[str] = []
 
     status = install([sys.executable, "-c", "print('no compiler'); raise SystemExit(3)"], said.append)

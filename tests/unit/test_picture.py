@@ -83,7 +83,7 @@ def pipelines(draw: st.DrawFn) -> PipelineDefinition:
 # ---- What it shows
 
 
-def test_a_box_tells_name_role_state_and_detail() -> None:
+def test_a_box_shows_name_role_state_and_detail() -> None:
     definition = pipeline(
         agent("a", name="Research"), {"id": "b", "human_role": "editor", "depends_on": ["a"]}
     )
@@ -110,7 +110,7 @@ def test_a_step_without_a_state_is_waiting() -> None:
     assert box.words.endswith("Waiting")
 
 
-def test_states_are_told_apart_by_words_and_unknown_ones_by_their_own() -> None:
+def test_states_differ_by_their_words_and_unknown_states_keep_theirs() -> None:
     looks = set(LOOKS.values())
 
     assert len({words for _, _, words in looks}) == len(looks)
@@ -118,7 +118,7 @@ def test_states_are_told_apart_by_words_and_unknown_ones_by_their_own() -> None:
     assert "Something new" in boxes_in(svg)[0].words
 
 
-def test_only_steps_with_an_approval_bear_the_sign_of_a_gate() -> None:
+def test_only_steps_with_an_approval_have_the_mark_of_a_gate() -> None:
     gate = {"id": "c", "human_role": "editor", "is_approval_gate": True}
     definition = pipeline(agent("a"), agent("b", requires_approval=True), gate)
 
@@ -128,7 +128,7 @@ def test_only_steps_with_an_approval_bear_the_sign_of_a_gate() -> None:
     assert gated == [False, True, True]
 
 
-def test_a_long_name_is_cut_and_told_in_full_to_whoever_points_at_it() -> None:
+def test_a_long_name_is_cut_and_its_tooltip_has_the_full_name() -> None:
     name = "Technical audit of every single page below the home page"
     svg = draw(pipeline(agent("a", name=name)), None, title="T")
 
@@ -138,7 +138,7 @@ def test_a_long_name_is_cut_and_told_in_full_to_whoever_points_at_it() -> None:
     assert f"<title>{name} \u00b7 writer</title>" in svg
 
 
-def test_a_box_links_where_it_is_told_to_unless_that_would_run_something() -> None:
+def test_a_box_has_its_link_unless_the_link_would_run_a_script() -> None:
     links = (
         "/runs/1/",
         "?step=a",
@@ -266,7 +266,7 @@ def test_an_edge_bears_the_tone_of_the_step_it_leaves() -> None:
     assert 'class="head bad"' in svg
 
 
-def test_more_lines_than_anyone_can_tell_apart_are_counted_instead() -> None:
+def test_too_many_edges_are_replaced_by_a_count() -> None:
     layers = [[f"s{layer}-{number}" for number in range(70)] for layer in range(3)]
     steps = [agent(name, agent_role=f"r{name}") for name in layers[0]]
     steps += [agent(name, *layers[0], agent_role=f"r{name}") for name in layers[1]]
@@ -342,7 +342,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
-def test_every_text_stands_out_from_its_ground(theme: str) -> None:
+def test_every_text_has_enough_contrast(theme: str) -> None:
     colours = dict(re.findall(r"--([a-z-]+):(#[0-9a-f]+)", theme))
 
     for tone in TONES:
@@ -367,7 +367,7 @@ def test_a_step_that_was_fanned_out_is_one_box_with_the_sum_of_its_branches() ->
     assert "write \u00b7 writer \u00b7 2 failed \u00b7 1,498 done" in svg
 
 
-def test_a_step_whose_condition_was_not_met_is_told_from_one_that_was_skipped() -> None:
+def test_a_step_whose_condition_was_false_looks_different_from_a_skipped_one() -> None:
     definition = pipeline(agent("a"), agent("b", "a", when="true"))
 
     unmet, skipped = (
@@ -379,7 +379,7 @@ def test_a_step_whose_condition_was_not_met_is_told_from_one_that_was_skipped() 
     assert LOOKS["condition_unmet"][1] != LOOKS["skipped"][1], "by its glyph as well"
 
 
-def test_what_is_wider_than_its_page_is_drawn_smaller_as_far_as_it_can_be_read() -> None:
+def test_a_picture_wider_than_its_page_is_scaled_down_while_it_stays_legible() -> None:
     whole = pipeline(
         agent("step-0"), *(agent(f"step-{number}", f"step-{number - 1}") for number in range(1, 6))
     )

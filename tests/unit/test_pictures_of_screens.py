@@ -8,7 +8,7 @@ from tests.screenshots import document
 from tests.screenshots.taking import LARGEST, LOOKS, Shot
 
 
-def test_the_page_shows_every_picture_and_no_other() -> None:
+def test_the_screens_page_shows_every_picture_that_exists() -> None:
     before = document.PAGE.read_text(encoding="utf-8")
 
     assert before == document.renewed(before), "run: make screenshots"
@@ -17,7 +17,7 @@ def test_the_page_shows_every_picture_and_no_other() -> None:
     ] == []
 
 
-def test_every_page_is_shown_in_every_look() -> None:
+def test_every_page_has_a_picture_in_every_theme() -> None:
     names = {file.stem.rpartition("-")[0] for file in document.FOLDER.glob("*.webp")}
 
     assert {"console-start", "console-inbox", "admin-start"} <= names
@@ -48,5 +48,5 @@ def test_no_picture_is_large() -> None:
         ),
     ],
 )
-def test_a_picture_is_named_after_its_page_whatever_row_it_shows(area: str, address: str, name: str) -> None:
+def test_a_picture_is_named_after_its_page_and_not_after_its_row(area: str, address: str, name: str) -> None:
     assert Shot(area, address, "").name == name

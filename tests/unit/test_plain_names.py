@@ -67,12 +67,12 @@ def test_a_name_that_does_not_read_as_it_is_stored_is_refused(kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_names_of_all_scripts_are_taken(kind: str) -> None:
+def test_names_in_all_scripts_are_accepted(kind: str) -> None:
     assert error_of_name(PLAIN[kind]) is None
     assert Named(data={"name": PLAIN[kind], "description": "x"}).is_valid()
 
 
-def test_a_fault_names_the_character_and_does_not_repeat_it() -> None:
+def test_an_error_names_the_character_without_repeating_it() -> None:
     assert (
         error_of_name("a\u202eb")
         == "must be one line of visible characters: it has an invisible character, U+202E"

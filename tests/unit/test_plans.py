@@ -29,7 +29,7 @@ def faults(data: Any) -> dict[str, str]:
     return {fault.path: fault.message for fault in refusal.value.errors}
 
 
-def test_each_item_becomes_what_a_run_is_given() -> None:
+def test_each_item_becomes_the_parameters_of_a_run() -> None:
     plan = read(
         {"pipeline": "brief", "name": "Bees", "params": {"city": "Bergen", "words": 700.5, "own": [1]},
          "input": {"content": "Bees."}, "priority": 5, "not_before": "2026-05-10T09:00:00+02:00"},
@@ -84,11 +84,11 @@ def test_each_item_becomes_what_a_run_is_given() -> None:
          "must be before 2026-06-01T00:00:00Z, when the period ends"),
     ],
 )  # fmt: skip
-def test_a_fault_is_told_at_its_place(data: Any, path: str, message: str) -> None:
+def test_an_error_names_its_path_in_the_plan(data: Any, path: str, message: str) -> None:
     assert faults(data) == {path: message}
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_errors_of_a_plan_are_reported_at_once() -> None:
     data = {
         "items": [
             {"pipeline": "none"},
@@ -101,17 +101,17 @@ def test_all_faults_are_told_at_once() -> None:
     ]  # fmt: skip
 
 
-def test_a_plan_full_of_faults_is_told_the_first_fifty() -> None:
+def test_a_plan_reports_its_first_fifty_errors() -> None:
     assert len(faults({"items": [{"pipeline": f"none-{number}"} for number in range(120)]})) == 50
 
 
-def test_the_last_moment_of_the_period_is_in_it() -> None:
+def test_a_period_includes_its_last_moment() -> None:
     plan = read({"pipeline": "audit", "not_before": "2026-05-31T23:59:59.999999Z"})
 
     assert plan.items[0].not_before is not None
 
 
-def test_a_default_says_of_which_kind_its_parameter_is() -> None:
+def test_the_type_of_a_parameter_follows_from_its_default() -> None:
     schema = plans.schema_of({"text": "a", "number": 1, "flag": False, "list": [], "object": {}, "any": None})
 
     assert {name: kind.get("type") for name, kind in schema["properties"].items()} == {
@@ -120,5 +120,5 @@ def test_a_default_says_of_which_kind_its_parameter_is() -> None:
     assert schema["properties"]["number"]["default"] == 1
 
 
-def test_the_form_that_planners_are_told_is_a_json_schema() -> None:
+def test_the_schema_for_planners_is_a_valid_json_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(plans.SCHEMA)

@@ -61,7 +61,7 @@ def skeleton(text: str, marker: str) -> str:
 
 @settings(max_examples=150, deadline=None)
 @given(text=OUTSIDE, reason=st.sampled_from(REASONS))
-def test_outside_its_blocks_a_prompt_says_the_same_whatever_is_in_them(text: str, reason: str) -> None:
+def test_the_text_outside_its_blocks_does_not_depend_on_what_is_in_them(text: str, reason: str) -> None:
     plain, hostile = built("x", reason), built(text, reason)
 
     assert skeleton(hostile, marker_of(hostile)) == skeleton(plain, marker_of(plain))
@@ -69,7 +69,7 @@ def test_outside_its_blocks_a_prompt_says_the_same_whatever_is_in_them(text: str
 
 @settings(max_examples=100, deadline=None)
 @given(text=OUTSIDE)
-def test_a_task_from_another_agent_says_the_same_outside_its_blocks_whatever_it_is(text: str) -> None:
+def test_the_prompt_outside_its_blocks_does_not_depend_on_a_task_of_another_agent(text: str) -> None:
     def asked(words: str) -> str:
         return prompt.build(
             name=words, description=words, params={"a": 1}, asked_by="seo", wakes=[{"reason": "new_task"}]
@@ -83,7 +83,7 @@ def test_a_task_from_another_agent_says_the_same_outside_its_blocks_whatever_it_
 
 @settings(max_examples=100, deadline=None)
 @given(text=OUTSIDE, reason=st.sampled_from(REASONS))
-def test_the_marker_stands_nowhere_but_in_openings_and_endings(text: str, reason: str) -> None:
+def test_the_marker_occurs_only_at_the_start_and_the_end_of_blocks(text: str, reason: str) -> None:
     hostile = built(text, reason)
     marker = marker_of(hostile)
 
@@ -93,7 +93,7 @@ def test_the_marker_stands_nowhere_but_in_openings_and_endings(text: str, reason
     assert len([line for line in openings if line.startswith("<<end of ")]) * 2 == len(openings)
 
 
-def test_who_has_seen_one_marker_knows_nothing_of_the_next() -> None:
+def test_one_marker_tells_nothing_about_the_next() -> None:
     """An agent may put the marker of its own prompt into its output, which is told to the next."""
     seen: set[str] = set()
     text = "x"
@@ -124,14 +124,14 @@ def system_marker(text: str) -> str:
 
 @settings(max_examples=100, deadline=None)
 @given(text=OUTSIDE)
-def test_the_system_text_holds_what_tenants_wrote_in_blocks_alone(text: str) -> None:
+def test_the_system_text_holds_texts_of_tenants_only_in_blocks(text: str) -> None:
     plain, hostile = system("x"), system(text)
 
     assert skeleton(hostile, system_marker(hostile)) == skeleton(plain, system_marker(plain))
     assert hostile.count(system_marker(hostile)) == 4
 
 
-def test_nothing_of_the_task_is_in_the_system_text() -> None:
+def test_the_system_text_holds_nothing_of_the_task() -> None:
     """Tasks, parameters and inputs are said by the user; and the system text of a role is the same for all its runs."""
     told = system("They sell tea.")
 
@@ -140,7 +140,7 @@ def test_nothing_of_the_task_is_in_the_system_text() -> None:
     assert told == system("They sell tea.")
 
 
-def test_no_secret_is_in_what_a_model_reads() -> None:
+def test_no_prompt_contains_a_secret() -> None:
     request = a_request(
         AdapterSettings(
             "openai", auth={"type": "bearer", "token": "sk-canary-key"}, signing_secrets=("whsec_canary",), options={"api_key": "canary"}
@@ -155,7 +155,7 @@ def test_no_secret_is_in_what_a_model_reads() -> None:
 
 
 @given(st.lists(OUTSIDE, min_size=1, max_size=3))
-def test_a_marker_for_given_texts_is_in_none_of_them_and_always_the_same(texts: list[str]) -> None:
+def test_a_marker_for_texts_occurs_in_none_of_them_and_is_deterministic(texts: list[str]) -> None:
     marker = prompt_blocks.marker_for(texts)
 
     assert re.fullmatch(r"[0-9a-f]{16}", marker)
@@ -163,14 +163,14 @@ def test_a_marker_for_given_texts_is_in_none_of_them_and_always_the_same(texts: 
     assert marker == prompt_blocks.marker_for(texts)
 
 
-def test_a_marker_that_stands_in_a_text_is_not_used(monkeypatch: Any) -> None:
+def test_a_marker_that_occurs_in_a_text_is_not_used(monkeypatch: Any) -> None:
     derived = iter(["a" * 16, "b" * 16])
     monkeypatch.setattr(prompt_blocks, "_derive_marker", lambda told, number: next(derived))
 
     assert prompt_blocks.marker_for(["x" + "a" * 16]) == "b" * 16
 
 
-def test_whoever_knows_the_texts_does_not_know_the_marker(monkeypatch: Any, settings: Any) -> None:
+def test_the_marker_cannot_be_computed_from_the_texts(monkeypatch: Any, settings: Any) -> None:
     before = prompt_blocks.marker_for(["the same"])
     settings.SECRET_KEY = "another installation"
 

@@ -22,11 +22,11 @@ def fault(text: str) -> QueryError:
     return raised.value
 
 
-def test_nothing_finds_everything() -> None:
+def test_an_empty_query_matches_everything() -> None:
     assert parse("") == parse("   ") == []
 
 
-def test_conditions_stand_beside_each_other() -> None:
+def test_several_conditions_are_combined_with_and() -> None:
     assert parse('status:failed role:seo wake:rejection age:<2h name:"home page" bees') == [
         Condition("status", ("failed",)),
         Condition("role", ("seo",)),
@@ -57,11 +57,11 @@ def test_conditions_stand_beside_each_other() -> None:
         ("name:a:b", Condition("name", "a:b")),
     ],
 )
-def test_each_field_is_read_in_its_own_way(text: str, found: Condition) -> None:
+def test_each_field_has_its_own_syntax(text: str, found: Condition) -> None:
     assert parse(text) == [found]
 
 
-def test_open_and_ended_are_all_statuses() -> None:
+def test_open_and_ended_together_are_all_statuses() -> None:
     (open_ones,), (ended,) = parse("status:open"), parse("status:ended")
 
     assert sorted((*open_ones.value, *ended.value)) == sorted(map(str, Status))
@@ -90,14 +90,14 @@ def test_open_and_ended_are_all_statuses() -> None:
     ],
     ids=lambda value: repr(value)[:24],
 )
-def test_a_fault_says_what_is_wrong_and_where(text: str, position: int, words: str) -> None:
+def test_an_error_says_what_is_wrong_and_where(text: str, position: int, words: str) -> None:
     found = fault(text)
 
     assert (found.position, words in found.message) == (position, True), found.message
 
 
 @given(st.text(max_size=80))
-def test_whatever_is_typed_is_understood_or_faulted_within_the_text(text: str) -> None:
+def test_any_text_is_understood_or_has_an_error_within_it(text: str) -> None:
     position, found = 1, []
     try:
         found = parse(text)
@@ -108,5 +108,5 @@ def test_whatever_is_typed_is_understood_or_faulted_within_the_text(text: str) -
     assert all(condition.field in {*FIELDS, "words"} for condition in found)
 
 
-def test_every_field_can_be_looked_for() -> None:
+def test_every_field_can_be_queried() -> None:
     assert {*_FILTERS, *_SEARCHED} == {*FIELDS, "words"}

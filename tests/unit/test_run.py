@@ -31,7 +31,7 @@ def outcome(project: Path, capfd: pytest.CaptureFixture[str], *arguments: str) -
     return status, before, named
 
 
-def test_what_fails_beside_others_and_passes_alone_is_named(
+def test_a_test_that_fails_beside_others_and_passes_alone_is_named(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (project / "test_two.py").write_text(UNSTABLE)
@@ -43,7 +43,7 @@ def test_what_fails_beside_others_and_passes_alone_is_named(
     assert "test_two.py::test_unstable" in named
 
 
-def test_what_fails_again_fails_the_run(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_test_that_fails_again_fails_the_run(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (project / "test_two.py").write_text(UNSTABLE + BROKEN)
 
     status, before, named = outcome(project, capfd)
@@ -54,7 +54,7 @@ def test_what_fails_again_fails_the_run(project: Path, capfd: pytest.CaptureFixt
     assert "test_broken" not in named
 
 
-def test_a_run_that_was_told_to_stop_at_a_failure_is_not_forgiven_it(
+def test_a_failure_is_not_forgiven_in_a_run_that_stops_at_the_first_failure(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (project / "test_two.py").write_text(UNSTABLE)
@@ -66,7 +66,7 @@ def test_a_run_that_was_told_to_stop_at_a_failure_is_not_forgiven_it(
     assert named == ""
 
 
-def test_what_cannot_be_collected_is_not_tried_again(
+def test_a_file_that_cannot_be_collected_is_not_retried(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (project / "test_two.py").write_text(f"import nothing_of_this_name\n{UNSTABLE}")
@@ -77,7 +77,7 @@ def test_what_cannot_be_collected_is_not_tried_again(
     assert "Once more" not in before
 
 
-def test_many_that_fail_are_no_accident(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_many_failures_are_not_retried(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     cases = f"import pytest\n@pytest.mark.parametrize('number', range({run.MANY}))\n"
     (project / "test_two.py").write_text(f"{cases}def test_broken(number): assert False\n")
 
@@ -87,7 +87,7 @@ def test_many_that_fail_are_no_accident(project: Path, capfd: pytest.CaptureFixt
     assert "Once more" not in before
 
 
-def test_tests_of_a_new_checkout_are_compiled_before_processes_read_them(
+def test_tests_of_a_new_checkout_are_compiled_before_test_processes_start(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)

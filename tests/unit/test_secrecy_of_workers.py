@@ -65,17 +65,17 @@ def test_a_program_cannot_read_its_worker() -> None:
 
 
 @linux
-def test_without_that_it_could() -> None:
+def test_a_program_could_read_a_worker_without_this_protection() -> None:
     """Else the test above would show nothing."""
     assert _told("pass")[1:3] == ["read True True", "opened"]
 
 
 @linux
-def test_what_was_forgotten_is_nowhere_in_the_environment_and_the_rest_is_as_it_was() -> None:
+def test_forgotten_variables_are_nowhere_in_the_environment_and_the_rest_is_unchanged() -> None:
     assert _told("users.wipe_secrets()")[:2] == ["None", "read False True"]
 
 
-def test_a_program_is_not_run_as_the_workers_user_unless_somebody_said_so(
+def test_a_program_runs_as_the_user_of_the_worker_only_when_a_setting_says_so(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(users, "forbid_inspection", lambda: None)

@@ -56,13 +56,13 @@ def test_versions_of_the_grammar_are_accepted(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", [*INVALID, "", " 1.2.3", "1.2.3 ", "1.2.3-" + "a" * 64])
-def test_all_others_are_refused(version: str) -> None:
+def test_versions_outside_the_grammar_are_refused(version: str) -> None:
     assert error_of(version)
     with pytest.raises(ValueError, match="semantic version"):
         Precedence(version)
 
 
-def test_their_order_is_that_of_the_specification() -> None:
+def test_versions_are_ordered_as_the_specification_says() -> None:
     ordered = [
         "1.0.0-alpha",
         "1.0.0-alpha.1",

@@ -51,23 +51,23 @@ def _through_django(kind: type[psycopg.Error]) -> django.db.Error:
 
 
 @pytest.mark.parametrize("kind", AWAY_BY_POSTGRESQL)
-def test_postgresql_says_in_many_ways_that_it_is_away(kind: type[psycopg.Error]) -> None:
+def test_errors_that_say_that_postgresql_is_away_count_as_outages(kind: type[psycopg.Error]) -> None:
     assert outages.is_away(kind("said by the server"))
     assert outages.is_away(_through_django(kind))
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
-def test_a_mistake_is_no_outage(kind: type[psycopg.Error]) -> None:
+def test_a_mistake_does_not_count_as_an_outage(kind: type[psycopg.Error]) -> None:
     assert not outages.may_pass(kind("said by the server"))
     assert not outages.may_pass(_through_django(kind))
 
 
 @pytest.mark.parametrize("kind", [psycopg.OperationalError, psycopg.InterfaceError])
-def test_a_connection_that_cannot_be_made_or_is_lost_is_an_outage(kind: type[psycopg.Error]) -> None:
+def test_a_connection_that_fails_or_is_lost_counts_as_an_outage(kind: type[psycopg.Error]) -> None:
     assert outages.is_away(kind("server closed the connection unexpectedly"))
 
 
-def test_what_django_says_of_itself_is_told_apart_by_its_class() -> None:
+def test_errors_of_django_itself_are_classified_by_their_class() -> None:
     assert outages.is_away(django.db.InterfaceError("connection already closed"))
     assert not outages.is_away(django.db.ProgrammingError("the last operation didn't produce a result"))
 
@@ -75,7 +75,7 @@ def test_what_django_says_of_itself_is_told_apart_by_its_class() -> None:
 @pytest.mark.parametrize(
     "kind", [errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable]
 )
-def test_transactions_that_met_are_no_outage_but_may_pass(kind: type[psycopg.Error]) -> None:
+def test_conflicts_of_transactions_are_not_outages_and_may_be_retried(kind: type[psycopg.Error]) -> None:
     error = _through_django(kind)
 
     assert outages.is_contention(error)
@@ -83,7 +83,7 @@ def test_transactions_that_met_are_no_outage_but_may_pass(kind: type[psycopg.Err
     assert not outages.is_away(error)
 
 
-def test_only_what_takes_no_time_is_repeated_at_once() -> None:
+def test_only_quick_errors_are_repeated_at_once() -> None:
     assert outages.asks_for_repetition(_through_django(errors.DeadlockDetected))
     assert not outages.asks_for_repetition(_through_django(errors.LockNotAvailable))
 
@@ -105,7 +105,7 @@ def test_only_what_takes_no_time_is_repeated_at_once() -> None:
         pymongo.errors.WaitQueueTimeoutError("no connection is free"),
     ],
 )
-def test_redis_and_mongodb_go_away_too(error: Exception) -> None:
+def test_outages_of_redis_and_mongodb_are_recognised(error: Exception) -> None:
     assert outages.is_away(error)
 
 
@@ -119,5 +119,5 @@ def test_redis_and_mongodb_go_away_too(error: Exception) -> None:
         ValueError("anything else"),
     ],
 )
-def test_what_they_refuse_for_its_own_sake_is_no_outage(error: Exception) -> None:
+def test_refusals_by_redis_and_mongodb_are_not_outages(error: Exception) -> None:
     assert not outages.may_pass(error)

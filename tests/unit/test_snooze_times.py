@@ -20,7 +20,7 @@ def offered(now: datetime, zone: ZoneInfo = BERLIN) -> dict[str, str]:
     return {choice.name: f"{choice.at:%a %d %H:%M %z}" for choice in choices(now, zone)}
 
 
-def test_times_are_those_of_the_zone_also_across_a_change_of_its_clocks() -> None:
+def test_snooze_times_follow_the_zone_across_a_change_of_its_clocks() -> None:
     assert offered(TUESDAY_NOON) == {
         "hour": "Tue 24 13:00 +0100",
         "evening": "Tue 24 18:00 +0100",
@@ -31,7 +31,7 @@ def test_times_are_those_of_the_zone_also_across_a_change_of_its_clocks() -> Non
     assert in_words(datetime(2026, 3, 30, 7, tzinfo=UTC), BERLIN) == "30 Mar, 09:00 Europe/Berlin"
 
 
-def test_the_evening_is_offered_until_it_has_come() -> None:
+def test_this_evening_is_offered_until_it_begins() -> None:
     at_six = TUESDAY_NOON + timedelta(hours=6)
 
     assert "evening" in offered(at_six - timedelta(seconds=1))
@@ -47,13 +47,13 @@ def test_no_time_is_offered_twice() -> None:
     assert until("monday", "", sunday, BERLIN) == until("morning", "", sunday, BERLIN)
 
 
-def test_on_a_monday_the_next_one_is_a_week_away() -> None:
+def test_on_a_monday_next_monday_is_a_week_away() -> None:
     monday = datetime(2026, 3, 23, 5, tzinfo=UTC)
 
     assert offered(monday)["monday"].startswith("Mon 30")
 
 
-def test_a_time_of_ones_own_is_of_the_zone_and_within_limits() -> None:
+def test_a_custom_time_is_in_the_zone_and_within_limits() -> None:
     assert until("own", "2026-03-25T14:30", TUESDAY_NOON, BERLIN) == datetime(2026, 3, 25, 13, 30, tzinfo=UTC)
     last = (TUESDAY_NOON + LONGEST).isoformat()
     assert until("own", last, TUESDAY_NOON, BERLIN) == TUESDAY_NOON + timedelta(days=90)
@@ -71,13 +71,13 @@ def test_a_time_of_ones_own_is_of_the_zone_and_within_limits() -> None:
     ],
     ids=["nothing", "words", "first-day", "now", "after-90-days", "last-day"],
 )
-def test_what_is_no_time_or_out_of_limits_is_refused_at_its_field(own: str, reason: str) -> None:
+def test_an_invalid_time_or_one_beyond_the_limits_is_refused_at_its_field(own: str, reason: str) -> None:
     with pytest.raises(Refused, match=reason) as refusal:
         until("own", own, TUESDAY_NOON, BERLIN)
 
     assert (refusal.value.status, refusal.value.field) == (400, "own")
 
 
-def test_what_nobody_offers_is_refused() -> None:
+def test_an_unknown_choice_is_refused() -> None:
     with pytest.raises(Refused, match="This choice is not valid"):
         until("next-year", "", TUESDAY_NOON, BERLIN)

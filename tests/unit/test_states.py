@@ -70,17 +70,17 @@ def test_every_status_that_is_not_final_can_still_end(status: Status) -> None:
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status not in FINAL])
-def test_an_operator_can_cancel_whatever_has_not_ended(status: Status) -> None:
+def test_an_operator_can_cancel_every_status_that_has_not_ended(status: Status) -> None:
     assert "cancel" in states.verbs_from(status)
 
 
 @pytest.mark.parametrize("status", sorted(WAITING))
-def test_what_waits_for_somebody_has_another_way_on_than_being_cancelled(status: str) -> None:
+def test_every_waiting_status_has_a_way_on_besides_cancel(status: str) -> None:
     assert set(states.verbs_from(status)) - {"cancel", "reassign"}
 
 
 @pytest.mark.parametrize("status", sorted(RUNNING))
-def test_recovery_can_always_hand_back_what_runs_or_give_it_up(status: str) -> None:
+def test_recovery_can_always_requeue_or_fail_a_running_activity(status: str) -> None:
     assert {"release", "fail"} <= set(states.verbs_from(status))
 
 
@@ -102,7 +102,7 @@ def test_work_begins_again_only_from_where_it_can_be_claimed() -> None:
     assert states.sources_of("claim") == [Status.CREATED]
 
 
-def test_the_statuses_are_the_fourteen_that_the_outside_knows() -> None:
+def test_the_fourteen_statuses_are_those_of_the_public_api() -> None:
     known = "created assigned in_progress awaiting_approval awaiting_subtask awaiting_review blocked done approved rejected reassigned"
 
     assert set(known.split()) | {"failed", "needs_review", "cancelled"} == ALL
@@ -116,14 +116,14 @@ def test_derived_sets_follow_from_the_table() -> None:
     assert not RUNNING & WAITING
 
 
-def test_the_pairs_are_every_step_and_nothing_else() -> None:
+def test_the_pairs_are_exactly_the_transitions() -> None:
     expected = {(str(source), str(step.target)) for step in TRANSITIONS.values() for source in step.sources}
 
     assert states.pairs() == expected
     assert all(source in ALL and target in ALL for source, target in states.pairs())
 
 
-def test_the_ways_of_asking_the_table_agree() -> None:
+def test_all_lookups_in_the_state_table_agree() -> None:
     for verb in TRANSITIONS:
         assert states.target_of(verb) == TRANSITIONS[verb].target
         assert set(states.sources_of(verb)) == {status for status in ALL if verb in states.verbs_from(status)}
@@ -136,7 +136,7 @@ def test_the_constraints_of_the_database_agree_with_the_table() -> None:
     assert {status for status in ALL if INDEXED[status] in live} == LIVE
 
 
-def test_a_claim_a_start_and_a_return_change_nothing_that_is_indexed() -> None:
+def test_claim_start_and_requeue_change_no_indexed_column() -> None:
     moves = [TRANSITIONS[verb] for verb in ("claim", "start", "release")]
 
     assert {INDEXED[status] for step in moves for status in (*step.sources, step.target)} == {OPEN}
@@ -157,7 +157,7 @@ def test_priorities_of_the_bands_are_on_the_scale_and_in_order() -> None:
     assert all(1 <= priority <= 20 for priority in states.BANDS.values())
 
 
-def test_the_picture_shows_every_status_and_every_verb_or_says_that_it_is_left_out() -> None:
+def test_the_picture_shows_every_status_and_verb_that_it_does_not_list_as_left_out() -> None:
     picture, words = draw_lifecycle.picture(), draw_lifecycle.not_drawn()
 
     for status in Status:
@@ -180,19 +180,19 @@ def test_the_picture_has_an_arrow_for_every_pair_that_it_does_not_leave_out() ->
     assert arrows == drawn
 
 
-def test_every_status_is_documented_by_how_it_is_left() -> None:
+def test_every_status_documents_how_it_is_left() -> None:
     rows = [line for line in draw_lifecycle.statuses().splitlines() if line.startswith("| `")]
 
     assert len(rows) == len(Status)
     assert all(len(row.split("|")[3].strip()) > 4 for row in rows)
 
 
-def test_a_section_that_nobody_writes_is_refused() -> None:
+def test_an_unknown_section_is_refused() -> None:
     with pytest.raises(KeyError):
         draw_lifecycle.renew_sections("<!-- generated: weather -->\nold\n<!-- end of weather -->")
 
 
-def test_renewing_changes_what_is_between_the_markers_alone_and_settles_at_once() -> None:
+def test_renewing_changes_only_the_text_between_the_markers_and_is_idempotent() -> None:
     document = "before\n<!-- generated: verbs -->\nyesterday\n<!-- end of verbs -->\nafter"
 
     renewed = draw_lifecycle.renew_sections(document)
@@ -203,13 +203,13 @@ def test_renewing_changes_what_is_between_the_markers_alone_and_settles_at_once(
     assert draw_lifecycle.renew_sections(renewed) == renewed
 
 
-def test_every_status_says_what_people_are_told_of_it() -> None:
+def test_every_status_has_a_text_for_people() -> None:
     assert set(states.STATUSES) == set(map(str, Status))
     assert {spec.glyph for spec in states.STATUSES.values()} <= set(GLYPHS)
     assert {spec.tone for spec in states.STATUSES.values()} <= set(TONES)
 
 
-def test_every_reason_to_wake_has_its_section_of_the_prompt_and_ends_a_wait_or_none() -> None:
+def test_every_wake_reason_has_a_prompt_section_and_every_wait_but_approval_has_a_reason() -> None:
     folder = settings.BASE_DIR / "templates" / "prompts"
 
     assert [reason for reason in WakeReason if not (folder / f"{reason}.md").exists()] == []
@@ -241,7 +241,7 @@ def _named(path: str, pattern: str) -> set[str]:
         ),
     ],
 )
-def test_whoever_cannot_import_the_table_names_the_same_statuses(
+def test_modules_that_cannot_import_the_table_list_the_same_statuses(
     path: str, pattern: str, known: frozenset[str]
 ) -> None:
     assert _named(path, pattern) == known

@@ -31,7 +31,7 @@ def decided(when: str | None = None, for_each: str | None = None, most: int = 10
         ("true", "[]", Decision(items=[])),
     ],
 )
-def test_the_condition_comes_first_unless_it_is_about_the_items(
+def test_the_condition_is_evaluated_first_unless_it_uses_items(
     when: str | None, for_each: str | None, expected: Decision
 ) -> None:
     assert decided(when, for_each) == expected
@@ -50,7 +50,7 @@ def test_the_condition_comes_first_unless_it_is_about_the_items(
         (None, "[1, 2, 3, 4]", "at most 3 members, but this list has 4"),
     ],
 )
-def test_an_expression_without_a_value_is_told_with_its_text_and_its_place(
+def test_an_expression_that_fails_is_reported_with_its_text_and_place(
     when: str | None, for_each: str | None, error: str
 ) -> None:
     found = decided(when, for_each, most=3)
@@ -59,13 +59,13 @@ def test_an_expression_without_a_value_is_told_with_its_text_and_its_place(
     assert error in (found.error or "")
 
 
-def test_conditions_about_many_items_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conditions_about_many_items_end_within_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conditions, "PATIENCE_SECONDS", -1.0)
 
     assert decided("item > 1", "steps.plan.data").error == "when: item > 1: this takes too long for 3 items"
 
 
-def test_a_step_reads_what_both_expressions_name() -> None:
+def test_a_step_reads_the_steps_that_both_expressions_name() -> None:
     step = StepDefinition(
         "s", when="steps.a.status == 'done' and item", for_each="steps.b.data + steps.b.content"
     )
@@ -73,7 +73,7 @@ def test_a_step_reads_what_both_expressions_name() -> None:
     assert conditions.parts_read(step) == {("a", "status"), ("b", "data"), ("b", "content")}
 
 
-def test_what_comes_before_and_after_a_step_is_found_however_far() -> None:
+def test_all_ancestors_and_descendants_of_a_step_are_found() -> None:
     dependencies = {"a": (), "b": ("a",), "c": ("b",), "x": (), "d": ("c", "x")}
     graph = Graph(dependencies, dict.fromkeys(dependencies, UpstreamFailure.FAIL))
 

@@ -48,7 +48,7 @@ def test_every_ordinary_document_is_read_as_it_was_written(document: Any) -> Non
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_raise_anything_but_the_one_error(raw: bytes) -> None:
+def test_all_bytes_are_read_or_raise_the_one_error(raw: bytes) -> None:
     for reject in (False, True):
         with suppress(StrictJSONError):
             strict_json.loads(raw, max_bytes=LIMIT, reject_duplicate_keys=reject)
@@ -78,7 +78,7 @@ def test_no_bytes_raise_anything_but_the_one_error(raw: bytes) -> None:
         "{}".encode("utf-16"),
     ],
 )
-def test_what_is_not_json_is_invalid(raw: bytes) -> None:
+def test_text_that_is_not_json_is_invalid(raw: bytes) -> None:
     assert refusal(raw).code == "invalid_json"
     assert refusal(raw, reject_duplicate_keys=True).code == "invalid_json"
 
@@ -91,7 +91,7 @@ def test_a_document_of_the_largest_size_is_read_and_one_byte_more_is_too_large()
 
 
 @pytest.mark.parametrize("depth", [33, 34, 1_000, 2_000, 45_000])
-def test_what_is_nested_too_deep_is_refused_without_recursion(depth: int) -> None:
+def test_a_document_nested_too_deep_is_refused_without_recursion(depth: int) -> None:
     error = refusal(nested(depth))
 
     assert error.code == "invalid_json"
@@ -136,7 +136,7 @@ def test_an_integer_of_many_thousand_digits_is_refused() -> None:
 
 
 @pytest.mark.parametrize("number", ["1e300", "-1.5e20", "18446744073709551616.0"])
-def test_large_floats_are_no_integers(number: str) -> None:
+def test_large_floats_are_not_integers(number: str) -> None:
     assert strict_json.loads(number.encode(), max_bytes=LIMIT) == float(number)
 
 
@@ -190,12 +190,12 @@ class Colour(Enum):
         [Colour.RED],
     ],
 )
-def test_values_that_never_were_text_are_held_to_the_same_rules(value: Any) -> None:
+def test_values_that_were_never_text_follow_the_same_rules(value: Any) -> None:
     with pytest.raises(StrictJSONError):
         strict_json.check(value)
 
 
-def test_tuples_and_subclasses_pass_as_what_they_are() -> None:
+def test_tuples_and_subclasses_are_accepted_as_their_base_types() -> None:
     strict_json.check({"a": (1, 2.5, True, None), "b": OrderedDict(c=[])})
 
 

@@ -32,18 +32,18 @@ def test_a_subject_is_one_line_made_of_the_parameters(
 @pytest.mark.parametrize(
     "template", ["{{ topic", "topic }}", "{{ 1st }}", "{{ a b }}", "{{ a|upper }}", "{{}}", "{{ a. }}"]
 )
-def test_other_braces_are_no_template(template: str) -> None:
+def test_other_braces_are_not_a_template(template: str) -> None:
     assert "may name a parameter as {{ topic }}" in (error_of_template(template) or "")
 
 
 @pytest.mark.parametrize(
     "template", ["", "Plain", "{ one brace }", "{{topic}}", "{{ client.name }} {{ a-b_c }}"]
 )
-def test_templates_that_can_be_kept(template: str) -> None:
+def test_valid_templates_are_accepted(template: str) -> None:
     assert error_of_template(template) is None
 
 
-def test_a_name_says_more_than_parameters() -> None:
+def test_a_run_name_comes_before_its_parameters() -> None:
     assert subject_of("Bees", {"title": "Wasps"}) == "Bees"
     assert subject_of("", {"city": "Oslo", "title": "Wasps"}) == "Wasps"
 
@@ -60,5 +60,5 @@ def test_a_name_says_more_than_parameters() -> None:
         ({f"a{number}": "x" for number in range(21)}, [""]),
     ],
 )  # fmt: skip
-def test_each_label_that_cannot_be_kept_is_named(labels: Any, blamed: list[str]) -> None:
+def test_each_invalid_label_is_reported(labels: Any, blamed: list[str]) -> None:
     assert [name for name, _ in errors_of_labels(labels)] == blamed

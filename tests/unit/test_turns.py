@@ -62,7 +62,7 @@ def test_waiting_requests_begin_in_turn_by_tenant_and_not_in_the_order_of_their_
     assert begun.count(NOISY) == 4  # half of the threads, beside another
 
 
-def test_whoever_is_alone_has_all_threads_but_those_kept_for_the_next() -> None:
+def test_a_single_line_may_use_all_threads_but_the_reserved_ones() -> None:
     process = Process(NOISY, QUIET)
     process.clock.now += turns.ALONE_SECONDS + 1
     for _ in range(20):
@@ -73,7 +73,7 @@ def test_whoever_is_alone_has_all_threads_but_those_kept_for_the_next() -> None:
     assert [turn.item for turn in process.begin()] == [QUIET]
 
 
-def test_beside_others_who_computes_much_has_one_request_at_a_time() -> None:
+def test_a_line_that_computes_much_has_one_request_at_a_time_beside_others() -> None:
     process = Process(NOISY, QUIET)
     process.computes(NOISY, 2.0)
     for _ in range(5):
@@ -82,7 +82,7 @@ def test_beside_others_who_computes_much_has_one_request_at_a_time() -> None:
     assert len(process.begin()) == 1
 
 
-def test_beside_others_a_line_that_computes_much_leaves_them_three_quarters_of_the_time() -> None:
+def test_a_line_that_computes_much_leaves_others_three_quarters_of_the_time() -> None:
     process = Process(NOISY, QUIET)
     process.computes(NOISY, 1.0)
     process.arrives(NOISY)
@@ -97,7 +97,7 @@ def test_beside_others_a_line_that_computes_much_leaves_them_three_quarters_of_t
     assert [turn.item for turn in process.begin()] == [NOISY]
 
 
-def test_who_asks_one_thing_after_the_other_never_pauses() -> None:
+def test_a_line_with_one_request_at_a_time_never_pauses() -> None:
     process = Process(NOISY, QUIET)
     for _ in range(5):
         process.computes(NOISY, 1.0)
@@ -106,7 +106,7 @@ def test_who_asks_one_thing_after_the_other_never_pauses() -> None:
         process.turns.end(turn, 0.2)
 
 
-def test_nobody_pauses_for_tenants_that_ask_nothing() -> None:
+def test_no_line_pauses_for_tenants_without_requests() -> None:
     process = Process(NOISY, QUIET)
     process.clock.now += turns.ACTIVE_SECONDS + 0.1
     process.computes(NOISY, 1.0)
@@ -119,7 +119,7 @@ def test_nobody_pauses_for_tenants_that_ask_nothing() -> None:
     assert [turn.item for turn in process.begin()] == [NOISY]
 
 
-def test_what_was_computed_long_ago_does_not_count() -> None:
+def test_old_computing_time_does_not_count() -> None:
     process = Process(NOISY, QUIET)
     process.computes(NOISY, 2.0)
     process.clock.now += 10
@@ -130,7 +130,7 @@ def test_what_was_computed_long_ago_does_not_count() -> None:
     assert [turn.item for turn in process.begin()].count(NOISY) == 4
 
 
-def test_credentials_that_were_never_seen_stand_in_one_line() -> None:
+def test_unknown_credentials_share_one_line() -> None:
     process = Process(QUIET)
     for number in range(20):
         process.arrives(f"wrong-{number}")
@@ -142,7 +142,7 @@ def test_credentials_that_were_never_seen_stand_in_one_line() -> None:
     assert len(begun) == 5  # half of the threads for all strangers together, and the one
 
 
-def test_credentials_of_one_tenant_stand_in_its_line() -> None:
+def test_credentials_of_one_tenant_share_its_line() -> None:
     process = Process(QUIET)
     for number in range(6):
         process.arrives(f"token-{number}")
@@ -155,7 +155,7 @@ def test_credentials_of_one_tenant_stand_in_its_line() -> None:
     assert len(process.begin()) == 4
 
 
-def test_sessions_are_told_apart_by_their_cookie() -> None:
+def test_sessions_are_distinguished_by_their_cookie() -> None:
     head = "GET / HTTP/1.1\r\nCookie: csrftoken=a; {}={}; x=y\r\n\r\n"
     one, again, other, none = (
         turns._credential_of(text.encode())
@@ -168,7 +168,7 @@ def test_sessions_are_told_apart_by_their_cookie() -> None:
     assert none is None
 
 
-def test_a_line_that_is_too_long_takes_no_more_and_leaves_the_others_alone() -> None:
+def test_a_line_that_is_too_long_refuses_requests_and_does_not_affect_others() -> None:
     process = Process(NOISY, QUIET)
     assert all(process.arrives(NOISY) for _ in range(MOST_WAITING))
 
@@ -185,7 +185,7 @@ def test_silent_tenants_are_forgotten() -> None:
     assert len(process.turns._lines) < 10
 
 
-def test_a_request_of_a_long_line_lets_those_of_short_ones_go_first_but_not_for_ever(
+def test_a_request_of_a_long_line_yields_to_short_lines_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     process = Process(NOISY, QUIET)

@@ -151,7 +151,9 @@ def test_an_unsafe_value_is_refused_by_name(row: str, name: str, value: str) -> 
         ("0.0.0.0:8000", "this machine itself"),
     ],
 )
-def test_with_a_purpose_too_our_servers_and_this_machine_stay_closed(place: str, reason: str) -> None:
+def test_our_servers_and_this_machine_stay_forbidden_even_when_allowed_on_purpose(
+    place: str, reason: str
+) -> None:
     server = f"postgresql://app:{secrets.token_hex(12)}@db.internal:6432/orchestrator"
 
     told = faults({**SAFE, "DATABASE_URL": server, "AGENT_EGRESS_ALLOW": f"agents={place}"})
@@ -159,7 +161,7 @@ def test_with_a_purpose_too_our_servers_and_this_machine_stay_closed(place: str,
     assert [reason in fault for fault in told] == [True], told
 
 
-def test_every_row_of_the_table_is_tried_and_documented() -> None:
+def test_every_row_of_the_table_of_unsafe_settings_is_tested_and_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
 
     assert list(UNSAFE) == list(TABLE)
@@ -167,7 +169,7 @@ def test_every_row_of_the_table_is_tried_and_documented() -> None:
 
 
 @pytest.mark.parametrize(("row", "name", "value"), ENTRIES, ids=range(len(ENTRIES)))
-def test_a_process_that_reads_the_settings_of_production_ends_with_the_fault(
+def test_a_process_that_reads_unsafe_production_settings_exits_with_the_error(
     row: str, name: str, value: str
 ) -> None:
     """The module that every process reads first, as Python runs it when a process starts; in this process, since that costs least."""
@@ -183,7 +185,7 @@ def test_a_process_that_reads_the_settings_of_production_ends_with_the_fault(
             runpy.run_path(str(path))
 
 
-def test_no_fault_shows_a_secret() -> None:
+def test_no_error_contains_a_secret() -> None:
     told = " ".join(
         faults(
             {
@@ -203,7 +205,7 @@ def test_an_image_is_built_without_secrets() -> None:
     assert faults({}, ["manage.py", "migrate", "collectstatic"]) != []
 
 
-def test_everything_that_is_missing_is_named_at_once() -> None:
+def test_all_missing_settings_are_reported_at_once() -> None:
     assert [fault.partition(":")[0] for fault in faults({})] == list(NEEDED)
 
 
@@ -222,7 +224,7 @@ def _check(**changes: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long  # starts Django again
-def test_django_has_nothing_to_say_about_the_settings_of_production() -> None:
+def test_the_deployment_checks_of_django_pass_for_production_settings() -> None:
     done = _check()
 
     assert (done.returncode, done.stdout.strip()) == (0, "System check identified no issues (0 silenced)."), (

@@ -33,7 +33,7 @@ def test_a_full_scope_is_named_with_what_holds_it(scope: str, code: str, holder:
     assert (reason.code, reason.holder, reason.position) == (code, holder, 3)
 
 
-def test_the_estimate_counts_those_before_in_rounds_of_the_cap() -> None:
+def test_the_estimate_counts_the_work_ahead_in_rounds_of_the_cap() -> None:
     assert reason_of_state(waiting("role:seo", cap=2, used=2), role="seo").estimate_seconds == 6.0
 
 
@@ -42,13 +42,13 @@ def test_a_limit_of_zero_is_a_pause() -> None:
 
 
 @pytest.mark.parametrize("standing", [waiting("worker:seo", seats=0), waiting("ready", seats=0)])
-def test_a_role_that_nobody_serves_has_no_worker(standing: dict[str, Any]) -> None:
+def test_work_of_a_role_without_workers_has_the_reason_no_worker(standing: dict[str, Any]) -> None:
     reason = reason_of_state(standing, role="seo")
 
     assert (reason.code, reason.estimate_seconds) == ("no_worker", None)
 
 
-def test_ready_work_behind_busy_workers_is_queued_and_says_how_busy_they_are() -> None:
+def test_ready_work_behind_busy_workers_is_queued_and_its_reason_says_how_busy_they_are() -> None:
     reason = reason_of_state(waiting("ready", taken=2), role="seo")
 
     assert (reason.code, reason.holder, reason.estimate_seconds) == (
@@ -62,7 +62,7 @@ def test_ready_work_behind_busy_workers_is_queued_and_says_how_busy_they_are() -
     "standing",
     [{"state": "closed"}, {"state": "unknown"}, {"state": "held", "started": False, "grant": "g-1"}],
 )
-def test_what_admission_does_not_hold_back_is_queued(standing: dict[str, Any]) -> None:
+def test_work_that_admission_does_not_hold_back_is_queued(standing: dict[str, Any]) -> None:
     assert reason_of_state(standing, role="seo").code == "queued"
 
 
@@ -87,7 +87,7 @@ def item(**fields: Any) -> Activity:
         ("awaiting_review", None, "human", "Somebody reviews the work.", None),
     ],
 )  # fmt: skip
-def test_what_waits_for_others_names_them(
+def test_work_that_waits_for_other_work_names_it(
     status: str, awaited: Activity | None, code: str, detail: str, holder: str | None
 ) -> None:
     reason = explain_counterparts(Activity(status=status), [awaited] if awaited else [])
@@ -111,7 +111,7 @@ def test_an_approval_asked_for_by_work_that_had_begun_does_not_hold_its_start() 
     )
 
 
-def test_who_waits_for_several_answers_is_told_of_each() -> None:
+def test_work_that_waits_for_several_answers_names_each() -> None:
     begun = Activity(status="awaiting_review", started_at=datetime(2031, 5, 1, tzinfo=UTC))
     due = datetime(2031, 5, 1, 14, tzinfo=UTC)
     review = item(link_kind="review", name="Review: Write")

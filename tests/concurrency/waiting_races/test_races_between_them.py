@@ -35,7 +35,7 @@ from tests.toolbox import (
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 
 
-def test_a_callback_and_a_cancellation_at_once_end_in_one_way(engine: Engine, acme: Tenant) -> None:
+def test_a_simultaneous_callback_and_cancellation_have_one_outcome(engine: Engine, acme: Tenant) -> None:
     for _ in range(TRIES):
         activity_id, agent = at_work(engine, acme)
 
@@ -144,7 +144,7 @@ def test_cancelling_a_step_locks_its_subtasks_before_its_run(
     assert engine.status(acme, subtask) == "cancelled"
 
 
-def test_two_parts_that_end_at_once_wake_their_parent_once_and_by_the_right_one(
+def test_two_subtasks_that_end_at_once_wake_their_parent_once_with_the_right_one(
     engine: Engine, acme: Tenant
 ) -> None:
     for _ in range(TRIES):
@@ -183,7 +183,7 @@ def test_a_tree_that_grows_while_it_is_cancelled_is_cancelled_in_full(engine: En
             assert list(left.values_list("name", "status")) == []
 
 
-def test_a_blocker_of_a_subtask_and_the_end_of_its_parent_at_once_leave_no_question(
+def test_a_blocker_of_a_subtask_while_its_parent_ends_leaves_no_open_question(
     engine: Engine, acme: Tenant
 ) -> None:
     for _ in range(TRIES):
@@ -199,7 +199,7 @@ def test_a_blocker_of_a_subtask_and_the_end_of_its_parent_at_once_leave_no_quest
         assert all(one.status == "cancelled" for one in children(acme, subtask))
 
 
-def test_handing_a_step_on_while_its_run_is_cancelled_leaves_nothing_at_work(
+def test_reassigning_a_step_while_its_run_is_cancelled_leaves_nothing_running(
     engine: Engine, acme: Tenant
 ) -> None:
     versions.save(

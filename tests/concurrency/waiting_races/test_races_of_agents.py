@@ -28,7 +28,7 @@ from tests.toolbox import (
 pytestmark = [pytest.mark.concurrency, pytest.mark.usefixtures("one_at_a_time")]
 
 
-def test_five_equal_calls_of_a_tool_at_once_have_one_effect(engine: Engine, acme: Tenant) -> None:
+def test_five_equal_tool_calls_at_once_have_one_effect(engine: Engine, acme: Tenant) -> None:
     for tool, arguments in (
         ("report_blocker", DOWN),
         ("create_subtask", PART),
@@ -43,7 +43,9 @@ def test_five_equal_calls_of_a_tool_at_once_have_one_effect(engine: Engine, acme
         assert sum(not answer.json()["duplicate"] for answer in answers) == 1
 
 
-def test_two_tools_at_once_that_end_the_run_leave_one_question(engine: Engine, acme: Tenant) -> None:
+def test_two_simultaneous_tool_calls_that_end_the_run_leave_one_question(
+    engine: Engine, acme: Tenant
+) -> None:
     for _ in range(TRIES):
         activity_id, agent = at_work(engine, acme)
 
@@ -58,7 +60,7 @@ def test_two_tools_at_once_that_end_the_run_leave_one_question(engine: Engine, a
         assert engine.status(acme, activity_id) == status
 
 
-def test_a_result_and_a_tool_at_once_do_not_both_count(engine: Engine, acme: Tenant) -> None:
+def test_a_result_and_a_simultaneous_tool_call_do_not_both_count(engine: Engine, acme: Tenant) -> None:
     for _ in range(TRIES):
         activity_id, agent = at_work(engine, acme)
 
@@ -74,7 +76,7 @@ def test_a_result_and_a_tool_at_once_do_not_both_count(engine: Engine, acme: Ten
             assert (asked.status_code, engine.status(acme, activity_id)) == (201, "blocked")
 
 
-def test_the_fifth_subtask_is_the_last_also_when_four_are_asked_for_at_once(
+def test_the_limit_of_five_subtasks_holds_when_four_are_requested_at_once(
     engine: Engine, acme: Tenant
 ) -> None:
     activity_id, agent = at_work(engine, acme)
@@ -92,7 +94,7 @@ def test_the_fifth_subtask_is_the_last_also_when_four_are_asked_for_at_once(
     assert len(children(acme, activity_id, LinkKind.SUBTASK)) == 5
 
 
-def test_members_of_a_tree_that_ask_at_once_do_not_fill_it_beyond_its_bound(
+def test_simultaneous_requests_do_not_grow_a_tree_beyond_its_limit(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_ACTIVITIES_PER_TREE = 7
@@ -139,7 +141,7 @@ def test_a_resolution_between_the_end_of_the_call_and_the_release_of_its_slot_is
     assert woken(engine, activity_id).wake_reason == "unblocked"
 
 
-def test_the_api_answers_conflicts_and_never_worse_when_all_act_at_once(
+def test_the_api_answers_simultaneous_actions_with_conflicts_and_never_with_server_errors(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     client = api("operator")

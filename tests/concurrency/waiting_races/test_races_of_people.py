@@ -52,7 +52,7 @@ def test_a_blocker_that_is_resolved_and_cancelled_at_once_wakes_once(engine: Eng
         assert len(wakes_of(acme, activity_id)) == 2
 
 
-def test_what_is_resolved_and_cancelled_at_once_never_runs_when_it_was_cancelled(
+def test_work_that_is_resolved_and_cancelled_at_once_never_runs_after_its_cancellation(
     engine: Engine, acme: Tenant
 ) -> None:
     for _ in range(TRIES):
@@ -72,7 +72,9 @@ def test_what_is_resolved_and_cancelled_at_once_never_runs_when_it_was_cancelled
         assert len(won(outcomes)) == (2 if engine.status(acme, resolution) == "done" else 1)
 
 
-def test_what_is_resolved_and_handed_on_at_once_goes_on_in_one_place(engine: Engine, acme: Tenant) -> None:
+def test_work_that_is_resolved_and_reassigned_at_once_continues_in_one_place(
+    engine: Engine, acme: Tenant
+) -> None:
     hand_on = partial(reassignment.reassign, actor="b", reason="x", agent_role="dev")
     for _ in range(TRIES):
         activity_id, resolution = blocked(engine, acme)
@@ -93,7 +95,7 @@ def test_what_is_resolved_and_handed_on_at_once_goes_on_in_one_place(engine: Eng
         assert engine.status(acme, resolution) in ("done", "cancelled")
 
 
-def test_two_operators_who_hand_on_at_once_make_one_heir(engine: Engine, acme: Tenant) -> None:
+def test_two_operators_who_reassign_at_once_create_one_successor(engine: Engine, acme: Tenant) -> None:
     for _ in range(TRIES):
         activity_id, _ = at_work(engine, acme)
 
@@ -108,7 +110,9 @@ def test_two_operators_who_hand_on_at_once_make_one_heir(engine: Engine, acme: T
         assert child(acme, activity_id).pk == heir.pk
 
 
-def test_a_task_that_is_completed_and_handed_on_at_once_is_one_of_both(engine: Engine, acme: Tenant) -> None:
+def test_a_task_that_is_completed_and_reassigned_at_once_has_one_outcome(
+    engine: Engine, acme: Tenant
+) -> None:
     for _ in range(TRIES):
         parent, agent = at_work(engine, acme)
         task = agent.used("create_subtask", name="Read it", human_role="editor", blocking=True)

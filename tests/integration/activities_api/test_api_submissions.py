@@ -137,7 +137,7 @@ def test_whatever_is_wrong_is_named_by_its_path_and_nothing_is_created(api, tena
     assert count(tenant) == 0
 
 
-def test_all_faults_are_named_at_once(api, tenant):
+def test_all_errors_of_an_answer_are_reported_at_once(api, tenant):
     found = faults(api().post(ACTIVITIES, {"nmae": "x", "priority": "x", "params": 1, "timeout_seconds": 0}))
 
     assert set(found) == {"name", "nmae", "priority", "params", "timeout_seconds"}

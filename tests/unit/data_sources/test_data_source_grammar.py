@@ -47,7 +47,7 @@ def test_all_ids_of_a_table() -> None:
     assert asked("db:ticker:all:id") == []
 
 
-def test_one_id_is_the_value_itself_and_needs_no_look_into_the_table() -> None:
+def test_a_single_id_is_the_value_itself_and_reads_no_table() -> None:
     assert parse("db:ticker:AAPL:id").filter == Filter("AAPL")
     assert query("db:ticker:AAPL:id").literal == "AAPL"
     assert query("db:user:42:id").literal == 42
@@ -62,7 +62,7 @@ def test_one_id_is_the_value_itself_and_needs_no_look_into_the_table() -> None:
         "db:ticker:AAPL:id,status",
     ],
 )
-def test_where_a_row_decides_there_is_no_literal(text: str) -> None:
+def test_a_data_source_whose_value_depends_on_a_row_has_no_literal(text: str) -> None:
     assert query(text).literal is None
 
 
@@ -70,7 +70,7 @@ def test_a_specific_id_still_honours_the_other_conditions() -> None:
     assert asked("db:ticker:AAPL:id?enabled=true") == [("id", "$eq", "AAPL"), ("enabled", "$eq", True)]
 
 
-def test_conditions_and_options_are_told_apart() -> None:
+def test_conditions_and_options_are_distinguished() -> None:
     source = parse("db:ticker:all:id?enabled=true&batchSize=10&staggerDelay=1000")
 
     assert source.options == Options(batch_size=10, stagger_ms=1_000)
@@ -140,7 +140,7 @@ def test_any_text_can_be_a_value_once_it_is_percent_encoded(value: str) -> None:
     assert source.filter.conditions[0].value == value
 
 
-def test_the_key_all_and_names_of_options_can_be_reached() -> None:
+def test_rows_named_all_and_fields_named_like_options_can_be_addressed() -> None:
     assert parse("db:ticker:%61ll:id").filter.key == "all"
     assert parse("db:ticker:ALL:id").filter.key == "ALL"
     assert parse('db:ticker:all:limit?filter={"limit":3}').filter.conditions[0].field == "limit"
@@ -202,14 +202,14 @@ def test_the_key_all_and_names_of_options_can_be_reached() -> None:
         ("db:ticker:all:" + "i" * 4_000, 4_001, "must have at most 4,000 characters"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_with_its_character(text: str, at: int, message: str) -> None:
+def test_an_error_names_its_character(text: str, at: int, message: str) -> None:
     said = refusal(text)
 
     assert said.startswith(f"character {at}: ")
     assert message in said
 
 
-def test_all_faults_are_named_together() -> None:
+def test_all_errors_are_reported_together() -> None:
     with pytest.raises(DataSourceError) as caught:
         parse("sql:9lives:a'b:i d?batchSize=x&expand=y&a__b=1")
 
@@ -239,7 +239,9 @@ def test_all_faults_are_named_together() -> None:
         ('db:ticker:all:id?filter={"enabled":{"$gt":1}}', ["character 25: enabled $gt cannot be used: true and false have no order"]),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_the_catalogue_is_named(text: str, faults: list[str]) -> None:
+def test_a_data_source_that_does_not_fit_the_catalogue_is_refused_with_the_reason(
+    text: str, faults: list[str]
+) -> None:
     assert [str(fault) for fault in check(parse(text), CATALOGUE)] == faults
     with pytest.raises(DataSourceError):
         query(text)
@@ -262,12 +264,12 @@ def test_what_does_not_fit_the_catalogue_is_named(text: str, faults: list[str]) 
         ["db:a:b:c"],
     ],
 )
-def test_what_does_not_look_like_a_data_source_is_used_as_it_is(text: Any) -> None:
+def test_a_text_that_is_not_a_data_source_is_used_as_it_is(text: Any) -> None:
     assert not looks_like(text)
     assert read_params({"value": text}).literals == {"value": text}
 
 
-def test_parameters_are_told_apart_and_their_faults_named_by_path() -> None:
+def test_data_sources_in_parameters_are_found_and_their_errors_name_the_path() -> None:
     params = read_params(
         {"tickerId": "db:ticker:all:id", "source": "news", "deep": {"x": "db:a:all:b"}, "plain": "\\db:a:b:c"}
     )

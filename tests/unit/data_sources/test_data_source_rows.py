@@ -60,7 +60,9 @@ ROW = {
         ({"enabled": True, "active": 2}, ROW, False),
     ],
 )  # fmt: skip
-def test_conditions_hold_or_do_not(filter_: dict[str, Any], row: dict[str, Any], expected: bool) -> None:
+def test_conditions_match_the_rows_that_they_should(
+    filter_: dict[str, Any], row: dict[str, Any], expected: bool
+) -> None:
     comparisons = query(f"db:ticker:all:id?filter={json.dumps(filter_)}").comparisons
 
     assert matches(read_row(row, TICKER), comparisons) is expected
@@ -77,7 +79,7 @@ def test_values_of_different_types_are_never_equal() -> None:
 
 @steady
 @given(value=values, wanted=values, others=st.lists(values, min_size=1, max_size=3))
-def test_operators_are_each_others_opposites(
+def test_opposite_operators_give_opposite_results(
     value: int | None, wanted: int | None, others: list[int | None]
 ) -> None:
     row = read_row({"id": "a", "active": value}, TICKER)
@@ -97,7 +99,7 @@ def test_operators_are_each_others_opposites(
         assert holds(Operator.LT, wanted) is (value is not None and not holds(Operator.GTE, wanted))
 
 
-def test_rows_are_brought_to_the_types_of_their_table_or_refused() -> None:
+def test_rows_are_converted_to_the_types_of_their_table_or_refused() -> None:
     text = {"id": "7", "email": "", "active": "TRUE"}
 
     assert read_row(text, USER, as_text=True) == {"id": 7, "email": "", "active": True}
@@ -129,7 +131,7 @@ def test_rows_without_a_key_or_with_values_that_cannot_be_stored_are_refused(row
         read_row(row, TICKER)
 
 
-def test_a_table_that_is_declared_can_be_named_in_a_data_source() -> None:
+def test_every_declared_table_can_be_named_in_a_data_source() -> None:
     table = read_table("price-list", {"id": "string", "limit": "number"})
 
     assert table == Table({"id": FieldType.STRING, "limit": FieldType.NUMBER})

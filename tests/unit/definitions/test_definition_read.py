@@ -48,7 +48,7 @@ steps:
 """
 
 
-def test_the_file_of_the_documentation_is_taken_from_yaml_and_from_json() -> None:
+def test_the_documented_file_is_accepted_as_yaml_and_as_json() -> None:
     data = load(CONTENT_BRIEF, filename="content-brief.yaml")
 
     research, brief, gate, publish = read(data).steps
@@ -80,11 +80,11 @@ def test_a_template_may_say_who_does_the_step() -> None:
     assert read(pipeline(given_step)).steps == (shapes.StepDefinition(**given_step),)
 
 
-def test_a_null_is_as_good_as_nothing() -> None:
+def test_null_means_the_same_as_an_absent_member() -> None:
     assert read(pipeline(agent("a", name=None, retry=None))) == read(pipeline(agent("a")))
 
 
-def test_a_longer_first_delay_raises_the_default_of_the_longest() -> None:
+def test_a_longer_first_delay_raises_the_default_maximum_delay() -> None:
     retry = read(pipeline(agent("a", retry={"base_seconds": 900}))).steps[0].retry
 
     assert retry == shapes.RetryDefinition(base_seconds=900, max_seconds=900)
@@ -100,7 +100,7 @@ def test_what_was_parsed_does_not_change_when_its_source_does() -> None:
     assert definition.steps[0].params == {"list": [1]}
 
 
-def test_expressions_are_checked_by_whoever_knows_them() -> None:
+def test_expressions_are_checked_by_the_function_that_the_caller_passes() -> None:
     seen: list[str] = []
 
     def check(text: str) -> str | None:
@@ -191,7 +191,7 @@ def test_a_number_has_one_form_however_it_is_written() -> None:
         assert len({read(pipeline(agent("a", params={"n": number}))).digest() for number in pair}) == 1
 
 
-def test_another_meaning_has_another_digest_and_another_spelling_has_not() -> None:
+def test_the_digest_depends_on_the_meaning_and_not_on_the_spelling() -> None:
     plain = read(pipeline(agent("a"), agent("b"))).digest()
 
     assert read(pipeline(agent("a"), agent("b", depends_on=["a"]))).digest() == plain
@@ -221,7 +221,9 @@ def follow(data: Any, path: str) -> None:
 
 @settings(steady, max_examples=150)
 @given(valid(), st.data())
-def test_any_change_is_taken_or_refused_with_paths_that_exist(changed: Any, data: st.DataObject) -> None:
+def test_every_change_of_a_definition_is_accepted_or_refused_with_paths_that_exist(
+    changed: Any, data: st.DataObject
+) -> None:
     changed = deepcopy(changed)
     for _ in range(data.draw(st.integers(1, 3))):
         holder, key = data.draw(st.sampled_from([*places(changed), ({0: 0}, 0)]))

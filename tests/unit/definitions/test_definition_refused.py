@@ -124,11 +124,11 @@ CASES = [
 @pytest.mark.parametrize(
     ("data", "path", "message"), CASES, ids=[f"{path} {message}" for _, path, message in CASES]
 )
-def test_a_fault_is_named_with_its_path(data: Any, path: str, message: str) -> None:
+def test_an_error_names_its_path(data: Any, path: str, message: str) -> None:
     assert message in errors_of(data)[path]
 
 
-def test_every_fault_is_named_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     steps = [agent("a", colour="red"), agent("b", depends_on=["x", "y"]), None]
 
     faults = errors_of({"key": "K", "steps": steps})
@@ -138,7 +138,7 @@ def test_every_fault_is_named_at_once() -> None:
     )
 
 
-def test_a_cycle_is_named_by_its_steps() -> None:
+def test_a_cycle_is_reported_with_its_steps() -> None:
     faults = errors_of(pipeline(agent("research", depends_on=["brief"]), agent("brief"), agent("end")))
 
     assert faults["steps[0].depends_on"].endswith("in a cycle: research -> brief -> research")
@@ -153,7 +153,7 @@ def test_roles_of_people_are_checked_only_if_they_are_known() -> None:
     assert set(errors_of(data, known_human_roles=["editor"])) == {"steps[0].reminders[0].human_role"}
 
 
-def test_two_thousand_steps_are_taken_and_one_more_is_not() -> None:
+def test_two_thousand_steps_are_accepted_and_one_more_is_refused() -> None:
     steps = [agent(f"s{number}") for number in range(shapes.MAX_STEPS)]
 
     assert len(read(pipeline(*steps)).steps) == shapes.MAX_STEPS
@@ -177,7 +177,7 @@ def test_an_error_survives_being_pickled_and_prints_its_first_faults() -> None:
     assert str(DefinitionError([InputError("", "key is missing")])) == "key is missing"
 
 
-def test_words_and_dates_stay_text_and_numbers_are_numbers() -> None:
+def test_words_and_dates_stay_text_and_numbers_stay_numbers() -> None:
     text = "[no, on, 12:30, 2024-01-01, 007, 0x1f, <, 1e3, 1.5, -2, true, ~]"
 
     expected = ["no", "on", "12:30", "2024-01-01", "007", "0x1f", "<", 1000.0, 1.5, -2, True, None]
@@ -211,7 +211,7 @@ REFUSED_FILES = [
 
 
 @pytest.mark.parametrize(("text", "filename", "expected"), REFUSED_FILES, ids=range(len(REFUSED_FILES)))
-def test_a_file_is_refused_with_its_faults(text: str, filename: str, expected: dict[str, str]) -> None:
+def test_a_file_is_refused_with_its_errors(text: str, filename: str, expected: dict[str, str]) -> None:
     faults = faults_when(lambda: load(text, filename=filename))
 
     assert faults.keys() == expected.keys()
@@ -220,7 +220,7 @@ def test_a_file_is_refused_with_its_faults(text: str, filename: str, expected: d
 
 @steady
 @given(st.text(st.sampled_from("ab:-[]{}&*!|>'\"\n ,#?<1.") | st.characters(), max_size=60), st.booleans())
-def test_any_text_is_an_object_or_refused(text: str, as_json: bool) -> None:
+def test_every_text_is_read_as_an_object_or_refused(text: str, as_json: bool) -> None:
     try:
         data = load(text, filename="p.json" if as_json else "p.yaml")
     except DefinitionError:

@@ -74,7 +74,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_what_tries_to_be_more_than_an_expression_is_refused_at_once(text: str) -> None:
+def test_a_text_that_tries_to_be_more_than_an_expression_is_refused_at_once(text: str) -> None:
     check("true")  # the grammar is read once
     best = 1.0
     for _ in range(3):
@@ -137,7 +137,7 @@ def test_large_data_costs_no_more_than_the_budget(text: str, message: str) -> No
     assert best < 0.05
 
 
-def test_a_list_of_as_many_members_as_a_fan_out_may_have_can_be_looked_through() -> None:
+def test_a_list_as_long_as_the_largest_fan_out_can_be_searched() -> None:
     many = list(range(10_000))
 
     assert (
@@ -174,7 +174,7 @@ class Trap:
         "-params.trap",
     ],
 )
-def test_no_object_but_data_is_ever_touched(text: str) -> None:
+def test_expressions_access_nothing_but_data(text: str) -> None:
     assert "a Trap, which expressions do not support" in refusal(
         text, {"params": {"trap": Trap()}, "steps": {}}
     )
@@ -244,7 +244,7 @@ def place_of_error(evaluated: Callable[..., Any], text: str, names: dict[str, An
     text=st.text(max_size=60) | st.lists(st.sampled_from(WORDS), max_size=25).map("".join) | expressions(),
     data=json_values,
 )
-def test_nothing_but_the_one_error_is_ever_raised_and_no_time_is_lost(text: str, data: Any) -> None:
+def test_evaluation_raises_only_the_one_error_and_ends_in_time(text: str, data: Any) -> None:
     names = {
         "params": {"a": data, "b": [data, data]},
         "steps": {"a": {"data": data, "content": "a"}},
@@ -263,13 +263,15 @@ def test_nothing_but_the_one_error_is_ever_raised_and_no_time_is_lost(text: str,
 
 @steady
 @given(text=expressions())
-def test_every_expression_of_the_grammar_reads(text: str) -> None:
+def test_every_expression_of_the_grammar_is_parsed(text: str) -> None:
     assert check(text) is None or "nested deeper" in (check(text) or "")
 
 
 @steady
 @given(left=st.integers(-50, 50), right=st.integers(-50, 50), other=st.integers(1, 9))
-def test_arithmetic_is_that_of_whole_numbers_and_binds_as_usual(left: int, right: int, other: int) -> None:
+def test_arithmetic_is_exact_for_whole_numbers_and_has_the_usual_precedence(
+    left: int, right: int, other: int
+) -> None:
     names = {"params": {"a": left, "b": right, "c": other}}
 
     assert (

@@ -51,7 +51,7 @@ def test_values_and_names(text: str, expected: Any) -> None:
     ["params.missing", "params.missing.deeper[0]", "params.tags[2]", "params.tags[-3]", "steps.optional.data.score",
      "steps.never-ran.data.x", "steps.optional.content", "params.nothing.x", "params['__class__']"],
 )  # fmt: skip
-def test_what_is_not_there_is_null(text: str) -> None:
+def test_missing_values_are_null(text: str) -> None:
     assert value(text) is None
 
 
@@ -200,7 +200,7 @@ def test_nothing_is_converted_silently(text: str, message: str) -> None:
         ("[1, max()]", 5, "max takes 1 to 20 arguments"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_its_character(text: str, at: int, message: str) -> None:
+def test_a_syntax_error_names_its_character(text: str, at: int, message: str) -> None:
     found = check(text) or ""
 
     assert message in found
@@ -232,13 +232,13 @@ def test_what_cannot_be_read_is_named_with_its_character(text: str, at: int, mes
         ("1 == 1", "list", "character 3: a fan-out needs a list, but this is true or false"),
     ],
 )
-def test_an_expression_that_can_never_be_what_it_should_is_found_before_it_runs(
+def test_an_expression_that_can_never_have_the_right_type_is_refused_before_it_runs(
     text: str, kind: Any, fault: Any
 ) -> None:
     assert check(text, kind=kind) == fault
 
 
-def test_steps_that_do_not_exist_or_do_not_come_before_are_named() -> None:
+def test_unknown_and_later_steps_are_refused_by_name() -> None:
     world: dict[str, Any] = {"steps": ["research", "brief", "publish"], "upstream": ["research"]}
 
     assert check("steps.research.data.ok", **world) is None
@@ -252,14 +252,14 @@ def test_steps_that_do_not_exist_or_do_not_come_before_are_named() -> None:
     assert check("steps.anything.data.ok") is None
 
 
-def test_an_item_is_only_there_in_a_fan_out() -> None:
+def test_an_item_exists_only_in_a_fan_out() -> None:
     assert check("item.rank > 1", item=True) is None
     assert "there is no item here" in (check("1 < item.rank", item=False) or "")
     with pytest.raises(ExpressionError, match="there is no item"):
         evaluate("item.rank", {"params": {}, "steps": {}})
 
 
-def test_the_check_serves_the_definition_of_a_pipeline() -> None:
+def test_definitions_of_pipelines_check_their_expressions() -> None:
     def of(when: str) -> Any:
         step = {"id": "a", "agent_role": "writer", "when": when}
         return parse_definition(
@@ -285,6 +285,6 @@ def test_a_condition_is_true_or_false_and_a_fan_out_is_a_list() -> None:
         items("params.scores", NAMES, most=2)
 
 
-def test_a_part_guards_those_behind_it() -> None:
+def test_and_and_or_skip_operands_that_cannot_change_the_result() -> None:
     assert value("params.missing != null and params.missing > 3") is False
     assert value("params.missing == null or params.missing > 3") is True

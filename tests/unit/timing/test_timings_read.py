@@ -21,7 +21,7 @@ from pipelines.timing.nominal import CatchUpError
 from tests.unit.timing.clocks import every, repeating, utc
 
 
-def test_all_faults_of_a_schedule_are_named_by_path() -> None:
+def test_all_errors_of_a_schedule_name_their_path() -> None:
     data = {
         "name": "not about time",
         "repeat": "sometimes",
@@ -94,7 +94,7 @@ def test_defaults_are_new_york_shift_first_and_no_jitter() -> None:
     ],
 )
 @pytest.mark.parametrize("timing", [repeating("0 * * * *"), every(3_600_000)], ids=["cron", "interval"])
-def test_after_six_hours_the_policy_decides_and_every_skipped_time_is_named(
+def test_after_six_hours_the_policy_decides_and_every_skipped_time_is_recorded(
     timing: Timing, policy: Any, fired: list[int]
 ) -> None:
     found = find_missed(
@@ -109,7 +109,7 @@ def test_after_six_hours_the_policy_decides_and_every_skipped_time_is_named(
 
 
 @pytest.mark.parametrize(("policy", "fired"), [("none", [6]), ("latest", [6]), ({"up_to": 3}, [4, 5, 6])])
-def test_what_is_due_right_now_is_not_missed(policy: Any, fired: list[int]) -> None:
+def test_a_time_that_is_due_now_is_not_missed(policy: Any, fired: list[int]) -> None:
     found = find_missed(
         repeating("0 * * * *"),
         last=utc("2027-05-01"),
@@ -121,7 +121,7 @@ def test_what_is_due_right_now_is_not_missed(policy: Any, fired: list[int]) -> N
     assert [moment.hour for moment in found.to_fire] == fired
 
 
-def test_a_year_of_missed_seconds_is_told_without_walking_through_it() -> None:
+def test_a_year_of_missed_seconds_is_counted_without_iterating_over_it() -> None:
     began = process_time()
     found = find_missed(
         every(1_000), last=utc("2026-01-01"), now=utc("2027-01-01"), catch_up=CatchUp.of({"up_to": 2})
@@ -142,7 +142,7 @@ def test_a_policy_that_does_not_exist_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["none", "latest", {"up_to": 7}])
-def test_a_policy_is_written_as_it_was_read(value: Any) -> None:
+def test_a_policy_is_serialized_as_it_was_parsed(value: Any) -> None:
     assert CatchUp.of(value).value == value
 
 
@@ -161,5 +161,5 @@ def test_a_policy_is_written_as_it_was_read(value: Any) -> None:
         ({"repeat": "once", "start_at": "2024-01-15T10:00:00Z"}, "once at 2024-01-15 05:00 (America/New_York)"),
     ],
 )  # fmt: skip
-def test_a_timing_is_told_in_words(data: dict[str, Any], words: str) -> None:
+def test_a_timing_is_described_in_words(data: dict[str, Any], words: str) -> None:
     assert in_words(read({"repeat": "repeating", **data})) == words
