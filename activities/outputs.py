@@ -126,17 +126,13 @@ def copy_waiting(limit: int = COPIED_AT_ONCE, *, older_than: timedelta = timedel
     if not rows:
         return 0
     # Outside of a transaction. Two copiers may write the same documents and delete the same rows, which is harmless.
-    _write(rows)
-    with system_scope():
-        OutputSpool.objects.filter(pk__in=ids).delete()
-    return len(rows)
-
-
-def _write(rows: Sequence[OutputSpool]) -> None:
     collection().bulk_write(
         [pymongo.ReplaceOne({"_id": str(row.pk)}, _to_document(row), upsert=True) for row in rows],
         ordered=False,
     )
+    with system_scope():
+        OutputSpool.objects.filter(pk__in=ids).delete()
+    return len(rows)
 
 
 def _to_document(row: OutputSpool) -> dict[str, Any]:

@@ -163,7 +163,9 @@ ACTOR = "engine"
 def settle_item(item: BatchItem, answer: Answer) -> None:
     """Record an answer. Idempotent."""
     if item.state not in OPEN_ITEMS:
-        _count_late(item, answer)
+        # Count the cost of an answer that came too late to be used.
+        if item.state in (ItemState.MOVED, ItemState.DROPPED) and answer.message is not None:
+            results.note_late(token_of(item), Completed(Output(), batches.usage_of(answer.message)))
     elif answer.message is not None:
         _record_answer(item, answer.message)
     elif answer.error is not None:
@@ -228,13 +230,6 @@ def _complete(item: BatchItem, completed: Completed) -> None:
         close(item, ItemState.DROPPED)
     else:
         close(item, ItemState.ANSWERED)
-
-
-def _count_late(item: BatchItem, answer: Answer) -> None:
-    """Count the cost of an answer that came too late to be used."""
-    if item.state in (ItemState.MOVED, ItemState.DROPPED) and answer.message is not None:
-        late = Completed(Output(), batches.usage_of(answer.message))
-        results.note_late(token_of(item), late)
 
 
 # Binding: collected items of one provider, credential and model are bound to a batch once they are enough, or old enough.

@@ -321,7 +321,10 @@ class Writer:
                 except Exception:
                     # Drop the batch, because it must not block the lines after it.
                     logger.exception("Lines of a run were dropped", extra={"action": "run_log_dropped"})
-                    self._drop_sent(run_id)
+                    buffer = self._buffers[run_id]
+                    if (batch := buffer.sent) is not None:
+                        buffer.missed += len(batch.lines)
+                        self._forget_sent(buffer, batch)
         return True
 
     def _run(self) -> None:
@@ -357,12 +360,6 @@ class Writer:
         with self._changed:
             buffer.sent = None
             self._size -= batch.size
-
-    def _drop_sent(self, run_id: UUID) -> None:
-        buffer = self._buffers[run_id]
-        if (batch := buffer.sent) is not None:
-            buffer.missed += len(batch.lines)
-            self._forget_sent(buffer, batch)
 
 
 def here() -> Writer:

@@ -113,7 +113,14 @@ def _conversation(tenant_id: UUID, new: NewSubagent, subagent_id: UUID) -> Mailb
     if new.existing_agent_id is not None:
         return _conversation_of(tenant_id, new.existing_agent_id, new.subagent_type)
     if new.existing_conversation_id is not None:
-        _refuse_foreign_conversation(tenant_id, new.existing_conversation_id, new.subagent_type)
+        # Accept only ids that an agent of this tenant reported, because one program may hold the conversations of all tenants.
+        conversations = AgentSession.objects.for_tenant(tenant_id).filter(
+            agent_id=new.subagent_type, external_session_id=new.existing_conversation_id
+        )
+        if not conversations.exists():
+            raise _error(
+                "existing_conversation_id", f"is not a conversation of a {new.subagent_type} of this tenant"
+            )
     mailbox = open_mailbox(tenant_id, f"subagent:{subagent_id}", new.subagent_type)
     if new.existing_conversation_id is not None:
         sessions.begin(tenant_id, mailbox.pk, new.subagent_type, new.existing_conversation_id)
@@ -129,15 +136,6 @@ def _conversation_of(tenant_id: UUID, subagent_id: UUID, role: str) -> Mailbox:
         raise _error("existing_agent_id", f"is a {subagent.subagent_type}, not a {role}")
     conversation: Mailbox = subagent.conversation
     return conversation
-
-
-def _refuse_foreign_conversation(tenant_id: UUID, conversation_id: str, role: str) -> None:
-    """Accept only ids that an agent of this tenant reported, because one program may hold the conversations of all tenants."""
-    conversations = AgentSession.objects.for_tenant(tenant_id).filter(
-        agent_id=role, external_session_id=conversation_id
-    )
-    if not conversations.exists():
-        raise _error("existing_conversation_id", f"is not a conversation of a {role} of this tenant")
 
 
 def _error(path: str, message: str) -> SubmissionInvalid:

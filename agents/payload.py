@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from agents.contracts import AgentRequest, Skills
+from agents.contracts import AgentRequest
 from agents.exceptions import PermanentAgentError
 from tenants import wire_json
 
@@ -27,6 +27,7 @@ WAKE_CONTEXT = (
 
 def job_of(request: AgentRequest) -> dict[str, Any]:
     """Return the job. It contains the callback's token: never log it."""
+    summary = ("key", "name", "description", "version", "url")
     return {
         "job_id": str(request.activity_id),
         "execution_id": str(request.run_id),
@@ -47,17 +48,14 @@ def job_of(request: AgentRequest) -> dict[str, Any]:
         "session_id": request.session_id,
         "model": request.settings.model,
         "max_turns": request.max_turns,
-        "skills": _describe_skills(request.skills),
+        "skills": {
+            "context": [{"name": file.name, "content": file.content} for file in request.skills.context],
+            "manifest": [
+                {name: getattr(skill, name) for name in summary} for skill in request.skills.manifest
+            ],
+        },
         "deadline": request.deadline,
         "callback": {"url": request.callback.url, "token": request.callback.token},
-    }
-
-
-def _describe_skills(skills: Skills) -> dict[str, Any]:
-    summary = ("key", "name", "description", "version", "url")
-    return {
-        "context": [{"name": file.name, "content": file.content} for file in skills.context],
-        "manifest": [{name: getattr(skill, name) for name in summary} for skill in skills.manifest],
     }
 
 

@@ -411,19 +411,15 @@ def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 def board(seen: AdminScope) -> Board:
     """Return the dashboard for what a person may see, within the scope of their request."""
+    enabled = Schedule.objects.filter(enabled=True, next_run_at__isnull=False)
     return Board(
         overview=overview(None) if seen.platform else overview_within(nullcontext()),
-        coming=_coming(),
+        coming=list(enabled.select_related("tenant").order_by("next_run_at", "pk")[:COMING]),
         breakers=[each for each in governor.of_platform() if each.state in UNAVAILABLE]
         if seen.platform
         else None,
         sees_all=seen.everything or not seen.platform,
     )
-
-
-def _coming() -> list[Schedule]:
-    enabled = Schedule.objects.filter(enabled=True, next_run_at__isnull=False)
-    return list(enabled.select_related("tenant").order_by("next_run_at", "pk")[:COMING])
 
 
 # All tenants of a person: what waits for people, failed work, running work, and this month's cost.

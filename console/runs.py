@@ -340,17 +340,25 @@ def detail(who: Principal, run_id: UUID) -> Detail:
         run = find_run(who.tenant_id, run_id)
         rows = selectors.steps_of(who.tenant_id, [run], branches=MOST_BRANCHES)[run.pk]
         steps = _steps(who.tenant_id, run, rows)
-        costs = _costs_by_step(who.tenant_id, run)
+        own = Activity.objects.for_tenant(who.tenant_id).filter(pipeline_run_id=run.pk, step__isnull=False)
+        costs = activity_selectors.costs_of(who.tenant_id, own, "step")
         steps = [replace(step, cost=costs.get(step.row.run.step, Decimal(0))) for step in steps]
         picture = _draw_run(run, steps, who.tenant)
         again = PipelineRun.objects.for_tenant(who.tenant_id).filter(replay_of=run_id)
         replays = list(again.only("id", "status", "started_at", "replay_from")[:MOST_REPLAYS])
         names = _name_activities(steps)
         moments = activity_selectors.transitions_of(who.tenant_id, names, MOST_EVENTS)
-        arguments = _list_arguments(run)
+        both = (("Parameters", run.params), ("Input", run.input))
+        arguments = [
+            (name, json.dumps(each, indent=2, ensure_ascii=False)[:LONGEST_SHOWN])
+            for name, each in both
+            if each
+        ]
     operates, running = who.role.includes(Role.OPERATOR), run.status == RunState.RUNNING
     depended_on = {need for step in steps for need in step.row.needs}
     ends = [step for step in steps if step.row.run.step not in depended_on and step.row.run.activity_id]
+    # The history of all steps, newest last, each entry with the name of its step.
+    entries = [(names[pk][0], entry_of(moment)) for pk, several in moments.items() for moment in several]
     return Detail(
         run,
         steps,
@@ -359,7 +367,7 @@ def detail(who: Principal, run_id: UUID) -> Detail:
         operates and running,
         operates and not running,
         chart=_chart(run, names, moments, who.tenant),
-        history=_history(names, moments),
+        history=sorted(entries, key=lambda each: each[1].at)[-MOST_ENTRIES:],
         cost=sum(costs.values(), Decimal(0)),
         arguments=arguments,
         output=ends[-1].row.run.activity_id if ends else None,
@@ -395,27 +403,6 @@ def _chart(
         for pk, (name, by_person) in names.items()
     ]
     return chart.draw_rows_chart(rows[:MOST_CHART_ROWS], run.started_at)
-
-
-def _history(
-    names: Mapping[UUID, tuple[str, bool]], moments: Mapping[UUID, Sequence[Moment]]
-) -> list[tuple[str, Entry]]:
-    """Return the history of all steps, newest last, each entry with the name of its step."""
-    entries = [(names[pk][0], entry_of(moment)) for pk, several in moments.items() for moment in several]
-    return sorted(entries, key=lambda each: each[1].at)[-MOST_ENTRIES:]
-
-
-def _list_arguments(run: PipelineRun) -> list[tuple[str, str]]:
-    """Return the parameters and input of the run as text."""
-    both = (("Parameters", run.params), ("Input", run.input))
-    return [
-        (name, json.dumps(each, indent=2, ensure_ascii=False)[:LONGEST_SHOWN]) for name, each in both if each
-    ]
-
-
-def _costs_by_step(tenant_id: UUID, run: PipelineRun) -> dict[str, Decimal]:
-    own = Activity.objects.for_tenant(tenant_id).filter(pipeline_run_id=run.pk, step__isnull=False)
-    return activity_selectors.costs_of(tenant_id, own, "step")
 
 
 def find_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:

@@ -290,7 +290,7 @@ def verify(
         secret, left = _open_secret(factor)
         if secret and (step := _step_of(secret, typed, after=factor.last_step)) is not None:
             factor.last_step = step
-        elif used := _find_code(typed, left):
+        elif used := next((each for each in left if hmac.compare_digest(each.encode(), typed.encode())), ""):
             left = tuple(each for each in left if each != used)
         elif (
             setting_up
@@ -369,16 +369,6 @@ def code_at(secret: bytes, step: int) -> str:
     return f"{number % 10**DIGITS:0{DIGITS}}"
 
 
-def _address_for_apps(secret: bytes, name: str) -> str:
-    parameters: dict[str, str | int] = {
-        "secret": base64.b32encode(secret).decode(),
-        "issuer": ISSUER,
-        "digits": DIGITS,
-        "period": STEP_SECONDS,
-    }
-    return f"otpauth://totp/{ISSUER}:{quote(name)}?{urlencode(parameters)}"
-
-
 def _step_of(secret: bytes, typed: str, *, after: int) -> int | None:
     """Return the time step whose code it is, close to now and later than `after`, the newest used one."""
     now = int(clock.now().timestamp()) // STEP_SECONDS
@@ -387,10 +377,6 @@ def _step_of(secret: bytes, typed: str, *, after: int) -> int | None:
         if hmac.compare_digest(code_at(secret, step).encode(), typed.encode()) and step > after:
             match = step
     return match
-
-
-def _find_code(typed: str, codes: tuple[str, ...]) -> str:
-    return next((each for each in codes if hmac.compare_digest(each.encode(), typed.encode())), "")
 
 
 def _recovery_codes() -> tuple[str, ...]:
@@ -433,7 +419,8 @@ def _change_factor(request: HttpRequest, person: Any) -> HttpResponse:
     if not _may_change(request, person):
         return _show_page(request, complaint="Verify your present second factor first.")
     if "begin" in request.POST:
-        _set_up(request, person, secrets.token_bytes(SECRET_BYTES))
+        fields = {"secret": base64.b32encode(secrets.token_bytes(SECRET_BYTES)).decode()}
+        request.session[SETTING_UP] = credentials.seal(fields, context=credentials.person_context(person.pk))
     elif remove(person, _passkey_named(request.POST["remove"])):
         login_throttle.note_sign_in("second_factor.removed", audit.actor_of(person))
     else:
@@ -462,11 +449,6 @@ def _passkey_named(text: str) -> UUID | None:
 
 
 # The unconfirmed secret exists only in the session, so that another session that knows the password cannot see it.
-
-
-def _set_up(request: HttpRequest, person: Any, secret: bytes) -> None:
-    fields = {"secret": base64.b32encode(secret).decode()}
-    request.session[SETTING_UP] = credentials.seal(fields, context=credentials.person_context(person.pk))
 
 
 def _being_set_up(request: HttpRequest, person: Any) -> bytes:
@@ -537,7 +519,13 @@ def _show_page(request: HttpRequest, *, complaint: str = "") -> HttpResponse:
         "may_change": may_change,
     }
     if may_change and not secret and (new := _being_set_up(request, person)):
-        context["address"] = _address_for_apps(new, person.get_username())
+        parameters: dict[str, str | int] = {
+            "secret": base64.b32encode(new).decode(),
+            "issuer": ISSUER,
+            "digits": DIGITS,
+            "period": STEP_SECONDS,
+        }
+        context["address"] = f"otpauth://totp/{ISSUER}:{quote(person.get_username())}?{urlencode(parameters)}"
         secret_as_text = base64.b32encode(new).decode()
         context["secret"] = " ".join(secret_as_text[at : at + 4] for at in range(0, len(secret_as_text), 4))
     if are_offered():

@@ -83,7 +83,8 @@ def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UU
             return redirect_with_success(request, visit, _here(key, item_id), "Saved")
         return form, ""
     reply, words, onward = _act(request, visit, what, key, item_id)
-    if not (secret := _secret_of(reply)):
+    secret = str(reply.data.get("secret") or "") if isinstance(reply.data, dict) else ""
+    if not secret:
         return redirect_with_success(request, visit, onward, words)
     return what.changed(present=present), secret
 
@@ -166,10 +167,6 @@ def _log(request: HttpRequest, visit: PageContext, address: str) -> Any:
 
 def _name_of(what: Collection, data: Any) -> str:
     return str(data.get(what.columns[0][1]) or "")
-
-
-def _secret_of(reply: Reply) -> str:
-    return str(reply.data.get("secret") or "") if isinstance(reply.data, dict) else ""
 
 
 def _here(key: str, item_id: UUID) -> str:

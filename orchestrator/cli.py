@@ -128,7 +128,7 @@ Row = Sequence[Any]
 def write_table(stream: Any, head: Sequence[str], rows: Sequence[Row]) -> None:
     """Write the table to the stream of a command."""
     cells = [[format_cell(value) for value in row] for row in rows]
-    if _is_terminal(stream):
+    if getattr(stream, "isatty", lambda: False)():
         _draw(stream, head, cells)
     else:
         _align(stream, head, cells)
@@ -153,10 +153,6 @@ def format_cell(value: Any, longest: int = LONGEST_CELL) -> str:
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
     text = one_line(value, longest + 1)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def _is_terminal(stream: Any) -> bool:
-    return bool(getattr(stream, "isatty", lambda: False)())
 
 
 def _draw(stream: Any, head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:

@@ -109,7 +109,8 @@ class LocalStack:
         )
         supervisor.start(ProcessSpec("agents", argv))
         url = _wait_for(ready, supervisor)
-        last = _last_url(self.home)
+        path = self.home.path / "agents.last"
+        last = path.read_text() if path.exists() else ""
         for role in SAMPLE_ROLES:
             # Only replace an empty endpoint or that of an earlier start, not one that somebody has set.
             Agent.objects.filter(role=role, endpoint__in=("", f"{last}/{role}")).update(
@@ -143,11 +144,6 @@ def keep_alive(supervisor: Supervisor, tell: Callable[[str], None]) -> None:
     for ended in supervisor.list_ended():
         tell(f"{ended.name} ended with exit code {ended.exit_code}; restarting it (log: {ended.log})")
         supervisor.restart(ended.name)
-
-
-def _last_url(home: ServiceHome) -> str:
-    path = home.path / "agents.last"
-    return path.read_text() if path.exists() else ""
 
 
 def _wait_for(path: Path, supervisor: Supervisor) -> str:

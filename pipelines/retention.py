@@ -27,7 +27,10 @@ def connect() -> None:
         Kind(
             "schedule_executions",
             "Executions of schedules and their jobs",
-            _forget_executions,
+            # Deletes executions with their jobs and their firings.
+            lambda tenant_id, before, most: len(
+                _FORGET_EXECUTIONS.run({"tenant": tenant_id, "before": before, "most": most})
+            ),
             _EXECUTIONS.count,
         ),
         Kind("schedule_firings", "Times of schedules that were skipped", _FIRINGS.portion, _FIRINGS.count),
@@ -53,8 +56,3 @@ def _count_runs(tenant_id: UUID, before: datetime) -> int:
 
 def _runs(tenant_id: UUID, before: datetime, most: int) -> list[Any]:
     return _RUNS.run({"tenant": tenant_id, "before": before, "ended": activities.ENDED, "most": most})
-
-
-def _forget_executions(tenant_id: UUID, before: datetime, most: int) -> int:
-    """Delete executions with their jobs and their firings."""
-    return len(_FORGET_EXECUTIONS.run({"tenant": tenant_id, "before": before, "most": most}))

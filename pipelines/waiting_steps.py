@@ -152,7 +152,8 @@ def fail_if_overdue(tenant_id: UUID, run_id: UUID, step: str, *, now: datetime) 
         if row is None:
             return False
         plan = versions.compile_version(run.version_id)
-        slow = _slow(run, plan, step)
+        states = progression.states_of(run.pk)
+        slow = [each for each in plan.graph.dependencies_of(step) if states.get(each) not in SETTLED]
         if run.status != RunState.RUNNING or row.status != StepState.PENDING or not slow:
             rows.update(waits_until=None)  # It no longer waits.
             return False
@@ -162,11 +163,6 @@ def fail_if_overdue(tenant_id: UUID, run_id: UUID, step: str, *, now: datetime) 
             return False
         _fail(run, plan, step, slow)
         return True
-
-
-def _slow(run: PipelineRun, plan: Compiled, step: str) -> list[str]:
-    states = progression.states_of(run.pk)
-    return [each for each in plan.graph.dependencies_of(step) if states.get(each) not in SETTLED]
 
 
 def _more_time(run: PipelineRun, plan: Compiled, step: str, now: datetime) -> datetime | None:

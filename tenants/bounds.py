@@ -46,7 +46,8 @@ def refuse_beyond(row: Any, using: str) -> None:
     Takes a lock until the transaction ends, so that two transactions cannot pass the bound together.
     """
     model, kind = type(row), row.bounded_as
-    most = _most(row.tenant_id, kind, using)
+    own = Tenant.objects.using(using).filter(pk=row.tenant_id).values_list("bounds", flat=True).first() or {}
+    most = int(own.get(kind, settings.ORCHESTRATOR_OWNED_PER_TENANT[kind]))
     with connections[using].cursor() as cursor:
         cursor.execute(
             "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"owned:{kind}:{row.tenant_id}"]
@@ -56,11 +57,6 @@ def refuse_beyond(row: Any, using: str) -> None:
         raise TooManyOwned(
             f"There are {most:,} {kind.replace('_', ' ')}, which is the most that the tenant may have."
         )
-
-
-def _most(tenant_id: Any, kind: str, using: str) -> int:
-    own = Tenant.objects.using(using).filter(pk=tenant_id).values_list("bounds", flat=True).first() or {}
-    return int(own.get(kind, settings.ORCHESTRATOR_OWNED_PER_TENANT[kind]))
 
 
 def check_bounds(bounds: Any) -> None:

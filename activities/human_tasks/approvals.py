@@ -98,7 +98,11 @@ def decide(
         if in_time:
             _refuse_unauthorised(question, by)
         rules = DecisionRules.read(question.decision_rules)
-        _refuse_unknown_option(rules, chosen_option)
+        if chosen_option is not None and rules.options and chosen_option not in rules.options:
+            offered = ", ".join(repr(option) for option in rules.options)
+            raise SubmissionInvalid(
+                [{"path": "chosen_option", "message": f"must be one of the options: {offered}"}]
+            )
         is_open = question.status in (Status.CREATED, Status.IN_PROGRESS, Status.AWAITING_APPROVAL)
         # A decision that comes too late stores no output.
         edited = store_edited(waiting, item, output) if output is not None and is_open else None
@@ -149,14 +153,6 @@ def _refuse_unauthorised(question: Activity, by: Voter) -> None:
         raise PersonRequired(
             "A person must decide this, and this token belongs to no person. Sign in, or use a token of your own: create one in the "
             "console, or with `manage.py create_token --user NAME`."
-        )
-
-
-def _refuse_unknown_option(rules: DecisionRules, chosen_option: str | None) -> None:
-    if chosen_option is not None and rules.options and chosen_option not in rules.options:
-        offered = ", ".join(repr(option) for option in rules.options)
-        raise SubmissionInvalid(
-            [{"path": "chosen_option", "message": f"must be one of the options: {offered}"}]
         )
 
 

@@ -129,7 +129,7 @@ def _apply_default(activity: Activity, deadline: Deadline) -> None:
     outcome = DecisionRules.read(activity.decision_rules).on_timeout
     if outcome == "escalate":
         _escalate(activity, deadline)
-    elif outcome is not None and _is_decision(activity):
+    elif outcome is not None and (activity.is_approval_gate or activity.link_kind == LinkKind.REVIEW):
         approvals.decide(
             activity.tenant_id, activity.pk, outcome, by=Voter(EXPIRED), notes=NOBODY, in_time=False
         )
@@ -151,11 +151,6 @@ def _prioritise_late_agent(activity: Activity, deadline: Deadline) -> None:
         )
     title = f"Overdue: {activity.name}"
     _raise_alert(activity, deadline, AlertKind.OVERDUE, title, Severity.WARNING, deadline.human_role)
-
-
-def _is_decision(activity: Activity) -> bool:
-    """Whether a default outcome can decide it. Other tasks need a person to complete them."""
-    return activity.is_approval_gate or activity.link_kind == LinkKind.REVIEW
 
 
 def _make_urgent(activity: Activity, **changes: str | None) -> None:

@@ -259,7 +259,11 @@ def _submit_activity(mailbox: Mailbox, item: MailboxItem, actor: str, bounded: b
                 group_key=f"mailbox:{mailbox.pk}",
                 not_before=not_before,
                 max_attempts=item.max_attempts,
-                retry=_retry_of(item),
+                retry={
+                    "base_seconds": settings.ORCHESTRATOR_MAILBOX_RETRY_SECONDS,
+                    "max_attempts": item.max_attempts,
+                    **item.backoff,
+                },
                 wake_reason=WakeReason.MESSAGE,
                 wake_payload=_payload(mailbox, item),
                 wake_id=item.pk,
@@ -284,14 +288,6 @@ def _scope_dedup_key(mailbox: Mailbox, item: MailboxItem) -> str:
     if not item.scope_key:
         return f"mailbox:{mailbox.pk}"
     return f"mailbox:{mailbox.pk}:{hashlib.blake2b(item.scope_key.encode(), digest_size=16).hexdigest()}"
-
-
-def _retry_of(item: MailboxItem) -> dict[str, Any]:
-    return {
-        "base_seconds": settings.ORCHESTRATOR_MAILBOX_RETRY_SECONDS,
-        "max_attempts": item.max_attempts,
-        **item.backoff,
-    }
 
 
 def _payload(mailbox: Mailbox, item: MailboxItem) -> dict[str, Any]:

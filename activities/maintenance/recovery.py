@@ -253,7 +253,9 @@ def expire_stale() -> int:
     """Cancel waiting activities (queued, held, snoozed or blocked) whose `expires_at` has passed. Gates have deadlines instead."""
     stale = _stale_activities().run({}, using=SYSTEM)
     for activity in stale:
-        _expire(activity.tenant_id, activity.id, activity.agent_role)
+        with suppress(TransitionRefused), tenant_scope(activity.tenant_id):
+            if cancellation.expire(activity.tenant_id, activity.id, actor="recovery") and activity.agent_role:
+                backlog.count_refused(activity.tenant_id, backlog.Reason.EXPIRED, {activity.agent_role: 1})
     return len(stale)
 
 
@@ -264,12 +266,6 @@ def _stale_activities() -> Statement:
     )
     columns = rows.order_by("expires_at").values("tenant_id", "id", "agent_role")
     return Statement.of_queryset("stale_activities", columns[:PAGE], using=SYSTEM)
-
-
-def _expire(tenant_id: UUID, activity_id: UUID, role: str | None) -> None:
-    with suppress(TransitionRefused), tenant_scope(tenant_id):
-        if cancellation.expire(tenant_id, activity_id, actor="recovery") and role:
-            backlog.count_refused(tenant_id, backlog.Reason.EXPIRED, {role: 1})
 
 
 def _token(run: Any) -> RunToken:

@@ -58,7 +58,7 @@ def connect() -> None:
             "activities",
             "Work outside of pipelines, with its history and outputs",
             _forget_trees,
-            _count_trees,
+            lambda tenant_id, before: len(_find_trees(tenant_id, before, NO_LIMIT)),
         ),
         Kind("alerts", "Alerts and their deliveries", _ALERTS.portion, _ALERTS.count),
         Kind("bulk_jobs", "Bulk jobs with their results", _BULK_JOBS.portion, _BULK_JOBS.count),
@@ -73,7 +73,9 @@ def connect() -> None:
         Kind(
             "tool_calls",
             "Arguments of agents' tool calls; the calls themselves stay",
-            _empty_tool_calls,
+            lambda tenant_id, before, most: len(
+                _EMPTY.run({"tenant": tenant_id, "before": before, "most": most})
+            ),
             _TOOL_CALLS.count,
         ),
     )
@@ -112,16 +114,8 @@ def _forget_trees(tenant_id: UUID, before: datetime, most: int) -> int:
     return forget_families(tenant_id, _find_trees(tenant_id, before, min(most, TREES_AT_ONCE)), before)[1]
 
 
-def _count_trees(tenant_id: UUID, before: datetime) -> int:
-    return len(_find_trees(tenant_id, before, NO_LIMIT))
-
-
 def _find_trees(tenant_id: UUID, before: datetime, most: int) -> list[Any]:
     return _TREES.run({"tenant": tenant_id, "before": before, "ended": ENDED, "most": most})
-
-
-def _empty_tool_calls(tenant_id: UUID, before: datetime, most: int) -> int:
-    return len(_EMPTY.run({"tenant": tenant_id, "before": before, "most": most}))
 
 
 # Outputs and logs of runs: deletes from MongoDB what PostgreSQL has noted.

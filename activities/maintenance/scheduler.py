@@ -205,7 +205,8 @@ class Scheduler:
                 extra={"action": "keeper_part_waits", "part": job.name, "reason": error},
             )
         except DatabaseFault as reason:
-            failed, error = True, _name_error(reason)
+            # Only the type of the error, because PostgreSQL's message may contain data.
+            failed, error = True, type(reason.__cause__ or reason).__name__
             logger.warning(
                 "System job could not use PostgreSQL",
                 extra={"action": "keeper_waits", "part": job.name, "reason": error},
@@ -262,8 +263,3 @@ class Bounds:
                     ],
                 )
             self.applied[alias] = (connection.connection, budget)
-
-
-def _name_error(error: Exception) -> str:
-    """Return only the type of the error, because PostgreSQL's message may contain data."""
-    return type(error.__cause__ or error).__name__

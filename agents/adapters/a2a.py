@@ -112,7 +112,8 @@ class _Conversation:
             ):
                 asyncio.run(self._run())
         except AgentError as error:
-            if self.work.is_open and not _may_continue(error):
+            # If the agent was unreachable, it likely still has the task, so the next attempt may continue it.
+            if self.work.is_open and not (error.retryable and error.error_code != "agent_timeout"):
                 self._give_up()
                 with suppress(InvalidAnswer):
                     self._count_usage()
@@ -455,11 +456,6 @@ def _metadata_of(request: AgentRequest) -> Mapping[str, Any]:
     if share:
         facts["callback"] = {"url": request.callback.url, "token": request.callback.token}
     return facts
-
-
-def _may_continue(error: AgentError) -> bool:
-    """Whether the next attempt may continue the task: the agent was unreachable, and likely still has it."""
-    return error.retryable and error.error_code != "agent_timeout"
 
 
 async def _look_up(client: Client, task: str) -> Task:

@@ -7,7 +7,7 @@ the same provider does it, with the same settings.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -32,17 +32,13 @@ class BatchAdapter:
         model = request.settings.model
         if not model:
             raise ConfigurationError(f"The role {request.agent_role} has no model.")
-        leave_at = _leave_at(request)
+        wanted_by = min(request.deadline, request.wanted_by or request.deadline)
+        leave_at = wanted_by - timedelta(seconds=settings.ORCHESTRATOR_BATCH_MARGIN_SECONDS)
         if request.at_once or request.priority < _batch_priority(request) or leave_at <= clock.now():
             return _at_once(request, link)
         messages = [{"role": "user", "content": request.prompt}]
         body = body_of(request, options, system=dialogue.system_of(request, options), messages=messages)
         return Parked(provider.key, model, body, leave_at)
-
-
-def _leave_at(request: AgentRequest) -> datetime:
-    wanted_by = min(request.deadline, request.wanted_by or request.deadline)
-    return wanted_by - timedelta(seconds=settings.ORCHESTRATOR_BATCH_MARGIN_SECONDS)
 
 
 def _batch_priority(request: AgentRequest) -> int:

@@ -166,7 +166,8 @@ class BudgetViewSet(VersionedResource):
         fields = _fields(read(BudgetBodySerializer, request.data))
         body: Any = request.data
         self._refuse_other_scope(
-            self._find(pk), {_COLUMNS.get(name, name): fields[_COLUMNS.get(name, name)] for name in body}
+            require_found(self.get_queryset().filter(pk=pk).first()),
+            {_COLUMNS.get(name, name): fields[_COLUMNS.get(name, name)] for name in body},
         )
         changes = {name: value for name, value in fields.items() if name not in money.SCOPE}
         return Response(self.show(money.change_budget(self.tenant_id, pk, changes)))
@@ -177,9 +178,6 @@ class BudgetViewSet(VersionedResource):
         self._lock(pk)
         money.delete_budget(self.tenant_id, pk)
         return Response(status=204)
-
-    def _find(self, pk: UUID) -> Budget:
-        return require_found(self.get_queryset().filter(pk=pk).first())
 
     def _lock(self, pk: UUID) -> None:
         self.check_if_match(money.lock_budget(self.tenant_id, pk).version)

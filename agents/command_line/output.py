@@ -180,7 +180,10 @@ class Events:
         """Process one event. Its session is recorded first, because the run may end at any moment."""
         if not isinstance(event, Mapping):
             return
-        self._record_session(event)
+        session = session_id_from(next((event[key] for key in _SESSION_KEYS if event.get(key)), None), [])
+        if session and session != self.session:
+            self.session = session
+            self.link.saw_session(session)
         for kind, text in live_lines(event):
             self.link.log(kind, text)
         self._count_usage(event)
@@ -197,12 +200,6 @@ class Events:
                 error = event.get("error")
                 message = error.get("message") if isinstance(error, Mapping) else event.get("message")
                 self.output = AgentOutput(error=_text(message) or "no reason given", kind="error")
-
-    def _record_session(self, event: Mapping[str, Any]) -> None:
-        session = session_id_from(next((event[key] for key in _SESSION_KEYS if event.get(key)), None), [])
-        if session and session != self.session:
-            self.session = session
-            self.link.saw_session(session)
 
     def _count_answer(self, event: Mapping[str, Any]) -> None:
         """Count each message once, because it may arrive in several events."""

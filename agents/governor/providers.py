@@ -75,7 +75,9 @@ def provider_of(chosen: AdapterSettings) -> Provider:
     chosen = in_real_time(chosen)
     if chosen.adapter not in _KEYS:
         raise ConfigurationError(f"The adapter {chosen.adapter!r} calls no model provider.")
-    base_url = chosen.endpoint or _default_url(chosen.adapter)
+    base_url = chosen.endpoint or (
+        settings.OPENAI_BASE_URL if chosen.adapter == "openai" else settings.ANTHROPIC_BASE_URL
+    )
     headers = _credential(chosen)
     place = outbound.read_url(base_url).place
     secret = "\n".join(f"{name}: {value}" for name, value in sorted(headers.items()))
@@ -136,10 +138,6 @@ def _profile(limits: tuple[tuple[str, Any], ...]) -> Profile:
         return Profile(**{name: getattr(base, name) for name in _PROFILE_FIELDS} | values)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"The limits of a provider are invalid: {error}") from error
-
-
-def _default_url(adapter: str) -> str:
-    return settings.OPENAI_BASE_URL if adapter == "openai" else settings.ANTHROPIC_BASE_URL
 
 
 def _credential(chosen: AdapterSettings) -> Mapping[str, str]:

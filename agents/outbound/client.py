@@ -98,7 +98,11 @@ def send(
     `PermanentAgentError`; `nothing_sent` of the error says whether the request never left.
     """
     if limits is not None:
-        _set_limits(limits)
+        with _lock:
+            if budget.shared.limits != limits:
+                budget.shared.set_limits(limits)
+                for each in _shared.values():
+                    each.set_limits(limits)
     target = urls.read(url)
     # The gate admits no more calls than there are sockets. If the pool nevertheless has none, it must not wait for ever.
     patience = {"timeout": {"pool": deadline_seconds}}
@@ -150,14 +154,6 @@ def _forget_connections() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_connections)
-
-
-def _set_limits(limits: HttpLimits) -> None:
-    with _lock:
-        if budget.shared.limits != limits:
-            budget.shared.set_limits(limits)
-            for each in _shared.values():
-                each.set_limits(limits)
 
 
 def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:

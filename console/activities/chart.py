@@ -33,11 +33,12 @@ def draw_chart(timeline: Sequence[Segment], marks: Sequence[tuple[datetime, str]
     def x(moment: datetime) -> float:
         return _x(moment, begins, length, LEFT)
 
+    rows = ((LEFT - 10, _top(lane) + BAR / 2 + 4, words) for lane, words in LANES)
     return format_html(
         '<svg class="gantt" viewBox="0 0 {} {}" role="img" aria-label="Time breakdown">{}{}{}{}</svg>',
         WIDTH,
         height,
-        _lanes(),
+        format_html_join("", '<text class="lane" x="{}" y="{}">{}</text>', rows),
         _clock(begins, length, height),
         format_html_join(
             "", "{}", ((_bar(each, x(each.begins), x(each.ends), _top(each.lane)),) for each in timeline)
@@ -106,11 +107,6 @@ def _length(timeline: Iterable[Segment], begins: datetime) -> float:
 def _x(moment: datetime, begins: datetime, length: float, left: int) -> float:
     share = (moment - begins).total_seconds() / length
     return round(left + (WIDTH - left - RIGHT) * min(max(share, 0), 1), 1)
-
-
-def _lanes() -> SafeString:
-    rows = ((LEFT - 10, _top(lane) + BAR / 2 + 4, words) for lane, words in LANES)
-    return format_html_join("", '<text class="lane" x="{}" y="{}">{}</text>', rows)
 
 
 def _top(lane: str) -> float:

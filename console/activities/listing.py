@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -155,7 +155,13 @@ def filter_by(tenant_id: UUID, conditions: Sequence[Condition]) -> QuerySet[Acti
     searched = [condition for condition in conditions if condition.field in _SEARCHED]
     if searched:
         words = [SearchWord(each.value, _SEARCHED[each.field], each.negated) for each in searched]
-        rows = selectors.containing(rows, tenant_id, words, before=_created_before(conditions))
+        # All matches were created before this time, so a text search can start at it.
+        ages = [
+            each.value
+            for each in conditions
+            if each.field == "age" and each.operator == ">" and not each.negated
+        ]
+        rows = selectors.containing(rows, tenant_id, words, before=clock.now() - max(ages) if ages else None)
     for condition in conditions:
         if condition in searched:
             continue
@@ -164,21 +170,9 @@ def filter_by(tenant_id: UUID, conditions: Sequence[Condition]) -> QuerySet[Acti
     return rows
 
 
-def _created_before(conditions: Sequence[Condition]) -> datetime | None:
-    """Return the time before which all matches were created, at which a text search can start."""
-    ages = [
-        each.value for each in conditions if each.field == "age" and each.operator == ">" and not each.negated
-    ]
-    return clock.now() - max(ages) if ages else None
-
-
 def _age(condition: Condition) -> Q:
     moment = clock.now() - condition.value
     return Q(created_at__gt=moment) if condition.operator == "<" else Q(created_at__lt=moment)
-
-
-def _role(condition: Condition) -> Q:
-    return Q(agent_role__in=condition.value) | Q(human_role__in=condition.value)
 
 
 def _equal(name: str) -> Callable[[Condition], Q]:
@@ -202,7 +196,7 @@ _SEARCHED = {"words": TEXTS, **{name: (name,) for name in ("name", "params", "me
 
 _FILTERS: dict[str, Callable[[Condition], Q]] = {
     "status": lambda condition: in_status(*condition.value),
-    "role": _role,
+    "role": lambda condition: Q(agent_role__in=condition.value) | Q(human_role__in=condition.value),
     "wake": _among("wake_reason"),
     "age": _age,
     "for": _among("assignee_type"),

@@ -136,16 +136,6 @@ def _wake(name: str) -> frozenset[str]:
     return _among(name, tuple(map(str, WakeReason)))
 
 
-def _kind(name: str) -> frozenset[str]:
-    return _among(name, tuple(map(str, LinkKind)))
-
-
-def _assignee(name: str) -> frozenset[str]:
-    return _among(
-        {"agents": "agent", "people": "human", "person": "human"}.get(name, name), ("agent", "human")
-    )
-
-
 def _among(name: str, known: tuple[str, ...], offered: tuple[str, ...] | None = None) -> frozenset[str]:
     if name in known:
         return frozenset((name,))
@@ -191,8 +181,10 @@ def _id(text: str) -> UUID:
 
 #: The parser of each field's value.
 FIELDS: dict[str, Callable[[str], Any]] = {
-    "status": _several(_status), "role": _roles, "wake": _several(_wake), "age": _age, "name": str, "for": _several(_assignee),
-    "kind": _several(_kind),
+    "status": _several(_status), "role": _roles, "wake": _several(_wake), "age": _age, "name": str, "for": _several(lambda name: _among(
+        {"agents": "agent", "people": "human", "person": "human"}.get(name, name), ("agent", "human")
+    )),
+    "kind": _several(lambda name: _among(name, tuple(map(str, LinkKind)))),
     "priority": _priority, "attempts": _number, "step": _roles, "run": _id, "parent": _id, "schedule": _id, "deliverable": _id,
     "key": str, "params": str, "metadata": str, "error": str,
 }  # fmt: skip

@@ -273,7 +273,11 @@ def parse_chosen(chosen: Sequence[str]) -> dict[UUID, int]:
 
 def check_action(principal: Principal, item: Activity, answer: Answer) -> Action:
     """Return the action of an answer. Raises `Refused` if it is not offered to this person or the answer is incomplete."""
-    offer = offer_actions(principal, item, approval=_approval(item), voted=_has_voted(principal, item))
+    approval: Approval | None = Approval.objects.for_tenant(item.tenant_id).filter(pk=item.pk).first()
+    votes = Vote.objects.for_tenant(item.tenant_id).filter(activity_id=item.pk)
+    offer = offer_actions(
+        principal, item, approval=approval, voted=votes.filter(voter=principal.identity).exists()
+    )
     action = offer.find_action(answer.deed)
     if action is None:
         raise Refused(offer.why_not or NOT_OFFERED, status=403 if offer.why_not else 409)
@@ -291,21 +295,7 @@ def _do(principal: Principal, item: Activity, answer: Answer) -> str:
         done = PERFORM[action.name](principal, item, answer)
     except ActivityError as error:
         raise Refused(f"{error} Nothing was done.", status=error.status) from error
-    return _words(action, done)
-
-
-def _words(action: Action, done: Activity) -> str:
     return VOTED if action.name in ("approve", "reject") and done.status == "in_progress" else action.done
-
-
-def _approval(item: Activity) -> Approval | None:
-    approval: Approval | None = Approval.objects.for_tenant(item.tenant_id).filter(pk=item.pk).first()
-    return approval
-
-
-def _has_voted(principal: Principal, item: Activity) -> bool:
-    votes = Vote.objects.for_tenant(item.tenant_id).filter(activity_id=item.pk)
-    return votes.filter(voter=principal.identity).exists()
 
 
 # The actions of the page, performed by the functions that the API calls.
@@ -453,14 +443,12 @@ def item_at_version(tenant_id: UUID, item_id: UUID, version: int) -> Activity:
     item: Activity | None = rows.select_related("parent").first()
     if item is None:
         raise Http404
-    if item.version != version and not _is_voted_on(item):
+    # If several people vote, a vote of somebody else does not invalidate an answer.
+    if item.version != version and not (
+        item.status in OPEN and DecisionRules.read(item.decision_rules).is_voted_on
+    ):
         raise Refused(f"{_what_happened(item)} Nothing was done.")
     return item
-
-
-def _is_voted_on(item: Activity) -> bool:
-    """Return whether several people vote, so that a vote of somebody else does not invalidate an answer."""
-    return item.status in OPEN and DecisionRules.read(item.decision_rules).is_voted_on
 
 
 def _what_happened(item: Activity) -> str:

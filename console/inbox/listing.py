@@ -190,7 +190,7 @@ def row_of(
         human_role=item.human_role or "",
         priority=band(item.priority),
         timing=Timing.of(item),
-        under_way=_under_way(item, rules),
+        under_way="" if item.status != Status.IN_PROGRESS else "voting" if rules.is_voted_on else "claimed",
         together=_together(item, principal, rules),
         aside_until=item.aside_until,
     )
@@ -201,10 +201,6 @@ def who_asks(item: Any, actor: str | None, pipeline: str | None) -> str:
     if item.parent is not None and item.parent.agent_role:
         return str(item.parent.agent_role)
     return f"pipeline {pipeline}" if pipeline else name_actor(actor)
-
-
-def _under_way(item: Any, rules: DecisionRules) -> str:
-    return "" if item.status != Status.IN_PROGRESS else "voting" if rules.is_voted_on else "claimed"
 
 
 def _together(item: Any, principal: Principal, rules: DecisionRules) -> bool:

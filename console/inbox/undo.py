@@ -73,7 +73,8 @@ def hold(principal: Principal, item_id: UUID, sent: Mapping[str, Any]) -> Result
             tenant_id=principal.tenant_id, activity_id=item_id, user_id=_person(principal), shown=version, deed=action.name,
             words=action.done, said=answer.form_values, due_at=clock.now() + timedelta(seconds=settings.ORCHESTRATOR_UNDO_SECONDS),
         )  # fmt: skip
-        _delete_refused(principal, item_id)
+        rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=_person(principal))
+        rows.filter(activity_id=item_id).exclude(refusal="").delete()
         _save(held_answer)
         return Result(item_id, item.name, True, action.done)
 
@@ -123,11 +124,6 @@ def _person(principal: Principal) -> int:
     """Return the user's id. Pages are for people; a token's answers take effect at once, through the API."""
     assert principal.user_id is not None, "a person"  # noqa: S101
     return principal.user_id
-
-
-def _delete_refused(principal: Principal, item_id: UUID) -> None:
-    rows = HeldAnswer.objects.for_tenant(principal.tenant_id).filter(user_id=_person(principal))
-    rows.filter(activity_id=item_id).exclude(refusal="").delete()
 
 
 def _save(held_answer: HeldAnswer) -> None:

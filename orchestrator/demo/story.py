@@ -191,7 +191,11 @@ class Campaign:
 
 def begin_campaign(campaign: Campaign, text: str) -> None:
     """Connect an account whose access turns out to be expired, and submit the planner's activity."""
-    campaign.channel = _account(campaign.operator)["id"]
+    # The client's account may be there from an earlier demonstration.
+    existing = campaign.operator.get("/channels/", kind=KIND, search=ACCOUNT)["results"]
+    campaign.channel = (
+        existing[0] if existing else campaign.operator.post("/channels/", {"kind": KIND, "name": ACCOUNT})
+    )["id"]
     planner = campaign.operator.post(
         "/activities/",
         {
@@ -204,12 +208,6 @@ def begin_campaign(campaign: Campaign, text: str) -> None:
         },
     )
     campaign.planner = planner["id"]
-
-
-def _account(operator: ApiClient) -> Any:
-    """Return the client's account, new or from an earlier demonstration."""
-    existing = operator.get("/channels/", kind=KIND, search=ACCOUNT)["results"]
-    return existing[0] if existing else operator.post("/channels/", {"kind": KIND, "name": ACCOUNT})
 
 
 def follow_campaign(campaign: Campaign, redraw: Callable[[], None]) -> None:
@@ -295,7 +293,12 @@ def begin_weekly(weekly: Weekly, text: str) -> None:
     """Fill the dataset, save the schedule, get its preview, and run it now."""
     rows = sections_of(text)
     weekly.rows = len(rows)
-    _fill(weekly.operator, rows)
+    # The dataset may be there from an earlier demonstration.
+    names = [dataset["name"] for dataset in weekly.operator.get("/datasets/", limit=100)["results"]]
+    if DATASET not in names:
+        weekly.operator.post("/datasets/", {"name": DATASET, "fields": _FIELDS, "rows": rows})
+    else:
+        weekly.operator.post(f"/datasets/{DATASET}/rows/?replace=true", {"rows": rows})
     weekly.schedule = _schedule(weekly.operator)["id"]
     weekly.preview = weekly.operator.get(f"/schedules/{weekly.schedule}/preview/", count=3)
     if weekly.preview["errors"]:
@@ -317,15 +320,6 @@ def sections_of(text: str) -> list[dict[str, Any]]:
         }
         for number, part in enumerate(parts[:12], 1)
     ]
-
-
-def _fill(operator: ApiClient, rows: list[dict[str, Any]]) -> None:
-    """Fill the dataset, new or from an earlier demonstration, with exactly these rows."""
-    names = [dataset["name"] for dataset in operator.get("/datasets/", limit=100)["results"]]
-    if DATASET not in names:
-        operator.post("/datasets/", {"name": DATASET, "fields": _FIELDS, "rows": rows})
-    else:
-        operator.post(f"/datasets/{DATASET}/rows/?replace=true", {"rows": rows})
 
 
 def _schedule(operator: ApiClient) -> Any:

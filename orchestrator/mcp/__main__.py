@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="orchestrator.mcp: %(message)s")
     try:
         if options.http is None:
-            _serve_stdio(options)
+            access = api.access_from_environment(os.environ)
+            asyncio.run(serve_stdio(access, only=options.tools))
         else:
             _serve_http(options)
     except (api.InvalidAccess, OSError) as error:
@@ -45,11 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         pass
     return 0
-
-
-def _serve_stdio(options: argparse.Namespace) -> None:
-    access = api.access_from_environment(os.environ)
-    asyncio.run(serve_stdio(access, only=options.tools))
 
 
 def _serve_http(options: argparse.Namespace) -> None:

@@ -130,19 +130,16 @@ class DatasetForm(forms.ModelForm):
         # Changes in Redis cannot be rolled back.
         if not self.errors and (self.instance._state.adding or self.instance.source == Source.DB):
             try:
-                self._try(values)
+                tenant_id = self.instance.tenant_id or values["tenant"].pk
+                with tenant_scope(tenant_id):
+                    save(self.instance, tenant_id, values)
+                    transaction.set_rollback(True, using=APP)
             except DefinitionError as error:
                 for problem in error.errors:
                     self._add(problem.path, problem.message)
             except PipelineError as error:
                 self.add_error(None, str(error))
         return values
-
-    def _try(self, values: Mapping[str, Any]) -> None:
-        tenant_id = self.instance.tenant_id or values["tenant"].pk
-        with tenant_scope(tenant_id):
-            save(self.instance, tenant_id, values)
-            transaction.set_rollback(True, using=APP)
 
     def _add(self, path: str, message: str) -> None:
         name = path.partition(".")[0].partition("[")[0]

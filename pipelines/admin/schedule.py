@@ -463,11 +463,12 @@ def preview_of(request: HttpRequest) -> dict[str, Any]:
     except InvalidSchedule as refusal:
         errors = [{"path": error.path, "message": error.message} for error in refusal.errors]
         return {"unread": unreadable, "errors": errors}
+    zone = ZoneInfo(forecast.timezone)
     return {
         "unread": unreadable,
         "forecast": forecast,
         "errors": forecast.errors,
-        "times": _times(forecast),
+        "times": [(moment.astimezone(zone), moment) for moment in forecast.fires_at],
         **_work(forecast),
     }
 
@@ -477,12 +478,6 @@ def _instance(text: str) -> Schedule | None:
         return Schedule.objects.filter(pk=text).first() if text else None
     except ValueError:
         return None
-
-
-def _times(forecast: Forecast) -> list[tuple[datetime, datetime]]:
-    """Return each time in the schedule's zone and in UTC."""
-    zone = ZoneInfo(forecast.timezone)
-    return [(moment.astimezone(zone), moment) for moment in forecast.fires_at]
 
 
 def _work(forecast: Forecast) -> dict[str, Any]:

@@ -176,7 +176,9 @@ class PeriodViewSet(DigestEtag, Resource):
         try:
             deliverables.accept_plan(self.tenant_id, pk, body["plan"], actor=actor)
         except PlanInvalid as refusal:
-            errors = [(_below_plan(error.path), error.message) for error in refusal.errors]
+            errors = [
+                ((f"plan.{error.path}" if error.path else "plan"), error.message) for error in refusal.errors
+            ]
             raise InvalidRequest(errors, code=refusal.code) from refusal
         return Response(show_period(self.tenant_id, pk))
 
@@ -200,10 +202,6 @@ class PeriodCancellation(DigestEtag, TenantView):
         deliverables.cancel_period(self.tenant_id, period_id, actor=self.principal.actor, reason=reason)
         with tenant_scope(self.tenant_id):
             return Response(show_period(self.tenant_id, period_id))
-
-
-def _below_plan(path: str) -> str:
-    return f"plan.{path}" if path else "plan"
 
 
 DELIVERABLES = "/api/v1/deliverables/"

@@ -68,7 +68,9 @@ def put(dataset: Dataset, upload: Upload, *, replace: bool = False, dry_run: boo
     removed = [key for key in store.all_keys() if key not in keyed] if replace else []
     added = keyed.keys() - before.keys()
     number = store.number() + len(added) - len(removed)
-    _refuse_full(dataset, number)
+    most = settings.ORCHESTRATOR_DATASET_ROWS
+    if number > most:
+        raise DatasetFull(f"{dataset.name} would have {number:,} rows, but at most {most:,} are allowed.")
     changed = {key: row for key, row in keyed.items() if before.get(key) != row}
     if (changed or removed) and not dry_run:
         store.write(changed, removed)
@@ -123,12 +125,6 @@ def refuse_not_listed(dataset: Dataset) -> None:
             f"The rows of cache:{dataset.name} are kept in Redis; they are read when a schedule runs."
         )
     refuse_elsewhere(dataset)
-
-
-def _refuse_full(dataset: Dataset, number: int) -> None:
-    most = settings.ORCHESTRATOR_DATASET_ROWS
-    if number > most:
-        raise DatasetFull(f"{dataset.name} would have {number:,} rows, but at most {most:,} are allowed.")
 
 
 # The stores of a dataset's rows: PostgreSQL, or Redis with an expiry. Both find rows by their keys.

@@ -298,10 +298,11 @@ OF_PEOPLE = ("due_seconds", "reminders", "escalation", "on_timeout", *_OF_DECISI
 
 def read_people(reader: Reader, known_roles: Collection[str] | None) -> dict[str, Any]:
     """Return the members of a `StepDefinition` that concern people."""
+    items = reader.items("reminders", limit=MOST_REMINDERS) or ()
     return {
         "human_role": _human_role(reader, known_roles),
         "due_seconds": reader.amount("due_seconds", low=0, above=True, high=LONGEST_WAIT),
-        "reminders": _reminders(reader, known_roles),
+        "reminders": tuple(_reminder(item, path, reader, known_roles) for path, item in items),
         "escalation": _escalation(reader, known_roles),
         "on_timeout": reader.choice("on_timeout", OnTimeout),
         "quorum": reader.count("quorum", low=1, high=MOST_VOTERS),
@@ -365,11 +366,6 @@ def _human_role(reader: Reader, known_roles: Collection[str] | None) -> str | No
     if known_roles is not None:
         return reader.read_known("human_role", "role", known_roles)
     return reader.name("human_role", limit=63)
-
-
-def _reminders(reader: Reader, known_roles: Collection[str] | None) -> tuple[ReminderDefinition, ...]:
-    items = reader.items("reminders", limit=MOST_REMINDERS) or ()
-    return tuple(_reminder(item, path, reader, known_roles) for path, item in items)
 
 
 def _reminder(

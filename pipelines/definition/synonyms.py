@@ -120,10 +120,6 @@ def _round_up_to_seconds(milliseconds: Any) -> Any:
     return -(-milliseconds // 1000) if _is_number(milliseconds) else milliseconds
 
 
-def _attempts(retries: Any) -> Any:
-    return retries + 1 if _is_number(retries) else retries
-
-
 def _unless_zero(priority: Any) -> Any:
     return None if _is_number(priority) and priority == 0 else priority
 
@@ -137,7 +133,9 @@ def _default_to_continue(written: Mapping[str, Any], step: dict[str, Any]) -> No
 RETRY = Kind(
     {
         "maxRetries": Synonym(
-            "max_attempts", _attempts, "as max_attempts, which counts the first try as well"
+            "max_attempts",
+            lambda retries: retries + 1 if _is_number(retries) else retries,
+            "as max_attempts, which counts the first try as well",
         ),
         "backoff": Synonym("strategy"),
         "delay": Synonym("base_seconds", _seconds, "as base_seconds, from milliseconds"),

@@ -120,23 +120,19 @@ def _arrange(tasks: Mapping[str, str], present: Iterable[PeriodicTask]) -> None:
 
 
 def _create(name: str, arguments: str, before: PeriodicTask | None) -> None:
+    # The table may hold several equal schedules, so take the first.
+    existing = CrontabSchedule.objects.filter(**_FIRST_OF_MONTH).order_by("pk").first()
     PeriodicTask.objects.create(
         name=name,
         task=TASK,
         kwargs=arguments,
         queue=DELIVERABLE_PERIODS,
-        crontab=_first_of_month(),
+        crontab=existing or CrontabSchedule.objects.create(**_FIRST_OF_MONTH),
         enabled=before.enabled if before else True,
         # Without a last run, beat would count from the last change of this row, and skip a month during which it was down.
         last_run_at=before.last_run_at if before and before.last_run_at else clock.now(),
         description="Starts the new month of every active deliverable. The system maintains it for each active tenant.",
     )
-
-
-def _first_of_month() -> CrontabSchedule:
-    """Return the schedule of this task. The table may hold several equal ones, so take the first."""
-    existing = CrontabSchedule.objects.filter(**_FIRST_OF_MONTH).order_by("pk").first()
-    return existing or CrontabSchedule.objects.create(**_FIRST_OF_MONTH)
 
 
 def _name(tenant: Tenant) -> str:

@@ -284,7 +284,9 @@ def params_errors(
         return error.errors
     errors = _errors_of_sources(tenant_id, read)
     if role:
-        return errors + _errors_of_values(tenant_id, role, read)
+        # The values of data sources count as present but unknown.
+        violations = input_schemas.violations(tenant_id, role, read.literals, unknown=read.sources.keys())
+        return errors + [InputError(path_of(path), message) for path, message in violations]
     if pipeline and pipeline.enabled:
         (refused,) = submission.errors_of(
             tenant_id, pipeline.key, [read.literals], unknown=read.sources.keys()
@@ -308,12 +310,6 @@ def _errors_of_sources(tenant_id: UUID, read: Params) -> list[InputError]:
     except ExpansionError as error:
         errors.append(InputError(PARAMS, str(error)))
     return errors
-
-
-def _errors_of_values(tenant_id: UUID, role: str, read: Params) -> list[InputError]:
-    """Check plain values against the agent's input schema. The values of data sources count as present but unknown."""
-    violations = input_schemas.violations(tenant_id, role, read.literals, unknown=read.sources.keys())
-    return [InputError(path_of(path), message) for path, message in violations]
 
 
 # The members of a schedule, as written in the API, in the admin's form and in files.

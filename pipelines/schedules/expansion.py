@@ -140,8 +140,10 @@ def plan(tenant_id: UUID, definition: Mapping[str, Any], *, starts_at: datetime)
     params = _read(definition.get("params") or {})
     sources = _values(tenant_id, params.sources) if params.sources else {}
     try:
+        settings = scheduler_settings.current()
         expand, pacing = data_sources.agree(
-            [source.options for source in params.sources.values()], _default_pacing()
+            [source.options for source in params.sources.values()],
+            Pacing(batch_size=settings.batch_size, stagger_ms=settings.stagger_delay_ms),
         )
     except data_sources.ExpansionError as error:
         raise ExpansionError([{"path": "params", "message": str(error)}]) from error
@@ -175,11 +177,6 @@ def _values(tenant_id: UUID, sources: Mapping[str, DataSource]) -> dict[str, Val
     if errors:
         raise ExpansionError(errors)
     return values
-
-
-def _default_pacing() -> Pacing:
-    settings = scheduler_settings.current()
-    return Pacing(batch_size=settings.batch_size, stagger_ms=settings.stagger_delay_ms)
 
 
 def _plain(value: Any) -> Any:

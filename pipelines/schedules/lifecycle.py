@@ -306,7 +306,10 @@ def settle_jobs(tenant_id: UUID, execution_id: UUID) -> UUID | None:
             if first is None or not _start_jobs(execution, *_next_jobs(execution, first.batch)):
                 break
         if first is not None:
-            _record_batches_done(execution, first.batch)
+            # All batches before the first with an open job have ended.
+            if execution.metadata.get("batches_done", first.batch) != first.batch:
+                execution.metadata = {**execution.metadata, "batches_done": first.batch}
+                execution.save(update_fields=["metadata"])
             return None
         _end(execution)
         return _begin_next(execution)
@@ -337,13 +340,6 @@ def _first_open(execution: ScheduleExecution) -> ScheduleJob | None:
     )
     job: ScheduleJob | None = rows.order_by("batch").first()
     return job
-
-
-def _record_batches_done(execution: ScheduleExecution, done: int) -> None:
-    """Record how many batches have ended: all before the first with an open job."""
-    if execution.metadata.get("batches_done", done) != done:
-        execution.metadata = {**execution.metadata, "batches_done": done}
-        execution.save(update_fields=["metadata"])
 
 
 def _next_jobs(execution: ScheduleExecution, batch: int) -> tuple[list[ScheduleJob], datetime]:

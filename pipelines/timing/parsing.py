@@ -63,7 +63,8 @@ def _read(data: Any, path: str, default_timezone: str) -> tuple[Timing, list[Inp
     )
     if reader.is_object:
         _check_kind(reader, timing.repeat)
-        _check_bounds(reader, timing)
+        if timing.start_at and timing.end_at and timing.end_at < timing.start_at:
+            reader.error("end_at", "must not come before start_at")
     if not collected.found:
         _check_that_it_fires(reader, timing)
     return timing, collected.found
@@ -140,11 +141,6 @@ def _check_kind(reader: Reader, repeat: Repeat) -> None:
         reader.error("interval_ms", "cannot be given together with cron")
     elif not keys & {"cron", "interval_ms"} and reader.value("repeat") == "repeating":
         reader.errors.add(reader.path, "a repeating schedule needs cron or interval_ms")
-
-
-def _check_bounds(reader: Reader, timing: Timing) -> None:
-    if timing.start_at and timing.end_at and timing.end_at < timing.start_at:
-        reader.error("end_at", "must not come before start_at")
 
 
 def _check_that_it_fires(reader: Reader, timing: Timing) -> None:

@@ -93,7 +93,8 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
     request = context["request"]
     problem = problem_of(error)
     if problem is INTERNAL:
-        facts = {"action": "request_failed", "tenant": _tenant_of(request)}
+        # Not `request.user`: if the authentication failed, it would fail again.
+        facts = {"action": "request_failed", "tenant": getattr(vars(request).get("_user"), "tenant", None)}
         logger.error("Request failed", exc_info=error, extra=facts)
         # Notify the receivers of Django's own failures as well, such as the test client.
         got_request_exception.send(sender=type(context["view"]), request=request._request)
@@ -162,11 +163,6 @@ def _answer(problem: Problem, request: HttpRequest) -> HttpResponse:
         headers=dict(problem.headers),
         content_type=MEDIA_TYPE,
     )
-
-
-def _tenant_of(request: Any) -> str | None:
-    # Not `request.user`: if the authentication failed, it would fail again.
-    return getattr(vars(request).get("_user"), "tenant", None)
 
 
 def problem_of(error: BaseException) -> Problem:

@@ -101,7 +101,9 @@ class Hub:
             if listener_socket is not None and not listener.is_connected:
                 selector.unregister(listener_socket)  # before another connection gets the same number
             self._send_announcements(now)
-            self._keep_alive(now)
+            for stream in self._streams():
+                if now - stream.said_at >= settings.ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS:
+                    stream.say(KEEPALIVE)
             self._flush(selector)
         listener.close()
         receiver.close()
@@ -182,11 +184,6 @@ class Hub:
 
     def _follow(self) -> None:
         follow(self._open)
-
-    def _keep_alive(self, now: float) -> None:
-        for stream in self._streams():
-            if now - stream.said_at >= settings.ORCHESTRATOR_STREAM_KEEPALIVE_SECONDS:
-                stream.say(KEEPALIVE)
 
     def _flush(self, selector: selectors.BaseSelector) -> None:
         for stream in self._streams():

@@ -47,7 +47,12 @@ class Command(Demonstration):
                 display.results(console, agency, its_outputs)
         else:
             _print_summary(console, agencies, outputs, campaign, weekly)
-        _print_addresses(console, folder, addresses)
+        console.print(f"All outputs and diagrams of the runs: {folder}", soft_wrap=True)
+        console.print(
+            f"`make up` shows everything: console {addresses.web}/ (login {ADMIN}, password {addresses.admin_password})"
+            f" · admin {addresses.web}/admin/ · API {addresses.web}/api/v1/docs/ · Flower {addresses.flower}",
+            soft_wrap=True,
+        )
         for agency in agencies:
             agency.operator.close()
             agency.editor.close()
@@ -106,12 +111,3 @@ def _print_summary(
         console.print(display.summary(agency, its_outputs))
     console.print(display.campaign_summary(campaign))
     console.print(display.weekly_summary(weekly))
-
-
-def _print_addresses(console: Console, folder: Path, addresses: Addresses) -> None:
-    console.print(f"All outputs and diagrams of the runs: {folder}", soft_wrap=True)
-    console.print(
-        f"`make up` shows everything: console {addresses.web}/ (login {ADMIN}, password {addresses.admin_password})"
-        f" · admin {addresses.web}/admin/ · API {addresses.web}/api/v1/docs/ · Flower {addresses.flower}",
-        soft_wrap=True,
-    )

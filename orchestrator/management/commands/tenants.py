@@ -42,7 +42,7 @@ class Command(TerminalCommand):
             (
                 each["slug"], each["name"], each["state"], each["weight"], each["max_concurrency"], each["waiting"], each["running"],
                 each["delayed"], each["asked_of_people"], each["failed"], f"{each['spent_usd']:.2f} USD",
-                ", ".join(_budget(budget) for budget in each["budgets"]),
+                ", ".join(f"{budget['name']}: {budget['spent']} of {budget['cap']} {budget['unit']}" for budget in each["budgets"]),
             )
             for each in result
         ]  # fmt: skip
@@ -76,7 +76,3 @@ def _figures(budget: Budget) -> dict[str, Any]:
     money.roll(budget)  # to the current period
     amounts = {name: Decimal(getattr(budget, name)).normalize() + 0 for name in ("spent", "reserved", "cap")}
     return {"name": budget.name, "unit": budget.unit, "period": budget.period, **amounts}
-
-
-def _budget(budget: dict[str, Any]) -> str:
-    return f"{budget['name']}: {budget['spent']} of {budget['cap']} {budget['unit']}"
