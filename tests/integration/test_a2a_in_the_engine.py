@@ -28,7 +28,7 @@ def agent(settings: Any) -> Iterator[A2AAgent]:
     outbound.close_connections()
 
 
-def test_a_person_answers_what_an_agent_asks_and_its_task_goes_on(
+def test_an_agents_task_continues_after_a_person_has_answered_its_question(
     api: Any, agent: A2AAgent, engine: Engine, tenant: Tenant
 ) -> None:
     engine.serve(tenant, "qa", adapter="a2a", endpoint=agent.url)

@@ -78,7 +78,7 @@ def offers(count: int, tenant: UUID = A, **more: Any) -> list[Offer]:
 @pytest.mark.parametrize(
     "scope", ["pair:" + str(A) + ":qa", "tenant:" + str(A), "role:qa", "global", "seat:qa"]
 )
-def test_no_scope_grants_more_than_its_cap_and_a_slot_given_back_is_used_again(
+def test_no_scope_grants_more_than_its_cap_and_a_released_slot_is_granted_again(
     desk: Desk, scope: str
 ) -> None:
     desk.cap(scope, 2)
@@ -98,7 +98,7 @@ def test_a_group_runs_one_at_a_time_unless_its_role_allows_more(desk: Desk) -> N
     assert len(desk.grants()) == 2
 
 
-def test_what_is_blocked_does_not_hold_up_what_is_not(desk: Desk) -> None:
+def test_blocked_work_does_not_hold_up_other_work(desk: Desk) -> None:
     desk.cap(f"pair:{A}:qa", 0)
 
     grants = desk.grants(*offers(50, A), *offers(2, B))
@@ -106,7 +106,7 @@ def test_what_is_blocked_does_not_hold_up_what_is_not(desk: Desk) -> None:
     assert {grant.tenant_id for grant in grants} == {B}
 
 
-def test_raising_a_cap_lets_the_waiting_work_go_without_anything_else_happening(desk: Desk) -> None:
+def test_raising_a_cap_alone_grants_the_waiting_work(desk: Desk) -> None:
     desk.cap(f"pair:{A}:qa", 0)
     desk.grants(*offers(3))
 
@@ -115,7 +115,7 @@ def test_raising_a_cap_lets_the_waiting_work_go_without_anything_else_happening(
     assert len(desk.grants()) == 2
 
 
-def test_work_of_a_role_without_workers_waits_and_goes_when_one_comes(desk: Desk) -> None:
+def test_work_of_a_role_without_workers_waits_until_one_comes(desk: Desk) -> None:
     waiting = offer(role="dev")
     assert desk.grants(waiting) == []
     assert admission.inspect(waiting.activity_id)["at"] == "worker:dev"
@@ -133,7 +133,7 @@ def test_roles_that_share_workers_share_their_seats(desk: Desk) -> None:
     assert len(grants) == 3
 
 
-def test_seats_in_use_are_counted_where_the_role_is_served_again_after_nobody_served_it(desk: Desk) -> None:
+def test_seats_in_use_are_still_counted_after_a_role_had_no_workers_for_a_while(desk: Desk) -> None:
     desk.put(pools={"qa": "dev", "dev": "dev"}, seat__dev=3)
     desk.grants(*offers(1))
 
@@ -155,7 +155,7 @@ def test_offering_twice_counts_once(desk: Desk) -> None:
     assert desk.grants(once) == []
 
 
-def test_giving_back_twice_or_with_another_grant_frees_nothing(desk: Desk) -> None:
+def test_releasing_twice_or_with_another_grant_frees_nothing(desk: Desk) -> None:
     desk.cap("global", 1)
     held, waiting = offer(), offer()
     (grant,) = desk.grants(held)
@@ -169,7 +169,7 @@ def test_giving_back_twice_or_with_another_grant_frees_nothing(desk: Desk) -> No
     assert second.activity_id == waiting.activity_id
 
 
-def test_a_grant_may_be_started_as_often_as_its_message_comes_but_not_after_it_was_given_back(
+def test_a_grant_may_be_started_repeatedly_but_not_after_its_release(
     desk: Desk,
 ) -> None:
     (grant,) = desk.grants(offer())
@@ -180,7 +180,7 @@ def test_a_grant_may_be_started_as_often_as_its_message_comes_but_not_after_it_w
     assert not admission.start(grant.activity_id, grant.grant)
 
 
-def test_an_accepted_run_gives_back_its_seat_but_keeps_its_tenants_slot(desk: Desk) -> None:
+def test_an_accepted_run_releases_its_seat_and_keeps_its_tenants_slot(desk: Desk) -> None:
     desk.put(seat__qa=1)
     desk.cap(f"pair:{A}:qa", 2)
     (first,) = desk.grants(*offers(3))
@@ -194,7 +194,7 @@ def test_an_accepted_run_gives_back_its_seat_but_keeps_its_tenants_slot(desk: De
     assert desk.grants() == []  # a seat is free, but two of two slots of the tenant are held
 
 
-def test_with_another_grant_nobody_starts_accepts_or_gives_back(desk: Desk) -> None:
+def test_only_the_current_grant_can_start_accept_or_release(desk: Desk) -> None:
     desk.put(seat__qa=1)
     (grant,) = desk.grants(*offers(2))
     another = grant._replace(grant="another")
@@ -216,7 +216,7 @@ def test_withdrawn_work_is_not_granted(desk: Desk) -> None:
     assert [grant.activity_id for grant in desk.grants()] == [stays.activity_id]
 
 
-def test_an_offer_that_overtakes_the_release_of_the_run_before_waits_from_then_on(desk: Desk) -> None:
+def test_an_offer_that_overtakes_the_release_of_the_previous_run_waits_from_then_on(desk: Desk) -> None:
     once = offer()
     (grant,) = desk.grants(once)
     admission.start(grant.activity_id, grant.grant)
@@ -229,7 +229,7 @@ def test_an_offer_that_overtakes_the_release_of_the_run_before_waits_from_then_o
     assert desk.grants(release=[again]) == []
 
 
-def test_an_offer_of_what_was_granted_and_not_started_leads_to_one_run(desk: Desk) -> None:
+def test_offering_work_that_was_granted_but_not_started_leads_to_one_run(desk: Desk) -> None:
     once = offer()
     (grant,) = desk.grants(once)
 
@@ -238,7 +238,7 @@ def test_an_offer_of_what_was_granted_and_not_started_leads_to_one_run(desk: Des
     assert desk.grants(release=[grant]) == []
 
 
-def test_what_is_withdrawn_before_its_slot_came_back_does_not_wait(desk: Desk) -> None:
+def test_work_that_is_withdrawn_before_its_slot_is_released_does_not_wait(desk: Desk) -> None:
     once = offer()
     (grant,) = desk.grants(once)
     admission.start(grant.activity_id, grant.grant)
@@ -267,7 +267,7 @@ def test_tenants_take_turns_however_much_one_of_them_has_waiting(desk: Desk) -> 
     assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 5, B: 5}
 
 
-def test_turns_follow_the_weights(desk: Desk) -> None:
+def test_turns_of_tenants_follow_their_weights(desk: Desk) -> None:
     desk.put(seat__qa=0, weights={str(A): 3})
     desk.grants(*offers(50, A), *offers(50, B))
 
@@ -276,7 +276,7 @@ def test_turns_follow_the_weights(desk: Desk) -> None:
     assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 30, B: 10}
 
 
-def test_turns_are_counted_in_slot_seconds_so_long_work_gets_fewer_of_them(desk: Desk) -> None:
+def test_turns_are_counted_in_slot_seconds_so_that_long_work_gets_fewer(desk: Desk) -> None:
     desk.put(seat__qa=1)
     desk.grants(*offers(40, A, role="qa"), *offers(40, B, role="qa"))
     # A's work takes ten times as long as B's: the seat is played through with the durations that admission has learned.
@@ -294,7 +294,7 @@ def test_turns_are_counted_in_slot_seconds_so_long_work_gets_fewer_of_them(desk:
     assert 0.4 < seconds_used[A] / (seconds_used[A] + seconds_used[B]) < 0.6
 
 
-def test_who_was_away_gets_no_credit_for_it(desk: Desk) -> None:
+def test_a_tenant_gets_no_credit_for_time_without_work(desk: Desk) -> None:
     client().hset(f"{keys.generation(GENERATION)}durations", f"{A}|qa", "5")
     desk.grants(*offers(20, A))  # a hundred slot-seconds of A, while B was not there
     desk.put(seat__qa=20)
@@ -309,7 +309,7 @@ def test_who_was_away_gets_no_credit_for_it(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("paused", "busy"), [("role:qa", "dev"), (f"pair:{B}:qa", "qa")], ids=["a role", "a tenant's role"]
 )
-def test_what_was_paused_gets_no_credit_for_it(desk: Desk, paused: str, busy: str) -> None:
+def test_work_gets_no_credit_for_time_in_which_it_was_paused(desk: Desk, paused: str, busy: str) -> None:
     desk.put(pools={"qa": "qa", "dev": "qa"}, seat__qa=20, **{"pair:*:dev": 100, paused: 0})
     durations = f"{keys.generation(GENERATION)}durations"
     client().hset(durations, mapping={f"{A}|{busy}": "5", f"{B}|qa": "5"})
@@ -324,7 +324,7 @@ def test_what_was_paused_gets_no_credit_for_it(desk: Desk, paused: str, busy: st
     assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 4, B: 6}
 
 
-def test_what_a_tenants_own_limit_kept_back_gets_no_credit_for_it(desk: Desk) -> None:
+def test_work_gets_no_credit_for_time_in_which_its_tenants_limit_held_it_back(desk: Desk) -> None:
     desk.put(seat__qa=21, **{f"pair:{B}:qa": 1})
     durations = f"{keys.generation(GENERATION)}durations"
     client().hset(durations, mapping={f"{A}|qa": "5", f"{B}|qa": "5"})
@@ -386,7 +386,9 @@ def test_background_work_starts_although_urgent_work_never_runs_dry(desk: Desk, 
     assert turns <= settings.ORCHESTRATOR_AGED_SHARE
 
 
-def test_ageing_never_lifts_work_above_another_tenants_of_the_same_band(desk: Desk, settings: Any) -> None:
+def test_ageing_never_puts_work_before_that_of_another_tenant_in_the_same_band(
+    desk: Desk, settings: Any
+) -> None:
     settings.ORCHESTRATOR_AGEING_SECONDS = 1
     desk.put(seat__qa=0)
     desk.grants(*offers(100, A, waited=3600), *offers(5, B))
@@ -407,7 +409,7 @@ def test_a_wiped_redis_grants_nothing_until_it_is_rebuilt(desk: Desk) -> None:
         admission.start(grant.activity_id, grant.grant)
 
 
-def test_why_it_waits_is_told_by_the_scope_that_has_no_room(desk: Desk) -> None:
+def test_the_reason_of_waiting_names_the_scope_without_room(desk: Desk) -> None:
     desk.cap(f"tenant:{A}", 1)
     desk.grants(offer())
     waiting = offer()
@@ -424,7 +426,7 @@ def test_why_it_waits_is_told_by_the_scope_that_has_no_room(desk: Desk) -> None:
     )
 
 
-def test_nothing_is_left_behind_when_all_work_is_done(desk: Desk) -> None:
+def test_no_keys_are_left_when_all_work_is_done(desk: Desk) -> None:
     desk.cap(f"pair:{A}:qa", 2)
     grants = desk.grants(*offers(6), *offers(2, B, group="g"), offer(C, priority=20))
     while grants:
@@ -464,7 +466,7 @@ def test_nothing_is_left_behind_when_all_work_is_done(desk: Desk) -> None:
         ([([], 4)], {}, {}),
     ],
 )
-def test_roles_that_any_worker_serves_together_form_one_pool(
+def test_roles_that_one_worker_serves_together_form_one_pool(
     workers: list[tuple[list[str], int]], pools: dict[str, str], seats: dict[str, int]
 ) -> None:
     assert limits.worker_pools(workers) == (pools, seats)
@@ -474,7 +476,9 @@ SCOPES = (f"pair:{A}:qa", f"tenant:{A}", "role:qa", "global", "seat:qa")
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_urgent_work_is_next_whichever_limit_is_full_and_however_old_the_rest(desk: Desk, scope: str) -> None:
+def test_urgent_work_is_next_whichever_limit_is_full_and_however_old_other_work_is(
+    desk: Desk, scope: str
+) -> None:
     desk.cap(scope, 1)
     (running,) = desk.grants(*offers(20, A, waited=3600))
     urgent = offer(A, priority=1)
@@ -506,7 +510,7 @@ def test_a_limit_of_a_tenant_over_all_roles_gives_its_slot_to_its_most_urgent_wo
     assert [grant.activity_id for grant in desk.grants(release=[running])] == [urgent.activity_id]
 
 
-def test_a_tenant_that_joins_a_busy_role_is_level_with_those_who_wait_there(desk: Desk) -> None:
+def test_a_tenant_that_joins_a_busy_role_starts_level_with_the_tenants_that_wait_there(desk: Desk) -> None:
     desk.put(pools={"qa": "qa", "dev": "qa"})
     desk.cap("role:qa", 1)
     desk.grants(*offers(30, A))
@@ -518,7 +522,7 @@ def test_a_tenant_that_joins_a_busy_role_is_level_with_those_who_wait_there(desk
     assert Counter(grant.tenant_id for grant in desk.grants()) == {A: 3, B: 3}
 
 
-def test_a_generation_of_another_layout_counts_as_none(desk: Desk) -> None:
+def test_a_generation_with_another_layout_counts_as_missing(desk: Desk) -> None:
     client().set(keys.pointer(), "g1")
 
     with pytest.raises(Closed):
@@ -531,7 +535,7 @@ def position(waiting: Offer) -> int:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_the_position_counts_who_is_before_it_in_the_true_order(desk: Desk, scope: str) -> None:
+def test_the_position_counts_the_work_that_is_granted_earlier(desk: Desk, scope: str) -> None:
     desk.cap(scope, 1)
     old = [offer(A, waited=waited) for waited in (102, 101, 100)]
     grouped = [offer(A, group="repo", waited=waited) for waited in (52, 51)]
@@ -574,7 +578,7 @@ def commands_done(action: Callable[[], Any]) -> list[str]:
     raise AssertionError("The server stopped telling what it does.")
 
 
-def test_a_cycle_of_work_takes_few_commands(desk: Desk) -> None:
+def test_a_work_cycle_takes_few_redis_commands(desk: Desk) -> None:
     """Redis works for all tenants at once and on one core, so every command of a cycle counts."""
     desk.cap(f"tenant:{A}", 1)
     first, *others = (offer(waited=seconds) for seconds in (6, 5, 4, 3, 2, 1))

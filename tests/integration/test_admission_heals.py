@@ -160,7 +160,7 @@ def test_no_cap_is_exceeded_by_what_was_granted_before_the_slots_were_lost(
 
 @pytest.mark.parametrize("family", ["files", "file_uses", "holders:*", "used"])
 @pytest.mark.parametrize("damage", [deleted, senseless])
-def test_work_on_files_stays_apart_from_what_runs_once_admission_was_looked_at(
+def test_work_on_files_stays_apart_from_running_work_after_an_audit(
     engine: Engine, tenant: Tenant, family: str, damage: Callable[[bytes], None]
 ) -> None:
     engine.serve(tenant)
@@ -179,7 +179,7 @@ def test_work_on_files_stays_apart_from_what_runs_once_admission_was_looked_at(
     assert [call.activity_id for call in engine.agent.calls[1:]] == [elsewhere]
 
 
-def test_meanwhile_why_says_so(engine: Engine, tenant: Tenant) -> None:
+def test_the_wait_reason_says_that_admission_is_being_rebuilt(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant, "qa", max_concurrency=1)
     ids = engine.submit(tenant, "qa", 2)
     damaged("slots", of_another_type)
@@ -189,7 +189,7 @@ def test_meanwhile_why_says_so(engine: Engine, tenant: Tenant) -> None:
     assert (told.code, told.detail) == ("queued", wait_reasons.REBUILT)
 
 
-def test_a_server_that_refuses_puts_nothing_out_of_force(
+def test_a_redis_that_refuses_commands_does_not_invalidate_the_generation(
     engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing:

@@ -337,7 +337,7 @@ def test_every_grant_is_the_one_that_the_model_expects(settings: Any) -> None:
 
 
 @pytest.mark.usefixtures("clock_of_the_test")
-def test_a_slot_is_passed_on_just_when_its_follower_would_be_granted_next_and_nobody_waits(
+def test_a_slot_is_passed_on_only_to_work_that_would_be_granted_next(
     settings: Any,
 ) -> None:
     settings.ORCHESTRATOR_AGEING_SECONDS, settings.ORCHESTRATOR_AGED_SHARE = AGEING_SECONDS, SHARE
@@ -350,7 +350,7 @@ def test_a_slot_is_passed_on_just_when_its_follower_would_be_granted_next_and_no
 
 @pytest.mark.usefixtures("clock_of_the_test")
 @pytest.mark.parametrize("machine", [OnFiles, OnFewFiles], ids=["many sets of files", "few sets of files"])
-def test_work_on_files_never_meets_is_not_overtaken_and_waits_for_nothing_else(
+def test_work_on_common_files_never_overlaps_is_not_overtaken_and_waits_for_nothing_else(
     machine: type[OnFiles],
 ) -> None:
     run_state_machine_as_test(machine, settings=_profile())
@@ -376,7 +376,9 @@ def passing_on(**given: Any) -> PassingOn:
     [({"rates": {f"rate:{ONE}:dev": "0.01|3"}}, 2), ({"guards": {"starts:dev": 3}}, 2), ({}, 5)],
     ids=["a rate", "starts of all tenants", "nothing"],
 )
-def test_a_slot_that_is_passed_on_is_a_start_for_limits_over_time(given: dict[str, Any], passed: int) -> None:
+def test_a_slot_that_is_passed_on_counts_as_a_start_for_rate_limits(
+    given: dict[str, Any], passed: int
+) -> None:
     PASSED.clear()
     machine = passing_on(**given)
 
@@ -397,7 +399,9 @@ def test_a_slot_that_is_passed_on_is_a_start_for_limits_over_time(given: dict[st
     ],
     ids=["its seat is gone", "nobody serves the role", "its worker waits no longer", "it was woken again"],
 )
-def test_a_slot_is_not_passed_on_when_meanwhile(happen: Callable[[PassingOn], None]) -> None:
+def test_a_slot_is_not_passed_on_when_its_conditions_have_changed_meanwhile(
+    happen: Callable[[PassingOn], None],
+) -> None:
     PASSED.clear()
     machine = passing_on()
     happen(machine)
@@ -408,7 +412,7 @@ def test_a_slot_is_not_passed_on_when_meanwhile(happen: Callable[[PassingOn], No
 
 
 @pytest.mark.usefixtures("clock_of_the_test")
-def test_a_slot_that_is_given_back_unused_says_nothing_about_how_long_work_takes() -> None:
+def test_a_slot_that_is_released_unused_does_not_change_the_expected_duration() -> None:
     machine = passing_on()
     for _ in range(2):
         machine.start(0, accepted=False)
@@ -423,7 +427,7 @@ def test_a_slot_that_is_given_back_unused_says_nothing_about_how_long_work_takes
 
 
 @pytest.mark.usefixtures("clock_of_the_test")
-def test_whoever_comes_while_slots_are_passed_on_gets_no_credit_for_having_been_away() -> None:
+def test_a_tenant_that_comes_while_slots_are_passed_on_gets_no_credit_for_its_absence() -> None:
     machine = passing_on(seats=[0, 0, 0])
     for _ in range(3):
         machine.wait(40_000)
@@ -439,7 +443,7 @@ def test_whoever_comes_while_slots_are_passed_on_gets_no_credit_for_having_been_
     assert not machine.model.waiting
 
 
-def test_the_model_and_the_scripts_mean_the_same_files(database: None) -> None:
+def test_the_model_and_the_scripts_match_the_same_files(database: None) -> None:
     text = (scripts.FOLDER / "files.lua").read_text(encoding="utf-8")
     call = f"{text}\nreturn files_may_meet(ARGV[1], ARGV[2]) and 1 or 0"
     for one, other in product(FILES, repeat=2):

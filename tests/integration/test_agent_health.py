@@ -98,7 +98,7 @@ def needed(tenant: Tenant, scribe: Agent) -> None:
     versions.save(tenant.pk, definition, actor="test")
 
 
-def test_an_agent_that_goes_away_and_comes_back_is_told_of_once_each(
+def test_an_agent_that_fails_and_recovers_raises_one_alert_each(
     scribe: Agent, server: Any, settings: Any, tenant: Tenant, other_tenant: Tenant, needed: None
 ) -> None:
     assert looked_at().health == "healthy"
@@ -132,7 +132,7 @@ def test_an_agent_that_goes_away_and_comes_back_is_told_of_once_each(
     assert alerts(other_tenant) == [], "nobody there needs it"
 
 
-def test_the_platforms_own_channels_hear_once_however_many_tenants_need_the_agent(
+def test_the_platforms_channels_get_one_alert_however_many_tenants_use_the_agent(
     scribe: Agent, server: Any, settings: Any, tenant: Tenant, other_tenant: Tenant, needed: None
 ) -> None:
     from activities.models import AlertDelivery
@@ -160,7 +160,7 @@ def test_an_agent_needs_no_route_for_health_and_gets_no_credentials(scribe: Agen
     assert server.asked == [("OPTIONS", "/scribe", None)]
 
 
-def test_its_own_address_for_health_must_answer_with_success(scribe: Agent, server: Any) -> None:
+def test_a_separate_health_address_must_answer_with_success(scribe: Agent, server: Any) -> None:
     Agent.objects.filter(role="scribe").update(health_url=f"http://127.0.0.1:{server.server_port}/health")
     assert (looked_at().health, server.asked[-1][:2]) == ("healthy", ("GET", "/health"))
 
@@ -171,9 +171,7 @@ def test_its_own_address_for_health_must_answer_with_success(scribe: Agent, serv
     assert now().health == "unhealthy"
 
 
-def test_the_endpoint_of_the_version_in_production_is_the_one_that_is_asked(
-    scribe: Agent, server: Any
-) -> None:
+def test_the_endpoint_of_the_production_version_is_checked(scribe: Agent, server: Any) -> None:
     deployments.deploy(
         "scribe", "2.0.0", "production", endpoint=f"http://127.0.0.1:{server.server_port}/v2", actor="test"
     )
@@ -183,14 +181,14 @@ def test_the_endpoint_of_the_version_in_production_is_the_one_that_is_asked(
     assert [path for _, path, _ in server.asked] == ["/v2"]
 
 
-def test_an_address_that_may_not_be_called_is_not_called(scribe: Agent, server: Any, settings: Any) -> None:
+def test_a_forbidden_address_is_not_called(scribe: Agent, server: Any, settings: Any) -> None:
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
 
     assert "https" in looked_at().health_detail
     assert server.asked == []
 
 
-def test_one_that_hangs_costs_no_more_than_the_deadline(scribe: Agent, settings: Any) -> None:
+def test_a_hanging_endpoint_costs_no_more_than_the_timeout(scribe: Agent, settings: Any) -> None:
     settings.ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS = 0.2
     with frozen_server() as frozen:
         settings.ORCHESTRATOR_EGRESS_ALLOW = (f"127.0.0.1:{frozen.port}",)
@@ -199,7 +197,7 @@ def test_one_that_hangs_costs_no_more_than_the_deadline(scribe: Agent, settings:
         assert "within 0.2 s" in looked_at().health_detail
 
 
-def test_another_address_makes_what_was_known_void(scribe: Agent, server: Any) -> None:
+def test_a_new_address_resets_the_health(scribe: Agent, server: Any) -> None:
     looked_at()
 
     deployments.deploy("scribe", "2.0.0", "production", endpoint="http://127.0.0.1:9/", actor="test")
@@ -207,7 +205,7 @@ def test_another_address_makes_what_was_known_void(scribe: Agent, server: Any) -
     assert (now().health, now().health_failures, now().health_due_at) == ("unknown", 0, None)
 
 
-def test_a_finding_about_an_address_that_was_left_meanwhile_does_not_count(
+def test_a_result_for_an_address_that_was_replaced_meanwhile_does_not_count(
     scribe: Agent, server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def moved_meanwhile(agent: Agent, endpoint: str) -> health.Finding:
@@ -223,13 +221,13 @@ def test_a_finding_about_an_address_that_was_left_meanwhile_does_not_count(
     assert (now().health, now().health_failures, now().health_checked_at) == ("unknown", 0, None)
 
 
-def test_of_many_processes_each_agent_is_looked_at_by_one(scribe: Agent, server: Any) -> None:
+def test_each_agent_is_checked_by_one_of_many_processes(scribe: Agent, server: Any) -> None:
     at_once(*[health.check_waiting for _ in range(4)])
 
     assert len(server.asked) == 1
 
 
-def test_an_errand_reminds_of_those_that_are_due_and_have_an_address(scribe: Agent, server: Any) -> None:
+def test_the_background_task_is_due_while_agents_with_an_address_are_due(scribe: Agent, server: Any) -> None:
     assert tasks.health is health
     assert background_tasks._with_waiting_rows(["agents-health"]) == ["agents-health"]
 
@@ -240,13 +238,13 @@ def test_an_errand_reminds_of_those_that_are_due_and_have_an_address(scribe: Age
 
 
 @pytest.mark.parametrize("fields", [{"enabled": False}, {"adapter": "inline"}, {"endpoint": ""}])
-def test_who_cannot_be_called_is_not_looked_at(scribe: Agent, fields: dict[str, Any]) -> None:
+def test_an_agent_without_an_address_is_not_checked(scribe: Agent, fields: dict[str, Any]) -> None:
     Agent.objects.filter(role="scribe").update(**fields)
 
     assert not health.waiting().filter(role="scribe").exists()
 
 
-def test_asking_over_the_api_calls_nobody_and_leaves_it_to_a_worker(
+def test_a_check_requested_over_the_api_is_left_to_a_worker(
     api: Any, tenant: Tenant, scribe: Agent, server: Any
 ) -> None:
     health.check_waiting()

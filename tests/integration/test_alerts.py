@@ -64,7 +64,7 @@ def alerts(tenant: Tenant) -> list[Alert]:
         return list(Alert.objects.order_by("pk"))
 
 
-def test_an_alert_keeps_what_it_was_told(tenant: Tenant) -> None:
+def test_an_alert_stores_what_it_was_raised_with(tenant: Tenant) -> None:
     activity, at = uuid7(), datetime(2026, 5, 1, 9, 30, tzinfo=UTC)
 
     raised(
@@ -105,7 +105,7 @@ def test_an_alert_with_channels_is_two_statements(tenant: Tenant) -> None:
     assert len(deliveries(tenant)) == 3
 
 
-def test_a_channel_hears_of_the_kinds_that_it_wants(tenant: Tenant) -> None:
+def test_a_channel_gets_the_kinds_of_alerts_that_it_selects(tenant: Tenant) -> None:
     every = channel_of(tenant, name="every")
     dead = channel_of(tenant, name="dead", kinds=["dead_letter", "wake_budget"])
     channel_of(tenant, name="plans", kinds=["plan_invalid"])
@@ -116,7 +116,7 @@ def test_a_channel_hears_of_the_kinds_that_it_wants(tenant: Tenant) -> None:
     assert {channel_id for _, channel_id in deliveries(tenant)} == {every.pk, dead.pk}
 
 
-def test_another_tenants_channel_hears_nothing(tenant: Tenant, other_tenant: Tenant) -> None:
+def test_a_channel_of_another_tenant_gets_nothing(tenant: Tenant, other_tenant: Tenant) -> None:
     channel_of(other_tenant)
 
     raised(tenant)
@@ -124,7 +124,9 @@ def test_another_tenants_channel_hears_nothing(tenant: Tenant, other_tenant: Ten
     assert (deliveries(tenant), deliveries(other_tenant)) == ([], [])
 
 
-def test_the_platform_hears_of_every_tenant(tenant: Tenant, other_tenant: Tenant, settings: Any) -> None:
+def test_the_platforms_channels_get_alerts_of_every_tenant(
+    tenant: Tenant, other_tenant: Tenant, settings: Any
+) -> None:
     settings.SLACK_WEBHOOK_URL, settings.ALERT_EMAIL = "https://hooks.example.com/x", "ops@example.com"
 
     raised(tenant)
@@ -133,7 +135,7 @@ def test_the_platform_hears_of_every_tenant(tenant: Tenant, other_tenant: Tenant
     assert deliveries(tenant) == deliveries(other_tenant) == [("email", None), ("slack", None)]
 
 
-def test_an_equal_key_makes_nothing(tenant: Tenant, other_tenant: Tenant) -> None:
+def test_an_alert_with_a_known_key_is_not_created_again(tenant: Tenant, other_tenant: Tenant) -> None:
     channel_of(tenant)
 
     first = raised(tenant, dedup_key="dead-letter:1")
@@ -152,7 +154,7 @@ def test_alerts_without_a_key_never_merge(tenant: Tenant) -> None:
     assert len(alerts(tenant)) == 2
 
 
-def test_of_twenty_that_raise_the_same_at_once_one_does(tenant: Tenant) -> None:
+def test_one_of_twenty_simultaneous_equal_alerts_is_created(tenant: Tenant) -> None:
     channel_of(tenant)
 
     outcomes = at_once(*[lambda: raised(tenant, dedup_key="same") for _ in range(20)])
@@ -162,7 +164,7 @@ def test_of_twenty_that_raise_the_same_at_once_one_does(tenant: Tenant) -> None:
     assert (len(alerts(tenant)), len(deliveries(tenant))) == (1, 1)
 
 
-def test_an_alert_is_undone_with_what_it_told_of(tenant: Tenant) -> None:
+def test_an_alert_is_rolled_back_with_the_change_that_it_reports(tenant: Tenant) -> None:
     channel_of(tenant)
 
     def fails_after_telling() -> None:
@@ -194,7 +196,7 @@ def test_a_title_from_outside_becomes_one_printable_line(tenant: Tenant, title: 
     assert len(alerts(tenant)[0].body) == 10_000
 
 
-def test_a_kind_that_nobody_could_choose_is_a_mistake(tenant: Tenant) -> None:
+def test_an_unknown_kind_of_alert_is_an_error(tenant: Tenant) -> None:
     with pytest.raises(ValueError, match="not a valid AlertKind"):
         raised(tenant, "dead_leter")
     assert max(map(len, AlertKind)) <= Alert._meta.get_field("kind").max_length  # type: ignore[operator]

@@ -131,7 +131,7 @@ def test_reading_everything_changes_nothing_and_every_answer_is_contained(
     assert {("text/html", 200), ("application/json", 200), ("application/problem+json", 404)} <= kinds
 
 
-def test_errors_and_files_are_contained_as_well(
+def test_errors_and_files_have_the_same_headers(
     tenant: Tenant, client: Client, api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.raise_request_exception = False
@@ -166,7 +166,7 @@ def test_errors_and_files_are_contained_as_well(
         answer.close()
 
 
-def test_the_admin_may_run_our_files_and_nothing_in_a_page(database: None) -> None:
+def test_the_admin_may_run_our_script_files_and_no_inline_scripts(database: None) -> None:
     root = browser_of(seeing_all())
 
     assert root.get("/admin/")["Content-Security-Policy"] == ADMIN_POLICY
@@ -176,9 +176,7 @@ def test_the_admin_may_run_our_files_and_nothing_in_a_page(database: None) -> No
     assert policy(root.get("/"))["script-src"] == ["'self'"]
 
 
-def test_whoever_is_signed_in_changes_nothing_without_the_token_of_a_form(
-    world: Known, tenant: Tenant
-) -> None:
+def test_a_signed_in_person_changes_nothing_without_the_token_of_a_form(world: Known, tenant: Tenant) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(seeing_all())
     before = digests()
@@ -195,7 +193,7 @@ def test_whoever_is_signed_in_changes_nothing_without_the_token_of_a_form(
     assert {name for name in before if before[name] != after[name]} <= TOUCHED
 
 
-def test_the_cookies_are_for_this_site_alone(database: None) -> None:
+def test_cookies_are_limited_to_this_site(database: None) -> None:
     User.objects.create_user("mia", password="a long password")
     client = Client()
     client.get("/login/")

@@ -41,12 +41,12 @@ def test_another_scheme_counts_as_no_credential(tenant):
 
 
 @pytest.mark.parametrize("query", ["token=abc", "access_token=abc", "API_KEY=abc", "q=orc_" + "a" * 43])
-def test_a_secret_in_the_address_is_refused_even_beside_a_good_header(api, query):
+def test_a_secret_in_the_address_is_refused_even_with_a_valid_header(api, query):
     problem(api().get(f"{NOTES}?{query}"), 400, "token_in_query")
     problem(APIClient().get(f"{NOTES}?{query}"), 400, "token_in_query")
 
 
-def test_a_token_opens_its_own_tenant_whatever_else_the_request_says(api, tenant, other_tenant):
+def test_a_token_gives_access_to_its_own_tenant_only(api, tenant, other_tenant):
     client = api(tenant=tenant)
 
     made = client.post(
@@ -88,11 +88,11 @@ def test_a_session_may_change_something_only_with_a_csrf_token(ann, tenant):
     assert names_of(tenant) == ["wanted"]
 
 
-def test_a_member_cannot_choose_a_tenant_of_others(ann, other_tenant):
+def test_a_member_cannot_choose_a_tenant_without_membership(ann, other_tenant):
     problem(signed_in(ann).get(NOTES, headers={"X-Tenant": "globex"}), 403, "not_a_member")
 
 
-def test_somebody_of_several_tenants_is_asked_to_name_one(ann, other_tenant):
+def test_a_member_of_several_tenants_must_name_one(ann, other_tenant):
     with tenant_scope(other_tenant.pk):
         Membership.objects.create(tenant=other_tenant, user=ann, role=Role.VIEWER)
     client = signed_in(ann)
@@ -133,7 +133,7 @@ def test_each_role_includes_the_ones_below_it(api, role, statuses):
     assert client.delete(f"{NOTES}{note}/").status_code == statuses["delete"]
 
 
-def test_a_refusal_names_the_role_that_would_do(api):
+def test_a_refusal_names_the_role_that_is_needed(api):
     refused = problem(api("viewer").post(NOTES, {"name": "more"}), 403, "forbidden")
 
     assert refused["required_role"] == "operator"
@@ -151,7 +151,7 @@ def test_a_refusal_names_the_role_that_would_do(api):
         (["other:write"], 403, 403),
     ],
 )
-def test_scopes_take_away_from_what_the_role_allows(api, scopes, read, write):
+def test_scopes_restrict_what_the_role_allows(api, scopes, read, write):
     client = api("operator", scopes=scopes)
 
     assert client.get(NOTES).status_code == read
@@ -168,7 +168,7 @@ def test_a_missing_scope_is_named(api):
     assert refused["required_scope"] == "notes:write"
 
 
-def test_what_all_tenants_share_is_changed_by_platform_admins_only(api):
+def test_only_platform_admins_change_what_all_tenants_share(api):
     assert api("viewer").get("/api/registry/").status_code == 200
     problem(api("admin").put("/api/registry/", {}), 403, "forbidden")
     assert api("admin", platform=True).put("/api/registry/", {}).status_code == 200
@@ -177,7 +177,7 @@ def test_what_all_tenants_share_is_changed_by_platform_admins_only(api):
 # The platform's admin
 
 
-def test_the_admin_sees_all_tenants_only_while_a_superuser_is_there(client, monkeypatch):
+def test_the_admin_sees_all_tenants_only_during_requests_of_superusers(client, monkeypatch):
     seen = []
     inside = notes_api.HttpResponse("inside")
     monkeypatch.setattr(
@@ -191,12 +191,12 @@ def test_the_admin_sees_all_tenants_only_while_a_superuser_is_there(client, monk
     assert current_alias() == "default"
 
 
-def test_staff_who_are_no_superusers_come_no_further_than_the_admins_door(client):
+def test_staff_without_superuser_rights_get_no_further_than_the_login_of_the_admin(client):
     client.force_login(User.objects.create_user("clerk", is_staff=True))
 
     assert client.get("/admin/").status_code == 403
     assert client.get("/admin/login/").status_code == 200
 
 
-def test_strangers_are_left_to_the_admins_own_login(client):
+def test_anonymous_requests_are_left_to_the_login_of_the_admin(client):
     assert client.get("/admin/").status_code == 200  # the admin itself redirects; this stand-in does not

@@ -43,7 +43,7 @@ def detail(activity_id: UUID, part: str) -> str:
 # Output
 
 
-def test_an_output_is_read_from_the_spool_and_later_from_the_store(
+def test_an_output_is_read_first_from_the_spool_and_later_from_the_store(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     engine.agent.behaviour = lambda request: Completed(Output("# Bees", {"words": 2}, "text/html"))
@@ -71,7 +71,7 @@ def test_without_an_output_the_answer_is_404_and_says_so(api: Any, engine: Engin
     problem(api().get(detail(waiting_one, "output")), 404, "no_output")
 
 
-def test_while_the_store_is_away_outputs_that_left_the_spool_are_503(
+def test_outputs_that_left_the_spool_are_503_while_the_store_is_away(
     api: Any, engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (done,) = engine.submit(acme)
@@ -151,7 +151,7 @@ def why(api: Any) -> Callable[[UUID], dict[str, Any]]:
     return asked
 
 
-def test_a_role_without_a_worker_is_named(
+def test_a_role_without_a_worker_is_the_wait_reason(
     engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
 ) -> None:
     (one,) = engine.submit(acme, "ba")
@@ -172,7 +172,7 @@ def test_a_role_without_a_worker_is_named(
         ({"group": "site-1"}, "group_cap", "1 of 1 running for qa in the group site-1"),
     ],
 )
-def test_the_limit_that_holds_work_back_is_named_with_what_it_is_full_of(
+def test_the_limit_that_holds_work_back_is_named_with_its_use(
     engine: Engine,
     acme: Tenant,
     why: Callable[[UUID], dict[str, Any]],
@@ -202,7 +202,7 @@ def agents_as_they_were(database: None) -> Any:
 
 
 @pytest.mark.parametrize("whose", ["config", "tenant", "agent"])
-def test_a_pause_is_named_with_what_is_paused(
+def test_a_pause_is_the_wait_reason_and_says_what_is_paused(
     engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]], whose: str, agents_as_they_were: None
 ) -> None:
     with tenant_scope(acme.pk):
@@ -220,7 +220,9 @@ def test_a_pause_is_named_with_what_is_paused(
     )
 
 
-def test_a_future_time_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+def test_a_future_start_time_is_the_wait_reason(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
+) -> None:
     (one,) = engine.submit(acme, not_before=datetime.now(UTC) + timedelta(hours=1))
 
     reason = why(one)
@@ -229,7 +231,7 @@ def test_a_future_time_is_named(engine: Engine, acme: Tenant, why: Callable[[UUI
     assert 3500 < reason["estimate_seconds"] <= 3600
 
 
-def test_the_pause_before_another_attempt_is_named(
+def test_the_delay_before_another_attempt_is_the_wait_reason(
     engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
 ) -> None:
     def unavailable(request: object) -> Completed:
@@ -268,7 +270,9 @@ def test_what_waits_behind_a_gate_waits_for_its_reviewer(
     assert (reason["code"], reason["holder"]) == ("human", "reviewer")
 
 
-def test_a_subtask_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]) -> None:
+def test_a_subtask_is_the_wait_reason(
+    engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
+) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     (parent,) = engine.submit(acme)
     engine.drain()
@@ -284,7 +288,7 @@ def test_a_subtask_is_named(engine: Engine, acme: Tenant, why: Callable[[UUID], 
     assert (reason["code"], reason["holder"]) == ("dependency", "Look it up (created)")
 
 
-def test_what_runs_or_has_ended_waits_for_nothing(
+def test_running_and_ended_activities_wait_for_nothing(
     engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
 ) -> None:
     engine.agent.behaviour = lambda request: Accepted() if request.params else Completed(Output())
@@ -298,7 +302,7 @@ def test_what_runs_or_has_ended_waits_for_nothing(
     ]  # fmt: skip
 
 
-def test_what_has_failed_says_that_somebody_may_try_again(
+def test_a_failed_activity_says_that_it_can_be_retried(
     engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
 ) -> None:
     def broken(request: object) -> Completed:
@@ -314,7 +318,7 @@ def test_what_has_failed_says_that_somebody_may_try_again(
     }  # fmt: skip
 
 
-def test_a_redis_that_does_not_answer_makes_the_answer_less_exact_and_no_error(
+def test_without_an_answer_from_redis_the_wait_reason_is_less_exact_and_no_error(
     engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (one,) = engine.submit(acme, "ba")
@@ -330,7 +334,7 @@ def test_a_redis_that_does_not_answer_makes_the_answer_less_exact_and_no_error(
     assert "Redis does not answer" in reason["detail"]
 
 
-def test_a_redis_that_was_emptied_is_no_error_either(
+def test_an_emptied_redis_is_no_error_either(
     engine: Engine, acme: Tenant, why: Callable[[UUID], dict[str, Any]]
 ) -> None:
     (one,) = engine.submit(acme, "ba")

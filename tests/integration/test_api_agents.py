@@ -71,7 +71,7 @@ def test_the_registry_lists_every_role(api: Any, tenant: Tenant) -> None:
     }
 
 
-def test_a_role_is_shown_with_its_queue_and_its_version_in_production(
+def test_a_role_is_returned_with_its_queue_and_production_version(
     api: Any, tenant: Tenant, deployments: None
 ) -> None:
     answer = api("viewer").get(f"{AGENTS}seo/")
@@ -80,7 +80,7 @@ def test_a_role_is_shown_with_its_queue_and_its_version_in_production(
     assert answer["ETag"]
 
 
-def test_the_registry_can_be_searched_and_tells_no_addresses_or_secrets(api: Any, tenant: Tenant) -> None:
+def test_the_registry_can_be_searched_and_contains_no_addresses_or_secrets(api: Any, tenant: Tenant) -> None:
     found = api().get(f"{AGENTS}?search=keyword&enabled=true").json()["results"]
 
     assert [agent["role"] for agent in found] == ["keyword-researcher"]
@@ -104,14 +104,14 @@ def test_the_versions_of_a_role_are_listed_newest_first(api: Any, tenant: Tenant
 @pytest.mark.parametrize(
     "address", [f"{AGENTS}no-such/", f"{AGENTS}no-such/deployments/", f"{CONFIGS}no-such/"]
 )
-def test_a_role_that_there_is_not_is_not_there(api: Any, tenant: Tenant, address: str) -> None:
+def test_an_unknown_role_is_404(api: Any, tenant: Tenant, address: str) -> None:
     problem(api().get(address), 404, "not_found")
 
 
 # Settings
 
 
-def test_without_settings_of_its_own_a_tenant_sees_what_the_registry_says(api: Any, tenant: Tenant) -> None:
+def test_without_settings_of_its_own_a_tenant_sees_those_of_the_registry(api: Any, tenant: Tenant) -> None:
     answer = api("viewer").get(f"{CONFIGS}keyword-researcher/")
 
     assert answer.json() == {
@@ -125,7 +125,7 @@ def test_without_settings_of_its_own_a_tenant_sees_what_the_registry_says(api: A
     assert len(api().get(f"{CONFIGS}?limit=200").json()["results"]) == Agent.objects.filter().count()
 
 
-def test_settings_are_in_force_and_shown_without_their_secrets(api: Any, tenant: Tenant) -> None:
+def test_settings_apply_at_once_and_are_returned_without_their_secrets(api: Any, tenant: Tenant) -> None:
     body = {
         **HTTP, "max_concurrency": 7, "max_concurrency_per_group": 2, "model": "m-1", "timeout_seconds": 90, "retry": {"max_attempts": 5},
         "instructions": "You research keywords.\n", "hears_of_failures": True,
@@ -154,7 +154,7 @@ def test_settings_are_in_force_and_shown_without_their_secrets(api: Any, tenant:
     assert force.adapter.auth == {"type": "bearer", "token": "s3cret-token"}
 
 
-def test_what_is_put_replaces_what_was_there(api: Any, tenant: Tenant) -> None:
+def test_put_replaces_all_settings(api: Any, tenant: Tenant) -> None:
     client = api()
     put(
         client,
@@ -188,7 +188,7 @@ def test_secrets_are_sealed_for_their_row_and_tenant(api: Any, tenant: Tenant) -
     assert opened == {"type": "basic", "username": "ann", "password": "s3cret"}
 
 
-def test_what_was_read_can_be_put_back_and_keeps_its_secrets(api: Any, tenant: Tenant) -> None:
+def test_settings_that_were_read_can_be_put_back_and_keep_their_secrets(api: Any, tenant: Tenant) -> None:
     client = api()
     put(client, {**HTTP, "auth": {"type": "header", "name": "X-Key", "value": "s3cret"}})
 
@@ -223,7 +223,7 @@ def test_what_was_read_can_be_put_back_and_keeps_its_secrets(api: Any, tenant: T
         ({"paused": True}, "paused"),
     ],
 )  # fmt: skip
-def test_settings_that_could_not_work_are_refused_by_path(
+def test_invalid_settings_are_refused_with_their_path(
     api: Any, tenant: Tenant, body: dict[str, Any], path: str
 ) -> None:
     assert path in paths(put(api(), body))
@@ -231,7 +231,7 @@ def test_settings_that_could_not_work_are_refused_by_path(
         assert not AgentConfig.objects.filter().exists()
 
 
-def test_a_repeated_key_is_refused_since_one_of_its_values_would_be_lost(api: Any, tenant: Tenant) -> None:
+def test_a_repeated_key_is_refused_because_one_of_its_values_would_be_lost(api: Any, tenant: Tenant) -> None:
     answer = api().generic(
         "PUT", f"{CONFIGS}seo/", b'{"model": "a", "model": "b"}', content_type="application/json"
     )
@@ -240,7 +240,7 @@ def test_a_repeated_key_is_refused_since_one_of_its_values_would_be_lost(api: An
 
 
 @pytest.mark.parametrize("endpoint", ["agents.samples:noop", "tests.engine:agent"])
-def test_functions_that_were_allowed_may_be_run_inline(api: Any, tenant: Tenant, endpoint: str) -> None:
+def test_allowed_functions_may_be_run_inline(api: Any, tenant: Tenant, endpoint: str) -> None:
     shown = put(api(), {"adapter": "inline", "endpoint": endpoint}).json()
 
     assert (shown["adapter"], shown["endpoint"]) == ("inline", endpoint)
@@ -260,7 +260,7 @@ def test_settings_that_have_changed_since_they_were_read_are_not_replaced(api: A
     assert config(client)["model"] == "c"
 
 
-def test_of_two_who_replace_the_same_version_at_once_one_is_refused(api: Any, tenant: Tenant) -> None:
+def test_one_of_two_simultaneous_changes_of_the_same_version_is_refused(api: Any, tenant: Tenant) -> None:
     client = api()
     put(client, {"model": "a"})
 
@@ -271,7 +271,7 @@ def test_of_two_who_replace_the_same_version_at_once_one_is_refused(api: Any, te
     assert sorted(answer.status_code for answer in answers) == [200, 412, 412, 412]
 
 
-def test_of_two_first_settings_at_once_both_land_or_one_is_told(api: Any, tenant: Tenant) -> None:
+def test_two_simultaneous_first_settings_are_both_stored_or_one_is_refused(api: Any, tenant: Tenant) -> None:
     clients = [api(name=f"n{n}") for n in range(4)]
 
     answers = at_once(*[lambda c=client, n=n: put(c, {"model": f"m{n}"}) for n, client in enumerate(clients)])

@@ -45,7 +45,7 @@ def _views(patterns: Any, prefix: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def test_every_view_that_changes_something_goes_through_the_door() -> None:
+def test_every_view_that_changes_something_is_audited_or_has_a_reason() -> None:
     """Or says why not. What goes through leaves an entry, whatever it is: the tests below see that."""
     reasons, outside = {}, []
     for route, view in _views(get_resolver().url_patterns):
@@ -151,7 +151,7 @@ def test_each_operation_that_changes_something_leaves_exactly_one_entry(
         assert hidden not in everything
 
 
-def test_an_entry_says_who_what_where_and_what_changed(tenant: Tenant, api: Clients) -> None:
+def test_an_audit_entry_says_who_did_what_where_and_what_changed(tenant: Tenant, api: Clients) -> None:
     client = api("admin", name="ci")
     channel = client.post(f"{API}/channels/", CHANNEL, format="json").json()
     client.put(
@@ -175,7 +175,9 @@ def test_an_entry_says_who_what_where_and_what_changed(tenant: Tenant, api: Clie
     assert entries(tenant)[-1].changes["name"] == ["New", None]
 
 
-def test_addresses_are_believed_of_our_own_proxies_alone(tenant: Tenant, api: Clients, settings: Any) -> None:
+def test_forwarded_addresses_are_trusted_from_our_own_proxies_only(
+    tenant: Tenant, api: Clients, settings: Any
+) -> None:
     settings.ORCHESTRATOR_PROXY_HOPS = 1
     api("admin").post(
         f"{API}/channels/",
@@ -188,7 +190,9 @@ def test_addresses_are_believed_of_our_own_proxies_alone(tenant: Tenant, api: Cl
     assert entries(tenant)[0].ip == "203.0.113.9"
 
 
-def test_what_is_repeated_replayed_refused_or_undone_leaves_nothing(tenant: Tenant, api: Clients) -> None:
+def test_repeated_replayed_refused_or_rolled_back_requests_leave_no_entry(
+    tenant: Tenant, api: Clients
+) -> None:
     client = api("admin")
     once = {"headers": {"Idempotency-Key": "k"}, "format": "json"}
     for _ in range(3):
@@ -201,7 +205,7 @@ def test_what_is_repeated_replayed_refused_or_undone_leaves_nothing(tenant: Tena
     assert [entry.operation for entry in entries(tenant)] == ["POST /channels/"]
 
 
-def test_a_decision_is_on_record_with_the_status_before_and_after(
+def test_a_decision_is_recorded_with_the_status_before_and_after(
     engine: Engine, tenant: Tenant, api: Clients
 ) -> None:
     engine.serve(tenant)
@@ -216,7 +220,7 @@ def test_a_decision_is_on_record_with_the_status_before_and_after(
     assert "Fine by me" not in json.dumps(entry.changes)
 
 
-def test_refusals_leave_a_security_event_and_tell_the_other_tenant_nothing(
+def test_refusals_leave_a_security_event_that_only_the_callers_tenant_sees(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, api: Clients
 ) -> None:
     (theirs,) = engine.submit(other_tenant, "qa")
@@ -241,7 +245,7 @@ def test_refusals_leave_a_security_event_and_tell_the_other_tenant_nothing(
         assert Activity.objects.get().status == "created"
 
 
-def test_somebody_who_tries_many_ids_does_not_fill_the_trail(tenant: Tenant, api: Clients) -> None:
+def test_trying_many_ids_does_not_fill_the_audit_trail(tenant: Tenant, api: Clients) -> None:
     client = api("viewer")
 
     for _ in range(80):
@@ -250,7 +254,7 @@ def test_somebody_who_tries_many_ids_does_not_fill_the_trail(tenant: Tenant, api
     assert 60 <= len(entries(tenant)) <= 65
 
 
-def test_secrets_that_open_nothing_are_on_record_without_themselves(tenant: Tenant) -> None:
+def test_invalid_credentials_are_recorded_without_their_secret(tenant: Tenant) -> None:
     client = APIClient()
     client.credentials(HTTP_AUTHORIZATION="Bearer orc_" + "x" * 43)
 
@@ -261,7 +265,7 @@ def test_secrets_that_open_nothing_are_on_record_without_themselves(tenant: Tena
     assert (entry.operation, entry.outcome, entry.actor_name) == ("token.refused", "failed", "orc_" + "x" * 8)
 
 
-def test_admins_read_their_trail_and_narrow_it(tenant: Tenant, other_tenant: Tenant, api: Clients) -> None:
+def test_admins_read_and_filter_their_audit_trail(tenant: Tenant, other_tenant: Tenant, api: Clients) -> None:
     client, theirs = api("admin", name="ci"), api("admin", tenant=other_tenant)
     first = client.post(f"{API}/channels/", CHANNEL, format="json").json()
     client.post(f"{API}/channels/", {**CHANNEL, "name": "B"}, format="json")
@@ -289,7 +293,7 @@ def test_admins_read_their_trail_and_narrow_it(tenant: Tenant, other_tenant: Ten
 
 
 @pytest.mark.parametrize("forged", ["x\r\nPOST /everything/ admin", "a\u2028b", "\u202eevil"])
-def test_line_ends_in_what_callers_send_forge_nothing(forged: str, tenant: Tenant, api: Clients) -> None:
+def test_line_breaks_in_requests_forge_no_entries(forged: str, tenant: Tenant, api: Clients) -> None:
     api("admin").post(f"{API}/channels/", {**CHANNEL, "kind": forged}, format="json")
 
     with tenant_scope(tenant.pk):

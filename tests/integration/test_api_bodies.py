@@ -30,11 +30,11 @@ def post_raw(client, body: bytes, content_type: str = JSON, path: str = NOTES, *
         b"{'name': 1}",
     ],
 )
-def test_a_body_that_is_no_strict_json_is_400(api, body):
+def test_a_body_that_is_not_strict_json_is_400(api, body):
     problem(post_raw(api(), body), 400, "invalid_json")
 
 
-def test_a_fault_in_a_body_is_named_by_its_path(api):
+def test_an_error_in_a_body_names_its_path(api):
     refused = problem(post_raw(api(), b'{"params": {"list": [1, "a\\u0000b"]}}'), 400, "invalid_json")
 
     assert refused["errors"] == [{"path": "params.list[1]", "message": "contains a NUL character"}]
@@ -44,7 +44,7 @@ def test_a_body_that_is_nested_too_deep_is_400(api):
     problem(post_raw(api(), b'{"a":' * 100 + b"1" + b"}" * 100), 400, "invalid_json")
 
 
-def test_a_body_above_the_limit_is_413_whether_announced_or_not(api, settings):
+def test_a_body_above_the_limit_is_413_with_and_without_a_content_length(api, settings):
     settings.ORCHESTRATOR_MAX_BODY_BYTES = 100
     body = b'{"name": "' + b"a" * 100 + b'"}'
 
@@ -58,7 +58,7 @@ def test_a_view_may_have_a_limit_of_its_own_and_take_a_list(api):
     problem(post_raw(api(), b'"' + b"a" * 2000 + b'"', path="/api/batch/"), 413, "body_too_large")
 
 
-def test_a_repeated_key_is_refused_where_it_would_hide_a_setting(api):
+def test_a_repeated_key_is_refused_where_one_would_hide_the_other(api):
     refused = problem(
         post_raw(api(), b'{"a": {"cap": 1, "cap": 2}}', path="/api/batch/"), 400, "invalid_json"
     )
@@ -67,7 +67,7 @@ def test_a_repeated_key_is_refused_where_it_would_hide_a_setting(api):
 
 
 @pytest.mark.parametrize("body", [b"[]", b'"text"', b"1", b"null", b"true"])
-def test_a_body_that_is_no_object_is_400(api, body):
+def test_a_body_that_is_not_an_object_is_400(api, body):
     refused = problem(post_raw(api(), body), 400, "validation_failed")
 
     assert refused["errors"] == [{"path": "", "message": "must be a JSON object"}]
@@ -106,7 +106,7 @@ def test_a_body_in_chunks_is_411_instead_of_being_taken_for_empty(api):
     problem(refused, 411, "length_required")
 
 
-def test_nonsense_is_refused_even_where_no_body_is_needed(api):
+def test_invalid_json_is_refused_even_where_no_body_is_needed(api):
     note = api().post(NOTES, {"name": "work"}).json()["id"]
 
     problem(post_raw(api(), b"{", path=f"{NOTES}{note}/decide/"), 400, "invalid_json")

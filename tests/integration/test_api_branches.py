@@ -41,7 +41,7 @@ def shown(api: Any, flow: Flow) -> dict[str, Any]:
     return {found["step"]: found for found in steps}
 
 
-def test_a_run_shows_the_branches_of_its_steps_with_their_items_and_counts(api: Any, flow: Flow) -> None:
+def test_a_run_contains_the_branches_of_its_steps_with_their_items_and_counts(api: Any, flow: Flow) -> None:
     flow.drain(
         plan=["bees", {"name": "hives"}, 3],
         write=lambda request: BROKEN if request.params["item"] == 3 else 1,
@@ -64,9 +64,7 @@ def test_a_run_shows_the_branches_of_its_steps_with_their_items_and_counts(api: 
     assert api("viewer").get(write["branches"][0]["link"]).json()["branch"] == 1
 
 
-def test_a_run_shows_why_steps_were_skipped_and_what_was_wrong_with_their_expressions(
-    api: Any, flow: Flow
-) -> None:
+def test_a_run_says_why_steps_were_skipped_and_which_expressions_failed(api: Any, flow: Flow) -> None:
     flow.drain(plan=["bees"], write=1)
 
     steps = shown(api, flow)
@@ -78,7 +76,7 @@ def test_a_run_shows_why_steps_were_skipped_and_what_was_wrong_with_their_expres
     assert steps["count"]["waits_until"] is None
 
 
-def test_many_branches_are_counted_and_the_first_are_listed(
+def test_branches_are_counted_and_only_the_first_are_listed(
     api: Any, flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selectors, "MOST_BRANCHES", 5)
@@ -117,7 +115,7 @@ def test_a_bad_expression_is_a_400_with_its_path(api: Any, acme: Tenant) -> None
     assert [fault["path"] for fault in faults] == ["steps[1].when", "steps[2].for_each"]
 
 
-def test_a_run_may_not_be_given_a_parameter_that_the_items_are_given(
+def test_a_run_parameter_may_not_have_the_name_of_an_item_parameter(
     api: Any, acme: Tenant, flow: Flow
 ) -> None:
     answer = api("operator").post(f"{PIPELINES}flow/runs/", {"params": {"item": 1}})

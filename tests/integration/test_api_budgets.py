@@ -36,7 +36,7 @@ def made(client: Any, **fields: Any) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def test_a_budget_is_made_read_and_listed(api: Any, tenant: Tenant) -> None:
+def test_a_budget_can_be_created_read_and_listed(api: Any, tenant: Tenant) -> None:
     answer = api().post(BUDGETS, BODY, format="json")
 
     budget = answer.json()
@@ -54,7 +54,7 @@ def test_a_budget_is_made_read_and_listed(api: Any, tenant: Tenant) -> None:
     assert viewer.get(f"{BUDGETS}?period=day").json()["results"] == []
 
 
-def test_how_a_budget_stands_is_told(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_the_state_of_a_budget_is_returned(api: Any, engine: Engine, acme: Tenant) -> None:
     budget = capped(acme, "1")
     run = accepted(engine, acme)
     accepted(engine, acme)
@@ -70,7 +70,7 @@ def test_how_a_budget_stands_is_told(api: Any, engine: Engine, acme: Tenant) -> 
     assert found["waiting_since"] is not None
 
 
-def test_an_agent_is_told_to_stop_by_the_answer_to_its_heartbeat(engine: Engine, acme: Tenant) -> None:
+def test_the_answer_to_a_heartbeat_tells_an_agent_to_stop(engine: Engine, acme: Tenant) -> None:
     capped(acme, "1")
     run = accepted(engine, acme)
     agent = APIClient(HTTP_AUTHORIZATION=f"Bearer {run_tokens.issue(run).token}")
@@ -95,9 +95,7 @@ def test_an_agent_is_told_to_stop_by_the_answer_to_its_heartbeat(engine: Engine,
     assert entered(acme) == Decimal("1.03"), "what is spent is spent"
 
 
-def test_a_cap_is_raised_by_those_who_have_seen_it_and_work_goes_on(
-    api: Any, engine: Engine, acme: Tenant
-) -> None:
+def test_raising_a_cap_needs_its_version_and_work_continues(api: Any, engine: Engine, acme: Tenant) -> None:
     client = api()
     budget = made(client, cap=0)
     configuration.forget()
@@ -120,7 +118,7 @@ def test_a_cap_is_raised_by_those_who_have_seen_it_and_work_goes_on(
     assert engine.status(acme, waits) == "done"
 
 
-def test_what_a_budget_counts_cannot_be_changed(api: Any) -> None:
+def test_the_scope_and_period_of_a_budget_cannot_be_changed(api: Any) -> None:
     client = api()
     budget = made(client)
 
@@ -130,7 +128,7 @@ def test_what_a_budget_counts_cannot_be_changed(api: Any) -> None:
     assert {fault["path"] for fault in found["errors"]} == {"agent_role", "period", "activity"}
 
 
-def test_a_budget_counts_what_it_did_when_a_change_does_not_say_it(api: Any) -> None:
+def test_a_change_that_omits_the_scope_of_a_budget_keeps_it(api: Any) -> None:
     client = api()
     budget = made(client, unit="tokens")
 
@@ -145,7 +143,7 @@ def test_a_budget_counts_what_it_did_when_a_change_does_not_say_it(api: Any) -> 
     )
 
 
-def test_a_budget_is_removed(api: Any, tenant: Tenant) -> None:
+def test_a_budget_can_be_deleted(api: Any, tenant: Tenant) -> None:
     client = api()
     budget = made(client)
 
@@ -166,7 +164,7 @@ def test_only_admins_change_budgets(api: Any, role: str) -> None:
     assert client.get(place).status_code == 200
 
 
-def test_another_tenants_budgets_and_usage_do_not_exist(
+def test_budgets_and_usage_of_another_tenant_are_404_or_empty(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
     place, stranger = made(api())["link"], api(tenant=other_tenant)
@@ -179,7 +177,7 @@ def test_another_tenants_budgets_and_usage_do_not_exist(
     assert stranger.get(USAGE).json()["total"]["cost_usd"] == "0"
 
 
-def test_every_fault_of_a_budget_is_named(api: Any) -> None:
+def test_every_error_of_a_budget_is_reported(api: Any) -> None:
     body = {
         "name": "", "cap": -1, "unit": "euros", "period": 5, "warning_share": 2, "estimate": "much", "agent_role": "nobody",
         "deliverable": "x", "more": 1,
@@ -191,7 +189,7 @@ def test_every_fault_of_a_budget_is_named(api: Any) -> None:
 
 
 @pytest.mark.parametrize("cap", [True, None, "1e999", "NaN", "0.0000000000001", [], "12,5", 10**16])
-def test_an_amount_that_is_none_is_refused(api: Any, cap: Any) -> None:
+def test_an_invalid_amount_is_refused(api: Any, cap: Any) -> None:
     problem(api().post(BUDGETS, {"name": "x", "cap": cap}, format="json"), 400, "validation_failed")
 
 
@@ -242,13 +240,13 @@ def test_usage_adds_up_however_it_is_grouped(api: Any, engine: Engine, acme: Ten
         ("colour=red", "colour"),
     ],
 )
-def test_a_misspelt_question_about_usage_is_refused(api: Any, query: str, path: str) -> None:
+def test_an_unknown_parameter_of_a_usage_query_is_refused(api: Any, query: str, path: str) -> None:
     found = problem(api().get(f"{USAGE}?{query}"), 400, "validation_failed")
 
     assert [fault["path"] for fault in found["errors"]] == [path]
 
 
-def test_a_runs_cost_is_part_of_it(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_run_contains_its_cost(api: Any, engine: Engine, acme: Tenant) -> None:
     run = accepted(engine, acme)
     reports.complete(run, finished("0.42"), actor="test")
 
@@ -258,7 +256,7 @@ def test_a_runs_cost_is_part_of_it(api: Any, engine: Engine, acme: Tenant) -> No
     assert api().get(f"{USAGE}?activity={run.activity_id}").json()["total"]["cost_usd"] == "0.42"
 
 
-def test_making_a_budget_twice_with_one_key_makes_one(api: Any, tenant: Tenant) -> None:
+def test_creating_a_budget_twice_with_one_key_creates_one(api: Any, tenant: Tenant) -> None:
     client = api()
 
     first = client.post(BUDGETS, BODY, format="json", HTTP_IDEMPOTENCY_KEY="k")

@@ -41,11 +41,11 @@ def statuses(tenant: Tenant, **which: Any) -> list[str]:
         return sorted(Activity.objects.filter(**which).values_list("status", flat=True))
 
 
-def test_its_filters_are_those_of_the_list() -> None:
+def test_bulk_filters_are_those_of_the_list() -> None:
     assert set(ActivityChoiceSerializer().fields) == set(ActivityFilter.base_filters)
 
 
-def test_activities_may_be_named_one_by_one(client: Any, engine: Engine, tenant: Tenant) -> None:
+def test_activities_may_be_chosen_by_id(client: Any, engine: Engine, tenant: Tenant) -> None:
     first, second, third = engine.submit(tenant, "qa", 3)
     named = {"ids": [str(first), str(third), str(uuid4())], "status": ["created"]}
 
@@ -81,7 +81,7 @@ def test_a_dry_run_counts_and_changes_nothing(client: Any, engine: Engine, tenan
     assert client.get(JOBS).json()["results"] == []
 
 
-def test_all_that_were_found_are_cancelled_and_told_one_by_one(
+def test_all_matching_activities_are_cancelled_and_each_result_is_listed(
     client: Any, engine: Engine, tenant: Tenant
 ) -> None:
     ids = engine.submit(tenant, count=150)
@@ -105,9 +105,7 @@ def test_all_that_were_found_are_cancelled_and_told_one_by_one(
     assert engine.get(tenant, ids[1]).cancel_reason == "Not needed."
 
 
-def test_a_cancelled_waiter_gives_its_place_in_the_queue_back(
-    client: Any, engine: Engine, tenant: Tenant
-) -> None:
+def test_a_cancelled_activity_leaves_the_admission_queue(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     engine.submit(tenant, count=5)
 
@@ -119,7 +117,9 @@ def test_a_cancelled_waiter_gives_its_place_in_the_queue_back(
     assert statuses(tenant) == ["cancelled"] * 5
 
 
-def test_work_that_others_hang_on_ends_with_them(client: Any, engine: Engine, tenant: Tenant) -> None:
+def test_cancelling_work_that_awaits_approval_cancels_its_gate(
+    client: Any, engine: Engine, tenant: Tenant
+) -> None:
     engine.serve(tenant)
     client.post("/api/v1/activities/", {"name": "x", "agent_role": "qa", "requires_approval": True})
     engine.drain()
@@ -131,7 +131,7 @@ def test_work_that_others_hang_on_ends_with_them(client: Any, engine: Engine, te
     assert statuses(tenant) == ["cancelled", "cancelled"]
 
 
-def test_failed_work_is_tried_again(client: Any, engine: Engine, tenant: Tenant) -> None:
+def test_failed_work_is_retried(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     failed_many(tenant, 120)
     running = begun(client, "retry", 120)
@@ -146,7 +146,7 @@ def test_failed_work_is_tried_again(client: Any, engine: Engine, tenant: Tenant)
     }
 
 
-def test_work_is_handed_on(client: Any, engine: Engine, tenant: Tenant) -> None:
+def test_work_is_reassigned(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.submit(tenant, count=3)
 
     job = begun(client, "reassign", 3, agent_role="dev", reason="Overloaded.")
@@ -157,7 +157,9 @@ def test_work_is_handed_on(client: Any, engine: Engine, tenant: Tenant) -> None:
     assert statuses(tenant, agent_role="qa") == ["reassigned"] * 3
 
 
-def test_what_waits_goes_to_its_new_place_in_the_queue(client: Any, engine: Engine, tenant: Tenant) -> None:
+def test_waiting_work_moves_to_its_new_place_in_the_queue(
+    client: Any, engine: Engine, tenant: Tenant
+) -> None:
     engine.serve(tenant, max_concurrency=1)
     ids = engine.submit(tenant, count=4)
     late = engine.submit(tenant, count=1, priority=10, group_key=None)
@@ -174,7 +176,7 @@ def test_what_waits_goes_to_its_new_place_in_the_queue(client: Any, engine: Engi
     assert len(engine.agent.calls) == len([*ids, *late])
 
 
-def test_a_count_that_has_changed_does_nothing(client: Any, engine: Engine, tenant: Tenant) -> None:
+def test_a_job_with_an_outdated_count_does_nothing(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.submit(tenant, count=3)
 
     body = {"action": "cancel", "filter": {"agent_role": "qa"}, "expected_count": 2}
@@ -202,13 +204,13 @@ def test_a_count_that_has_changed_does_nothing(client: Any, engine: Engine, tena
         ({"action": "reassign", "filter": {"step": "a"}, "dry_run": True, "reason": "x"}, "agent_role"),
     ],
 )  # fmt: skip
-def test_a_bad_request_names_its_fault(client: Any, body: dict[str, Any], path: str) -> None:
+def test_an_invalid_request_names_its_error(client: Any, body: dict[str, Any], path: str) -> None:
     assert path in {
         fault["path"] for fault in problem(client.post(BULK, body), 400, "validation_failed")["errors"]
     }
 
 
-def test_who_may_not_and_who_is_somebody_else(
+def test_bulk_jobs_need_an_operator_and_are_hidden_from_other_tenants(
     api: Any, client: Any, other_tenant: Tenant, engine: Engine, tenant: Tenant
 ) -> None:
     engine.submit(tenant, count=2)
@@ -224,7 +226,9 @@ def test_who_may_not_and_who_is_somebody_else(
     assert stranger.get(JOBS).json()["results"] == []
 
 
-def test_a_job_that_is_stopped_leaves_the_rest(client: Any, engine: Engine, tenant: Tenant) -> None:
+def test_a_cancelled_job_leaves_the_remaining_activities_unchanged(
+    client: Any, engine: Engine, tenant: Tenant
+) -> None:
     engine.submit(tenant, count=150)
     job = begun(client, "cancel", 150)
 
@@ -262,7 +266,7 @@ def test_a_worker_that_dies_in_a_portion_loses_nothing_and_repeats_nothing(
         assert ActivityEvent.objects.filter(verb="cancel").count() == 150
 
 
-def test_what_the_database_refuses_is_told_and_keeps_nothing_else_from_being_done(
+def test_an_activity_that_the_database_refuses_is_reported_and_does_not_stop_the_others(
     client: Any, engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = engine.submit(tenant, count=3)
@@ -284,7 +288,7 @@ def test_what_the_database_refuses_is_told_and_keeps_nothing_else_from_being_don
     assert engine.get(tenant, ids[0]).priority == 2
 
 
-def test_a_job_that_breaks_keeps_no_other_from_its_turn(
+def test_a_failing_job_does_not_stop_other_jobs(
     client: Any, engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.submit(tenant, count=2)
@@ -303,7 +307,7 @@ def test_a_job_that_breaks_keeps_no_other_from_its_turn(
     assert client.get(broken["link"]).json()["done"] == 0
 
 
-def test_two_workers_at_once_deal_with_each_once(client: Any, engine: Engine, tenant: Tenant) -> None:
+def test_two_workers_at_once_process_each_activity_once(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.submit(tenant, count=250)
     job = begun(client, "cancel", 250)
 
@@ -316,7 +320,7 @@ def test_two_workers_at_once_deal_with_each_once(client: Any, engine: Engine, te
         assert BulkItem.objects.filter(state="done").count() == 250
 
 
-def test_others_may_move_the_same_work_meanwhile(client: Any, engine: Engine, tenant: Tenant) -> None:
+def test_activities_that_end_meanwhile_are_skipped(client: Any, engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
     engine.submit(tenant, count=60)
     job = begun(client, "cancel", 60)

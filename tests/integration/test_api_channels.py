@@ -26,7 +26,7 @@ def iso(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def test_a_channel_is_made_read_and_listed(api: Any, tenant: Tenant) -> None:
+def test_a_channel_can_be_created_read_and_listed(api: Any, tenant: Tenant) -> None:
     admin, viewer = api(), api("viewer")
 
     answer = admin.post(CHANNELS, ADS, format="json")
@@ -58,7 +58,7 @@ def test_only_admins_change_channels(api: Any, role: str) -> None:
         problem(client.post(f"{place}{deed}/"), 403, "forbidden")
 
 
-def test_every_fault_is_named(api: Any) -> None:
+def test_every_error_is_reported(api: Any) -> None:
     body = {"name": " ", "kind": 5, "expires_at": "tomorrow", "details": [], "status": "active"}
 
     found = problem(api().post(CHANNELS, body, format="json"), 400, "validation_failed")
@@ -66,7 +66,7 @@ def test_every_fault_is_named(api: Any) -> None:
     assert {fault["path"] for fault in found["errors"]} == {"name", "kind", "expires_at", "details", "status"}
 
 
-def test_a_name_is_taken_once_per_kind(api: Any, other_tenant: Tenant) -> None:
+def test_a_name_is_unique_per_kind(api: Any, other_tenant: Tenant) -> None:
     admin = api()
     made(admin)
     other = made(admin, name="Other")
@@ -101,7 +101,7 @@ def test_a_change_replaces_all_but_the_status(api: Any) -> None:
     problem(admin.post(f"{place}reactivate/", headers={"If-Match": '"2"'}), 412, "precondition_failed")
 
 
-def test_a_channel_is_removed(api: Any) -> None:
+def test_a_channel_can_be_deleted(api: Any) -> None:
     admin = api()
     place = f"{CHANNELS}{made(admin)['id']}/"
 
@@ -121,7 +121,7 @@ def test_a_channel_that_expires_raises_an_alert_once(api: Any, tenant: Tenant) -
         assert Alert.objects.filter(kind="channel_expired").count() == 1
 
 
-def test_a_channel_comes_back_until_a_time(api: Any) -> None:
+def test_a_channel_can_be_reactivated_until_a_time(api: Any) -> None:
     admin, until = api(), iso(datetime.now(UTC) + timedelta(days=30))
     place = f"{CHANNELS}{made(admin)['id']}/"
     admin.post(f"{place}expire/")
@@ -133,7 +133,7 @@ def test_a_channel_comes_back_until_a_time(api: Any) -> None:
     problem(admin.post(f"{place}reactivate/", past, format="json"), 400, "expiry_in_the_past")
 
 
-def test_a_channel_past_its_time_is_shown_and_found_as_expired(api: Any) -> None:
+def test_a_channel_past_its_expiry_is_returned_and_filtered_as_expired(api: Any) -> None:
     admin = api()
     past = made(admin, name="Past", expires_at="2020-01-01T00:00:00Z")
     active = made(admin, name="Active")
@@ -149,7 +149,7 @@ def test_a_channel_past_its_time_is_shown_and_found_as_expired(api: Any) -> None
     problem(admin.get(f"{CHANNELS}?state=expired"), 400, "validation_failed")
 
 
-def test_a_repetition_makes_no_second_channel(api: Any) -> None:
+def test_a_repeated_request_creates_no_second_channel(api: Any) -> None:
     admin = api()
     key = {"Idempotency-Key": "one"}
 

@@ -33,7 +33,9 @@ def letter_of(tenant: Tenant, activity_id: UUID) -> str:
     return str(letter.pk)
 
 
-def test_a_letter_shows_the_failure_and_what_became_of_it(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_a_dead_letter_contains_the_failure_and_its_resolution(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     (activity_id,) = failed(engine, acme)
     dead_letters_escalation.handle_waiting()
     (escalation,) = escalations_of(acme, activity_id)
@@ -56,7 +58,7 @@ def test_a_letter_shows_the_failure_and_what_became_of_it(api: Any, engine: Engi
     assert seen["ETag"]
 
 
-def test_the_list_is_narrowed_by_each_filter(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_each_filter_narrows_the_list(api: Any, engine: Engine, acme: Tenant) -> None:
     (first,) = failed(engine, acme, "qa")
     (second,) = failed(engine, acme, "dev")
     client = api("operator")
@@ -81,7 +83,7 @@ def test_the_list_is_narrowed_by_each_filter(api: Any, engine: Engine, acme: Ten
     problem(client.get(f"{LETTERS}?role=qa"), 400, "validation_failed")
 
 
-def test_failures_that_look_alike_are_one_group_with_its_newest_as_an_example(
+def test_similar_failures_form_one_group_with_the_newest_as_an_example(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     for number in range(3):
@@ -104,7 +106,7 @@ def test_failures_that_look_alike_are_one_group_with_its_newest_as_an_example(
     problem(client.get(f"{GROUPS}?role=qa"), 400, "validation_failed")
 
 
-def test_groups_come_page_by_page(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_groups_are_paginated(api: Any, engine: Engine, acme: Tenant) -> None:
     for code in "abc":
         failed(engine, acme, error=PermanentAgentError("no", code=code))
     client = api()
@@ -119,7 +121,7 @@ def test_groups_come_page_by_page(api: Any, engine: Engine, acme: Tenant) -> Non
 
 
 @pytest.mark.parametrize("by", ["ids", "filter"])
-def test_a_dry_run_counts_what_a_replay_then_does_once(
+def test_a_dry_run_counts_what_a_replay_then_does_exactly_once(
     api: Any, engine: Engine, acme: Tenant, by: str
 ) -> None:
     ids = failed(engine, acme, count=3)
@@ -196,7 +198,7 @@ def test_dismissed_failures_are_cancelled_with_the_reason(api: Any, engine: Engi
         (DISMISS, {"filter": {}, "reason": "x", "per_second": 1}, "per_second"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_body_is_named_by_its_path(
+def test_an_error_of_a_body_names_its_path(
     api: Any, engine: Engine, acme: Tenant, address: str, body: Any, path: str
 ) -> None:
     (activity_id,) = failed(engine, acme)
@@ -207,7 +209,7 @@ def test_what_is_wrong_with_a_body_is_named_by_its_path(
     assert engine.status(acme, activity_id) == "failed"
 
 
-def test_another_tenants_letters_are_neither_seen_nor_touched(
+def test_dead_letters_of_another_tenant_are_neither_visible_nor_changed(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
     (activity_id,) = failed(engine, acme)
@@ -222,7 +224,7 @@ def test_another_tenants_letters_are_neither_seen_nor_touched(
 
 
 @pytest.mark.parametrize("address", [REPLAY, DISMISS])
-def test_only_operators_set_failed_work_going_or_give_it_up(
+def test_only_operators_replay_or_dismiss_failed_work(
     api: Any, engine: Engine, acme: Tenant, address: str
 ) -> None:
     problem(api("reviewer").post(address, {"filter": {}, "reason": "x"}), 403, "forbidden")

@@ -82,7 +82,7 @@ def paths(response: Any, code: str = "validation_failed") -> set[str]:
 # Deliverables
 
 
-def test_a_deliverable_is_made_shown_and_listed(api: Any, acme: Tenant) -> None:
+def test_a_deliverable_can_be_created_read_and_listed(api: Any, acme: Tenant) -> None:
     made = api("operator").post(DELIVERABLES, body(description="On bees.", params={"tone": "calm"}))
 
     shown = made.json()
@@ -116,7 +116,7 @@ def test_the_same_key_twice_is_409(api: Any, acme: Tenant) -> None:
         ({"colour": 1}, "colour"), ({"target": 0}, "target"), ({"target": 201}, "target"), ({"target": "8"}, "target"),
     ],
 )  # fmt: skip
-def test_every_fault_is_named_by_its_path(api: Any, acme: Tenant, broken: Any, path: str) -> None:
+def test_every_error_names_its_path(api: Any, acme: Tenant, broken: Any, path: str) -> None:
     assert paths(api().post(DELIVERABLES, body(**broken))) == {path}
 
 
@@ -126,7 +126,7 @@ def test_the_pipelines_of_another_tenant_are_unknown(api: Any, acme: Tenant, oth
     assert paths(api().post(DELIVERABLES, body(pipelines=["theirs"]))) == {"pipelines[0]"}
 
 
-def test_a_change_replaces_what_may_change_and_raises_the_version(api: Any, acme: Tenant) -> None:
+def test_a_change_replaces_all_mutable_members_and_raises_the_version(api: Any, acme: Tenant) -> None:
     client = api("operator")
     made = make(client, description="Old.", params={"tone": "calm"}, status="paused")
     save_pipeline(acme, "other")
@@ -141,7 +141,7 @@ def test_a_change_replaces_what_may_change_and_raises_the_version(api: Any, acme
     assert paths(client.put(made["link"], {"name": "News", "pipelines": ["other"], "key": "new"})) == {"key"}
 
 
-def test_of_several_who_change_what_they_have_seen_at_once_one_wins(api: Any, acme: Tenant) -> None:
+def test_one_of_several_simultaneous_changes_of_the_same_version_wins(api: Any, acme: Tenant) -> None:
     clients = [api(name=f"n{number}") for number in range(4)]
     made = make(clients[0])
     change = {"name": "News", "pipelines": ["flow"]}
@@ -153,7 +153,7 @@ def test_of_several_who_change_what_they_have_seen_at_once_one_wins(api: Any, ac
     assert sorted(answer.status_code for answer in answers) == [200, 412, 412, 412]
 
 
-def test_only_what_never_had_a_period_is_deleted(api: Any, acme: Tenant) -> None:
+def test_only_a_deliverable_without_periods_can_be_deleted(api: Any, acme: Tenant) -> None:
     client = api("operator")
     unused, used = make(client), make(client, key="used")
     period_of(acme, used)
@@ -185,7 +185,7 @@ def test_changes_are_for_operators(api: Any, acme: Tenant, role: str) -> None:
 # Periods
 
 
-def test_the_running_month_is_started_by_hand_once(api: Any, acme: Tenant) -> None:
+def test_the_current_month_can_be_started_by_hand_once(api: Any, acme: Tenant) -> None:
     client = api("operator")
     made = make(client)
 
@@ -201,13 +201,13 @@ def test_the_running_month_is_started_by_hand_once(api: Any, acme: Tenant) -> No
         assert DeliverablePeriod.objects.count() == 1
 
 
-def test_starting_a_month_of_what_is_paused_is_409(api: Any, acme: Tenant) -> None:
+def test_starting_a_month_of_a_paused_deliverable_is_409(api: Any, acme: Tenant) -> None:
     made = make(api(), status="paused")
 
     problem(api().post(f"{made['link']}start-period/"), 409, "deliverable_not_active")
 
 
-def test_a_period_is_shown_with_its_plan_and_what_became_of_each_item(
+def test_a_period_is_returned_with_its_plan_and_the_outcome_of_each_item(
     engine: Engine, api: Any, acme: Tenant
 ) -> None:
     client = api()
@@ -234,7 +234,7 @@ def test_a_period_is_shown_with_its_plan_and_what_became_of_each_item(
     assert client.get(shown["planner_activity"]).json()["agent_role"] == "activity-planner"
 
 
-def test_the_runs_of_a_period_are_listed_by_their_link(engine: Engine, api: Any, acme: Tenant) -> None:
+def test_the_link_of_a_period_lists_its_runs(engine: Engine, api: Any, acme: Tenant) -> None:
     client = api()
     address = planned(engine, acme, client)
     client.post("/api/v1/pipelines/flow/runs/", {"deliverable": str(uuid4())})
@@ -246,7 +246,7 @@ def test_the_runs_of_a_period_are_listed_by_their_link(engine: Engine, api: Any,
     assert len(client.get(RUNS).json()["results"]) == 3
 
 
-def test_periods_are_narrowed_by_what_they_are(engine: Engine, api: Any, acme: Tenant) -> None:
+def test_periods_can_be_filtered(engine: Engine, api: Any, acme: Tenant) -> None:
     client = api()
     one, two = make(client), make(client, key="two")
     april, may = (period_of(acme, one, date(2026, month, 9)) for month in (4, 5))
@@ -268,7 +268,7 @@ def test_periods_are_narrowed_by_what_they_are(engine: Engine, api: Any, acme: T
     assert paths(client.get(PERIODS, {"starts_on": "May"})) == {"starts_on"}
 
 
-def test_a_plan_of_a_persons_own_is_taken_up_or_told_its_faults(
+def test_a_plan_written_by_a_person_is_accepted_or_refused_with_its_errors(
     engine: Engine, api: Any, acme: Tenant
 ) -> None:
     client = api("operator")
@@ -296,7 +296,7 @@ def test_a_plan_of_a_persons_own_is_taken_up_or_told_its_faults(
     problem(client.post(f"{address}plan/", {"plan": PLAN}), 409, "period_not_planning")
 
 
-def test_asking_again_twice_with_one_idempotency_key_asks_once(
+def test_planning_again_twice_with_one_idempotency_key_plans_once(
     engine: Engine, api: Any, acme: Tenant
 ) -> None:
     client = api("operator")
@@ -311,7 +311,7 @@ def test_asking_again_twice_with_one_idempotency_key_asks_once(
     problem(client.post(f"{address}plan/"), 409, "planner_at_work")
 
 
-def test_a_period_is_cancelled_with_what_is_in_it(engine: Engine, api: Any, acme: Tenant) -> None:
+def test_cancelling_a_period_cancels_its_runs(engine: Engine, api: Any, acme: Tenant) -> None:
     client = api("operator")
     address = planned(engine, acme, client)
     problem(client.post(f"{address}cancel/", {}, headers={"If-Match": '"old"'}), 412, "precondition_failed")
@@ -332,7 +332,7 @@ def test_a_completed_period_cannot_be_cancelled(engine: Engine, api: Any, acme: 
     problem(client.post(f"{address}cancel/"), 409, "period_ended")
 
 
-def test_a_run_started_by_itself_belongs_to_no_period_and_may_name_any_deliverable(
+def test_a_run_started_outside_a_period_belongs_to_none_and_may_name_any_deliverable(
     api: Any, acme: Tenant
 ) -> None:
     own = str(uuid4())

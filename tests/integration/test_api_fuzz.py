@@ -32,7 +32,7 @@ def nothing_was_found(findings: Findings) -> None:
     assert not findings.found, "\n\n".join(findings.found.values())
 
 
-def test_a_viewer_and_an_admin_get_what_the_schema_says(world: Known, tenant: Tenant) -> None:
+def test_responses_to_a_viewer_and_an_admin_match_the_schema(world: Known, tenant: Tenant) -> None:
     callers = [headers_of(tenant, "viewer"), headers_of(tenant, "admin")]
 
     findings = fuzz(schema(), callers=callers, known=world, examples=examples_wanted(1))
@@ -41,7 +41,7 @@ def test_a_viewer_and_an_admin_get_what_the_schema_says(world: Known, tenant: Te
     assert {200, 403, 404} <= findings.statuses.keys()
 
 
-def test_a_platform_admin_gets_what_the_schema_says(world: Known, tenant: Tenant) -> None:
+def test_responses_to_a_platform_admin_match_the_schema(world: Known, tenant: Tenant) -> None:
     def is_shared(path: str) -> bool:
         return path.startswith(("/api/v1/agents/", "/api/v1/platform-configs/", "/api/v1/skills/"))
 

@@ -28,7 +28,7 @@ def post(client, body: object = None, key: str = "key-1", path: str = NOTES):
     return client.post(path, {"name": "work"} if body is None else body, headers={"Idempotency-Key": key})
 
 
-def test_a_repetition_gets_the_first_answer_and_has_no_effect(api, tenant):
+def test_a_repeated_request_gets_the_first_answer_and_has_no_effect(api, tenant):
     client = api()
 
     first, again = post(client), post(client)
@@ -40,7 +40,7 @@ def test_a_repetition_gets_the_first_answer_and_has_no_effect(api, tenant):
     assert names_of(tenant) == ["work"]
 
 
-def test_a_repetition_has_the_headers_that_belong_to_the_answer_and_to_itself(api):
+def test_a_repeated_request_gets_the_stored_headers_and_headers_of_its_own(api):
     client = api()
 
     first, again = post(client), post(client)
@@ -59,7 +59,7 @@ def test_without_a_key_every_request_counts(api, tenant):
     assert names_of(tenant) == ["work", "work"]
 
 
-def test_the_order_of_members_and_white_space_make_no_other_request(api, tenant):
+def test_member_order_and_white_space_do_not_make_another_request(api, tenant):
     client = api()
 
     for body in (b'{"name":"work","priority":3}', b'{ "priority": 3, "name": "work" }'):
@@ -107,7 +107,7 @@ def test_a_malformed_key_is_400(api, tenant, key):
     assert names_of(tenant) == []
 
 
-def test_an_error_is_not_kept_so_the_request_may_succeed_later(api, tenant, monkeypatch):
+def test_an_error_is_not_stored_so_that_the_request_may_succeed_later(api, tenant, monkeypatch):
     client = api()
     client.raise_request_exception = False
     monkeypatch.setattr(
@@ -120,7 +120,7 @@ def test_an_error_is_not_kept_so_the_request_may_succeed_later(api, tenant, monk
     assert names_of(tenant) == ["work"]
 
 
-def test_a_refused_body_may_be_mended_under_the_same_key(api, tenant):
+def test_a_refused_body_may_be_corrected_under_the_same_key(api, tenant):
     client = api()
 
     assert post(client, {"name": ""}).status_code == 400
@@ -149,7 +149,7 @@ def held_inside(monkeypatch):
     leave.set()
 
 
-def test_a_repetition_during_the_first_request_is_409_and_later_gets_its_answer(api, tenant, held_inside):
+def test_a_repeated_request_is_409_during_the_first_and_later_gets_its_answer(api, tenant, held_inside):
     inside, leave = held_inside
     client = api()
 
@@ -192,7 +192,7 @@ def test_twenty_equal_requests_at_once_have_one_effect(api, tenant):
     assert names_of(tenant) == ["work"]
 
 
-def test_a_secret_is_answered_once_and_not_stored(api, tenant):
+def test_a_secret_is_returned_once_and_not_stored(api, tenant):
     client = api()
 
     first = post(client, {}, path=f"{NOTES}secret/")
@@ -215,7 +215,7 @@ def test_keys_and_requests_are_stored_as_digests_only(api, tenant):
     assert "confidential" not in dump
 
 
-def test_answers_older_than_a_day_are_purged_for_all_tenants(api, tenant, other_tenant):
+def test_stored_answers_older_than_a_day_are_purged_for_all_tenants(api, tenant, other_tenant):
     for owner in (tenant, other_tenant):
         client = api(tenant=owner)
         post(client, key="old")

@@ -30,7 +30,7 @@ def marks(tenant: Tenant) -> list[int]:
         return list(IdempotentRequest.objects.values_list("status_code", flat=True))
 
 
-def test_a_repetition_gets_the_first_answer_and_another_body_none(
+def test_a_repeated_request_gets_the_first_answer_and_another_body_is_refused(
     api: Any, tenant: Tenant, place: str
 ) -> None:
     client = api()
@@ -44,13 +44,13 @@ def test_a_repetition_gets_the_first_answer_and_another_body_none(
     assert marks(tenant) == [200]
 
 
-def test_a_refusal_leaves_no_mark(api: Any, tenant: Tenant, place: str) -> None:
+def test_a_refused_request_leaves_no_mark(api: Any, tenant: Tenant, place: str) -> None:
     problem(api().post(place, {"because": "x"}, headers=KEY), 400, "validation_failed")
 
     assert marks(tenant) == []
 
 
-def test_while_it_is_worked_on_a_repetition_is_409(
+def test_a_repeated_request_is_409_while_the_first_is_in_progress(
     api: Any, tenant: Tenant, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, real, met = api(), runs.cancel_run, []
@@ -69,7 +69,7 @@ def test_while_it_is_worked_on_a_repetition_is_409(
     assert problem(met[1], 422, "idempotency_key_reused")
 
 
-def test_the_mark_of_a_process_that_died_is_not_believed_for_long(
+def test_the_mark_of_a_process_that_died_expires_soon(
     api: Any, tenant: Tenant, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = api()

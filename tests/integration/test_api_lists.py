@@ -88,7 +88,7 @@ def test_links_are_absolute_and_keep_the_other_parameters(api, write):
     }
 
 
-def test_rows_that_come_or_go_meanwhile_neither_repeat_nor_hide_others(api, tenant, write):
+def test_added_and_removed_rows_neither_repeat_nor_hide_others(api, tenant, write):
     write(*"abcdef")
     client = api()
     first = client.get(f"{NOTES}?limit=2")
@@ -101,7 +101,7 @@ def test_rows_that_come_or_go_meanwhile_neither_repeat_nor_hide_others(api, tena
     assert names(client.get(first.json()["next"])) == ["d", "c"]
 
 
-def test_thousands_of_rows_of_the_same_moment_are_still_told_apart(api, write):
+def test_thousands_of_rows_with_the_same_time_are_each_listed_once(api, write):
     write(*(f"n{number}" for number in range(2500)), created_at=NOON)
 
     seen = [name for page in pages(api(), f"{NOTES}?limit=200") for name in page]
@@ -111,7 +111,7 @@ def test_thousands_of_rows_of_the_same_moment_are_still_told_apart(api, write):
 
 
 @pytest.mark.parametrize("ordering", ["started_at", "-started_at"])
-def test_rows_without_a_value_have_their_place_in_an_ordering(api, write, ordering):
+def test_rows_without_a_value_have_a_place_in_an_ordering(api, write, ordering):
     write("a", "b", "c", started_at=None)
     write("d", "e", started_at=NOON)
     write("f", started_at=NOON + timedelta(hours=1))
@@ -124,7 +124,7 @@ def test_rows_without_a_value_have_their_place_in_an_ordering(api, write, orderi
     assert names(client.get(client.get(last).json()["previous"])) == whole[:4]
 
 
-def test_a_page_is_found_through_the_index_however_deep_it_lies(tenant, write):
+def test_every_page_is_read_through_the_index_however_deep_it_is(tenant, write):
     write(*(f"n{number}" for number in range(3000)))
     with connections["owner"].cursor() as statements:
         statements.execute("ANALYZE activities_activity")
@@ -143,20 +143,20 @@ def test_a_page_is_found_through_the_index_however_deep_it_lies(tenant, write):
 
 
 @pytest.mark.parametrize(("limit", "count"), [("1", 1), ("200", 200), ("201", 200), ("99999999", 200)])
-def test_a_limit_is_what_was_asked_for_but_two_hundred_at_most(api, write, limit, count):
+def test_a_limit_is_as_requested_but_two_hundred_at_most(api, write, limit, count):
     write(*(f"n{number}" for number in range(205)))
 
     assert len(names(api().get(f"{NOTES}?limit={limit}"))) == count
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "ten", "1.5", "", "٣", "9" * 30])
-def test_a_limit_that_is_no_positive_number_is_400(api, limit):
+def test_a_limit_that_is_not_a_positive_number_is_400(api, limit):
     assert (
         problem(api().get(f"{NOTES}?limit={limit}"), 400, "validation_failed")["errors"][0]["path"] == "limit"
     )
 
 
-def test_a_cursor_that_was_changed_or_belongs_elsewhere_is_400(api, write):
+def test_a_changed_or_foreign_cursor_is_400(api, write):
     write(*"abc")
     client = api()
     cursor = parse_qs(urlsplit(client.get(f"{NOTES}?limit=1").json()["next"]).query)["cursor"][0]
@@ -175,7 +175,7 @@ def test_a_cursor_that_was_changed_or_belongs_elsewhere_is_400(api, write):
     problem(client.get(NOTES, {"cursor": cursor, "ordering": "name"}), 400, "validation_failed")
 
 
-def test_an_ordering_is_chosen_among_those_offered(api, write):
+def test_an_offered_ordering_can_be_chosen(api, write):
     write("b", priority=1)
     write("c", priority=2)
     write("a", priority=2)
@@ -194,7 +194,7 @@ def test_an_ordering_that_is_not_offered_is_400(api, ordering):
     assert "created_at, name" in refused["errors"][0]["message"]
 
 
-def test_filters_narrow_the_list(api, write):
+def test_filters_restrict_the_list(api, write):
     write("a", "b", priority=5)
     write("c", status="created", priority=7)
     client = api()

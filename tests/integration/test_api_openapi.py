@@ -101,7 +101,7 @@ def test_the_schema_is_valid_and_made_without_a_warning() -> None:
     assert len(list(operations())) > 40
 
 
-def test_every_operation_says_what_it_does_answers_and_refuses() -> None:
+def test_every_operation_documents_its_purpose_answers_and_errors() -> None:
     for method, address, operation in operations():
         assert operation["summary"], (method, address)
         assert operation["tags"], (method, address)
@@ -127,20 +127,20 @@ def test_every_post_of_people_and_programs_takes_an_idempotency_key() -> None:
     assert {address for address in without if not address.startswith(CALLBACKS)} == set()
 
 
-def test_operations_have_names_of_their_own() -> None:
+def test_operation_names_are_unique() -> None:
     names = [operation["operationId"] for _, _, operation in operations()]
 
     assert len(names) == len(set(names))
 
 
-def test_nobody_gets_anywhere_without_a_credential(tenant: Tenant) -> None:
+def test_every_operation_needs_a_credential(tenant: Tenant) -> None:
     client = APIClient()
 
     for method, address, _ in operations():
         problem(getattr(client, method)(filled(address)), 401, "not_authenticated")
 
 
-def test_whatever_is_not_there_is_a_404_that_tells_nothing(api: Any, tenant: Tenant, engine: Engine) -> None:
+def test_every_missing_object_is_a_404_without_details(api: Any, tenant: Tenant, engine: Engine) -> None:
     client = api("admin")
 
     for method, address, operation in operations():
@@ -161,7 +161,7 @@ def an_execution(tenant: Tenant) -> ScheduleExecution:
         )
 
 
-def test_every_list_has_links_and_obeys_limit(api: Any, tenant: Tenant, engine: Engine) -> None:
+def test_every_list_has_links_and_respects_limit(api: Any, tenant: Tenant, engine: Engine) -> None:
     viewer, admin = api("viewer"), api("admin")
     activity = api().post("/api/v1/activities/", {"name": "x", "agent_role": "qa"}).json()["id"]
     execution = an_execution(tenant)
@@ -195,7 +195,7 @@ def test_every_list_has_links_and_obeys_limit(api: Any, tenant: Tenant, engine: 
         problem(client.get(f"{place}?no_such_filter=1"), 400, "validation_failed")
 
 
-def test_answers_are_as_the_schema_says(api: Any, tenant: Tenant, engine: Engine) -> None:
+def test_answers_match_the_schema(api: Any, tenant: Tenant, engine: Engine) -> None:
     engine.serve(tenant)
     client = api("admin")
     client.post("/api/v1/templates/", {"key": "t", "name": "T", "agent_role": "qa"})
@@ -265,7 +265,7 @@ def test_the_schema_and_its_page_are_public_and_need_no_other_host(tenant: Tenan
     assert client.get("/api/v1/docs/redoc/").status_code == 404
 
 
-def test_the_schema_is_made_once_however_often_it_is_asked_for(
+def test_the_schema_is_built_once_however_often_it_is_requested(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_document, "_render_as", cache(api_document._render_as.__wrapped__))
@@ -281,6 +281,6 @@ def test_the_schema_is_made_once_however_often_it_is_asked_for(
     assert answers[0].json() == answers[2].json() == schema()
 
 
-def test_an_address_that_there_is_not_reads_like_an_object_that_is_not_there(tenant: Tenant) -> None:
+def test_an_unknown_address_reads_like_a_missing_object(tenant: Tenant) -> None:
     problem(APIClient().get("/api/v1/no-such-thing/"), 404, "not_found")
     problem(APIClient().post("/api/v1/activities"), 404, "not_found")

@@ -32,13 +32,13 @@ def test_each_invalid_field_has_a_path_into_the_body(api):
     ]
 
 
-def test_a_fault_of_the_whole_has_the_path_of_the_whole(api):
+def test_an_error_of_the_whole_body_has_the_path_of_the_whole(api):
     refused = problem(api().post("/api/plans/", {"steps": []}), 400, "validation_failed")
 
     assert refused["errors"] == [{"path": "", "message": "A plan needs a step."}]
 
 
-def test_an_object_of_another_tenant_reads_like_one_that_never_was(api, tenant, other_tenant):
+def test_an_object_of_another_tenant_reads_like_one_that_never_existed(api, tenant, other_tenant):
     theirs = api(tenant=other_tenant).post(NOTES, {"name": "theirs"}).json()["id"]
     client = api(tenant=tenant)
 
@@ -62,11 +62,11 @@ def test_an_object_of_another_tenant_reads_like_one_that_never_was(api, tenant, 
 
 
 @pytest.mark.parametrize("how", ["hidden", "missing"])
-def test_what_a_404_knows_beyond_that_stays_inside(api, how):
+def test_a_404_discloses_no_details(api, how):
     assert problem(api().get(f"/api/fail/{how}/"), 404, "not_found")["detail"] == "Not found."
 
 
-def test_an_unknown_method_is_405_and_names_the_known_ones_even_to_those_who_may_do_little(api):
+def test_an_unknown_method_is_405_and_lists_the_known_ones_for_every_role(api):
     response = api("viewer").put(NOTES, {})
 
     problem(response, 405, "method_not_allowed")
@@ -77,7 +77,7 @@ def test_an_answer_in_another_format_is_406(api):
     problem(api().get(NOTES, HTTP_ACCEPT="application/xml"), 406, "not_acceptable")
 
 
-def test_a_domain_error_says_what_it_is(api):
+def test_a_domain_error_has_its_own_code_and_text(api):
     response = api().get("/api/fail/occupied/")
 
     body = problem(response, 409, "occupied")
@@ -85,7 +85,7 @@ def test_a_domain_error_says_what_it_is(api):
     assert response["Retry-After"] == "3"
 
 
-def test_a_registered_domain_error_brings_its_faults(api):
+def test_a_registered_domain_error_contains_its_list_of_errors(api):
     body = problem(api().get("/api/fail/misdrawn/"), 400, "misdrawn")
 
     assert body["errors"] == [
@@ -103,7 +103,7 @@ def test_a_models_validation_error_is_a_400(api):
     ]
 
 
-def test_a_value_out_of_range_that_only_the_database_noticed_is_a_400(api):
+def test_a_value_that_only_the_database_finds_out_of_range_is_a_400(api):
     api().post(NOTES, {"name": "work"})
 
     problem(api().get("/api/cause/range/"), 400, "validation_failed")
@@ -113,7 +113,7 @@ def test_a_lost_race_for_a_unique_value_is_a_409(api):
     problem(api().get("/api/cause/twice/"), 409, "conflict")
 
 
-def test_a_mistake_of_ours_tells_nothing_but_is_in_the_log(api, caplog):
+def test_an_internal_error_discloses_nothing_and_is_logged(api, caplog):
     client = api()
     client.raise_request_exception = False
 
@@ -129,7 +129,7 @@ def test_a_mistake_of_ours_tells_nothing_but_is_in_the_log(api, caplog):
     assert record.tenant == "acme"
 
 
-def test_a_database_that_does_not_answer_is_a_503_with_a_time_to_come_back(api):
+def test_a_database_that_does_not_answer_is_a_503_with_a_retry_time(api):
     response = api().get("/api/fail/database/")
 
     body = problem(response, 503, "unavailable")
@@ -146,7 +146,7 @@ def test_a_database_that_is_down_before_the_caller_is_known_is_a_503_too(api, mo
     problem(client.get(NOTES), 503, "unavailable")
 
 
-def test_a_failure_outside_of_the_apis_views_reads_the_same(client):
+def test_an_error_outside_of_the_api_views_has_the_same_form(client):
     client.raise_request_exception = False
 
     problem(client.get("/api/broken/"), 500, "internal_error")
@@ -157,7 +157,7 @@ def test_a_forged_host_is_a_400_problem(client):
     problem(client.get(NOTES, HTTP_HOST="evil.example"), 400, "bad_request")
 
 
-def test_a_request_id_is_taken_when_it_is_harmless_and_made_when_not(client):
+def test_a_safe_request_id_is_kept_and_an_unsafe_one_is_replaced(client):
     assert client.get("/api/x/", headers={"X-Request-Id": "abc-123.X_y"})["X-Request-Id"] == "abc-123.X_y"
     for offered in ("", "a" * 65, "two words", 'quote"', "line\u2028", "{}"):
         made = client.get("/api/x/", headers={"X-Request-Id": offered})["X-Request-Id"]

@@ -47,7 +47,9 @@ def client(api: Any) -> Any:
     return api("admin", platform=True)
 
 
-def test_every_object_has_a_tag_and_is_not_sent_again_to_who_has_it(world: Known, client: Any) -> None:
+def test_every_object_has_an_etag_and_is_not_sent_again_to_clients_that_have_it(
+    world: Known, client: Any
+) -> None:
     seen = 0
     for _, address, operation in of("get"):
         if is_list(operation) or operation["operationId"] in {
@@ -69,7 +71,7 @@ def test_every_object_has_a_tag_and_is_not_sent_again_to_who_has_it(world: Known
     assert seen >= 25
 
 
-def test_every_change_of_an_object_heeds_if_match(world: Known, client: Any) -> None:
+def test_every_change_of_an_object_respects_if_match(world: Known, client: Any) -> None:
     for method, address, operation in of("put", "patch", "delete", "post"):
         declared = {parameter["name"] for parameter in operation.get("parameters", ())}
         if "{" not in address or operation["operationId"] in CHANGES_NOTHING_READ:
@@ -84,7 +86,7 @@ def test_every_change_of_an_object_heeds_if_match(world: Known, client: Any) -> 
         problem(answer, 412, "precondition_failed")
 
 
-def test_every_post_refuses_a_key_that_is_none(world: Known, client: Any) -> None:
+def test_every_post_refuses_an_invalid_idempotency_key(world: Known, client: Any) -> None:
     for _, address, operation in of("post"):
         body = BODIES.get(operation["operationId"], {})
         answer = client.post(place_of(world, address), body, headers={"Idempotency-Key": "two words"})
@@ -92,9 +94,7 @@ def test_every_post_refuses_a_key_that_is_none(world: Known, client: Any) -> Non
         problem(answer, 400, "invalid_idempotency_key")
 
 
-def test_every_post_is_repeated_without_harm_and_its_key_is_for_nothing_else(
-    world: Known, client: Any
-) -> None:
+def test_every_post_can_be_repeated_and_its_key_is_bound_to_its_body(world: Known, client: Any) -> None:
     done = 0
     for _, address, operation in of("post"):
         name, place = operation["operationId"], place_of(world, address)
@@ -117,7 +117,7 @@ def test_every_post_is_repeated_without_harm_and_its_key_is_for_nothing_else(
     assert done > 30
 
 
-def test_every_post_that_is_under_way_is_not_begun_a_second_time(
+def test_no_post_that_is_in_progress_is_started_a_second_time(
     world: Known, client: Any, tenant: Tenant
 ) -> None:
     with tenant_scope(tenant.pk):
@@ -155,7 +155,7 @@ def test_every_post_that_is_under_way_is_not_begun_a_second_time(
 SHOWN_OTHERWISE = {"agents": {"auth"}, "notification-channels": {"target"}, "retention": {"kinds"}}
 
 
-def test_what_is_shown_of_an_object_is_taken_back_as_it_is(world: Known, client: Any) -> None:
+def test_every_object_that_was_read_can_be_sent_back_unchanged(world: Known, client: Any) -> None:
     schema = client.get("/api/v1/schema/?format=json").json()["components"]["schemas"]
     waits = client.post("/api/v1/activities/", {"name": "x", "human_role": "editor"}).json()["link"]
     seen = 0
@@ -186,7 +186,7 @@ WRONG_QUERIES = (
 )  # fmt: skip
 
 
-def test_every_list_is_strict_about_what_it_is_asked(world: Known, client: Any) -> None:
+def test_every_list_refuses_invalid_parameters(world: Known, client: Any) -> None:
     seen = 0
     for _, address, operation in of("get"):
         if not is_list(operation):
@@ -239,7 +239,7 @@ GROWING = (
 )  # fmt: skip
 
 
-def test_rows_that_come_in_between_shift_nothing(client: Any, world: Known) -> None:
+def test_rows_that_are_added_between_two_pages_shift_nothing(client: Any, world: Known) -> None:
     shifted = {kind: fault for kind in GROWING if (fault := _shifted(client, kind))}
 
     assert shifted == {}

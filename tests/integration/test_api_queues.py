@@ -49,7 +49,7 @@ def test_there_is_a_queue_for_every_role_in_use(api: Any, engine: Engine, acme: 
     assert queue(api(), "seo")["queue"] == queue_of("seo") == "agent__seo"
 
 
-def test_what_waits_is_counted_by_band_and_what_is_put_off_apart(
+def test_waiting_work_is_counted_by_band_and_delayed_work_separately(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     for priority, count in ((1, 1), (4, 1), (5, 2), (9, 1), (10, 3), (19, 1), (20, 2)):
@@ -67,7 +67,7 @@ def test_an_empty_queue_has_no_oldest_wait(api: Any, engine: Engine, acme: Tenan
     assert queue(api(), "ba")["oldest_wait_seconds"] is None
 
 
-def test_what_runs_and_what_is_granted_are_told_apart(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_running_and_granted_work_are_counted_separately(api: Any, engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = lambda request: Accepted()
     engine.submit(acme, "qa", 3)
     engine.deliver()
@@ -77,7 +77,7 @@ def test_what_runs_and_what_is_granted_are_told_apart(api: Any, engine: Engine, 
     assert (found["running"], found["granted"], found["waiting"]["normal"], found["workers"]) == (1, 1, 2, 1)
 
 
-def test_a_redis_that_does_not_answer_costs_the_grants_and_nothing_else(
+def test_without_an_answer_from_redis_only_the_granted_count_is_missing(
     api: Any, engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.submit(acme, "ba", 2)
@@ -91,7 +91,7 @@ def test_a_redis_that_does_not_answer_costs_the_grants_and_nothing_else(
     assert queue(client, "ba")["waiting"]["normal"] == 2
 
 
-def test_another_tenants_work_is_not_counted(
+def test_work_of_other_tenants_is_not_counted(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
     engine.submit(acme, "ba", 2)
@@ -101,7 +101,9 @@ def test_another_tenants_work_is_not_counted(
     assert (sum(found["waiting"].values()), found["oldest_wait_seconds"]) == (0, None)
 
 
-def test_queues_cost_the_same_however_many_there_are(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_the_number_of_statements_does_not_depend_on_the_number_of_queues(
+    api: Any, engine: Engine, acme: Tenant
+) -> None:
     client = api()
 
     def statements(limit: int) -> int:
@@ -159,13 +161,13 @@ def a_paused_agent(database: None) -> Iterator[str]:
     Agent.objects.filter(role="ba").update(paused=False)
 
 
-def test_a_role_that_the_platform_paused_is_paused(
+def test_a_role_that_the_platform_paused_is_reported_as_paused(
     api: Any, engine: Engine, acme: Tenant, a_paused_agent: str
 ) -> None:
     assert queue(api(), a_paused_agent)["paused"] is True
 
 
-def test_everything_of_a_paused_tenant_is_paused(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_every_role_of_a_paused_tenant_is_reported_as_paused(api: Any, engine: Engine, acme: Tenant) -> None:
     with tenant_scope(acme.pk):
         Tenant.objects.filter(pk=acme.pk).update(paused=True)
 
@@ -173,7 +175,7 @@ def test_everything_of_a_paused_tenant_is_paused(api: Any, engine: Engine, acme:
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
-def test_the_switches_need_an_operator_and_a_role_that_there_is(
+def test_pause_and_resume_need_an_operator_and_an_existing_role(
     api: Any, engine: Engine, acme: Tenant, verb: str
 ) -> None:
     assert (
@@ -183,7 +185,7 @@ def test_the_switches_need_an_operator_and_a_role_that_there_is(
     problem(api("operator").post(f"{QUEUES}qa/{verb}/", {"why": "x"}), 400, "validation_failed")
 
 
-def test_live_workers_are_listed_with_what_they_serve(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_live_workers_are_listed_with_their_roles(api: Any, engine: Engine, acme: Tenant) -> None:
     (worker,) = api("viewer").get(WORKERS).json()["results"]
 
     assert (worker["roles"], worker["concurrency"]) == (["qa", "dev", "seo"], 10)

@@ -45,7 +45,7 @@ def paths(response: Any) -> set[str]:
     return {fault["path"] for fault in problem(response, 400, "validation_failed")["errors"]}
 
 
-def test_an_agent_is_added_with_credentials_that_nobody_sees_again(platform: Any) -> None:
+def test_an_agent_is_added_with_credentials_that_are_never_returned(platform: Any) -> None:
     body = {
         **NEW,
         "auth": {"type": "bearer", "token": "s3cret"},
@@ -71,14 +71,14 @@ def test_an_agent_is_added_with_credentials_that_nobody_sees_again(platform: Any
     problem(platform.post(AGENTS, NEW), 409, "already_exists")
 
 
-def test_a_repeated_request_adds_once(platform: Any) -> None:
+def test_a_repeated_request_adds_one_agent(platform: Any) -> None:
     answers = [platform.post(AGENTS, NEW, headers={"Idempotency-Key": "k"}) for _ in range(2)]
 
     assert [answer.status_code for answer in answers] == [201, 201]
     assert answers[1]["Idempotency-Replayed"] == "true"
 
 
-def test_what_is_left_out_stays_with_patch_and_goes_with_put(platform: Any, scribe: Agent) -> None:
+def test_omitted_members_stay_with_patch_and_are_reset_with_put(platform: Any, scribe: Agent) -> None:
     platform.patch(SCRIBE, {"timeout_seconds": 30, "auth": {"type": "bearer", "token": "t"}})
 
     shown = platform.patch(SCRIBE, {"model": "m"}).json()
@@ -94,7 +94,7 @@ def test_what_is_left_out_stays_with_patch_and_goes_with_put(platform: Any, scri
     )
 
 
-def test_credentials_are_kept_by_saying_so(platform: Any, scribe: Agent) -> None:
+def test_credentials_are_kept_when_the_request_says_so(platform: Any, scribe: Agent) -> None:
     platform.patch(SCRIBE, {"auth": {"type": "bearer", "token": "t"}})
 
     kept = platform.put(SCRIBE, {"name": "Scribe", "auth": {"type": "bearer", "set": True}})
@@ -117,14 +117,12 @@ def test_credentials_are_kept_by_saying_so(platform: Any, scribe: Agent) -> None
         ({"timeout_seconds": "5"}, "timeout_seconds"), ({"health": "healthy"}, "health"),
     ],
 )  # fmt: skip
-def test_an_agent_that_could_not_work_is_refused_by_path(
-    platform: Any, body: dict[str, Any], path: str
-) -> None:
+def test_an_invalid_agent_is_refused_with_its_path(platform: Any, body: dict[str, Any], path: str) -> None:
     assert path in paths(platform.post(AGENTS, {**NEW, **body}))
     assert not Agent.objects.filter(role="scribe").exists()
 
 
-def test_who_has_not_seen_the_present_state_changes_nothing(platform: Any, scribe: Agent) -> None:
+def test_a_change_needs_the_current_version(platform: Any, scribe: Agent) -> None:
     etag = platform.get(SCRIBE)["ETag"]
     assert platform.patch(SCRIBE, {"model": "a"}, headers={"If-Match": etag}).status_code == 200
 
@@ -142,13 +140,13 @@ def test_who_has_not_seen_the_present_state_changes_nothing(platform: Any, scrib
     ],
 )  # fmt: skip
 @in_one_test("token", [{}, {"role": "viewer"}, {"platform": True, "role": "operator"}])
-def test_only_a_platform_admin_changes_what_all_tenants_share(
+def test_only_a_platform_admin_changes_the_registry(
     api: Any, tenant: Tenant, scribe: Agent, method: str, address: str, token: dict[str, Any]
 ) -> None:
     problem(getattr(api(**token), method)(address, {}), 403, "forbidden")
 
 
-def test_addresses_are_shown_to_platform_admins_alone(api: Any, platform: Any, scribe: Agent) -> None:
+def test_only_platform_admins_see_addresses(api: Any, platform: Any, scribe: Agent) -> None:
     platform.post(f"{SCRIBE}deployments/", {"version": "1.0.0", "environment": "staging"})
 
     assert {"endpoint", "health_url", "health_detail"} <= platform.get(SCRIBE).json().keys()
@@ -193,21 +191,21 @@ def test_a_version_goes_from_staging_to_production_and_back(platform: Any, scrib
         ({"version": "1.0.0", "environment": "staging", "endpoint": "http://10.0.0.1/"}, "endpoint"),
     ],
 )  # fmt: skip
-def test_a_deployment_that_could_not_work_is_refused_by_path(
+def test_an_invalid_deployment_is_refused_with_its_path(
     platform: Any, scribe: Agent, body: dict[str, Any], path: str
 ) -> None:
     assert paths(platform.post(f"{SCRIBE}deployments/", body)) == {path}
 
 
 @pytest.mark.parametrize("address", ["deployments/", "rollback/", "check/"])
-def test_a_role_that_there_is_not_is_not_there(platform: Any, address: str) -> None:
+def test_an_unknown_role_is_404(platform: Any, address: str) -> None:
     body = {"version": "1.0.0", "environment": "staging"} if address == "deployments/" else {}
 
     problem(platform.post(f"{AGENTS}nobody/{address}", body), 404, "not_found")
     problem(platform.patch(f"{AGENTS}nobody/", {}), 404, "not_found")
 
 
-def test_a_change_is_in_force_for_the_next_run(platform: Any, tenant: Tenant, scribe: Agent) -> None:
+def test_a_change_takes_effect_with_the_next_run(platform: Any, tenant: Tenant, scribe: Agent) -> None:
     with tenant_scope(tenant.pk):
         assert configuration.settings_for(tenant.pk, "scribe").timeout_seconds == 660
 

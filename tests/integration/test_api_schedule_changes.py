@@ -42,7 +42,7 @@ def beats(schedule_id: str) -> list[tuple[bool, str]]:
 # Changes
 
 
-def test_a_put_replaces_all_but_the_switch(api: Any, acme: Tenant) -> None:
+def test_a_put_replaces_everything_but_the_enabled_flag(api: Any, acme: Tenant) -> None:
     client = api()
     made = make(client, enabled=False, params={"a": 1}, priority=3, overlap="allow", description="Old.")
 
@@ -65,7 +65,7 @@ def test_a_put_replaces_all_but_the_switch(api: Any, acme: Tenant) -> None:
         ({"timezone": None, "params": None}, {"timezone": "America/New_York", "params": {}}),
     ],
 )  # fmt: skip
-def test_a_patch_leaves_what_it_does_not_name_unless_it_takes_its_place(
+def test_a_patch_keeps_omitted_members_that_it_does_not_replace(
     api: Any, acme: Tenant, change: dict[str, Any], shown: dict[str, Any]
 ) -> None:
     client = api()
@@ -87,7 +87,7 @@ def test_a_change_that_changes_nothing_keeps_the_version(api: Any, acme: Tenant)
     assert client.patch(made["link"], {"priority": "normal"}).json() == made
 
 
-def test_of_several_who_change_what_they_have_seen_at_once_one_wins(api: Any, acme: Tenant) -> None:
+def test_one_of_several_simultaneous_changes_of_the_same_version_wins(api: Any, acme: Tenant) -> None:
     clients = [api(name=f"n{number}") for number in range(4)]
     made = make(clients[0])
 
@@ -101,7 +101,7 @@ def test_of_several_who_change_what_they_have_seen_at_once_one_wins(api: Any, ac
     assert sorted(answer.status_code for answer in answers) == [200, 412, 412, 412]
 
 
-def test_what_is_refused_changes_nothing(api: Any, acme: Tenant) -> None:
+def test_a_refused_change_changes_nothing(api: Any, acme: Tenant) -> None:
     client = api()
     made = make(client)
 
@@ -113,7 +113,7 @@ def test_what_is_refused_changes_nothing(api: Any, acme: Tenant) -> None:
 # Times
 
 
-def test_new_times_begin_now(acme: Tenant) -> None:
+def test_new_times_start_from_now(acme: Tenant) -> None:
     made = editing.create(acme.pk, body(cron="0 * * * *"), actor="test", now=NOON)
     later = NOON + timedelta(hours=3, minutes=30)
 
@@ -127,7 +127,7 @@ def test_new_times_begin_now(acme: Tenant) -> None:
     assert changed.looked_until == renamed.looked_until == later
 
 
-def test_what_passes_while_it_is_switched_off_is_not_made_up_for(acme: Tenant) -> None:
+def test_times_that_pass_while_a_schedule_is_disabled_are_not_caught_up(acme: Tenant) -> None:
     made = editing.create(acme.pk, body(cron="0 * * * *"), actor="test", now=NOON)
     later = NOON + timedelta(hours=9, minutes=30)
 
@@ -150,7 +150,7 @@ def test_a_one_time_schedule_whose_time_has_passed_is_due_at_once(acme: Tenant) 
     assert made.looked_until < past
 
 
-def test_a_schedule_whose_target_has_gone_can_still_be_switched_off(api: Any, acme: Tenant) -> None:
+def test_a_schedule_whose_target_no_longer_exists_can_still_be_disabled(api: Any, acme: Tenant) -> None:
     client = api()
     made = make(client, params={"a": "db:ticker:all:id"})
     with tenant_scope(acme.pk):
@@ -160,7 +160,7 @@ def test_a_schedule_whose_target_has_gone_can_still_be_switched_off(api: Any, ac
     problem(client.patch(made["link"], {"priority": 3}), 400, "invalid_schedule")
 
 
-def test_beats_row_follows(api: Any, acme: Tenant) -> None:
+def test_the_row_of_beat_follows_the_schedule(api: Any, acme: Tenant) -> None:
     client = api()
     made = make(client)
     assert beats(made["id"]) == [(True, "schedule: acme/Daily")]
@@ -175,7 +175,9 @@ def test_beats_row_follows(api: Any, acme: Tenant) -> None:
 # By hand, and what came of it
 
 
-def test_it_is_run_by_hand_and_its_jobs_are_seen(api: Any, acme: Tenant, engine: Engine) -> None:
+def test_a_schedule_can_be_run_by_hand_and_its_jobs_are_listed(
+    api: Any, acme: Tenant, engine: Engine
+) -> None:
     link = make(api(), enabled=False, params={"tickerId": "db:ticker:all:id?batchSize=5", "x": 1})["link"]
 
     answer = api("operator").post(f"{link}run/")
@@ -199,7 +201,7 @@ def test_it_is_run_by_hand_and_its_jobs_are_seen(api: Any, acme: Tenant, engine:
     assert len(viewer.get(f"/api/v1/activities/?schedule={schedule_id}").json()["results"]) == 12
 
 
-def test_runs_of_a_pipeline_say_their_schedule(api: Any, acme: Tenant) -> None:
+def test_runs_of_a_pipeline_name_their_schedule(api: Any, acme: Tenant) -> None:
     client = api()
     client.post(
         "/api/v1/pipelines/", {"key": "flow", "name": "F", "steps": [{"id": "a", "agent_role": "qa"}]}
@@ -217,7 +219,7 @@ def test_runs_of_a_pipeline_say_their_schedule(api: Any, acme: Tenant) -> None:
     assert client.get(f"/api/v1/pipeline-runs/?schedule={uuid4()}").json()["results"] == []
 
 
-def test_a_second_run_by_hand_is_refused_while_one_is_under_way(api: Any, acme: Tenant) -> None:
+def test_a_second_manual_run_is_refused_while_one_is_in_progress(api: Any, acme: Tenant) -> None:
     client = api()
     link = make(client)["link"]
     first = client.post(f"{link}run/", headers={"Idempotency-Key": "a"})
@@ -242,7 +244,7 @@ def test_an_execution_is_cancelled_with_its_jobs(api: Any, acme: Tenant) -> None
     problem(api("viewer").post(f"{begun['link']}cancel/"), 403, "forbidden")
 
 
-def test_executions_and_times_are_narrowed(api: Any, acme: Tenant) -> None:
+def test_executions_and_times_can_be_filtered(api: Any, acme: Tenant) -> None:
     made = make(api())
     with tenant_scope(acme.pk):
         for hour, state in enumerate(("fired", "skipped", "skipped")):
@@ -269,7 +271,7 @@ def test_executions_and_times_are_narrowed(api: Any, acme: Tenant) -> None:
     assert [each["status"] for each in failed] == ["failed"]
 
 
-def test_deleting_keeps_the_executions_and_what_is_under_way(api: Any, acme: Tenant) -> None:
+def test_deleting_a_schedule_keeps_its_executions_and_running_work(api: Any, acme: Tenant) -> None:
     client = api()
     made = make(client)
     begun = client.post(f"{made['link']}run/").json()

@@ -66,7 +66,7 @@ def test_a_time_that_clocks_skip_is_shifted_or_skipped(
         ("both", ["01:30:00-04:00", "01:30:00-05:00"]),
     ],
 )
-def test_a_time_that_comes_twice_fires_as_chosen(
+def test_a_time_that_clocks_repeat_fires_as_chosen(
     api: Any, acme: Tenant, policy: str, times: list[str]
 ) -> None:
     shown = preview(
@@ -80,7 +80,7 @@ def test_a_time_that_comes_twice_fires_as_chosen(
     assert on(shown, "2027-11-07") == times
 
 
-def test_a_preview_tells_times_words_and_jobs_and_writes_nothing(api: Any, acme: Tenant) -> None:
+def test_a_preview_returns_times_description_and_jobs_and_writes_nothing(api: Any, acme: Tenant) -> None:
     params = {"tickerId": "db:ticker:all:id?enabled=true&batchSize=5&staggerDelay=2000", "deep": True}
 
     shown = preview(api(), "?count=2", start_at="2027-05-01T00:00:00Z", params=params)
@@ -97,7 +97,7 @@ def test_a_preview_tells_times_words_and_jobs_and_writes_nothing(api: Any, acme:
     assert api().get(SCHEDULES).json()["results"] == []
 
 
-def test_a_preview_tells_how_many_jobs_of_a_batch_the_limits_let_be_at_work_at_once(
+def test_a_preview_says_how_many_jobs_of_a_batch_the_limits_allow_at_once(
     engine: Engine, api: Any, acme: Tenant
 ) -> None:
     params = {"tickerId": "db:ticker:all:id?enabled=true&batchSize=5"}
@@ -115,7 +115,7 @@ def test_a_preview_tells_how_many_jobs_of_a_batch_the_limits_let_be_at_work_at_o
     assert preview(api(), params={"tickerId": "db:ticker:T1:id"})["notes"] == []
 
 
-def test_what_a_preview_tells_is_what_happens(api: Any, acme: Tenant) -> None:
+def test_a_preview_agrees_with_the_execution(api: Any, acme: Tenant) -> None:
     client = api()
     made = client.post(SCHEDULES, body(params={"t": "db:ticker:all:id?batchSize=5"}, overlap="allow")).json()
     told = client.get(f"{made['link']}preview/?count=3").json()
@@ -136,7 +136,7 @@ def test_what_a_preview_tells_is_what_happens(api: Any, acme: Tenant) -> None:
     assert (jobs[-1].due_at - jobs[0].due_at).total_seconds() == told["ends_after_seconds"]
 
 
-def test_times_begin_at_start_at_or_now_or_where_it_is_asked(api: Any, acme: Tenant) -> None:
+def test_previewed_times_begin_at_start_at_or_now_or_the_requested_time(api: Any, acme: Tenant) -> None:
     client = api()
     started = {"cron": None, "interval_ms": 86_400_000, "start_at": "2025-01-01T00:00:00Z"}
     made = client.post(SCHEDULES, body(**started)).json()
@@ -150,7 +150,7 @@ def test_times_begin_at_start_at_or_now_or_where_it_is_asked(api: Any, acme: Ten
     assert len(client.get(f"{made['link']}preview/").json()["fires_at"]) == 5
 
 
-def test_faults_of_target_and_parameters_are_among_the_errors(api: Any, acme: Tenant) -> None:
+def test_errors_of_target_and_parameters_are_listed(api: Any, acme: Tenant) -> None:
     shown = preview(api(), name=None, agent_role="nobody", params={"a": "db:tickr:all:id"})
 
     assert len(shown["fires_at"]) == 5
@@ -158,7 +158,7 @@ def test_faults_of_target_and_parameters_are_among_the_errors(api: Any, acme: Te
     assert shown["jobs"] == 0
 
 
-def test_times_alone_can_be_looked_at(api: Any, acme: Tenant) -> None:
+def test_times_can_be_previewed_without_a_target(api: Any, acme: Tenant) -> None:
     answer = api().post(PREVIEW, {"repeat": "repeating", "cron": "0 0 29 2 *"})
 
     assert [text[:10] for text in answer.json()["fires_at"][:2]] == ["2028-02-29", "2032-02-29"]
@@ -174,18 +174,16 @@ def test_times_alone_can_be_looked_at(api: Any, acme: Tenant) -> None:
         ({"repeat": "once", "cron": None, "start_at": "2024-01-15T10:00:00Z", "catch_up": "none"}, "the time is recorded as skipped"),
     ],
 )  # fmt: skip
-def test_what_is_odd_about_the_times_is_noted(
-    api: Any, acme: Tenant, members: dict[str, Any], note: str
-) -> None:
+def test_unusual_times_are_noted(api: Any, acme: Tenant, members: dict[str, Any], note: str) -> None:
     assert note in preview(api(), **members)["notes"][0]
 
 
 @in_one_test("query", ["?count=0", "?count=101", "?count=x", "?count=1&count=2", "?after=now", "?colour=1"])
-def test_what_is_asked_must_make_sense(api: Any, acme: Tenant, query: str) -> None:
+def test_invalid_parameters_of_a_preview_are_refused(api: Any, acme: Tenant, query: str) -> None:
     problem(api().post(f"{PREVIEW}{query}", body()), 400, "validation_failed")
 
 
-def test_what_has_gone_since_it_was_saved_is_among_the_errors(api: Any, acme: Tenant) -> None:
+def test_references_that_were_deleted_since_are_listed_as_errors(api: Any, acme: Tenant) -> None:
     client = api()
     link = client.post(SCHEDULES, body(params={"t": "db:ticker:all:id"})).json()["link"]
     with tenant_scope(acme.pk):
@@ -198,7 +196,7 @@ def test_what_has_gone_since_it_was_saved_is_among_the_errors(api: Any, acme: Te
     assert {error["path"] for error in shown["errors"]} == {"agent_role", "params.t"}
 
 
-def test_previews_of_others_are_not_there_and_viewers_do_not_try_things_out(
+def test_previews_do_not_read_other_tenants_and_a_viewer_cannot_preview_an_unsaved_schedule(
     api: Any, acme: Tenant, other_tenant: Tenant
 ) -> None:
     link = api().post(SCHEDULES, body()).json()["link"]
@@ -243,7 +241,7 @@ HOSTILE = [
 ]
 
 
-def test_hostile_text_is_refused_and_runs_nothing(api: Any, acme: Tenant) -> None:
+def test_hostile_text_is_refused_and_executes_nothing(api: Any, acme: Tenant) -> None:
     client = api()
     odd: list[Any] = []
 

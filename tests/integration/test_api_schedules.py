@@ -48,7 +48,7 @@ def moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def test_a_schedule_is_made_with_every_default_said(api: Any, acme: Tenant) -> None:
+def test_a_new_schedule_is_returned_with_all_defaults(api: Any, acme: Tenant) -> None:
     answer = api().post(SCHEDULES, body(params={"topic": "bees"}))
 
     shown = answer.json()
@@ -71,7 +71,7 @@ def test_a_schedule_is_made_with_every_default_said(api: Any, acme: Tenant) -> N
     assert api("viewer").get(answer["Location"]).json() == shown
 
 
-def test_one_for_a_pipeline_names_it_by_its_key(api: Any, acme: Tenant) -> None:
+def test_a_schedule_of_a_pipeline_names_it_by_its_key(api: Any, acme: Tenant) -> None:
     flow(acme)
 
     shown = make(api(), target_type="pipeline", agent_role=None, pipeline="flow")
@@ -79,7 +79,7 @@ def test_one_for_a_pipeline_names_it_by_its_key(api: Any, acme: Tenant) -> None:
     assert (shown["target_type"], shown["pipeline"], shown["agent_role"]) == ("pipeline", "flow", None)
 
 
-def test_policies_come_back_as_they_were_given(api: Any, acme: Tenant) -> None:
+def test_policies_are_returned_as_they_were_sent(api: Any, acme: Tenant) -> None:
     given = {
         "interval_ms": 60_000, "cron": None, "timezone": "Europe/Berlin", "start_at": "2027-01-01T00:00:00Z",
         "end_at": "2028-01-01T00:00:00Z", "dst_gap": "skip", "dst_fold": "both", "jitter_seconds": 30,
@@ -93,7 +93,7 @@ def test_policies_come_back_as_they_were_given(api: Any, acme: Tenant) -> None:
     assert (shown["priority"], shown["next_run_at"]) == (1, None)
 
 
-def test_catching_up_is_said_in_three_ways(api: Any, acme: Tenant) -> None:
+def test_catch_up_has_three_forms(api: Any, acme: Tenant) -> None:
     client = api()
     made = make(client)
 
@@ -141,7 +141,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 
-def test_every_fault_is_named_by_its_path(api: Any, acme: Tenant) -> None:
+def test_every_error_names_its_path(api: Any, acme: Tenant) -> None:
     tickers(acme)
     client = api()
 
@@ -179,7 +179,7 @@ def test_all_faults_are_told_at_once_and_nothing_is_stored(api: Any, acme: Tenan
     assert not PeriodicTask.objects.filter(task="schedules.fire").exists()
 
 
-def test_values_as_they_are_must_suit_the_agent_and_a_data_source_may_turn_out_to(
+def test_fixed_values_must_suit_the_agent_while_data_sources_are_checked_later(
     api: Any, acme: Tenant
 ) -> None:
     tickers(acme)
@@ -202,7 +202,7 @@ def test_values_as_they_are_must_suit_the_agent_and_a_data_source_may_turn_out_t
     assert (list(missing), list(wrong), right.status_code) == (["params"], ["params.depth"], 201)
 
 
-def test_what_is_switched_off_is_no_target(api: Any, acme: Tenant) -> None:
+def test_a_disabled_agent_or_pipeline_cannot_be_a_target(api: Any, acme: Tenant) -> None:
     off = flow(acme, "off")
     with tenant_scope(acme.pk):
         Pipeline.objects.filter(pk=off.pk).update(enabled=False)
@@ -215,7 +215,7 @@ def test_what_is_switched_off_is_no_target(api: Any, acme: Tenant) -> None:
     assert list(faults(client.post(SCHEDULES, pipeline))) == ["pipeline"]
 
 
-def test_a_name_is_given_once_per_tenant(api: Any, acme: Tenant, other_tenant: Tenant) -> None:
+def test_a_name_is_unique_per_tenant(api: Any, acme: Tenant, other_tenant: Tenant) -> None:
     client = api()
     make(client)
     other = make(client, name="Other")
@@ -225,7 +225,7 @@ def test_a_name_is_given_once_per_tenant(api: Any, acme: Tenant, other_tenant: T
     assert api("admin", tenant=other_tenant).post(SCHEDULES, body()).status_code == 201
 
 
-def test_of_several_who_make_the_same_at_once_one_does(api: Any, acme: Tenant) -> None:
+def test_one_of_several_simultaneous_equal_schedules_is_created(api: Any, acme: Tenant) -> None:
     clients = [api(name=f"n{number}") for number in range(3)]
 
     answers = at_once(*[lambda c=client: c.post(SCHEDULES, body()) for client in clients])
@@ -234,7 +234,7 @@ def test_of_several_who_make_the_same_at_once_one_does(api: Any, acme: Tenant) -
     assert PeriodicTask.objects.filter(task="schedules.fire").count() == 1
 
 
-def test_a_post_repeated_under_its_key_makes_one(api: Any, acme: Tenant) -> None:
+def test_a_post_repeated_with_its_key_creates_one_schedule(api: Any, acme: Tenant) -> None:
     client, key = api(), {"Idempotency-Key": "k1"}
 
     first, second = (client.post(SCHEDULES, body(), headers=key) for _ in range(2))
@@ -242,7 +242,7 @@ def test_a_post_repeated_under_its_key_makes_one(api: Any, acme: Tenant) -> None
     assert (first.status_code, second.status_code, first.json()) == (201, 201, second.json())
 
 
-def test_the_list_is_narrowed(api: Any, acme: Tenant) -> None:
+def test_the_list_can_be_filtered(api: Any, acme: Tenant) -> None:
     flow(acme)
     client = api()
     make(client, name="A", repeat="once", cron=None, start_at="2027-01-01T00:00:00Z", description="On bees.")
@@ -263,7 +263,7 @@ def test_the_list_is_narrowed(api: Any, acme: Tenant) -> None:
 
 
 @pytest.mark.parametrize("role", ["operator", "reviewer", "viewer"])
-def test_schedules_are_changed_by_admins(api: Any, acme: Tenant, role: str) -> None:
+def test_only_admins_change_schedules(api: Any, acme: Tenant, role: str) -> None:
     made = make(api())
     client = api(role)
 

@@ -20,13 +20,13 @@ def schema() -> dict[str, Any]:
     return SchemaGenerator(patterns=patterns).get_schema(request=None, public=True)
 
 
-def test_the_schema_is_made_without_a_caller_and_without_complaints(schema, capsys):
+def test_the_schema_is_built_without_a_caller_and_without_warnings(schema, capsys):
     assert set(schema["paths"]["/api/notes/"]) == {"get", "post"}
     assert not GENERATOR_STATS
     assert capsys.readouterr().err == ""
 
 
-def test_both_ways_to_authenticate_are_described(schema):
+def test_the_schema_describes_both_ways_to_authenticate(schema):
     assert schema["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     assert schema["components"]["securitySchemes"]["session"]["in"] == "cookie"
     assert schema["paths"]["/api/notes/"]["get"]["security"] == [{"token": []}, {"session": []}]

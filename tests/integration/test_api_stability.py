@@ -23,7 +23,7 @@ BEFORE = json.loads(FILE.read_text(encoding="utf-8"))
 SINCE, SUNSET = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 12, 1, tzinfo=UTC)
 
 
-def test_nothing_that_clients_rely_on_is_gone(database: None) -> None:
+def test_nothing_that_clients_rely_on_was_removed(database: None) -> None:
     """`python -m tests.fuzzing.snapshot` takes a change that is meant."""
     assert list(broken(BEFORE, taken(schema()))) == []
 
@@ -49,7 +49,7 @@ def test_a_breaking_change_is_noticed(change: Any) -> None:
     assert list(broken(BEFORE, now))
 
 
-def test_more_may_be_offered() -> None:
+def test_additions_are_not_breaking_changes() -> None:
     now = copy.deepcopy(BEFORE)
     now["works_list"] = now["activities_list"]
     now["templates_create"]["request"]["colour"] = False
@@ -74,7 +74,7 @@ urlpatterns = [path("api/old/", OldView.as_view())]
 
 @pytest.mark.urls("tests.integration.test_api_stability")
 @pytest.mark.parametrize("asked", ["", "?broken=1"])
-def test_what_will_go_says_so_with_the_day(api: Any, tenant: Any, asked: str) -> None:
+def test_a_deprecated_operation_names_the_day_of_its_removal(api: Any, tenant: Any, asked: str) -> None:
     answer = api().get(f"/api/old/{asked}")
 
     assert answer.status_code == (404 if asked else 200)
@@ -83,7 +83,7 @@ def test_what_will_go_says_so_with_the_day(api: Any, tenant: Any, asked: str) ->
     assert answer["Link"] == '</api/v1/docs/#new>; rel="deprecation"'
 
 
-def test_nothing_goes_on_short_notice() -> None:
+def test_no_removal_has_a_short_notice() -> None:
     with pytest.raises(ValueError, match="less than"):
         deprecated(since=SINCE, sunset=SINCE + timedelta(days=30))
     with pytest.raises(ValueError, match="offset"):

@@ -37,7 +37,7 @@ def test_requests_above_the_burst_are_429_with_the_time_to_come_back(api, three_
     assert 90 <= int(refused["Retry-After"]) <= 100
 
 
-def test_every_answer_tells_what_is_left(api, three_requests):
+def test_every_answer_has_the_remaining_number_of_requests(api, three_requests):
     client = api()
 
     answers = [client.get(NOTES), client.get(f"{NOTES}no-such/"), client.get(NOTES), client.get(NOTES)]
@@ -46,7 +46,7 @@ def test_every_answer_tells_what_is_left(api, three_requests):
     assert [left(answer) for answer in answers] == ["r=2", "r=1", "r=0", "r=0"]
 
 
-def test_one_token_that_runs_wild_leaves_the_others_of_its_tenant_alone(api, tenant, settings):
+def test_one_busy_token_does_not_exhaust_the_limit_of_other_tokens(api, tenant, settings):
     settings.ORCHESTRATOR_API_CALLER_RATE, settings.ORCHESTRATOR_API_CALLER_BURST = 0.01, 2
     wild, other = api(), api()
 
@@ -80,13 +80,13 @@ def test_all_tokens_of_a_tenant_share_its_limit_and_other_tenants_have_their_own
     assert api(tenant=other_tenant).get(NOTES).status_code == 200
 
 
-def test_nobody_is_counted_before_they_are_known(api, three_requests, client):
+def test_requests_are_not_counted_before_authentication(api, three_requests, client):
     for _ in range(5):
         assert client.get(NOTES).status_code == 401
     assert left(api().get(NOTES)) == "r=2"
 
 
-def test_a_frozen_redis_is_asked_once_and_then_left_alone(api, monkeypatch):
+def test_a_frozen_redis_is_asked_once_and_then_skipped(api, monkeypatch):
     client = api()
 
     with frozen_server() as server:
@@ -117,7 +117,7 @@ def work_that_comes_back_slowly(settings, monkeypatch):
     settings.ORCHESTRATOR_API_WORK_MS_RATE, settings.ORCHESTRATOR_API_WORK_MS_BURST = 0.001, 1.0
 
 
-def test_requests_are_weighed_by_the_computing_that_they_took(
+def test_requests_are_weighted_by_their_computing_time(
     api, tenant, other_tenant, work_that_comes_back_slowly
 ):
     client, other_token = api(), api()
@@ -133,7 +133,7 @@ def test_requests_are_weighed_by_the_computing_that_they_took(
     assert api(tenant=other_tenant).get(NOTES).status_code == 200
 
 
-def test_a_request_that_fails_is_weighed_too(api, tenant, work_that_comes_back_slowly):
+def test_a_request_that_fails_is_weighted_too(api, tenant, work_that_comes_back_slowly):
     client = api()
 
     statuses = [client.get(f"{NOTES}no-such/").status_code for _ in range(4)]
@@ -142,7 +142,7 @@ def test_a_request_that_fails_is_weighed_too(api, tenant, work_that_comes_back_s
     assert statuses[-1] == 429
 
 
-def test_little_work_is_carried_forward_without_asking_redis(api, tenant, settings, monkeypatch):
+def test_small_amounts_of_work_are_accumulated_without_asking_redis(api, tenant, settings, monkeypatch):
     monkeypatch.setattr(throttling, "CHARGED_FROM_MS", 1e9)
     settings.ORCHESTRATOR_API_WORK_MS_RATE, settings.ORCHESTRATOR_API_WORK_MS_BURST = 0.001, 1.0
     client = api()

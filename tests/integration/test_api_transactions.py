@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.urls("tests.integ
 NOTES = "/api/notes/"
 
 
-def test_a_handler_that_raises_leaves_nothing_behind(api, tenant, monkeypatch):
+def test_a_handler_that_raises_changes_nothing(api, tenant, monkeypatch):
     client = api()
     client.raise_request_exception = False
     monkeypatch.setattr(notes_api.NoteViewSet, "fail_with", [RuntimeError("after writing")])
@@ -32,13 +32,13 @@ def test_a_handler_that_raises_leaves_nothing_behind(api, tenant, monkeypatch):
         assert cursor.fetchone() == (0, None)
 
 
-def test_a_handler_that_answers_with_an_error_leaves_nothing_behind(api, tenant):
+def test_a_handler_that_answers_with_an_error_changes_nothing(api, tenant):
     assert api().post(f"{NOTES}half/").status_code == 409
 
     assert names_of(tenant) == []
 
 
-def test_what_waits_for_the_commit_is_done_before_the_answer_leaves_and_only_then(api, monkeypatch):
+def test_functions_that_wait_for_the_commit_run_before_the_answer_is_sent(api, monkeypatch):
     monkeypatch.setattr(notes_api.HookView, "done", done := [])
 
     api().post("/api/hook/", {"fail": True})
@@ -47,7 +47,7 @@ def test_what_waits_for_the_commit_is_done_before_the_answer_leaves_and_only_the
     assert done == ["after commit"]
 
 
-def test_a_deadlock_is_tried_again_and_takes_effect_once(api, tenant, monkeypatch):
+def test_a_request_is_retried_after_a_deadlock_and_takes_effect_once(api, tenant, monkeypatch):
     monkeypatch.setattr(notes_api.NoteViewSet, "fail_with", [notes_api.deadlock(), notes_api.deadlock()])
 
     assert api().post(NOTES, {"name": "late"}).status_code == 201
@@ -55,9 +55,7 @@ def test_a_deadlock_is_tried_again_and_takes_effect_once(api, tenant, monkeypatc
     assert names_of(tenant) == ["late"]
 
 
-def test_a_lock_that_was_not_to_be_had_in_time_is_waited_for_once_more_and_not_again(
-    api, tenant, monkeypatch
-):
+def test_a_request_is_retried_once_after_a_lock_timeout(api, tenant, monkeypatch):
     monkeypatch.setattr(notes_api.NoteViewSet, "fail_with", [notes_api.lock_timeout()])
     assert api().post(NOTES, {"name": "late"}).status_code == 201
 
@@ -67,7 +65,7 @@ def test_a_lock_that_was_not_to_be_had_in_time_is_waited_for_once_more_and_not_a
     assert names_of(tenant) == ["late"]
 
 
-def test_a_deadlock_that_comes_back_every_time_is_given_up(api, tenant, monkeypatch):
+def test_a_repeated_deadlock_ends_the_retries(api, tenant, monkeypatch):
     monkeypatch.setattr(notes_api.NoteViewSet, "fail_with", [notes_api.deadlock() for _ in range(3)])
 
     problem(api().post(NOTES, {"name": "never"}), 503, "unavailable")

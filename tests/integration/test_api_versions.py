@@ -21,7 +21,7 @@ def note(api) -> str:
     return f"{NOTES}{api().post(NOTES, {'name': 'work'}).json()['id']}/"
 
 
-def test_what_was_made_read_or_changed_comes_with_its_version(api, note):
+def test_created_read_or_changed_objects_come_with_their_version(api, note):
     client = api()
 
     made = client.post(NOTES, {"name": "second"})
@@ -37,7 +37,7 @@ def test_lists_and_errors_have_no_version(api, note):
 
 
 @pytest.mark.parametrize("condition", ['"1"', "*", '"7", "1"'])
-def test_a_change_of_what_was_seen_is_made(api, note, condition):
+def test_a_change_with_the_current_version_is_made(api, note, condition):
     changed = api().patch(note, {"name": "better"}, headers={"If-Match": condition})
 
     assert changed.status_code == 200
@@ -46,7 +46,7 @@ def test_a_change_of_what_was_seen_is_made(api, note, condition):
 
 @pytest.mark.parametrize("condition", ['"2"', '"0"', 'W/"1"', "1", "", '"1'])
 @pytest.mark.parametrize("method", ["patch", "delete", "decide"])
-def test_a_change_of_anything_else_is_412_and_does_nothing(api, tenant, note, condition, method):
+def test_a_change_with_another_version_is_412_and_does_nothing(api, tenant, note, condition, method):
     client = api()
     change = {"patch": client.patch, "delete": client.delete, "decide": client.post}[method]
     path = f"{note}decide/" if method == "decide" else note
@@ -59,7 +59,7 @@ def test_a_change_of_anything_else_is_412_and_does_nothing(api, tenant, note, co
     assert names_of(tenant) == ["work"]
 
 
-def test_a_condition_on_what_is_not_there_is_404_first(api, note):
+def test_a_condition_on_a_missing_object_is_404_first(api, note):
     problem(api().patch(f"{NOTES}no-such/", {}, headers={"If-Match": "*"}), 404, "not_found")
 
 
@@ -67,7 +67,7 @@ def test_reading_is_never_conditional(api, note):
     assert api().get(note, headers={"If-Match": '"7"'}).status_code == 200
 
 
-def test_of_two_who_saw_the_same_version_one_changes_it(api, tenant, note):
+def test_one_of_two_changes_of_the_same_version_succeeds(api, tenant, note):
     client = api()
     barrier = threading.Barrier(2)
 

@@ -39,7 +39,7 @@ def made(api: Callable[..., Any], receiver: HttpReceiver) -> dict[str, Any]:
     return answer.json()
 
 
-def test_a_webhook_is_made_and_its_secret_is_shown_once(
+def test_a_new_webhooks_secret_is_returned_once(
     api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     assert made["secret"].startswith("whsec_")
@@ -56,7 +56,7 @@ def test_a_webhook_is_made_and_its_secret_is_shown_once(
     standardwebhooks.Webhook(made["secret"]).verify(receiver.posted[0].body, receiver.posted[0].headers)
 
 
-def test_a_repetition_with_the_same_key_makes_no_second_one_and_shows_no_secret(
+def test_a_repeated_request_creates_no_second_webhook_and_returns_no_secret(
     api: Callable[..., Any], receiver: HttpReceiver
 ) -> None:
     client, key = api(), {"Idempotency-Key": "once"}
@@ -65,7 +65,7 @@ def test_a_repetition_with_the_same_key_makes_no_second_one_and_shows_no_secret(
     assert second == {**first, "secret": None}
 
 
-def test_a_repetition_is_answered_though_the_address_would_be_refused_by_now(
+def test_a_repeated_request_is_answered_even_if_the_address_is_refused_by_now(
     api: Callable[..., Any], receiver: HttpReceiver, settings: Any
 ) -> None:
     client, body, key = api(), {"url": receiver.url}, {"Idempotency-Key": "once"}
@@ -78,7 +78,7 @@ def test_a_repetition_is_answered_though_the_address_would_be_refused_by_now(
     assert (anew.status_code, anew.json()["errors"][0]["path"]) == (400, "url")
 
 
-def test_changing_asks_for_what_was_read(
+def test_a_change_needs_the_version_that_was_read(
     api: Callable[..., Any], made: dict[str, Any], receiver: HttpReceiver
 ) -> None:
     client, place = api(), f"{HOOKS}{made['id']}/"
@@ -92,7 +92,7 @@ def test_changing_asks_for_what_was_read(
     assert client.post(f"{place}test/", {}).json()["code"] == "webhook_off"
 
 
-def test_rotating_gives_a_second_secret_and_both_sign(
+def test_rotation_adds_a_second_secret_and_both_sign(
     api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     rotated = api().post(f"{HOOKS}{made['id']}/rotate/", {}).json()
@@ -105,7 +105,7 @@ def test_rotating_gives_a_second_secret_and_both_sign(
         standardwebhooks.Webhook(secret).verify(receiver.posted[0].body, receiver.posted[0].headers)
 
 
-def test_a_test_and_the_log_of_deliveries(
+def test_a_test_delivery_is_sent_and_logged(
     api: Callable[..., Any], made: dict[str, Any], receiver: HttpReceiver
 ) -> None:
     receiver.answers((500, {}, b"broken"))
@@ -130,7 +130,7 @@ def test_a_test_and_the_log_of_deliveries(
     assert api().get(f"{HOOKS}{made['id']}/deliveries/?state=delivered").json()["results"] == []
 
 
-def test_a_delivery_that_has_ended_is_sent_again_under_its_id(
+def test_an_ended_delivery_can_be_sent_again_with_its_id(
     api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     happens(tenant)
@@ -160,7 +160,7 @@ def test_a_delivery_that_has_ended_is_sent_again_under_its_id(
         ({"url": 7, "kinds": ["activity.creatd"], "colour": "red"}, ["colour", "kinds[0]", "url"]),
     ],
 )
-def test_every_fault_of_a_body_is_named(
+def test_every_error_of_a_body_is_reported(
     api: Callable[..., Any], receiver: HttpReceiver, body: Any, paths: list[str]
 ) -> None:
     answer = api().post(HOOKS, body)
@@ -193,7 +193,7 @@ def test_only_admins_of_the_tenant_reach_a_webhook(
         assert WebhookEndpoint.objects.get(pk=made["id"]).version == 1
 
 
-def test_there_may_be_only_so_many_and_one_that_is_removed_gets_nothing_more(
+def test_the_number_of_webhooks_is_limited_and_a_deleted_one_gets_nothing_more(
     api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_WEBHOOKS_PER_TENANT = 1
@@ -220,7 +220,7 @@ def test_secrets_are_sealed_again_when_keys_rotate(
     log.number(tenant.pk)
 
 
-def test_a_webhook_is_not_told_of_what_happened_before_it_was_switched_on(
+def test_a_webhook_gets_no_events_from_before_it_was_enabled(
     api: Callable[..., Any], tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     def happens() -> None:

@@ -67,7 +67,7 @@ def test_entries_of_a_tenant_are_numbered_without_a_gap_and_each_holds_the_hash_
     assert checked()[0] == 0
 
 
-def test_twenty_at_once_make_one_chain(tenant: Tenant) -> None:
+def test_twenty_simultaneous_entries_form_one_chain(tenant: Tenant) -> None:
     start = threading.Barrier(20)
 
     def add() -> None:
@@ -89,7 +89,9 @@ def test_twenty_at_once_make_one_chain(tenant: Tenant) -> None:
 @pytest.mark.parametrize(
     "statement", ["UPDATE tenants_auditentry SET operation = 'x'", "DELETE FROM tenants_auditentry"]
 )
-def test_processes_may_neither_change_nor_delete_an_entry(alias: str, statement: str, tenant: Tenant) -> None:
+def test_the_role_of_processes_may_neither_change_nor_delete_an_entry(
+    alias: str, statement: str, tenant: Tenant
+) -> None:
     written(tenant, "a")
 
     with pytest.raises(ProgrammingError, match="permission denied"), transaction.atomic(using=alias):
@@ -104,7 +106,9 @@ def test_processes_may_neither_change_nor_delete_an_entry(alias: str, statement:
         "TRUNCATE tenants_auditentry",
     ],
 )
-def test_nor_may_the_owner_of_the_table(statement: str, tenant: Tenant) -> None:
+def test_the_owner_of_the_table_may_neither_change_nor_delete_an_entry(
+    statement: str, tenant: Tenant
+) -> None:
     written(tenant, "a")
 
     with pytest.raises(DatabaseError, match="only ever added to"), transaction.atomic(using=OWNER):
@@ -139,7 +143,7 @@ def test_a_tenant_may_not_add_to_the_chain_of_another(tenant: Tenant, other_tena
         ("DELETE FROM tenants_auditentry WHERE number = 1", "entries 1 to 1 are missing"),
     ],
 )
-def test_an_entry_that_was_changed_or_removed_is_found(statement: str, fault: str, tenant: Tenant) -> None:
+def test_a_changed_or_removed_entry_is_detected(statement: str, fault: str, tenant: Tenant) -> None:
     written(tenant, "a", "b", "c")
     tampered(statement)
 
@@ -149,7 +153,7 @@ def test_an_entry_that_was_changed_or_removed_is_found(statement: str, fault: st
     assert fault in err
 
 
-def test_an_entry_that_was_put_in_is_found_even_with_a_hash_that_fits(tenant: Tenant) -> None:
+def test_an_inserted_entry_is_detected_even_with_a_matching_hash(tenant: Tenant) -> None:
     written(tenant, "a", "b")
     tampered("UPDATE tenants_auditentry SET number = 3 WHERE number = 2")
     written_between = (
@@ -166,7 +170,7 @@ def test_an_entry_that_was_put_in_is_found_even_with_a_hash_that_fits(tenant: Te
     assert any("entry 3" in fault for fault in chain.faults)
 
 
-def test_an_end_that_was_cut_off_is_found_by_the_checkpoint(tenant: Tenant, tmp_path: Any) -> None:
+def test_a_truncated_chain_is_detected_by_its_checkpoint(tenant: Tenant, tmp_path: Any) -> None:
     written(tenant, "a", "b", "c")
     checkpoint = tmp_path / "checkpoint.json"
     checkpoint.write_text(checked("--json")[1])
@@ -184,7 +188,7 @@ def test_an_end_that_was_cut_off_is_found_by_the_checkpoint(tenant: Tenant, tmp_
     assert checked("--checkpoint", str(checkpoint))[0] == 1
 
 
-def test_the_command_prints_where_each_chain_ends(tenant: Tenant) -> None:
+def test_the_command_prints_the_last_entry_of_each_chain(tenant: Tenant) -> None:
     written(tenant, "a", "b")
 
     assert (
@@ -193,7 +197,7 @@ def test_the_command_prints_where_each_chain_ends(tenant: Tenant) -> None:
     )
 
 
-def test_what_is_purged_goes_from_the_beginning_and_the_chain_says_so(tenant: Tenant) -> None:
+def test_purging_removes_the_oldest_entries_and_the_chain_records_it(tenant: Tenant) -> None:
     written(tenant, "a", "b", "c")
 
     assert (
@@ -211,7 +215,7 @@ def test_what_is_purged_goes_from_the_beginning_and_the_chain_says_so(tenant: Te
     assert checked()[0] == 1
 
 
-def test_chains_are_found_however_long_they_are(tenant: Tenant, other_tenant: Tenant) -> None:
+def test_chains_of_any_length_are_verified(tenant: Tenant, other_tenant: Tenant) -> None:
     written(tenant, "a")
     written(other_tenant, "b")
     tampered(
@@ -232,7 +236,7 @@ def test_chains_are_found_however_long_they_are(tenant: Tenant, other_tenant: Te
     assert rows_read(alias, sql, parameters) <= 3 * len(found)
 
 
-def test_line_ends_and_control_characters_forge_nothing(tenant: Tenant) -> None:
+def test_line_breaks_and_control_characters_forge_no_entries(tenant: Tenant) -> None:
     forged = "x\r\n2026-01-01 admin granted\u2028\x00\x1b[2K\ud800"
     with tenant_scope(tenant.pk):
         audit.record(forged, actor=audit.Actor("token", forged, forged), tenant_id=tenant.pk, about=(forged, forged),

@@ -91,7 +91,7 @@ def names(queue: str = QUEUE) -> list[str]:
     return [message["headers"]["task"] for message in messages(queue)]
 
 
-def test_what_waits_is_hinted_at_once(tenant: Tenant) -> None:
+def test_waiting_rows_cause_a_hint_at_once(tenant: Tenant) -> None:
     register("digest", arguments={"kind": "daily"})
 
     assert Reminder().remind() == ["digest"]
@@ -102,7 +102,7 @@ def test_what_waits_is_hinted_at_once(tenant: Tenant) -> None:
     assert message["properties"]["delivery_info"]["routing_key"] == QUEUE
 
 
-def test_nothing_is_said_when_nothing_waits(tenant: Tenant) -> None:
+def test_no_hint_is_sent_when_no_rows_wait(tenant: Tenant) -> None:
     register("digest", slug="somebody-else")
 
     assert (Reminder().remind(), messages()) == ([], [])
@@ -122,7 +122,7 @@ def test_a_hint_is_repeated_after_three_seconds_and_not_before(tenant: Tenant, c
     assert hinted == [0.0, 3.0, 6.0]
 
 
-def test_without_a_worker_one_hint_lies_in_the_queue(tenant: Tenant, clock: list[float]) -> None:
+def test_without_a_worker_the_queue_holds_one_hint(tenant: Tenant, clock: list[float]) -> None:
     register("digest")
     reminder = Reminder()
 
@@ -144,7 +144,7 @@ def test_a_lost_hint_loses_nothing(tenant: Tenant, clock: list[float]) -> None:
     assert len(messages()) == 1
 
 
-def test_errands_that_share_a_queue_take_turns(tenant: Tenant, clock: list[float]) -> None:
+def test_tasks_that_share_a_queue_take_turns(tenant: Tenant, clock: list[float]) -> None:
     register("first")
     register("second")
     reminder = Reminder()
@@ -160,7 +160,7 @@ def test_errands_that_share_a_queue_take_turns(tenant: Tenant, clock: list[float
     assert (said.count("tests.first"), said.count("tests.second")) == (4, 4)
 
 
-def test_one_statement_asks_for_all_errands(tenant: Tenant) -> None:
+def test_one_statement_checks_all_tasks(tenant: Tenant) -> None:
     for number, queue in enumerate(SYSTEM_QUEUES):
         register(f"errand-{number}", queue=queue, slug="acme" if number % 2 else "nobody")
 
@@ -171,7 +171,7 @@ def test_one_statement_asks_for_all_errands(tenant: Tenant) -> None:
     assert sorted(hinted) == [f"errand-{number}" for number in range(1, len(SYSTEM_QUEUES), 2)]
 
 
-def test_only_tasks_without_a_fresh_hint_are_asked_for(tenant: Tenant, clock: list[float]) -> None:
+def test_only_tasks_without_a_fresh_hint_are_checked(tenant: Tenant, clock: list[float]) -> None:
     register("digest")
     register("later", slug="nobody", queue="dead-letter")
     reminder = Reminder()
@@ -182,7 +182,7 @@ def test_only_tasks_without_a_fresh_hint_are_asked_for(tenant: Tenant, clock: li
     assert reminder.remind() == ["later"]
 
 
-def test_a_condition_may_hold_any_text(tenant: Tenant) -> None:
+def test_a_condition_may_contain_any_text(tenant: Tenant) -> None:
     odd = "100 %(of) 'odd' -- %s\\"
     with tenant_scope(tenant.pk):
         Tenant.objects.filter(pk=tenant.pk).update(name=odd)
@@ -196,7 +196,7 @@ def test_a_condition_may_hold_any_text(tenant: Tenant) -> None:
     assert Reminder().remind() == ["odd"]
 
 
-def test_errands_that_were_hinted_at_are_not_asked_for(tenant: Tenant, clock: list[float]) -> None:
+def test_tasks_with_a_fresh_hint_are_not_checked(tenant: Tenant, clock: list[float]) -> None:
     register("digest")
     reminder = Reminder()
     reminder.remind()
@@ -208,7 +208,7 @@ def test_errands_that_were_hinted_at_are_not_asked_for(tenant: Tenant, clock: li
     assert seen == []
 
 
-def test_the_question_is_asked_of_the_time_that_it_is_then(tenant: Tenant) -> None:
+def test_a_condition_uses_the_time_of_the_check(tenant: Tenant) -> None:
     """The condition is kept, so it must not have kept the time of its making."""
     with tenant_scope(tenant.pk):
         Tenant.objects.filter(pk=tenant.pk).update(created_at=Now() + timedelta(hours=1))
@@ -229,9 +229,7 @@ def test_registering_again_replaces(tenant: Tenant) -> None:
     assert len(messages()) == 1
 
 
-def test_other_tasks_are_asked_for_with_another_query(
-    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_tasks_are_checked_with_another_query(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     register("digest", slug="nobody")
     Reminder().remind()
     other = BackgroundTask("other", QUEUE, "tests.other", do_nothing, named("acme"))
@@ -241,12 +239,12 @@ def test_other_tasks_are_asked_for_with_another_query(
     assert Reminder().remind() == ["other"]
 
 
-def test_a_queue_that_nobody_takes_from_is_refused() -> None:
+def test_a_queue_without_consumers_is_refused() -> None:
     with pytest.raises(ValueError, match="not among"):
         register("digest", queue="agent__seo")
 
 
-def test_a_broker_that_is_away_is_told_to_the_keeper_and_hinted_at_later(
+def test_an_unreachable_broker_raises_an_error_for_the_leader_and_hints_follow_later(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch, clock: list[float]
 ) -> None:
     register("digest")
@@ -264,7 +262,7 @@ def test_a_broker_that_is_away_is_told_to_the_keeper_and_hinted_at_later(
     assert reminder.remind() == ["digest"]
 
 
-def test_the_keeper_that_leads_reminds_once_a_second(tenant: Tenant) -> None:
+def test_the_leader_sends_hints_once_a_second(tenant: Tenant) -> None:
     register("digest")
     register("other", slug="nobody", queue="dead-letter")
     keeper = leading()
@@ -277,7 +275,7 @@ def test_the_keeper_that_leads_reminds_once_a_second(tenant: Tenant) -> None:
     assert len([sql for sql in seen if sql.startswith("SELECT 'digest' AS name")]) == 1
 
 
-def test_a_hint_expires_so_late_that_no_two_clocks_differ_by_as_much(tenant: Tenant) -> None:
+def test_a_hint_expires_later_than_clocks_may_differ(tenant: Tenant) -> None:
     register("digest")
 
     Reminder().remind()
@@ -286,7 +284,7 @@ def test_a_hint_expires_so_late_that_no_two_clocks_differ_by_as_much(tenant: Ten
     assert timedelta(hours=23) < expires - datetime.now(UTC) <= timedelta(days=1)
 
 
-def test_another_broker_gets_hints_through_celery(
+def test_hints_to_another_broker_go_through_celery(
     tenant: Tenant, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[tuple[str, dict[str, Any]]] = []
@@ -301,7 +299,7 @@ def test_another_broker_gets_hints_through_celery(
     assert options["expires"] > datetime.now(UTC)
 
 
-def test_every_kind_of_channel_has_an_errand_on_its_own_queue() -> None:
+def test_every_kind_of_channel_has_a_task_on_its_own_queue() -> None:
     found = {}
     for kind in ("slack", "email", "webhook"):
         errand = BackgroundTask(
@@ -334,11 +332,11 @@ def test_every_kind_of_channel_has_an_errand_on_its_own_queue() -> None:
         ),
     ],
 )
-def test_a_worker_takes_from_the_queues_that_it_was_asked_for(asked: list[str], taken: list[str]) -> None:
+def test_a_worker_consumes_the_queues_that_it_was_told_to(asked: list[str], taken: list[str]) -> None:
     assert select_queues(asked, {"seo", "qa"}) == taken
 
 
-def test_there_are_the_queues_that_others_rely_on() -> None:
+def test_the_queues_that_others_rely_on_exist() -> None:
     assert set(SYSTEM_QUEUES) >= {
         "dead-letter", "deliverable-period", "webhook-outbound", "digest",
         "notifications__slack", "notifications__email", "notifications__webhook",
@@ -455,7 +453,7 @@ def output_of(tenant: Tenant, activity_id: UUID) -> Any:
     return outputs.read(tenant.pk, reference).data
 
 
-def test_an_alert_leaves_by_a_worker_for_the_system_alone(
+def test_a_worker_for_the_system_alone_delivers_an_alert(
     process_environment: dict[str, str], tenant: Tenant, settings: Any
 ) -> None:
     """Nobody tells the worker: its keeper sees that something waits, and hints at it on the queue that it takes from itself."""

@@ -71,7 +71,7 @@ def run_states(tenant: Tenant) -> list[str]:
         return list(PipelineRun.objects.for_tenant(tenant.pk).order_by("pk").values_list("status", flat=True))
 
 
-def test_who_can_be_refused_is_refused_at_every_door(
+def test_every_intake_point_refuses_work_when_the_backlog_is_full(
     api: Callable[..., Any], engine: Engine, acme: Tenant
 ) -> None:
     make_pipeline(acme)
@@ -96,7 +96,7 @@ def test_who_can_be_refused_is_refused_at_every_door(
     assert client.get("/api/v1/mailboxes/").json()["results"] == []
 
 
-def test_the_jobs_of_a_schedule_wait_for_room_with_their_reason_and_none_is_lost(
+def test_jobs_of_a_schedule_wait_for_room_with_their_reason_and_none_is_lost(
     api: Callable[..., Any], engine: Engine, acme: Tenant
 ) -> None:
     tickers(acme, 9)
@@ -175,9 +175,7 @@ def test_steps_of_runs_under_way_wait_for_room_and_none_is_lost(
     assert (waiting(acme, "ba"), len(put_off(acme))) == (BOUND, 2)
 
 
-def test_the_runs_of_a_month_all_begin_and_their_first_steps_wait_for_room(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_all_runs_of_a_month_begin_and_their_first_steps_wait_for_room(engine: Engine, acme: Tenant) -> None:
     make_pipeline(acme)
 
     start_runs(acme.pk, "flow", [NewRun()] * 5, actor="test", when_full=WhenFull.WAIT)
@@ -190,7 +188,7 @@ def test_the_runs_of_a_month_all_begin_and_their_first_steps_wait_for_room(
     assert (run_states(acme), put_off(acme)) == (["completed"] * 5, [])
 
 
-def test_steps_that_follow_together_share_the_room_that_there_is(engine: Engine, acme: Tenant) -> None:
+def test_steps_that_start_together_share_the_available_room(engine: Engine, acme: Tenant) -> None:
     started(acme, 1, step("first", agent_role="dev"), *(step(name, "first") for name in "abcd"))
 
     engine.deliver()
@@ -201,7 +199,7 @@ def test_steps_that_follow_together_share_the_room_that_there_is(engine: Engine,
     assert (waiting(acme), put_off(acme)) == (BOUND, [])
 
 
-def test_everything_that_was_put_off_gets_done(engine: Engine, acme: Tenant) -> None:
+def test_all_deferred_work_gets_done(engine: Engine, acme: Tenant) -> None:
     started(
         acme, 5, step("first", agent_role="dev"), step("a", "first"), step("b", "first"), step("c", "a", "b")
     )
@@ -244,7 +242,7 @@ def test_what_waits_for_room_ends_with_its_run(engine: Engine, acme: Tenant) -> 
     assert (waiting_steps.admit_steps(), waiting(acme, "ba"), put_off(acme)) == (0, 0, [])
 
 
-def test_a_revision_of_what_was_accepted_is_never_refused(
+def test_a_revision_of_accepted_work_is_never_refused(
     api: Callable[..., Any], engine: Engine, acme: Tenant
 ) -> None:
     (activity_id,) = engine.submit(acme, requires_approval=True)
@@ -260,7 +258,7 @@ def test_a_revision_of_what_was_accepted_is_never_refused(
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_of_many_at_once_no_more_get_in_than_may(engine: Engine, acme: Tenant, known: bool) -> None:
+def test_simultaneous_submissions_never_exceed_the_bound(engine: Engine, acme: Tenant, known: bool) -> None:
     make_pipeline(acme)
     start = (
         (lambda: start_run(acme.pk, "flow", NewRun(), actor="test"))
@@ -279,7 +277,7 @@ def test_of_many_at_once_no_more_get_in_than_may(engine: Engine, acme: Tenant, k
     assert waiting(acme) == BOUND
 
 
-def test_steps_that_end_at_once_share_the_room_that_there_is(engine: Engine, acme: Tenant) -> None:
+def test_steps_that_end_at_once_share_the_available_room(engine: Engine, acme: Tenant) -> None:
     bound(acme, "ba", BOUND)
     engine.serve(acme, "dev", max_concurrency=4)
     started(acme, 4, step("first", agent_role="dev"), step("second", "first", agent_role="ba"))
@@ -291,7 +289,7 @@ def test_steps_that_end_at_once_share_the_room_that_there_is(engine: Engine, acm
     assert (waiting(acme, "ba"), len(put_off(acme))) == (BOUND, 2)
 
 
-def test_without_a_bound_nobody_looks_how_much_waits(engine: Engine, acme: Tenant) -> None:
+def test_without_a_bound_the_backlog_is_not_counted(engine: Engine, acme: Tenant) -> None:
     engine.submit(acme, "dev")
 
     asked: list[str] = []

@@ -89,7 +89,7 @@ def test_without_a_policy_a_full_backlog_refuses(api: Any, engine: Engine, acme:
     assert shown["turned_away"] == {"rejected": 1, "shed": 0, "expired": 0}
 
 
-def test_the_oldest_makes_room_for_whatever_comes(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_the_oldest_work_is_shed_for_any_new_work(api: Any, engine: Engine, acme: Tenant) -> None:
     policy(acme, max_waiting=3, when_full="drop_oldest")
     ids = waiting(engine, acme, 1) + waiting(engine, acme, 2)
 
@@ -105,7 +105,7 @@ def test_the_oldest_makes_room_for_whatever_comes(api: Any, engine: Engine, acme
     assert queue(api())["turned_away"] == {"rejected": 0, "shed": 1, "expired": 0}
 
 
-def test_the_newest_of_the_least_urgent_makes_room_for_what_is_more_urgent_alone(
+def test_the_newest_of_the_least_urgent_work_is_shed_only_for_more_urgent_work(
     engine: Engine, acme: Tenant
 ) -> None:
     policy(acme, max_waiting=3, when_full="evict_lowest")
@@ -132,7 +132,7 @@ KEPT: dict[str, Callable[[Engine, Tenant], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("why", KEPT)
 @pytest.mark.parametrize("when_full", ["drop_oldest", "evict_lowest"])
-def test_what_somebody_waits_for_is_never_shed(
+def test_work_that_somebody_waits_for_is_never_shed(
     engine: Engine, acme: Tenant, why: str, when_full: str
 ) -> None:
     policy(acme, max_waiting=1, when_full=when_full)
@@ -149,7 +149,7 @@ def test_what_somebody_waits_for_is_never_shed(
     assert engine.status(acme, kept) == "created"
 
 
-def test_what_a_person_asked_for_what_has_run_and_what_has_children_is_never_shed(
+def test_work_that_has_run_has_children_or_was_requested_by_a_person_is_never_shed(
     engine: Engine, acme: Tenant
 ) -> None:
     policy(acme, max_waiting=3, when_full="drop_oldest")
@@ -177,7 +177,7 @@ def test_steps_of_pipelines_are_never_shed(engine: Engine, acme: Tenant) -> None
     assert count_of(acme) == 1
 
 
-def test_all_or_nothing_is_shed_and_a_refusal_changes_nothing(engine: Engine, acme: Tenant) -> None:
+def test_either_enough_work_is_shed_or_nothing_changes(engine: Engine, acme: Tenant) -> None:
     policy(acme, max_waiting=2, when_full="drop_oldest")
     ids = waiting(engine, acme, 1) + waiting(engine, acme, 1, priority=1)
 
@@ -187,7 +187,7 @@ def test_all_or_nothing_is_shed_and_a_refusal_changes_nothing(engine: Engine, ac
     assert len(enter(acme, 1)) == 1
 
 
-def test_another_tenant_loses_nothing(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
+def test_work_of_another_tenant_is_not_shed(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
     policy(acme, max_waiting=1, when_full="drop_oldest")
     (others,) = waiting(engine, other_tenant)
     waiting(engine, acme)
@@ -198,7 +198,7 @@ def test_another_tenant_loses_nothing(engine: Engine, acme: Tenant, other_tenant
 
 
 @pytest.mark.parametrize(("when_full", "shed"), [("reject", 0), ("drop_oldest", 3)])
-def test_submissions_at_the_brim_never_overflow_it(
+def test_simultaneous_submissions_never_exceed_a_full_backlog(
     engine: Engine, acme: Tenant, when_full: str, shed: int
 ) -> None:
     policy(acme, max_waiting=5, when_full=when_full)
@@ -212,7 +212,7 @@ def test_submissions_at_the_brim_never_overflow_it(
     assert count_of(acme) == 5
 
 
-def test_what_is_being_claimed_at_that_moment_is_not_shed(engine: Engine, acme: Tenant) -> None:
+def test_work_that_is_being_claimed_is_not_shed(engine: Engine, acme: Tenant) -> None:
     policy(acme, "qa", max_waiting=1, when_full="drop_oldest")
     (claimed,) = engine.submit(acme, "qa", priority=20)
 
@@ -225,7 +225,7 @@ def test_what_is_being_claimed_at_that_moment_is_not_shed(engine: Engine, acme: 
     assert engine.status(acme, claimed) == "done"
 
 
-def test_what_was_granted_already_and_is_shed_then_does_not_start(engine: Engine, acme: Tenant) -> None:
+def test_granted_work_that_is_shed_does_not_start(engine: Engine, acme: Tenant) -> None:
     policy(acme, "qa", max_waiting=1, when_full="drop_oldest")
     engine.serve(acme, "qa")
     (granted,) = engine.submit(acme, "qa", priority=20)
@@ -240,7 +240,7 @@ def test_what_was_granted_already_and_is_shed_then_does_not_start(engine: Engine
     assert [request.activity_id for request in engine.agent.calls] == [newcomer]
 
 
-def test_a_claim_and_a_shedding_at_once_have_one_winner(engine: Engine, acme: Tenant) -> None:
+def test_a_simultaneous_claim_and_shedding_have_one_winner(engine: Engine, acme: Tenant) -> None:
     policy(acme, "qa", max_waiting=1, when_full="drop_oldest")
     engine.serve(acme, "qa")
     for _ in range(5):
@@ -259,7 +259,7 @@ def test_a_claim_and_a_shedding_at_once_have_one_winner(engine: Engine, acme: Te
 # --- Expiry ---
 
 
-def test_background_work_that_nobody_waits_for_expires_after_its_roles_patience(
+def test_background_work_that_nobody_waits_for_expires_after_the_time_of_its_role(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     policy(acme, expire_after_seconds=60)
@@ -314,7 +314,7 @@ def test_the_registry_has_a_policy_for_all_tenants_and_a_tenant_its_own(
         ({"more": 1}, 400),
     ],
 )
-def test_tenants_set_their_own_policy(
+def test_tenants_can_set_their_own_policy(
     api: Any, engine: Engine, acme: Tenant, given: dict[str, Any], status: int
 ) -> None:
     answer = api().put("/api/v1/agent-configs/ba/", {"backlog": given})
@@ -325,7 +325,7 @@ def test_tenants_set_their_own_policy(
         assert backlog.policy_of(acme.pk, "ba") == backlog.Policy(5, "evict_lowest")
 
 
-def test_no_tenant_may_have_more_waiting_than_the_platform_allows(
+def test_no_tenant_may_set_a_larger_backlog_than_the_platform_allows(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_MAX_BACKLOG = 10
@@ -334,7 +334,7 @@ def test_no_tenant_may_have_more_waiting_than_the_platform_allows(
     assert backlog.policy_of(acme.pk, "ba").max_waiting == 10
 
 
-def test_what_was_turned_away_is_among_the_metrics(engine: Engine, acme: Tenant) -> None:
+def test_refused_and_shed_work_is_counted_in_the_metrics(engine: Engine, acme: Tenant) -> None:
     policy(acme, max_waiting=1, when_full="drop_oldest")
     waiting(engine, acme)
     enter(acme, 1)

@@ -37,7 +37,7 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
     return tenant
 
 
-def test_scopes_units_and_the_smallest_room_decide(engine: Engine, acme: Tenant) -> None:
+def test_the_smallest_room_of_all_matching_scopes_and_units_decides(engine: Engine, acme: Tenant) -> None:
     capped(acme, "100", name="all")
     two_runs = capped(acme, "2", unit="runs", agent_role="qa", name="two runs of qa")
     tokens = capped(
@@ -59,7 +59,7 @@ def test_scopes_units_and_the_smallest_room_decide(engine: Engine, acme: Tenant)
     assert broken_invariants() == []
 
 
-def test_a_new_budget_counts_what_its_period_has_seen(engine: Engine, acme: Tenant) -> None:
+def test_a_new_budget_counts_earlier_usage_of_its_period(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = costing("0.25")
     engine.submit(acme, count=2)
     engine.submit(acme, "dev")
@@ -69,7 +69,7 @@ def test_a_new_budget_counts_what_its_period_has_seen(engine: Engine, acme: Tena
     assert standing(capped(acme, agent_role="dev", period="month")) == ("0.25", "0.00")
 
 
-def test_figures_that_went_wrong_are_counted_anew(engine: Engine, acme: Tenant) -> None:
+def test_wrong_budget_figures_are_recounted(engine: Engine, acme: Tenant) -> None:
     budget = capped(acme)
     run = accepted(engine, acme)
     reports.beat(run, progress=None, usage=dollars("0.10"))
@@ -81,7 +81,9 @@ def test_figures_that_went_wrong_are_counted_anew(engine: Engine, acme: Tenant) 
     assert (standing(budget), now(budget).recount_at) == (("0.10", "0.20"), None)
 
 
-def test_another_tenants_money_is_its_own(engine: Engine, acme: Tenant, other_tenant: Tenant) -> None:
+def test_budgets_of_different_tenants_are_separate(
+    engine: Engine, acme: Tenant, other_tenant: Tenant
+) -> None:
     engine.serve(other_tenant)
     budget = capped(acme, "0")
     engine.agent.behaviour = costing("5")
@@ -93,7 +95,7 @@ def test_another_tenants_money_is_its_own(engine: Engine, acme: Tenant, other_te
 
 
 @pytest.mark.parametrize(("cost", "more"), [(None, 2), ("0.10", 3)])
-def test_a_budget_costs_one_statement_at_the_start_and_one_at_the_end(
+def test_a_budget_costs_one_statement_at_the_start_and_one_at_the_end_of_a_run(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, cost: str | None, more: int
 ) -> None:
     """A report costs one of its own, with or without budgets. Without budgets and reports there is none: see `test_costs`."""
@@ -110,7 +112,7 @@ def test_a_budget_costs_one_statement_at_the_start_and_one_at_the_end(
     assert (counts["statements"], counts["transactions"]) == (6 + more, 3)
 
 
-def test_a_new_budget_is_in_force_within_two_seconds(
+def test_a_new_budget_takes_effect_within_two_seconds(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.submit(acme)

@@ -47,7 +47,7 @@ def acme(engine: Engine, tenant: Tenant) -> Tenant:
     return tenant
 
 
-def test_a_run_is_counted_when_it_ends_and_nothing_is_kept_for_it(engine: Engine, acme: Tenant) -> None:
+def test_a_run_is_counted_when_it_ends_and_its_reservation_is_released(engine: Engine, acme: Tenant) -> None:
     budget = capped(acme)
     engine.agent.behaviour = costing("0.25")
     (activity_id,) = engine.submit(acme)
@@ -59,7 +59,7 @@ def test_a_run_is_counted_when_it_ends_and_nothing_is_kept_for_it(engine: Engine
     assert broken_invariants() == []
 
 
-def test_room_for_three_lets_three_start_and_the_others_hold_no_slot(engine: Engine, acme: Tenant) -> None:
+def test_a_budget_for_three_starts_three_and_the_others_hold_no_slot(engine: Engine, acme: Tenant) -> None:
     budget = capped(acme)
     engine.agent.behaviour = accepting
     ids = engine.submit(acme, count=20)
@@ -96,7 +96,7 @@ def test_a_run_whose_report_crosses_the_cap_is_told_to_stop_and_uses_up_no_attem
     assert broken_invariants() == []
 
 
-def test_an_agent_in_a_worker_is_told_by_its_link(
+def test_an_agent_in_a_worker_is_told_through_its_link_to_stop(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from agents import adapters
@@ -124,9 +124,7 @@ def test_an_agent_in_a_worker_is_told_by_its_link(
     assert wait_reasons.why(acme.pk, activity_id).code == "budget"
 
 
-def test_a_higher_cap_releases_the_waiting_by_itself_and_only_as_many_as_it_holds(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_a_higher_cap_releases_only_as_much_waiting_work_as_it_holds(engine: Engine, acme: Tenant) -> None:
     budget = capped(acme, "0.50")
     engine.agent.behaviour = costing("0.30")
     ids = engine.submit(acme, count=6)
@@ -148,7 +146,9 @@ def test_a_higher_cap_releases_the_waiting_by_itself_and_only_as_many_as_it_hold
     assert broken_invariants() == []
 
 
-def test_the_most_urgent_goes_first_then_the_oldest(engine: Engine, acme: Tenant) -> None:
+def test_a_budget_releases_the_most_urgent_work_first_and_then_the_oldest(
+    engine: Engine, acme: Tenant
+) -> None:
     budget = capped(acme, "0.10")
     (late,) = engine.submit(acme, priority=15)
     (urgent,) = engine.submit(acme, priority=1)
@@ -162,7 +162,7 @@ def test_the_most_urgent_goes_first_then_the_oldest(engine: Engine, acme: Tenant
     assert (engine.status(acme, urgent), engine.status(acme, late)) == ("done", "created")
 
 
-def test_reservations_that_come_back_release_the_waiting(engine: Engine, acme: Tenant) -> None:
+def test_released_reservations_release_waiting_work(engine: Engine, acme: Tenant) -> None:
     capped(acme, "0.30")
     run = accepted(engine, acme)
     (waits,) = engine.submit(acme)
@@ -176,7 +176,7 @@ def test_reservations_that_come_back_release_the_waiting(engine: Engine, acme: T
     assert engine.status(acme, waits) == "in_progress"
 
 
-def test_a_budget_that_is_removed_holds_nothing_up(engine: Engine, acme: Tenant) -> None:
+def test_a_deleted_budget_holds_nothing_back(engine: Engine, acme: Tenant) -> None:
     budget = capped(acme, "0")
     (waits,) = engine.submit(acme)
     engine.drain()
@@ -190,7 +190,7 @@ def test_a_budget_that_is_removed_holds_nothing_up(engine: Engine, acme: Tenant)
 
 
 @pytest.mark.parametrize(("period", "today"), [("day", date(2026, 3, 4)), ("month", date(2026, 3, 31))])
-def test_a_new_period_begins_with_nothing_spent_and_releases_the_waiting(
+def test_a_new_period_begins_with_nothing_spent_and_releases_waiting_work(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch, period: str, today: date
 ) -> None:
     with monkeypatch.context() as earlier:
@@ -210,7 +210,9 @@ def test_a_new_period_begins_with_nothing_spent_and_releases_the_waiting(
         assert Alert.objects.filter(kind="budget_warning").count() == 2, "one in each period"
 
 
-def test_people_are_warned_once_for_each_cap_even_by_reports_at_once(engine: Engine, acme: Tenant) -> None:
+def test_people_are_warned_once_for_each_cap_even_by_simultaneous_reports(
+    engine: Engine, acme: Tenant
+) -> None:
     budget = capped(acme, "1.00", estimate=Decimal("0.10"))
     runs = [accepted(engine, acme) for _ in range(4)]
 
@@ -243,7 +245,7 @@ ENDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_whatever_ends_a_run_gives_back_what_was_kept_for_it(engine: Engine, acme: Tenant, end: str) -> None:
+def test_every_end_of_a_run_releases_its_reservation(engine: Engine, acme: Tenant, end: str) -> None:
     budget = capped(acme)
     run = accepted(engine, acme)
     reports.beat(run, progress=None, usage=dollars("0.10"))
@@ -255,7 +257,7 @@ def test_whatever_ends_a_run_gives_back_what_was_kept_for_it(engine: Engine, acm
     assert broken_invariants() == []
 
 
-def test_what_a_run_says_after_it_was_superseded_is_counted(engine: Engine, acme: Tenant) -> None:
+def test_usage_that_a_superseded_run_reports_is_counted(engine: Engine, acme: Tenant) -> None:
     budget = capped(acme, "10")
     first = accepted(engine, acme)
     results.record_stalled(first)
@@ -305,7 +307,7 @@ def test_a_worker_that_dies_between_claim_and_report_leaves_nothing_behind(
     assert broken_invariants() == []
 
 
-def test_a_reservation_that_outlived_its_run_is_found(engine: Engine, acme: Tenant) -> None:
+def test_a_reservation_that_outlived_its_run_is_detected(engine: Engine, acme: Tenant) -> None:
     from activities import transitions
 
     budget = capped(acme)
@@ -325,7 +327,9 @@ def test_a_reservation_that_outlived_its_run_is_found(engine: Engine, acme: Tena
     )
 
 
-def test_why_names_the_budget_and_when_it_may_go_on(engine: Engine, acme: Tenant) -> None:
+def test_the_wait_reason_names_the_budget_and_the_time_when_work_may_continue(
+    engine: Engine, acme: Tenant
+) -> None:
     budget = capped(acme, "0.20", period="day", name="Daily bread")
     (activity_id,) = engine.submit(acme)
     engine.drain()
@@ -342,7 +346,9 @@ def test_why_names_the_budget_and_when_it_may_go_on(engine: Engine, acme: Tenant
     assert engine.status(acme, activity_id) == Status.CREATED
 
 
-def test_a_wake_that_comes_meanwhile_starts_nothing_and_is_not_lost(engine: Engine, acme: Tenant) -> None:
+def test_a_wake_of_work_that_waits_for_a_budget_starts_nothing_and_is_not_lost(
+    engine: Engine, acme: Tenant
+) -> None:
     from activities import outbox, relay
 
     budget = capped(acme, "0")

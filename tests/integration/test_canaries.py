@@ -41,7 +41,7 @@ def sign_in(password: str) -> Client:
     return browser
 
 
-def test_no_canary_is_where_it_does_not_belong(
+def test_no_canary_is_found_where_it_does_not_belong(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, receiver: HttpReceiver, caplog: Any, capfd: Any
 ) -> None:
     caplog.set_level(logging.INFO)

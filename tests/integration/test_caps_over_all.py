@@ -55,7 +55,7 @@ def test_an_agent_does_no_more_at_once_than_it_can_for_all_tenants_together(
     assert len(engine.agent.calls) == 9
 
 
-def test_no_more_is_under_way_than_the_installation_allows(
+def test_no_more_runs_at_once_than_the_installation_allows(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_MAX_CONCURRENCY = 2
@@ -74,7 +74,7 @@ def test_no_more_is_under_way_than_the_installation_allows(
     assert len(engine.agent.calls) == 12
 
 
-def test_tenants_take_turns_where_the_agents_own_limit_binds(
+def test_tenants_take_turns_where_the_limit_of_an_agent_is_reached(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     Agent.objects.filter(role="qa").update(max_concurrency=1)
@@ -90,7 +90,7 @@ def test_tenants_take_turns_where_the_agents_own_limit_binds(
 
 
 @pytest.mark.parametrize("limit", ["tenant", "role", "overall"])
-def test_urgent_work_is_next_however_old_the_backlog_is(
+def test_urgent_work_is_next_however_old_other_work_is(
     engine: Engine, tenant: Tenant, settings: Any, limit: str
 ) -> None:
     engine.serve(tenant, "qa", **({"max_concurrency": 1} if limit == "tenant" else {}))
@@ -118,7 +118,7 @@ def taking(seconds: float) -> Any:
     return work
 
 
-def test_the_http_adapter_tells_the_client_what_the_platform_allows(settings: Any) -> None:
+def test_the_http_adapter_passes_the_platforms_limits_to_the_client(settings: Any) -> None:
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
     limited = AdapterSettings(
         "http", endpoint="https://127.0.0.1/", http=HttpLimits(max_concurrent=7, keep_alive=False)
@@ -130,7 +130,7 @@ def test_the_http_adapter_tells_the_client_what_the_platform_allows(settings: An
     assert (budget.shared.limits.max_concurrent, budget.shared.limits.keep_alive) == (7, False)
 
 
-def test_what_another_process_has_saved_reaches_the_next_call_within_two_seconds(
+def test_a_setting_saved_by_another_process_reaches_the_next_call_within_two_seconds(
     engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [5_000.0]
@@ -171,7 +171,7 @@ def give(plan: Plan | None, *tenants: Tenant) -> None:
     limits.refresh()
 
 
-def test_each_tenant_of_a_plan_has_its_limits_and_others_have_none_of_it(
+def test_each_tenant_of_a_plan_has_its_limits_and_others_do_not(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, plan: Plan
 ) -> None:
     for each in (tenant, other_tenant):
@@ -184,9 +184,7 @@ def test_each_tenant_of_a_plan_has_its_limits_and_others_have_none_of_it(
     assert engine.messages() == 3 + 6, "two of qa and one of dev, and all of the tenant without a plan"
 
 
-def test_what_a_tenant_has_of_its_own_goes_before_its_plan(
-    engine: Engine, tenant: Tenant, plan: Plan
-) -> None:
+def test_limits_of_a_tenant_override_its_plan(engine: Engine, tenant: Tenant, plan: Plan) -> None:
     engine.serve(tenant, "qa", max_concurrency=4)
     give(plan, tenant)
     with system_scope():
@@ -202,7 +200,7 @@ def test_what_a_tenant_has_of_its_own_goes_before_its_plan(
     assert engine.messages() == 2, "as the plan says again"
 
 
-def test_a_change_of_a_plan_holds_at_once_and_also_for_what_waits(
+def test_a_change_of_a_plan_takes_effect_at_once_for_waiting_work_too(
     engine: Engine, tenant: Tenant, plan: Plan
 ) -> None:
     engine.serve(tenant)
@@ -221,7 +219,7 @@ def test_a_change_of_a_plan_holds_at_once_and_also_for_what_waits(
     assert engine.messages() == 5, "as many as the registry says"
 
 
-def test_run_now_past_a_pause_keeps_to_the_plan(engine: Engine, tenant: Tenant, plan: Plan) -> None:
+def test_running_past_a_pause_respects_the_plan(engine: Engine, tenant: Tenant, plan: Plan) -> None:
     engine.serve(tenant, "qa", paused=True)
     give(plan, tenant)
     waiting = engine.submit(tenant, "qa", 4)
@@ -233,7 +231,7 @@ def test_run_now_past_a_pause_keeps_to_the_plan(engine: Engine, tenant: Tenant, 
     assert engine.messages() == 2
 
 
-def test_faults_of_a_plan_are_named(database: None) -> None:
+def test_errors_of_a_plan_are_reported(database: None) -> None:
     for roles in ({"qa": 0}, {"qa": "2"}, {"qa": True}, ["qa"]):
         with pytest.raises(ValidationError):
             Plan(key="wrong", name="Wrong", roles=roles).full_clean()

@@ -53,7 +53,7 @@ def ahead(**time: float) -> datetime:
     return datetime.now(UTC) + timedelta(**time)
 
 
-def test_an_expired_channel_is_told_of_in_the_same_transaction(
+def test_an_alert_about_an_expired_channel_is_part_of_the_same_transaction(
     tenant: Tenant, make_channel: MakeChannel
 ) -> None:
     channel = make_channel(name="Ads")
@@ -69,7 +69,7 @@ def test_an_expired_channel_is_told_of_in_the_same_transaction(
     assert alert.facts["channel"] == str(channel.pk)
 
 
-def test_a_day_ahead_people_are_told_once_and_again_of_another_time(
+def test_people_are_warned_once_a_day_before_an_expiry_and_again_for_another_time(
     tenant: Tenant, other_tenant: Tenant, make_channel: MakeChannel
 ) -> None:
     soon = make_channel(name="Drive", expires_at=ahead(hours=23))
@@ -89,7 +89,7 @@ def test_a_day_ahead_people_are_told_once_and_again_of_another_time(
     assert now_of(soon).standing == "active"
 
 
-def test_saying_it_again_says_nothing(tenant: Tenant, make_channel: MakeChannel) -> None:
+def test_expiring_a_channel_again_raises_no_alert(tenant: Tenant, make_channel: MakeChannel) -> None:
     channel = make_channel()
 
     outcomes = [channels.expire(tenant.pk, channel.pk) for _ in range(3)]
@@ -98,7 +98,9 @@ def test_saying_it_again_says_nothing(tenant: Tenant, make_channel: MakeChannel)
     assert (now_of(channel).version, len(alerts(tenant))) == (2, 1)
 
 
-def test_of_twenty_who_notice_at_once_one_says_so(tenant: Tenant, make_channel: MakeChannel) -> None:
+def test_one_of_twenty_simultaneous_reports_expires_a_channel(
+    tenant: Tenant, make_channel: MakeChannel
+) -> None:
     channel = make_channel(expires_at=ago(minutes=1))
     noticing: list[Callable[[], Any]] = [lambda: channels.expire(tenant.pk, channel.pk), channels.expire_due]
 
@@ -109,7 +111,7 @@ def test_of_twenty_who_notice_at_once_one_says_so(tenant: Tenant, make_channel: 
     assert (now_of(channel).version, len(alerts(tenant))) == (2, 1)
 
 
-def test_each_time_that_it_expires_is_told_of(tenant: Tenant, make_channel: MakeChannel) -> None:
+def test_each_expiry_of_a_channel_raises_an_alert(tenant: Tenant, make_channel: MakeChannel) -> None:
     channel = make_channel()
     channels.expire(tenant.pk, channel.pk)
     channels.reactivate(tenant.pk, channel.pk)
@@ -119,7 +121,7 @@ def test_each_time_that_it_expires_is_told_of(tenant: Tenant, make_channel: Make
 
 
 @pytest.mark.parametrize("whose", ["another tenant's", "nobody's"])
-def test_a_channel_that_is_not_the_tenants_is_left_alone(
+def test_a_channel_of_another_tenant_is_not_changed(
     tenant: Tenant, other_tenant: Tenant, make_channel: MakeChannel, whose: str
 ) -> None:
     channel_id: UUID = make_channel(other_tenant).pk if whose == "another tenant's" else uuid7()
@@ -133,7 +135,7 @@ def test_a_channel_that_is_not_the_tenants_is_left_alone(
     assert (alerts(tenant), alerts(other_tenant)) == ([], [])
 
 
-def test_a_channel_that_is_switched_off_does_not_expire(tenant: Tenant, make_channel: MakeChannel) -> None:
+def test_a_disabled_channel_does_not_expire(tenant: Tenant, make_channel: MakeChannel) -> None:
     channel = make_channel(expires_at=ago(minutes=1))
     channels.disable(tenant.pk, channel.pk)
 
@@ -142,7 +144,7 @@ def test_a_channel_that_is_switched_off_does_not_expire(tenant: Tenant, make_cha
     assert now_of(channel).standing == "disabled"
 
 
-def test_what_was_seen_before_a_reactivation_says_nothing_about_now(
+def test_a_report_from_before_a_reactivation_does_not_expire_the_channel(
     tenant: Tenant, make_channel: MakeChannel
 ) -> None:
     channel = make_channel()
@@ -156,7 +158,7 @@ def test_what_was_seen_before_a_reactivation_says_nothing_about_now(
     assert (late, fresh) == (False, True)
 
 
-def test_what_a_failing_receiver_was_told_is_undone(tenant: Tenant, make_channel: MakeChannel) -> None:
+def test_a_failing_receiver_rolls_the_expiry_back(tenant: Tenant, make_channel: MakeChannel) -> None:
     channel = make_channel()
 
     def fail(**told: Any) -> None:
@@ -172,7 +174,7 @@ def test_what_a_failing_receiver_was_told_is_undone(tenant: Tenant, make_channel
     assert (now_of(channel).status, alerts(tenant)) == ("active", [])
 
 
-def test_a_channel_past_its_time_counts_as_expired_before_anybody_looks(make_channel: MakeChannel) -> None:
+def test_a_channel_past_its_time_counts_as_expired_before_the_sweep(make_channel: MakeChannel) -> None:
     past, ahead_of_us, unknown = (
         make_channel(expires_at=ago(seconds=1)),
         make_channel(expires_at=ahead(hours=1)),
@@ -187,7 +189,7 @@ def test_a_channel_past_its_time_counts_as_expired_before_anybody_looks(make_cha
     assert now_of(past).status == "active"
 
 
-def test_the_sweep_marks_what_is_due_of_all_tenants_once(
+def test_the_sweep_marks_due_channels_of_all_tenants_once(
     tenant: Tenant, other_tenant: Tenant, make_channel: MakeChannel
 ) -> None:
     due = [make_channel(expires_at=ago(days=1)), make_channel(other_tenant, expires_at=ago(minutes=1))]
@@ -199,7 +201,7 @@ def test_the_sweep_marks_what_is_due_of_all_tenants_once(
     assert (len(alerts(tenant)), len(alerts(other_tenant))) == (1, 1)
 
 
-def test_what_is_reactivated_while_the_sweep_is_at_work_stays_active(
+def test_a_channel_that_is_reactivated_during_the_sweep_stays_active(
     tenant: Tenant, make_channel: MakeChannel
 ) -> None:
     first, second = make_channel(expires_at=ago(days=2)), make_channel(expires_at=ago(days=1))
@@ -217,7 +219,7 @@ def test_what_is_reactivated_while_the_sweep_is_at_work_stays_active(
     assert now_of(second).standing == "active"
 
 
-def test_the_sweep_takes_so_many_at_once_and_goes_on_next_time(
+def test_the_sweep_marks_a_limited_number_and_continues_next_time(
     make_channel: MakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channels, "DUE_AT_ONCE", 2)
@@ -227,7 +229,7 @@ def test_the_sweep_takes_so_many_at_once_and_goes_on_next_time(
     assert [channels.expire_due() for _ in range(3)] == [2, 1, 0]
 
 
-def test_one_that_cannot_be_marked_does_not_keep_the_others_from_it(
+def test_a_channel_that_cannot_be_marked_does_not_stop_the_others(
     tenant: Tenant, make_channel: MakeChannel
 ) -> None:
     bad, good = make_channel(expires_at=ago(days=2)), make_channel(expires_at=ago(days=1))
@@ -245,7 +247,7 @@ def test_one_that_cannot_be_marked_does_not_keep_the_others_from_it(
     assert (now_of(bad).status, now_of(good).status) == ("active", "expired")
 
 
-def test_the_keeper_sweeps(tenant: Tenant, make_channel: MakeChannel) -> None:
+def test_the_leader_runs_the_sweep(tenant: Tenant, make_channel: MakeChannel) -> None:
     channel = make_channel(expires_at=ago(minutes=1))
 
     tick()
@@ -253,9 +255,7 @@ def test_the_keeper_sweeps(tenant: Tenant, make_channel: MakeChannel) -> None:
     assert now_of(channel).status == "expired"
 
 
-def test_a_reactivated_channel_forgets_an_expiry_that_is_over(
-    tenant: Tenant, make_channel: MakeChannel
-) -> None:
+def test_a_reactivated_channel_drops_an_expiry_in_the_past(tenant: Tenant, make_channel: MakeChannel) -> None:
     channel = make_channel(expires_at=ago(minutes=1))
     channels.expire_due()
 
@@ -265,7 +265,7 @@ def test_a_reactivated_channel_forgets_an_expiry_that_is_over(
     assert channels.expire_due() == 0
 
 
-def test_a_reactivated_channel_keeps_an_expiry_that_is_ahead(
+def test_a_reactivated_channel_keeps_an_expiry_in_the_future(
     tenant: Tenant, make_channel: MakeChannel
 ) -> None:
     until = ahead(days=30)
@@ -275,7 +275,7 @@ def test_a_reactivated_channel_keeps_an_expiry_that_is_ahead(
     assert channels.reactivate(tenant.pk, channel.pk).expires_at == until
 
 
-def test_a_channel_is_active_until_a_new_time(tenant: Tenant, make_channel: MakeChannel) -> None:
+def test_a_channel_can_be_reactivated_until_a_new_time(tenant: Tenant, make_channel: MakeChannel) -> None:
     until = ahead(days=30)
     channel = make_channel(expires_at=ago(minutes=1))
 
@@ -286,7 +286,7 @@ def test_a_channel_is_active_until_a_new_time(tenant: Tenant, make_channel: Make
         channels.reactivate(tenant.pk, channel.pk, expires_at=ago(seconds=1))
 
 
-def test_reactivating_and_switching_off_change_nothing_the_second_time(
+def test_reactivating_and_disabling_change_nothing_the_second_time(
     tenant: Tenant, make_channel: MakeChannel
 ) -> None:
     channel = make_channel()

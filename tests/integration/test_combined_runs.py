@@ -88,7 +88,7 @@ def statuses(tenant: Tenant) -> Counter[str]:
         return Counter(Activity.objects.values_list("status", flat=True))
 
 
-def test_runs_that_begin_and_end_at_the_same_moment_share_statements_and_exchanges(
+def test_runs_that_begin_or_end_at_the_same_moment_share_statements_and_exchanges(
     engine: Engine, acme: Tenant, sizes: dict[str, list[int]]
 ) -> None:
     engine.submit(acme, count=THREADS)
@@ -118,14 +118,14 @@ def in_two_waves(engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch) 
     return sent
 
 
-def test_each_thread_goes_on_with_one_of_the_grants_that_they_asked_for_together(
+def test_each_thread_continues_with_one_of_the_grants_of_their_common_exchange(
     engine: Engine, acme: Tenant, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert in_two_waves(engine, acme, monkeypatch) == []
     assert sizes["EXCHANGING"][0] == THREADS - 1
 
 
-def test_each_thread_gives_back_its_own_slot_whoever_has_recorded_its_run(
+def test_each_thread_releases_its_own_slot_even_if_another_recorded_its_run(
     engine: Engine, acme: Tenant, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given back by another, it would be granted to nobody in particular, by a message."""
@@ -135,7 +135,7 @@ def test_each_thread_gives_back_its_own_slot_whoever_has_recorded_its_run(
     assert sizes["RECORDING"][0] == THREADS - 1
 
 
-def test_one_that_was_cancelled_meanwhile_is_refused_and_the_others_count(
+def test_a_run_that_was_cancelled_meanwhile_is_refused_and_the_others_count(
     engine: Engine, acme: Tenant, sizes: dict[str, list[int]]
 ) -> None:
     gone = engine.submit(acme, count=THREADS)[3]
@@ -187,7 +187,7 @@ def _closing(action: Callable[[], None]) -> None:
         connections.close_all()
 
 
-def test_a_row_that_somebody_else_has_locked_holds_up_its_own_run_alone(
+def test_a_locked_row_holds_up_only_its_own_run(
     engine: Engine, acme: Tenant, sizes: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is given up when the others are done: if they waited for it, they would never be."""
@@ -218,7 +218,7 @@ def test_a_row_that_somebody_else_has_locked_holds_up_its_own_run_alone(
     assert sizes["RECORDING"][0] == THREADS - 1
 
 
-def test_a_row_that_somebody_else_has_locked_holds_up_its_own_claim_alone(
+def test_a_locked_row_holds_up_only_its_own_claim(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _wait_for_locks_as_long_as_it_takes(monkeypatch)
@@ -248,7 +248,7 @@ def test_a_row_that_somebody_else_has_locked_holds_up_its_own_claim_alone(
     assert claims[0] == THREADS - 1
 
 
-def test_work_under_a_budget_that_is_claimed_together_is_claimed_as_far_as_its_money_goes(
+def test_work_that_is_claimed_together_is_claimed_as_far_as_its_budget_allows(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capped(acme, "4", unit="runs")

@@ -46,7 +46,7 @@ def test_each_command_that_changes_something_leaves_one_entry(tenant: Tenant, tm
     assert (token.tenant_id, token.detail["role"]) == (tenant.pk, "operator")
 
 
-def test_commands_that_only_look_leave_nothing(tenant: Tenant) -> None:
+def test_commands_that_only_read_leave_no_entry(tenant: Tenant) -> None:
     for command in (
         ("verify_audit",),
         ("scheduler_settings", "--show"),

@@ -77,7 +77,7 @@ def examples() -> list[str]:
     return re.findall(r"^    manage\.py (.+)$", DOCUMENT.read_text(), re.MULTILINE)
 
 
-def test_every_example_of_the_document_and_of_the_help_runs(
+def test_every_example_in_the_document_and_the_help_runs(
     engine: Engine, tenant: Tenant, world: World
 ) -> None:
     told = examples()
@@ -101,7 +101,7 @@ def test_every_example_of_the_document_and_of_the_help_runs(
         assert called(*command).strip(), line
 
 
-def test_queues_say_what_the_api_says(
+def test_the_queues_command_agrees_with_the_api(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, world: World
 ) -> None:
     told = {queue["role"]: queue for queue in as_json("queues", "--tenant", "acme")["queues"]}
@@ -119,7 +119,7 @@ def test_queues_say_what_the_api_says(
     assert len(text.splitlines()) == 2
 
 
-def test_why_says_what_the_api_says(api: Callable[..., Any], tenant: Tenant, world: World) -> None:
+def test_the_why_command_agrees_with_the_api(api: Callable[..., Any], tenant: Tenant, world: World) -> None:
     told = as_json("why", str(world.waiting))
 
     answer = api().get(f"/api/v1/activities/{world.waiting}/why/").json()
@@ -129,7 +129,9 @@ def test_why_says_what_the_api_says(api: Callable[..., Any], tenant: Tenant, wor
     assert answer["detail"] in called("why", str(world.waiting))
 
 
-def test_the_inbox_is_that_of_the_console(api: Callable[..., Any], tenant: Tenant, world: World) -> None:
+def test_the_inbox_command_agrees_with_the_console(
+    api: Callable[..., Any], tenant: Tenant, world: World
+) -> None:
     told = as_json("inbox", "--tenant", "acme")
 
     assert {item["id"] for item in told["items"]} == {
@@ -140,7 +142,7 @@ def test_the_inbox_is_that_of_the_console(api: Callable[..., Any], tenant: Tenan
     assert "(none)" in called("inbox", "--role", "nobody")
 
 
-def test_schedules_are_told_in_words_with_their_next_times(
+def test_the_schedules_command_describes_timings_and_next_times(
     api: Callable[..., Any], tenant: Tenant, world: World
 ) -> None:
     (told,) = as_json("schedules", "--count", "3")["schedules"]
@@ -151,7 +153,7 @@ def test_schedules_are_told_in_words_with_their_next_times(
     assert preview["in_words"][:100] in called("schedules")
 
 
-def test_tenants_are_listed_with_what_they_do_and_no_tenant_sees_anothers_figures(
+def test_the_tenants_command_lists_figures_and_a_named_tenant_sees_only_its_own(
     make_tenant: Callable[..., Tenant], tenant: Tenant, world: World
 ) -> None:
     make_tenant("globex", weight=3, max_concurrency=7)
@@ -173,7 +175,7 @@ def test_tenants_are_listed_with_what_they_do_and_no_tenant_sees_anothers_figure
     assert [each["slug"] for each in as_json("tenants", "--tenant", "globex")] == ["globex"]
 
 
-def test_failures_are_replayed_in_portions_and_only_once(
+def test_failures_are_replayed_in_batches_and_only_once(
     engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay, "PORTION", 3)
@@ -197,7 +199,9 @@ def test_failures_are_replayed_in_portions_and_only_once(
         assert [entry.detail["count"] for entry in entries.order_by("number")] == [7, 0]
 
 
-def test_one_activity_is_replayed_and_a_second_time_says_what_next(engine: Engine, tenant: Tenant) -> None:
+def test_one_activity_is_replayed_and_a_second_replay_says_what_to_do_next(
+    engine: Engine, tenant: Tenant
+) -> None:
     engine.serve(tenant)
     (broken,) = failed(engine, tenant)
 
@@ -206,7 +210,9 @@ def test_one_activity_is_replayed_and_a_second_time_says_what_next(engine: Engin
         called("replay", "activity", str(broken))
 
 
-def test_a_run_is_replayed_on_trial_and_in_earnest(engine: Engine, tenant: Tenant, world: World) -> None:
+def test_a_run_can_be_replayed_as_a_dry_run_and_for_real(
+    engine: Engine, tenant: Tenant, world: World
+) -> None:
     tried = as_json("replay", "run", str(world.run), "--from-step", "brief", "--dry-run")
     with tenant_scope(tenant.pk):
         assert PipelineRun.objects.count() == 1, "nothing was done"
@@ -219,9 +225,7 @@ def test_a_run_is_replayed_on_trial_and_in_earnest(engine: Engine, tenant: Tenan
         assert PipelineRun.objects.get(pk=done["run"]).replay_of == world.run
 
 
-def test_a_terminal_gets_a_drawn_table_and_nothing_that_could_steer_it(
-    engine: Engine, tenant: Tenant
-) -> None:
+def test_a_terminal_gets_a_table_without_control_characters(engine: Engine, tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         submit([NewActivity(name="\x1b]0;stolen\x07[red]Now[/red]", human_role="editor")], actor="test")
 
@@ -249,14 +253,14 @@ def test_a_terminal_gets_a_drawn_table_and_nothing_that_could_steer_it(
         ("replay", "required"),
     ],
 )
-def test_errors_say_what_is_wrong_and_what_next(
+def test_errors_say_what_is_wrong_and_what_to_do_next(
     tenant: Tenant, other_tenant: Tenant, command: str, says: str
 ) -> None:
     with pytest.raises(CommandError, match=re.escape(says)):
         called(*command.format(id=uuid4()).split())
 
 
-def test_an_activity_of_another_tenant_is_not_there_for_the_named_one(
+def test_an_activity_of_another_tenant_is_not_found(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     (activity,) = engine.submit(tenant)
@@ -266,7 +270,7 @@ def test_an_activity_of_another_tenant_is_not_there_for_the_named_one(
         called("why", str(activity), "--tenant", "globex")
 
 
-def test_a_shell_gets_the_exit_codes_of_the_document(process_environment: dict[str, str]) -> None:
+def test_commands_return_the_documented_exit_codes(process_environment: dict[str, str]) -> None:
     def code(*arguments: str, **environment: str) -> tuple[int, str]:
         done = subprocess.run(
             [sys.executable, "manage.py", *arguments], env={**process_environment, **environment},

@@ -68,7 +68,7 @@ def set_up(engine: Engine) -> Iterator[Callable[..., None]]:
 # --- Inside the engine ---
 
 
-def test_a_program_does_an_activity_and_what_it_used_and_printed_is_kept(
+def test_a_program_runs_an_activity_and_its_usage_and_output_are_stored(
     api: Any,
     engine: Engine,
     tenant: Tenant,
@@ -99,7 +99,7 @@ def test_a_program_does_an_activity_and_what_it_used_and_printed_is_kept(
     )
 
 
-def test_a_program_asks_a_person_with_a_tool_and_goes_on_with_the_answer_in_its_conversation(
+def test_a_program_asks_a_person_with_a_tool_and_continues_its_conversation_with_the_answer(
     api: Any,
     engine: Engine,
     tenant: Tenant,
@@ -199,7 +199,7 @@ def leave_to_the_worker(engine: Engine) -> None:
     limits.refresh()
 
 
-def test_a_real_worker_that_is_loaded_takes_nothing_goes_on_and_stops_when_its_agent_is_done(
+def test_a_loaded_worker_takes_no_new_work_and_stops_when_its_agent_is_done(
     engine: Engine,
     tenant: Tenant,
     set_up: Callable[..., None],

@@ -66,7 +66,9 @@ def run(repository: Path, command: list[Any], activity_id: UUID | None = None, *
     return result
 
 
-def test_a_run_has_a_working_copy_and_its_work_stays_on_a_branch(repository: Path, tmp_path: Path) -> None:
+def test_a_run_has_its_own_working_copy_and_its_work_stays_on_a_branch(
+    repository: Path, tmp_path: Path
+) -> None:
     activity_id = uuid4()
 
     result = run(repository, program(tmp_path, WRITE), activity_id)
@@ -85,7 +87,7 @@ def test_a_run_has_a_working_copy_and_its_work_stays_on_a_branch(repository: Pat
     assert len(git(repository, "worktree", "list").splitlines()) == 1
 
 
-def test_the_next_run_of_the_activity_goes_on_where_the_last_one_stopped_even_if_that_failed(
+def test_the_next_run_of_an_activity_continues_where_the_last_one_stopped_even_if_that_failed(
     repository: Path, tmp_path: Path
 ) -> None:
     activity_id = uuid4()
@@ -104,7 +106,7 @@ def test_a_run_that_changes_nothing_says_so(repository: Path, tmp_path: Path) ->
     assert (work["changed"], work["files"], work["diff"]) == (False, [], "")
 
 
-def test_one_run_at_a_time_and_the_other_comes_back_without_losing_an_attempt(
+def test_only_one_run_at_a_time_uses_a_repository_and_the_other_is_requeued_without_losing_an_attempt(
     repository: Path, tmp_path: Path
 ) -> None:
     started, finish = threading.Event(), tmp_path / "finish"
@@ -143,9 +145,7 @@ def test_one_run_at_a_time_and_the_other_comes_back_without_losing_an_attempt(
     assert run(repository, program(tmp_path, WRITE)).output.data["git"]["changed"]
 
 
-def test_which_repository_may_be_chosen_from_those_that_operators_list(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_a_repository_is_chosen_from_those_that_operators_list(repository: Path, tmp_path: Path) -> None:
     options = {
         "command": program(tmp_path, WRITE),
         "repositories": {"web": str(repository), "secret": "/etc"},
@@ -159,12 +159,14 @@ def test_which_repository_may_be_chosen_from_those_that_operators_list(
             run_agent(a_request(options, params={"repository": name}))
 
 
-def test_a_base_that_does_not_exist_is_told_in_words_of_git(repository: Path, tmp_path: Path) -> None:
+def test_a_missing_base_branch_is_reported_in_the_words_of_git(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(RetryableAgentError, match="no-such-branch"):
         run(repository, program(tmp_path, WRITE), base="no-such-branch")
 
 
-def test_what_a_killed_worker_left_is_removed_and_the_work_stays(repository: Path, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_worker_are_removed_and_its_work_stays(
+    repository: Path, tmp_path: Path
+) -> None:
     request = a_request({"command": [sys.executable], "repository": str(repository)})
     trace = workspaces.create_workspace(request.run_id)
     entered = trace.__enter__()
@@ -230,7 +232,7 @@ HOSTILE = """
 """
 
 
-def test_what_an_agent_writes_into_the_settings_of_its_repository_is_not_run_by_the_worker(
+def test_git_settings_that_an_agent_writes_are_not_executed_by_the_worker(
     repository: Path, tmp_path: Path
 ) -> None:
     first = run(repository, program(tmp_path, HOSTILE))

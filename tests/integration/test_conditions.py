@@ -64,7 +64,7 @@ def _ready() -> dict[str, Any]:
     return answer
 
 
-def test_workers_that_take_nothing_are_told_of_once_and_again_when_they_do(
+def test_idle_workers_raise_one_alert_and_another_one_when_they_take_work(
     engine: Engine,
     tenant: Tenant,
     other_tenant: Tenant,
@@ -107,7 +107,7 @@ def test_workers_that_are_busy_or_closed_are_not_idle(
     assert _told(tenant, AlertKind.IDLE_WORKER) == []
 
 
-def test_what_was_granted_a_moment_ago_is_not_late(
+def test_recently_granted_work_is_not_late(
     engine: Engine, tenant: Tenant, monitor: platform_checks.PlatformMonitor, clock: Clock
 ) -> None:
     engine.submit(tenant, "qa")
@@ -118,7 +118,7 @@ def test_what_was_granted_a_moment_ago_is_not_late(
     assert _ready()["checks"]["workers"]["state"] == "ok"
 
 
-def test_a_condition_that_comes_back_is_told_of_anew(
+def test_a_condition_that_returns_raises_a_new_alert(
     engine: Engine, tenant: Tenant, monitor: platform_checks.PlatformMonitor, clock: Clock, soon: None
 ) -> None:
     for _ in range(2):
@@ -131,7 +131,7 @@ def test_a_condition_that_comes_back_is_told_of_anew(
     assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["critical", "info"] * 2
 
 
-def test_of_keepers_that_see_the_same_one_tells(engine: Engine, tenant: Tenant) -> None:
+def test_one_of_several_leaders_that_see_a_condition_raises_the_alert(engine: Engine, tenant: Tenant) -> None:
     seen = platform_checks.Finding("qa", "Workers of qa take no work", "over", tenants=lambda: [tenant.pk])
 
     begun = at_once(*[lambda: platform_checks.announce_changes(AlertKind.IDLE_WORKER, [seen])] * 4)
@@ -141,7 +141,7 @@ def test_of_keepers_that_see_the_same_one_tells(engine: Engine, tenant: Tenant) 
     assert len(_told(tenant, AlertKind.IDLE_WORKER)) == 2
 
 
-def test_the_platform_is_told_once_however_many_tenants_are_concerned(
+def test_the_platform_gets_one_alert_however_many_tenants_are_affected(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     seen = platform_checks.Finding(
@@ -156,7 +156,7 @@ def test_the_platform_is_told_once_however_many_tenants_are_concerned(
         assert Alert.objects.count() == 2
 
 
-def test_a_tenant_that_has_left_meanwhile_keeps_nobody_from_being_told(
+def test_a_tenant_that_was_deleted_meanwhile_does_not_stop_alerts_to_others(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     seen = platform_checks.Finding(
@@ -174,7 +174,7 @@ def test_a_tenant_that_has_left_meanwhile_keeps_nobody_from_being_told(
     assert [severity for severity, _ in _told(tenant, AlertKind.IDLE_WORKER)] == ["warning", "info"]
 
 
-def test_work_that_waits_longer_than_the_target_is_told_of_until_it_has_begun(
+def test_work_that_waits_longer_than_the_target_raises_an_alert_until_it_starts(
     engine: Engine,
     tenant: Tenant,
     other_tenant: Tenant,
@@ -202,7 +202,7 @@ def test_work_that_waits_longer_than_the_target_is_told_of_until_it_has_begun(
 
 
 @pytest.mark.parametrize("why", ["tenant", "role", "budget", "later"])
-def test_what_waits_on_purpose_is_not_late(engine: Engine, tenant: Tenant, why: str) -> None:
+def test_work_that_waits_on_purpose_is_not_late(engine: Engine, tenant: Tenant, why: str) -> None:
     engine.submit(tenant, "qa")
     changes = {
         "tenant": "UPDATE tenants_tenant SET paused = true",
@@ -223,7 +223,7 @@ def test_what_waits_on_purpose_is_not_late(engine: Engine, tenant: Tenant, why: 
             cursor.execute("UPDATE agents_agent SET paused = false WHERE role = 'qa'")
 
 
-def test_what_a_tenant_has_switched_off_waits_on_purpose(
+def test_work_of_a_disabled_role_waits_on_purpose(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     engine.submit(tenant, "qa")
@@ -237,7 +237,7 @@ def test_what_a_tenant_has_switched_off_waits_on_purpose(
     assert list(late.tenants()) == [other_tenant.pk]
 
 
-def test_a_provider_whose_breaker_opened_is_told_to_those_who_need_it(
+def test_an_open_circuit_breaker_of_a_provider_alerts_the_tenants_that_use_it(
     engine: Engine,
     tenant: Tenant,
     other_tenant: Tenant,
@@ -265,7 +265,7 @@ def test_a_provider_whose_breaker_opened_is_told_to_those_who_need_it(
     assert _told(other_tenant, AlertKind.BREAKER_OPEN) == []
 
 
-def test_a_broken_invariant_is_told_to_whose_rows_break_it(
+def test_a_broken_invariant_alerts_the_tenant_whose_rows_break_it(
     engine: Engine,
     tenant: Tenant,
     other_tenant: Tenant,
@@ -288,7 +288,7 @@ def test_a_broken_invariant_is_told_to_whose_rows_break_it(
     assert _told(other_tenant, AlertKind.INVARIANT_BROKEN) == []
 
 
-def test_a_part_of_upkeep_that_fails_is_told_to_whoever_has_unfinished_work(
+def test_a_failing_system_job_alerts_tenants_with_unfinished_work(
     engine: Engine,
     tenant: Tenant,
     other_tenant: Tenant,
@@ -318,7 +318,7 @@ def test_a_part_of_upkeep_that_fails_is_told_to_whoever_has_unfinished_work(
     assert _told(other_tenant, AlertKind.UPKEEP_FAILING) == []
 
 
-def test_while_redis_is_away_what_people_were_told_stays(
+def test_alerts_stay_open_while_redis_is_away(
     engine: Engine, tenant: Tenant, monitor: platform_checks.PlatformMonitor, clock: Clock, soon: None
 ) -> None:
     engine.submit(tenant, "qa")
@@ -332,7 +332,7 @@ def test_while_redis_is_away_what_people_were_told_stays(
     assert "workers" not in answer["checks"], "the check of Redis says why"
 
 
-def test_a_question_is_asked_no_more_often_than_it_should_be(
+def test_each_condition_is_checked_at_its_own_interval(
     database: None, monitor: platform_checks.PlatformMonitor, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[AlertKind] = []
@@ -349,7 +349,9 @@ def test_a_question_is_asked_no_more_often_than_it_should_be(
     assert asked.count(AlertKind.QUEUE_OLD) == 2
 
 
-def test_the_role_of_tenants_sees_nothing_of_it(database: None, tenant: Tenant) -> None:
+def test_the_database_role_of_tenants_cannot_read_conditions_and_counters(
+    database: None, tenant: Tenant
+) -> None:
     for table in ("activities_condition", "activities_counter", "activities_countingmark"):
         with pytest.raises(ProgrammingError, match="permission denied"), tenant_scope(tenant.pk):
             connections[APP].cursor().execute(f"SELECT FROM {table}")

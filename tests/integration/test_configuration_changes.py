@@ -87,7 +87,7 @@ OF_ALL: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("what", OF_ONE_TENANT)
-def test_a_change_at_one_tenant_is_seen_and_the_others_keep_what_they_have(
+def test_a_change_of_one_tenant_is_read_again_and_others_keep_their_cache(
     kept: ConfigurationCache[object], tenant: Tenant, other_tenant: Tenant, what: str
 ) -> None:
     whose = (tenant.pk, other_tenant.pk, None)
@@ -103,7 +103,9 @@ def test_a_change_at_one_tenant_is_seen_and_the_others_keep_what_they_have(
 
 
 @pytest.mark.parametrize("what", OF_ALL)
-def test_a_change_for_all_is_seen_by_all(kept: ConfigurationCache[object], tenant: Tenant, what: str) -> None:
+def test_a_change_for_all_tenants_is_read_again_by_all(
+    kept: ConfigurationCache[object], tenant: Tenant, what: str
+) -> None:
     settled(kept, tenant.pk)
 
     elsewhere(OF_ALL[what])
@@ -112,7 +114,7 @@ def test_a_change_for_all_is_seen_by_all(kept: ConfigurationCache[object], tenan
     settled(kept, tenant.pk)
 
 
-def test_what_is_removed_is_a_change_and_what_agents_and_budgets_note_of_themselves_is_none(
+def test_deletions_are_changes_and_figures_of_agents_and_budgets_are_not(
     kept: ConfigurationCache[object], tenant: Tenant
 ) -> None:
     with tenant_scope(tenant.pk):
@@ -138,7 +140,7 @@ def test_what_is_removed_is_a_change_and_what_agents_and_budgets_note_of_themsel
     assert is_read_anew(kept, tenant.pk)
 
 
-def test_every_table_that_settings_and_limits_are_read_from_notes_its_changes(tenant: Tenant) -> None:
+def test_every_table_with_settings_or_limits_records_its_changes(tenant: Tenant) -> None:
     with counted() as asked:
         configuration.settings_for(tenant.pk, "qa")
         limits.current()
@@ -150,7 +152,7 @@ def test_every_table_that_settings_and_limits_are_read_from_notes_its_changes(te
     assert read - NO_CONFIGURATION == noted
 
 
-def test_who_looks_while_a_change_is_under_way_sees_it_when_it_has_committed(
+def test_a_read_during_a_change_sees_it_once_it_has_committed(
     kept: ConfigurationCache[object], tenant: Tenant, other_tenant: Tenant
 ) -> None:
     def change() -> None:
@@ -167,7 +169,7 @@ def test_who_looks_while_a_change_is_under_way_sees_it_when_it_has_committed(
     assert is_read_anew(kept, other_tenant.pk)
 
 
-def test_what_a_transaction_reads_that_changed_configuration_itself_is_not_kept(
+def test_values_read_in_a_transaction_that_changed_configuration_are_not_cached(
     kept: ConfigurationCache[object], tenant: Tenant, other_tenant: Tenant
 ) -> None:
     settled(kept, tenant.pk)
@@ -181,7 +183,7 @@ def test_what_a_transaction_reads_that_changed_configuration_itself_is_not_kept(
     settled(kept, tenant.pk)
 
 
-def test_what_was_read_before_a_change_that_another_has_seen_meanwhile_is_not_kept(
+def test_values_read_before_a_change_that_another_thread_has_seen_are_not_cached(
     kept: ConfigurationCache[object], tenant: Tenant
 ) -> None:
     settled(kept, tenant.pk)
@@ -196,7 +198,7 @@ def test_what_was_read_before_a_change_that_another_has_seen_meanwhile_is_not_ke
     assert is_read_anew(kept, tenant.pk, "dev")
 
 
-def test_a_process_asks_once_a_second_whatever_it_keeps(
+def test_a_process_checks_for_changes_once_a_second_however_much_it_caches(
     tenant: Tenant, other_tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roles = [(whose.pk, role) for whose in (tenant, other_tenant) for role in ("qa", "dev")]
@@ -221,7 +223,7 @@ def test_a_process_asks_once_a_second_whatever_it_keeps(
     assert nothing_is_read()
 
 
-def test_limits_are_made_out_anew_only_when_configuration_or_workers_have_changed(
+def test_limits_are_recomputed_only_when_configuration_or_workers_have_changed(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[limits.Workers] = []
@@ -255,7 +257,7 @@ def test_limits_are_made_out_anew_only_when_configuration_or_workers_have_change
     assert len(made) == 1
 
 
-def test_who_has_not_looked_for_half_an_hour_believes_nothing(
+def test_a_cache_that_was_not_checked_for_half_an_hour_is_dropped(
     kept: ConfigurationCache[object], tenant: Tenant
 ) -> None:
     settled(kept, tenant.pk)
@@ -269,7 +271,7 @@ def test_who_has_not_looked_for_half_an_hour_believes_nothing(
     assert is_read_anew(kept, tenant.pk)
 
 
-def test_notes_of_another_server_concern_nobody_and_old_ones_are_taken_away(
+def test_change_records_of_another_server_are_ignored_and_old_ones_are_deleted(
     kept: ConfigurationCache[object], tenant: Tenant
 ) -> None:
     ahead = 2**40

@@ -47,7 +47,7 @@ def holds_one() -> bool:
     return hasattr(connections._connections, APP)  # type: ignore[attr-defined]
 
 
-def test_threads_use_one_connection_one_after_the_other_and_hold_none_between(tenant: Tenant) -> None:
+def test_threads_share_one_connection_and_hold_none_in_between(tenant: Tenant) -> None:
     def twice() -> tuple[Any, bool, Any]:
         first = work_for(tenant)
         return first, holds_one(), work_for(tenant)
@@ -58,7 +58,7 @@ def test_threads_use_one_connection_one_after_the_other_and_hold_none_between(te
     assert not any(holds for _, holds, _ in seen)
 
 
-def test_a_connection_forgets_for_whom_it_worked(tenant: Tenant) -> None:
+def test_a_returned_connection_does_not_keep_its_tenant(tenant: Tenant) -> None:
     def outside_of_a_scope() -> tuple[Any, Any]:
         with POOL.connection():
             return backend(), ask("SELECT current_setting('app.tenant_id', true)")
@@ -68,7 +68,7 @@ def test_a_connection_forgets_for_whom_it_worked(tenant: Tenant) -> None:
     assert elsewhere(outside_of_a_scope) == (used, "")
 
 
-def test_what_happens_inside_of_a_scope_and_after_its_commit_uses_its_connection(tenant: Tenant) -> None:
+def test_code_in_a_scope_and_after_its_commit_uses_the_connection_of_the_scope(tenant: Tenant) -> None:
     def nested() -> list[Any]:
         seen: list[Any] = []
         with tenant_scope(tenant.pk):
@@ -87,7 +87,7 @@ def test_what_happens_inside_of_a_scope_and_after_its_commit_uses_its_connection
     assert len(set(at_once(*[lambda: work_for(tenant, meet)] * 2))) == 2  # nobody else has it meanwhile
 
 
-def test_a_transaction_that_is_under_way_goes_on_with_its_connection(tenant: Tenant) -> None:
+def test_an_open_transaction_keeps_its_connection(tenant: Tenant) -> None:
     def inside_of_a_transaction() -> bool:
         with transaction.atomic(using=APP):
             return bool(backend() == work_for(tenant) == backend())
@@ -95,7 +95,7 @@ def test_a_transaction_that_is_under_way_goes_on_with_its_connection(tenant: Ten
     assert elsewhere(inside_of_a_transaction)
 
 
-def test_a_connection_that_a_thread_has_opened_for_itself_comes_to_the_pool(tenant: Tenant) -> None:
+def test_a_connection_that_a_thread_has_opened_returns_to_the_pool(tenant: Tenant) -> None:
     def alone_first() -> tuple[Any, Any, bool]:
         return backend(), work_for(tenant), holds_one()
 
@@ -105,7 +105,7 @@ def test_a_connection_that_a_thread_has_opened_for_itself_comes_to_the_pool(tena
     assert not still_holds
 
 
-def test_limits_that_upkeep_sets_on_its_connection_stay_with_it(tenant: Tenant) -> None:
+def test_limits_that_upkeep_sets_on_its_connection_stay_in_force(tenant: Tenant) -> None:
     def limit() -> Any:
         return ask("SELECT current_setting('statement_timeout')")
 
@@ -119,7 +119,7 @@ def test_limits_that_upkeep_sets_on_its_connection_stay_with_it(tenant: Tenant) 
     assert elsewhere(lambda: work_for(tenant, limit)) == usual != "1250ms"
 
 
-def test_a_thread_waits_for_a_connection_to_come_back_before_it_opens_another(tenant: Tenant) -> None:
+def test_a_thread_waits_for_a_returned_connection_before_it_opens_another(tenant: Tenant) -> None:
     all_hold, let_go = Barrier(OPENED_AT_ONCE + 1), Event()
 
     def hold() -> Any:
@@ -139,9 +139,7 @@ def test_a_thread_waits_for_a_connection_to_come_back_before_it_opens_another(te
         assert late.result() in [each.result() for each in held]
 
 
-def test_nobody_waits_longer_than_a_moment_for_a_connection(
-    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_thread_waits_long_for_a_connection(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_pool, "PATIENCE_SECONDS", 0.01)
     all_work = Barrier(OPENED_AT_ONCE + 2)
 

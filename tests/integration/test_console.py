@@ -50,7 +50,7 @@ def _text(browser: Client, address: str = "/") -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", answer.content.decode()).split())
 
 
-def test_a_stranger_is_asked_to_sign_in_and_comes_back(database: None, client: Client) -> None:
+def test_an_anonymous_visitor_signs_in_and_returns_to_the_page(database: None, client: Client) -> None:
     User.objects.create_user("mia", password=PASSWORD)
 
     answer = client.get("/?tenant=acme", follow=True)
@@ -60,7 +60,7 @@ def test_a_stranger_is_asked_to_sign_in_and_comes_back(database: None, client: C
     assert (answer.status_code, answer["Location"]) == (302, "/?tenant=acme")
 
 
-def test_a_wrong_password_is_refused_with_a_word_and_without_the_password(
+def test_a_wrong_password_is_refused_with_a_message_that_does_not_repeat_it(
     database: None, client: Client
 ) -> None:
     answer = client.post("/login/", {"username": "mia", "password": "guessed-secret"})
@@ -70,7 +70,7 @@ def test_a_wrong_password_is_refused_with_a_word_and_without_the_password(
     assert b"guessed-secret" not in answer.content
 
 
-def test_signing_in_leads_nowhere_outside(database: None, client: Client) -> None:
+def test_signing_in_never_redirects_to_another_site(database: None, client: Client) -> None:
     User.objects.create_user("mia", password=PASSWORD)
 
     answer = client.post(
@@ -87,7 +87,7 @@ def test_signing_out_is_a_post(member: Client) -> None:
 
 
 @pytest.mark.parametrize("address", ["/", "/login/"])
-def test_pages_may_load_nothing_from_outside(address: str, superuser: Client, client: Client) -> None:
+def test_pages_load_nothing_from_other_sites(address: str, superuser: Client, client: Client) -> None:
     answer = (superuser if address == "/" else client).get(address)
 
     policy = answer["Content-Security-Policy"]
@@ -102,7 +102,7 @@ def test_pages_may_load_nothing_from_outside(address: str, superuser: Client, cl
     assert b"style=" not in answer.content
 
 
-def test_the_style_sheets_load_nothing_from_outside() -> None:
+def test_style_sheets_load_nothing_from_other_sites() -> None:
     folder = Path(django_settings.BASE_DIR) / "console" / "static" / "console"
 
     for sheet in folder.glob("*.css"):
@@ -110,7 +110,7 @@ def test_the_style_sheets_load_nothing_from_outside() -> None:
         assert "@import" not in sheet.read_text(encoding="utf-8")
 
 
-def test_a_member_sees_the_work_of_their_tenant_alone(
+def test_a_member_sees_only_the_work_of_their_tenant(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, member: Client
 ) -> None:
     engine.submit(tenant, "blog-writer", count=2)
@@ -124,12 +124,14 @@ def test_a_member_sees_the_work_of_their_tenant_alone(
     assert other_tenant.slug not in text
 
 
-def test_a_member_cannot_ask_for_another_tenant(other_tenant: Tenant, member: Client) -> None:
+def test_a_member_cannot_select_another_tenant(other_tenant: Tenant, member: Client) -> None:
     assert member.get(f"/?tenant={other_tenant.slug}").status_code == 404
     assert member.get("/?tenant=there-is-none").status_code == 404
 
 
-def test_who_belongs_to_several_tenants_chooses(engine: Engine, tenant: Tenant, other_tenant: Tenant) -> None:
+def test_a_member_of_several_tenants_chooses_one(
+    engine: Engine, tenant: Tenant, other_tenant: Tenant
+) -> None:
     engine.submit(other_tenant, "blog-writer", count=5)
     both = _signed_in("bo", tenant, other_tenant)
 
@@ -137,7 +139,7 @@ def test_who_belongs_to_several_tenants_chooses(engine: Engine, tenant: Tenant, 
     assert "blog-writer (5 waiting)" in _text(both, f"/?tenant={other_tenant.slug}")
 
 
-def test_the_tenant_that_was_looked_at_last_is_shown_without_a_name(
+def test_the_last_viewed_tenant_is_shown_by_default(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     first, second = sorted((tenant, other_tenant), key=lambda one: one.slug)
@@ -151,18 +153,18 @@ def test_the_tenant_that_was_looked_at_last_is_shown_without_a_name(
     assert both.get("/queues/").context["acting"].tenant == first.slug
 
 
-def test_what_was_looked_at_last_opens_nothing(tenant: Tenant, other_tenant: Tenant) -> None:
+def test_the_cookie_of_the_last_viewed_tenant_gives_no_access(tenant: Tenant, other_tenant: Tenant) -> None:
     browser = _signed_in("mia", tenant)
     browser.cookies["orchestrator_tenant"] = other_tenant.slug
 
     assert browser.get("/inbox/").context["acting"].tenant == tenant.slug
 
 
-def test_who_belongs_to_no_tenant_is_told_so(database: None) -> None:
+def test_a_user_without_a_tenant_is_told_so(database: None) -> None:
     assert "You are not a member of any tenant." in _text(_signed_in("nobody"))
 
 
-def test_a_superuser_sees_everybodys_work_or_one_tenants(
+def test_a_superuser_sees_the_work_of_all_tenants_or_of_one(
     engine: Engine, tenant: Tenant, other_tenant: Tenant, superuser: Client
 ) -> None:
     engine.submit(tenant, "blog-writer", count=2)
@@ -172,7 +174,7 @@ def test_a_superuser_sees_everybodys_work_or_one_tenants(
     assert "blog-writer (5 waiting)" in _text(superuser, f"/?tenant={other_tenant.slug}")
 
 
-def test_all_is_well_when_it_is(engine: Engine, superuser: Client) -> None:
+def test_the_first_page_says_that_all_is_well_when_it_is(engine: Engine, superuser: Client) -> None:
     text = _text(superuser)
 
     assert "All is well." in text
@@ -180,7 +182,9 @@ def test_all_is_well_when_it_is(engine: Engine, superuser: Client) -> None:
     assert "postgresql ok" in text
 
 
-def test_work_that_nobody_serves_is_a_reason(engine: Engine, tenant: Tenant, superuser: Client) -> None:
+def test_work_of_a_role_without_workers_is_a_reason(
+    engine: Engine, tenant: Tenant, superuser: Client
+) -> None:
     engine.submit(tenant, "blog-writer", count=3)
 
     text = _text(superuser)
@@ -188,7 +192,7 @@ def test_work_that_nobody_serves_is_a_reason(engine: Engine, tenant: Tenant, sup
     assert "Degraded. No worker serves blog-writer (3 waiting)." in text
 
 
-def test_many_roles_without_workers_are_one_reason(engine: Engine, tenant: Tenant) -> None:
+def test_many_roles_without_workers_form_one_reason(engine: Engine, tenant: Tenant) -> None:
     for role in (
         "blog-writer",
         "strategy-writer",
@@ -205,7 +209,9 @@ def test_many_roles_without_workers_are_one_reason(engine: Engine, tenant: Tenan
     assert reason.endswith("and 2 other roles.")
 
 
-def test_what_waits_for_people_is_counted_by_kind(engine: Engine, tenant: Tenant, member: Client) -> None:
+def test_items_that_wait_for_people_are_counted_by_kind(
+    engine: Engine, tenant: Tenant, member: Client
+) -> None:
     with tenant_scope(tenant.pk):
         submit(
             [
@@ -222,7 +228,7 @@ def test_what_waits_for_people_is_counted_by_kind(engine: Engine, tenant: Tenant
     assert "tasks 2" in text
 
 
-def test_the_page_says_what_is_known_when_postgresql_goes_away(
+def test_the_first_page_says_what_is_known_when_postgresql_is_away(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from django.db import OperationalError
@@ -248,7 +254,7 @@ def test_the_page_says_what_is_known_when_postgresql_goes_away(
         ("/admin/scheduler/pipelines", {"/admin/pipelines/pipeline/"}),
     ],
 )
-def test_known_addresses_lead_to_the_lists_of_the_admin(
+def test_old_addresses_redirect_to_the_lists_of_the_admin(
     known: str, leads_to: set[str], slash: str, superuser: Client
 ) -> None:
     answer = superuser.get(known + slash)
@@ -258,7 +264,7 @@ def test_known_addresses_lead_to_the_lists_of_the_admin(
 
 
 @pytest.mark.parametrize("known", ["/admin/scheduler/schedules", "/admin/scheduler/pipelines/"])
-def test_known_addresses_open_the_admin_to_nobody_else(known: str, member: Client) -> None:
+def test_old_addresses_give_nobody_else_access_to_the_admin(known: str, member: Client) -> None:
     assert member.get(known, follow=True).status_code == 403
     stranger = Client().get(known, follow=True)
     assert stranger.redirect_chain[-1][0].startswith("/admin/login/")
@@ -277,5 +283,5 @@ def test_known_addresses_open_the_admin_to_nobody_else(known: str, member: Clien
         (90061, "1 d 1 h"),
     ],
 )
-def test_durations_are_said_in_two_units(seconds: float, words: str) -> None:
+def test_durations_are_written_in_two_units(seconds: float, words: str) -> None:
     assert in_words(seconds) == words

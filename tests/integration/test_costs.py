@@ -108,7 +108,7 @@ def test_an_activity_takes_6_statements_in_3_transactions_3_redis_calls_and_1_me
     }  # fmt: skip
 
 
-def test_an_activity_that_a_worker_goes_on_with_takes_no_message_and_one_redis_call(
+def test_an_activity_that_a_worker_continues_with_takes_no_message_and_one_redis_call(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.serve(acme, "qa", max_concurrency=1)
@@ -279,7 +279,7 @@ def test_no_index_of_activities_has_a_column_that_a_claim_changes(acme: Tenant) 
     assert not indexed & changed
 
 
-def test_what_indexes_know_of_a_status_follows_it(engine: Engine, acme: Tenant) -> None:
+def test_the_indexed_status_follows_the_status(engine: Engine, acme: Tenant) -> None:
     (waiting,) = engine.submit(acme)
     with tenant_scope(acme.pk):
         for status in Status:

@@ -48,7 +48,7 @@ def test_submissions_and_ends_are_counted_by_role(engine: Engine, acme: Tenant) 
     assert _totals("ended") == {("qa", "done"): 3, ("seo", "done"): 1}
 
 
-def test_counting_again_counts_nothing_twice(engine: Engine, acme: Tenant) -> None:
+def test_counting_again_counts_no_event_twice(engine: Engine, acme: Tenant) -> None:
     engine.submit(acme, count=5)
     engine.drain()
     count_all()
@@ -60,7 +60,7 @@ def test_counting_again_counts_nothing_twice(engine: Engine, acme: Tenant) -> No
     assert (after.totals, after.histograms) == (before.totals, before.histograms)
 
 
-def test_keepers_that_count_at_once_count_each_event_once(
+def test_leaders_that_count_at_once_count_each_event_once(
     engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.submit(acme, "seo")
@@ -75,9 +75,7 @@ def test_keepers_that_count_at_once_count_each_event_once(
     assert _totals("submitted") == {("seo", ""): 1, ("qa", ""): 40}
 
 
-def test_an_event_that_commits_after_a_later_one_is_counted_all_the_same(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_an_event_that_commits_after_a_later_one_is_still_counted(engine: Engine, acme: Tenant) -> None:
     """Its number is lower than what the leader has seen already: a mark that simply followed the numbers would pass it by."""
     written, let_go = threading.Event(), threading.Event()
     (first,) = engine.submit(acme)
@@ -108,7 +106,9 @@ def test_an_event_that_commits_after_a_later_one_is_counted_all_the_same(
     assert _totals("submitted") == {("qa", ""): 2, ("seo", ""): 1}
 
 
-def test_counters_that_stand_still_say_so_though_a_keeper_looks(engine: Engine, acme: Tenant) -> None:
+def test_stalled_counters_are_reported_as_old_although_the_leader_checks_them(
+    engine: Engine, acme: Tenant
+) -> None:
     """As with any transaction of the server that has written, in whichever database it works."""
     written, let_go = threading.Event(), threading.Event()
 
@@ -138,7 +138,7 @@ def test_counters_that_stand_still_say_so_though_a_keeper_looks(engine: Engine, 
     assert _totals("submitted") == {("qa", ""): 1}
 
 
-def test_counters_of_an_idle_system_are_complete(engine: Engine, acme: Tenant) -> None:
+def test_counters_of_an_idle_system_are_up_to_date(engine: Engine, acme: Tenant) -> None:
     count_all()
     for column in ("at", "noted_at", "complete_at"):
         _shift("activities_countingmark", column, 60.0)
@@ -152,7 +152,9 @@ def test_counters_of_an_idle_system_are_complete(engine: Engine, acme: Tenant) -
     assert counters.read_counters().complete_at >= before, "also when what was noted is older"
 
 
-def test_the_wait_runs_from_when_the_work_could_begin_to_its_claim(engine: Engine, acme: Tenant) -> None:
+def test_the_wait_is_measured_from_when_the_work_could_start_to_its_claim(
+    engine: Engine, acme: Tenant
+) -> None:
     engine.submit(acme)
     _shift("activities_activityevent", "at", 20.0)
     engine.drain()
@@ -164,7 +166,7 @@ def test_the_wait_runs_from_when_the_work_could_begin_to_its_claim(engine: Engin
     assert 20 <= found.total < 30
 
 
-def test_work_that_was_put_off_waits_from_the_moment_that_was_asked_for(engine: Engine, acme: Tenant) -> None:
+def test_the_wait_of_scheduled_work_is_measured_from_its_start_time(engine: Engine, acme: Tenant) -> None:
     engine.submit(acme, not_before=datetime.now(UTC) + timedelta(minutes=5))
     engine.make_due(acme)
     _shift("activities_activity", "not_before", 298.0)
@@ -177,9 +179,7 @@ def test_work_that_was_put_off_waits_from_the_moment_that_was_asked_for(engine: 
     assert found.total < 100, "not the 3,000 s since it was submitted"
 
 
-def test_a_run_lasts_from_its_claim_to_its_end_and_is_counted_by_what_became_of_it(
-    engine: Engine, acme: Tenant
-) -> None:
+def test_a_run_is_measured_from_claim_to_end_and_counted_by_its_outcome(engine: Engine, acme: Tenant) -> None:
     def late(request: AgentRequest) -> AgentResult:
         elsewhere(lambda: _shift("activities_activityrun", "started_at", 200.0))
         raise AgentError("no")
@@ -196,7 +196,7 @@ def test_a_run_lasts_from_its_claim_to_its_end_and_is_counted_by_what_became_of_
     assert 200 <= found.total < 210
 
 
-def test_attempts_are_counted_with_which_the_work_came_to_an_end(engine: Engine, acme: Tenant) -> None:
+def test_the_number_of_attempts_is_counted_when_work_ends(engine: Engine, acme: Tenant) -> None:
     answer = engine.agent.behaviour
 
     def third_time(request: AgentRequest) -> AgentResult:
@@ -232,7 +232,7 @@ def test_a_lost_worker_is_counted_once(engine: Engine) -> None:
     assert _totals("workers_lost") == {("", ""): 1}
 
 
-def test_numbers_outlive_the_work(engine: Engine, acme: Tenant) -> None:
+def test_counters_outlive_the_work_that_they_counted(engine: Engine, acme: Tenant) -> None:
     engine.submit(acme, count=2)
     engine.drain()
     count_all()
@@ -242,7 +242,7 @@ def test_numbers_outlive_the_work(engine: Engine, acme: Tenant) -> None:
     assert _totals("ended") == {("qa", "done"): 2}
 
 
-def test_a_mark_from_another_cluster_keeps_nothing_from_being_counted(engine: Engine, acme: Tenant) -> None:
+def test_a_mark_from_another_cluster_does_not_stop_the_counting(engine: Engine, acme: Tenant) -> None:
     """After a restore, ids of transactions may begin below those that the mark remembers."""
     count_all()
     with system_scope():
@@ -254,7 +254,7 @@ def test_a_mark_from_another_cluster_keeps_nothing_from_being_counted(engine: En
     assert _totals("submitted") == {("qa", ""): 1}
 
 
-def test_an_idle_system_is_asked_with_one_statement(engine: Engine, acme: Tenant) -> None:
+def test_an_idle_system_is_checked_with_one_statement(engine: Engine, acme: Tenant) -> None:
     engine.submit(acme)
     count_all()
     asked: list[str] = []

@@ -212,7 +212,7 @@ def _raise(error: Exception) -> Any:
         ([], [""]),
     ],
 )
-def test_every_fault_is_named_by_its_path(
+def test_every_error_names_its_path(
     client: Any, engine: Engine, acme: Tenant, body: Any, paths: list[str]
 ) -> None:
     (activity_id,) = engine.submit(acme, not_before=datetime.now(UTC) + timedelta(days=1))

@@ -259,7 +259,7 @@ def test_what_was_read_can_be_put_back(api: Any) -> None:
     assert put.json()["enabled"] is True
 
 
-def test_only_a_platform_admin_changes_what_all_tenants_share(api: Any) -> None:
+def test_only_a_platform_admin_changes_the_registry(api: Any) -> None:
     problem(api("admin").put(PLACE, {}), 403, "forbidden")
     problem(api("operator", platform=True).put(PLACE, {}), 403, "forbidden")
     assert api("viewer").get(PLACE).status_code == 200

@@ -152,7 +152,7 @@ def test_an_approval_is_rejected_or_withdrawn(asked: Questions, ann: Person) -> 
     )
 
 
-def test_failed_work_is_tried_again(asked: Questions, ann: Person) -> None:
+def test_failed_work_is_retried(asked: Questions, ann: Person) -> None:
     escalation = asked.escalation()
 
     assert done(ann.answer(escalation, "retry"), ann) == "Retried: Failed: Audit"

@@ -120,7 +120,7 @@ def test_what_people_are_not_asked_for_is_no_item(engine: Engine, tenant: Tenant
     assert ann.browser.get(f"{INBOX}{work}/").status_code == 404
 
 
-def test_who_belongs_to_several_tenants_chooses(
+def test_a_member_of_several_tenants_chooses_one(
     tenant: Tenant, other_tenant: Tenant, person: Callable[..., Person]
 ) -> None:
     _tasks(tenant, NewActivity(name="ours", human_role="editor"))
@@ -133,7 +133,7 @@ def test_who_belongs_to_several_tenants_chooses(
     assert f'<a href="/inbox/?tenant={tenant.slug}"' in page.content.decode()
 
 
-def test_who_belongs_to_no_tenant_is_told_so(tenant: Tenant, person: Callable[..., Person]) -> None:
+def test_a_user_without_a_tenant_is_told_so(tenant: Tenant, person: Callable[..., Person]) -> None:
     nobody = person("nobody")
     with tenant_scope(tenant.pk):
         tenant.__class__.objects.filter(pk=tenant.pk).update(is_active=False)
