@@ -20,7 +20,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import connections
 
-from activities import leases, relay, tasks
+from activities import dispatch, leases, relay, tasks
 from activities.admission import Exchange, keys, limits, rebuilding
 from activities.models import Activity, ActivityRun
 from activities.submission import NewActivity, submit
@@ -167,11 +167,26 @@ class Engine:
         limits.refresh()
 
     def close(self) -> None:
-        for thread in threading.enumerate():
-            if thread.name.startswith("relief of"):
-                thread.join(self.patience)  # it has its last run recorded, and still asks for the next one
+        self.wait_for_relief()
         relay.flush()
         leases.end()
+
+    def wait_for_relief(self) -> bool:
+        """Wait for the threads that have taken over quick work, which no delivery waits for. Returns False if there are none."""
+        quick = dispatch.QUICK_WORK
+        with quick._lock:
+            # With nothing left to watch it ends soon, and until then it may be about to start a thread.
+            watch = None if quick._groups or quick._waiting_grants or quick._threads else quick._relief
+        if watch is not None and watch is not threading.current_thread():
+            watch.join(self.patience)
+        relieving = [
+            thread
+            for thread in threading.enumerate()
+            if thread.name.startswith("relief of") and thread is not threading.current_thread()
+        ]
+        for thread in relieving:
+            thread.join(self.patience)
+        return bool(relieving)
 
     def serve(self, tenant: Tenant, *roles: str, **fields: Any) -> None:
         """Let the scripted agent do these roles for the tenant."""
@@ -216,11 +231,11 @@ class Engine:
         return True
 
     def drain(self) -> int:
-        """Deliver until no message is left; returns how many there were."""
+        """Deliver until no message is left and no thread works on one; returns how many there were."""
         delivered = 0
         while self.deliver():
             delivered += 1
-        return delivered
+        return delivered + self.drain() if self.wait_for_relief() else delivered
 
     def end_holds(self) -> None:
         """The time that providers have named is over."""

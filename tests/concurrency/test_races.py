@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
-from threading import Condition
+from threading import Barrier, Condition, Event, current_thread
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from activities import cancellation, dispatch, relay, tasks
+from activities import cancellation, dispatch, quick_work, tasks
 from activities.exceptions import AlreadyDecided, RunSuperseded, TransitionRefused
 from activities.execution import results
 from activities.human_tasks import approvals
@@ -109,22 +109,58 @@ def test_a_callback_its_repetition_and_a_timeout_at_once_have_one_effect(
         assert engine.status(acme, activity_id) in ("done", "failed")
 
 
+def start_wide(engine: Engine, acme: Tenant) -> tuple[PipelineRun, list[dict[str, str] | None]]:
+    """Start a run of four steps and their join; returns it with the messages of the four."""
+    steps = [{"id": f"s{n}", "agent_role": "qa", "depends_on": []} for n in range(4)]
+    join = {"id": "join", "agent_role": "qa", "depends_on": [step["id"] for step in steps]}
+    versions.save(acme.pk, {"key": "wide", "name": "Wide", "steps": [*steps, join]}, actor="test")
+    run = start_run(acme.pk, "wide", NewRun(), actor="test")
+    return run, [engine.take() for _ in steps]
+
+
+def outcome(acme: Tenant, run: PipelineRun) -> tuple[int, str, int]:
+    """How often the join was started, and how the run stands."""
+    with tenant_scope(acme.pk):
+        joins = Activity.objects.filter(pipeline_run_id=run.pk, step="join").count()
+        ended = PipelineRun.objects.get(pk=run.pk)
+    return joins, ended.status, ended.unsettled
+
+
 def test_last_steps_that_end_together_start_the_join_exactly_once(engine: Engine, acme: Tenant) -> None:
     for _ in range(10):
-        steps = [{"id": f"s{n}", "agent_role": "qa", "depends_on": []} for n in range(4)]
-        join = {"id": "join", "agent_role": "qa", "depends_on": [step["id"] for step in steps]}
-        versions.save(acme.pk, {"key": "wide", "name": "Wide", "steps": [*steps, join]}, actor="test")
-        run = start_run(acme.pk, "wide", NewRun(), actor="test")
-        messages = [engine.take() for _ in steps]
+        run, messages = start_wide(engine, acme)
 
-        at_once(*[partial(tasks.run, **message) for message in messages])
-        relay.flush()
+        delivered = at_once(*[partial(tasks.run, **message) for message in messages])
         engine.drain()
 
-        with tenant_scope(acme.pk):
-            joins = Activity.objects.filter(pipeline_run_id=run.pk, step="join").count()
-            ended = PipelineRun.objects.get(pk=run.pk)
-        assert (joins, ended.status, ended.unsettled) == (1, "completed", 0)
+        assert delivered == [None] * 4
+        assert outcome(acme, run) == (1, "completed", 0)
+
+
+def test_last_steps_that_other_threads_have_taken_over_start_the_join_exactly_once(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two calls hang until the two that wait behind them were taken over, and those end after every delivery has returned."""
+    monkeypatch.setattr(quick_work, "SAMPLES", 0)
+    monkeypatch.setattr(quick_work, "QUICK_SECONDS", 1e6)
+    dispatch.QUICK_WORK.times.note((acme.pk, "qa"), 0.0)
+    run, messages = start_wide(engine, acme)
+    all_called, delivered = Barrier(4), Event()
+
+    def behaviour(request: Any) -> Completed:
+        if request.pipeline_step != "join":
+            all_called.wait(60)
+            if current_thread().name.startswith("relief of"):
+                assert delivered.wait(60)
+        return Completed(Output(content="x"))
+
+    engine.agent.behaviour = behaviour
+    assert at_once(*[partial(tasks.run, **message) for message in messages]) == [None] * 4
+    assert outcome(acme, run) == (0, "running", 3)
+    delivered.set()
+    engine.drain()
+
+    assert outcome(acme, run) == (1, "completed", 0)
 
 
 def test_cancelling_while_a_worker_claims_ends_cancelled_and_never_runs_twice(
