@@ -110,6 +110,11 @@ def origin_of(tenant_id: UUID, activity: Any) -> Origin:
     return origin
 
 
+def resolves_blocker(activity: Any) -> bool:
+    """Whether the end of an activity, a row of Activity, tells a blocked agent that its blocker is gone."""
+    return origin_of(activity.tenant_id, activity).kind == LinkKind.RESOLUTION
+
+
 def has_successor(tenant_id: UUID, activity_id: UUID) -> bool:
     """Whether another activity has taken the place of this one, so that the work continues after its end."""
     return (

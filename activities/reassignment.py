@@ -51,7 +51,7 @@ def _refuse_question(activity: Activity, agent_role: str | None) -> None:
         reason = f"is a {activity.link_kind}: the people who are asked must answer it"
     elif agent_role and activity.is_approval_gate and not activity_tree.was_taken_over(activity):
         reason = "is a decision: only people decide"
-    elif agent_role and activity_tree.origin_of(activity.tenant_id, activity).kind == LinkKind.RESOLUTION:
+    elif agent_role and activity_tree.resolves_blocker(activity):
         reason = "resolves a blocker that an agent could not remove: only a person can"
     else:
         return

@@ -145,7 +145,7 @@ def _resolution_of(tenant_id: UUID, activity_id: UUID) -> Activity:
     activity: Activity | None = rows.filter(pk=activity_id).first()
     if activity is None:
         raise NotFound("activity", activity_id)
-    if activity_tree.origin_of(tenant_id, activity).kind == LinkKind.RESOLUTION:
+    if activity_tree.resolves_blocker(activity):
         return activity_tree.newest_of_line(tenant_id, activity)
     resolutions = rows.filter(parent_id=activity_id, link_kind=LinkKind.RESOLUTION)
     newest: Activity | None = resolutions.order_by("-created_at").first()

@@ -38,7 +38,7 @@ APPROVE = Action(
     "approve_selected",
     "Approve",
     "Approved",
-    "The work that waits for these continues. Where several people must agree, this is one vote.",
+    "The work that waits for these continues. Where several people must agree, this is one vote. An option is chosen in the console.",
     (ActivityError,),
     notes="Notes for the agents",
     path="approve",

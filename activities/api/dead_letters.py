@@ -47,7 +47,7 @@ FASTEST = 1_000  # a second; more would be the same as no limit
 
 
 class ChoiceSerializer(StrictSerializer):
-    """What the list can be narrowed by. An empty object chooses everything."""
+    """What the list can be narrowed by; at least one condition. `{"state": "open"}` chooses all that nobody has dealt with yet."""
 
     kind = OneOf(choices=LetterKind.values, **OPTIONAL)
     agent_role = Text(max_length=63, **OPTIONAL)
@@ -59,6 +59,13 @@ class ChoiceSerializer(StrictSerializer):
     pipeline_run = Identifier(**OPTIONAL)
     created_after = Moment(**OPTIONAL)
     created_before = Moment(**OPTIONAL)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not attrs:
+            raise serializers.ValidationError(
+                'must have at least one condition; {"state": "open"} chooses all that are open'
+            )
+        return attrs
 
 
 class ChosenSerializer(StrictSerializer):

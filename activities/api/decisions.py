@@ -128,7 +128,8 @@ def answer(
         )
     if decision == "complete":
         return act_or_name_first(
-            tenant_id, lambda: human_work.complete(tenant_id, activity_id, actor=by.actor, note=note)
+            tenant_id,
+            lambda: human_work.complete(tenant_id, activity_id, actor=by.actor, note=note, note_path="notes"),
         )
     return decide(tenant_id, activity_id, decision, by=by, body=body)
 

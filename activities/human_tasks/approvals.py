@@ -58,8 +58,8 @@ def approve(
     If several people must agree, this is a vote. `output`, a validated body, replaces the result that a gate is about.
 
     Raises `AlreadyDecided`, which names the winner, `AlreadyVoted`, `TransitionRefused` if nothing waits for a decision,
-    `DecisionForbidden` if the caller may not decide, `PersonRequired`, `SubmissionInvalid` for an unknown option or an output that
-    replaces nothing, `NotFound`.
+    `DecisionForbidden` if the caller may not decide, `PersonRequired`, `SubmissionInvalid` for an unknown option, a missing one
+    where options are offered, or an output that replaces nothing, `NotFound`.
     """
     return decide(
         tenant_id,
@@ -98,12 +98,9 @@ def decide(
         if in_time:
             _refuse_unauthorised(question, by)
         rules = DecisionRules.read(question.decision_rules)
-        if chosen_option is not None and rules.options and chosen_option not in rules.options:
-            offered = ", ".join(repr(option) for option in rules.options)
-            raise SubmissionInvalid(
-                [{"path": "chosen_option", "message": f"must be one of the options: {offered}"}]
-            )
         is_open = question.status in (Status.CREATED, Status.IN_PROGRESS, Status.AWAITING_APPROVAL)
+        if in_time and is_open:
+            _refuse_option(rules, decision, chosen_option)
         # A decision that comes too late stores no output.
         edited = store_edited(waiting, item, output) if output is not None and is_open else None
         if in_time and rules.is_voted_on and item is not None and is_open:
@@ -153,6 +150,16 @@ def _refuse_unauthorised(question: Activity, by: Voter) -> None:
         raise PersonRequired(
             "A person must decide this, and this token belongs to no person. Sign in, or use a token of your own: create one in the "
             "console, or with `manage.py create_token --user NAME`."
+        )
+
+
+def _refuse_option(rules: DecisionRules, decision: str, chosen_option: str | None) -> None:
+    """Raise `SubmissionInvalid` for an unknown option, and for an approval without one: the agents work by what was chosen."""
+    is_missing = chosen_option is None and decision == "approve"
+    if rules.options and (is_missing or chosen_option not in (None, *rules.options)):
+        offered = ", ".join(repr(option) for option in rules.options)
+        raise SubmissionInvalid(
+            [{"path": "chosen_option", "message": f"must be one of the options: {offered}"}]
         )
 
 

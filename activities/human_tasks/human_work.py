@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from activities import activity_tree, outputs, suspension, transitions
-from activities.exceptions import NotFound, TransitionRefused
+from activities.activity_tree import OPEN
+from activities.exceptions import NotFound, SubmissionInvalid, TransitionRefused
 from activities.models import Activity
 from tenants.context import tenant_scope
 
@@ -21,9 +22,13 @@ def take_up(tenant_id: UUID, activity_id: UUID, *, actor: str) -> Activity:
 
 
 def complete(
-    tenant_id: UUID, activity_id: UUID, *, actor: str, output: Mapping[str, Any] | None = None, note: str = ""
-) -> Activity:
-    """Complete a person's task, with or without an output. Raises `TransitionRefused`, also for a decision, and `NotFound`."""
+    tenant_id: UUID, activity_id: UUID, *, actor: str, output: Mapping[str, Any] | None = None, note: str = "", note_path: str = "note"
+) -> Activity:  # fmt: skip
+    """Complete a person's task, with or without an output.
+
+    Raises `TransitionRefused`, also for a decision, `NotFound`, and `SubmissionInvalid` with `note_path` if a blocker is resolved without
+    a note.
+    """
     with tenant_scope(tenant_id):
         activity = _refuse_agents(tenant_id, activity_id, "finish")
         if activity_tree.is_decision(activity):
@@ -32,6 +37,10 @@ def complete(
                 "finish",
                 activity.status,
                 f"Activity {activity_id} needs a decision: approve or reject it.",
+            )
+        if not note.strip() and activity.status in OPEN and activity_tree.resolves_blocker(activity):
+            raise SubmissionInvalid(
+                [{"path": note_path, "message": "is required to resolve a blocker: the agent works by it"}]
             )
         activity_tree.lock(tenant_id, (activity_id, activity_tree.origin_of(tenant_id, activity).parent_id))
         changes: dict[str, Any] = {

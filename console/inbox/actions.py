@@ -21,7 +21,7 @@ from django.conf import settings
 from django.db import transaction
 from django.http import Http404
 
-from activities import cancellation, outputs
+from activities import activity_tree, cancellation, outputs
 from activities.api import decisions as api
 from activities.api.serializers import list_allowed_actions
 from activities.decision_rules import DecisionRules
@@ -113,7 +113,7 @@ def offer_actions(principal: Principal, item: Any, *, approval: Any | None, vote
     if kind in DECIDED:
         return _offer_for_decision(principal, item, allowed, approval, voted)
     claim = (CLAIM,) if "start" in allowed else ()
-    if "resolve" in allowed:
+    if "resolve" in allowed or activity_tree.resolves_blocker(item):
         return Offer((RESOLVE, *claim), note="How was the blocker resolved?")
     return Offer((COMPLETE, *claim), note="Note", takes_output=True)
 
@@ -187,7 +187,7 @@ def _offer_for_failure(principal: Principal, item: Any) -> Offer:
 MOST_AT_ONCE = 100
 NOT_OFFERED = "This action is not available for this item."
 NO_SUCH_ITEM = "This item does not exist."
-NO_OPTION = "Choose one of the options."
+NO_OPTION = "Choose one of the options: {}."
 VOTED = "Vote recorded; more approvals are needed"
 MOST_CHARACTERS = 200_000  # of an editable text
 
@@ -284,7 +284,7 @@ def check_action(principal: Principal, item: Activity, answer: Answer) -> Action
     if action.needs_note and not answer.notes.strip():
         raise Refused(action.needs_note, status=400, field="notes")
     if action.name in YES and offer.options and answer.option not in offer.options:
-        raise Refused(NO_OPTION, status=400, field="option")
+        raise Refused(NO_OPTION.format(", ".join(offer.options)), status=400, field="option")
     return action
 
 

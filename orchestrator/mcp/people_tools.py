@@ -301,10 +301,10 @@ _ANSWER: dict[str, Schema] = {
         *DECISIONS,
     ),
     "notes": text(
-        "Notes for those who continue the work. Required to reject and to resolve, because the agent uses them.",
+        "Notes for those who continue the work. Required to reject, and to resolve or complete a blocker, because the agent uses them.",
         20_000,
     ),
-    "chosen_option": text("One of the options, if the item has any.", 200),
+    "chosen_option": text("One of the options. Required to approve an item that has any.", 200),
 }
 
 

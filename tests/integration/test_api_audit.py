@@ -103,7 +103,7 @@ CALLS: list[tuple[str, str, Any]] = [
     ("POST", "/queues/{role}/resume/", {}),
     ("POST", "/deliverables/", {"key": "blog", "name": "Blog", "pipelines": ["flow"]}),
     ("POST", "/inbox/decide/", {"items": [{"id": str(uuid4()), "decision": "approved"}]}),
-    ("POST", "/dead-letters/replay/", {"filter": {}}),
+    ("POST", "/dead-letters/replay/", {"filter": {"state": "open"}}),
     ("POST", "/agent-configs/{role}/rotate-secret/", {}),
     ("POST", "/webhooks/", {"url": "https://1.1.1.1/events"}),
     ("PUT", "/webhooks/{id}/", {"url": "https://1.1.1.1/others"}),

@@ -178,8 +178,8 @@ def test_dismissed_failures_are_cancelled_with_the_reason(api: Any, engine: Engi
     dead_letters_escalation.handle_waiting()
     client = api("operator")
 
-    planned = client.post(DISMISS, {"filter": {}, "reason": "old", "dry_run": True}).json()
-    done = client.post(DISMISS, {"filter": {}, "reason": "old"}).json()
+    planned = client.post(DISMISS, {"filter": {"state": "open"}, "reason": "old", "dry_run": True}).json()
+    done = client.post(DISMISS, {"filter": {"state": "open"}, "reason": "old"}).json()
 
     assert planned == {"count": 2, "skipped": 0, "dry_run": True}
     assert done == {"count": 2, "skipped": 0, "dry_run": False}
@@ -191,11 +191,11 @@ def test_dismissed_failures_are_cancelled_with_the_reason(api: Any, engine: Engi
 @pytest.mark.parametrize(
     ("address", "body", "path"),
     [
-        (REPLAY, {}, "ids"), (REPLAY, {"ids": [str(uuid4())], "filter": {}}, "ids"), (REPLAY, {"ids": []}, "ids"),
+        (REPLAY, {}, "ids"), (REPLAY, {"ids": [str(uuid4())], "filter": {"state": "open"}}, "ids"), (REPLAY, {"ids": []}, "ids"),
         (REPLAY, {"ids": ["x"]}, "ids[0]"), (REPLAY, {"filter": {"role": "qa"}}, "filter.role"),
-        (REPLAY, {"filter": {"state": "gone"}}, "filter.state"), (REPLAY, {"filter": {}, "per_second": 0}, "per_second"),
-        (REPLAY, {"filter": {}, "dry_run": "yes"}, "dry_run"), (DISMISS, {"filter": {}}, "reason"),
-        (DISMISS, {"filter": {}, "reason": "x", "per_second": 1}, "per_second"),
+        (REPLAY, {"filter": {"state": "gone"}}, "filter.state"), (REPLAY, {"filter": {"state": "open"}, "per_second": 0}, "per_second"),
+        (REPLAY, {"filter": {"state": "open"}, "dry_run": "yes"}, "dry_run"), (DISMISS, {"filter": {"state": "open"}}, "reason"),
+        (DISMISS, {"filter": {"state": "open"}, "reason": "x", "per_second": 1}, "per_second"),
     ],
 )  # fmt: skip
 def test_an_error_of_a_body_names_its_path(
@@ -209,6 +209,22 @@ def test_an_error_of_a_body_names_its_path(
     assert engine.status(acme, activity_id) == "failed"
 
 
+@pytest.mark.parametrize("address", [REPLAY, DISMISS])
+@pytest.mark.parametrize("chosen", [{}, {"state": None}])
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_filter_without_a_condition_does_not_choose_everything(
+    api: Any, engine: Engine, acme: Tenant, address: str, chosen: dict[str, Any], dry_run: bool
+) -> None:
+    (activity_id,) = failed(engine, acme)
+    body = {"filter": chosen, "dry_run": dry_run} | ({"reason": "old"} if address == DISMISS else {})
+
+    refused = problem(api("operator").post(address, body), 400, "validation_failed")
+
+    (fault,) = refused["errors"]
+    assert (fault["path"], "at least one condition" in fault["message"]) == ("filter", True)
+    assert engine.status(acme, activity_id) == "failed"
+
+
 def test_dead_letters_of_another_tenant_are_neither_visible_nor_changed(
     api: Any, engine: Engine, acme: Tenant, other_tenant: Tenant
 ) -> None:
@@ -219,7 +235,7 @@ def test_dead_letters_of_another_tenant_are_neither_visible_nor_changed(
     problem(stranger.get(f"{LETTERS}{letter}/"), 404, "not_found")
     problem(stranger.post(f"{LETTERS}{letter}/replay/"), 404, "not_found")
     assert stranger.post(REPLAY, {"ids": [letter]}).json()["count"] == 0
-    assert stranger.post(DISMISS, {"filter": {}, "reason": "x"}).json()["count"] == 0
+    assert stranger.post(DISMISS, {"filter": {"state": "open"}, "reason": "x"}).json()["count"] == 0
     assert engine.status(acme, activity_id) == "failed"
 
 
@@ -227,4 +243,4 @@ def test_dead_letters_of_another_tenant_are_neither_visible_nor_changed(
 def test_only_operators_replay_or_dismiss_failed_work(
     api: Any, engine: Engine, acme: Tenant, address: str
 ) -> None:
-    problem(api("reviewer").post(address, {"filter": {}, "reason": "x"}), 403, "forbidden")
+    problem(api("reviewer").post(address, {"filter": {"state": "open"}, "reason": "x"}), 403, "forbidden")

@@ -96,6 +96,32 @@ def test_a_decision_answers_with_what_it_woke_and_what_it_skipped(
 
 
 @pytest.mark.parametrize("way", ["decide", "approve", "inbox"])
+def test_who_approves_must_choose_where_options_are_offered(
+    api: Any, engine: Engine, acme: Tenant, way: str
+) -> None:
+    (activity_id,) = engine.submit(acme)
+    approval = asked(api("operator"), activity_id, options=["calm", "loud"])
+    client = api("reviewer", name="Ann")
+
+    if way == "decide":
+        refused = problem(
+            client.post(of(approval, "decide"), {"decision": "approved"}), 400, "validation_failed"
+        )
+    elif way == "approve":
+        address = f"/api/v1/activities/{approval['id']}/approve/"
+        refused = problem(client.post(address), 400, "validation_failed")
+    else:
+        body = {"items": [{"id": approval["id"], "decision": "approved"}]}
+        refused = client.post(f"{INBOX}decide/", body).json()["results"][0]["problem"]
+
+    assert refused["errors"] == [
+        {"path": "chosen_option", "message": "must be one of the options: 'calm', 'loud'"}
+    ]
+    assert client.get(of(approval)).json()["status"] == "pending"
+    assert engine.status(acme, activity_id) == "awaiting_review"
+
+
+@pytest.mark.parametrize("way", ["decide", "approve", "inbox"])
 def test_every_way_to_decide_does_the_same(api: Any, engine: Engine, acme: Tenant, way: str) -> None:
     (activity_id,) = engine.submit(acme)
     approval = asked(api("operator"), activity_id)

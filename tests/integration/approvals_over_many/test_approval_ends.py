@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from activities import cancellation, relay
@@ -11,8 +13,9 @@ from activities.exceptions import (
     DecisionForbidden,
     SubmissionInvalid,
 )
-from activities.human_tasks import approvals
+from activities.human_tasks import approvals, deadlines
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
+from tenants import clock
 from tenants.models import Tenant
 from tests.engine import Engine, elsewhere
 from tests.integration.agent_runs.accepted_work import Agent
@@ -68,16 +71,29 @@ def test_the_chosen_option_reaches_the_agent_and_is_part_of_the_feedback(
     assert (said["chosen_option"], said["reviewer_feedback"]) == ("Hives", "Go on\n\nChosen option: Hives")
 
 
-def test_an_option_that_was_not_offered_is_refused_and_decides_nothing(
-    engine: Engine, patient: Tenant
+@pytest.mark.parametrize("option", ["c", None])
+def test_an_approval_without_one_of_the_options_is_refused_and_decides_nothing(
+    engine: Engine, patient: Tenant, option: str | None
 ) -> None:
     activity_id, approval = asking(engine, patient, "create_approval", {**DIRECTION, "options": ["a", "b"]})
 
     with pytest.raises(SubmissionInvalid, match="must be one of the options: 'a', 'b'"):
-        approvals.approve(patient.pk, approval, actor="Ann", chosen_option="c")
+        approvals.approve(patient.pk, approval, actor="Ann", chosen_option=option)
 
     assert engine.status(patient, approval) == "created"
     assert engine.status(patient, activity_id) == "awaiting_review"
+
+
+def test_a_rejection_and_a_default_outcome_choose_no_option(engine: Engine, acme: Tenant) -> None:
+    rejected = asked(acme, options=("a", "b"))
+    expired = asked(acme, options=("a", "b"), due_seconds=60, on_timeout="approve")
+
+    approvals.reject(acme.pk, rejected, actor="Ann", notes="Neither.")
+    deadlines.pass_due(clock.now() + timedelta(seconds=61))
+
+    assert [engine.status(acme, one) for one in (rejected, expired)] == ["rejected", "approved"]
+    with pytest.raises(AlreadyDecided, match="Ann rejected this at"):
+        approvals.approve(acme.pk, rejected, actor="Bob")
 
 
 def test_a_decision_during_the_call_that_asked_wakes_once_after_it(engine: Engine, acme: Tenant) -> None:

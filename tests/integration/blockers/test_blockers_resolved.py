@@ -64,6 +64,36 @@ def test_completing_the_resolution_resolves_it_too(api: Any, engine: Engine, acm
     assert woken(engine, activity_id).wakes[0]["blocker_resolution"] == "It is up again."
 
 
+@pytest.mark.parametrize("body", [{}, {"note": " "}, {"output": {"content": "Up."}}])
+def test_a_resolution_is_not_completed_without_a_note(
+    api: Any, engine: Engine, acme: Tenant, body: dict[str, Any]
+) -> None:
+    """The note is what the blocked agent works by, whichever way the answer is given."""
+    activity_id, _, resolution = blocked(engine, acme)
+    heir = api().post(of(resolution, "reassign"), {"human_role": "devops", "reason": "Yours."}).json()["id"]
+
+    refused = problem(api("reviewer").post(of(heir, "complete"), body), 400, "validation_failed")
+
+    assert [error["path"] for error in refused["errors"]] == ["note"]
+    assert engine.status(acme, activity_id) == "blocked"
+    assert api("reviewer").post(of(heir, "complete"), {**body, "note": "Up."}).status_code == 200
+    assert woken(engine, activity_id).wakes[0]["blocker_resolution"] == "Up."
+
+
+@pytest.mark.parametrize("decision", ["complete", "resolve"])
+def test_the_inbox_asks_for_the_note_of_a_resolution_too(
+    api: Any, engine: Engine, acme: Tenant, decision: str
+) -> None:
+    activity_id, _, resolution = blocked(engine, acme)
+    item = {"id": str(resolution), "decision": decision, "notes": ""}
+
+    answer = api("reviewer").post("/api/v1/inbox/decide/", {"items": [item]})
+
+    body = answer.json() if answer.status_code == 400 else answer.json()["results"][0]["problem"]
+    assert [error["path"].rpartition(".")[2] for error in body["errors"]] == ["notes"]
+    assert engine.status(acme, activity_id) == "blocked"
+
+
 def test_a_resolution_that_is_cancelled_wakes_with_that_outcome(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from activities import outputs
+from activities import outputs, reassignment
 from tenants.models import Tenant
 from tests.browsing import words
 from tests.console_user import INBOX, Person, done, notice, refused, sent_by
@@ -85,6 +85,19 @@ def test_a_blocker_is_resolved(asked: Questions, ann: Person) -> None:
     assert (wake["reason"], wake["blocker_resolution"]) == ("unblocked", "I signed in again.")
 
 
+def test_a_blocker_that_was_reassigned_is_resolved_with_a_note_too(asked: Questions, ann: Person) -> None:
+    blocker = asked.blocker()
+    heir = reassignment.reassign(
+        asked.tenant.pk, blocker.pk, actor="Ops", reason="Yours.", human_role="devops"
+    )
+
+    assert refused(ann.answer(heir, "resolve"), 400).startswith("Describe ")
+    assert done(ann.answer(heir, "resolve", notes="Up."), ann).startswith("Resolved")
+
+    asked.engine.drain()
+    assert asked.engine.agent.calls[-1].wakes[0]["blocker_resolution"] == "Up."
+
+
 def test_a_task_is_taken_up_and_completed_with_a_result(asked: Questions, ann: Person) -> None:
     task = asked.task()
 
@@ -126,8 +139,9 @@ def test_a_result_that_is_too_long_is_refused_and_kept_in_the_form(
 def test_an_approval_takes_one_of_its_options(asked: Questions, ann: Person) -> None:
     approval = asked.approval(linked=2)
 
-    assert refused(ann.answer(approval, "approve"), 400) == "Choose one of the options."
-    assert refused(ann.answer(approval, "approve", option="Loud"), 400) == "Choose one of the options."
+    choose = "Choose one of the options: Warm, Sober."
+    assert refused(ann.answer(approval, "approve"), 400) == choose
+    assert refused(ann.answer(approval, "approve", option="Loud"), 400) == choose
     assert done(ann.answer(approval, "approve", option="Sober", notes="Sober it is."), ann).startswith(
         "Approved"
     )

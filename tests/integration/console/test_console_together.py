@@ -57,7 +57,7 @@ def test_what_cannot_be_approved_so_says_why_and_hinders_no_other(asked: Questio
 
     said = notice(sent_by(ann, _together(ann), chosen=chosen))
 
-    assert f"Not done: {optional.name} Choose one of the options." in said
+    assert f"Not done: {optional.name} Choose one of the options: Warm, Sober." in said
     assert f"Not done: {task.name} This action is not available for this item." in said
     assert "This item does not exist." in said
     assert asked.get(gate.pk).status == "approved"
