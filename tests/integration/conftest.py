@@ -11,7 +11,8 @@ import pytest
 
 from activities import dispatch
 from activities.admission import scripts
-from agents import configuration
+from agents import configuration, outbound
+from agents.contracts import Accepted
 from agents.models import Agent, AgentVersionDeployment
 from tenants.context import system_scope
 from tenants.models import Tenant
@@ -19,6 +20,7 @@ from tenants.redis import SentCommand
 from tests import pages
 from tests.engine import Engine
 from tests.fuzzing.world import Known, populate
+from tests.receivers import HttpReceiver, http_receiver
 from tests.registry import registered
 
 
@@ -31,6 +33,28 @@ def engine(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     running = Engine(["qa", "dev", "seo"])
     yield running
     running.close()
+
+
+@pytest.fixture
+def acme(engine: Engine, tenant: Tenant) -> Tenant:
+    """The tenant, for which the scripted agent does every role."""
+    engine.serve(tenant)
+    return tenant
+
+
+@pytest.fixture
+def agent_accepts(engine: Engine) -> None:
+    """The scripted agent accepts its work, and reports later by callback."""
+    engine.agent.behaviour = lambda request: Accepted()
+
+
+@pytest.fixture
+def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
+    """An HTTP server to which the platform may send."""
+    with http_receiver() as running:
+        settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
+        yield running
+    outbound.close_connections()
 
 
 @pytest.fixture

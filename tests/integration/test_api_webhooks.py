@@ -18,7 +18,7 @@ from tenants.context import tenant_scope
 from tenants.events import log
 from tenants.models import Tenant
 from tenants.models.events import WebhookEndpoint
-from tests.integration.test_webhooks import deliveries, happens, send_all
+from tests.integration.test_webhooks import deliveries, raise_events, send_all
 from tests.receivers import HttpReceiver, http_receiver
 
 HOOKS = "/api/v1/webhooks/"
@@ -51,7 +51,7 @@ def test_a_new_webhooks_secret_is_returned_once(
     assert "secret" not in read.json()
     assert listed == [read.json()]
     assert read["ETag"] == '"1"'
-    happens(tenant)
+    raise_events(tenant)
     send_all()
     standardwebhooks.Webhook(made["secret"]).verify(receiver.posted[0].body, receiver.posted[0].headers)
 
@@ -96,7 +96,7 @@ def test_rotation_adds_a_second_secret_and_both_sign(
     api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     rotated = api().post(f"{HOOKS}{made['id']}/rotate/", {}).json()
-    happens(tenant)
+    raise_events(tenant)
     send_all()
 
     assert rotated["secret"] != made["secret"]
@@ -133,7 +133,7 @@ def test_a_test_delivery_is_sent_and_logged(
 def test_an_ended_delivery_can_be_sent_again_with_its_id(
     api: Callable[..., Any], made: dict[str, Any], tenant: Tenant, receiver: HttpReceiver
 ) -> None:
-    happens(tenant)
+    raise_events(tenant)
     [delivery] = deliveries(tenant)
     again = f"{HOOKS}{made['id']}/deliveries/{delivery.pk}/redeliver/"
     early = api().post(again, {})
@@ -176,7 +176,7 @@ def test_only_admins_of_the_tenant_reach_a_webhook(
     other_tenant: Tenant,
     receiver: HttpReceiver,
 ) -> None:
-    happens(tenant)
+    raise_events(tenant)
     [delivery] = deliveries(tenant)
     place = f"{HOOKS}{made['id']}/"
     calls = [
@@ -198,7 +198,7 @@ def test_the_number_of_webhooks_is_limited_and_a_deleted_one_gets_nothing_more(
 ) -> None:
     settings.ORCHESTRATOR_WEBHOOKS_PER_TENANT = 1
     refused = api().post(HOOKS, {"url": receiver.url})
-    happens(tenant)
+    raise_events(tenant)
 
     assert (refused.status_code, refused.json()["code"]) == (409, "too_many_webhooks")
     assert api().delete(f"{HOOKS}{made['id']}/").status_code == 204
@@ -223,7 +223,7 @@ def test_secrets_are_sealed_again_when_keys_rotate(
 def test_a_webhook_gets_no_events_from_before_it_was_enabled(
     api: Callable[..., Any], tenant: Tenant, receiver: HttpReceiver
 ) -> None:
-    def happens() -> None:
+    def raise_events() -> None:
         with tenant_scope(tenant.pk):
             raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
 
@@ -232,12 +232,12 @@ def test_a_webhook_gets_no_events_from_before_it_was_enabled(
         return len(deliveries(tenant))
 
     client, body = api(), {"url": receiver.url}
-    happens()
+    raise_events()
     hook = f"{HOOKS}{client.post(HOOKS, body).json()['id']}/"
     assert told() == 0
     client.put(hook, {**body, "enabled": False})
-    happens()
+    raise_events()
     client.put(hook, body)
     assert told() == 0
-    happens()
+    raise_events()
     assert told() == 1

@@ -19,7 +19,7 @@ from tenants import tokens
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.failed_work import failed
-from tests.integration.test_secrets_stay_in import documents, keys_and_values, logged, tables
+from tests.integration.test_secrets_stay_in import documents, keys_and_values, log_text, tables
 from tests.receivers import HttpReceiver, http_receiver
 
 PASSWORD, PROMPT, OUTPUT = "kanarie-password-51c9", "kanarie-prompt-88d2", "kanarie-output-17ab"
@@ -95,7 +95,7 @@ def test_no_canary_is_found_where_it_does_not_belong(
         "Redis": (keys_and_values() + in_messages, secrets | texts),
         "MongoDB": (documents(), secrets | {"prompt": PROMPT}),
         "results of Celery": (repr(list(TaskResult.objects.values())), secrets | texts),
-        "logs": (logged(caplog, capfd), secrets | texts),
+        "logs": (log_text(caplog, capfd), secrets | texts),
         "refusals": (
             "\n".join(each.content.decode() for each in wrong[1:]),
             secrets | texts,

@@ -36,12 +36,6 @@ from tests.upkeep import carry_out
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def replay(tenant: Tenant, **how: Any) -> dead_letters.ReplayResult:
     with tenant_scope(tenant.pk):
         return dead_letters.replay(tenant.pk, DeadLetter.objects.for_tenant(tenant.pk), actor="Ann", **how)

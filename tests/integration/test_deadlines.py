@@ -15,7 +15,6 @@ from activities.decision_rules import DecisionRules, Later
 from activities.human_tasks import approvals, deadlines
 from activities.models import Activity, Alert, Deadline
 from activities.submission import NewActivity, submit
-from agents.contracts import Accepted
 from pipelines import versions
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
@@ -23,7 +22,7 @@ from tenants.models import Tenant
 from tests.engine import Engine, at_once
 from tests.open_questions import asked, children, heard, links_of, told
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 CHAIN = {
     "due_seconds": 120,
@@ -40,13 +39,6 @@ RULES: dict[str, Any] = {
     "escalation": (Later(60, "head"),),
     "on_timeout": "approve",
 }
-
-
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    engine.agent.behaviour = lambda request: Accepted()
-    return tenant
 
 
 def planned(tenant: Tenant, activity_id: UUID) -> list[Deadline]:

@@ -30,12 +30,6 @@ DAY = 86_400
 
 
 @pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
-@pytest.fixture
 def start(engine: Engine, acme: Tenant) -> Iterator[Start]:
     """`start(step, step, ..., params=...)`: a run of a pipeline of these steps. Nothing may be broken when the test ends."""
     yield lambda *steps, **new: Flow(engine, acme, *steps, **new)

@@ -24,12 +24,6 @@ from tests.engine import Engine, elsewhere
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def events(tenant: Tenant, activity_id: UUID) -> list[str]:
     with tenant_scope(tenant.pk):
         history = ActivityEvent.objects.filter(activity_id=activity_id).order_by("seq")

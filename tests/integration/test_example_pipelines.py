@@ -31,12 +31,6 @@ def engine(database: None) -> Iterator[Engine]:
     running.close()
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_example_is_loaded_from_its_file(acme: Tenant, file: Path) -> None:
     told = io.StringIO()

@@ -267,12 +267,6 @@ def test_nothing_is_left_behind_when_work_on_files_is_done(desk: Desk) -> None:
 # --- Through the API ---
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def submit(api: Any, **more: Any) -> Any:
     return api().post("/api/v1/activities/", {"name": "Edit", "agent_role": "qa", **more})
 

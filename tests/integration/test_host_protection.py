@@ -58,12 +58,6 @@ def intake() -> Iterator[Intake]:
 
 
 @pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
-@pytest.fixture
 def host(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Host:
     settings.ORCHESTRATOR_TARGET_CPU, settings.ORCHESTRATOR_TARGET_MEMORY = 0.8, 0.9
     settings.ORCHESTRATOR_RAMP_SECONDS = 0.0

@@ -32,12 +32,6 @@ def long_window(settings: Any) -> None:
     settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 3_600_000
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def say(tenant: Tenant, text: str, **fields: Any) -> Any:
     with tenant_scope(tenant.pk):
         posted = producer.post(

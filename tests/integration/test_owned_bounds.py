@@ -14,7 +14,7 @@ from tenants.bounds import TooManyOwned
 from tenants.context import system_scope, tenant_scope
 from tenants.models import SavedView, Tenant
 from tests.answers import problem
-from tests.engine import Engine, at_once
+from tests.engine import at_once
 
 API = "/api/v1/"
 STEP = {"id": "a", "agent_role": "qa"}
@@ -26,12 +26,6 @@ SCHEDULE = {
     "params": {},
     "repeat": "repeating",
 }
-
-
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
 
 
 def bound(tenant: Tenant, **most: int) -> None:

@@ -25,7 +25,7 @@ from tenants.models import Passkey, SecondFactor
 from tenants.models.audit import AuditEntry
 from tests import pages
 from tests.authenticator import Authenticator, text
-from tests.integration.test_second_factor import PAGE, code, set_up, signed_in
+from tests.integration.test_second_factor import PAGE, code, set_up, sign_in
 
 ORIGIN = "https://console.example"
 PASSWORD = "a long enough password"
@@ -71,12 +71,12 @@ def opens(client: Client) -> bool:
 def test_a_passkey_can_be_the_only_second_factor_and_is_asked_for_at_each_sign_in(
     root: User, device: Authenticator
 ) -> None:
-    first = signed_in(root)
+    first = sign_in(root)
     set_up_answer = add(first, device)
     assert "Save these recovery codes" in set_up_answer.content.decode()
     assert opens(first)
 
-    later = signed_in(root)
+    later = sign_in(root)
     assert not opens(later)
     session = later.cookies["sessionid"].value
     assert use(later, device).status_code == 302
@@ -89,18 +89,18 @@ def test_a_passkey_can_be_the_only_second_factor_and_is_asked_for_at_each_sign_i
 
 
 def test_recovery_codes_open_for_who_has_only_a_passkey(root: User, device: Authenticator) -> None:
-    codes = re.findall(r"[A-Z2-7]{5}-[A-Z2-7]{5}", add(signed_in(root), device).content.decode())
-    client = signed_in(root)
+    codes = re.findall(r"[A-Z2-7]{5}-[A-Z2-7]{5}", add(sign_in(root), device).content.decode())
+    client = sign_in(root)
 
     assert client.post(PAGE, {"code": codes[0]}).status_code == 302
 
     assert opens(client)
-    assert signed_in(root).post(PAGE, {"code": codes[0]}).status_code == 400
+    assert sign_in(root).post(PAGE, {"code": codes[0]}).status_code == 400
 
 
 def test_what_a_passkey_signed_for_another_page_opens_nothing(root: User, device: Authenticator) -> None:
-    add(signed_in(root), device)
-    client = signed_in(root)
+    add(sign_in(root), device)
+    client = sign_in(root)
 
     device.origin = "https://console.example.evil"
     assert use(client, device).status_code == 400
@@ -114,8 +114,8 @@ def test_what_a_passkey_signed_for_another_page_opens_nothing(root: User, device
 
 
 def test_an_answer_opens_once_in_its_own_session_and_only_in_time(root: User, device: Authenticator) -> None:
-    add(signed_in(root), device)
-    one, other = signed_in(root), signed_in(root)
+    add(sign_in(root), device)
+    one, other = sign_in(root), sign_in(root)
     answer = device.signed(options(one, "to-be-asked"))
     options(other, "to-be-asked")
 
@@ -124,7 +124,7 @@ def test_an_answer_opens_once_in_its_own_session_and_only_in_time(root: User, de
     assert second_factor.CHALLENGE not in one.session, "it is used up"
     assert one.post(PAGE, {"passkey": answer}).status_code == 400
 
-    late = signed_in(root)
+    late = sign_in(root)
     answer = device.signed(options(late, "to-be-asked"))
     session = late.session
     session[second_factor.CHALLENGE] = [session[second_factor.CHALLENGE][0], clock.now().timestamp() - 1]
@@ -138,7 +138,7 @@ def test_an_answer_that_comes_twice_at_once_opens_once(
     counts: bool, root: User, device: Authenticator
 ) -> None:
     device.counts = counts
-    add(signed_in(root), device)
+    add(sign_in(root), device)
     challenge = secrets.token_bytes(32)
     answer = device.signed(second_factor.to_be_asked(root, challenge))
     barrier = Barrier(4)
@@ -155,22 +155,22 @@ def test_an_answer_that_comes_twice_at_once_opens_once(
 
 
 def test_a_copy_that_has_counted_fewer_uses_opens_nothing(root: User, device: Authenticator) -> None:
-    add(signed_in(root), device)
+    add(sign_in(root), device)
     copy = Authenticator(ORIGIN, credential=device.credential, key=device.key, uses=device.uses)
     for _ in range(3):
-        assert use(signed_in(root), device).status_code == 302
+        assert use(sign_in(root), device).status_code == 302
 
-    assert use(signed_in(root), copy).status_code == 400
+    assert use(sign_in(root), copy).status_code == 400
 
 
 def test_a_passkey_opens_for_its_owner_alone(root: User, device: Authenticator) -> None:
     other = User.objects.create_superuser("other", password=PASSWORD)
-    add(signed_in(root), device)
-    set_up(signed_in(other))
+    add(sign_in(root), device)
+    set_up(sign_in(other))
     theirs = Authenticator(ORIGIN)
-    client = signed_in(other)
+    client = sign_in(other)
 
-    options_of_root = options(signed_in(root), "to-be-asked")
+    options_of_root = options(sign_in(root), "to-be-asked")
     client.get(PAGE)
     asked = {**options_of_root, "challenge": _challenge(client)}
 
@@ -187,11 +187,11 @@ def _challenge(client: Client) -> str:
 
 def test_a_key_that_somebody_has_is_not_added_again(root: User, device: Authenticator) -> None:
     other = User.objects.create_superuser("other", password=PASSWORD)
-    mine = signed_in(root)
+    mine = sign_in(root)
     add(mine, device)
 
     assert add(mine, device).status_code == 400
-    assert add(signed_in(other), device).status_code == 400
+    assert add(sign_in(other), device).status_code == 400
     assert Passkey.objects.get().factor_id == root.pk
 
 
@@ -200,13 +200,13 @@ def test_a_password_alone_neither_adds_nor_takes_away(
     required: str, root: User, device: Authenticator, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_SECOND_FACTOR = required
-    before = signed_in(root)  # where nobody must have one, this session is asked for nothing
-    owner = signed_in(root)
+    before = sign_in(root)  # where nobody must have one, this session is asked for nothing
+    owner = sign_in(root)
     add(owner, device)
     add(owner, Authenticator(ORIGIN), "Key ring")
     key = Passkey.objects.get(name="Laptop")
 
-    for thief in (before, signed_in(root)):
+    for thief in (before, sign_in(root)):
         thief.get(PAGE)
         asked = {"rp": {"id": urlsplit(ORIGIN).hostname}, "challenge": _challenge(thief)}
         made = Authenticator(ORIGIN).made(asked)
@@ -219,18 +219,18 @@ def test_a_password_alone_neither_adds_nor_takes_away(
 
 
 def test_the_last_one_stays_and_codes_of_an_app_can_be_given_up(root: User, device: Authenticator) -> None:
-    client = signed_in(root)
+    client = sign_in(root)
     secret, _ = set_up(client)
     assert client.post(PAGE, {"remove": "app"}).status_code == 400, "it is the only one"
     assert client.post(PAGE, {"remove": "nonsense"}).status_code == 400
     add(client, device)
 
     assert client.post(PAGE, {"remove": "app"}).status_code == 302
-    assert signed_in(root).post(PAGE, {"code": code(secret, later=1)}).status_code == 400
+    assert sign_in(root).post(PAGE, {"code": code(secret, later=1)}).status_code == 400
     assert client.post(PAGE, {"remove": str(Passkey.objects.get().pk)}).status_code == 400, (
         "it is the only one"
     )
-    assert use(signed_in(root), device).status_code == 302
+    assert use(sign_in(root), device).status_code == 302
 
     set_up_again = client.post(PAGE, {"begin": "1"})
     assert set_up_again.status_code == 302
@@ -238,8 +238,8 @@ def test_the_last_one_stays_and_codes_of_an_app_can_be_given_up(root: User, devi
     second = Authenticator(ORIGIN)
     add(client, second)
     assert client.post(PAGE, {"remove": str(Passkey.objects.earliest("created_at").pk)}).status_code == 302
-    assert use(signed_in(root), device).status_code == 400
-    assert use(signed_in(root), second).status_code == 302
+    assert use(sign_in(root), device).status_code == 400
+    assert use(sign_in(root), second).status_code == 302
 
 
 @pytest.mark.parametrize(
@@ -252,8 +252,8 @@ def test_the_last_one_stays_and_codes_of_an_app_can_be_given_up(root: User, devi
     ids=["empty", "cut", "list", "null", "number", "twice", "hollow", "huge", "long", "nul", "deep"],
 )  # fmt: skip
 def test_whatever_else_a_browser_sends_is_refused(answer: str, root: User, device: Authenticator) -> None:
-    add(signed_in(root), device)
-    client, mine = signed_in(root), signed_in(User.objects.create_superuser("new", password=PASSWORD))
+    add(sign_in(root), device)
+    client, mine = sign_in(root), sign_in(User.objects.create_superuser("new", password=PASSWORD))
     client.get(PAGE)
     mine.get(PAGE)
 
@@ -292,8 +292,8 @@ def _bytes(coded: str) -> bytes:
 
 
 def test_wrong_passkeys_count_like_wrong_passwords(root: User, device: Authenticator) -> None:
-    add(signed_in(root), device)
-    client = signed_in(root)
+    add(sign_in(root), device)
+    client = sign_in(root)
 
     statuses = [use(client, device, signature=b"wrong").status_code for _ in range(5)]
 
@@ -302,25 +302,25 @@ def test_wrong_passkeys_count_like_wrong_passwords(root: User, device: Authentic
 
 
 def test_there_is_a_bound_on_the_passkeys_of_a_person(root: User) -> None:
-    client = signed_in(root)
+    client = sign_in(root)
     statuses = [add(client, Authenticator(ORIGIN)).status_code for _ in range(11)]
 
     assert statuses == [200, *[302] * 9, 400]
 
 
 def test_a_reset_takes_the_passkeys_away(root: User, device: Authenticator) -> None:
-    add(signed_in(root), device)
+    add(sign_in(root), device)
 
     call_command("reset_second_factor", "root")
 
     assert not Passkey.objects.exists()
-    assert "Set it up" in signed_in(root).get(PAGE).content.decode()
+    assert "Set it up" in sign_in(root).get(PAGE).content.decode()
 
 
 def test_where_no_address_is_set_nothing_of_passkeys_is_offered_or_taken(
     root: User, device: Authenticator, settings: Any
 ) -> None:
-    client = signed_in(root)
+    client = sign_in(root)
     made = device.made(options(client, "to-be-made"))
     settings.ORCHESTRATOR_PASSKEY_ORIGIN = ""
 

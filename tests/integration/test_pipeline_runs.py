@@ -24,12 +24,6 @@ from tests.engine import Engine
 
 
 @pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
-@pytest.fixture
 def start(engine: Engine, acme: Tenant) -> Callable[..., UUID]:
     """`start(step, step, ..., params=...)`: the id of a run of a pipeline of these steps."""
 

@@ -28,12 +28,6 @@ QUEUE = queue_of("qa")
 TEN_MEGABYTES = 10_000_000
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def said(caplog: pytest.LogCaptureFixture, action: str) -> list[str]:
     return [
         getattr(record, "reason", "") for record in caplog.records if getattr(record, "action", "") == action

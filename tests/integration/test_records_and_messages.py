@@ -29,12 +29,6 @@ pytestmark = pytest.mark.usefixtures("one_at_a_time")
 BOX = "/api/v1/mailboxes/session-1/"
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def test_a_run_says_whose_it_was_why_it_began_what_became_of_it_and_which_conversation_it_had(
     engine: Engine, acme: Tenant, api: Any
 ) -> None:

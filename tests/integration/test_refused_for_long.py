@@ -20,12 +20,6 @@ from tests.engine import Engine
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def refusing(engine: Engine, retry_after: float | None = None, *, nothing_sent: bool = False) -> None:
     def refuse(request: object) -> Completed:
         error = AgentRateLimited("slow down", retry_after=retry_after)

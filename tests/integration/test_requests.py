@@ -19,12 +19,6 @@ from tests.integration.agent_runs.accepted_work import Agent
 pytestmark = pytest.mark.usefixtures("one_at_a_time")
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def produced(engine: Engine, tenant: Tenant, content: str | None, data: Any = None) -> str:
     """An output: its reference."""
     engine.agent.behaviour = lambda request: Completed(Output(content, data))

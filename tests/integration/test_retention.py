@@ -30,12 +30,6 @@ PLACE = "/api/v1/retention/"
 LONG = timedelta(days=100)
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def purge(tenant: Tenant, kind: str) -> int:
     return tenant_retention.purge(tenant.pk, all_kinds()[kind])
 

@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from activities import bulk_jobs
 from activities.mailboxes import consumer, producer
 from activities.mailboxes.consumer import TakeOptions
@@ -28,12 +26,6 @@ from tenants.models import Tenant
 from tenants.retention import all_kinds
 from tests.engine import Engine
 from tests.integration.test_retention import LONG, age, age_work, done, purge
-
-
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
 
 
 def left(tenant: Tenant, model: Any, **which: Any) -> int:

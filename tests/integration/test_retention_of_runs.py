@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-import pytest
 from django.db import connections
 
 from activities import states
@@ -19,12 +18,6 @@ from tests import scheduling
 from tests.engine import Engine
 from tests.flows import BROKEN, Flow, answering, step
 from tests.integration.test_retention import LONG, age, left, purge
-
-
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
 
 
 def age_run(run_id: UUID, by: timedelta = LONG) -> None:

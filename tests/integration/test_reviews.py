@@ -28,16 +28,9 @@ from tests.toolbox import (
     woken,
 )
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 INBOX = "/api/v1/inbox/"
-
-
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    engine.agent.behaviour = lambda request: Accepted()
-    return tenant
 
 
 def asked(engine: Engine, acme: Tenant, **more: Any) -> tuple[UUID, UUID]:

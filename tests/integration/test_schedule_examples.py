@@ -1,4 +1,4 @@
-"""The examples of the platform's specification, loaded from their files as a newcomer would, make exactly the jobs that it tells of."""
+"""The example schedules create exactly the documented jobs, and the examples and defaults of docs/schedules.md are right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.tickers import SCHEDULES
 EXAMPLES = Path(__file__).parents[2] / "examples" / "schedules"
 FILES = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".yaml", ".json"))
 
-#: Of each example: jobs, batches, milliseconds between two batches, parameters of the first job.
+#: Per example: jobs, batches, milliseconds between two batches, parameters of the first job.
 EXPECTED: dict[str, tuple[int, int, int, dict[str, Any]]] = {
     "hundred-tickers.yaml": (100, 10, 1000, {"tickerId": "AAPL"}),
     "one-ticker.yaml": (1, 1, 0, {"tickerId": "AAPL"}),
@@ -37,32 +37,32 @@ EXPECTED: dict[str, tuple[int, int, int, dict[str, Any]]] = {
 }
 
 
-def loaded(tenant: Tenant, name: str) -> list[str]:
+def load(tenant: Tenant, name: str) -> list[str]:
     out = StringIO()
     call_command("load_schedule", EXAMPLES / name, tenant=tenant.slug, stdout=out)
     configuration.forget()
     return out.getvalue().splitlines()
 
 
-def only(tenant: Tenant) -> Schedule:
+def only_schedule(tenant: Tenant) -> Schedule:
     with tenant_scope(tenant.pk):
         return Schedule.objects.select_related("pipeline").get()
 
 
-def test_every_example_has_its_figures() -> None:
+def test_every_example_has_expected_figures() -> None:
     assert set(FILES) == set(EXPECTED)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_an_example_makes_exactly_the_jobs_that_it_tells_of(
+def test_an_example_creates_exactly_the_jobs_of_its_preview(
     name: str, engine: Engine, tenant: Tenant
 ) -> None:
     jobs, batches, stagger, first = EXPECTED[name]
-    told = loaded(tenant, name)
-    schedule = only(tenant)
-    foretold = preview.forecast_saved(schedule)
+    output = load(tenant, name)
+    schedule = only_schedule(tenant)
+    forecast = preview.forecast_saved(schedule)
     due = schedule.next_run_at
-    assert told[-1].endswith("created")
+    assert output[-1].endswith("created")
     assert due is not None
 
     for execution in firing.fire(tenant.pk, schedule.pk, now=max(due, datetime.now(UTC))):
@@ -71,20 +71,20 @@ def test_an_example_makes_exactly_the_jobs_that_it_tells_of(
     with tenant_scope(tenant.pk):
         execution = ScheduleExecution.objects.get()
         rows = list(ScheduleJob.objects.order_by("ordinal"))
-    assert (foretold.jobs, foretold.batches, foretold.errors) == (jobs, batches, [])
+    assert (forecast.jobs, forecast.batches, forecast.errors) == (jobs, batches, [])
     assert (execution.jobs_created, execution.jobs_enqueued) == (jobs, jobs)
-    assert rows[0].params == foretold.sample[0] == first
+    assert rows[0].params == forecast.sample[0] == first
     assert len({row.batch for row in rows}) == batches
     begin = rows[0].due_at
     assert {row.due_at - begin for row in rows} == {
         index * timedelta(milliseconds=stagger) for index in range(batches)
     }
-    assert max(row.due_at for row in rows) - begin == foretold.ends_after
+    assert max(row.due_at for row in rows) - begin == forecast.ends_after
 
 
-def test_the_newsletter_has_a_run_for_each_ticker(engine: Engine, tenant: Tenant) -> None:
-    loaded(tenant, "daily-newsletter.yaml")
-    schedule = only(tenant)
+def test_the_newsletter_has_one_run_per_ticker(engine: Engine, tenant: Tenant) -> None:
+    load(tenant, "daily-newsletter.yaml")
+    schedule = only_schedule(tenant)
     assert schedule.next_run_at is not None
 
     for execution in firing.fire(tenant.pk, schedule.pk, now=schedule.next_run_at):
@@ -95,10 +95,10 @@ def test_the_newsletter_has_a_run_for_each_ticker(engine: Engine, tenant: Tenant
     assert len({run.params["tickerId"] for run in runs}) == 50
 
 
-def test_a_file_may_be_loaded_again(engine: Engine, tenant: Tenant) -> None:
-    loaded(tenant, "daily-newsletter.yaml")
+def test_loading_a_file_again_changes_nothing(engine: Engine, tenant: Tenant) -> None:
+    load(tenant, "daily-newsletter.yaml")
 
-    again = loaded(tenant, "daily-newsletter.yaml")
+    again = load(tenant, "daily-newsletter.yaml")
 
     assert again == [
         "dataset ticker: filled",
@@ -107,7 +107,7 @@ def test_a_file_may_be_loaded_again(engine: Engine, tenant: Tenant) -> None:
     ]
 
 
-def test_every_fault_of_a_file_is_named_by_its_path(
+def test_faults_of_a_file_have_their_paths(
     engine: Engine, tenant: Tenant, tmp_path: Path, capsys: Any
 ) -> None:
     file = tmp_path / "bad.yaml"
@@ -119,65 +119,63 @@ def test_every_fault_of_a_file_is_named_by_its_path(
     with pytest.raises(SystemExit):
         call_command("load_schedule", file, tenant=tenant.slug)
 
-    told = capsys.readouterr().err
-    assert "schedules[0].cron: " in told
-    assert "schedules[0].params.a: character 4: unknown table" in told
+    output = capsys.readouterr().err
+    assert "schedules[0].cron: " in output
+    assert "schedules[0].params.a: character 4: unknown table" in output
     with tenant_scope(tenant.pk):
         assert not Schedule.objects.exists()
 
 
-def test_the_weekly_refresh_fires_on_sundays_at_two_and_at_three_when_clocks_go_forward(
+def test_the_weekly_refresh_fires_at_two_and_after_the_change_to_summer_time_at_three(
     engine: Engine, tenant: Tenant
 ) -> None:
-    loaded(tenant, "weekly-entity-graph-refresh.yaml")
-    when = only(tenant).timing()
+    load(tenant, "weekly-entity-graph-refresh.yaml")
+    rule = only_schedule(tenant).timing()
 
-    found = timing.times(when, after=datetime(2027, 3, 6, tzinfo=UTC), limit=3)
+    times = timing.times(rule, after=datetime(2027, 3, 6, tzinfo=UTC), limit=3)
 
-    assert [f"{moment:%a %d %b %H:%M}" for moment in found] == [
+    assert [f"{moment:%a %d %b %H:%M}" for moment in times] == [
         "Sun 07 Mar 07:00",
         "Sun 14 Mar 07:00",
         "Sun 21 Mar 06:00",
     ]
 
 
-def test_the_one_time_run_is_due_at_once_as_its_time_has_passed_and_never_again(
-    engine: Engine, tenant: Tenant
-) -> None:
-    loaded(tenant, "one-time-data-collection.yaml")
-    schedule = only(tenant)
+def test_the_one_time_example_in_the_past_fires_once_at_once(engine: Engine, tenant: Tenant) -> None:
+    load(tenant, "one-time-data-collection.yaml")
+    schedule = only_schedule(tenant)
 
-    begun = firing.fire(tenant.pk, schedule.pk)
+    execution_ids = firing.fire(tenant.pk, schedule.pk)
 
     assert schedule.next_run_at == schedule.start_at == datetime(2024, 1, 15, 10, tzinfo=UTC)
-    assert len(begun) == 1
-    assert (only(tenant).enabled, only(tenant).next_run_at) == (False, None)
+    assert len(execution_ids) == 1
+    assert (only_schedule(tenant).enabled, only_schedule(tenant).next_run_at) == (False, None)
 
 
-# The handbook
+# docs/schedules.md
 
 
-def _handbook() -> str:
+def _document() -> str:
     return (EXAMPLES.parents[1] / "docs" / "schedules.md").read_text(encoding="utf-8")
 
 
-def test_every_example_of_the_handbook_can_be_saved(api: Any, engine: Engine, tenant: Tenant) -> None:
-    loaded(tenant, "daily-newsletter.yaml")
-    examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", _handbook(), re.DOTALL)]
+def test_every_example_of_the_document_can_be_saved(api: Any, engine: Engine, tenant: Tenant) -> None:
+    load(tenant, "daily-newsletter.yaml")
+    examples = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", _document(), re.DOTALL)]
     client = api()
 
-    made = [client.post(SCHEDULES, example) for example in examples]
+    answers = [client.post(SCHEDULES, example) for example in examples]
 
     assert len(examples) >= 3
-    assert [answer.content for answer in made if answer.status_code != 201] == []
-    looked_at = [client.get(f"{answer.json()['link']}preview/").json() for answer in made]
-    assert [found["jobs"] for found in looked_at] == [50, 33, 1]
-    assert [found["errors"] for found in looked_at] == [[], [], []]
+    assert [answer.content for answer in answers if answer.status_code != 201] == []
+    previews = [client.get(f"{answer.json()['link']}preview/").json() for answer in answers]
+    assert [times["jobs"] for times in previews] == [50, 33, 1]
+    assert [times["errors"] for times in previews] == [[], [], []]
 
 
-def test_the_handbook_tells_every_member_with_its_default(api: Any, engine: Engine, tenant: Tenant) -> None:
-    table = _handbook().partition("<!-- defaults -->")[2].partition("<!-- end of defaults -->")[0]
-    told = dict(re.findall(r"^\| `(\w+)` \| (\S.*?) \|", table, re.MULTILINE))
+def test_the_document_lists_every_member_with_its_default(api: Any, engine: Engine, tenant: Tenant) -> None:
+    table = _document().partition("<!-- defaults -->")[2].partition("<!-- end of defaults -->")[0]
+    output = dict(re.findall(r"^\| `(\w+)` \| (\S.*?) \|", table, re.MULTILINE))
     minimal = {
         "name": "A",
         "repeat": "repeating",
@@ -186,10 +184,10 @@ def test_the_handbook_tells_every_member_with_its_default(api: Any, engine: Engi
         "agent_role": "qa",
     }
 
-    shown = api().post(SCHEDULES, minimal).json()
+    schedule = api().post(SCHEDULES, minimal).json()
 
-    defaults = {name: json.loads(text.strip("`")) for name, text in told.items() if text != "-"}
-    assert set(told) == set(editing.MEMBERS)
-    assert {name: shown[name] for name in defaults if name not in minimal} == {
+    defaults = {name: json.loads(text.strip("`")) for name, text in output.items() if text != "-"}
+    assert set(output) == set(editing.MEMBERS)
+    assert {name: schedule[name] for name in defaults if name not in minimal} == {
         name: value for name, value in defaults.items() if name not in minimal
     }

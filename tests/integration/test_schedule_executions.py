@@ -1,4 +1,4 @@
-"""Executions: from parameters to jobs, their batches, how they end, and what follows when one is under way already."""
+"""Executions: expansion of parameters into jobs, batches, and how the ends of jobs settle an execution."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FIRST = NOON + HOUR
 
 
 @pytest.fixture(autouse=True)
-def _served(engine: Engine, tenant: Tenant) -> Iterator[None]:
+def _default_settings(engine: Engine, tenant: Tenant) -> Iterator[None]:
     engine.serve(tenant)
     scheduler_settings.forget()
     yield
@@ -50,7 +50,7 @@ def _served(engine: Engine, tenant: Tenant) -> Iterator[None]:
 
 
 def failing(*values: Any) -> Any:
-    """An agent that fails for good for jobs with these values of `ticker`."""
+    """An agent that fails permanently for jobs with these values of `ticker`."""
 
     def answer(request: Any) -> AgentResult:
         if request.params.get("ticker") in values:
@@ -73,7 +73,7 @@ def set_schema(**schema: Any) -> None:
 # Expansion
 
 
-def test_a_hundred_rows_become_a_hundred_jobs_in_ten_batches_a_second_apart(tenant: Tenant) -> None:
+def test_a_hundred_rows_become_jobs_in_ten_batches_a_second_apart(tenant: Tenant) -> None:
     tickers(tenant, 100)
     schedule = make_schedule(
         tenant,
@@ -82,20 +82,20 @@ def test_a_hundred_rows_become_a_hundred_jobs_in_ten_batches_a_second_apart(tena
 
     fire(schedule, FIRST)
 
-    found = execution(tenant)
+    row = execution(tenant)
     rows = jobs(tenant)
-    assert (found.jobs_created, found.jobs_enqueued, found.jobs_failed) == (100, 100, 0)
+    assert (row.jobs_created, row.jobs_enqueued, row.jobs_failed) == (100, 100, 0)
     assert [job.params for job in rows] == [{"ticker": f"T{n:05}", "depth": 2} for n in range(100)]
     assert [job.batch for job in rows] == [n // 10 for n in range(100)]
-    assert [job.due_at - found.started_at for job in rows[::10]] == [timedelta(seconds=n) for n in range(10)]
-    assert {name: found.metadata[name] for name in ("jobs", "batches", "batch_size", "stagger_ms")} == {
+    assert [job.due_at - row.started_at for job in rows[::10]] == [timedelta(seconds=n) for n in range(10)]
+    assert {name: row.metadata[name] for name in ("jobs", "batches", "batch_size", "stagger_ms")} == {
         "jobs": 100, "batches": 10, "batch_size": 10, "stagger_ms": 1_000,
     }  # fmt: skip
-    began = {activity.pk: activity.not_before for activity in activities_of(tenant)}
-    assert [began[job.activity_id] for job in rows] == [None] * 10 + [job.due_at for job in rows[10:]]
+    start_times = {activity.pk: activity.not_before for activity in activities_of(tenant)}
+    assert [start_times[job.activity_id] for job in rows] == [None] * 10 + [job.due_at for job in rows[10:]]
 
 
-def test_rows_that_come_or_go_between_two_times_are_heeded_by_themselves(tenant: Tenant) -> None:
+def test_each_execution_reads_the_rows_as_they_are_then(tenant: Tenant) -> None:
     tickers(tenant, 2)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id"})
 
@@ -109,7 +109,7 @@ def test_rows_that_come_or_go_between_two_times_are_heeded_by_themselves(tenant:
     assert [job.params["ticker"] for job in jobs(tenant)] == ["T00000", "T00001", "T00001"]
 
 
-def test_a_learning_agent_reads_on_its_own_schedule_what_other_runs_have_reported(
+def test_a_schedule_can_pass_the_recent_runs_of_its_tenant_to_an_agent(
     engine: Engine, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     def answer(request: Any) -> AgentResult:
@@ -133,8 +133,8 @@ def test_a_learning_agent_reads_on_its_own_schedule_what_other_runs_have_reporte
     fire(learner, FIRST + HOUR)
     engine.drain()
 
-    told = engine.agent.calls[-1].params["runs"]
-    assert sorted(told, key=lambda run: run["status"]) == [
+    runs = engine.agent.calls[-1].params["runs"]
+    assert sorted(runs, key=lambda run: run["status"]) == [
         {
             "role": "qa", "status": "completed", "attempt": 1, "error_code": None, "model": "some-model", "input_tokens": 1200,
             "output_tokens": 300, "dollars": 0.05,
@@ -146,32 +146,30 @@ def test_a_learning_agent_reads_on_its_own_schedule_what_other_runs_have_reporte
     ]  # fmt: skip
 
 
-def test_no_matching_row_is_a_success_with_nothing_to_do(tenant: Tenant) -> None:
+def test_an_execution_without_matching_rows_is_a_success_without_jobs(tenant: Tenant) -> None:
     tickers(tenant, 2)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?enabled=false"})
 
     fire(schedule, FIRST)
 
-    found = execution(tenant)
-    assert (found.status, found.jobs_created) == ("success", 0)
-    assert "note" in found.metadata
+    row = execution(tenant)
+    assert (row.status, row.jobs_created) == ("success", 0)
+    assert "note" in row.metadata
 
 
-def test_a_source_that_cannot_be_read_makes_the_execution_fail_with_the_fault_named(tenant: Tenant) -> None:
+def test_an_execution_whose_source_cannot_be_read_fails_with_the_reason(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, params={"ticker": "db:nowhere:all:id"})
 
     fire(schedule, FIRST)
 
-    found = execution(tenant)
-    assert (found.status, found.jobs_created) == ("failed", 0)
-    (error,) = found.errors
+    row = execution(tenant)
+    assert (row.status, row.jobs_created) == ("failed", 0)
+    (error,) = row.errors
     assert error["message"].startswith("params.ticker:")
     assert error["timestamp"].endswith("Z")
 
 
-def test_a_job_that_the_agent_would_not_take_has_failed_and_hinders_no_other(
-    engine: Engine, tenant: Tenant
-) -> None:
+def test_a_job_with_invalid_parameters_fails_without_affecting_others(engine: Engine, tenant: Tenant) -> None:
     tickers(tenant, 3)
     set_schema(type="object", properties={"ticker": {"not": {"const": "T00001"}}})
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
@@ -180,14 +178,14 @@ def test_a_job_that_the_agent_would_not_take_has_failed_and_hinders_no_other(
     engine.drain()
 
     assert statuses(tenant) == ["partial"]
-    found = execution(tenant)
-    assert (found.jobs_created, found.jobs_enqueued, found.jobs_failed) == (3, 2, 1)
+    row = execution(tenant)
+    assert (row.jobs_created, row.jobs_enqueued, row.jobs_failed) == (3, 2, 1)
     assert [job.state for job in jobs(tenant)] == ["done", "failed", "done"]
-    assert [(error["job"], error["code"]) for error in found.errors] == [(1, "invalid_params")]
+    assert [(error["job"], error["code"]) for error in row.errors] == [(1, "invalid_params")]
     assert jobs(tenant)[1].error["faults"][0]["path"] == "params.ticker"
 
 
-def test_a_pipeline_gets_a_run_for_each_row_with_the_schedules_own_settings(
+def test_a_scheduled_pipeline_has_a_run_per_row_with_the_settings_of_the_schedule(
     engine: Engine, tenant: Tenant
 ) -> None:
     tickers(tenant, 2)
@@ -212,24 +210,24 @@ def test_a_pipeline_gets_a_run_for_each_row_with_the_schedules_own_settings(
     assert [run.params for run in runs] == [{"ticker": "T00000"}, {"ticker": "T00001"}]
 
 
-# What is gone
+# Unavailable targets
 
 
-def test_an_agent_that_is_switched_off_makes_the_execution_fail_with_a_clear_error(tenant: Tenant) -> None:
+def test_the_execution_of_a_disabled_agent_fails_and_others_run(tenant: Tenant) -> None:
     schedule, other = make_schedule(tenant), make_schedule(tenant, "other", agent_role="dev")
     Agent.objects.filter(role="qa").update(enabled=False)
     configuration.forget()
 
     system_jobs.expand() if firing.fire_due(FIRST) else None
 
-    failed, fine = sorted(executions(tenant), key=lambda found: found.schedule_id == other.pk)
+    failed, fine = sorted(executions(tenant), key=lambda each: each.schedule_id == other.pk)
     assert failed.schedule_id == schedule.pk
     assert (failed.status, [error["code"] for error in failed.errors]) == ("failed", ["target_unavailable"])
     assert "'qa' is switched off" in failed.errors[0]["message"]
     assert fine.jobs_enqueued == 1
 
 
-def test_an_agent_or_a_pipeline_that_is_gone_makes_the_execution_fail(tenant: Tenant) -> None:
+def test_the_execution_of_a_missing_agent_or_a_disabled_pipeline_fails(tenant: Tenant) -> None:
     nobody = make_schedule(tenant, "nobody", agent_role="qa")
     off = make_schedule(tenant, "off", pipeline=make_pipeline(tenant))
     with tenant_scope(tenant.pk):
@@ -241,7 +239,7 @@ def test_an_agent_or_a_pipeline_that_is_gone_makes_the_execution_fail(tenant: Te
     fire(off, FIRST)
 
     assert statuses(tenant) == ["failed", "failed"]
-    assert [found.errors[0]["code"] for found in executions(tenant)] == [
+    assert [each.errors[0]["code"] for each in executions(tenant)] == [
         "target_unavailable",
         "pipeline_disabled",
     ]
@@ -250,7 +248,9 @@ def test_an_agent_or_a_pipeline_that_is_gone_makes_the_execution_fail(tenant: Te
 # Ends
 
 
-def test_some_jobs_that_fail_make_it_partial_and_all_of_them_failed(engine: Engine, tenant: Tenant) -> None:
+def test_an_execution_is_partial_if_some_jobs_fail_and_failed_if_all_do(
+    engine: Engine, tenant: Tenant
+) -> None:
     tickers(tenant, 2)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
     engine.agent.behaviour = failing("T00000")
@@ -269,9 +269,7 @@ def test_some_jobs_that_fail_make_it_partial_and_all_of_them_failed(engine: Engi
     assert partial.errors[0]["message"] == "nothing about T00000"
 
 
-def test_a_failed_job_that_is_tried_again_and_ends_well_corrects_the_execution(
-    engine: Engine, tenant: Tenant
-) -> None:
+def test_a_successful_retry_of_a_failed_job_corrects_the_execution(engine: Engine, tenant: Tenant) -> None:
     tickers(tenant, 2)
     schedule = make_schedule(tenant, params={"ticker": "db:ticker:all:id?staggerDelay=0"})
     engine.agent.behaviour = failing("T00000")
@@ -286,26 +284,26 @@ def test_a_failed_job_that_is_tried_again_and_ends_well_corrects_the_execution(
 
     assert (before, reopened) == (["partial"], ("enqueued", "running", None))
     assert statuses(tenant) == ["success"]
-    found = execution(tenant)
-    assert (found.jobs_failed, found.errors, jobs(tenant)[0].error) == (0, [], None)
+    row = execution(tenant)
+    assert (row.jobs_failed, row.errors, jobs(tenant)[0].error) == (0, [], None)
 
 
-def test_a_job_goes_on_with_the_heir_of_its_activity(engine: Engine, tenant: Tenant) -> None:
+def test_a_job_follows_the_successor_of_its_reassigned_activity(engine: Engine, tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
     fire(schedule, FIRST)
     first = jobs(tenant)[0].activity_id
 
-    heir = reassignment.reassign(tenant.pk, first, actor="ann", reason="better", agent_role="dev")
+    successor = reassignment.reassign(tenant.pk, first, actor="ann", reason="better", agent_role="dev")
     moved = jobs(tenant)[0]
     early = statuses(tenant)
     engine.drain()
 
-    assert (moved.activity_id, moved.state, early) == (heir.pk, "enqueued", ["running"])
-    assert heir.schedule_id == schedule.pk
+    assert (moved.activity_id, moved.state, early) == (successor.pk, "enqueued", ["running"])
+    assert successor.schedule_id == schedule.pk
     assert statuses(tenant) == ["success"]
 
 
-def test_a_failed_job_that_is_handed_on_is_open_again(engine: Engine, tenant: Tenant) -> None:
+def test_reassigning_a_failed_job_reopens_it(engine: Engine, tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
     engine.agent.behaviour = failing(None)
     fire(schedule, FIRST)
@@ -322,14 +320,14 @@ def test_a_failed_job_that_is_handed_on_is_open_again(engine: Engine, tenant: Te
     assert (before, after, statuses(tenant)) == (["failed"], ["running"], ["success"])
 
 
-def test_a_job_goes_on_with_the_revision_of_what_was_rejected(engine: Engine, tenant: Tenant) -> None:
+def test_a_job_follows_the_revision_of_a_rejected_result(engine: Engine, tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
-    begun = fire(schedule, FIRST)
+    execution_ids = fire(schedule, FIRST)
     with tenant_scope(tenant.pk):
         Activity.objects.for_tenant(tenant.pk).update(requires_approval=True)
     engine.drain()
-    waits = statuses(tenant)
-    gate = next(found for found in activities_of(tenant) if found.link_kind == "gate")
+    before_decision = statuses(tenant)
+    gate = next(each for each in activities_of(tenant) if each.link_kind == "gate")
 
     approvals.reject(tenant.pk, gate.parent_id, actor="ann", notes="shorter")
     revision = jobs(tenant)[0].activity_id
@@ -337,19 +335,19 @@ def test_a_job_goes_on_with_the_revision_of_what_was_rejected(engine: Engine, te
     engine.drain()
     approvals.approve(tenant.pk, revision, actor="ann")
 
-    assert (len(begun), waits, after) == (1, ["running"], ["running"])
+    assert (len(execution_ids), before_decision, after) == (1, ["running"], ["running"])
     assert revision not in (None, gate.parent_id)
     assert statuses(tenant) == ["success"]
 
 
-def test_a_run_that_fails_and_goes_on_again_takes_its_job_along(engine: Engine, tenant: Tenant) -> None:
+def test_retrying_a_failed_run_reopens_its_job(engine: Engine, tenant: Tenant) -> None:
     schedule = make_schedule(tenant, pipeline=make_pipeline(tenant))
     engine.agent.behaviour = failing(None)
     fire(schedule, FIRST)
     engine.drain()
     failed = statuses(tenant)
     engine.agent.behaviour = failing("x")
-    (activity,) = [found for found in activities_of(tenant) if found.step == "a"]
+    (activity,) = [each for each in activities_of(tenant) if each.step == "a"]
 
     cancellation.retry(tenant.pk, activity.pk, actor="ann")
     open_again = statuses(tenant)
@@ -358,7 +356,7 @@ def test_a_run_that_fails_and_goes_on_again_takes_its_job_along(engine: Engine, 
     assert (failed, open_again, statuses(tenant)) == (["failed"], ["running"], ["success"])
 
 
-def test_a_run_that_is_cancelled_counts_as_failed(tenant: Tenant) -> None:
+def test_a_cancelled_run_counts_as_failed(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, pipeline=make_pipeline(tenant))
     fire(schedule, FIRST)
 
@@ -368,25 +366,25 @@ def test_a_run_that_is_cancelled_counts_as_failed(tenant: Tenant) -> None:
     assert [(job.state, job.error["code"]) for job in jobs(tenant)] == [("cancelled", "cancelled")]
 
 
-def test_work_that_comes_from_no_schedule_asks_nothing_about_jobs(engine: Engine, tenant: Tenant) -> None:
+def test_work_without_a_schedule_reads_no_jobs(engine: Engine, tenant: Tenant) -> None:
     (activity_id,) = engine.submit(tenant)
-    asked: list[str] = []
+    statements: list[str] = []
 
-    def listen(execute: Any, sql: str, *rest: Any) -> Any:
-        asked.append(sql)
+    def record(execute: Any, sql: str, *rest: Any) -> Any:
+        statements.append(sql)
         return execute(sql, *rest)
 
-    with connections["default"].execute_wrapper(listen):
+    with connections["default"].execute_wrapper(record):
         engine.drain()
 
     assert engine.status(tenant, activity_id) == "done"
-    assert not [sql for sql in asked if "schedulejob" in sql]
+    assert not [sql for sql in statements if "schedulejob" in sql]
 
 
-# Batches that wait for each other
+# Batch gates
 
 
-def test_with_the_completion_gate_a_batch_begins_when_all_before_have_ended(
+def test_with_the_completion_gate_a_batch_starts_when_the_batch_before_has_ended(
     engine: Engine, tenant: Tenant
 ) -> None:
     tickers(tenant, 5)
@@ -394,19 +392,19 @@ def test_with_the_completion_gate_a_batch_begins_when_all_before_have_ended(
         tenant, params={"ticker": "db:ticker:all:id?batchSize=2&staggerDelay=0&batch_gate=completion"}
     )
     engine.agent.behaviour = failing("T00001")
-    seen = []
+    states_seen = []
 
     fire(schedule, FIRST)
-    seen.append([job.state for job in jobs(tenant)])
+    states_seen.append([job.state for job in jobs(tenant)])
     engine.deliver()
     system_jobs.settle()
-    seen.append([job.state for job in jobs(tenant)])
+    states_seen.append([job.state for job in jobs(tenant)])
     while engine.drain():
         system_jobs.settle()
         relay.flush()
-        seen.append([job.state for job in jobs(tenant)])
+        states_seen.append([job.state for job in jobs(tenant)])
 
-    assert seen == [
+    assert states_seen == [
         ["enqueued", "enqueued", "waiting", "waiting", "waiting"],
         ["done", "enqueued", "waiting", "waiting", "waiting"],
         ["done", "failed", "enqueued", "enqueued", "waiting"],
@@ -416,10 +414,10 @@ def test_with_the_completion_gate_a_batch_begins_when_all_before_have_ended(
     assert statuses(tenant) == ["partial"]
 
 
-def test_with_the_start_gate_a_batch_begins_no_sooner_than_the_delay_after_the_one_before_really_began(
+def test_with_the_start_gate_a_batch_starts_the_delay_after_the_actual_start_of_the_batch_before(
     engine: Engine, tenant: Tenant
 ) -> None:
-    """Workers are away for longer than all delays together: nothing is made up for by beginning everything at once."""
+    """Workers are away for longer than all delays together, and still the batches do not all start at once."""
     tickers(tenant, 5)
     schedule = make_schedule(
         tenant, params={"ticker": "db:ticker:all:id?batchSize=2&staggerDelay=60000&batch_gate=start"}
@@ -428,18 +426,18 @@ def test_with_the_start_gate_a_batch_begins_no_sooner_than_the_delay_after_the_o
     fire(schedule, FIRST)
     system_jobs.settle()
     assert [job.state for job in jobs(tenant)] == ["enqueued"] * 2 + ["waiting"] * 3
-    assert not system_jobs.list_unsettled().exists(), "nobody looks again before something has begun"
+    assert not system_jobs.list_unsettled().exists(), "nothing to settle before the first start"
 
     engine.deliver()
     system_jobs.settle()
     rows = jobs(tenant)
-    began = activities_of(tenant)[0].started_at
-    assert began is not None
+    start_times = activities_of(tenant)[0].started_at
+    assert start_times is not None
     assert [job.state for job in rows] == ["done"] + ["enqueued"] * 3 + ["waiting"]
-    assert [job.due_at - began for job in rows[2:4]] == [timedelta(minutes=1)] * 2
+    assert [job.due_at - start_times for job in rows[2:4]] == [timedelta(minutes=1)] * 2
     assert {each.not_before for each in activities_of(tenant)[2:]} == {rows[2].due_at}
 
-    assert engine.drain() == 1, "the second job of the first batch; the others wait for their time"
+    assert engine.drain() == 1, "the second job of the first batch; the others are delayed"
     system_jobs.settle()
     assert jobs(tenant)[4].state == "waiting"
     rescheduling.run_now(tenant.pk, rows[2].activity_id, actor="ann", reason="at once")
@@ -450,7 +448,7 @@ def test_with_the_start_gate_a_batch_begins_no_sooner_than_the_delay_after_the_o
     assert (last.state, last.due_at - second) == ("enqueued", timedelta(minutes=1))
 
 
-def test_with_the_start_gate_a_batch_that_is_cancelled_before_it_began_lets_the_next_one_go(
+def test_with_the_start_gate_a_batch_cancelled_before_its_start_releases_the_next(
     engine: Engine, tenant: Tenant
 ) -> None:
     tickers(tenant, 2)
@@ -467,7 +465,7 @@ def test_with_the_start_gate_a_batch_that_is_cancelled_before_it_began_lets_the_
     assert statuses(tenant) == ["partial"]
 
 
-def test_batches_of_which_no_job_can_begin_make_way_at_once(engine: Engine, tenant: Tenant) -> None:
+def test_a_batch_whose_jobs_all_fail_at_once_releases_the_next(engine: Engine, tenant: Tenant) -> None:
     tickers(tenant, 4)
     set_schema(type="object", properties={"ticker": {"const": "T00003"}})
     schedule = make_schedule(
@@ -481,7 +479,7 @@ def test_batches_of_which_no_job_can_begin_make_way_at_once(engine: Engine, tena
     assert [job.state for job in jobs(tenant)] == ["failed", "failed", "failed", "done"]
 
 
-def test_a_job_says_who_does_it_how_it_stands_and_whether_trying_again_may_help(
+def test_the_api_lists_jobs_with_their_agent_status_and_whether_a_retry_may_help(
     engine: Engine, tenant: Tenant, api: Any
 ) -> None:
     tickers(tenant, 3)
@@ -489,14 +487,14 @@ def test_a_job_says_who_does_it_how_it_stands_and_whether_trying_again_may_help(
         tenant, params={"tickerId": "db:ticker:all:id"}, priority=4, retry={"max_attempts": 1}
     )
     answers = iter([Completed(Output(content="done")), RetryableAgentError("503", code="http_503")])
-    engine.agent.behaviour = lambda request: raised_or(next(answers))
+    engine.agent.behaviour = lambda request: return_or_raise(next(answers))
 
     fire(schedule, NOON + HOUR)
     engine.deliver()
     engine.deliver()
 
-    found = execution(tenant)
-    answer = api("viewer").get(f"/api/v1/schedules/{schedule.pk}/executions/{found.pk}/jobs/").json()
+    row = execution(tenant)
+    answer = api("viewer").get(f"/api/v1/schedules/{schedule.pk}/executions/{row.pk}/jobs/").json()
     assert [
         (
             job["status"],
@@ -508,19 +506,19 @@ def test_a_job_says_who_does_it_how_it_stands_and_whether_trying_again_may_help(
         )
         for job in answer["results"]
     ] == [
-        (status, "qa", None, 4, str(found.pk), str(schedule.pk))
+        (status, "qa", None, 4, str(row.pk), str(schedule.pk))
         for status in ("completed", "failed", "pending")
     ]
     assert [(job["error"] or {}).get("retryable") for job in answer["results"]] == [None, True, None]
 
 
-def raised_or(answer: Any) -> Any:
+def return_or_raise(answer: Any) -> Any:
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-def test_an_execution_tells_its_batches_and_the_pipeline_with_the_ends_of_its_runs(
+def test_the_metadata_of_an_execution_count_finished_batches_and_the_outcomes_of_runs(
     engine: Engine, tenant: Tenant, api: Any
 ) -> None:
     steps = [{"id": "a", "agent_role": "qa"}, {"id": "b", "agent_role": "dev", "priority": 2}]
@@ -529,7 +527,7 @@ def test_an_execution_tells_its_batches_and_the_pipeline_with_the_ends_of_its_ru
     schedule = make_schedule(
         tenant, pipeline=pipeline, params={"tickerId": "db:ticker:all:id?batchSize=2&batch_gate=completion"}
     )
-    engine.agent.behaviour = lambda request: raised_or(
+    engine.agent.behaviour = lambda request: return_or_raise(
         PermanentAgentError("no")
         if request.params["tickerId"] == "T00001"
         else Completed(Output(content="x"))

@@ -1,4 +1,4 @@
-"""Firing: which nominal times become executions, which are skipped, and that each is on record exactly once."""
+"""Firing: which nominal times become executions and which are skipped, each recorded exactly once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SOON = timedelta(seconds=3)
 
 
 @pytest.fixture(autouse=True)
-def _served(engine: Engine, tenant: Tenant) -> Iterator[None]:
+def _default_settings(engine: Engine, tenant: Tenant) -> Iterator[None]:
     engine.serve(tenant)
     scheduler_settings.forget()
     yield
@@ -56,7 +56,7 @@ def pause(tenant: Tenant, **fields: bool) -> None:
 # On time
 
 
-def test_a_time_that_has_come_is_fired_once_however_often_somebody_looks(tenant: Tenant) -> None:
+def test_a_due_time_fires_once_however_often_it_is_checked(tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
 
     early = fire(schedule, NOON + HOUR - SOON)
@@ -70,7 +70,7 @@ def test_a_time_that_has_come_is_fired_once_however_often_somebody_looks(tenant:
     assert row.last_run_at == NOON + HOUR + SOON
 
 
-def test_what_is_fired_late_within_the_check_interval_is_on_time_even_without_catching_up(
+def test_a_time_that_fires_within_the_check_interval_is_not_late(
     tenant: Tenant,
 ) -> None:
     schedule = make_schedule(tenant, catch_up={"up_to": 0})
@@ -80,7 +80,7 @@ def test_what_is_fired_late_within_the_check_interval_is_on_time_even_without_ca
     assert fired(schedule) == [NOON + HOUR]
 
 
-def test_the_check_interval_decides_what_is_late(tenant: Tenant) -> None:
+def test_a_longer_check_interval_allows_later_firing(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, catch_up={"up_to": 0})
     configure(check_interval=600_000)
 
@@ -89,25 +89,27 @@ def test_the_check_interval_decides_what_is_late(tenant: Tenant) -> None:
     assert fired(schedule) == [NOON + HOUR]
 
 
-def test_an_execution_is_named_by_its_nominal_time_and_runs_its_agent(engine: Engine, tenant: Tenant) -> None:
+def test_an_execution_has_its_nominal_time_and_runs_the_agent_with_its_parameters(
+    engine: Engine, tenant: Tenant
+) -> None:
     schedule = make_schedule(tenant, params={"depth": 3}, priority=4, timeout_seconds=77)
 
     fire(schedule, NOON + HOUR + SOON)
     engine.drain()
 
     assert statuses(tenant) == ["success"]
-    found = execution(tenant)
-    assert (found.nominal_at, found.schedule_id, found.created_by) == (NOON + HOUR, schedule.pk, "schedule")
-    assert (found.jobs_created, found.jobs_enqueued, found.jobs_failed, found.errors) == (1, 1, 0, [])
+    only = execution(tenant)
+    assert (only.nominal_at, only.schedule_id, only.created_by) == (NOON + HOUR, schedule.pk, "schedule")
+    assert (only.jobs_created, only.jobs_enqueued, only.jobs_failed, only.errors) == (1, 1, 0, [])
     assert [call.params for call in engine.agent.calls] == [{"depth": 3}]
-    assert found.finished_at is not None
+    assert only.finished_at is not None
 
 
 # Outages
 
 
 @pytest.mark.parametrize(("up_to", "expected"), [(0, 0), (1, 1), (3, 3)])
-def test_after_six_hours_of_outage_the_policy_decides_and_every_skipped_time_is_on_record(
+def test_after_an_outage_the_catch_up_policy_decides_and_skipped_times_are_recorded(
     tenant: Tenant, up_to: int, expected: int
 ) -> None:
     schedule = make_schedule(tenant, catch_up={"up_to": up_to})
@@ -122,7 +124,7 @@ def test_after_six_hours_of_outage_the_policy_decides_and_every_skipped_time_is_
     assert reasons == {firing.MISSED}
 
 
-def test_an_outage_that_ends_on_the_hour_fires_that_hour_whatever_the_policy(tenant: Tenant) -> None:
+def test_a_time_at_the_end_of_an_outage_fires_whatever_the_policy(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, catch_up={"up_to": 0})
 
     fire(schedule, NOON + 6 * HOUR + SOON)
@@ -130,7 +132,7 @@ def test_an_outage_that_ends_on_the_hour_fires_that_hour_whatever_the_policy(ten
     assert fired(schedule) == [NOON + 6 * HOUR]
 
 
-def test_a_long_row_of_skipped_times_is_one_record_that_says_how_many(tenant: Tenant) -> None:
+def test_consecutive_skipped_times_are_one_record_with_their_count(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, cron="", interval_ms=1_000, catch_up={"up_to": 1})
 
     fire(schedule, NOON + 30 * 24 * HOUR + timedelta(seconds=0.5))
@@ -147,23 +149,23 @@ def test_a_long_row_of_skipped_times_is_one_record_that_says_how_many(tenant: Te
     assert skipped.count + len(on_time) == 30 * 86_400
 
 
-def test_what_passes_while_scheduling_is_switched_off_is_missed_as_in_an_outage(tenant: Tenant) -> None:
+def test_times_that_pass_while_scheduling_is_disabled_are_missed_as_in_an_outage(tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
     configure(enabled=False)
 
     off = fire(schedule, NOON + HOUR)
     with system_scope():
         waiting = firing.list_due(NOON + HOUR).exists()
-    begun = firing.fire_due(NOON + HOUR)
+    execution_ids = firing.fire_due(NOON + HOUR)
     configure(enabled=True)
     fire(schedule, NOON + 3 * HOUR + SOON)
 
-    assert (off, waiting, begun) == ([], False, [])
+    assert (off, waiting, execution_ids) == ([], False, [])
     assert states(schedule) == ["skipped", "skipped", "fired"]
 
 
 @pytest.mark.parametrize("field", [{"is_active": False}, {"paused": True}])
-def test_a_tenant_that_is_inactive_or_paused_does_not_fire_until_it_is_back(
+def test_schedules_of_an_inactive_or_paused_tenant_fire_only_after_its_return(
     tenant: Tenant, field: dict[str, bool]
 ) -> None:
     schedule = make_schedule(tenant)
@@ -185,10 +187,10 @@ def test_a_disabled_schedule_does_not_fire(tenant: Tenant) -> None:
     assert firings(schedule) == []
 
 
-# Clocks that change
+# Daylight saving time
 
 
-def test_a_time_that_clocks_leave_out_fires_at_the_change_and_one_that_comes_twice_fires_once(
+def test_at_a_change_of_clocks_a_missing_time_fires_at_the_change_and_a_repeated_one_once(
     tenant: Tenant,
 ) -> None:
     march, october = datetime(2026, 3, 7, 12, tzinfo=UTC), datetime(2026, 10, 31, 12, tzinfo=UTC)
@@ -222,20 +224,20 @@ def test_a_time_that_clocks_leave_out_fires_at_the_change_and_one_that_comes_twi
 # Jitter
 
 
-def test_a_time_whose_jitter_has_not_passed_has_not_come(tenant: Tenant) -> None:
+def test_a_time_fires_only_after_its_jitter(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, jitter_seconds=600)
-    comes = again(schedule).next_run_at
-    assert comes is not None
-    assert NOON + HOUR < comes < NOON + HOUR + timedelta(minutes=10)
+    due = again(schedule).next_run_at
+    assert due is not None
+    assert NOON + HOUR < due < NOON + HOUR + timedelta(minutes=10)
 
-    before = fire(schedule, comes - timedelta(seconds=1))
-    fire(schedule, comes)
+    before = fire(schedule, due - timedelta(seconds=1))
+    fire(schedule, due)
 
     assert before == []
     assert firings(schedule) == [(NOON + HOUR, "fired")]
 
 
-def test_jitter_longer_than_the_interval_loses_and_doubles_nothing(tenant: Tenant) -> None:
+def test_jitter_longer_than_the_interval_loses_and_repeats_no_time(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, cron="", interval_ms=60_000, jitter_seconds=900)
 
     for minute in range(120):
@@ -252,7 +254,7 @@ def test_jitter_longer_than_the_interval_loses_and_doubles_nothing(tenant: Tenan
 
 
 @pytest.mark.parametrize(("up_to", "expected"), [(0, "skipped"), (1, "fired")])
-def test_a_time_that_had_passed_when_the_schedule_was_made_is_caught_up_on_or_skipped_on_record(
+def test_a_one_time_schedule_in_the_past_fires_or_is_recorded_as_skipped_by_its_policy(
     tenant: Tenant, up_to: int, expected: str
 ) -> None:
     schedule = make_schedule(
@@ -267,7 +269,7 @@ def test_a_time_that_had_passed_when_the_schedule_was_made_is_caught_up_on_or_sk
     assert not PeriodicTask.objects.get(pk=row.beat_task_id).enabled
 
 
-def test_a_schedule_that_goes_after_its_one_time_leaves_its_execution_which_still_ends(
+def test_a_schedule_that_is_deleted_after_its_one_time_leaves_its_execution_to_finish(
     engine: Engine, tenant: Tenant
 ) -> None:
     schedule = make_schedule(
@@ -284,7 +286,7 @@ def test_a_schedule_that_goes_after_its_one_time_leaves_its_execution_which_stil
     assert (execution(tenant).schedule_id, execution(tenant).schedule_name) == (None, "refresh")
 
 
-def test_a_schedule_that_has_ended_is_looked_at_no_more(tenant: Tenant) -> None:
+def test_a_schedule_does_not_fire_after_its_end(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, end_at=NOON + HOUR)
 
     fire(schedule, NOON + HOUR)
@@ -296,17 +298,17 @@ def test_a_schedule_that_has_ended_is_looked_at_no_more(tenant: Tenant) -> None:
     assert not PeriodicTask.objects.get(pk=row.beat_task_id).enabled
 
 
-# Others
+# Several schedules
 
 
-def test_a_schedule_that_cannot_be_read_is_put_off_and_hinders_no_other(tenant: Tenant) -> None:
+def test_an_invalid_schedule_is_postponed_and_does_not_affect_others(tenant: Tenant) -> None:
     bad, good = make_schedule(tenant, "bad"), make_schedule(tenant, "good")
     with tenant_scope(tenant.pk):
         Schedule.objects.filter(pk=bad.pk).update(cron="nonsense", next_run_at=NOON)
 
-    begun = firing.fire_due(NOON + HOUR)
+    execution_ids = firing.fire_due(NOON + HOUR)
 
-    assert len(begun) == 1
+    assert len(execution_ids) == 1
     assert fired(good) == [NOON + HOUR]
     assert again(bad).next_run_at == NOON + HOUR + firing.BACK_OFF
     assert again(bad).looked_until == NOON
@@ -317,19 +319,19 @@ def test_schedules_of_all_tenants_are_fired_in_one_pass(tenant: Tenant, other_te
         make_schedule(owner, f"s{number}") for owner in (tenant, other_tenant) for number in range(3)
     ]
 
-    begun = firing.fire_due(NOON + HOUR)
+    execution_ids = firing.fire_due(NOON + HOUR)
 
-    assert len(begun) == 6
+    assert len(execution_ids) == 6
     assert all(fired(schedule) == [NOON + HOUR] for schedule in schedules)
 
 
-def test_two_schedulers_that_race_over_a_thousand_times_fire_each_exactly_once(tenant: Tenant) -> None:
+def test_two_concurrent_schedulers_fire_each_of_a_thousand_times_exactly_once(tenant: Tenant) -> None:
     schedules = [make_schedule(tenant, f"s{number}", cron="", interval_ms=1_000) for number in range(20)]
 
-    def look() -> int:
+    def fire_all() -> int:
         return sum(len(firing.fire_due(NOON + second * timedelta(seconds=1))) for second in range(1, 51))
 
-    counts = at_once(look, look)
+    counts = at_once(fire_all, fire_all)
     firing.fire_due(NOON + timedelta(seconds=50))
 
     assert sum(counts) <= 1_000
@@ -339,7 +341,7 @@ def test_two_schedulers_that_race_over_a_thousand_times_fire_each_exactly_once(t
         assert ScheduleExecution.objects.count() == 1_000
 
 
-def test_what_a_scheduler_did_before_it_died_without_committing_is_done_by_the_next(
+def test_a_time_whose_scheduler_died_before_its_commit_is_fired_by_the_next(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = make_schedule(tenant)
@@ -353,19 +355,26 @@ def test_what_a_scheduler_did_before_it_died_without_committing_is_done_by_the_n
     assert fired(schedule) == [NOON + HOUR]
 
 
-# By hand
+# Run now
 
 
-def test_by_hand_it_runs_though_disabled_and_belongs_to_no_time(engine: Engine, tenant: Tenant) -> None:
+def test_run_now_works_for_a_disabled_schedule_and_has_no_nominal_time(
+    engine: Engine, tenant: Tenant
+) -> None:
     schedule = make_schedule(tenant, enabled=False)
 
-    begun = system_jobs.run_now(tenant.pk, schedule.pk, actor="ann")
+    execution_ids = system_jobs.run_now(tenant.pk, schedule.pk, actor="ann")
     relay.flush()
     engine.drain()
     system_jobs.advance_executions()
 
-    found = execution(tenant)
-    assert (begun.pk, found.nominal_at, found.created_by, found.status) == (found.pk, None, "ann", "success")
+    only = execution(tenant)
+    assert (execution_ids.pk, only.nominal_at, only.created_by, only.status) == (
+        only.pk,
+        None,
+        "ann",
+        "success",
+    )
     assert firings(schedule) == []
 
 
@@ -373,7 +382,7 @@ def test_by_hand_it_runs_though_disabled_and_belongs_to_no_time(engine: Engine, 
     ("overlap", "expected"),
     [("allow", "running"), ("queue_one", "queued"), ("skip", None), ("cancel_running", None)],
 )
-def test_by_hand_it_heeds_what_is_under_way(tenant: Tenant, overlap: str, expected: str | None) -> None:
+def test_run_now_obeys_the_overlap_policy(tenant: Tenant, overlap: str, expected: str | None) -> None:
     schedule = make_schedule(tenant, overlap=overlap)
     system_jobs.run_now(tenant.pk, schedule.pk, actor="ann")
 
@@ -384,7 +393,7 @@ def test_by_hand_it_heeds_what_is_under_way(tenant: Tenant, overlap: str, expect
         assert system_jobs.run_now(tenant.pk, schedule.pk, actor="ann").status == expected
 
 
-def test_somebody_elses_schedule_cannot_be_run(tenant: Tenant, other_tenant: Tenant) -> None:
+def test_a_schedule_of_another_tenant_cannot_be_run(tenant: Tenant, other_tenant: Tenant) -> None:
     schedule = make_schedule(tenant)
 
     with pytest.raises(system_jobs.NotFound):

@@ -1,4 +1,4 @@
-"""The invariants of schedules: sound work breaks none, and each kind of damage is found."""
+"""The invariants of schedules hold for intact data and report each kind of damage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _behave(request: AgentRequest) -> AgentResult:
 
 @pytest.fixture
 def work(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
-    """One of everything: ended well and in part, waiting in batches and in line, skipped, cancelled, at work."""
+    """Executions in every state: success, partial, queued, running in batches, skipped and cancelled."""
     engine.serve(tenant)
     scheduler_settings.forget()
     engine.agent.behaviour = _behave
@@ -65,7 +65,7 @@ def work(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
     fire(off, NOON + 5 * HOUR + timedelta(minutes=5))
     executions.cancel(tenant.pk, of_tenant(tenant)[-1].pk, actor="ann")
     statuses(tenant)
-    with past_all_guards() as run:  # Their end is long past, so nothing of them is due.
+    with past_all_guards() as run:  # Their end is past, so nothing of them is due.
         run("UPDATE pipelines_schedule SET next_run_at = NULL")
     yield tenant
     scheduler_settings.forget()
@@ -75,8 +75,8 @@ def _broken() -> list[str]:
     return [violation.invariant for violation in invariants.check(quiesced=True)]
 
 
-def test_sound_schedules_break_nothing(work: Tenant) -> None:
-    assert sorted({found.status for found in of_tenant(work)}) == [
+def test_intact_schedules_break_no_invariant(work: Tenant) -> None:
+    assert sorted({execution.status for execution in of_tenant(work)}) == [
         "cancelled", "partial", "queued", "running", "success",
     ]  # fmt: skip
     assert _broken() == []
@@ -130,25 +130,28 @@ class _Undone(Exception):
     pass
 
 
-def _found(invariant: str, damage: str) -> int:
+def _count_violations(invariant: str, damage: str) -> int:
     """How many rows the invariant's question returns after this damage, which is undone afterwards."""
     text = (Path(activities.__file__).parent / "sql" / "invariants" / f"{invariant.lower()}.sql").read_text()
     settled = ", ".join(f"'{status}'" for status in sorted(states.SETTLED))
     question = text % {"settled": f"ARRAY[{settled}]::text[]", "patience": "60"}
-    found = -1
+    execution = -1
     with suppress(_Undone), past_all_guards() as run:
         assert run(damage), "the damage must be done for the test to mean anything"
-        found = run(question)
+        execution = run(question)
         raise _Undone
-    return found
+    return execution
 
 
-def test_each_kind_of_damage_is_found(work: Tenant) -> None:
-    sound = {
-        _found(invariant, "UPDATE pipelines_schedule SET version = version") for invariant in ("I31", "I32")
+def test_each_kind_of_damage_to_schedules_breaks_its_invariant(work: Tenant) -> None:
+    intact = {
+        _count_violations(invariant, "UPDATE pipelines_schedule SET version = version")
+        for invariant in ("I31", "I32")
     }
 
-    unnoticed = [what for what, (invariant, damage) in DAMAGE.items() if not _found(invariant, damage)]
+    undetected = [
+        damage for damage, (invariant, damage) in DAMAGE.items() if not _count_violations(invariant, damage)
+    ]
 
-    assert (sound, unnoticed) == ({0}, [])
+    assert (intact, undetected) == ({0}, [])
     assert _broken() == []

@@ -1,4 +1,4 @@
-"""The platform's settings of scheduling: every key, in both spellings, changed by API, command and admin, obeyed at once."""
+"""The platform's scheduling settings: every key in both spellings, changed by API and command, and applied at once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.answers import problem
 from tests.engine import Engine, elsewhere
 
 PLACE = "/api/v1/platform-configs/scheduler/"
-#: All keys of the specification, with its defaults.
-SPECIFIED: dict[str, Any] = {
+#: All keys with their defaults, in the camelCase spelling.
+CAMEL_CASE: dict[str, Any] = {
     "enabled": True,
     "timezone": "America/New_York",
     "checkInterval": 60000,
@@ -33,7 +33,7 @@ SPECIFIED: dict[str, Any] = {
     "defaultBatchProcessing": {"batchSize": 10, "staggerDelay": 1000},
     "monitoring": {"enabled": True, "notifyOnFailure": True, "notificationChannels": ["email", "slack"]},
 }
-OURS = {
+SNAKE_CASE = {
     "enabled": True,
     "timezone": "America/New_York",
     "check_interval": 60000,
@@ -49,7 +49,7 @@ OURS = {
 
 
 @pytest.fixture(autouse=True)
-def _forgotten(database: None) -> Any:
+def _no_cached_settings(database: None) -> Any:
     scheduler_settings.forget()
     configuration.forget()
     yield
@@ -61,27 +61,27 @@ def save(**members: Any) -> PlatformConfig:
     return scheduler_settings.save(members, actor="test")
 
 
-def faults(given: Any) -> dict[str, str]:
+def messages_by_path(value: Any) -> dict[str, str]:
     with pytest.raises(SettingsInvalid) as refusal:
-        scheduler_settings.read(given)
+        scheduler_settings.read(value)
     return dict(refusal.value.errors)
 
 
 # One form
 
 
-def test_the_defaults_are_those_of_the_specification_and_both_spellings_mean_them() -> None:
-    assert scheduler_settings.as_tree(SchedulerSettings()) == OURS
-    assert scheduler_settings.read(SPECIFIED) == scheduler_settings.read(OURS) == OURS
+def test_both_spellings_of_the_defaults_are_equal_to_the_defaults_in_code() -> None:
+    assert scheduler_settings.as_tree(SchedulerSettings()) == SNAKE_CASE
+    assert scheduler_settings.read(CAMEL_CASE) == scheduler_settings.read(SNAKE_CASE) == SNAKE_CASE
     assert len(KEYS) == 15
-    defaults, said = SchedulerSettings(), scheduler_settings.settings_of(OURS)
-    assert {key.attribute: getattr(said, key.attribute) for key in KEYS} == {
+    defaults, parsed = SchedulerSettings(), scheduler_settings.settings_of(SNAKE_CASE)
+    assert {key.attribute: getattr(parsed, key.attribute) for key in KEYS} == {
         key.attribute: getattr(defaults, key.attribute) for key in KEYS
     }
 
 
 @pytest.mark.parametrize(
-    ("given", "path", "told"),
+    ("value", "path", "message"),
     [
         ({"enabled": 1}, "enabled", "true or false"),
         ({"timezone": "Mars/Base"}, "timezone", "time zone"),
@@ -118,14 +118,14 @@ def test_the_defaults_are_those_of_the_specification_and_both_spellings_mean_the
         ([], "", "must be an object"),
     ],
 )
-def test_what_cannot_be_accepted_is_named_by_its_path(given: Any, path: str, told: str) -> None:
-    found = faults(given)
+def test_an_invalid_setting_is_refused_with_its_path(value: Any, path: str, message: str) -> None:
+    settings = messages_by_path(value)
 
-    assert found.keys() == {path}
-    assert told in found[path]
+    assert settings.keys() == {path}
+    assert message in settings[path]
 
 
-def test_every_fault_is_named_and_nothing_is_saved() -> None:
+def test_invalid_settings_are_all_named_and_nothing_is_saved() -> None:
     with pytest.raises(SettingsInvalid) as refusal:
         save(enabled="yes", monitoring={"enabled": 0}, nope=1)
 
@@ -133,27 +133,27 @@ def test_every_fault_is_named_and_nothing_is_saved() -> None:
     assert scheduler_settings.row().version == 0
 
 
-def test_a_row_that_nobody_can_have_saved_does_not_stop_anything() -> None:
+def test_invalid_members_of_a_stored_row_are_ignored() -> None:
     PlatformConfig.objects.create(
         key="scheduler", value={"check_interval": "soon", "http_client": [], "old": 1, "enabled": False}
     )
 
-    found = scheduler_settings.current()
+    settings = scheduler_settings.current()
 
-    assert (found.check_interval_ms, found.enabled, found.explicit) == (60_000, False, {"enabled"})
-
-
-# In force
+    assert (settings.check_interval_ms, settings.enabled, settings.explicit) == (60_000, False, {"enabled"})
 
 
-def test_a_change_is_in_force_at_once_here_and_within_two_seconds_elsewhere(monkeypatch: Any) -> None:
+# When they apply
+
+
+def test_a_change_applies_at_once_in_this_process_and_within_two_seconds_in_others(monkeypatch: Any) -> None:
     clock = [1_000.0]
     monkeypatch.setattr(scheduler_settings.time, "monotonic", lambda: clock[0])
     assert scheduler_settings.current().batch_size == 10
 
     save(default_batch_processing={"batch_size": 5})
     assert scheduler_settings.current().batch_size == 5
-    # As another process does it, which does not forget what this one keeps.
+    # Written as by another process, which cannot empty the cache of this one.
     PlatformConfig.objects.filter(key="scheduler").update(
         value={"default_batch_processing": {"batch_size": 7}}
     )
@@ -164,7 +164,7 @@ def test_a_change_is_in_force_at_once_here_and_within_two_seconds_elsewhere(monk
     assert scheduler_settings.KEPT_SECONDS < 2
 
 
-def test_two_who_save_at_once_are_both_counted(database: None) -> None:
+def test_the_version_counts_real_changes_and_a_stale_version_is_refused(database: None) -> None:
     elsewhere(lambda: save(enabled=False))
     save(enabled=True)
     save(enabled=True)
@@ -175,10 +175,10 @@ def test_two_who_save_at_once_are_both_counted(database: None) -> None:
         scheduler_settings.save({}, actor="late", expected_version=1)
 
 
-# What obeys
+# What they affect
 
 
-def test_the_timeout_holds_where_nobody_says_one(engine: Engine, tenant: Tenant) -> None:
+def test_the_timeout_applies_to_roles_without_their_own(engine: Engine, tenant: Tenant) -> None:
     assert configuration.settings_for(tenant.pk, "qa").timeout_seconds == 660
 
     save(http_client={"timeout": 120_000})
@@ -190,7 +190,7 @@ def test_the_timeout_holds_where_nobody_says_one(engine: Engine, tenant: Tenant)
     assert configuration.settings_for(tenant.pk, "qa").timeout_seconds == 30
 
 
-def test_the_retries_hold_below_those_of_the_agent_and_the_tenant(engine: Engine, tenant: Tenant) -> None:
+def test_the_retry_settings_apply_where_agent_and_tenant_have_none(engine: Engine, tenant: Tenant) -> None:
     save(httpClient={"retryConfig": {"maxRetries": 4, "backoff": "linear", "delay": 2500}})
     engine.serve(tenant, "qa", retry={"strategy": "fixed"})
     engine.serve(tenant, "dev", retry={"max_attempts": 2})
@@ -206,7 +206,7 @@ def test_the_retries_hold_below_those_of_the_agent_and_the_tenant(engine: Engine
     assert (attempts[first], attempts[second]) == (5, 2)
 
 
-def test_the_http_client_is_told_its_limits(engine: Engine, tenant: Tenant) -> None:
+def test_the_limits_of_the_http_client_are_passed_to_the_adapter(engine: Engine, tenant: Tenant) -> None:
     save(
         http_client={"max_concurrent_requests": 3, "connection_pool": {"max_sockets": 9, "keep_alive": False}}
     )
@@ -224,18 +224,18 @@ def test_a_platform_admin_reads_and_replaces_the_settings(api: Any) -> None:
     admin = api("admin", platform=True)
     before = admin.get(PLACE)
 
-    put = admin.put(PLACE, SPECIFIED, HTTP_IF_MATCH=before["ETag"])
+    put = admin.put(PLACE, CAMEL_CASE, HTTP_IF_MATCH=before["ETag"])
 
     unset = {"http_client.timeout": 660_000, "http_client.retry_config.max_retries": 2}
     assert before.json() == {
-        **OURS, "own": [], "in_force": unset, "version": 0, "updated_at": None, "updated_by": "",
+        **SNAKE_CASE, "own": [], "in_force": unset, "version": 0, "updated_at": None, "updated_by": "",
     }  # fmt: skip
     assert put.json()["in_force"] == {
         "http_client.timeout": 300_000,
         "http_client.retry_config.max_retries": 3,
     }
     assert put.status_code == 200, put.content
-    assert {name: put.json()[name] for name in OURS} == OURS
+    assert {name: put.json()[name] for name in SNAKE_CASE} == SNAKE_CASE
     assert len(put.json()["own"]) == 15
     assert (put.json()["version"], put.json()["updated_by"]) == (1, "token:admin of acme")
     assert put["ETag"] == '"1"'
@@ -248,7 +248,7 @@ def test_a_platform_admin_reads_and_replaces_the_settings(api: Any) -> None:
     )
 
 
-def test_what_was_read_can_be_put_back(api: Any) -> None:
+def test_the_answer_of_a_get_can_be_sent_in_a_put(api: Any) -> None:
     admin = api("admin", platform=True)
     save(enabled=False)
 
@@ -259,31 +259,31 @@ def test_what_was_read_can_be_put_back(api: Any) -> None:
     assert put.json()["enabled"] is True
 
 
-def test_only_a_platform_admin_changes_the_registry(api: Any) -> None:
+def test_only_a_platform_admin_can_change_the_settings(api: Any) -> None:
     problem(api("admin").put(PLACE, {}), 403, "forbidden")
     problem(api("operator", platform=True).put(PLACE, {}), 403, "forbidden")
     assert api("viewer").get(PLACE).status_code == 200
 
 
-def test_faults_of_a_body_are_named_by_path(api: Any) -> None:
+def test_faults_of_a_request_have_their_paths(api: Any) -> None:
     answer = api("admin", platform=True).put(PLACE, {"schedules": [], "httpClient": {"timeout": True}})
 
-    found = problem(answer, 400, "invalid_settings")["errors"]
-    assert {fault["path"] for fault in found} == {"schedules", "httpClient.timeout"}
+    settings = problem(answer, 400, "invalid_settings")["errors"]
+    assert {fault["path"] for fault in settings} == {"schedules", "httpClient.timeout"}
 
 
 # From the command line
 
 
-def told(*arguments: str) -> dict[str, Any]:
+def run_command(*arguments: str) -> dict[str, Any]:
     out = io.StringIO()
     call_command("scheduler_settings", *arguments, stdout=out, stderr=io.StringIO())
     return json.loads(out.getvalue())
 
 
-def test_the_command_shows_sets_and_takes_back() -> None:
-    assert told() == OURS
-    shown = told(
+def test_the_command_shows_sets_and_unsets_settings() -> None:
+    assert run_command() == SNAKE_CASE
+    settings = run_command(
         "--set",
         "httpClient.timeout=120000",
         "--set",
@@ -291,9 +291,9 @@ def test_the_command_shows_sets_and_takes_back() -> None:
         "--set",
         "timezone=UTC",
     )
-    assert (shown["http_client"]["timeout"], shown["timezone"]) == (120_000, "UTC")
-    assert shown["monitoring"]["notification_channels"] == ["slack"]
-    assert told("--show", "--unset", "http_client.timeout")["http_client"]["timeout"] == 300_000
+    assert (settings["http_client"]["timeout"], settings["timezone"]) == (120_000, "UTC")
+    assert settings["monitoring"]["notification_channels"] == ["slack"]
+    assert run_command("--show", "--unset", "http_client.timeout")["http_client"]["timeout"] == 300_000
     assert scheduler_settings.row().value == {
         "timezone": "UTC",
         "monitoring": {"notification_channels": ["slack"]},
@@ -312,4 +312,4 @@ def test_the_command_shows_sets_and_takes_back() -> None:
 )
 def test_the_command_refuses_with_a_reason(text: str, fault: str) -> None:
     with pytest.raises(CommandError, match=fault):
-        told("--set", text)
+        run_command("--set", text)

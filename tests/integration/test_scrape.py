@@ -1,4 +1,4 @@
-"""A scrape costs the same few statements however much there is, and reads by index where there is much."""
+"""A scrape of metrics takes a constant number of statements and scans no long table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.plans import asked_of, read_from_end_to_end
 READ_AT_MOST = 10_000  # rows of one sequential scan
 MANY = 12_000
 
-#: Copies of one activity that is done, with its wake and its run.
+#: Copies one finished activity with its wake and its run.
 _HISTORY = """
 SET LOCAL session_replication_role = replica;
 CREATE TEMPORARY TABLE ids ON COMMIT DROP AS SELECT gen_random_uuid() AS id FROM generate_series(1, %(many)s);
@@ -34,7 +34,7 @@ SELECT made.* FROM activities_activityrun r, ids,
 
 @pytest.fixture
 def long_history(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
-    """As many activities that are done, and some work that waits, runs and has ended lately."""
+    """A tenant with thousands of finished activities, some that ended lately, and some that wait."""
     engine.serve(tenant)
     engine.submit(tenant)
     engine.drain()
@@ -51,17 +51,17 @@ def long_history(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
         cursor.execute("ANALYZE activities_activity, activities_wake, activities_activityrun")
 
 
-def test_a_scrape_is_twelve_statements_and_reads_no_long_table_from_end_to_end(long_history: Tenant) -> None:
-    with asked_of(SYSTEM) as asked:
+def test_a_scrape_takes_twelve_statements_and_scans_no_long_table(long_history: Tenant) -> None:
+    with asked_of(SYSTEM) as statements:
         for probe in metrics.PROBES:
             probe.question()
 
-    assert len(asked) == 12
+    assert len(statements) == 12
     (blog,) = (role for role in metrics.PROBES[0].question().roles if role.role == "blog-writer")
     assert (blog.depth, blog.running) == (20, 0)
-    long = [
-        (sql, found)
-        for alias, sql, params in asked
-        if (found := read_from_end_to_end(alias, sql, params, more_than=READ_AT_MOST))
+    scans = [
+        (sql, scan)
+        for alias, sql, params in statements
+        if (scan := read_from_end_to_end(alias, sql, params, more_than=READ_AT_MOST))
     ]
-    assert long == []
+    assert scans == []

@@ -1,4 +1,4 @@
-"""People with admin rights prove a second thing at the login, where that is required; others if they want to."""
+"""The second factor at the login: codes and recovery codes, required of admins where the platform demands it, optional otherwise."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def member(tenant: Tenant, role: str) -> User:
     return user
 
 
-def signed_in(user: User, door: str = "/login/") -> Client:
+def sign_in(user: User, login: str = "/login/") -> Client:
     client = Client()
-    assert client.post(door, {"username": user.username, "password": PASSWORD}).status_code == 302
+    assert client.post(login, {"username": user.username, "password": PASSWORD}).status_code == 302
     return client
 
 
@@ -52,10 +52,10 @@ def code(secret: bytes, later: int = 0) -> str:
 
 
 def set_up(client: Client) -> tuple[bytes, list[str]]:
-    """The secret, and the recovery codes as the page shows them."""
+    """Set the second factor up; return its secret and the recovery codes that the page shows."""
     assert client.post(PAGE, {"begin": "1"}).status_code == 302
-    shown = client.get(PAGE).content.decode()
-    secret = base64.b32decode(re.search(r"<code>([A-Z2-7 ]+)</code>", shown)[1].replace(" ", ""))  # type: ignore[index]
+    page = client.get(PAGE).content.decode()
+    secret = base64.b32decode(re.search(r"<code>([A-Z2-7 ]+)</code>", page)[1].replace(" ", ""))  # type: ignore[index]
     done = client.post(PAGE, {"code": code(secret)})
     assert done.status_code == 200, done.content
     codes = re.findall(r"[A-Z2-7]{5}-[A-Z2-7]{5}", done.content.decode())
@@ -71,11 +71,11 @@ def test_codes_are_those_of_rfc_6238(seconds: int, expected: str) -> None:
     assert second_factor.code_at(b"12345678901234567890", seconds // 30) == expected
 
 
-@pytest.mark.parametrize("door", ["/login/", "/admin/login/"])
-def test_until_the_code_was_right_the_session_of_an_admin_opens_nothing(
-    door: str, required: None, root: User
+@pytest.mark.parametrize("login", ["/login/", "/admin/login/"])
+def test_an_admin_who_has_not_proved_a_second_factor_can_open_nothing(
+    login: str, required: None, root: User
 ) -> None:
-    client = signed_in(root, door)
+    client = sign_in(root, login)
 
     for address in ("/", "/inbox/", "/admin/", "/admin/auth/user/", "/tenants/"):
         assert client.get(address).status_code == 302, address
@@ -83,21 +83,21 @@ def test_until_the_code_was_right_the_session_of_an_admin_opens_nothing(
     assert client.get("/api/v1/activities/").status_code == 401
     assert client.get("/live/").status_code in (401, 403)
     assert client.post("/admin/break-glass/", {"reason": "because"}).status_code == 302
-    led = client.get(f"{door}?next=/admin/auth/user/")
-    assert led["Location"] == f"{PAGE}?next=%2Fadmin%2Fauth%2Fuser%2F"
+    redirect = client.get(f"{login}?next=/admin/auth/user/")
+    assert redirect["Location"] == f"{PAGE}?next=%2Fadmin%2Fauth%2Fuser%2F"
 
     set_up(client)
 
     assert client.get("/admin/auth/user/").status_code == 200
 
 
-def test_who_has_one_is_asked_at_each_sign_in_and_a_code_opens_once(required: None, root: User) -> None:
-    secret, _ = set_up(signed_in(root))
-    client, other = signed_in(root), signed_in(root)
+def test_every_sign_in_asks_for_a_code_and_each_code_works_once(required: None, root: User) -> None:
+    secret, _ = set_up(sign_in(root))
+    client, other = sign_in(root), sign_in(root)
     session = client.cookies["sessionid"].value
 
-    used = client.post(PAGE, {"code": code(secret)})  # the one of the set-up
-    assert used.status_code == 400
+    repeated = client.post(PAGE, {"code": code(secret)})  # the set-up has used this code
+    assert repeated.status_code == 400
     right = client.post(PAGE, {"code": code(secret, later=1), "next": "/admin/auth/user/"})
     again = other.post(PAGE, {"code": code(secret, later=1)})
 
@@ -109,24 +109,24 @@ def test_who_has_one_is_asked_at_each_sign_in_and_a_code_opens_once(required: No
 
 
 @pytest.mark.parametrize("later", [-1, 0, 1])
-def test_a_phone_may_be_wrong_by_half_a_minute_and_by_no_more(
+def test_a_code_is_accepted_if_the_phones_clock_is_at_most_half_a_minute_wrong(
     later: int, root: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    secret, _ = set_up(signed_in(root))
+    secret, _ = set_up(sign_in(root))
     SecondFactor.objects.update(last_step=-1)
     clock_at_first = clock.now()
     monkeypatch.setattr(clock, "now", lambda: clock_at_first)
 
-    assert signed_in(root).post(PAGE, {"code": code(secret, later=2)}).status_code == 400
-    assert signed_in(root).post(PAGE, {"code": code(secret, later=-2)}).status_code == 400
-    assert signed_in(root).post(PAGE, {"code": code(secret, later=later)}).status_code == 302
+    assert sign_in(root).post(PAGE, {"code": code(secret, later=2)}).status_code == 400
+    assert sign_in(root).post(PAGE, {"code": code(secret, later=-2)}).status_code == 400
+    assert sign_in(root).post(PAGE, {"code": code(secret, later=later)}).status_code == 302
 
 
-def test_a_code_that_comes_twice_at_once_opens_once(database: None, root: User) -> None:
-    secret, _ = set_up(signed_in(root))
+def test_a_code_that_is_sent_several_times_at_once_works_once(database: None, root: User) -> None:
+    secret, _ = set_up(sign_in(root))
     barrier = Barrier(4)
 
-    def tried(_: int) -> bool:
+    def verify(_: int) -> bool:
         barrier.wait()
         try:
             return second_factor.verify(root, code(secret, later=1))[0]
@@ -134,72 +134,74 @@ def test_a_code_that_comes_twice_at_once_opens_once(database: None, root: User) 
             connections.close_all()
 
     with ThreadPoolExecutor(4) as pool:
-        assert sorted(pool.map(tried, range(4))) == [False, False, False, True]
+        assert sorted(pool.map(verify, range(4))) == [False, False, False, True]
 
 
-def test_a_recovery_code_opens_once_and_new_ones_end_the_old_ones(required: None, root: User) -> None:
-    first = signed_in(root)
+def test_a_recovery_code_works_once_and_new_codes_replace_the_old_ones(required: None, root: User) -> None:
+    first = sign_in(root)
     secret, codes = set_up(first)
 
-    assert signed_in(root).post(PAGE, {"code": codes[0].lower()}).status_code == 302
-    assert signed_in(root).post(PAGE, {"code": codes[0]}).status_code == 400
+    assert sign_in(root).post(PAGE, {"code": codes[0].lower()}).status_code == 302
+    assert sign_in(root).post(PAGE, {"code": codes[0]}).status_code == 400
     renewed = first.post(PAGE, {"code": code(secret, later=1), "renew": "1"})
 
     assert "Save these recovery codes" in renewed.content.decode()
-    assert signed_in(root).post(PAGE, {"code": codes[1]}).status_code == 400
+    assert sign_in(root).post(PAGE, {"code": codes[1]}).status_code == 400
 
 
-def test_wrong_codes_count_like_wrong_passwords(required: None, root: User) -> None:
-    secret, _ = set_up(signed_in(root))
-    client = signed_in(root)
+def test_wrong_codes_lock_the_account_like_wrong_passwords(required: None, root: User) -> None:
+    secret, _ = set_up(sign_in(root))
+    client = sign_in(root)
 
     statuses = [client.post(PAGE, {"code": f"{number:06}"}).status_code for number in range(6)]
 
     assert statuses == [400] * 5 + [429]
     assert client.post(PAGE, {"code": code(secret, later=1)}).status_code == 429
     with system_scope():
-        found = set(AuditEntry.objects.filter(tenant=None).values_list("operation", flat=True))
-    assert {"second_factor.set_up", "second_factor.failed", "second_factor.locked"} <= found
+        operations = set(AuditEntry.objects.filter(tenant=None).values_list("operation", flat=True))
+    assert {"second_factor.set_up", "second_factor.failed", "second_factor.locked"} <= operations
 
 
-@pytest.mark.parametrize(("role", "asked"), [("admin", True), ("operator", False), ("viewer", False)])
-def test_admins_of_a_tenant_must_have_one_and_others_need_not(
-    role: str, asked: bool, required: None, tenant: Tenant
+@pytest.mark.parametrize(("role", "must_have_one"), [("admin", True), ("operator", False), ("viewer", False)])
+def test_only_admins_of_a_tenant_must_have_a_second_factor(
+    role: str, must_have_one: bool, required: None, tenant: Tenant
 ) -> None:
-    client = signed_in(member(tenant, role))
+    client = sign_in(member(tenant, role))
 
-    assert (client.get("/inbox/").status_code == 302) is asked
+    assert (client.get("/inbox/").status_code == 302) is must_have_one
 
 
-def test_where_it_is_optional_only_those_are_asked_who_have_set_it_up(root: User) -> None:
-    client = signed_in(root)
+def test_an_optional_second_factor_is_asked_for_once_it_is_set_up(root: User) -> None:
+    client = sign_in(root)
     assert client.get("/admin/").status_code == 200
 
     set_up(client)
 
     assert client.get("/admin/").status_code == 200
-    assert signed_in(root).get("/admin/").status_code == 302
+    assert sign_in(root).get("/admin/").status_code == 302
 
 
-@pytest.mark.parametrize("of", ["staff", "a tenant"])
-def test_rights_and_sessions_from_before_are_asked_as_well(of: str, tenant: Tenant, settings: Any) -> None:
+@pytest.mark.parametrize("admin_of", ["staff", "a tenant"])
+def test_new_admin_rights_require_a_second_factor_in_open_sessions(
+    admin_of: str, tenant: Tenant, settings: Any
+) -> None:
     user = member(tenant, "viewer")
-    before = signed_in(user)
+    session = sign_in(user)
     settings.ORCHESTRATOR_SECOND_FACTOR = "required"
-    assert before.get("/inbox/").status_code == 200
+    assert session.get("/inbox/").status_code == 200
 
-    if of == "staff":
+    if admin_of == "staff":
         User.objects.filter(pk=user.pk).update(is_staff=True)
     else:
         with system_scope():
             Membership.objects.filter(user_id=user.pk).update(role="admin")
 
-    assert before.get("/inbox/").status_code == 302
-    assert before.get("/admin/").status_code == 302
+    assert session.get("/inbox/").status_code == 302
+    assert session.get("/admin/").status_code == 302
 
 
-def test_the_secret_is_sealed_and_only_read_by_its_owner(root: User) -> None:
-    secret, codes = set_up(signed_in(root))
+def test_the_secret_is_encrypted_for_its_owner_alone(root: User) -> None:
+    secret, codes = set_up(sign_in(root))
     factor = SecondFactor.objects.get(pk=root.pk)
     other = User.objects.create_user("other", password=PASSWORD)
     SecondFactor.objects.create(user=other, secret_sealed=factor.secret_sealed, confirmed_at=clock.now())
@@ -210,31 +212,31 @@ def test_the_secret_is_sealed_and_only_read_by_its_owner(root: User) -> None:
         second_factor.verify(other, code(secret, later=1))
 
 
-def test_the_page_leads_nowhere_else(required: None, root: User) -> None:
-    secret, _ = set_up(signed_in(root))
+def test_the_page_redirects_only_within_the_site(required: None, root: User) -> None:
+    secret, _ = set_up(sign_in(root))
 
-    answer = signed_in(root).post(PAGE, {"code": code(secret, later=1), "next": "https://evil.example/"})
+    answer = sign_in(root).post(PAGE, {"code": code(secret, later=1), "next": "https://evil.example/"})
 
     assert answer["Location"] == "/"
 
 
-def test_who_lost_everything_is_helped_by_the_command_and_by_a_superuser(required: None, root: User) -> None:
-    set_up(signed_in(root))
-    assert "Your code" in signed_in(root).get(PAGE).content.decode()
+def test_the_command_and_a_superuser_can_reset_a_lost_second_factor(required: None, root: User) -> None:
+    set_up(sign_in(root))
+    assert "Your code" in sign_in(root).get(PAGE).content.decode()
 
     call_command("reset_second_factor", "root")
 
-    helped = signed_in(root)
-    assert "Set it up" in helped.get(PAGE).content.decode()
-    assert helped.get("/admin/").status_code == 302, "it is still required"
+    client = sign_in(root)
+    assert "Set it up" in client.get(PAGE).content.decode()
+    assert client.get("/admin/").status_code == 302, "it is still required"
     with pytest.raises(CommandError):
         call_command("reset_second_factor", "root")
 
-    set_up(helped)
-    page = helped.get(f"/admin/tenants/secondfactor/{root.pk}/change/")
+    set_up(client)
+    page = client.get(f"/admin/tenants/secondfactor/{root.pk}/change/")
     assert page.status_code == 200
     assert SecondFactor.objects.get(pk=root.pk).secret_sealed not in page.content.decode()
-    done = helped.post(
+    done = client.post(
         "/admin/tenants/secondfactor/",
         {"action": "reset_selected", "_selected_action": [root.pk], "confirmed": "1"},
     )
@@ -242,27 +244,27 @@ def test_who_lost_everything_is_helped_by_the_command_and_by_a_superuser(require
     assert not SecondFactor.objects.exists()
 
 
-def test_a_password_alone_learns_nothing_of_the_secret_that_its_owner_sets_up(
+def test_a_thief_with_the_password_cannot_see_the_secret_that_the_owner_sets_up(
     required: None, root: User
 ) -> None:
-    thief, owner = signed_in(root), signed_in(root)
+    thief, owner = sign_in(root), sign_in(root)
     thief.post(PAGE, {"begin": "1"})
-    seen = thief.get(PAGE).content.decode()
+    page_of_thief = thief.get(PAGE).content.decode()
 
     secret, _ = set_up(owner)
 
-    assert base64.b32encode(secret).decode()[:4] not in seen
+    assert base64.b32encode(secret).decode()[:4] not in page_of_thief
     assert "<code>" not in thief.get(PAGE).content.decode()
     assert thief.get("/admin/").status_code == 302
 
 
-def test_a_secret_that_somebody_else_was_setting_up_opens_nothing_once_there_is_one(
+def test_a_secret_that_a_thief_began_to_set_up_is_void_once_the_owner_has_one(
     required: None, root: User
 ) -> None:
-    thief, owner = signed_in(root), signed_in(root)
+    thief, owner = sign_in(root), sign_in(root)
     thief.post(PAGE, {"begin": "1"})
-    shown = thief.get(PAGE).content.decode()
-    theirs = base64.b32decode(re.search(r"<code>([A-Z2-7 ]+)</code>", shown)[1].replace(" ", ""))  # type: ignore[index]
+    page = thief.get(PAGE).content.decode()
+    theirs = base64.b32decode(re.search(r"<code>([A-Z2-7 ]+)</code>", page)[1].replace(" ", ""))  # type: ignore[index]
     set_up(owner)
 
     assert thief.post(PAGE, {"code": code(theirs)}).status_code == 400

@@ -1,4 +1,4 @@
-"""Secrets go in over the API and the admin, and are found nowhere else; keys can be changed under them."""
+"""Secrets that were saved over the API appear nowhere else, and their encryption keys can be rotated."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ CONFIG = "/api/v1/agent-configs/qa/"
 
 
 @pytest.fixture(autouse=True)
-def closed_again() -> Iterator[None]:
+def closed_connections() -> Iterator[None]:
     yield
     outbound.close_connections()
 
 
 @pytest.fixture
-def ring(settings: Any) -> Any:
-    """An old key and a new one; `ring()` puts the new one in front."""
+def rotate_keys(settings: Any) -> Any:
+    """Starts with an old key; `rotate_keys()` adds a new one in front."""
     settings.FIELD_ENCRYPTION_KEYS = ["old:" + "1" * 64]
 
-    def turn(*, keep_old: bool = True) -> None:
+    def rotate(*, keep_old: bool = True) -> None:
         settings.FIELD_ENCRYPTION_KEYS = ["new:" + "2" * 64, *(["old:" + "1" * 64] if keep_old else [])]
 
-    return turn
+    return rotate
 
 
 def tables() -> str:
@@ -57,11 +57,11 @@ def tables() -> str:
         )
         names = [name for (name,) in cursor.fetchall()]
         assert len(names) > 40
-        found = []
+        texts = []
         for name in names:
             cursor.execute(f'SELECT t::text FROM "{name}" t')  # a name from the catalogue
-            found += [row for (row,) in cursor.fetchall()]
-    return "\n".join(found)
+            texts += [row for (row,) in cursor.fetchall()]
+    return "\n".join(texts)
 
 
 def keys_and_values() -> str:
@@ -85,14 +85,14 @@ def documents() -> str:
     return "\n".join(repr(list(database[name].find())) for name in database.list_collection_names())
 
 
-def logged(caplog: Any, capfd: Any) -> str:
+def log_text(caplog: Any, capfd: Any) -> str:
     records = "\n".join(repr(record.__dict__) for record in caplog.records)
     return records + "".join(capfd.readouterr())
 
 
 @pytest.fixture
 def pages(api: Any, tenant: Tenant) -> Any:
-    """What people and programs can read where the secrets belong, and what they are told when something is wrong."""
+    """`pages()`: the text of the pages and answers about the objects that have secrets."""
 
     def read() -> str:
         root = Client(raise_request_exception=False)
@@ -123,15 +123,15 @@ def pages(api: Any, tenant: Tenant) -> Any:
     return read
 
 
-def test_a_secret_is_found_nowhere_but_with_the_agent(
+def test_only_the_agent_receives_its_secret(
     api: Any, engine: Engine, tenant: Tenant, httpserver: HTTPServer, settings: Any, pages: Any, caplog: Any, capfd: Any
 ) -> None:  # fmt: skip
     caplog.set_level(logging.DEBUG)
     settings.ORCHESTRATOR_EGRESS_ALLOW = (f"{httpserver.host}:{httpserver.port}", "example.com:443")
-    heard: list[str] = []
+    received: list[str] = []
 
     def refuse(request: Any) -> Response:
-        heard.append(request.headers["Authorization"])
+        received.append(request.headers["Authorization"])
         return Response('{"detail": "no"}', 400)
 
     httpserver.expect_request("/agent").respond_with_handler(refuse)
@@ -164,7 +164,7 @@ def test_a_secret_is_found_nowhere_but_with_the_agent(
         assert answer.status_code == 500
         wrong.append(answer)
 
-    assert heard == [f"Bearer {CANARY}"], "the agent gets it"
+    assert received == [f"Bearer {CANARY}"], "the agent receives it"
     assert engine.status(tenant, activity_id) == "failed"
     places = {
         "PostgreSQL": tables(),
@@ -172,7 +172,7 @@ def test_a_secret_is_found_nowhere_but_with_the_agent(
         "MongoDB": documents(),
         "answers": "\n".join(answer.content.decode() for answer in wrong),
         "pages": pages(),
-        "logs": logged(caplog, capfd),
+        "logs": log_text(caplog, capfd),
     }
     assert {name for name, text in places.items() if CANARY in text} == set()
     known = {
@@ -183,7 +183,7 @@ def test_a_secret_is_found_nowhere_but_with_the_agent(
         "logs": "request_failed",
     }
     assert [name for name, sign in known.items() if str(sign) not in places[name]] == [], (
-        "they were looked at"
+        "these places were searched"
     )
 
 
@@ -191,7 +191,7 @@ def _breaks(secrets: Any, *, context: str) -> str:
     raise RuntimeError("something is wrong in here")
 
 
-def keep_three(api: Any, tenant: Tenant) -> None:
+def store_three_secrets(api: Any, tenant: Tenant) -> None:
     with system_scope():
         sealed = credentials.seal({"type": "bearer", "token": "a"}, context=credentials.agent_context("dev"))
         Agent.objects.filter(role="dev").update(auth_sealed=sealed)
@@ -209,10 +209,10 @@ def dev_agent(database: None) -> Iterator[None]:
         Agent.objects.filter(role="dev").update(auth_sealed="")
 
 
-def rotated(**options: Any) -> str:
-    said = StringIO()
-    call_command("rotate_credentials", stdout=said, **options)
-    return said.getvalue()
+def rotate_credentials_output(**options: Any) -> str:
+    output = StringIO()
+    call_command("rotate_credentials", stdout=output, **options)
+    return output.getvalue()
 
 
 def sealed_with(tenant: Tenant) -> list[str]:
@@ -226,60 +226,62 @@ def sealed_with(tenant: Tenant) -> list[str]:
 
 
 @pytest.mark.usefixtures("dev_agent")
-def test_rotation_seals_everything_with_the_newest_key_and_a_second_one_changes_nothing(
-    api: Any, tenant: Tenant, ring: Any
+def test_rotation_encrypts_every_secret_with_the_newest_key_once(
+    api: Any, tenant: Tenant, rotate_keys: Any
 ) -> None:
-    keep_three(api, tenant)
-    ring()
+    store_three_secrets(api, tenant)
+    rotate_keys()
 
-    dry = rotated(dry_run=True)
+    dry = rotate_credentials_output(dry_run=True)
     assert dry.count("1 would be encrypted again") == 3
     assert sealed_with(tenant) == ["old"] * 3
-    assert rotated().count("1 encrypted again") == 3
+    assert rotate_credentials_output().count("1 encrypted again") == 3
     assert sealed_with(tenant) == ["new"] * 3
-    assert rotated().count("0 encrypted again, 1 with the newest key already") == 3
+    assert rotate_credentials_output().count("0 encrypted again, 1 with the newest key already") == 3
 
-    ring(keep_old=False)
+    rotate_keys(keep_old=False)
     configuration.forget()
     assert configuration.settings_for(tenant.pk, "qa").adapter.auth == {"type": "bearer", "token": "b"}
 
 
 @pytest.mark.usefixtures("dev_agent")
-def test_rotation_names_what_it_cannot_open_and_does_the_rest(api: Any, tenant: Tenant, ring: Any) -> None:
-    keep_three(api, tenant)
+def test_rotation_names_the_rows_that_it_cannot_decrypt_and_continues(
+    api: Any, tenant: Tenant, rotate_keys: Any
+) -> None:
+    store_three_secrets(api, tenant)
     with tenant_scope(tenant.pk):
         foreign = credentials.seal({"token": "x"}, context="another row")
         AgentConfig.objects.filter(agent_id="qa").update(auth_sealed=foreign)
         config = AgentConfig.objects.get(agent_id="qa")
-    ring()
+    rotate_keys()
 
     with pytest.raises(CommandError, match=f"credentials of tenants' agents: {config.pk}"):
-        rotated()
+        rotate_credentials_output()
 
     assert sealed_with(tenant) == ["new", "old", "new"]
 
 
 @pytest.mark.usefixtures("dev_agent")
-def test_a_secret_that_is_replaced_during_the_rotation_stays_replaced(
-    api: Any, tenant: Tenant, ring: Any, monkeypatch: pytest.MonkeyPatch
+def test_rotation_does_not_overwrite_a_secret_that_was_replaced_meanwhile(
+    api: Any, tenant: Tenant, rotate_keys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep_three(api, tenant)
-    ring()
+    store_three_secrets(api, tenant)
+    rotate_keys()
     reseal = credentials.reseal
 
-    def meanwhile(text: str, *, context: str) -> str:
+    def replace_meanwhile(text: str, *, context: str) -> str:
         if context.startswith("agent_config"):
             api().put(CONFIG, {"auth": {"type": "bearer", "token": "newer"}}, format="json")
         return reseal(text, context=context)
 
-    monkeypatch.setattr(credentials, "reseal", meanwhile)
-    rotated()
+    monkeypatch.setattr(credentials, "reseal", replace_meanwhile)
+    rotate_credentials_output()
 
     configuration.forget()
     assert configuration.settings_for(tenant.pk, "qa").adapter.auth["token"] == "newer"
 
 
-def test_rotation_knows_every_column_that_is_sealed() -> None:
+def test_rotation_covers_every_encrypted_column() -> None:
     from django.apps import apps
 
     sealed = {
@@ -292,7 +294,9 @@ def test_rotation_knows_every_column_that_is_sealed() -> None:
     assert {(place.rows().model, place.column) for place in rotate_credentials.PLACES} == sealed
 
 
-def test_what_was_sealed_for_one_row_opens_for_no_other(tenant: Tenant, other_tenant: Tenant) -> None:
+def test_a_secret_encrypted_for_one_row_cannot_be_decrypted_for_another(
+    tenant: Tenant, other_tenant: Tenant
+) -> None:
     ours = credentials.config_context(tenant.pk, "qa")
     text = credentials.seal({"token": "t"}, context=ours)
 
@@ -303,6 +307,6 @@ def test_what_was_sealed_for_one_row_opens_for_no_other(tenant: Tenant, other_te
     ):
         with pytest.raises(credentials.ConfigurationError):
             credentials.unseal(text, context=elsewhere)
-    assert text != credentials.seal({"token": "t"}, context=ours), "each time another nonce"
+    assert text != credentials.seal({"token": "t"}, context=ours), "a new nonce each time"
     with pytest.raises(credentials.ConfigurationError):
         credentials.unseal(f"test:{os.urandom(4).hex()}", context=ours)

@@ -1,4 +1,4 @@
-"""The roles that the platform starts with: each has its queue, its name and its limit per tenant, and a worker takes from all of them."""
+"""The roles that migrations create, with their queues, names and limits per tenant, and the sizes of workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenants.models import Tenant
 from tests.engine import Engine
 from tests.registry import registered
 
-#: Role, name, queue, how many of a tenant's activities may run at once.
+#: Role, name, queue, limit of concurrent activities per tenant.
 ROLES = (
     ("client-researcher", "Client Researcher", "agent__client-researcher", 1),
     ("competitor-researcher", "Competitor Researcher", "agent__competitor-researcher", 1),
@@ -53,7 +53,7 @@ ROLES = (
 
 
 @pytest.mark.parametrize(("role", "name", "queue", "limit"), ROLES, ids=[role for role, *_ in ROLES])
-def test_a_role_has_its_name_its_queue_and_its_limit_per_tenant(
+def test_a_role_has_its_name_queue_and_limit_per_tenant(
     database: None, role: str, name: str, queue: str, limit: int
 ) -> None:
     agent = Agent.objects.get(role=role)
@@ -66,7 +66,7 @@ def test_a_role_has_its_name_its_queue_and_its_limit_per_tenant(
 
 
 @pytest.mark.parametrize(
-    ("other", "queue"),
+    ("name", "queue"),
     [
         ("queue:chief_of_staff", "agent__chief-of-staff"),
         ("queue:ba", "agent__ba"),
@@ -79,8 +79,8 @@ def test_a_role_has_its_name_its_queue_and_its_limit_per_tenant(
         ("agent__dev", "agent__dev"),
     ],
 )
-def test_a_queue_is_known_by_another_name_as_well(other: str, queue: str) -> None:
-    assert canonical(other) == queue
+def test_a_queue_can_be_named_in_another_spelling(name: str, queue: str) -> None:
+    assert canonical(name) == queue
 
 
 def test_a_role_may_be_written_with_underscores(engine: Engine, tenant: Tenant, api: Any) -> None:
@@ -93,7 +93,7 @@ def test_a_role_may_be_written_with_underscores(engine: Engine, tenant: Tenant, 
     assert [fault["path"] for fault in unknown.json()["errors"]] == ["agent_role"]
 
 
-def test_a_tenants_own_limit_takes_the_place_of_the_roles(tenant: Tenant) -> None:
+def test_the_limit_of_a_tenant_overrides_that_of_the_role(tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         AgentConfig.objects.create(tenant=tenant, agent_id="blog-writer", max_concurrency=7)
 
@@ -102,7 +102,7 @@ def test_a_tenants_own_limit_takes_the_place_of_the_roles(tenant: Tenant) -> Non
     assert (caps[f"pair:{tenant.pk}:blog-writer"], caps["pair:*:blog-writer"]) == (7, 3)
 
 
-def test_dead_letters_have_a_queue_of_their_own_among_those_of_the_system() -> None:
+def test_dead_letters_have_their_own_system_queue() -> None:
     assert "dead-letter" in SYSTEM_QUEUES
     assert not roles_of(SYSTEM_QUEUES)
     assert current_app.conf.task_default_queue == "system"
@@ -122,7 +122,7 @@ def test_dead_letters_have_a_queue_of_their_own_among_those_of_the_system() -> N
         ("system", {"WORKER_CONCURRENCY_SYSTEM": "2"}, 2),
     ],
 )
-def test_the_environment_sets_the_size_of_a_worker(
+def test_environment_variables_set_the_concurrency_of_a_worker(
     database: None, monkeypatch: pytest.MonkeyPatch, queues: str, environment: dict[str, str], size: int
 ) -> None:
     for name in (
@@ -151,7 +151,7 @@ def test_the_environment_sets_the_size_of_a_worker(
         ("agent__qa", 32, 64), ("", 4, 32), ("agent__nobody", 4, 32),
     ],
 )  # fmt: skip
-def test_without_a_word_the_size_follows_from_the_cores_and_from_what_the_roles_want(
+def test_the_default_concurrency_follows_from_the_cores_and_the_adapters_of_the_roles(
     database: None, monkeypatch: pytest.MonkeyPatch, queues: str, cores: int, size: int
 ) -> None:
     monkeypatch.delenv("WORKER_CONCURRENCY", raising=False)
@@ -165,7 +165,9 @@ def test_without_a_word_the_size_follows_from_the_cores_and_from_what_the_roles_
     assert configured.worker_concurrency == size
 
 
-def test_the_command_line_sets_the_size_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_overrides_the_environment_for_the_concurrency_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("WORKER_CONCURRENCY_QA", "6")
     monkeypatch.setattr(celery, "_named_queues", [])
     configured: Any = type("Configured", (), {"worker_concurrency": 2})()

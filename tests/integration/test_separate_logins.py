@@ -1,4 +1,4 @@
-"""The logins of docker-compose.yml: what each may become in PostgreSQL. Made by the very file that the container runs."""
+"""The logins of docker-compose.yml and the roles that each may take, created by the script that the container runs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ PASSWORDS = {"owner": "for-the-owner'", "app": 'for "tenants', "system": "for$al
 
 @pytest.fixture(scope="module")
 def address(django_db_setup: None) -> Iterator[str]:
-    """A database with the logins, as its address without a login."""
+    """Host and port of a server with the database and its logins."""
     url = urlsplit(servers.database_url("postgres"))
     with psycopg.connect(url.geturl(), autocommit=True) as connection:
         connection.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
         connection.execute(f"CREATE DATABASE {DATABASE}")
         try:
-            for _ in range(2):  # it may be run again
+            for _ in range(2):  # the script must be repeatable
                 _run(url.hostname, url.port, url.username, url.password)
             yield f"{url.hostname}:{url.port}"
         finally:
@@ -53,7 +53,7 @@ def _run(host: str | None, port: int | None, user: str | None, password: str | N
     )  # fmt: skip
 
 
-def _as(login: str, address: str) -> psycopg.Connection:
+def _connect(login: str, address: str) -> psycopg.Connection:
     kind = login.split("_")[1]
     host, _, port = address.partition(":")
     return psycopg.connect(
@@ -62,7 +62,7 @@ def _as(login: str, address: str) -> psycopg.Connection:
 
 
 @pytest.mark.parametrize(
-    ("login", "may"),
+    ("login", "allowed"),
     [
         ("orchestrator_app_login", {"orchestrator_app", "orchestrator_admin"}),
         ("orchestrator_system_login", {"orchestrator_system"}),
@@ -70,15 +70,15 @@ def _as(login: str, address: str) -> psycopg.Connection:
     ],
     ids=["app", "system", "owner"],
 )
-def test_a_login_may_become_what_it_is_for_and_nothing_else(login: str, may: set[str], address: str) -> None:
-    become = set()
-    with _as(login, address) as connection:
-        superuser = connection.execute("SELECT current_user").fetchone()
-        assert superuser == (login,)
+def test_a_login_may_take_only_its_own_roles(login: str, allowed: set[str], address: str) -> None:
+    taken = set()
+    with _connect(login, address) as connection:
+        current_user = connection.execute("SELECT current_user").fetchone()
+        assert current_user == (login,)
         for role in ({*ROLES, *LOGINS, urlsplit(servers.database_url("x")).username or ""}) - {login}:
             try:
                 connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
-                become.add(role)
+                taken.add(role)
             except psycopg.errors.InsufficientPrivilege:
                 pass
             connection.execute("RESET ROLE")
@@ -86,20 +86,20 @@ def test_a_login_may_become_what_it_is_for_and_nothing_else(login: str, may: set
             "SELECT rolsuper, rolcreaterole, rolcreatedb, rolreplication FROM pg_roles WHERE rolname = current_user"
         ).fetchone()
 
-    assert become == may - {login}
+    assert taken == allowed - {login}
     assert rights == (False, False, False, False)
 
 
-def test_a_connection_that_chose_no_role_may_read_nothing(address: str) -> None:
-    with _as("orchestrator_owner", address) as owner:
+def test_a_connection_without_a_role_cannot_read_tables(address: str) -> None:
+    with _connect("orchestrator_owner", address) as owner:
         owner.execute("CREATE TABLE kept (); GRANT SELECT ON kept TO orchestrator_app, orchestrator_system")
 
     for login in LOGINS[1:]:
-        with _as(login, address) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        with _connect(login, address) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("SELECT * FROM kept")
 
 
-def test_each_login_has_a_password_of_its_own(address: str) -> None:
+def test_each_login_has_its_own_password(address: str) -> None:
     host, _, port = address.partition(":")
 
     with pytest.raises(psycopg.OperationalError):
@@ -108,8 +108,8 @@ def test_each_login_has_a_password_of_its_own(address: str) -> None:
         )
 
 
-def test_the_processes_connect_with_the_login_of_the_role() -> None:
-    """Which login a connection uses is decided in the settings, from two variables."""
+def test_each_database_alias_uses_the_login_of_its_role() -> None:
+    """The settings choose the login from two variables."""
     code = (
         "import django; from django.conf import settings;"
         "print(*(settings.DATABASES[name]['USER'] for name in ('default', 'admin', 'system', 'owner')))"
@@ -119,8 +119,8 @@ def test_the_processes_connect_with_the_login_of_the_role() -> None:
         "DATABASE_URL": "postgresql://one:pw@h/x", "DATABASE_URL_SYSTEM": "postgresql://two:pw@h/x",
     }  # fmt: skip
 
-    told = subprocess.run(
+    users = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     ).stdout
 
-    assert told.split() == ["one", "one", "two", "one"]
+    assert users.split() == ["one", "one", "two", "one"]

@@ -1,4 +1,4 @@
-"""A PostgreSQL that says nothing, and closes nothing either, keeps nobody waiting for long."""
+"""A PostgreSQL that neither answers nor closes its connections blocks nobody for long."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tests.engine import elsewhere, eventually
 from tests.network import Proxy, proxy_to
 
 NOTICE, PATIENCE, GRACE = 0.2, 2, 0.1
-MARGIN = 10.0  # of a machine that is busy
+MARGIN = 10.0  # for a busy machine
 
 
 @pytest.fixture
 def proxy(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Between this process and PostgreSQL, for the alias of requests and workers."""
+    """A proxy to PostgreSQL for the alias of requests and workers."""
     monkeypatch.setattr(base, "NOTICE_SECONDS", NOTICE)
     monkeypatch.setattr(base, "PATIENCE_SECONDS", PATIENCE)
     monkeypatch.setattr(base, "GRACE_SECONDS", GRACE)
     monkeypatch.setattr(base, "PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(base, "_servers", {})  # the port may be that of an earlier test, which was silent
+    monkeypatch.setattr(base, "_servers", {})  # an earlier test may have used this port for a silent server
     settings = connections.settings[APP]
     connections[APP].close()
-    with proxy_to(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432)) as between:
-        monkeypatch.setitem(settings, "PORT", str(between.port))
-        yield between
+    with proxy_to(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432)) as proxy:
+        monkeypatch.setitem(settings, "PORT", str(proxy.port))
+        yield proxy
         connections[APP].close()
 
 
@@ -42,7 +42,7 @@ def _ask(question: str = "SELECT 1") -> Any:
         return cursor.fetchone()[0]
 
 
-def _heard(proxy: Proxy) -> base.Silence:
+def _silence_of(proxy: Proxy) -> base.Silence:
     return base.of(connections[APP].get_connection_params())
 
 
@@ -53,7 +53,7 @@ def _seconds(action: Any) -> float:
     return time.monotonic() - began
 
 
-def test_whoever_waits_for_a_silent_server_gives_up_within_seconds(proxy: Proxy) -> None:
+def test_a_statement_to_a_silent_server_fails_within_seconds(proxy: Proxy) -> None:
     assert _ask() == 1
 
     proxy.fall_silent()
@@ -62,7 +62,7 @@ def test_whoever_waits_for_a_silent_server_gives_up_within_seconds(proxy: Proxy)
     assert connections[APP].connection.closed
 
 
-def test_once_it_is_known_to_be_silent_nobody_else_waits(
+def test_once_a_server_is_known_to_be_silent_statements_fail_without_waiting(
     proxy: Proxy, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def in_scope() -> None:
@@ -71,76 +71,75 @@ def test_once_it_is_known_to_be_silent_nobody_else_waits(
 
     _ask()
     proxy.fall_silent()
-    _heard(proxy).suspect()
-    eventually(lambda: _heard(proxy).is_known)
+    _silence_of(proxy).suspect()
+    eventually(lambda: _silence_of(proxy).is_known)
     monkeypatch.setattr(base, "PATIENCE_SECONDS", 3 * MARGIN)
 
-    assert _seconds(in_scope) < GRACE + MARGIN, "a connection that was there"
-    assert elsewhere(lambda: _seconds(_ask)) < 2.5, (
-        "one that would have to be made, for which 3 s are allowed"
-    )
+    assert _seconds(in_scope) < GRACE + MARGIN, "an open connection"
+    assert elsewhere(lambda: _seconds(_ask)) < 2.5, "a new connection, for which 3 s are allowed"
 
 
-def test_as_soon_as_it_answers_again_everything_goes_on(proxy: Proxy) -> None:
+def test_statements_work_again_as_soon_as_the_server_answers(proxy: Proxy) -> None:
     _ask()
     proxy.fall_silent()
     _seconds(_ask)
 
     proxy.go_on()
 
-    eventually(lambda: not _heard(proxy).is_known)
+    eventually(lambda: not _silence_of(proxy).is_known)
     connections[APP].close()
     assert _ask() == 1
 
 
-def test_a_statement_may_take_its_time_while_the_server_answers_others(proxy: Proxy) -> None:
+def test_a_slow_statement_is_not_ended_while_the_server_answers_others(proxy: Proxy) -> None:
     assert _ask(f"SELECT 1 FROM pg_sleep({NOTICE * 6})") == 1
-    assert not _heard(proxy).is_known
+    assert not _silence_of(proxy).is_known
 
 
-def test_a_connection_alone_that_says_nothing_is_given_up_as_well(
+def test_a_single_silent_connection_is_closed_although_the_server_answers(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(connections.settings[APP]["OPTIONS"], "answer_within_seconds", 1.0)
     connections[APP].close()
 
     assert 1.0 < _seconds(lambda: _ask("SELECT 1 FROM pg_sleep(20)")) < 1.0 + MARGIN
-    assert not _heard(proxy).is_known
+    assert not _silence_of(proxy).is_known
 
 
-def test_a_connection_that_is_not_made_in_time_is_proof_enough(
+def test_a_connection_that_cannot_be_opened_in_time_marks_the_server_as_silent(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy.fall_silent()
 
     assert _seconds(_ask) < 3 + MARGIN
-    assert _heard(proxy).is_known
-    assert _seconds(_ask) < 2.5  # of the three that it takes who does not know
+    assert _silence_of(proxy).is_known
+    assert _seconds(_ask) < 2.5  # without the mark it would take the three seconds again
 
 
-def test_nothing_is_asked_of_a_server_that_answers(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[Any] = []
-    monkeypatch.setattr(_heard(proxy), "_answers", lambda: tried.append(1) or True)
+def test_a_server_that_answers_is_not_probed(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    probes: list[Any] = []
+    monkeypatch.setattr(_silence_of(proxy), "_answers", lambda: probes.append(1) or True)
 
     for _ in range(20):
         _ask()
 
-    assert not tried
+    assert not probes
 
 
-def test_a_session_can_be_left_by_a_client_that_vanished(database: None) -> None:
-    """PostgreSQL watches its clients as they watch it, so that nobody's locks outlive them for long."""
+def test_postgresql_ends_the_session_of_a_vanished_client(database: None) -> None:
+    """Otherwise the locks of a vanished client would last."""
     with connections[APP].cursor() as cursor:
         cursor.execute(
             "SELECT name, reset_val::int FROM pg_settings WHERE name LIKE 'tcp_%' OR name = 'client_connection_check_interval'"
         )
-        found = dict(cursor.fetchall())
+        seconds = dict(cursor.fetchall())
 
     assert (
-        found["tcp_keepalives_idle"] + found["tcp_keepalives_interval"] * found["tcp_keepalives_count"] <= 15
+        seconds["tcp_keepalives_idle"] + seconds["tcp_keepalives_interval"] * seconds["tcp_keepalives_count"]
+        <= 15
     )
-    assert (found["tcp_user_timeout"], found["client_connection_check_interval"]) == (10_000, 5_000)
+    assert (seconds["tcp_user_timeout"], seconds["client_connection_check_interval"]) == (10_000, 5_000)
 
 
-def test_migrations_wait_as_long_as_they_must() -> None:
+def test_migrations_have_no_time_limit_for_answers() -> None:
     assert "answer_within_seconds" not in connections.settings[OWNER]["OPTIONS"]

@@ -1,6 +1,6 @@
-"""Every fenced snippet of the documents is run by a test or checked here: none can go stale unnoticed.
+"""Every fenced snippet of the documents is run by another test or checked here, so that none becomes outdated unnoticed.
 
-What another test runs is not run again; this one only sees to it that there is such a test and that it reads the document.
+For a snippet that another test runs, this one only checks that the test exists and reads the document.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DOCUMENTS = [
     *sorted((tree.ROOT / "docs").rglob("*.md")),
     *(tree.ROOT / name for name in RUN_BY if not name.startswith("docs/")),
 ]
-#: What a document may have a reader type, besides programs of ours.
+#: Programs and variables with which a line of a shell snippet may begin.
 PROGRAMS = {
     "git",
     "cd",
@@ -79,18 +79,18 @@ def runner_of(block: Block) -> str | None:
     return known.get(block.language)
 
 
-def left_to_check() -> list[Block]:
+def unrun_blocks() -> list[Block]:
     return [block for document in DOCUMENTS for block in blocks(document) if runner_of(block) is None]
 
 
 @cache
 def schema() -> dict[str, Any]:
-    found: dict[str, Any] = SchemaGenerator(api_version="v1").get_schema(public=True)
-    return json.loads(json.dumps(found, default=str))  # type: ignore[no-any-return]
+    document: dict[str, Any] = SchemaGenerator(api_version="v1").get_schema(public=True)
+    return json.loads(json.dumps(document, default=str))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(tree.ROOT)))
-def test_every_fence_says_its_language_and_is_closed(document: Path) -> None:
+def test_every_fence_names_its_language_and_is_closed(document: Path) -> None:
     fences = re.findall(r"^ *```(.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)
 
     assert [fence for fence in fences[::2] if not fence] == []
@@ -98,7 +98,7 @@ def test_every_fence_says_its_language_and_is_closed(document: Path) -> None:
     assert len(blocks(document)) == len(fences) / 2
 
 
-def test_every_snippet_that_is_run_elsewhere_is_read_by_that_test() -> None:
+def test_the_test_that_runs_a_documents_snippets_reads_the_document() -> None:
     for document, runners in [*RUN_BY.items(), ("docs/how-to/", HOW_TO)]:
         for runner in set(runners.values()):
             text = (tree.ROOT / runner).read_text(encoding="utf-8")
@@ -108,84 +108,84 @@ def test_every_snippet_that_is_run_elsewhere_is_read_by_that_test() -> None:
 
 
 @pytest.mark.parametrize(
-    "block", left_to_check(), ids=lambda block: f"{block.document}-{block.section}-{block.language}"
+    "block", unrun_blocks(), ids=lambda block: f"{block.document}-{block.section}-{block.language}"
 )
-def test_every_snippet_that_nobody_runs_is_right_as_far_as_can_be_seen(block: Block) -> None:
+def test_a_snippet_that_no_test_runs_passes_the_check_of_its_language(block: Block) -> None:
     CHECKS[block.language](block)
 
 
-def python_compiles(block: Block) -> None:
+def check_python(block: Block) -> None:
     ast.parse(block.text)
 
 
-def json_fits(block: Block) -> None:
+def check_json(block: Block) -> None:
     data = json.loads(block.text)
     if "command" in data:
         options.read(data)  # of a command-line agent
 
 
-def yaml_fits(block: Block) -> None:
+def check_yaml(block: Block) -> None:
     data = yaml.safe_load(block.text)
     if "steps" in data:
         parse(data)
 
 
-def shell_is_right(block: Block) -> None:
-    """It can be parsed; its programs, commands, options, addresses and bodies exist."""
+def check_shell(block: Block) -> None:
+    """Check that it can be parsed, and that its programs, commands, options, addresses and bodies are valid."""
     text = re.sub(r"<[a-z ]+>", "placeholder", block.text)
     parsed = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
     assert parsed.returncode == 0, parsed.stderr
-    begun = {
+    first_words = {
         line.split("=")[0].split("(")[0].split()[0]
         for line in re.sub(r"'[^']*'", "''", text).splitlines()
         if line.strip()
     }
     assert {
-        word for word in begun if word.rpartition("/")[2] not in PROGRAMS and not word.startswith("#")
+        word for word in first_words if word.rpartition("/")[2] not in PROGRAMS and not word.startswith("#")
     } == set()
     for target in re.findall(r"^make ([\w-]+)", text, re.MULTILINE):
         assert re.search(
             rf"^{target}:", (tree.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
         ), target
-    for found in _COMMAND.finditer(text):
-        command_is_understood(shlex.split(found["words"]))
-    for called in _CALL.finditer(text):
-        call_is_understood(called)
+    for command in _COMMAND.finditer(text):
+        check_command(shlex.split(command["words"]))
+    for call in _CALL.finditer(text):
+        check_call(call)
 
 
-def command_is_understood(words: list[str]) -> None:
-    """Our commands with their options, as their own parsers see it."""
+def check_command(words: list[str]) -> None:
+    """Parse one of our commands with its own parser."""
     name, *arguments = words
     command = load_command_class(get_commands()[name], name)
     parser = command.create_parser("manage.py", name)
-    parser.error = fails  # type: ignore[method-assign]
+    parser.error = fail  # type: ignore[method-assign]
     parser.parse_args(arguments)
 
 
-def fails(message: str) -> None:
+def fail(message: str) -> None:
     raise AssertionError(message)
 
 
-def call_is_understood(called: re.Match[str]) -> None:
-    method = (called["method"] or ("POST" if called["body"] is not None else "GET")).lower()
-    address = f"/api/v1{called['path']}"
+def check_call(call: re.Match[str]) -> None:
+    method = (call["method"] or ("POST" if call["body"] is not None else "GET")).lower()
+    address = f"/api/v1{call['path']}"
     path = next(
         (path for path in schema()["paths"] if re.fullmatch(re.sub(r"\{\w+\}", r"[^/]+", path), address)),
         None,
     )
     assert path is not None, address
     operation = schema()["paths"][path][method]
-    asked = {part.partition("=")[0] for part in (called["query"] or "").split("&") if part}
-    assert asked <= {each["name"] for each in operation.get("parameters", ())}
-    if called["body"] is not None:
-        fits(json.loads(called["body"]), method, path)
+    query = {part.partition("=")[0] for part in (call["query"] or "").split("&") if part}
+    assert query <= {each["name"] for each in operation.get("parameters", ())}
+    if call["body"] is not None:
+        check_body(json.loads(call["body"]), method, path)
 
 
-def fits(body: Any, method: str, path: str) -> None:
-    """The body is one that the operation takes, and has no member that it does not know."""
-    wanted = schema()["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]
-    jsonschema.Draft202012Validator({**wanted, "components": schema()["components"]}).validate(body)
-    if known := members_of(wanted):
+def check_body(body: Any, method: str, path: str) -> None:
+    """Check that the operation accepts the body, and knows all its members."""
+    expected = schema()["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]
+    jsonschema.Draft202012Validator({**expected, "components": schema()["components"]}).validate(body)
+    if known := members_of(expected):
         assert set(body) <= known, set(body) - known
     elif "steps" in body:
         roles = {step["agent_role"] for step in body["steps"] if "agent_role" in step}
@@ -194,15 +194,15 @@ def fits(body: Any, method: str, path: str) -> None:
         )  # the schema leaves a pipeline open, as its own parser says more
 
 
-def members_of(wanted: dict[str, Any]) -> set[str]:
-    if "$ref" in wanted:
-        wanted = schema()["components"]["schemas"][wanted["$ref"].rpartition("/")[2]]
-    deeper = [*wanted.get("oneOf", ()), *wanted.get("anyOf", ()), *wanted.get("allOf", ())]
-    return set(wanted.get("properties", ())).union(*(members_of(each) for each in deeper))
+def members_of(expected: dict[str, Any]) -> set[str]:
+    if "$ref" in expected:
+        expected = schema()["components"]["schemas"][expected["$ref"].rpartition("/")[2]]
+    deeper = [*expected.get("oneOf", ()), *expected.get("anyOf", ()), *expected.get("allOf", ())]
+    return set(expected.get("properties", ())).union(*(members_of(each) for each in deeper))
 
 
-def diff_is_done(block: Block) -> None:
-    """Each line that it adds stands in the file named above it, and none that it takes away does."""
+def check_diff(block: Block) -> None:
+    """Check that the file named above the lines contains each added line and no removed one."""
     text = ""
     for line in block.text.splitlines():
         mark, words = line[0], line[1:].partition("  #")[0].strip()
@@ -213,16 +213,16 @@ def diff_is_done(block: Block) -> None:
 
 
 CHECKS = {
-    "python": python_compiles,
-    "json": json_fits,
-    "yaml": yaml_fits,
-    "sh": shell_is_right,
-    "diff": diff_is_done,
+    "python": check_python,
+    "json": check_json,
+    "yaml": check_yaml,
+    "sh": check_shell,
+    "diff": check_diff,
 }
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("python manage.py create_token --tenant acme --role king\n", "invalid choice"),
         ("python manage.py create_tenant acme --colour red\n", "unrecognized arguments"),
@@ -234,8 +234,8 @@ CHECKS = {
         ("frobnicate\n", "frobnicate"),
     ],
 )
-def test_a_snippet_that_went_stale_is_noticed(text: str, told: str) -> None:
+def test_an_outdated_shell_snippet_fails_its_check(text: str, message: str) -> None:
     block = Block("docs/page.md", "", 1, "sh", "", "", text)
 
-    with pytest.raises((AssertionError, jsonschema.ValidationError, argparse.ArgumentError), match=told):
-        shell_is_right(block)
+    with pytest.raises((AssertionError, jsonschema.ValidationError, argparse.ArgumentError), match=message):
+        check_shell(block)

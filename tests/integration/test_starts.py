@@ -1,6 +1,6 @@
-"""What a process loads before it has anything to do. Each of these is much memory and time, in every process that is started.
+"""What a process imports at its start, because each import costs memory and time in every process.
 
-In the parts that are loaded later nothing may get lost: their addresses are there for anyone who asks, and checks look at all of them.
+Parts that are imported later stay complete: their addresses can be reversed and resolved, and checks include them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from tenants import tokens
 from tenants.models import Tenant
 
-#: What makes pages and the API's description, and what few requests and few runs need.
+#: Modules of pages and of the API's document, and libraries that few requests and runs need.
 PAGES = (
     "console.urls",
     "console.page",
@@ -26,8 +26,8 @@ DESCRIPTION = ("orchestrator.api_document", "tenants.api.schema", "drf_spectacul
 LIBRARIES = ("pymongo", "cryptography.hazmat", "jsonschema", "httpx2", "anthropic", "openai", "mcp")
 API = ("orchestrator.urls", "rest_framework.views")
 
-#: What a process has loaded that begins in one way and goes on in several: each time in a fork that knows nothing of the others.
-LOADED = """
+#: Prints the modules that a process has imported after a common start and each of several ends, which run in forks of their own.
+LIST_MODULES = """
 import json, os, sys
 exec(sys.argv[1])
 for end in json.loads(sys.argv[2]):
@@ -38,7 +38,7 @@ for end in json.loads(sys.argv[2]):
         print(json.dumps(sorted(sys.modules)), flush=True)
         os._exit(0)
 """
-#: As gunicorn calls it, without Django's test client, which loads much by itself.
+#: As gunicorn calls it, without Django's test client, which imports much itself.
 FIRST_REQUEST = """
 import io, os, sys
 from orchestrator.wsgi import application
@@ -59,43 +59,43 @@ WORKER = "from activities import intake, maintenance, worker"
 BEAT = "from orchestrator import beat"
 
 
-def loaded_by(environment: dict[str, str], begin: str, *ends: str) -> list[set[str]]:
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED, begin, json.dumps(ends or [""])],
+def modules_of(environment: dict[str, str], begin: str, *ends: str) -> list[set[str]]:
+    process = subprocess.run(
+        [sys.executable, "-c", LIST_MODULES, begin, json.dumps(ends or [""])],
         env=environment,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return [set(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("[")]
+    assert process.returncode == 0, process.stderr
+    return [set(json.loads(line)) for line in process.stdout.splitlines() if line.startswith("[")]
 
 
-def test_a_web_process_has_loaded_the_api_and_no_pages_after_its_first_request(
+def test_a_web_process_has_imported_the_api_and_no_pages_after_its_first_request(
     process_environment: dict[str, str], tenant: Tenant
 ) -> None:
     _, secret = tokens.create(tenant, "admin", "first")
 
-    (loaded,) = loaded_by({**process_environment, "TOKEN": secret}, FIRST_REQUEST)
+    (modules,) = modules_of({**process_environment, "TOKEN": secret}, FIRST_REQUEST)
 
-    assert set(API) <= loaded
-    assert loaded & {*PAGES, *DESCRIPTION, *LIBRARIES} == set()
+    assert set(API) <= modules
+    assert modules & {*PAGES, *DESCRIPTION, *LIBRARIES} == set()
 
 
-def test_worker_and_beat_load_neither_pages_nor_the_api(process_environment: dict[str, str]) -> None:
-    of_worker, of_beat = loaded_by(process_environment, CELERY, WORKER, BEAT)
+def test_worker_and_beat_import_neither_pages_nor_the_api(process_environment: dict[str, str]) -> None:
+    of_worker, of_beat = modules_of(process_environment, CELERY, WORKER, BEAT)
 
     assert of_worker & {*PAGES, *DESCRIPTION, *LIBRARIES, *API} == set()
     assert of_beat & {*PAGES, *DESCRIPTION, *LIBRARIES, *API} == set()
 
 
-def test_the_parent_of_the_web_processes_loads_no_client_of_a_database(
+def test_the_parent_of_the_web_processes_imports_no_client_of_a_database(
     process_environment: dict[str, str],
 ) -> None:
-    (loaded,) = loaded_by(process_environment, "from orchestrator import web_worker")
+    (modules,) = modules_of(process_environment, "from orchestrator import web_worker")
 
-    assert loaded & {"psycopg", "django.db", "redis", "celery", "pymongo"} == set()
+    assert modules & {"psycopg", "django.db", "redis", "celery", "pymongo"} == set()
 
 
 ADDRESSES = {
@@ -108,20 +108,20 @@ ADDRESSES = {
 }
 
 
-def test_addresses_of_parts_that_are_not_loaded_yet_are_made_and_found(
+def test_addresses_of_parts_that_are_not_imported_yet_are_reversed_and_resolved(
     process_environment: dict[str, str],
 ) -> None:
     web = "import orchestrator.wsgi; from django.urls import resolve, reverse"
-    made, found = (
+    reversing, resolving = (
         f"for name, address in {ADDRESSES!r}.items(): assert {holds}, name"
         for holds in ("reverse(name) == address", "resolve(address).view_name == name")
     )
 
-    for loaded in loaded_by(process_environment, web, made, found):
-        assert set(PAGES) <= loaded
+    for modules in modules_of(process_environment, web, reversing, resolving):
+        assert set(PAGES) <= modules
 
 
-def test_checks_look_at_every_admin_though_nobody_has_asked_for_a_page(
+def test_system_checks_import_the_admin_although_no_page_was_requested(
     process_environment: dict[str, str],
 ) -> None:
     program = """
@@ -133,6 +133,6 @@ call_command("check", "--tag", "admin")
 assert admin.site._registry
 """
 
-    (loaded,) = loaded_by(process_environment, program)
+    (modules,) = modules_of(process_environment, program)
 
-    assert "orchestrator.admin" in loaded
+    assert "orchestrator.admin" in modules

@@ -1,4 +1,4 @@
-"""Parameters of pipeline steps suit their agents: seen when saved, when foretold, when a run and when a step starts."""
+"""Parameters of steps are checked against the schema of their agent when a pipeline is saved, previewed and run."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SCHEMA = {
 
 @pytest.fixture
 def acme(engine: Engine, tenant: Tenant) -> Iterator[Tenant]:
-    """`dev` takes a tickerId that is text, and `qa` whatever it is given."""
+    """The agent `dev` requires a tickerId that is text; `qa` accepts anything."""
     engine.serve(tenant)
-    use(SCHEMA)
+    set_schema(SCHEMA)
     yield tenant
-    use(None)
+    set_schema(None)
 
 
-def use(schema: Any) -> None:
+def set_schema(schema: Any) -> None:
     Agent.objects.filter(role="dev").update(input_schema=schema)
     configuration.forget()
 
@@ -49,7 +49,7 @@ def save(tenant: Tenant, *steps: dict[str, Any], **members: Any) -> None:
     versions.save(tenant.pk, flow(*steps, **members), actor="test")
 
 
-def paths(answer: Any, code: str) -> dict[str, str]:
+def messages_by_path(answer: Any, code: str) -> dict[str, str]:
     return {fault["path"]: fault["message"] for fault in problem(answer, 400, code)["errors"]}
 
 
@@ -59,37 +59,35 @@ def states(tenant: Tenant) -> dict[str, tuple[str, str]]:
         return {row.step: (row.status, (row.error or {}).get("code", "")) for row in rows}
 
 
-def test_what_a_step_says_itself_is_checked_when_the_pipeline_is_saved(api: Any, acme: Tenant) -> None:
+def test_the_parameters_of_a_step_are_checked_when_the_pipeline_is_saved(api: Any, acme: Tenant) -> None:
     steps = [
         {"id": "a", "agent_role": "qa", "params": {"depth": "x"}},
         {"id": "b", "agent_role": "dev", "params": {"depth": "x"}},
     ]
 
-    refused = paths(api("admin").post(PIPELINES, flow(*steps)), "invalid_definition")
-    steps[1]["params"] = {"depth": 3}  # the tickerId may still come with a run
+    refused = messages_by_path(api("admin").post(PIPELINES, flow(*steps)), "invalid_definition")
+    steps[1]["params"] = {"depth": 3}  # a run may still provide the tickerId
 
     assert refused == {"steps[1].params.depth": "'x' is not of type 'integer'"}
     assert api("admin").post(PIPELINES, flow(*steps)).status_code == 201
 
 
-def test_a_member_that_the_schema_does_not_know_is_refused_when_the_pipeline_is_saved(
+def test_a_parameter_that_the_schema_forbids_is_refused_when_the_pipeline_is_saved(
     api: Any, acme: Tenant
 ) -> None:
-    use({**SCHEMA, "additionalProperties": False})
+    set_schema({**SCHEMA, "additionalProperties": False})
 
     answer = api("admin").post(PIPELINES, flow({"id": "a", "agent_role": "dev", "params": {"colour": 1}}))
 
-    assert list(paths(answer, "invalid_definition")) == ["steps[0].params"]
+    assert list(messages_by_path(answer, "invalid_definition")) == ["steps[0].params"]
 
 
-def test_a_run_with_parameters_that_a_step_would_not_take_is_refused_as_a_whole(
-    api: Any, acme: Tenant
-) -> None:
+def test_a_run_with_invalid_parameters_for_a_step_is_not_started(api: Any, acme: Tenant) -> None:
     save(acme, {"id": "a", "agent_role": "qa"}, {"id": "b", "agent_role": "dev", "params": {"depth": 1}})
     client = api("operator")
 
-    missing = paths(client.post(RUNS, {}), "invalid_params")
-    wrong = paths(
+    missing = messages_by_path(client.post(RUNS, {}), "invalid_params")
+    wrong = messages_by_path(
         client.post(RUNS, {"params": {"tickerId": 12345, "depth": "hidden by the step"}}), "invalid_params"
     )
 
@@ -100,16 +98,16 @@ def test_a_run_with_parameters_that_a_step_would_not_take_is_refused_as_a_whole(
     assert client.post(RUNS, {"params": {"tickerId": "AAPL"}}).status_code == 201
 
 
-def test_the_pipelines_own_defaults_count_as_given(api: Any, acme: Tenant) -> None:
+def test_default_parameters_of_the_pipeline_are_checked_like_those_of_the_run(api: Any, acme: Tenant) -> None:
     save(acme, {"id": "a", "agent_role": "dev"}, params={"tickerId": "AAPL"})
 
     assert api("operator").post(RUNS, {}).status_code == 201
-    assert list(paths(api("operator").post(RUNS, {"params": {"tickerId": 1}}), "invalid_params")) == [
-        "params.tickerId"
-    ]
+    assert list(
+        messages_by_path(api("operator").post(RUNS, {"params": {"tickerId": 1}}), "invalid_params")
+    ) == ["params.tickerId"]
 
 
-def test_a_conditional_step_is_checked_when_it_starts_and_fails_with_what_follows(
+def test_a_conditional_step_is_checked_when_it_starts_and_fails_like_any_step(
     engine: Engine, acme: Tenant
 ) -> None:
     save(
@@ -134,7 +132,7 @@ def test_a_conditional_step_is_checked_when_it_starts_and_fails_with_what_follow
         assert PipelineRun.objects.get().status == "failed"
 
 
-def test_a_conditional_step_that_does_not_start_is_not_asked(engine: Engine, acme: Tenant) -> None:
+def test_a_conditional_step_that_does_not_start_is_not_checked(engine: Engine, acme: Tenant) -> None:
     save(acme, {"id": "a", "agent_role": "qa"}, {"id": "b", "agent_role": "dev", "when": "params.on"})
     start_run(acme.pk, "flow", NewRun(params={"on": False}), actor="test")
 
@@ -143,12 +141,12 @@ def test_a_conditional_step_that_does_not_start_is_not_asked(engine: Engine, acm
     assert states(acme) == {"a": ("done", ""), "b": ("skipped", "")}
 
 
-def test_a_schema_that_changes_during_a_run_holds_for_the_steps_that_start_then(
+def test_a_schema_changed_during_a_run_applies_to_steps_that_start_later(
     engine: Engine, acme: Tenant
 ) -> None:
     save(acme, {"id": "a", "agent_role": "qa"}, {"id": "b", "agent_role": "dev"})
     start_run(acme.pk, "flow", NewRun(params={"tickerId": "AAPL"}), actor="test")
-    use({**SCHEMA, "required": ["tickerId", "depth"]})
+    set_schema({**SCHEMA, "required": ["tickerId", "depth"]})
 
     engine.drain()
 
@@ -169,7 +167,9 @@ def test_items_of_a_fan_out_are_checked_before_any_branch_starts(engine: Engine,
         )
 
 
-def test_of_a_schedules_jobs_only_those_fail_that_a_step_would_not_take(engine: Engine, acme: Tenant) -> None:
+def test_jobs_of_a_schedule_fail_if_a_step_would_refuse_their_parameters(
+    engine: Engine, acme: Tenant
+) -> None:
     save(acme, {"id": "a", "agent_role": "qa"}, {"id": "b", "agent_role": "dev"})
     make_rows(acme, "ticker", [{"id": "T0", "number": 1}], number="integer")
     make_rows(acme, "ticker", [{"id": "T1", "number": 2}], number="integer")
@@ -186,22 +186,24 @@ def test_of_a_schedules_jobs_only_those_fail_that_a_step_would_not_take(engine: 
     assert [job.state for job in jobs(acme)][2:] == ["enqueued"] * 2
 
 
-def test_a_schedule_of_a_pipeline_is_checked_when_saved_and_its_preview_looks_at_the_jobs(
+def test_a_schedule_of_a_pipeline_is_checked_when_saved_and_its_preview_checks_the_jobs(
     api: Any, acme: Tenant
 ) -> None:
     save(acme, {"id": "a", "agent_role": "qa"}, {"id": "b", "agent_role": "dev"})
     make_rows(acme, "ticker", [{"id": "T0", "number": 1}], number="integer")
     client = api("admin")
 
-    def of(**params: Any) -> dict[str, Any]:
+    def schedule_with(**params: Any) -> dict[str, Any]:
         return body(target_type="pipeline", agent_role=None, pipeline="flow", params=params)
 
-    assert paths(client.post(SCHEDULES, of(depth=1)), "invalid_schedule") == {
+    assert messages_by_path(client.post(SCHEDULES, schedule_with(depth=1)), "invalid_schedule") == {
         "params": "step b: 'tickerId' is a required property"
     }
-    saved = client.post(SCHEDULES, of(tickerId="db:ticker:all:number"))
+    saved = client.post(SCHEDULES, schedule_with(tickerId="db:ticker:all:number"))
     assert saved.status_code == 201, saved.content
-    seen = client.get(f"{saved.json()['link']}preview/?count=1").json()["errors"]
-    assert seen == [{"path": "jobs[0].params.tickerId", "message": "step b: 1 is not of type 'string'"}]
-    literal = client.post(f"{SCHEDULES}preview/?count=1", of(tickerId=7)).json()["errors"]
+    errors_of_jobs = client.get(f"{saved.json()['link']}preview/?count=1").json()["errors"]
+    assert errors_of_jobs == [
+        {"path": "jobs[0].params.tickerId", "message": "step b: 1 is not of type 'string'"}
+    ]
+    literal = client.post(f"{SCHEDULES}preview/?count=1", schedule_with(tickerId=7)).json()["errors"]
     assert literal == [{"path": "params.tickerId", "message": "step b: 7 is not of type 'string'"}]

@@ -1,4 +1,4 @@
-"""Subagents: started over HTTP, with a model and turns of their own, in a conversation that goes on; and their parents hear of it."""
+"""Subagents started over HTTP: their model and turns, their conversations, and the notifications of their parents."""
 
 from __future__ import annotations
 
@@ -30,12 +30,6 @@ def home(settings: Any, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
-@pytest.fixture
 def client(api: Callable[..., APIClient], acme: Tenant) -> APIClient:
     return api("operator")
 
@@ -47,21 +41,21 @@ def start(client: APIClient, **fields: Any) -> Any:
     return answer.json()
 
 
-def shown(client: APIClient, started: Any) -> Any:
+def fetch(client: APIClient, started: Any) -> Any:
     return client.get(f"{URL}{started['subagent_id']}/").json()
 
 
-def told(tenant: Tenant, key: str = "parent") -> list[dict[str, Any]]:
+def notices_in(tenant: Tenant, key: str = "parent") -> list[dict[str, Any]]:
     with tenant_scope(tenant.pk):
         return [item.content for item in MailboxItem.objects.filter(mailbox__key=key).order_by("pk")]
 
 
-def answers(text: str = "It is the linter.", **more: Any) -> Callable[[Any], Completed]:
+def answer_with(text: str = "It is the linter.", **more: Any) -> Callable[[Any], Completed]:
     return lambda request: Completed(Output(content=text), **more)
 
 
-def test_a_subagent_works_and_its_parent_is_told(engine: Engine, client: APIClient, acme: Tenant) -> None:
-    engine.agent.behaviour = answers(usage=Usage(1200, 300, Decimal("0.01")))
+def test_a_finished_subagent_notifies_its_parent(engine: Engine, client: APIClient, acme: Tenant) -> None:
+    engine.agent.behaviour = answer_with(usage=Usage(1200, 300, Decimal("0.01")))
 
     started = start(client, description="Look at the build", parent_mailbox="parent", tool_call_id="call-1")
     assert started["status"] == "pending"
@@ -69,10 +63,10 @@ def test_a_subagent_works_and_its_parent_is_told(engine: Engine, client: APIClie
 
     (call,) = engine.agent.calls
     assert PROMPT in call.prompt
-    done = shown(client, started)
+    done = fetch(client, started)
     assert (done["status"], done["total_tokens"], done["error"]) == ("completed", 1500, None)
     assert done["duration_seconds"] >= 0
-    (notice,) = told(acme)
+    (notice,) = notices_in(acme)
     assert notice == {
         "task_id": started["task_id"], "subagent_id": started["subagent_id"], "tool_call_id": "call-1",
         "description": "Look at the build", "status": "completed", "output_file": started["output_file"],
@@ -80,7 +74,7 @@ def test_a_subagent_works_and_its_parent_is_told(engine: Engine, client: APIClie
     }  # fmt: skip
 
 
-def test_one_call_of_a_tool_starts_one_subagent(engine: Engine, client: APIClient) -> None:
+def test_a_repeated_tool_call_starts_one_subagent(engine: Engine, client: APIClient) -> None:
     first = start(client, parent_mailbox="parent", tool_call_id="call-1")
     again = start(client, parent_mailbox="parent", tool_call_id="call-1")
 
@@ -90,7 +84,7 @@ def test_one_call_of_a_tool_starts_one_subagent(engine: Engine, client: APIClien
     assert len(engine.agent.calls) == 1
 
 
-def test_model_and_turns_reach_the_agent(engine: Engine, client: APIClient) -> None:
+def test_the_model_and_the_limit_of_turns_are_passed_to_the_agent(engine: Engine, client: APIClient) -> None:
     start(client, model="small-1", max_turns=3)
     start(client)
 
@@ -102,54 +96,56 @@ def test_model_and_turns_reach_the_agent(engine: Engine, client: APIClient) -> N
     }
 
 
-def test_a_failure_is_told_once_with_its_error(engine: Engine, client: APIClient, acme: Tenant) -> None:
-    def fails(request: Any) -> Completed:
+def test_a_failed_subagent_notifies_its_parent_once_with_the_error(
+    engine: Engine, client: APIClient, acme: Tenant
+) -> None:
+    def fail(request: Any) -> Completed:
         raise PermanentAgentError("The model was not done after 3 turns.", code="max_turns")
 
-    engine.agent.behaviour = fails
+    engine.agent.behaviour = fail
     started = start(client, parent_mailbox="parent")
     engine.drain()
 
-    failed = shown(client, started)
+    failed = fetch(client, started)
     assert (failed["status"], failed["error"]["code"]) == ("failed", "max_turns")
-    (notice,) = told(acme)
+    (notice,) = notices_in(acme)
     assert (notice["status"], notice["error"]["code"]) == ("failed", "max_turns")
     assert "result" not in notice
 
 
-def test_a_retryable_failure_is_tried_again_before_anybody_is_told(
+def test_a_retryable_failure_is_retried_before_the_parent_is_notified(
     engine: Engine, client: APIClient, acme: Tenant
 ) -> None:
-    def once(request: Any) -> Completed:
+    def fail_once(request: Any) -> Completed:
         if len(engine.agent.calls) == 1:
             raise RetryableAgentError("not now")
         return Completed(Output(content="ok"))
 
-    engine.agent.behaviour = once
+    engine.agent.behaviour = fail_once
     started = start(client, parent_mailbox="parent")
     engine.drain()
-    assert shown(client, started)["status"] == "pending"
-    assert told(acme) == []
+    assert fetch(client, started)["status"] == "pending"
+    assert notices_in(acme) == []
 
     engine.make_due(acme)
     engine.drain()
 
-    assert [notice["status"] for notice in told(acme)] == ["completed"]
+    assert [notice["status"] for notice in notices_in(acme)] == ["completed"]
 
 
 @pytest.mark.parametrize("quiet", [{"silent": True}, {"run_in_background": False}])
-def test_nobody_is_told_who_does_not_want_to(
+def test_a_silent_or_foreground_subagent_notifies_nobody(
     engine: Engine, client: APIClient, acme: Tenant, quiet: dict[str, bool]
 ) -> None:
     started = start(client, parent_mailbox="parent", **quiet)
 
     engine.drain()
 
-    assert shown(client, started)["status"] == "completed"
-    assert told(acme) == []
+    assert fetch(client, started)["status"] == "completed"
+    assert notices_in(acme) == []
 
 
-def test_a_parent_that_is_an_agent_gets_a_run_for_the_notification(engine: Engine, client: APIClient) -> None:
+def test_a_notification_starts_a_run_of_a_parent_that_is_an_agent(engine: Engine, client: APIClient) -> None:
     client.post(
         "/api/v1/mailboxes/parent/items/",
         {"kind": "message", "text": "hello", "agent_role": "dev", "is_coalescable": False},
@@ -160,14 +156,14 @@ def test_a_parent_that_is_an_agent_gets_a_run_for_the_notification(engine: Engin
     engine.drain()
 
     assert [call.agent_role for call in engine.agent.calls].count("dev") == 2
-    heard = [call.wakes[0] for call in engine.agent.calls if call.agent_role == "dev"]
-    assert [wake["kind"] for wake in heard] == ["message", "task_notification"]
+    wakes = [call.wakes[0] for call in engine.agent.calls if call.agent_role == "dev"]
+    assert [wake["kind"] for wake in wakes] == ["message", "task_notification"]
 
 
 def test_a_later_subagent_continues_the_conversation_of_an_earlier_one(
     engine: Engine, client: APIClient
 ) -> None:
-    engine.agent.behaviour = answers(session_id="talk-1")
+    engine.agent.behaviour = answer_with(session_id="talk-1")
     first = start(client)
     engine.drain()
 
@@ -181,10 +177,10 @@ def test_a_later_subagent_continues_the_conversation_of_an_earlier_one(
     assert second["mailbox"] == first["mailbox"] != third["mailbox"]
 
 
-def test_what_is_said_in_its_mailbox_continues_it_as_well(
+def test_a_message_in_its_mailbox_continues_a_subagent(
     engine: Engine, client: APIClient, acme: Tenant
 ) -> None:
-    engine.agent.behaviour = answers(session_id="talk-1")
+    engine.agent.behaviour = answer_with(session_id="talk-1")
     started = start(client)
     engine.drain()
 
@@ -198,16 +194,16 @@ def test_what_is_said_in_its_mailbox_continues_it_as_well(
     assert engine.agent.calls[1].wakes[0]["text"] == "and?"
 
 
-def test_what_is_continued_must_be_known_to_the_tenant_and_the_role(
+def test_only_conversations_of_the_same_tenant_and_role_can_be_continued(
     engine: Engine, client: APIClient, api: Callable[..., APIClient], other_tenant: Tenant
 ) -> None:
-    engine.agent.behaviour = answers(session_id="talk-1")
+    engine.agent.behaviour = answer_with(session_id="talk-1")
     first = start(client)
     engine.drain()
     stranger = api("operator", other_tenant)
 
-    def error_of(who: APIClient, **fields: Any) -> str:
-        answer = who.post(URL, {"subagent_type": "qa", "prompt": "x", **fields}, format="json")
+    def error_of(requester: APIClient, **fields: Any) -> str:
+        answer = requester.post(URL, {"subagent_type": "qa", "prompt": "x", **fields}, format="json")
         assert answer.status_code == 400, answer.content
         return str(answer.json()["errors"][0]["path"])
 
@@ -222,29 +218,31 @@ def test_what_is_continued_must_be_known_to_the_tenant_and_the_role(
     assert error_of(client, subagent_type="nobody") == "subagent_type"
 
 
-def test_cancelling_reaches_the_work_and_the_parent(engine: Engine, client: APIClient, acme: Tenant) -> None:
+def test_cancelling_ends_the_work_and_notifies_the_parent(
+    engine: Engine, client: APIClient, acme: Tenant
+) -> None:
     waiting = start(client, parent_mailbox="parent")
     answer = client.post(f"{URL}{waiting['subagent_id']}/cancel/", {"reason": "enough"}, format="json")
     assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
 
-    def cancelled(request: Any) -> Completed:
+    def cancel_during_the_run(request: Any) -> Completed:
         client.post(f"{URL}{running['subagent_id']}/cancel/", {}, format="json")
         return Completed(Output(content="too late"))
 
-    engine.agent.behaviour = cancelled
+    engine.agent.behaviour = cancel_during_the_run
     running = start(client, parent_mailbox="parent")
     engine.drain()
     again = client.post(f"{URL}{running['subagent_id']}/cancel/", {}, format="json")
 
     assert len(engine.agent.calls) == 1
     assert (again.status_code, again.json()["status"]) == (200, "cancelled")
-    assert [notice["status"] for notice in told(acme)] == ["cancelled", "cancelled"]
+    assert [notice["status"] for notice in notices_in(acme)] == ["cancelled", "cancelled"]
 
 
-def test_the_transcript_is_what_was_kept_else_the_output_else_the_error(
+def test_the_transcript_is_the_recorded_one_or_else_the_output_or_the_error(
     engine: Engine, client: APIClient, acme: Tenant
 ) -> None:
-    def kept(request: Any) -> Completed:
+    def write_transcript(request: Any) -> Completed:
         transcript = transcripts.begin(request.tenant_id, request.run_id, secrets=())
         transcript.output(b"step by step\n")
         transcript.close()
@@ -257,9 +255,9 @@ def test_the_transcript_is_what_was_kept_else_the_output_else_the_error(
 
     early = start(client)
     assert client.get(early["output_file"]).status_code == 404
-    engine.agent.behaviour = kept
+    engine.agent.behaviour = write_transcript
     engine.drain()
-    engine.agent.behaviour = answers("only this")
+    engine.agent.behaviour = answer_with("only this")
     plain = start(client)
     engine.drain()
     engine.agent.behaviour = lambda request: (_ for _ in ()).throw(PermanentAgentError("no way"))
@@ -271,7 +269,7 @@ def test_the_transcript_is_what_was_kept_else_the_output_else_the_error(
     assert read(broken) == b"no way"
 
 
-def test_subagents_are_listed_for_their_own_tenant(
+def test_subagents_are_visible_to_their_own_tenant_only(
     client: APIClient, api: Callable[..., APIClient], other_tenant: Tenant
 ) -> None:
     one = start(client, parent_mailbox="parent")
@@ -280,7 +278,7 @@ def test_subagents_are_listed_for_their_own_tenant(
 
     listed = client.get(f"{URL}?parent_mailbox=parent").json()["results"]
 
-    assert [found["subagent_id"] for found in listed] == [one["subagent_id"]]
+    assert [subagent["subagent_id"] for subagent in listed] == [one["subagent_id"]]
     assert len(client.get(URL).json()["results"]) == 2
     assert stranger.get(URL).json()["results"] == []
     for path in ("", "transcript/"):
@@ -292,7 +290,7 @@ def test_subagents_are_listed_for_their_own_tenant(
 # --- Decisions ---
 
 
-def test_a_decision_about_work_of_a_session_is_told_in_its_mailbox(
+def test_a_decision_about_work_of_a_session_is_posted_to_its_mailbox(
     engine: Engine, client: APIClient, acme: Tenant
 ) -> None:
     body = {"name": "Draft", "agent_role": "seo", "requires_approval": True, "mailbox": "talk"}
@@ -302,13 +300,13 @@ def test_a_decision_about_work_of_a_session_is_told_in_its_mailbox(
 
     client.post(f"/api/v1/activities/{activity}/approve/", {"notes": "fine"}, format="json")
 
-    (result,) = told(acme, "talk")
+    (result,) = notices_in(acme, "talk")
     assert (result["decision"], result["activities"], result["notes"]) == ("approved", [activity], "fine")
     with tenant_scope(acme.pk):
         assert MailboxItem.objects.get().kind == "approval_result"
 
 
-def test_an_approval_over_many_is_told_in_every_mailbox_that_it_concerns(
+def test_a_decision_about_several_activities_is_posted_to_each_of_their_mailboxes(
     engine: Engine, client: APIClient, acme: Tenant
 ) -> None:
     ids = [
@@ -325,34 +323,36 @@ def test_an_approval_over_many_is_told_in_every_mailbox_that_it_concerns(
         f"/api/v1/approvals/{approval}/decide/", {"decision": "rejected", "notes": "no"}, format="json"
     )
 
-    assert [result["activities"] for result in told(acme, "one")] == [sorted(ids[:2])]
-    assert [(r["decision"], r["activities"]) for r in told(acme, "two")] == [("rejected", ids[2:])]
+    assert [result["activities"] for result in notices_in(acme, "one")] == [sorted(ids[:2])]
+    assert [(r["decision"], r["activities"]) for r in notices_in(acme, "two")] == [("rejected", ids[2:])]
     with tenant_scope(acme.pk):
         assert Activity.objects.get(pk=UUID(ids[0])).mailbox_id is not None
 
 
 @pytest.mark.parametrize(
-    ("of_role", "waits"), [({}, [1, 2, 4]), ({"base_seconds": 7.0}, [7, 14, 28])], ids=["as items do", "role"]
+    ("retry_of_role", "waits"),
+    [({}, [1, 2, 4]), ({"base_seconds": 7.0}, [7, 14, 28])],
+    ids=["as items do", "role"],
 )
-def test_a_subagent_is_tried_again_after_a_second_and_twice_as_long_each_time(
-    engine: Engine, client: APIClient, acme: Tenant, of_role: dict[str, float], waits: list[float]
+def test_retries_of_a_subagent_wait_a_second_and_then_twice_as_long_each_time(
+    engine: Engine, client: APIClient, acme: Tenant, retry_of_role: dict[str, float], waits: list[float]
 ) -> None:
-    engine.serve(acme, retry={**of_role, "max_attempts": 4})
+    engine.serve(acme, retry={**retry_of_role, "max_attempts": 4})
     started = start(client)
 
-    def fails(request: Any) -> Completed:
+    def fail(request: Any) -> Completed:
         raise RetryableAgentError("busy")
 
-    engine.agent.behaviour, seen = fails, []
+    engine.agent.behaviour, measured = fail, []
     for _ in waits:
         engine.drain()
         with tenant_scope(acme.pk):
             wake = Wake.objects.get(state="pending")
             run = ActivityRun.objects.order_by("-started_at")[0]
-        seen.append((wake.due_at - run.ended_at).total_seconds())
+        measured.append((wake.due_at - run.ended_at).total_seconds())
         engine.make_due(acme)
         outbox.promote()
 
-    assert seen == [pytest.approx(wait, rel=0.15, abs=0.3) for wait in waits]
+    assert measured == [pytest.approx(wait, rel=0.15, abs=0.3) for wait in waits]
     engine.drain()
-    assert shown(client, started)["status"] == "failed"
+    assert fetch(client, started)["status"] == "failed"

@@ -1,4 +1,4 @@
-"""Documents in the camelCase of other schedulers are accepted on the way in; answers and what is stored have our spelling."""
+"""Documents in the camelCase of other schedulers are accepted; answers and stored data use our spelling."""
 
 from __future__ import annotations
 
@@ -48,21 +48,15 @@ SCHEDULE: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
 def faults(answer: Any, code: str) -> dict[str, str]:
     return {fault["path"]: fault["message"] for fault in problem(answer, 400, code)["errors"]}
 
 
-def test_a_pipeline_in_the_other_spelling_is_kept_and_shown_in_ours(api: Any, acme: Tenant) -> None:
-    made = api("admin").post(PIPELINES, NEWSLETTER)
+def test_a_pipeline_in_the_other_spelling_is_stored_and_returned_in_ours(api: Any, acme: Tenant) -> None:
+    created = api("admin").post(PIPELINES, NEWSLETTER)
 
-    assert made.status_code == 201, made.content
-    collect, analyze = made.json()["definition"]["steps"]
+    assert created.status_code == 201, created.content
+    collect, analyze = created.json()["definition"]["steps"]
     assert (collect["id"], collect["agent_role"], collect["timeout_seconds"]) == ("collect", "qa", 90)
     assert (analyze["id"], analyze["depends_on"], analyze["params"]) == ("analyze", ["collect"], {"depth": 2})
     assert {name: analyze["retry"][name] for name in ("max_attempts", "strategy", "base_seconds")} == {
@@ -71,11 +65,11 @@ def test_a_pipeline_in_the_other_spelling_is_kept_and_shown_in_ours(api: Any, ac
         "base_seconds": 2.5,
     }
     assert not set(analyze) & {"stepId", "agentId", "dependsOn", "retryConfig", "timeout"}
-    again = api("admin").put(f"{PIPELINES}newsletter/", made.json()["definition"]).json()
+    again = api("admin").put(f"{PIPELINES}newsletter/", created.json()["definition"]).json()
     assert len({version["digest"] for version in again["versions"]}) == 1
 
 
-def test_its_steps_go_on_in_spite_of_a_failure_unless_they_or_a_template_say_otherwise(
+def test_steps_in_the_other_spelling_continue_after_a_failure_unless_they_or_a_template_say_otherwise(
     api: Any, acme: Tenant
 ) -> None:
     template = {"key": "check", "name": "Check", "agent_role": "qa"}
@@ -88,9 +82,9 @@ def test_its_steps_go_on_in_spite_of_a_failure_unless_they_or_a_template_say_oth
         {"stepId": "e", "agent_role": "qa"},
     ]
 
-    made = api("admin").post(PIPELINES, {"key": "flow", "name": "Flow", "steps": steps}).json()
+    created = api("admin").post(PIPELINES, {"key": "flow", "name": "Flow", "steps": steps}).json()
 
-    assert [step["on_upstream_failure"] for step in made["definition"]["steps"]] == [
+    assert [step["on_upstream_failure"] for step in created["definition"]["steps"]] == [
         "continue",
         "skip",
         "fail",
@@ -99,7 +93,7 @@ def test_its_steps_go_on_in_spite_of_a_failure_unless_they_or_a_template_say_oth
     ]
 
 
-def test_faults_are_named_by_the_path_that_the_caller_wrote(api: Any, acme: Tenant) -> None:
+def test_faults_have_the_path_that_the_caller_wrote(api: Any, acme: Tenant) -> None:
     steps = [
         {"stepId": "a", "agentId": "nobody", "timeout": -5},
         {"stepId": "a", "agentId": "qa", "dependsOn": ["b"], "retryConfig": {"maxRetries": 90, "delay": "x"}},
@@ -108,11 +102,11 @@ def test_faults_are_named_by_the_path_that_the_caller_wrote(api: Any, acme: Tena
         {"id": "e", "agentId": "qa", "dependsOn": ["d"]},
     ]
 
-    told = faults(
+    messages = faults(
         api("admin").post(PIPELINES, {"key": "flow", "name": "Flow", "steps": steps}), "invalid_definition"
     )
 
-    assert set(told) == {
+    assert set(messages) == {
         "steps[0].agentId",
         "steps[0].timeout",
         "steps[1].stepId",
@@ -123,18 +117,20 @@ def test_faults_are_named_by_the_path_that_the_caller_wrote(api: Any, acme: Tena
         "steps[2].colour",
         "steps[3].dependsOn",
     }
-    assert "as max_attempts, which counts the first try as well" in told["steps[1].retryConfig.maxRetries"]
-    assert "from milliseconds" in told["steps[0].timeout"]
+    assert (
+        "as max_attempts, which counts the first try as well" in messages["steps[1].retryConfig.maxRetries"]
+    )
+    assert "from milliseconds" in messages["steps[0].timeout"]
 
 
 def test_both_spellings_of_one_member_are_refused(api: Any, acme: Tenant) -> None:
     step = {"id": "a", "stepId": "a", "agent_role": "qa", "retry": {"max_attempts": 2, "maxRetries": 1}}
 
-    told = faults(
+    messages = faults(
         api("admin").post(PIPELINES, {"key": "flow", "name": "Flow", "steps": [step]}), "invalid_definition"
     )
 
-    assert told == {
+    assert messages == {
         "steps[0].stepId": "is another spelling of id, which is present as well",
         "steps[0].retry.maxRetries": "is another spelling of max_attempts, which is present as well",
     }
@@ -144,41 +140,50 @@ def test_both_spellings_of_one_member_are_refused(api: Any, acme: Tenant) -> Non
     }
 
 
-def test_a_schedule_in_the_other_spelling_is_kept_and_shown_in_ours(api: Any, acme: Tenant) -> None:
-    made = api("admin").post(SCHEDULES, SCHEDULE)
+def test_a_schedule_in_the_other_spelling_is_stored_and_returned_in_ours(api: Any, acme: Tenant) -> None:
+    created = api("admin").post(SCHEDULES, SCHEDULE)
 
-    shown = made.json()
-    assert made.status_code == 201, made.content
-    assert (shown["cron"], shown["target_type"], shown["agent_role"]) == ("0 2 * * 0", "agent", "qa")
-    assert shown["start_at"] == "2026-01-04T00:00:00Z"
-    assert shown["retry"] == {"max_attempts": 4, "strategy": "exponential", "base_seconds": 5}
-    assert (shown["timeout_seconds"], shown["priority"]) == (301, 10)
-    assert not set(shown) & {"cronExpression", "agentId", "retryConfig", "timeout", "startAt", "targetType"}
+    schedule = created.json()
+    assert created.status_code == 201, created.content
+    assert (schedule["cron"], schedule["target_type"], schedule["agent_role"]) == ("0 2 * * 0", "agent", "qa")
+    assert schedule["start_at"] == "2026-01-04T00:00:00Z"
+    assert schedule["retry"] == {"max_attempts": 4, "strategy": "exponential", "base_seconds": 5}
+    assert (schedule["timeout_seconds"], schedule["priority"]) == (301, 10)
+    assert not set(schedule) & {
+        "cronExpression",
+        "agentId",
+        "retryConfig",
+        "timeout",
+        "startAt",
+        "targetType",
+    }
 
 
-def test_a_change_in_the_other_spelling_takes_the_place_of_what_was_there(api: Any, acme: Tenant) -> None:
+def test_a_change_in_the_other_spelling_replaces_the_stored_values(api: Any, acme: Tenant) -> None:
     client = api("admin")
-    made = client.post(SCHEDULES, {**SCHEDULE, "priority": 3}).json()
+    created = client.post(SCHEDULES, {**SCHEDULE, "priority": 3}).json()
 
-    changed = client.patch(made["link"], {"interval": 3_600_000, "priority": 0, "timeout": None}).json()
+    changed = client.patch(created["link"], {"interval": 3_600_000, "priority": 0, "timeout": None}).json()
 
     assert (changed["cron"], changed["interval_ms"]) == (None, 3_600_000)
-    assert (changed["priority"], changed["timeout_seconds"], changed["retry"]) == (10, None, made["retry"])
-    replaced = client.put(made["link"], {**SCHEDULE, "retryConfig": {"maxRetries": 0}}).json()
+    assert (changed["priority"], changed["timeout_seconds"], changed["retry"]) == (10, None, created["retry"])
+    replaced = client.put(created["link"], {**SCHEDULE, "retryConfig": {"maxRetries": 0}}).json()
     assert (replaced["cron"], replaced["interval_ms"]) == ("0 2 * * 0", None)
     assert replaced["retry"] == {"max_attempts": 1}
-    wrong = client.patch(made["link"], {"cronExpression": "no", "retryConfig": {"maxRetries": 50}})
+    wrong = client.patch(created["link"], {"cronExpression": "no", "retryConfig": {"maxRetries": 50}})
     assert set(faults(wrong, "invalid_schedule")) == {"cronExpression", "retryConfig.maxRetries"}
 
 
 def test_a_preview_reads_the_other_spelling_as_well(api: Any, acme: Tenant) -> None:
-    seen = api("admin").post(f"{SCHEDULES}preview/?count=1", {**SCHEDULE, "agentId": "nobody"})
+    preview = api("admin").post(f"{SCHEDULES}preview/?count=1", {**SCHEDULE, "agentId": "nobody"})
 
-    assert len(seen.json()["fires_at"]) == 1
-    assert [error["path"] for error in seen.json()["errors"]] == ["agentId"]
+    assert len(preview.json()["fires_at"]) == 1
+    assert [error["path"] for error in preview.json()["errors"]] == ["agentId"]
 
 
-def test_whole_documents_in_the_other_spelling_are_loaded(acme: Tenant, tmp_path: Path) -> None:
+def test_a_document_of_agents_pipelines_and_schedules_in_the_other_spelling_is_loaded(
+    acme: Tenant, tmp_path: Path
+) -> None:
     document = {
         "agents": [
             {
@@ -219,7 +224,7 @@ def test_whole_documents_in_the_other_spelling_are_loaded(acme: Tenant, tmp_path
         assert Schedule.objects.get(name="Daily").pipeline.key == "newsletter"
 
 
-def test_a_pipeline_file_in_the_other_spelling_is_loaded_and_goes_on_after_a_failure(
+def test_a_pipeline_file_in_the_other_spelling_is_loaded(
     engine: Engine, acme: Tenant, tmp_path: Path, api: Any
 ) -> None:
     (file := tmp_path / "newsletter.json").write_text(json.dumps(NEWSLETTER))
@@ -233,9 +238,7 @@ def test_a_pipeline_file_in_the_other_spelling_is_loaded_and_goes_on_after_a_fai
 
 
 @pytest.mark.parametrize("value", [True, "3", [], 2**62, 1.5])
-def test_a_number_of_the_wrong_kind_is_refused_and_not_computed_with(
-    value: Any, api: Any, acme: Tenant
-) -> None:
+def test_a_number_of_retries_of_the_wrong_type_is_refused(value: Any, api: Any, acme: Tenant) -> None:
     answer = api("admin").post(SCHEDULES, {**SCHEDULE, "retryConfig": {"maxRetries": value}})
 
     assert set(faults(answer, "invalid_schedule")) == {"retryConfig.maxRetries"}

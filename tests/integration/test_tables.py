@@ -1,4 +1,4 @@
-"""Reading tables: what a data source brings, whether from a dataset, a declared table, a file, an address or Redis."""
+"""Reading the rows of datasets by data sources, in pages, and comparing values in SQL as Python compares them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TICKERS = {
 }
 
 
-def dataset_of(
+def make_dataset(
     tenant: Tenant,
     name: str = "ticker",
     rows: Any = (),
@@ -54,14 +54,14 @@ def dataset_of(
     **more: Any,
 ) -> Dataset:
     with tenant_scope(tenant.pk):
-        made = Dataset.objects.create(tenant_id=tenant.pk, name=name, source=source, fields=fields, **more)
+        dataset = Dataset.objects.create(tenant_id=tenant.pk, name=name, source=source, fields=fields, **more)
         DatasetRow.objects.bulk_create(
             [
-                DatasetRow(tenant_id=tenant.pk, dataset=made, key=str(row.get("id", place)), data=row)
+                DatasetRow(tenant_id=tenant.pk, dataset=dataset, key=str(row.get("id", place)), data=row)
                 for place, row in enumerate(rows)
             ]
         )
-    return made
+    return dataset
 
 
 def tickers(number: int, **more: Any) -> list[dict[str, Any]]:
@@ -75,8 +75,8 @@ def values(tenant: Tenant, text: str) -> tables.Values:
 # Datasets
 
 
-def test_values_of_a_dataset_are_those_of_the_rows_that_fulfil_the_conditions(tenant: Tenant) -> None:
-    dataset_of(tenant, rows=[*tickers(3), {"id": "off", "enabled": False}, {"id": "unknown"}])
+def test_a_data_source_yields_the_values_of_the_rows_that_match_its_conditions(tenant: Tenant) -> None:
+    make_dataset(tenant, rows=[*tickers(3), {"id": "off", "enabled": False}, {"id": "unknown"}])
 
     assert list(values(tenant, "db:ticker:all:id?enabled=true")) == ["T00000", "T00001", "T00002"]
     assert values(tenant, "db:ticker:all:id?enabled=true").count == 3
@@ -84,88 +84,90 @@ def test_values_of_a_dataset_are_those_of_the_rows_that_fulfil_the_conditions(te
     assert list(values(tenant, 'db:ticker:all:id?filter={"enabled":{"$exists":false}}')) == ["unknown"]
 
 
-def test_rows_that_come_later_are_there_the_next_time_and_those_that_no_longer_fit_are_not(
+def test_the_next_reading_includes_new_rows_and_omits_rows_that_no_longer_match(
     tenant: Tenant,
 ) -> None:
-    made = dataset_of(tenant, rows=tickers(2))
-    found = values(tenant, "db:ticker:all:id?enabled=true")
-    assert list(found) == ["T00000", "T00001"]
+    dataset = make_dataset(tenant, rows=tickers(2))
+    result = values(tenant, "db:ticker:all:id?enabled=true")
+    assert list(result) == ["T00000", "T00001"]
 
     datasets.fill(
-        tenant.pk, made.pk, Upload([{"id": "T00000", "enabled": False}, {"id": "NEW", "enabled": True}])
+        tenant.pk, dataset.pk, Upload([{"id": "T00000", "enabled": False}, {"id": "NEW", "enabled": True}])
     )
 
-    assert list(found) == ["T00001", "NEW"]
+    assert list(result) == ["T00001", "NEW"]
 
 
-def test_one_key_alone_is_a_literal_and_reads_nothing(tenant: Tenant) -> None:
-    dataset_of(tenant)
-    found = values(tenant, "db:ticker:AAPL:id")
+def test_a_single_key_is_a_literal_and_takes_no_statement(tenant: Tenant) -> None:
+    make_dataset(tenant)
+    result = values(tenant, "db:ticker:AAPL:id")
 
-    with CaptureQueriesContext(connections[APP]) as asked:
-        assert (list(found), found.count) == (["AAPL"], 1)
+    with CaptureQueriesContext(connections[APP]) as queries:
+        assert (list(result), result.count) == (["AAPL"], 1)
 
-    assert len(asked) == 0
-
-
-def test_a_limit_holds_for_values_and_count(tenant: Tenant) -> None:
-    dataset_of(tenant, rows=tickers(7))
-
-    found = values(tenant, "db:ticker:all:id?limit=5")
-
-    assert (len(list(found)), found.count) == (5, 5)
+    assert len(queries) == 0
 
 
-def test_ten_thousand_rows_come_in_pages_and_in_constant_memory(tenant: Tenant) -> None:
-    dataset_of(tenant, rows=tickers(10_000))
-    found = values(tenant, "db:ticker:all:id?enabled=true")
+def test_a_limit_applies_to_values_and_count(tenant: Tenant) -> None:
+    make_dataset(tenant, rows=tickers(7))
 
-    list(found)
+    result = values(tenant, "db:ticker:all:id?limit=5")
+
+    assert (len(list(result)), result.count) == (5, 5)
+
+
+def test_ten_thousand_rows_are_read_in_pages_and_in_constant_memory(tenant: Tenant) -> None:
+    make_dataset(tenant, rows=tickers(10_000))
+    result = values(tenant, "db:ticker:all:id?enabled=true")
+
+    list(result)
     tracemalloc.start()
-    with CaptureQueriesContext(connections[APP]) as asked:
-        number = sum(1 for _ in found)
+    with CaptureQueriesContext(connections[APP]) as queries:
+        number = sum(1 for _ in result)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    assert number == found.count == 10_000
-    pages = [query["sql"] for query in asked if "pipelines_datasetrow" in query["sql"]]
+    assert number == result.count == 10_000
+    pages = [query["sql"] for query in queries if "pipelines_datasetrow" in query["sql"]]
     assert len(pages) == 10_000 // 500 + 1
     assert peak < 2_000_000
 
 
-def test_rows_that_come_and_go_between_pages_are_neither_doubled_nor_missed(tenant: Tenant) -> None:
-    made = dataset_of(tenant, rows=tickers(1_200))
+def test_rows_deleted_between_pages_are_omitted_and_no_other_is_repeated_or_missed(tenant: Tenant) -> None:
+    dataset = make_dataset(tenant, rows=tickers(1_200))
     reading = iter(values(tenant, "db:ticker:all:id"))
     read = [next(reading)]
 
     with tenant_scope(tenant.pk):
-        DatasetRow.objects.filter(dataset=made, key__in=["T00000", "T00100", "T00900"]).delete()
+        DatasetRow.objects.filter(dataset=dataset, key__in=["T00000", "T00100", "T00900"]).delete()
     read += list(reading)
 
     assert len(read) == len(set(read)) == 1_199
     assert "T00900" not in read
 
 
-def test_a_dataset_that_is_gone_or_changed_is_told_instead_of_misread(tenant: Tenant) -> None:
-    made = dataset_of(tenant, rows=tickers(2))
-    found = values(tenant, "db:ticker:all:id?active=1")
+def test_reading_a_changed_or_deleted_dataset_is_refused(tenant: Tenant) -> None:
+    dataset = make_dataset(tenant, rows=tickers(2))
+    result = values(tenant, "db:ticker:all:id?active=1")
 
     with tenant_scope(tenant.pk):
-        Dataset.objects.filter(pk=made.pk).update(fields={"id": "string", "active": "string"})
+        Dataset.objects.filter(pk=dataset.pk).update(fields={"id": "string", "active": "string"})
     with pytest.raises(SourceUnavailable, match="db:ticker was changed or deleted"):
-        list(found)
+        list(result)
     with tenant_scope(tenant.pk):
-        made.delete()
+        dataset.delete()
     with pytest.raises(SourceUnavailable):
-        _ = values_again(found).count
+        _ = same_values(result).count
 
 
-def values_again(found: tables.Values) -> tables.Values:
-    return tables.values_of(found.tenant_id, found.query)
+def same_values(result: tables.Values) -> tables.Values:
+    return tables.values_of(result.tenant_id, result.query)
 
 
-def test_a_tenant_neither_sees_nor_reads_anothers_dataset(tenant: Tenant, other_tenant: Tenant) -> None:
-    dataset_of(tenant, rows=tickers(2))
+def test_a_tenant_can_neither_see_nor_read_the_dataset_of_another(
+    tenant: Tenant, other_tenant: Tenant
+) -> None:
+    make_dataset(tenant, rows=tickers(2))
 
     assert "ticker" not in tables.catalogue_of(other_tenant.pk)[Source.DB]
     query = resolve(parse("db:ticker:all:id"), tables.catalogue_of(tenant.pk))
@@ -173,7 +175,7 @@ def test_a_tenant_neither_sees_nor_reads_anothers_dataset(tenant: Tenant, other_
         list(tables.values_of(other_tenant.pk, query))
 
 
-# SQL says what `matches` says
+# SQL selects what `matches` selects
 
 EARLIEST, LATEST = (
     datetime.fromisoformat(text) for text in ("0001-01-02", "9999-12-30")
@@ -200,7 +202,9 @@ MIXED = Table({kind.value: kind for kind in FieldType}, key="none")
 
 @st.composite
 def _situations(draw: Any) -> tuple[list[dict[str, Any]], tuple[Comparison, ...]]:
-    pool = {kind: draw(st.lists(made, min_size=1, max_size=4)) for kind, made in KINDS.items()}
+    pool = {
+        kind: draw(st.lists(values_of_kind, min_size=1, max_size=4)) for kind, values_of_kind in KINDS.items()
+    }
     row = st.fixed_dictionaries({kind.value: st.none() | st.sampled_from(pool[kind]) for kind in FieldType})
     rows = draw(st.lists(row, max_size=6))
     comparisons = tuple(_comparison(draw, pool) for _ in range(draw(st.integers(1, 2))))
@@ -223,7 +227,7 @@ def _comparison(draw: Any, pool: Any) -> Comparison:
 
 @short(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(situation=_situations())
-def test_the_database_finds_what_python_finds(tenant: Tenant, situation: Any) -> None:
+def test_sql_selects_the_rows_that_python_selects(tenant: Tenant, situation: Any) -> None:
     raw, comparisons = situation
     fields = {name: kind.value for name, kind in MIXED.fields.items()}
     with tenant_scope(tenant.pk):
@@ -231,13 +235,15 @@ def test_the_database_finds_what_python_finds(tenant: Tenant, situation: Any) ->
     as_json = [json.loads(json.dumps({k: tables.plain(v) for k, v in row.items()})) for row in raw]
     rows = [read_row(row, Table(MIXED.fields)) for row in as_json]
     stored = [{name: storable(value) for name, value in row.items()} for row in rows]
-    dataset_of(tenant, "mixed", [{"place": place, **row} for place, row in enumerate(stored)], fields=fields)
+    make_dataset(
+        tenant, "mixed", [{"place": place, **row} for place, row in enumerate(stored)], fields=fields
+    )
     query = Query(Source.DB, "mixed", Table(MIXED.fields), ("string",), comparisons, Options())
 
-    found = [row["place"] for row in tables.rows_of(tenant.pk, query)]
+    result = [row["place"] for row in tables.rows_of(tenant.pk, query)]
 
-    assert found == [place for place, row in enumerate(rows) if matches(row, comparisons)]
-    assert tables.values_of(tenant.pk, query).count == len(found)
+    assert result == [place for place, row in enumerate(rows) if matches(row, comparisons)]
+    assert tables.values_of(tenant.pk, query).count == len(result)
 
 
 @pytest.mark.parametrize(
@@ -247,17 +253,15 @@ def test_the_database_finds_what_python_finds(tenant: Tenant, situation: Any) ->
         {"$eq": 9007199254740993}, {"$gt": 9007199254740992.0}, {"$lte": 0.1}, {"$eq": 1152921504606846976.0}, {"$ne": 0.1},
     ],
 )  # fmt: skip
-def test_numbers_are_compared_by_their_digits_and_not_as_floats(
-    tenant: Tenant, condition: dict[str, Any]
-) -> None:
+def test_numbers_are_compared_exactly_and_not_as_floats(tenant: Tenant, condition: dict[str, Any]) -> None:
     numbers = [2**53, 2**53 + 1, 0.1, 0.5, 5, 2**60, -0.0, None]
     rows = [{"id": str(place), "price": storable(number)} for place, number in enumerate(numbers)]
-    dataset_of(tenant, rows=rows)
+    make_dataset(tenant, rows=rows)
     query = resolve(
         parse(f'db:ticker:all:id?filter={{"price":{json.dumps(condition)}}}'), tables.catalogue_of(tenant.pk)
     )
 
-    found = list(tables.values_of(tenant.pk, query))
+    result = list(tables.values_of(tenant.pk, query))
 
-    assert found == [row["id"] for row in rows if matches(row, query.comparisons)]
-    assert 0 < len(found) < len(rows)
+    assert result == [row["id"] for row in rows if matches(row, query.comparisons)]
+    assert 0 < len(result) < len(rows)

@@ -1,4 +1,4 @@
-"""Rows that no dataset in the database holds: the platform's own tables, files, addresses and Redis."""
+"""Data sources over rows that are not stored in a dataset: the platform's own tables, files, addresses and Redis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from agents import outbound
 from pipelines import deliverables, keys, tables, versions
-from pipelines.data_sources import DataSourceError, FieldType, parse, resolve
+from pipelines.data_sources import DataSourceError, FieldType
 from pipelines.exceptions import SourceUnavailable
 from pipelines.models import Dataset
 from pipelines.tables import fetched
@@ -22,21 +22,18 @@ from tenants.models import Channel, Tenant
 from tenants.redis import client
 from tests.integration.outbound_client.conftest import serve
 from tests.integration.outbound_client.peers import Serve, read_request
+from tests.integration.test_tables import values
 
 __all__ = ("serve",)
 
 FIELDS = {"id": "string", "enabled": "boolean", "price": "number", "at": "datetime"}
 
 
-def dataset_of(tenant: Tenant, source: str, **members: Any) -> Dataset:
+def make_dataset(tenant: Tenant, source: str, **members: Any) -> Dataset:
     with tenant_scope(tenant.pk):
         return Dataset.objects.create(
             tenant_id=tenant.pk, name="ticker", source=source, **{"fields": FIELDS, **members}
         )
-
-
-def values(tenant: Tenant, text: str) -> tables.Values:
-    return tables.values_of(tenant.pk, resolve(parse(text), tables.catalogue_of(tenant.pk)))
 
 
 def refusal(tenant: Tenant, text: str) -> str:
@@ -48,7 +45,9 @@ def refusal(tenant: Tenant, text: str) -> str:
 # Declared tables
 
 
-def test_declared_tables_are_read_in_the_order_of_their_ids(tenant: Tenant, other_tenant: Tenant) -> None:
+def test_declared_tables_yield_rows_of_the_tenant_in_the_order_of_their_ids(
+    tenant: Tenant, other_tenant: Tenant
+) -> None:
     for owner in (tenant, other_tenant):
         versions.save(
             owner.pk,
@@ -76,7 +75,7 @@ def test_declared_tables_are_read_in_the_order_of_their_ids(tenant: Tenant, othe
     assert found["created_at"].endswith("Z")
 
 
-def test_what_is_not_declared_cannot_be_read(tenant: Tenant) -> None:
+def test_undeclared_tables_and_fields_cannot_be_read(tenant: Tenant) -> None:
     for text in (
         "db:tenants_apitoken:all:id",
         "db:user:all:id",
@@ -87,7 +86,7 @@ def test_what_is_not_declared_cannot_be_read(tenant: Tenant) -> None:
             values(tenant, text)
 
 
-def test_a_dataset_hides_the_declared_table_of_its_name(tenant: Tenant) -> None:
+def test_a_dataset_hides_the_declared_table_of_the_same_name(tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         Dataset.objects.create(tenant_id=tenant.pk, name="channel", fields={"id": "string"})
 
@@ -106,8 +105,8 @@ def folder(tmp_path: Path, settings: Any, tenant: Tenant) -> Path:
     return own
 
 
-def test_a_file_is_read_with_its_types(folder: Path, tenant: Tenant) -> None:
-    dataset_of(tenant, "file")
+def test_the_values_of_a_file_get_the_types_of_the_dataset(folder: Path, tenant: Tenant) -> None:
+    make_dataset(tenant, "file")
     (folder / "ticker.csv").write_text("id,enabled,price,at\nA,TRUE,1.5,2024-01-01\nB,false,,\n", "utf-8")
 
     assert list(values(tenant, "file:ticker:all:id,price,at?enabled=true")) == [
@@ -118,8 +117,8 @@ def test_a_file_is_read_with_its_types(folder: Path, tenant: Tenant) -> None:
     assert list(values(tenant, "file:ticker:all:id?enabled=true")) == ["C"]
 
 
-def test_ten_thousand_rows_of_a_file_stream(folder: Path, tenant: Tenant) -> None:
-    dataset_of(tenant, "file")
+def test_ten_thousand_rows_of_a_file_are_read_in_constant_memory(folder: Path, tenant: Tenant) -> None:
+    make_dataset(tenant, "file")
     lines = "".join(f"T{place:05},true,{place},2024-01-01\n" for place in range(10_000))
     (folder / "ticker.csv").write_text(f"id,enabled,price,at\n{lines}", "utf-8")
     found = values(tenant, "file:ticker:all:id?enabled=true")
@@ -134,7 +133,7 @@ def test_ten_thousand_rows_of_a_file_stream(folder: Path, tenant: Tenant) -> Non
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("id,price\nA,1\nB,much\n", "file:ticker, line 3: price must be a number."),
         ("id,nope\nA,1\n", 'line 2: "nope" is not a field of this table'),
@@ -142,11 +141,13 @@ def test_ten_thousand_rows_of_a_file_stream(folder: Path, tenant: Tenant) -> Non
         ("price\n1\n", "line 2: id is missing"),
     ],
 )
-def test_a_row_that_does_not_fit_is_named(folder: Path, tenant: Tenant, content: str, told: str) -> None:
-    dataset_of(tenant, "file")
+def test_an_invalid_row_of_a_file_is_named_by_its_line(
+    folder: Path, tenant: Tenant, content: str, message: str
+) -> None:
+    make_dataset(tenant, "file")
     (folder / "ticker.csv").write_text(content, "utf-8")
 
-    assert told in refusal(tenant, "file:ticker:all:id")
+    assert message in refusal(tenant, "file:ticker:all:id")
 
 
 def _nothing(place: Path, outside: Path) -> None: ...
@@ -168,27 +169,27 @@ def _large(place: Path, outside: Path) -> None:
     place.write_bytes(b"id\n" + b"x" * 2_000)
 
 
-@pytest.mark.parametrize("made", [_nothing, _link, _folder_of_the_name, _pipe, _large])
+@pytest.mark.parametrize("make_entry", [_nothing, _link, _folder_of_the_name, _pipe, _large])
 def test_only_regular_files_of_the_tenants_own_folder_are_read(
-    folder: Path, tenant: Tenant, tmp_path: Path, settings: Any, made: Callable[[Path, Path], None]
+    folder: Path, tenant: Tenant, tmp_path: Path, settings: Any, make_entry: Callable[[Path, Path], None]
 ) -> None:
     settings.ORCHESTRATOR_DATA_SOURCE_BYTES = 1_000
     outside = tmp_path / "outside.csv"
     outside.write_text("id\nsecret\n", "utf-8")
-    dataset_of(tenant, "file")
-    made(folder / "ticker.csv", outside)
+    make_dataset(tenant, "file")
+    make_entry(folder / "ticker.csv", outside)
 
     assert "secret" not in refusal(tenant, "file:ticker:all:id")
 
 
-def test_a_folder_that_is_a_link_is_none_of_the_tenants(
+def test_a_folder_that_is_a_symbolic_link_is_not_read(
     tmp_path: Path, settings: Any, tenant: Tenant, other_tenant: Tenant
 ) -> None:
     settings.ORCHESTRATOR_DATA_FOLDER = str(tmp_path)
     (tmp_path / str(other_tenant.pk)).mkdir()
     (tmp_path / str(other_tenant.pk) / "ticker.csv").write_text("id\nsecret\n", "utf-8")
     (tmp_path / str(tenant.pk)).symlink_to(tmp_path / str(other_tenant.pk))
-    dataset_of(tenant, "file")
+    make_dataset(tenant, "file")
 
     assert "has no folder of files" in refusal(tenant, "file:ticker:all:id")
 
@@ -216,10 +217,10 @@ def answering(serve: Serve, settings: Any) -> Iterator[Callable[..., Any]]:
     outbound.close_connections()
 
 
-def test_rows_at_an_address_are_read_once_and_gone_through_often(answering: Any, tenant: Tenant) -> None:
+def test_rows_at_an_address_are_fetched_once_for_several_readings(answering: Any, tenant: Tenant) -> None:
     rows = [{"id": "A", "enabled": True}, {"id": "B", "enabled": False}, {"id": "C", "enabled": True}]
     server = answering(rows)
-    dataset_of(tenant, "api", location=server.url)
+    make_dataset(tenant, "api", location=server.url)
     found = values(tenant, "api:ticker:all:id?enabled=true&limit=5")
 
     assert (found.count, list(found), list(found)) == (2, ["A", "C"], ["A", "C"])
@@ -227,7 +228,7 @@ def test_rows_at_an_address_are_read_once_and_gone_through_often(answering: Any,
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "told"),
+    ("body", "status", "message"),
     [
         ([{"id": "A"}, {"id": 5}], 200, "row 2: id must be text"),
         ({"rows": []}, 200, "must be a list of objects"),
@@ -237,13 +238,13 @@ def test_rows_at_an_address_are_read_once_and_gone_through_often(answering: Any,
         ([{"id": "A" * 2_000}], 200, "larger than the limit"),
     ],
 )
-def test_an_answer_that_holds_no_rows_is_told(
-    answering: Any, tenant: Tenant, settings: Any, body: Any, status: int, told: str
+def test_an_answer_that_is_no_list_of_rows_is_refused_with_a_reason(
+    answering: Any, tenant: Tenant, settings: Any, body: Any, status: int, message: str
 ) -> None:
     settings.ORCHESTRATOR_DATA_SOURCE_BYTES = 1_000
-    dataset_of(tenant, "api", location=answering(body, status).url)
+    make_dataset(tenant, "api", location=answering(body, status).url)
 
-    assert told in refusal(tenant, "api:ticker:all:id")
+    assert message in refusal(tenant, "api:ticker:all:id")
 
 
 @pytest.mark.parametrize(
@@ -255,11 +256,11 @@ def test_an_answer_that_holds_no_rows_is_told(
         "file:///etc/passwd",
     ],
 )
-def test_an_address_inside_is_not_called_even_if_it_was_saved(
+def test_an_internal_address_is_not_called_even_if_it_was_saved(
     tenant: Tenant, settings: Any, location: str
 ) -> None:
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
-    dataset_of(tenant, "api", location=location)
+    make_dataset(tenant, "api", location=location)
 
     assert refusal(tenant, "api:ticker:all:id").startswith("api:ticker: ")
 
@@ -267,8 +268,8 @@ def test_an_address_inside_is_not_called_even_if_it_was_saved(
 # Redis
 
 
-def test_rows_in_redis_are_read_until_they_expire(tenant: Tenant) -> None:
-    dataset_of(tenant, "cache")
+def test_rows_in_redis_are_read_while_they_exist(tenant: Tenant) -> None:
+    make_dataset(tenant, "cache")
     fetched.keep_rows(tenant.pk, "ticker", [{"id": "A", "enabled": True}, {"id": "B"}])
 
     assert list(values(tenant, "cache:ticker:all:id")) == ["A", "B"]
@@ -277,7 +278,7 @@ def test_rows_in_redis_are_read_until_they_expire(tenant: Tenant) -> None:
     assert "is empty: its rows have expired" in refusal(tenant, "cache:ticker:all:id")
 
 
-def test_rows_in_redis_have_a_time_to_live(tenant: Tenant, settings: Any) -> None:
+def test_rows_in_redis_expire_after_the_configured_time(tenant: Tenant, settings: Any) -> None:
     settings.ORCHESTRATOR_DATASET_CACHE_SECONDS = 77
     fetched.keep_rows(tenant.pk, "ticker", [])
 

@@ -1,4 +1,4 @@
-"""The tenant comes from the credential. What else a request says about tenants, in headers, queries, bodies and ids, is not listened to."""
+"""The tenant comes from the credential alone; headers, queries and bodies that name another tenant are ignored or refused."""
 
 from __future__ import annotations
 
@@ -45,10 +45,8 @@ def headers_naming(tenant: Tenant) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_no_operation_listens_to_what_a_request_says_about_its_tenant(
-    api: Any, ours: World, theirs: World
-) -> None:
-    """Each operation, with the name of another tenant in every place that somebody might read."""
+def test_no_operation_follows_the_tenant_that_a_request_names(api: Any, ours: World, theirs: World) -> None:
+    """Calls each operation with another tenant in the headers, the query and the body."""
     admin, mistakes = api("admin"), []
     before = snapshot(theirs.tenant)
 
@@ -67,7 +65,7 @@ def test_no_operation_listens_to_what_a_request_says_about_its_tenant(
     assert changed(before, snapshot(theirs.tenant)) == set()
 
 
-def test_every_list_answers_the_same_whatever_tenant_the_headers_name(
+def test_every_list_gives_the_same_answer_whatever_tenant_the_headers_name(
     api: Any, ours: World, theirs: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     admin, lists = api("admin"), 0
@@ -76,23 +74,27 @@ def test_every_list_answers_the_same_whatever_tenant_the_headers_name(
         if method != "get" or not operation["operationId"].endswith("_list") or "{" in address:
             continue
         plain = admin.get(address).json()
-        named = admin.get(address, headers=headers_naming(theirs.tenant)).json()
+        with_headers = admin.get(address, headers=headers_naming(theirs.tenant)).json()
         if address not in (
             "/api/v1/queues/",
             "/api/v1/workers/",
             "/api/v1/subagents/",
-        ):  # they tell of moments
-            assert named == plain, address
+        ):  # their answers depend on the moment
+            assert with_headers == plain, address
         lists += 1
 
     assert lists > 15
-    told = [record for record in caplog.records if getattr(record, "action", "") == "foreign_tenant_named"]
-    assert len(told) == lists
-    assert {record.tenant for record in told} == {ours.tenant.slug}  # type: ignore[attr-defined]
+    warnings = [
+        record for record in caplog.records if getattr(record, "action", "") == "foreign_tenant_named"
+    ]
+    assert len(warnings) == lists
+    assert {record.tenant for record in warnings} == {ours.tenant.slug}  # type: ignore[attr-defined]
 
 
-def test_a_body_that_names_a_tenant_is_refused_by_its_path(api: Any, ours: World, theirs: World) -> None:
-    """Silence would let the caller believe that it had worked."""
+def test_a_body_that_names_a_tenant_is_refused_with_the_path_of_that_member(
+    api: Any, ours: World, theirs: World
+) -> None:
+    """Ignoring the member would let the caller believe that it had worked."""
     from tests.api_objects import BODIES, START
 
     admin = api("admin")

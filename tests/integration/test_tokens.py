@@ -1,4 +1,4 @@
-"""Who a credential stands for: tokens of programs, memberships of people."""
+"""The tenant and role that a token or a membership gives."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("database")
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered():
-    """Each test is a process that has not seen any token yet."""
+def no_cached_tokens():
+    """Empties the cache of tokens, as in a new process."""
     tokens._known.clear()
 
 
@@ -28,13 +28,13 @@ def stored(token: ApiToken) -> ApiToken:
         return ApiToken.objects.get(pk=token.pk)
 
 
-def changed_elsewhere(token: ApiToken, **fields: object) -> None:
-    """What another process writes, of which this one hears nothing."""
+def change_elsewhere(token: ApiToken, **fields: object) -> None:
+    """Change the row as another process would, without notifying this one."""
     with tenant_scope(token.tenant_id):
         ApiToken.objects.filter(pk=token.pk).update(**fields)
 
 
-def test_a_token_has_256_random_bits_behind_a_prefix_that_scanners_know(tenant):
+def test_a_token_is_256_random_bits_with_a_prefix_for_secret_scanners(tenant):
     token, secret = tokens.create(tenant, Role.ADMIN, "laptop")
 
     assert tokens.SECRET_SHAPE.fullmatch(secret)
@@ -42,7 +42,7 @@ def test_a_token_has_256_random_bits_behind_a_prefix_that_scanners_know(tenant):
     assert len(token.prefix) == tokens.SHOWN_CHARACTERS
 
 
-def test_the_database_does_not_hold_what_would_open_the_door(tenant):
+def test_the_database_stores_only_a_hash_that_is_not_accepted_as_a_token(tenant):
     token, secret = tokens.create(tenant, Role.ADMIN, "laptop")
 
     with connections["system"].cursor() as cursor:
@@ -53,7 +53,7 @@ def test_the_database_does_not_hold_what_would_open_the_door(tenant):
         tokens.principal_of(token.secret_hash)
 
 
-def test_a_token_stands_for_its_tenant_role_and_scopes(tenant):
+def test_a_token_gives_its_tenant_role_and_scopes(tenant):
     token, secret = tokens.create(tenant.pk, "reviewer", "ci", scopes=["activities:read"])
 
     principal = tokens.principal_of(secret)
@@ -82,12 +82,12 @@ def test_a_token_stands_for_its_tenant_role_and_scopes(tenant):
         "\x00",
     ],
 )
-def test_what_is_no_token_is_refused_in_one_and_the_same_way(tenant, secret):
+def test_every_invalid_token_is_refused_with_the_same_message(tenant, secret):
     with pytest.raises(tokens.TokenRefused, match="The token is not valid"):
         tokens.principal_of(secret)
 
 
-def test_a_revoked_token_is_refused_at_once_where_it_was_revoked(tenant):
+def test_a_revoked_token_is_refused_at_once_by_the_process_that_revoked_it(tenant):
     token, secret = tokens.create(tenant, Role.ADMIN, "laptop")
     tokens.principal_of(secret)
 
@@ -101,7 +101,7 @@ def test_a_token_revoked_by_another_process_is_refused_within_two_seconds(tenant
     token, secret = tokens.create(tenant, Role.ADMIN, "laptop")
     tokens.principal_of(secret)
 
-    changed_elsewhere(token, revoked_at=timezone.now())
+    change_elsewhere(token, revoked_at=timezone.now())
     revoked = time.monotonic()
     while time.monotonic() < revoked + 5:
         try:
@@ -113,7 +113,7 @@ def test_a_token_revoked_by_another_process_is_refused_within_two_seconds(tenant
     assert time.monotonic() < revoked + 2
 
 
-def test_revoking_twice_keeps_the_first_time(tenant):
+def test_revoking_twice_keeps_the_time_of_the_first(tenant):
     token, _ = tokens.create(tenant, Role.ADMIN, "laptop")
 
     tokens.revoke(token)
@@ -124,7 +124,7 @@ def test_revoking_twice_keeps_the_first_time(tenant):
     assert stored(token).revoked_at == first
 
 
-def test_an_expired_token_is_refused_even_while_it_is_remembered(tenant, monkeypatch):
+def test_an_expired_token_is_refused_even_while_it_is_cached(tenant, monkeypatch):
     expires_at = timezone.now() + timedelta(minutes=5)
     _, secret = tokens.create(tenant, Role.ADMIN, "laptop", expires_at=expires_at)
     tokens.principal_of(secret)
@@ -142,7 +142,7 @@ def test_a_token_of_an_inactive_tenant_is_refused(make_tenant):
         tokens.principal_of(secret)
 
 
-def test_a_hot_token_costs_no_query(tenant, django_assert_num_queries):
+def test_a_cached_token_takes_no_statement(tenant, django_assert_num_queries):
     _, secret = tokens.create(tenant, Role.ADMIN, "laptop")
     tokens.principal_of(secret)
 
@@ -158,7 +158,7 @@ def test_last_use_is_written_at_most_once_a_minute(tenant):
     tokens._known.clear()
     tokens.principal_of(secret)
     soon_after = stored(token).last_used_at
-    changed_elsewhere(token, last_used_at=timezone.now() - timedelta(seconds=61))
+    change_elsewhere(token, last_used_at=timezone.now() - timedelta(seconds=61))
     tokens._known.clear()
     tokens.principal_of(secret)
 
@@ -167,7 +167,7 @@ def test_last_use_is_written_at_most_once_a_minute(tenant):
     assert stored(token).last_used_at > first
 
 
-def test_the_memory_of_tokens_is_bounded(tenant, monkeypatch):
+def test_the_cache_of_tokens_is_bounded(tenant, monkeypatch):
     monkeypatch.setattr(tokens._known, "_entries", 3)
     secrets = [tokens.create(tenant, Role.VIEWER, str(number))[1] for number in range(10)]
 
@@ -225,7 +225,7 @@ def test_a_member_of_several_tenants_must_name_one_of_them(ann, tenant, other_te
         members.principal_of(ann)
 
 
-def test_naming_a_tenant_of_others_reads_like_naming_one_that_does_not_exist(ann, tenant, other_tenant):
+def test_naming_a_tenant_of_others_gives_the_same_error_as_naming_an_unknown_one(ann, tenant, other_tenant):
     join(ann, tenant)
 
     with pytest.raises(members.MembershipRefused) as of_others:
@@ -236,12 +236,12 @@ def test_naming_a_tenant_of_others_reads_like_naming_one_that_does_not_exist(ann
     assert str(of_others.value).replace("globex", "nowhere") == str(of_nobody.value)
 
 
-def test_somebody_without_a_tenant_is_told_whom_to_ask(ann):
+def test_the_error_for_a_person_without_a_tenant_says_whom_to_ask(ann):
     with pytest.raises(members.MembershipRefused, match="Ask an administrator"):
         members.principal_of(ann)
 
 
-def test_a_changed_role_acts_on_the_next_request(ann, tenant):
+def test_a_changed_role_applies_to_the_next_request(ann, tenant):
     join(ann, tenant, Role.ADMIN)
     members.principal_of(ann)
 
@@ -251,14 +251,14 @@ def test_a_changed_role_acts_on_the_next_request(ann, tenant):
     assert members.principal_of(ann).role == Role.VIEWER
 
 
-def test_a_membership_in_an_inactive_tenant_counts_for_nothing(ann, make_tenant):
+def test_a_membership_in_an_inactive_tenant_is_refused(ann, make_tenant):
     join(ann, make_tenant("closed", is_active=False))
 
     with pytest.raises(members.MembershipRefused):
         members.principal_of(ann, "closed")
 
 
-def test_a_superuser_acts_for_any_tenant_that_they_name_through_broken_glass_alone(
+def test_a_superuser_acts_for_a_tenant_only_in_a_break_glass_session_for_it(
     tenant, other_tenant, make_tenant
 ):
     root = User.objects.create_superuser("root")
@@ -280,7 +280,7 @@ def test_a_superuser_acts_for_any_tenant_that_they_name_through_broken_glass_alo
             members.principal_of(root, absent)
 
 
-def test_signing_in_shows_a_person_their_own_memberships_and_tenants_only(ann, tenant, other_tenant):
+def test_people_see_only_their_own_memberships(ann, tenant, other_tenant):
     bob = User.objects.create_user("bob")
     join(ann, tenant)
     join(bob, tenant)

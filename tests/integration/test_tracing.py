@@ -1,4 +1,4 @@
-"""Traces lead from a request through PostgreSQL and Redis to the worker, its agent and the agent's callback, and cost nothing when off."""
+"""Traces connect a request with the worker, its agent and the agent's callback, and cost nothing when tracing is off."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from activities.models import Wake
-from agents import outbound
 from agents.contracts import Accepted, AgentRequest, AgentResult
 from agents.exceptions import PermanentAgentError
 from tenants.context import tenant_scope
@@ -24,7 +23,7 @@ from tests.tracing import Collected, collected, linked, traceparent
 
 pytestmark = pytest.mark.long
 
-OURS = "run qa"
+RUN = "run qa"
 SUBMISSION = "POST api/v1/activities/"
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CANARY = "kanarie-trace-77c1"
@@ -32,16 +31,8 @@ CANARY = "kanarie-trace-77c1"
 
 @pytest.fixture
 def spans(engine: Engine) -> Iterator[Collected]:
-    with collected() as found:
-        yield found
-
-
-@pytest.fixture
-def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
-    with http_receiver() as running:
-        settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
-        yield running
-    outbound.close_connections()
+    with collected() as spans:
+        yield spans
 
 
 def submit(client: Any, **headers: str) -> str:
@@ -51,7 +42,7 @@ def submit(client: Any, **headers: str) -> str:
     return str(answer.json()["id"])
 
 
-def test_one_trace_leads_from_the_caller_to_the_agent(
+def test_one_trace_connects_the_caller_with_the_agent(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected, receiver: HttpReceiver
 ) -> None:
     engine.serve(tenant, "qa", adapter="http", endpoint=receiver.url)
@@ -61,7 +52,7 @@ def test_one_trace_leads_from_the_caller_to_the_agent(
     engine.drain()
 
     assert engine.status(tenant, activity) == "done"
-    web, run, agent = spans.one(SUBMISSION), spans.one(OURS), spans.one("agent qa")
+    web, run, agent = spans.one(SUBMISSION), spans.one(RUN), spans.one("agent qa")
     assert web.parent is not None
     assert f"{web.parent.span_id:016x}" in CALLER
     assert (run.parent and run.parent.span_id) == web.context.span_id
@@ -71,7 +62,7 @@ def test_one_trace_leads_from_the_caller_to_the_agent(
     assert receiver.posted[-1].headers["traceparent"] == traceparent(agent)
 
 
-def test_the_way_through_redis_is_a_span_of_the_relay_and_the_message_leads_to_it(
+def test_the_relay_has_a_span_to_which_the_run_of_its_message_is_linked(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected
 ) -> None:
     engine.serve(tenant)
@@ -81,14 +72,14 @@ def test_the_way_through_redis_is_a_span_of_the_relay_and_the_message_leads_to_i
     relay = spans.one("relay")
     engine.drain()
 
-    web, run = spans.one(SUBMISSION), spans.one(OURS)
+    web, run = spans.one(SUBMISSION), spans.one(RUN)
     assert (relay.parent and relay.parent.span_id) == web.context.span_id
     assert "redis exchange" in spans.inside(relay)
     assert linked(run) == {relay.context.span_id}
     assert {"agent qa", "postgresql WITH"} <= spans.inside(run)
 
 
-def test_work_that_waited_long_has_a_trace_of_its_own_that_is_linked(
+def test_work_that_waited_long_starts_a_new_linked_trace(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected, settings: Any
 ) -> None:
     engine.serve(tenant)
@@ -97,14 +88,14 @@ def test_work_that_waited_long_has_a_trace_of_its_own_that_is_linked(
     submit(api())
     engine.drain()
 
-    web, run = spans.one(SUBMISSION), spans.one(OURS)
+    web, run = spans.one(SUBMISSION), spans.one(RUN)
     assert run.parent is None
     assert run.context.trace_id != web.context.trace_id
     assert web.context.span_id in linked(run)
     assert (web.end_time or 0) < (run.end_time or 0), "no span is open while work waits"
 
 
-def test_a_callback_continues_the_trace_of_the_agent_and_is_linked_with_its_run(
+def test_a_callback_continues_the_trace_of_the_agent_and_is_linked_to_its_run(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected
 ) -> None:
     engine.serve(tenant)
@@ -122,10 +113,10 @@ def test_a_callback_continues_the_trace_of_the_agent_and_is_linked_with_its_run(
     assert answer.status_code == 200, answer.content
     report = spans.one("POST api/v1/agent-runs/<uuid:run_id>/complete/")
     assert f"{report.context.trace_id:032x}" in CALLER
-    assert spans.one(OURS).context.span_id in linked(report)
+    assert spans.one(RUN).context.span_id in linked(report)
 
 
-def test_what_fails_is_marked_by_its_code_and_no_span_tells_what_work_is_about(
+def test_a_failed_run_carries_its_error_code_and_no_span_contains_payloads(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, spans: Collected
 ) -> None:
     def refuses(request: AgentRequest) -> AgentResult:
@@ -136,11 +127,11 @@ def test_what_fails_is_marked_by_its_code_and_no_span_tells_what_work_is_about(
     submit(api())
     engine.drain()
 
-    run = spans.one(OURS)
+    run = spans.one(RUN)
     assert (run.attributes or {})["error.type"] == "no_good"
     assert not run.status.is_ok
     assert CANARY not in spans.text()
-    assert "postgresql WITH" in spans.text(), "statements were looked at"
+    assert "postgresql WITH" in spans.text(), "spans of statements were searched as well"
 
 
 def test_tracing_adds_no_statement_no_call_to_redis_and_no_message(
@@ -159,7 +150,7 @@ def test_tracing_adds_no_statement_no_call_to_redis_and_no_message(
     }  # fmt: skip
 
 
-def test_while_it_is_off_nothing_is_kept_and_nothing_sent(
+def test_while_tracing_is_off_no_trace_is_stored_or_sent(
     api: Callable[..., Any], engine: Engine, tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     engine.serve(tenant, "qa", adapter="http", endpoint=receiver.url)
@@ -184,12 +175,12 @@ def python(program: str, environment: dict[str, str], **more: str) -> subprocess
     )
 
 
-def test_nothing_of_opentelemetry_is_imported_without_the_variable(
+def test_opentelemetry_is_not_imported_without_the_variable(
     process_environment: dict[str, str],
 ) -> None:
     program = (
         "import sys, django; django.setup(); from orchestrator import celery, wsgi; from tenants import tracing;"
-        # The client of Redis looks for the package of metrics by itself.
+        # The Redis client imports the package of metrics itself, so only these are searched.
         "ours = ('opentelemetry.sdk.trace', 'opentelemetry.exporter', 'tenants.tracing.s', 'tenants.tracing.e');"
         "print(tracing.is_on(), [name for name in sys.modules if name.startswith(ours)])"
     )
@@ -197,16 +188,18 @@ def test_nothing_of_opentelemetry_is_imported_without_the_variable(
     assert python(program, process_environment).stdout.split("\n")[0] == "False []"
 
 
-def test_without_the_extra_a_line_says_so_and_everything_works(process_environment: dict[str, str]) -> None:
+def test_without_the_extra_tracing_is_off_and_a_log_line_says_what_to_install(
+    process_environment: dict[str, str],
+) -> None:
     program = (
         "import sys; sys.modules['opentelemetry'] = None; import django; django.setup();"
         "from tenants import tracing; print(tracing.is_on())"
     )
 
-    done = python(program, process_environment, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
+    process = python(program, process_environment, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
 
-    assert done.stdout.strip() == "False"
-    assert "install orchestrator[otel]" in done.stderr
+    assert process.stdout.strip() == "False"
+    assert "install orchestrator[otel]" in process.stderr
 
 
 def test_spans_arrive_at_a_collector_over_http(process_environment: dict[str, str]) -> None:
@@ -220,23 +213,23 @@ def test_spans_arrive_at_a_collector_over_http(process_environment: dict[str, st
     (posted,) = collector.posted
     assert posted.path == "/v1/traces"
     (resource,) = ExportTraceServiceRequest.FromString(posted.body).resource_spans
-    names = {each.key: each.value.string_value for each in resource.resource.attributes}
+    attributes = {each.key: each.value.string_value for each in resource.resource.attributes}
     (span,) = [span for scope in resource.scope_spans for span in scope.spans if span.name.startswith("GET")]
-    assert names["service.name"] == "orchestrator"
+    assert attributes["service.name"] == "orchestrator"
     assert (span.name, span.trace_id.hex()) == ("GET api/v1/activities/", CALLER.split("-")[1])
 
 
-def test_a_collector_that_is_away_harms_nobody(process_environment: dict[str, str]) -> None:
+def test_an_unreachable_collector_fails_no_request(process_environment: dict[str, str]) -> None:
     program = "import django; django.setup(); from django.test import Client; print(Client().get('/api/v1/activities/').status_code)"
 
-    done = python(
+    process = python(
         program,
         process_environment,
         OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
         OTEL_EXPORTER_OTLP_TIMEOUT="1",
     )
 
-    assert done.stdout.strip() == "401"
+    assert process.stdout.strip() == "401"
 
 
 assert os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") is None, "the suite itself sends no spans"

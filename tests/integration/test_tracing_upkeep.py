@@ -1,4 +1,4 @@
-"""Background tasks and the leader are traced when they did something, and leave nothing behind when they found nothing to do."""
+"""Background tasks and jobs of the leader leave spans when they did something, and none otherwise."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from tests.upkeep import carry_out, leading
 
 @pytest.fixture
 def spans(engine: Engine) -> Iterator[Collected]:
-    with collected() as found:
-        yield found
+    with collected() as spans:
+        yield spans
 
 
 def _names(spans: Collected) -> set[str]:
     return {span.name for span in spans.exporter.get_finished_spans()}
 
 
-def test_a_keeper_leaves_spans_of_what_it_did_and_none_of_looking(
+def test_the_leader_leaves_spans_only_of_jobs_that_did_something(
     engine: Engine, tenant: Tenant, spans: Collected
 ) -> None:
     engine.serve(tenant)
     engine.submit(tenant, not_before=datetime.now(UTC) + timedelta(minutes=5))
-    keeper = leading()
-    keeper.tick()
+    leader = leading()
+    leader.tick()
     with tenant_scope(tenant.pk):
         Wake.objects.filter(due_at__isnull=False).update(due_at=Now())
     spans.exporter.clear()
 
-    keeper.tick()
-    keeper.tick()
+    leader.tick()
+    leader.tick()
 
     delays = spans.one("keeper delays")
     assert (delays.attributes or {})["orchestrator.count"] == 1
@@ -55,7 +55,7 @@ def test_a_keeper_leaves_spans_of_what_it_did_and_none_of_looking(
     assert "keeper deadlines" not in _names(spans)
 
 
-def test_an_errand_is_a_trace_of_its_own_that_is_linked_with_the_hint(
+def test_a_background_task_has_its_own_trace_that_is_linked_to_its_message(
     engine: Engine, tenant: Tenant, spans: Collected
 ) -> None:
     engine.serve(tenant)
@@ -67,25 +67,25 @@ def test_an_errand_is_a_trace_of_its_own_that_is_linked_with_the_hint(
     carry_out("deadletters.handle")
     carry_out("deadletters.handle")
 
-    hints, errand = spans.one("keeper hints"), spans.one("errand deadletters.handle")
+    hints, task = spans.one("keeper hints"), spans.one("errand deadletters.handle")
     assert hint["headers"]["traceparent"].startswith(traceparent(hints)[:-2])
-    assert linked(errand) == {hints.context.span_id}
-    assert errand.parent is None
-    assert (errand.attributes or {})["orchestrator.count"] == len(letters_of(tenant, activity)) == 1
+    assert linked(task) == {hints.context.span_id}
+    assert task.parent is None
+    assert (task.attributes or {})["orchestrator.count"] == len(letters_of(tenant, activity)) == 1
 
 
-def test_upkeep_that_fails_is_marked_by_the_kind_of_its_error(engine: Engine, spans: Collected) -> None:
-    def breaks() -> int:
+def test_failed_upkeep_carries_the_type_of_its_error(engine: Engine, spans: Collected) -> None:
+    def fail() -> int:
         raise ValueError("kanarie")
 
     with pytest.raises(ValueError, match="kanarie"):
-        tracing.attempt("keeper mending", breaks)
+        tracing.attempt("keeper mending", fail)
 
     assert (spans.one("keeper mending").attributes or {})["error.type"] == "ValueError"
     assert "kanarie" not in spans.text()
 
 
-def test_an_attempt_returns_what_its_work_returned_also_while_tracing_is_off() -> None:
+def test_an_attempt_returns_the_result_of_its_function_with_tracing_on_or_off() -> None:
     assert tracing.attempt("keeper mending", lambda: ["a"]) == ["a"]
     with collected() as spans:
         assert tracing.attempt("keeper mending", lambda: 0) == 0

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md knows every code, state and identifier that the program can show, and no other."""
+"""docs/troubleshooting.md lists every code, state and identifier that the program can show, and no others."""
 
 from __future__ import annotations
 
@@ -19,32 +19,36 @@ PAGE = (tree.ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+)\n([\s\S]*?)(?=^## |\Z)", PAGE, re.MULTILINE))
 
 
-def told(section: str) -> set[str]:
-    """What stands in the first column of a section's tables."""
+def listed(section: str) -> set[str]:
+    """The code words in the first column of a section's tables."""
     rows = re.findall(r"^\| (.+?) \|", SECTIONS[section], re.MULTILINE)
     return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
 
 
 def _code_in(assignment: ast.Assign) -> list[ast.expr]:
-    """What it gives the variable `code`."""
-    given = []
+    """The values that it assigns to the variable `code`."""
+    expressions = []
     for target in assignment.targets:
         names, values = [target], [assignment.value]
         if isinstance(target, ast.Tuple) and isinstance(assignment.value, ast.Tuple):
             names, values = target.elts, assignment.value.elts
-        given += [v for n, v in zip(names, values, strict=True) if isinstance(n, ast.Name) and n.id == "code"]
-    return given
+        expressions += [
+            v for n, v in zip(names, values, strict=True) if isinstance(n, ast.Name) and n.id == "code"
+        ]
+    return expressions
 
 
 def reasons_in(module: tree.Module) -> set[str]:
-    """Every code that the module gives a `Waiting`: in the call, by way of a variable `code`, and by way of its tables."""
-    given = [call.args[0] for call in module.calls() if tree.called_name(call) == "Waiting" and call.args]
-    given += [
+    """Every code that the module passes to `Waiting`: as an argument, in a variable `code`, or from its tables."""
+    expressions = [
+        call.args[0] for call in module.calls() if tree.called_name(call) == "Waiting" and call.args
+    ]
+    expressions += [
         each for node in ast.walk(module.syntax) if isinstance(node, ast.Assign) for each in _code_in(node)
     ]
     codes = {
         part.value
-        for argument in given
+        for argument in expressions
         for part in ast.walk(argument)
         if isinstance(part, ast.Constant) and isinstance(part.value, str)
     }
@@ -55,25 +59,25 @@ def subclasses(kind: type) -> set[type]:
     return {kind, *(each for direct in kind.__subclasses__() for each in subclasses(direct))}
 
 
-def test_it_tells_every_reason_for_which_work_waits_and_no_other() -> None:
+def test_the_page_lists_exactly_the_reasons_for_waiting() -> None:
     (module,) = (each for each in tree.modules() if each.name == "activities.wait_reasons")
 
-    assert told("Work waits") == reasons_in(module)
+    assert listed("Work waits") == reasons_in(module)
 
 
-def test_it_tells_every_reason_that_the_api_promises() -> None:
+def test_the_api_documents_exactly_the_listed_reasons() -> None:
     promised = str(WhySerializer().fields["code"].help_text)
 
-    assert set(re.findall(r"[a-z_]+", promised)) - {"or"} == told("Work waits")
+    assert set(re.findall(r"[a-z_]+", promised)) - {"or"} == listed("Work waits")
 
 
-def test_it_tells_every_code_with_which_an_agents_run_can_fail() -> None:
+def test_the_page_lists_every_error_code_of_runs() -> None:
     codes = {
         kind.code  # type: ignore[attr-defined]
         for kind in subclasses(exceptions.AgentError)
         if not kind.__module__.startswith("agents.api") and not issubclass(kind, exceptions.RegistryError)
     }
-    given = {
+    retryable = {
         keyword.value.value
         for module in tree.modules()
         if module.name.startswith(("agents.adapters", "agents.outbound"))
@@ -84,19 +88,19 @@ def test_it_tells_every_code_with_which_an_agents_run_can_fail() -> None:
         and "Retryable" in tree.called_name(call)
     }
 
-    assert codes | given <= told("Work failed")
+    assert codes | retryable <= listed("Work failed")
 
 
 @pytest.mark.parametrize("name", sorted(health.CONSEQUENCES))
-def test_it_tells_what_each_server_means_when_it_is_away(name: str) -> None:
-    assert name in told("Health")
+def test_the_page_lists_every_server_that_can_be_unreachable(name: str) -> None:
+    assert name in listed("Health")
 
 
-def test_it_tells_every_state_that_a_server_or_an_agent_can_be_in() -> None:
-    assert {"failing", "silent", "behind", "closed", *Health.values} <= told("Health")
+def test_the_page_lists_every_state_of_servers_and_agents() -> None:
+    assert {"failing", "silent", "behind", "closed", *Health.values} <= listed("Health")
 
 
-def test_it_tells_every_sentence_that_the_overview_gives_as_a_reason() -> None:
+def test_the_page_quotes_every_reason_that_the_overview_shows() -> None:
     (overview,) = (each for each in tree.modules() if each.name == "console.overview")
     quoted = " ".join(re.findall(r"\| ([^|]+) \|", SECTIONS["Health"]))
 
@@ -115,18 +119,22 @@ def test_it_tells_every_sentence_that_the_overview_gives_as_a_reason() -> None:
         assert words in overview.text
         assert words in quoted
     assert overview.text.count("        yield ") == 7, (
-        "a reason more or less: tell it in docs/troubleshooting.md"
+        "add a new reason to docs/troubleshooting.md and to this test"
     )
 
 
-def test_it_tells_every_identifier_of_the_checks_and_no_other() -> None:
-    ids = {found for module in tree.modules() for found in re.findall(r'\bid="(\w+\.[EWI]\d+)"', module.text)}
+def test_the_page_lists_exactly_the_identifiers_of_the_system_checks() -> None:
+    ids = {
+        identifier
+        for module in tree.modules()
+        for identifier in re.findall(r'\bid="(\w+\.[EWI]\d+)"', module.text)
+    }
 
     assert ids
-    assert {word for word in told("Checks") if re.fullmatch(r"\w+\.[EWI]\d+", word)} == ids
+    assert {word for word in listed("Checks") if re.fullmatch(r"\w+\.[EWI]\d+", word)} == ids
 
 
-def test_it_tells_every_invariant_with_its_meaning() -> None:
-    shown = dict(re.findall(r"^\| `(I\d\d)` \| (.+) \|$", PAGE, re.MULTILINE))
+def test_the_page_lists_exactly_the_invariants_with_their_meaning() -> None:
+    documented = dict(re.findall(r"^\| `(I\d\d)` \| (.+) \|$", PAGE, re.MULTILINE))
 
-    assert shown == SAFETY | LIVENESS
+    assert documented == SAFETY | LIVENESS

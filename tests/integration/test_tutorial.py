@@ -1,6 +1,6 @@
-"""Somebody who does what the quick start, the tutorial and the how-to guides say gets what they promise: every command, in its order.
+"""The quick start, the tutorials and the how-to guides lead to the results that they promise.
 
-On real processes: web, a worker, the sample agents, and whatever the pages have the reader start.
+Runs every command in its order against real processes: web, a worker, the sample agents, and what the pages start.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.long
 
 DOCS = tree.ROOT / "docs"
 HOW_TO = sorted(path.name for path in (DOCS / "how-to").glob("*.md") if path.name != "index.md")
-#: Done before the test begins: what needs an address to clone from, and what starts the installation that the tests have.
-BEFOREHAND = "first terminal"
+#: The title of blocks that are not run, because they clone the project or start the installation that the tests already have.
+NOT_RUN = "first terminal"
 
 
 @pytest.fixture(scope="module")
@@ -47,62 +47,62 @@ def installation(
 
 @pytest.fixture
 def newcomer(installation: Installation, tmp_path: Path) -> Iterator[Reader]:
-    instead = {
+    replacements = {
         ".venv/bin/python manage.py": installation.manage,
         "http://127.0.0.1:8000": installation.web,
         "9100": str(free_port()),
         "9200": str(free_port()),
     }
-    with reader(tmp_path, installation.environment, instead) as reading:
+    with reader(tmp_path, installation.environment, replacements) as reading:
         yield reading
 
 
-def to_do(page: str) -> list[Block]:
-    return [block for block in blocks(DOCS / page) if block.title != BEFOREHAND]
+def blocks_to_run(page: str) -> list[Block]:
+    return [block for block in blocks(DOCS / page) if block.title != NOT_RUN]
 
 
-def test_the_quick_start_leads_to_work_that_is_done(newcomer: Reader) -> None:
-    shown = [newcomer.does(block) for block in to_do("quick-start.md")]
+def test_the_quick_start_leads_to_finished_work(newcomer: Reader) -> None:
+    outputs = [newcomer.does(block) for block in blocks_to_run("quick-start.md")]
 
-    assert "Bees fly far" in json.loads(shown[1])["content"]
-    assert len(shown) == 5
+    assert "Bees fly far" in json.loads(outputs[1])["content"]
+    assert len(outputs) == 5
 
 
 def test_the_tutorial_leads_to_two_agents_in_a_pipeline_with_an_approval(newcomer: Reader) -> None:
     has_node = shutil.which("node") is not None
-    shown: list[str] = []
-    for block in to_do("tutorial.md"):
+    outputs: list[str] = []
+    for block in blocks_to_run("tutorial.md"):
         if block.section.startswith("6.") and not has_node:
             continue
-        if block.section.startswith("7.") and "7." not in shown:
+        if block.section.startswith("7.") and "7." not in outputs:
             newcomer.interrupts("third terminal")
-            shown.append("7.")
-        shown.append(newcomer.does(block))
+            outputs.append("7.")
+        outputs.append(newcomer.does(block))
 
-    everything = "\n".join(shown)
-    assert "- Bees fly far when the lime\n- They bring honey to the hive" in everything
-    assert "- Bees fly far\n- They bring honey\n" in everything
-    assert "agent__headline-writer\n" in everything
-    assert "pipeline headlines version 1" in everything
-    assert "Attempt 1 of 3 failed" in everything
-    assert "could not be reached" in everything
+    output = "\n".join(outputs)
+    assert "- Bees fly far when the lime\n- They bring honey to the hive" in output
+    assert "- Bees fly far\n- They bring honey\n" in output
+    assert "agent__headline-writer\n" in output
+    assert "pipeline headlines version 1" in output
+    assert "Attempt 1 of 3 failed" in output
+    assert "could not be reached" in output
     if has_node:
-        assert "pipeline headlines version 2" in everything
-        assert "All 2 fit." in everything
+        assert "pipeline headlines version 2" in output
+        assert "All 2 fit." in output
 
 
 @pytest.mark.ui
-def test_the_tutorial_in_the_browser_leads_to_a_pipeline_that_was_decided_about_and_a_schedule(
+def test_the_tutorial_in_the_browser_leads_to_a_completed_run_and_a_schedule(
     installation: Installation,
 ) -> None:
-    """By an admin of a tenant who is nobody else on the platform."""
+    """Done by an admin of one tenant, who has no other rights on the platform."""
     press = registration.register("northern-press", name="Northern Press")
-    # As the installation would store it: the settings of tests take a quicker way that it does not know.
-    stored = PBKDF2PasswordHasher().encode("a long enough one", "salt" * 4)
-    anna = get_user_model().objects.create(username="anna", password=stored)
+    # Hashed as the installation does, because it does not know the quicker hasher of the tests' settings.
+    password = PBKDF2PasswordHasher().encode("a long enough one", "salt" * 4)
+    anna = get_user_model().objects.create(username="anna", password=password)
     with tenant_scope(press.pk):
         Membership.objects.create(tenant=press, user=anna, role=Role.ADMIN)
-    shown: list[str] = []
+    pictures: list[str] = []
     with pages.browser() as chromium:
         page = chromium.new_context(
             base_url=installation.web, viewport={"width": 1280, "height": 800}
@@ -112,12 +112,12 @@ def test_the_tutorial_in_the_browser_leads_to_a_pipeline_that_was_decided_about_
         page.fill("input[name=username]", "anna")
         page.fill("input[name=password]", "a long enough one")
         page.press("input[name=password]", "Enter")
-        walk.walk(page, shown.append)
+        walk.walk(page, pictures.append)
         page.close()
 
-    told = (DOCS / "tutorial-browser.md").read_text(encoding="utf-8")
-    assert re.findall(r"images/tutorial/(\w+)\.webp\)\]", told) == shown
-    assert walk.NOTES in told
+    tutorial = (DOCS / "tutorial-browser.md").read_text(encoding="utf-8")
+    assert re.findall(r"images/tutorial/(\w+)\.webp\)\]", tutorial) == pictures
+    assert walk.NOTES in tutorial
     with tenant_scope(press.pk):
         run = PipelineRun.objects.get()
         rounds = list(
@@ -136,19 +136,19 @@ def test_the_tutorial_in_the_browser_leads_to_a_pipeline_that_was_decided_about_
 
 
 @pytest.mark.parametrize("page", HOW_TO)
-def test_a_how_to_guide_does_what_it_says(newcomer: Reader, page: str) -> None:
-    """Each page by a tenant of its own, with what the quick start has its reader set up."""
+def test_a_how_to_guide_leads_to_what_it_promises(newcomer: Reader, page: str) -> None:
+    """Each page has its own tenant, and starts with the variables of the quick start."""
     acme = registration.register(page.removesuffix(".md"))
     with tenant_scope(acme.pk):
         _, secret = tokens.create(acme, "admin", "reader", platform=True)
-    set_up = to_do("quick-start.md")[0].text.splitlines()[3:]
+    set_up = blocks_to_run("quick-start.md")[0].text.splitlines()[3:]
     newcomer.types("\n".join([f"TENANT={acme.slug}", f"TOKEN={secret}", *set_up]))
 
-    for block in to_do(f"how-to/{page}"):
+    for block in blocks_to_run(f"how-to/{page}"):
         newcomer.does(block)
 
 
-def test_every_how_to_guide_is_in_the_list_of_them() -> None:
+def test_the_index_lists_every_how_to_guide() -> None:
     listed = re.findall(
         r"\]\(([\w-]+\.md)\) \|$", (DOCS / "how-to" / "index.md").read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -157,9 +157,9 @@ def test_every_how_to_guide_is_in_the_list_of_them() -> None:
 
 
 @pytest.mark.parametrize("page", ["quick-start.md", "tutorial.md"])
-def test_what_was_done_beforehand_is_a_clone_and_a_target_of_make(page: str) -> None:
+def test_blocks_that_are_not_run_only_clone_and_call_make(page: str) -> None:
     lines = [
-        line for block in blocks(DOCS / page) if block.title == BEFOREHAND for line in block.text.splitlines()
+        line for block in blocks(DOCS / page) if block.title == NOT_RUN for line in block.text.splitlines()
     ]
 
     assert [line for line in lines if not line.startswith(("git clone ", "cd ", "make "))] == []

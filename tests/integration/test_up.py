@@ -1,4 +1,4 @@
-"""`make up` where it cannot be: it says why, and what to do, before it touches anything."""
+"""`make up` where it cannot work: it says why and what to do, before it changes anything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def home(settings: Any, tmp_path: Path) -> ServiceHome:
 
 @pytest.fixture(autouse=True)
 def signals_of_the_tests() -> Iterator[None]:
-    """The command listens for Ctrl-C, which is for pytest again afterwards."""
+    """Gives Ctrl-C back to pytest, because the command installs handlers of its own."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     yield
@@ -38,49 +38,47 @@ def signals_of_the_tests() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def refused() -> tuple[str, str]:
-    """What it was refused with, and what it had told until then."""
-    told = StringIO()
+def refusal_of_up() -> tuple[str, str]:
+    """The error text of the refused command, and its output until then."""
+    output = StringIO()
     with pytest.raises(CommandError) as refusal:
-        call_command("up", stdout=told)
-    return str(refusal.value), told.getvalue()
+        call_command("up", stdout=output)
+    return str(refusal.value), output.getvalue()
 
 
-def test_ports_that_something_else_has_are_named_with_free_ones_to_choose(
-    home: ServiceHome, settings: Any
-) -> None:
-    """Else the other program would be taken for ours as soon as it says that it is ready."""
+def test_taken_ports_are_named_together_with_free_ones(home: ServiceHome, settings: Any) -> None:
+    """Otherwise the other program would be mistaken for ours as soon as it is ready."""
     with socket.create_server(("127.0.0.1", 0)) as web, socket.create_server(("127.0.0.1", 0)) as flower:
         settings.PORT, settings.FLOWER_PORT = web.getsockname()[1], flower.getsockname()[1]
-        said, told = refused()
+        error, output = refusal_of_up()
 
-    assert f"Another program listens on ports {settings.PORT} and {settings.FLOWER_PORT}" in said
-    chosen = dict(word.split("=") for word in said.split() if "=" in word)
-    assert chosen.keys() == {"PORT", "FLOWER_PORT"}
-    assert all(is_free(int(port)) for port in chosen.values())
-    assert told == ""
+    assert f"Another program listens on ports {settings.PORT} and {settings.FLOWER_PORT}" in error
+    proposed = dict(word.split("=") for word in error.split() if "=" in word)
+    assert proposed.keys() == {"PORT", "FLOWER_PORT"}
+    assert all(is_free(int(port)) for port in proposed.values())
+    assert output == ""
 
 
-def test_only_the_port_that_is_taken_is_spoken_of(home: ServiceHome, settings: Any) -> None:
+def test_only_the_taken_port_is_named(home: ServiceHome, settings: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as flower:
         settings.FLOWER_PORT = flower.getsockname()[1]
-        said, _ = refused()
+        error, _ = refusal_of_up()
 
-    assert " FLOWER_PORT=" in said
-    assert " PORT=" not in said
+    assert " FLOWER_PORT=" in error
+    assert " PORT=" not in error
 
 
-def test_a_second_one_says_that_the_first_runs(home: ServiceHome) -> None:
+def test_a_second_supervisor_says_that_the_first_runs(home: ServiceHome) -> None:
     with Supervisor(home) as first:
         first.take_over()
 
-        said, told = refused()
+        error, output = refusal_of_up()
 
-    assert "already run under another supervisor. End that one (Ctrl-C)" in said
-    assert told == ""
+    assert "already run under another supervisor. End that one (Ctrl-C)" in error
+    assert output == ""
 
 
-def test_a_command_without_any_server_says_how_to_start_them_and_nothing_else(tmp_path: Path) -> None:
+def test_a_command_without_servers_prints_only_how_to_start_them(tmp_path: Path) -> None:
     """The first mistake of newcomers: a second terminal before `make up`."""
     done = subprocess.run(
         [sys.executable, "manage.py", "queues"],
@@ -92,6 +90,6 @@ def test_a_command_without_any_server_says_how_to_start_them_and_nothing_else(tm
     )
 
     assert (done.returncode, done.stdout) == (1, "")
-    (said,) = done.stderr.splitlines()
-    assert said.startswith("No servers:")
-    assert "Start them with `make up`" in said
+    (error,) = done.stderr.splitlines()
+    assert error.startswith("No servers:")
+    assert "Start them with `make up`" in error

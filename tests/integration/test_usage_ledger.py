@@ -1,4 +1,4 @@
-"""The ledger: whatever agents report, how often and in which order, each token and each dollar is entered once."""
+"""The usage ledger: each token and dollar is entered once, however often and in whatever order agents report."""
 
 from __future__ import annotations
 
@@ -32,19 +32,15 @@ TOTALS = st.builds(
     cost_usd=st.none() | st.decimals(0, 100, places=4),
     model=st.just(SONNET),
 )
-#: What a run says, in any order and repeated, and how many of these before its end.
+#: The reports of a run, in any order and some repeated, and how many of them come before its end.
 STORY = st.lists(TOTALS, min_size=1, max_size=6).flatmap(
-    lambda said: st.tuples(st.permutations(said + said[:2]), st.integers(0, len(said)))
+    lambda reports_sent: st.tuples(
+        st.permutations(reports_sent + reports_sent[:2]), st.integers(0, len(reports_sent))
+    )
 )
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    return tenant
-
-
-def told(run: Any, usage: Usage) -> None:
+def report(run: Any, usage: Usage) -> None:
     with suppress(reports.RunOver):
         reports.beat(run, progress=None, usage=usage)
 
@@ -52,24 +48,24 @@ def told(run: Any, usage: Usage) -> None:
 @pytest.mark.usefixtures("one_at_a_time")
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stories=st.lists(STORY, min_size=1, max_size=3))
-def test_the_ledger_adds_up_to_what_runs_have_reported_to_the_last_digit(
+def test_the_ledger_adds_up_exactly_to_what_runs_have_reported(
     engine: Engine, acme: Tenant, stories: list[Any]
 ) -> None:
     before = entered(acme)
     expected = Decimal(0)
-    for said, ends_after in stories:
+    for reports_sent, ends_after in stories:
         run = accepted(engine, acme)
-        for usage in said[:ends_after]:
-            told(run, usage)
-        results.record_stalled(run)  # the rest comes late
-        for usage in said[ends_after:]:
-            told(run, usage)
+        for usage in reports_sent[:ends_after]:
+            report(run, usage)
+        results.record_stalled(run)  # the remaining reports arrive late
+        for usage in reports_sent[ends_after:]:
+            report(run, usage)
         engine.drain()
         reports.complete(token_of(acme, run.activity_id), finished("0"), actor="test")
-        expected += _cost_of(said)
+        expected += _cost_of(reports_sent)
 
     assert entered(acme) - before == expected
-    assert _of_which_the_ledger_says_otherwise(acme) == []
+    assert _entries_that_differ_from_reports(acme) == []
     with tenant_scope(acme.pk):
         rows = money.ledger_entries(acme.pk)
         total = rows.aggregate(**money.FIGURES)
@@ -78,7 +74,7 @@ def test_the_ledger_adds_up_to_what_runs_have_reported_to_the_last_digit(
             assert {name: sum(group[name] for group in groups) for name in total} == total
 
 
-def _of_which_the_ledger_says_otherwise(tenant: Tenant) -> list[Any]:
+def _entries_that_differ_from_reports(tenant: Tenant) -> list[Any]:
     with tenant_scope(tenant.pk):
         entries = (
             money.ledger_entries(tenant.pk)
@@ -95,35 +91,42 @@ def _of_which_the_ledger_says_otherwise(tenant: Tenant) -> list[Any]:
             group
             for group in entries
             if (group["sum_runs"], group["sum_input"], group["sum_output"], group["sum_dollars"])
-            != _said(usages[group["run_id"]])
+            != _reported(usages[group["run_id"]])
         ]
 
 
-def _said(usage: Any) -> tuple[int, int, int, Decimal]:
+def _reported(usage: Any) -> tuple[int, int, int, Decimal]:
     return 1, usage["input_tokens"], usage["output_tokens"], Decimal(usage["cost_usd"] or 0)
 
 
-def _cost_of(said: list[Usage]) -> Decimal:
-    costs = [usage.cost_usd for usage in said if usage.cost_usd is not None]
+def _cost_of(reports_sent: list[Usage]) -> Decimal:
+    costs = [usage.cost_usd for usage in reports_sent if usage.cost_usd is not None]
     if costs:
         return max(costs)
     price = price_of(SONNET)
     assert price is not None
-    most_in, most_out = max(one.input_tokens for one in said), max(one.output_tokens for one in said)
+    most_in, most_out = (
+        max(one.input_tokens for one in reports_sent),
+        max(one.output_tokens for one in reports_sent),
+    )
     return most_in * price.input + most_out * price.output
 
 
-def test_an_entry_tells_for_what_it_was_and_begins_with_the_run(engine: Engine, acme: Tenant) -> None:
+def test_a_run_is_entered_at_its_start_and_its_entries_say_what_was_paid_for(
+    engine: Engine, acme: Tenant
+) -> None:
     run = accepted(engine, acme)
 
     reports.beat(run, progress=None, usage=Usage(1000, 100, None, SONNET))
     reports.complete(run, finished("0.02"), actor="test")
 
     with tenant_scope(acme.pk):
-        began, reckoned, said = UsageEntry.objects.order_by("id")
-    assert (began.runs, began.run_id, began.agent_role) == (1, run.run_id, "qa")
-    assert (reckoned.dollars, reckoned.input_tokens, reckoned.model) == (Decimal("0.0045"), 1000, SONNET)
-    assert (said.dollars, said.input_tokens) == (Decimal("0.0155"), 0), "what the agent says takes its place"
+        first, estimated, reported = UsageEntry.objects.order_by("id")
+    assert (first.runs, first.run_id, first.agent_role) == (1, run.run_id, "qa")
+    assert (estimated.dollars, estimated.input_tokens, estimated.model) == (Decimal("0.0045"), 1000, SONNET)
+    assert (reported.dollars, reported.input_tokens) == (Decimal("0.0155"), 0), (
+        "the reported cost replaces the estimate"
+    )
     assert broken_invariants() == []
 
 
@@ -139,7 +142,7 @@ def test_tokens_of_a_model_without_a_price_are_counted_and_marked(engine: Engine
         assert ActivityRun.objects.get(pk=run.run_id).usage["cost_usd"] is None
 
 
-def test_nonsense_of_an_adapter_spoils_no_sum(engine: Engine, acme: Tenant) -> None:
+def test_nonsense_from_an_adapter_changes_no_sum(engine: Engine, acme: Tenant) -> None:
     run = accepted(engine, acme)
 
     for nonsense in (Decimal("NaN"), Decimal("Infinity"), Decimal(-1)):
@@ -153,7 +156,7 @@ def test_nonsense_of_an_adapter_spoils_no_sum(engine: Engine, acme: Tenant) -> N
     assert broken_invariants() == []
 
 
-def test_an_estimate_follows_what_runs_of_the_role_took(engine: Engine, acme: Tenant) -> None:
+def test_an_estimate_is_the_average_cost_of_runs_of_the_role(engine: Engine, acme: Tenant) -> None:
     from activities import budgets
 
     for cost in ("0.10", "0.30"):
@@ -166,7 +169,7 @@ def test_an_estimate_follows_what_runs_of_the_role_took(engine: Engine, acme: Te
     assert now(budget).reserved == Decimal("0.20")
 
 
-def test_the_ledger_is_only_ever_added_to(engine: Engine, acme: Tenant) -> None:
+def test_entries_of_the_ledger_can_only_be_added(engine: Engine, acme: Tenant) -> None:
     accepted(engine, acme)
 
     with pytest.raises(ProgrammingError, match="permission denied"), tenant_scope(acme.pk):
@@ -175,7 +178,7 @@ def test_the_ledger_is_only_ever_added_to(engine: Engine, acme: Tenant) -> None:
         UsageEntry.objects.filter(runs=1).delete()
 
 
-def test_the_platform_s_own_prices_come_first_and_the_kept_list_serves_without_the_library(
+def test_configured_prices_come_first_and_the_bundled_list_works_without_the_library(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.ORCHESTRATOR_MODEL_PRICES = {SONNET: ["1.5", 6]}
@@ -188,7 +191,7 @@ def test_the_platform_s_own_prices_come_first_and_the_kept_list_serves_without_t
         assert price_of(SONNET) == prices.Price(Decimal("0.000003"), Decimal("0.000015"))
         mini = price_of("openai/gpt-4o-mini-2024-07-18")
         assert mini is not None
-        assert mini.input == Decimal("0.00000015"), "the longest name that fits"
+        assert mini.input == Decimal("0.00000015"), "the longest matching name"
         assert price_of("homemade-1") is None
         assert price_of(None) is None
     finally:
@@ -204,7 +207,9 @@ def test_the_platform_s_own_prices_come_first_and_the_kept_list_serves_without_t
         ("I43", "UPDATE tenants_budget SET spent = cap + 1"),
     ],
 )
-def test_damage_to_figures_is_found(engine: Engine, acme: Tenant, invariant: str, damage: str) -> None:
+def test_damaged_figures_are_reported_as_broken_invariants(
+    engine: Engine, acme: Tenant, invariant: str, damage: str
+) -> None:
     capped(acme)
     reports.beat(accepted(engine, acme), progress=None, usage=Usage(1, 1, Decimal("0.10")))
     assert broken_invariants() == []

@@ -1,4 +1,4 @@
-"""Why something waits that others must answer, and what its history tells: the right code, who is asked and until when, everywhere."""
+"""Reasons for waiting on people and subtasks, with who must answer and until when, and the timelines of such activities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from activities import dead_letters
 from activities.decision_rules import Later
 from activities.human_tasks import approvals
 from activities.states import LinkKind
-from agents.contracts import Accepted
 from tenants.context import APP, tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -26,35 +25,30 @@ from tests.open_questions import asked
 from tests.superusers import seeing_all
 from tests.toolbox import OUTPUT, at_work, caller_of, child, of
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 ACTIVITIES = "/api/v1/activities/"
 DUE = r"editor, due 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 
 @pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    engine.agent.behaviour = lambda request: Accepted()
-    return tenant
-
-
-@pytest.fixture
 def why(api: Any, acme: Tenant) -> Callable[[UUID], dict[str, Any]]:
-    """The answer for an activity, which lists give in short."""
+    """Explain why an activity waits; checks that lists give the same reason in short."""
     client = api("viewer")
 
-    def told(activity_id: UUID) -> dict[str, Any]:
+    def explain(activity_id: UUID) -> dict[str, Any]:
         full = client.get(f"{ACTIVITIES}{activity_id}/why/").json()
         listed = {item["id"]: item["waiting_for"] for item in client.get(ACTIVITIES).json()["results"]}
         short = {name: full[name] for name in ("code", "detail", "holder")}
         assert listed[str(activity_id)] == short
         return full
 
-    return told
+    return explain
 
 
-def test_a_blocked_activity_waits_for_whoever_resolves_it(engine: Engine, acme: Tenant, why: Any) -> None:
+def test_a_blocked_activity_waits_for_the_role_that_resolves_it(
+    engine: Engine, acme: Tenant, why: Any
+) -> None:
     activity_id, agent = at_work(engine, acme, metadata={"resolver_role": "devops"})
     agent.used("report_blocker", type="x", message="y")
 
@@ -70,7 +64,7 @@ def test_a_blocked_activity_waits_for_whoever_resolves_it(engine: Engine, acme: 
     assert abs((datetime.fromisoformat(reason["since"]) - since).total_seconds()) < 1
 
 
-def test_a_resolution_that_went_to_somebody_else_is_named_with_that_person(
+def test_a_reassigned_resolution_is_named_with_its_new_role(
     api: Any, engine: Engine, acme: Tenant, why: Any
 ) -> None:
     activity_id, agent = at_work(engine, acme)
@@ -80,7 +74,7 @@ def test_a_resolution_that_went_to_somebody_else_is_named_with_that_person(
     assert why(activity_id)["holder"] == "devops"
 
 
-def test_a_review_is_named_with_who_is_asked(engine: Engine, acme: Tenant, why: Any) -> None:
+def test_a_requested_review_is_named_with_its_role(engine: Engine, acme: Tenant, why: Any) -> None:
     activity_id, agent = at_work(engine, acme)
     agent.used("request_human_review", question="?", human_role="editor")
 
@@ -90,7 +84,7 @@ def test_a_review_is_named_with_who_is_asked(engine: Engine, acme: Tenant, why: 
     assert reason["holder"] == "editor"
 
 
-def test_an_approval_that_the_agent_asked_for_is_named_with_title_and_role(
+def test_an_approval_that_the_agent_requested_is_named_with_title_and_role(
     engine: Engine, acme: Tenant, why: Any
 ) -> None:
     activity_id, agent = at_work(engine, acme)
@@ -102,7 +96,7 @@ def test_an_approval_that_the_agent_asked_for_is_named_with_title_and_role(
     assert reason["holder"] == "Which way?: editor"
 
 
-def test_what_is_held_before_it_starts_says_so_and_names_the_approval(
+def test_an_activity_that_an_approval_holds_before_its_start_names_the_approval(
     engine: Engine, acme: Tenant, why: Any
 ) -> None:
     _, agent = at_work(engine, acme)
@@ -122,7 +116,7 @@ def test_what_is_held_before_it_starts_says_so_and_names_the_approval(
     assert reason["holder"] == "Shall we?: editor"
 
 
-def test_after_a_review_was_answered_the_approval_is_what_is_waited_for(
+def test_after_an_answered_review_the_activity_waits_for_the_next_approval(
     api: Any, engine: Engine, acme: Tenant, why: Any
 ) -> None:
     activity_id, agent = at_work(engine, acme)
@@ -134,7 +128,7 @@ def test_after_a_review_was_answered_the_approval_is_what_is_waited_for(
     assert why(activity_id)["holder"] == "And now?: editor"
 
 
-def test_a_result_behind_a_gate_waits_for_its_reviewer(engine: Engine, acme: Tenant, why: Any) -> None:
+def test_a_result_that_needs_approval_waits_for_its_approver(engine: Engine, acme: Tenant, why: Any) -> None:
     activity_id, agent = at_work(
         engine,
         acme,
@@ -150,7 +144,7 @@ def test_a_result_behind_a_gate_waits_for_its_reviewer(engine: Engine, acme: Ten
     assert re.fullmatch(DUE, reason["holder"])
 
 
-def test_an_agents_subtask_is_a_dependency_and_its_status_is_told(
+def test_a_subtask_of_an_agent_is_a_dependency_with_its_status(
     engine: Engine, acme: Tenant, why: Any
 ) -> None:
     activity_id, agent = at_work(engine, acme)
@@ -165,7 +159,7 @@ def test_an_agents_subtask_is_a_dependency_and_its_status_is_told(
     )  # fmt: skip
 
 
-def test_a_persons_subtask_is_waited_for_as_a_person_is(engine: Engine, acme: Tenant, why: Any) -> None:
+def test_a_subtask_of_a_person_is_a_wait_for_that_person(engine: Engine, acme: Tenant, why: Any) -> None:
     activity_id, agent = at_work(engine, acme)
     agent.used("create_subtask", name="Read it", human_role="editor", blocking=True)
 
@@ -178,7 +172,9 @@ def test_a_persons_subtask_is_waited_for_as_a_person_is(engine: Engine, acme: Te
     )
 
 
-def test_the_heir_of_a_subtask_is_who_is_waited_for(api: Any, engine: Engine, acme: Tenant, why: Any) -> None:
+def test_a_reassigned_subtask_names_the_role_of_its_successor(
+    api: Any, engine: Engine, acme: Tenant, why: Any
+) -> None:
     activity_id, agent = at_work(engine, acme)
     subtask = agent.used("create_subtask", name="Look it up", agent_role="ba", blocking=True)
     api().post(of(subtask, "reassign"), {"human_role": "editor", "reason": "x"})
@@ -188,7 +184,7 @@ def test_the_heir_of_a_subtask_is_who_is_waited_for(api: Any, engine: Engine, ac
     assert (reason["code"], reason["holder"]) == ("human", "Look it up: editor")
 
 
-def test_what_has_failed_for_good_waits_for_an_operator(engine: Engine, acme: Tenant, why: Any) -> None:
+def test_permanently_failed_work_waits_for_an_operator(engine: Engine, acme: Tenant, why: Any) -> None:
     activity_id, agent = at_work(engine, acme)
     agent.post("fail", {"error": {"message": "x", "retryable": False}})
     dead_letters.handle_waiting()
@@ -198,63 +194,63 @@ def test_what_has_failed_for_good_waits_for_an_operator(engine: Engine, acme: Te
     assert (reason["code"], reason["holder"]) == ("human", "operator")
 
 
-def test_a_page_of_what_waits_costs_the_same_however_much_is_on_it(
+def test_a_page_of_waiting_activities_takes_the_same_statements_however_many_it_lists(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     client = api("viewer")
 
     def statements() -> int:
-        # What is known for a second is asked for again on a slow machine.
-        return min(statements_of_a_look() for _ in range(3))
+        # A slow machine repeats statements whose results are cached for a second.
+        return min(statements_of_one_request() for _ in range(3))
 
-    def statements_of_a_look() -> int:
-        client.get(ACTIVITIES)  # the token is known for a while
+    def statements_of_one_request() -> int:
+        client.get(ACTIVITIES)  # so that the token is cached
         with CaptureQueriesContext(connections[APP]) as captured:
             assert (
                 client.get(f"{ACTIVITIES}?status=blocked,awaiting_review,awaiting_subtask").status_code == 200
             )
         return len(captured)
 
-    def three_that_wait() -> None:
+    def add_three_waiting() -> None:
         for tool, arguments in (
             ("report_blocker", {"type": "x", "message": "y"}), ("create_approval", {"type": "x", "title": "y"}),
             ("create_subtask", {"name": "z", "agent_role": "ba", "blocking": True}),
         ):  # fmt: skip
             at_work(engine, acme)[1].used(tool, **arguments)
 
-    three_that_wait()
+    add_three_waiting()
     few = statements()
-    three_that_wait()
-    three_that_wait()
+    add_three_waiting()
+    add_three_waiting()
 
     assert statements() == few
 
 
-# History
+# Timelines
 
 
 def moments(api: Any, activity_id: Any, kind: str) -> list[dict[str, Any]]:
-    found = api("viewer").get(f"{ACTIVITIES}{activity_id}/timeline/").json()["results"]
-    assert [moment["at"] for moment in found] == sorted(moment["at"] for moment in found)
-    return [moment for moment in found if moment["kind"] == kind]
+    timeline = api("viewer").get(f"{ACTIVITIES}{activity_id}/timeline/").json()["results"]
+    assert [moment["at"] for moment in timeline] == sorted(moment["at"] for moment in timeline)
+    return [moment for moment in timeline if moment["kind"] == kind]
 
 
-def test_the_history_of_an_agents_work_tells_which_tools_it_used_and_what_came_of_it(
+def test_the_timeline_of_an_agents_work_lists_its_tool_calls_and_what_they_created(
     api: Any, engine: Engine, acme: Tenant
 ) -> None:
     activity_id, agent = at_work(engine, acme)
     part = agent.used("create_subtask", name="part", agent_role="ba", blocking=False)
     review = agent.used("request_human_review", question="?")
 
-    found = moments(api, activity_id, "tool_call")
+    timeline = moments(api, activity_id, "tool_call")
 
-    assert [(call["tool"], call["created"], call["stop"]) for call in found] == [
+    assert [(call["tool"], call["created"], call["stop"]) for call in timeline] == [
         ("create_subtask", str(part), False), ("request_human_review", str(review), True),
     ]  # fmt: skip
-    assert {call["run"] for call in found} == {str(agent.run_id)}
+    assert {call["run"] for call in timeline} == {str(agent.run_id)}
 
 
-def test_the_history_of_a_question_tells_votes_and_deadlines(api: Any, engine: Engine, acme: Tenant) -> None:
+def test_the_timeline_of_a_question_lists_votes_and_deadlines(api: Any, engine: Engine, acme: Tenant) -> None:
     rules: dict[str, Any] = {"reminders": (Later(60),), "escalation": (Later(300, "boss"),)}
     item = asked(acme, options=("a", "b"), quorum=2, due_seconds=600, **rules)
     approvals.approve(acme.pk, item, actor=voter("Ann"), notes="Fine.", chosen_option="a")
@@ -268,13 +264,13 @@ def test_the_history_of_a_question_tells_votes_and_deadlines(api: Any, engine: E
         "a",
         "Fine.",
     )
-    assert [(one["deadline"], one["happened_at"]) for one in deadlines] == [
+    assert [(deadline["deadline"], deadline["happened_at"]) for deadline in deadlines] == [
         ("reminder", None), ("escalation", None), ("due", None),
     ]  # fmt: skip
     assert deadlines[1]["human_role"] == "boss"
 
 
-def test_the_history_in_the_admin_tells_it_too(engine: Engine, acme: Tenant) -> None:
+def test_the_timeline_in_the_admin_lists_tool_calls_and_deadlines(engine: Engine, acme: Tenant) -> None:
     browser = Client()
     browser.force_login(seeing_all())
     activity_id, agent = at_work(engine, acme)
@@ -284,8 +280,8 @@ def test_the_history_in_the_admin_tells_it_too(engine: Engine, acme: Tenant) -> 
         assert child(acme, activity_id, LinkKind.APPROVAL).pk == item
 
     page = browser.get(f"/admin/activities/activity/{activity_id}/change/").content.decode()
-    shown = browser.get(f"/admin/activities/activity/{due}/change/").content.decode()
+    page_of_due = browser.get(f"/admin/activities/activity/{due}/change/").content.decode()
 
     assert "<b>Tool</b> create_approval" in page
     assert f"/admin/activities/activity/{item}/change/" in page
-    assert "<b>Deadline</b> due" in shown
+    assert "<b>Deadline</b> due" in page_of_due

@@ -1,4 +1,4 @@
-"""The ledger of wakes: equal ones merge, several lead to one run, and anyone who gets nowhere is stopped."""
+"""Wakes: equal ones merge, several lead to one run, and an activity that makes no progress is stopped."""
 
 from __future__ import annotations
 
@@ -23,19 +23,12 @@ from tests.engine import Engine, at_once
 from tests.integration.agent_runs.accepted_work import Agent, accepted
 from tests.open_questions import DIRECTION, asking, called, children, heard, wakes_of
 
-pytestmark = pytest.mark.usefixtures("one_at_a_time")
+pytestmark = pytest.mark.usefixtures("one_at_a_time", "agent_accepts")
 
 QUESTION = {"question": "Good?"}
 
 
-@pytest.fixture
-def acme(engine: Engine, tenant: Tenant) -> Tenant:
-    engine.serve(tenant)
-    engine.agent.behaviour = lambda request: Accepted()
-    return tenant
-
-
-def recorded(engine: Engine, tenant: Tenant, activity_id: UUID, reason: str, **payload: Any) -> UUID:
+def record_wake(engine: Engine, tenant: Tenant, activity_id: UUID, reason: str, **payload: Any) -> UUID:
     activity = engine.get(tenant, activity_id)
     with tenant_scope(tenant.pk):
         return outbox.record(activity, reason, payload=payload)
@@ -44,11 +37,11 @@ def recorded(engine: Engine, tenant: Tenant, activity_id: UUID, reason: str, **p
 def keeps_asking(usage: Usage | None = None) -> Callable[[AgentRequest], AgentResult]:
     """An agent that answers each start by asking for another review."""
 
-    def asks_again(request: AgentRequest) -> AgentResult:
+    def ask_again(request: AgentRequest) -> AgentResult:
         called(Agent(request), "request_human_review", QUESTION)
         return Completed(Output(content="?"), usage=usage)
 
-    return asks_again
+    return ask_again
 
 
 def answer_newest_review(engine: Engine, tenant: Tenant, activity_id: UUID) -> None:
@@ -63,8 +56,8 @@ def answer_newest_review(engine: Engine, tenant: Tenant, activity_id: UUID) -> N
 def test_a_hundred_equal_wakes_are_one_row_and_one_run(engine: Engine, acme: Tenant) -> None:
     (activity_id,) = engine.submit(acme)
 
-    ids = at_once(*[lambda: recorded(engine, acme, activity_id, "unblocked", note="x")] * 20)
-    ids += [recorded(engine, acme, activity_id, "unblocked", note="x") for _ in range(80)]
+    ids = at_once(*[lambda: record_wake(engine, acme, activity_id, "unblocked", note="x")] * 20)
+    ids += [record_wake(engine, acme, activity_id, "unblocked", note="x") for _ in range(80)]
     engine.drain()
 
     assert len(set(ids)) == 1
@@ -81,10 +74,10 @@ def test_three_different_wakes_during_a_run_lead_to_one_more_run_that_carries_al
 ) -> None:
     activity_id, agent = accepted(engine, acme)
     for number, reason in enumerate(("unblocked", "subtask_completed", "review_feedback")):
-        recorded(engine, acme, activity_id, reason, number=number)
-        recorded(engine, acme, activity_id, reason, number=number)
+        record_wake(engine, acme, activity_id, reason, number=number)
+        record_wake(engine, acme, activity_id, reason, number=number)
     relay.flush()
-    assert engine.messages() == 0, "no second run beside the first"
+    assert engine.messages() == 0, "no second run at the same time"
 
     agent.post("complete", {"output": {"content": "x"}})
     engine.drain()
@@ -95,15 +88,15 @@ def test_three_different_wakes_during_a_run_lead_to_one_more_run_that_carries_al
     assert engine.messages() == 0
 
 
-def test_wakes_of_a_failed_attempt_go_with_the_next(engine: Engine, acme: Tenant) -> None:
+def test_wakes_of_a_failed_attempt_are_part_of_the_next_attempt(engine: Engine, acme: Tenant) -> None:
     def fails(request: AgentRequest) -> AgentResult:
         raise RetryableAgentError("not yet")
 
     engine.agent.behaviour = fails
     (activity_id,) = engine.submit(acme, retry={"base_seconds": 0})
-    recorded(engine, acme, activity_id, "unblocked")
+    record_wake(engine, acme, activity_id, "unblocked")
     engine.deliver()
-    recorded(engine, acme, activity_id, "review_feedback")
+    record_wake(engine, acme, activity_id, "review_feedback")
     engine.agent.behaviour = lambda request: Accepted()
 
     engine.make_due(acme)
@@ -116,14 +109,14 @@ def test_wakes_of_a_failed_attempt_go_with_the_next(engine: Engine, acme: Tenant
     ]
 
 
-def test_what_is_said_again_while_a_run_hears_it_is_told_once_to_the_next(
+def test_a_wake_that_is_repeated_during_its_run_reaches_the_next_run_once(
     engine: Engine, acme: Tenant
 ) -> None:
     (activity_id,) = engine.submit(acme, retry={"base_seconds": 0})
-    recorded(engine, acme, activity_id, "unblocked", note="x")
+    record_wake(engine, acme, activity_id, "unblocked", note="x")
 
     def fails(request: AgentRequest) -> AgentResult:
-        recorded(engine, acme, activity_id, "unblocked", note="x")
+        record_wake(engine, acme, activity_id, "unblocked", note="x")
         raise RetryableAgentError("not yet")
 
     engine.agent.behaviour = fails
@@ -135,14 +128,14 @@ def test_what_is_said_again_while_a_run_hears_it_is_told_once_to_the_next(
     assert sorted(wake["reason"] for wake in heard(engine, activity_id)[-1]) == ["new_task", "unblocked"]
 
 
-def test_a_retry_after_failing_for_good_carries_everything_that_the_failed_run_was_told_and_what_came_since(
+def test_a_retry_of_failed_work_carries_the_wakes_of_the_failed_run_and_later_ones(
     engine: Engine, acme: Tenant
 ) -> None:
     activity_id, agent = accepted(engine, acme, max_attempts=1)
-    recorded(engine, acme, activity_id, "unblocked")
+    record_wake(engine, acme, activity_id, "unblocked")
     agent.post("complete", {"output": {"content": "x"}})
     engine.drain()
-    recorded(engine, acme, activity_id, "review_feedback", number=1)
+    record_wake(engine, acme, activity_id, "review_feedback", number=1)
     Agent(engine.agent.calls[-1]).post("fail", {"error": {"message": "no", "retryable": False}})
 
     cancellation.retry(acme.pk, activity_id, actor="Ann")
@@ -155,7 +148,7 @@ def test_a_retry_after_failing_for_good_carries_everything_that_the_failed_run_w
 
 
 @pytest.mark.parametrize("end", ["done", "cancelled", "failed"])
-def test_what_has_ended_never_runs_whatever_wakes_it(engine: Engine, acme: Tenant, end: str) -> None:
+def test_an_ended_activity_never_runs_again_whatever_wakes_it(engine: Engine, acme: Tenant, end: str) -> None:
     activity_id, agent = accepted(engine, acme, max_attempts=1)
     if end == "done":
         agent.post("complete", {"output": {"content": "x"}})
@@ -165,7 +158,7 @@ def test_what_has_ended_never_runs_whatever_wakes_it(engine: Engine, acme: Tenan
         cancellation.cancel(acme.pk, activity_id, actor="Ann")
     calls = len(engine.agent.calls)
 
-    recorded(engine, acme, activity_id, "unblocked")
+    record_wake(engine, acme, activity_id, "unblocked")
     engine.drain()
 
     assert engine.status(acme, activity_id) == end
@@ -178,14 +171,14 @@ def test_a_run_never_wakes_its_own_activity(engine: Engine, acme: Tenant) -> Non
 
     with tenant_scope(acme.pk):
         activity = Activity.objects.get(pk=activity_id)
-        own = outbox.wake(activity, WakeReason.REVIEW_FEEDBACK, payload={}, actor="run", run_id=run.pk)
-    assert own is False
+        woken = outbox.wake(activity, WakeReason.REVIEW_FEEDBACK, payload={}, actor="run", run_id=run.pk)
+    assert woken is False
 
     assert engine.status(acme, activity_id) == "awaiting_review"
     assert len(wakes_of(acme, activity_id)) == 1
 
 
-def test_what_does_not_wait_for_this_is_not_woken_by_it(engine: Engine, acme: Tenant) -> None:
+def test_a_wake_for_another_wait_does_not_wake_the_activity(engine: Engine, acme: Tenant) -> None:
     activity_id, _ = asking(engine, acme, "request_human_review", QUESTION)
 
     with tenant_scope(acme.pk):
@@ -198,7 +191,7 @@ def test_what_does_not_wait_for_this_is_not_woken_by_it(engine: Engine, acme: Te
 # The budget
 
 
-def test_the_tenth_wake_without_progress_stops_it_and_people_learn_what_it_has_cost(
+def test_the_tenth_wake_without_progress_stops_the_activity_and_tells_people_its_cost(
     engine: Engine, acme: Tenant
 ) -> None:
     engine.agent.behaviour = keeps_asking(Usage(input_tokens=1, output_tokens=1, cost_usd=Decimal("0.25")))
@@ -224,7 +217,7 @@ def test_the_tenth_wake_without_progress_stops_it_and_people_learn_what_it_has_c
     assert (escalation.human_role, escalation.status) == ("operator", "created")
 
 
-def test_an_operators_retry_starts_with_the_last_answer_and_a_fresh_budget(
+def test_a_retry_by_an_operator_starts_with_the_last_answer_and_a_new_budget(
     engine: Engine, acme: Tenant
 ) -> None:
     engine.agent.behaviour = keeps_asking()
@@ -244,7 +237,7 @@ def test_an_operators_retry_starts_with_the_last_answer_and_a_fresh_budget(
     assert engine.status(acme, activity_id) == "needs_review"
 
 
-def test_a_fresh_budget_survives_a_failing_attempt(engine: Engine, acme: Tenant) -> None:
+def test_the_new_budget_of_a_retry_survives_a_failed_attempt(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = keeps_asking()
     (activity_id,) = engine.submit(acme, retry={"base_seconds": 0})
     engine.drain()
@@ -284,12 +277,12 @@ def test_wakes_from_before_the_window_do_not_count(engine: Engine, acme: Tenant)
     assert engine.status(acme, activity_id) == "awaiting_review"
 
 
-def test_a_subtask_with_a_good_end_is_progress_and_one_with_a_bad_end_is_not(
+def test_a_completed_subtask_is_progress_and_a_failed_one_is_not(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_WAKE_BUDGET, settings.ORCHESTRATOR_SUBTASKS_PER_ACTIVITY = 3, 20
 
-    def hands_out(request: AgentRequest) -> AgentResult:
+    def delegate(request: AgentRequest) -> AgentResult:
         if request.agent_role == "dev":
             if request.params.get("breaks"):
                 raise PermanentAgentError("no")
@@ -299,7 +292,7 @@ def test_a_subtask_with_a_good_end_is_progress_and_one_with_a_bad_end_is_not(
         called(Agent(request), "create_subtask", part)
         return Completed(Output(content="?"))
 
-    engine.agent.behaviour = hands_out
+    engine.agent.behaviour = delegate
     (activity_id,) = engine.submit(acme)
     engine.drain()
 
@@ -315,7 +308,7 @@ def test_an_accepted_result_is_progress(engine: Engine, acme: Tenant, settings: 
         approvals.reject(acme.pk, review, actor="Ann", notes="x")
         engine.drain()
         agent = Agent(engine.agent.calls[-1])
-        recorded(engine, acme, activity_id, "unblocked")
+        record_wake(engine, acme, activity_id, "unblocked")
         assert agent.post("complete", {"output": {"content": "x"}}).status_code == 200
         engine.drain()
         review = called(Agent(engine.agent.calls[-1]), "request_human_review", QUESTION)
@@ -325,30 +318,30 @@ def test_an_accepted_result_is_progress(engine: Engine, acme: Tenant, settings: 
     assert engine.status(acme, activity_id) == "created"
 
 
-def test_the_budget_of_one_activity_stops_no_other_that_the_same_decision_wakes(
+def test_an_activity_without_budget_does_not_stop_others_that_the_same_decision_wakes(
     engine: Engine, acme: Tenant, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_WAKE_BUDGET = 2
     engine.agent.behaviour = keeps_asking()
-    (tired,) = engine.submit(acme)
+    (stopped,) = engine.submit(acme)
     engine.drain()
-    answer_newest_review(engine, acme, tired)
-    approvals.reject(acme.pk, children(acme, tired, "review")[-1].pk, actor="Ann", notes="x")
+    answer_newest_review(engine, acme, stopped)
+    approvals.reject(acme.pk, children(acme, stopped, "review")[-1].pk, actor="Ann", notes="x")
     engine.agent.behaviour = lambda request: Accepted()
-    assert engine.status(acme, tired) == "needs_review"
-    cancellation.retry(acme.pk, tired, actor="Ann")
+    assert engine.status(acme, stopped) == "needs_review"
+    cancellation.retry(acme.pk, stopped, actor="Ann")
     engine.drain()
     first = called(Agent(engine.agent.calls[-1]), "create_approval", DIRECTION)
     approvals.reject(acme.pk, first, actor="Ann", notes="x")
     engine.drain()
     (fresh,) = engine.submit(acme, "dev")
     both = called(
-        Agent(engine.agent.calls[-1]), "create_approval", {**DIRECTION, "activity_ids": [str(tired)]}
+        Agent(engine.agent.calls[-1]), "create_approval", {**DIRECTION, "activity_ids": [str(stopped)]}
     )
     with tenant_scope(acme.pk):
         approvals.link(acme.pk, both, [engine.get(acme, fresh)], actor="op", may_hold=[fresh])
 
     approvals.approve(acme.pk, both, actor="Ann")
 
-    assert engine.status(acme, tired) == "needs_review"
+    assert engine.status(acme, stopped) == "needs_review"
     assert engine.status(acme, fresh) == "created"

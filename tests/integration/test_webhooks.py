@@ -1,11 +1,9 @@
-"""Webhooks: what arrives at a real receiver, how it is signed, how often it is tried, and whom a dead receiver disturbs."""
+"""Deliveries of webhooks to a real receiver: signatures, retries, leases, and fairness while receivers fail."""
 
 from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -27,16 +25,9 @@ from tenants.context import SYSTEM, tenant_scope
 from tenants.events import log
 from tenants.models import Tenant
 from tenants.models.events import WebhookDelivery, WebhookEndpoint
-from tests.engine import Engine, at_once
-from tests.receivers import HttpReceiver, Posted, http_receiver
+from tests.engine import Engine, at_once, elsewhere
+from tests.receivers import HttpReceiver, Posted
 from tests.upkeep import carry_out
-
-
-@pytest.fixture
-def receiver(settings: Any, database: None) -> Iterator[HttpReceiver]:
-    with http_receiver() as running:
-        settings.ORCHESTRATOR_EGRESS_ALLOW = (running.place,)
-        yield running
 
 
 def webhook(tenant: Tenant, url: str, **fields: Any) -> tuple[WebhookEndpoint, str]:
@@ -48,7 +39,7 @@ def webhook(tenant: Tenant, url: str, **fields: Any) -> tuple[WebhookEndpoint, s
     return made, secret
 
 
-def happens(tenant: Tenant, count: int = 1) -> None:
+def raise_events(tenant: Tenant, count: int = 1) -> None:
     with tenant_scope(tenant.pk):
         for _ in range(count):
             raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
@@ -60,7 +51,7 @@ def deliveries(tenant: Tenant, **which: Any) -> list[WebhookDelivery]:
         return list(WebhookDelivery.objects.filter(**which).order_by("event_number"))
 
 
-def now(endpoint: WebhookEndpoint) -> WebhookEndpoint:
+def stored(endpoint: WebhookEndpoint) -> WebhookEndpoint:
     with tenant_scope(endpoint.tenant_id):
         return WebhookEndpoint.objects.get(pk=endpoint.pk)
 
@@ -101,7 +92,9 @@ def test_an_event_arrives_signed_as_the_public_library_verifies_it(
     assert send_all() == 0
 
 
-def test_the_keeper_hints_and_a_worker_of_the_queue_delivers(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_the_leader_announces_waiting_deliveries_and_a_worker_of_the_queue_sends_them(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
     webhook(tenant, receiver.url)
     with tenant_scope(tenant.pk):
         raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
@@ -115,10 +108,10 @@ def test_the_keeper_hints_and_a_worker_of_the_queue_delivers(tenant: Tenant, rec
     assert [posted.json["type"] for posted in receiver.posted] == ["alert.raised"]
 
 
-def test_a_forged_body_or_secret_is_found_out(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_a_forged_body_or_a_wrong_secret_fails_verification(tenant: Tenant, receiver: HttpReceiver) -> None:
     _, secret = webhook(tenant, receiver.url)
     _, other = webhook(tenant, receiver.url, enabled=False)
-    happens(tenant)
+    raise_events(tenant)
     send_all()
     [posted] = receiver.posted
 
@@ -132,11 +125,11 @@ def test_both_secrets_sign_for_a_day_after_a_rotation(tenant: Tenant, receiver: 
     second = webhooks.renew_secret(endpoint)
     with tenant_scope(tenant.pk):
         endpoint.save()
-    happens(tenant)
+    raise_events(tenant)
     send_all()
     with tenant_scope(tenant.pk):
         WebhookEndpoint.objects.update(previous_until=F("previous_until") - timedelta(hours=24, seconds=1))
-    happens(tenant)
+    raise_events(tenant)
     send_all()
 
     during, after = receiver.posted
@@ -147,12 +140,12 @@ def test_both_secrets_sign_for_a_day_after_a_rotation(tenant: Tenant, receiver: 
         standardwebhooks.Webhook(first).verify(after.body, after.headers)
 
 
-def test_a_delivery_is_tried_ten_times_by_the_schedule_under_one_id(
+def test_a_delivery_is_tried_ten_times_with_growing_pauses_under_one_id(
     tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     receiver.answers((500, {}, b"no\x00 <b>room</b>"))
     endpoint, _ = webhook(tenant, receiver.url)
-    happens(tenant)
+    raise_events(tenant)
     waits = []
 
     for _ in range(10):
@@ -168,89 +161,93 @@ def test_a_delivery_is_tried_ten_times_by_the_schedule_under_one_id(
     assert (tried.state, tried.attempts, tried.response_status) == ("failed", 10, 500)
     assert tried.error == "The receiver answered with status 500: no <b>room</b>"
     assert len({posted.headers["webhook-id"] for posted in receiver.posted}) == 1
-    assert now(endpoint).failures == 10
+    assert stored(endpoint).failures == 10
     make_due(tenant)
     assert send_all() == 0
 
 
 @pytest.mark.parametrize("status", [301, 302, 400, 401, 404, 429, 503])
-def test_whatever_is_no_success_is_tried_again(tenant: Tenant, receiver: HttpReceiver, status: int) -> None:
+def test_every_status_but_success_is_tried_again(tenant: Tenant, receiver: HttpReceiver, status: int) -> None:
     receiver.answers(
         (status, {"Location": receiver.url + "/elsewhere", "Retry-After": "90"}, b""), (204, {}, b"")
     )
     endpoint, _ = webhook(tenant, receiver.url)
-    happens(tenant)
+    raise_events(tenant)
     began = timezone.now()
     send_all()
     [tried] = deliveries(tenant)
     assert (tried.state, tried.response_status, len(receiver.posted)) == ("pending", status, 1)
     assert (tried.next_attempt_at - began).total_seconds() >= 90, "as the receiver asked"
-    assert now(endpoint).failing_since is not None
+    assert stored(endpoint).failing_since is not None
 
     make_due(tenant)
     send_all()
 
     assert deliveries(tenant)[0].state == "delivered"
-    assert (now(endpoint).failures, now(endpoint).failing_since) == (0, None)
+    assert (stored(endpoint).failures, stored(endpoint).failing_since) == (0, None)
 
 
-def test_410_switches_off_at_once_and_people_are_told(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_status_410_disables_the_webhook_at_once_and_raises_an_alert(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
     receiver.answers((410, {}, b""))
     endpoint, _ = webhook(tenant, receiver.url, kinds=["alert.raised"])
-    happens(tenant, 3)
+    raise_events(tenant, 3)
 
     send_all()
 
-    assert (now(endpoint).enabled, now(endpoint).off_reason) == (False, "gone")
+    assert (stored(endpoint).enabled, stored(endpoint).off_reason) == (False, "gone")
     assert [one.state for one in deliveries(tenant)] == ["failed", "dropped", "dropped"]
     with tenant_scope(tenant.pk):
         alert = Alert.objects.get(kind="webhook_off")
     assert alert.facts == {"webhook": str(endpoint.pk), "reason": "gone", "dropped": 2}
     log.number(tenant.pk)
-    assert len(deliveries(tenant)) == 3, "nothing more is made for it"
+    assert len(deliveries(tenant)) == 3, "no further deliveries are created"
 
 
-def test_five_days_without_a_success_switch_off_once(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_five_days_without_a_success_disable_the_webhook_with_one_alert(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
     receiver.answers((500, {}, b""))
     endpoint, _ = webhook(tenant, receiver.url)
-    happens(tenant, 2)
+    raise_events(tenant, 2)
     send_all()
-    assert now(endpoint).enabled
+    assert stored(endpoint).enabled
     with tenant_scope(tenant.pk):
         WebhookEndpoint.objects.update(failing_since=timezone.now() - timedelta(days=5, seconds=1))
 
     make_due(tenant)
     send_all()
 
-    assert (now(endpoint).enabled, now(endpoint).off_reason) == (False, "failing")
+    assert (stored(endpoint).enabled, stored(endpoint).off_reason) == (False, "failing")
     with tenant_scope(tenant.pk):
         assert Alert.objects.filter(kind="webhook_off").count() == 1
 
 
-def test_a_deliverer_that_dies_is_followed_by_another_with_the_same_id(
+def test_a_delivery_whose_sender_died_is_sent_again_under_the_same_id(
     tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     endpoint, _ = webhook(tenant, receiver.url)
-    happens(tenant)
+    raise_events(tenant)
     dead = claim_delivery(endpoint.pk)
-    assert send_all() == 0, "somebody has it"
+    assert send_all() == 0, "another sender has claimed it"
     with tenant_scope(tenant.pk):
         WebhookDelivery.objects.update(next_attempt_at=timezone.now())
 
     assert send_all() == 1
     [sent] = deliveries(tenant)
-    deliver(dead)  # it was only slow
+    deliver(dead)  # its sender was only slow
 
     assert [one.headers["webhook-id"] for one in receiver.posted] == [str(sent.id)] * 2
     assert (sent.state, sent.attempts, sent.fence) == ("delivered", 2, 2)
     assert deliveries(tenant)[0].attempts == 2
 
 
-def test_a_late_word_of_a_superseded_deliverer_changes_nothing(
+def test_the_late_outcome_of_a_superseded_sender_changes_nothing(
     tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     endpoint, _ = webhook(tenant, receiver.url)
-    happens(tenant)
+    raise_events(tenant)
     dead = claim_delivery(endpoint.pk)
     with tenant_scope(tenant.pk):
         WebhookDelivery.objects.update(next_attempt_at=timezone.now())
@@ -259,27 +256,27 @@ def test_a_late_word_of_a_superseded_deliverer_changes_nothing(
     webhooks.record_outcome(dead, webhooks.Outcome(False, 500, 1, "late"))
 
     assert (deliveries(tenant)[0].state, deliveries(tenant)[0].error) == ("sending", "")
-    assert now(endpoint).failures == 0
+    assert stored(endpoint).failures == 0
 
 
-def test_ten_deliverers_at_once_send_each_event_once_and_keep_to_the_lane(
+def test_ten_senders_at_once_send_each_event_once_within_the_limit_of_the_webhook(
     tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_WEBHOOK_LANE = 1
-    lock, inside, most = threading.Lock(), [0], [0]
+    lock, sending, most = threading.Lock(), [0], [0]
 
     def answer(posted: Posted) -> Any:
         with lock:
-            inside[0] += 1
-            most[0] = max(most[0], inside[0])
+            sending[0] += 1
+            most[0] = max(most[0], sending[0])
         threading.Event().wait(0.01)
         with lock:
-            inside[0] -= 1
+            sending[0] -= 1
         return 200, {}, b""
 
     receiver.answer = answer
     webhook(tenant, receiver.url)
-    happens(tenant, 20)
+    raise_events(tenant, 20)
 
     at_once(*[lambda: deliver_waiting(troubled=False)] * 10)
     send_all()
@@ -289,32 +286,32 @@ def test_ten_deliverers_at_once_send_each_event_once_and_keep_to_the_lane(
     assert {one.state for one in deliveries(tenant)} == {"delivered"}
 
 
-def test_a_dead_receiver_with_many_events_keeps_nobody_else_waiting(
+def test_a_dead_receiver_with_many_events_delays_no_other_webhook(
     tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_EGRESS_ALLOW += ("127.0.0.1:1",)
     dead, _ = webhook(tenant, "http://127.0.0.1:1/hook")
     webhook(other_tenant, receiver.url)
-    happens(tenant, 500)
-    happens(other_tenant, 5)
+    raise_events(tenant, 500)
+    raise_events(other_tenant, 5)
 
     tried = deliver_waiting(troubled=False)
 
-    assert (tried, len(receiver.posted)) == (6, 5), "one attempt at the dead one, then its lane is left alone"
-    assert now(dead).failures == 1
+    assert (tried, len(receiver.posted)) == (6, 5), "one attempt at the dead receiver, then a pause"
+    assert stored(dead).failures == 1
     assert deliver_waiting(troubled=True) == 0, "not before its pause is over"
     assert not webhooks.deliveries_waiting(troubled=False).exists()
     with tenant_scope(tenant.pk):
         WebhookEndpoint.objects.update(paused_until=None)
     assert deliver_waiting(troubled=True) == 1
-    pause = now(dead).paused_until - timezone.now()  # type: ignore[operator]
+    pause = stored(dead).paused_until - timezone.now()  # type: ignore[operator]
     assert 1 < pause.total_seconds() <= 2
 
 
-def test_slow_receivers_cost_only_their_own_tenant(
+def test_slow_receivers_delay_only_their_own_tenant(
     tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
-    """Fifty receivers that answer, but only when an event of another tenant has arrived: anyone who waits for them first fails."""
+    """Fifty receivers answer only after an event of another tenant has arrived, so a sender that waits for them first fails."""
     settings.ORCHESTRATOR_DELIVERY_TENANT_LANE = 5
     arrived, slow, under_way = threading.Event(), threading.Event(), list[int]()
 
@@ -332,42 +329,42 @@ def test_slow_receivers_cost_only_their_own_tenant(
     for number in range(50):
         webhook(tenant, f"{receiver.url}/{number}")
     webhook(other_tenant, f"{receiver.url}/quick")
-    happens(tenant)
+    raise_events(tenant)
 
-    def event_of_the_other() -> None:
+    def send_event_of_the_other() -> None:
         assert slow.wait(10)
-        happens(other_tenant)
+        raise_events(other_tenant)
 
-    at_once(event_of_the_other, *[lambda: deliver_waiting(troubled=False)] * 2)
+    at_once(send_event_of_the_other, *[lambda: deliver_waiting(troubled=False)] * 2)
 
     assert arrived.is_set()
     assert len(receiver.posted) == 51
-    assert max(under_way) == 5, "all deliverers together keep to the bound of a tenant"
+    assert max(under_way) == 5, "all senders together keep to the limit of a tenant"
     assert {one.state for one in deliveries(tenant)} == {"delivered"}
 
 
-def test_receivers_that_hang_leave_the_turns_of_their_tenant_to_its_others(
+def test_hanging_receivers_leave_room_for_other_webhooks_of_their_tenant(
     tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_DELIVERY_TENANT_LANE = 3
     hanging = [webhook(tenant, f"{receiver.url}/{number}")[0] for number in range(2)]
-    happens(tenant, 2)
+    raise_events(tenant, 2)
     for endpoint in hanging:
         assert claim_delivery(endpoint.pk) is not None
     webhook(tenant, f"{receiver.url}/quick")
-    happens(tenant)
+    raise_events(tenant)
 
     deliver_waiting(troubled=False, limit=1)
 
     assert [posted.path for posted in receiver.posted] == ["/hook/quick"]
 
 
-def claims_of(*endpoints: WebhookEndpoint) -> int:
-    """How many of six claims in turn get something to send, whatever the list of those whose turn it is said a moment ago."""
+def count_claims(*endpoints: WebhookEndpoint) -> int:
+    """How many of six claims per webhook get a delivery; each claim must count what is being sent without the list of waiting webhooks."""
     return sum(claim_delivery(endpoint.pk) is not None for _ in range(6) for endpoint in endpoints)
 
 
-def test_a_claim_counts_for_itself_what_is_under_way(
+def test_a_claim_itself_checks_every_limit_on_deliveries_in_progress(
     tenant: Tenant,
     other_tenant: Tenant,
     receiver: HttpReceiver,
@@ -377,25 +374,25 @@ def test_a_claim_counts_for_itself_what_is_under_way(
     settings.ORCHESTRATOR_WEBHOOK_LANE, settings.ORCHESTRATOR_DELIVERY_TENANT_LANE = 2, 3
     monkeypatch.setattr(webhooks, "TROUBLED_AT_ONCE", 1)
     mine = [webhook(tenant, f"{receiver.url}/{number}")[0] for number in range(2)]
-    happens(tenant, 6)
+    raise_events(tenant, 6)
     theirs = [webhook(other_tenant, f"{receiver.url}/{number}")[0] for number in range(2)]
-    happens(other_tenant, 6)
+    raise_events(other_tenant, 6)
 
-    assert claims_of(mine[0]) == 2, "of one webhook"
-    assert claims_of(mine[1]) == 1, "of one tenant"
+    assert count_claims(mine[0]) == 2, "of one webhook"
+    assert count_claims(mine[1]) == 1, "of one tenant"
     with tenant_scope(other_tenant.pk):
         WebhookEndpoint.objects.update(failures=1)
-    assert claims_of(*theirs) == 1, "of all in trouble"
+    assert count_claims(*theirs) == 1, "of all failing webhooks"
     monkeypatch.setattr(webhooks, "TROUBLED_AT_ONCE", 16)
-    assert claims_of(*theirs) == 1, "of each in trouble, one of which has one"
+    assert count_claims(*theirs) == 1, "of each failing webhook, one of which has one"
 
 
-def test_a_receiver_that_hangs_gets_no_second_call_meanwhile(
+def test_a_hanging_receiver_gets_no_second_call_meanwhile(
     tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_WEBHOOK_LANE = 4
     endpoint, _ = webhook(tenant, receiver.url)
-    happens(tenant, 6)
+    raise_events(tenant, 6)
     assert claim_delivery(endpoint.pk) is not None
     lease = settings.ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS + webhooks.LEASE_SECONDS
     with tenant_scope(tenant.pk):
@@ -404,59 +401,54 @@ def test_a_receiver_that_hangs_gets_no_second_call_meanwhile(
             next_attempt_at=hangs_since + timedelta(seconds=lease)
         )
 
-    assert claims_of(endpoint) == 0
+    assert count_claims(endpoint) == 0
 
 
-def test_a_webhook_that_pauses_or_is_being_claimed_is_not_claimed(
+def test_a_webhook_that_is_paused_or_being_claimed_is_not_claimed(
     tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     endpoint, _ = webhook(tenant, receiver.url)
     other, _ = webhook(tenant, f"{receiver.url}/other")
-    happens(tenant)
+    raise_events(tenant)
     with tenant_scope(tenant.pk):
         WebhookEndpoint.objects.filter(pk=endpoint.pk).update(
             paused_until=timezone.now() + timedelta(hours=1)
         )
-    assert claims_of(endpoint) == 0
+    assert count_claims(endpoint) == 0
 
     make_due(tenant)
     with transaction.atomic(using=SYSTEM):
-        assert claim_delivery(other.pk) is not None  # still held: the transaction of the claim is this one
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(claimed_elsewhere, endpoint.pk).result() is None, "its tenant's turn is taken"
+        assert claim_delivery(other.pk) is not None
+        # This transaction still holds the lock of that claim.
+        assert elsewhere(lambda: claim_delivery(endpoint.pk)) is None, (
+            "its tenant is locked by the other claim"
+        )
     assert claim_delivery(endpoint.pk) is not None
 
 
-def claimed_elsewhere(endpoint_id: Any) -> Any:
-    try:
-        return claim_delivery(endpoint_id)
-    finally:
-        connections.close_all()
-
-
-def test_a_deliverer_that_stands_still_keeps_nobody_from_webhooks_in_trouble(
+def test_a_sender_that_stopped_blocks_failing_webhooks_only_until_its_lease_ends(
     tenant: Tenant, other_tenant: Tenant, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it claimed counts until its lease is over, and no longer."""
     monkeypatch.setattr(webhooks, "TROUBLED_AT_ONCE", 1)
-    stood_still, _ = webhook(tenant, f"{receiver.url}/first")
+    stopped, _ = webhook(tenant, f"{receiver.url}/first")
     webhook(other_tenant, f"{receiver.url}/second")
     for owner in (tenant, other_tenant):
-        happens(owner)
+        raise_events(owner)
         with tenant_scope(owner.pk):
             WebhookEndpoint.objects.update(failures=1)
-    assert claim_delivery(stood_still.pk) is not None
+    assert claim_delivery(stopped.pk) is not None
 
-    assert deliver_waiting(troubled=True) == 0, "as many calls are under way as may be"
+    assert deliver_waiting(troubled=True) == 0, "the limit of calls is reached"
     with tenant_scope(tenant.pk):
         WebhookDelivery.objects.update(next_attempt_at=timezone.now())
     assert deliver_waiting(troubled=True) == 2
 
 
-def test_a_webhook_that_is_removed_while_events_are_numbered_gets_nothing(
+def test_a_webhook_that_is_deleted_while_events_are_numbered_gets_no_deliveries(
     tenant: Tenant, receiver: HttpReceiver
 ) -> None:
-    """The numbering waits for the removal, and neither fails."""
+    """Numbering waits for the deletion, and neither fails."""
     endpoint, _ = webhook(tenant, receiver.url)
     with tenant_scope(tenant.pk):
         raise_alert(tenant.pk, AlertKind.TEST, "Something", platform=False)
@@ -477,12 +469,12 @@ def test_a_webhook_that_is_removed_while_events_are_numbered_gets_nothing(
     assert deliveries(tenant, endpoint_id=endpoint.pk) == []
 
 
-def test_the_address_is_judged_again_with_each_call(
+def test_the_address_is_checked_again_before_each_call(
     tenant: Tenant, receiver: HttpReceiver, settings: Any
 ) -> None:
     settings.ORCHESTRATOR_EGRESS_ALLOW = ()
     webhook(tenant, receiver.url)
-    happens(tenant)
+    raise_events(tenant)
 
     send_all()
 
@@ -492,26 +484,26 @@ def test_the_address_is_judged_again_with_each_call(
     assert deliveries(tenant)[0].error == "Only https:// may be called."
 
 
-def test_no_secret_and_no_more_than_an_excerpt_of_an_answer_is_stored(
+def test_only_an_excerpt_without_secrets_is_stored_of_an_answer(
     tenant: Tenant, receiver: HttpReceiver
 ) -> None:
     _, secret = webhook(tenant, receiver.url)
     receiver.answers((500, {}, secret.encode() + b" is your secret " + b"x" * 5_000))
-    happens(tenant)
+    raise_events(tenant)
 
     send_all()
 
     [tried] = deliveries(tenant)
     assert len(tried.error) < 500
     assert secret not in tried.error
-    assert secret not in now(WebhookEndpoint(pk=tried.endpoint_id, tenant_id=tenant.pk)).secret_sealed
+    assert secret not in stored(WebhookEndpoint(pk=tried.endpoint_id, tenant_id=tenant.pk)).secret_sealed
 
 
-def test_old_deliveries_go_with_the_events(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_old_deliveries_are_deleted_with_their_events(tenant: Tenant, receiver: HttpReceiver) -> None:
     webhook(tenant, receiver.url)
-    happens(tenant, 2)
+    raise_events(tenant, 2)
     send_all()
-    happens(tenant)
+    raise_events(tenant)
     with tenant_scope(tenant.pk):
         WebhookDelivery.objects.update(created_at=timezone.now() - timedelta(days=8))
 
@@ -520,7 +512,9 @@ def test_old_deliveries_go_with_the_events(tenant: Tenant, receiver: HttpReceive
     assert [one.state for one in deliveries(tenant)] == ["pending"]
 
 
-def test_a_test_is_sent_even_if_no_kind_is_wanted(tenant: Tenant, receiver: HttpReceiver) -> None:
+def test_a_test_event_is_sent_whatever_kinds_the_webhook_selects(
+    tenant: Tenant, receiver: HttpReceiver
+) -> None:
     endpoint, secret = webhook(tenant, receiver.url, kinds=["dead_letter"])
     with tenant_scope(tenant.pk):
         webhooks.send_test(endpoint)

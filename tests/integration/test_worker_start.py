@@ -1,4 +1,4 @@
-"""A process starts as a whole or not at all: Celery itself goes on when a step of the start has failed."""
+"""A process starts completely or not at all, although Celery itself continues when a step of the start fails."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ def begin() -> None:
     worker.begin(roles=["qa"], concurrency=2)
 
 
-def known() -> int:
+def registered_workers() -> int:
     with system_scope():
         return WorkerProcess.objects.filter(ended_at=None).count()
 
 
-def test_a_worker_that_starts_while_postgresql_is_away_is_known_once_it_is_back(
+def test_a_worker_that_starts_during_an_outage_of_postgresql_is_registered_afterwards(
     impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register, failures = leases.Lease.register, iter(range(2))
 
-    def away_at_first(lease: leases.Lease) -> None:
+    def is_away_at_first(lease: leases.Lease) -> None:
         if next(failures, None) is not None:
             raise OperationalError("the database system is starting up")
         register(lease)
 
-    monkeypatch.setattr(leases.Lease, "register", away_at_first)
+    monkeypatch.setattr(leases.Lease, "register", is_away_at_first)
 
     celery._ensure(begin)
 
-    assert known() == 1
+    assert registered_workers() == 1
     with system_scope():
         assert WorkerProcess.objects.get(ended_at=None).pk == leases.current().worker_id
 
 
-def test_a_worker_that_cannot_become_known_ends_instead_of_taking_messages(
+def test_a_worker_that_cannot_be_registered_exits_instead_of_taking_messages(
     impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(lease: leases.Lease) -> None:
+    def is_away(lease: leases.Lease) -> None:
         raise OperationalError("the database system is shutting down")
 
     monkeypatch.setattr(celery, "START_PATIENCE_SECONDS", 0.05)
-    monkeypatch.setattr(leases.Lease, "register", away)
+    monkeypatch.setattr(leases.Lease, "register", is_away)
 
     with pytest.raises(SystemExit) as ended:
         celery._ensure(begin)
@@ -72,7 +72,7 @@ def test_a_worker_that_cannot_become_known_ends_instead_of_taking_messages(
     assert leases.is_over()
 
 
-def test_a_worker_does_not_start_on_a_database_that_does_not_keep_tenants_apart(
+def test_a_worker_does_not_start_without_row_level_security(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def unsafe(tables: list[str]) -> None:
@@ -83,10 +83,10 @@ def test_a_worker_does_not_start_on_a_database_that_does_not_keep_tenants_apart(
     with pytest.raises(SystemExit):
         celery._ensure(begin)
 
-    assert known() == 0
+    assert registered_workers() == 0
 
 
-def test_beat_starts_though_something_that_it_mends_is_broken() -> None:
+def test_beat_starts_although_what_it_repairs_at_its_start_fails() -> None:
     def broken() -> None:
         raise ValueError("a row that cannot be read")
 
@@ -94,7 +94,7 @@ def test_beat_starts_though_something_that_it_mends_is_broken() -> None:
 
 
 class Queues:
-    """Those of Celery that a worker consumes from."""
+    """Stands in for Celery's queues of a worker."""
 
     def __init__(self, *names: str) -> None:
         self.consume_from = dict.fromkeys(names)
@@ -107,16 +107,16 @@ class Queues:
         self.consume_from[name] = None
 
 
-@pytest.mark.parametrize(("named", "unknown"), [("agent__seo", []), ("agent__soe", ["soe"])])
-def test_a_worker_says_which_of_its_roles_the_registry_does_not_have(
-    named: str, unknown: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("queue", "unknown"), [("agent__seo", []), ("agent__soe", ["soe"])])
+def test_a_worker_logs_which_of_its_roles_are_not_in_the_registry(
+    queue: str, unknown: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(celery, "_named_queues", [named])
+    monkeypatch.setattr(celery, "_named_queues", [queue])
     monkeypatch.setattr(celery, "_roles", [])
     monkeypatch.setattr(users, "begin_worker", lambda: None)
-    instance = SimpleNamespace(app=SimpleNamespace(amqp=SimpleNamespace(queues=Queues(named))))
+    instance = SimpleNamespace(app=SimpleNamespace(amqp=SimpleNamespace(queues=Queues(queue))))
 
     celery.choose_queues("worker", instance)
 
-    told = [record for record in caplog.records if getattr(record, "action", "") == "role_unknown"]
-    assert [record.roles for record in told] == [unknown] * bool(unknown)  # type: ignore[attr-defined]
+    records = [record for record in caplog.records if getattr(record, "action", "") == "role_unknown"]
+    assert [record.roles for record in records] == [unknown] * bool(unknown)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A process whose wall clock is an hour wrong changes nothing: PostgreSQL's clock decides, and monotonic time is carried on."""
+"""A process whose wall clock is an hour wrong decides nothing wrongly, because it uses PostgreSQL's clock and the monotonic one."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(params=[HOUR, -HOUR], ids=["an hour ahead", "an hour behind"])
-def wrong(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[timedelta]:
-    """This process believes that it is another time; PostgreSQL and the monotonic clock do not."""
+def wrong_clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[timedelta]:
+    """The wall clock of this process is wrong; those of PostgreSQL and the monotonic clock are right."""
     monkeypatch.setattr(clock, "_last", None)
     with time_machine.travel(datetime.now(UTC) + request.param, tick=True):
         yield request.param
@@ -57,17 +57,17 @@ def drift(moment: datetime | None) -> float:
         return float(cursor.fetchone()[0])
 
 
-def the_wake(tenant: Tenant, activity_id: Any) -> Wake:
+def pending_wake(tenant: Tenant, activity_id: Any) -> Wake:
     with tenant_scope(tenant.pk):
         return Wake.objects.get(activity_id=activity_id, state="pending")
 
 
-def test_the_clock_says_what_postgresql_says(database: None, wrong: timedelta) -> None:
+def test_the_clock_shows_the_time_of_postgresql(database: None, wrong_clock: timedelta) -> None:
     assert abs(drift(clock.now())) < 5
 
 
-def test_a_run_that_its_agent_accepts_is_not_over_its_time(
-    engine: Engine, tenant: Tenant, wrong: timedelta
+def test_a_run_that_was_just_accepted_is_not_overdue(
+    engine: Engine, tenant: Tenant, wrong_clock: timedelta
 ) -> None:
     engine.serve(tenant)
     engine.agent.behaviour = lambda request: Accepted()
@@ -82,8 +82,8 @@ def test_a_run_that_its_agent_accepts_is_not_over_its_time(
 
 
 @pytest.mark.parametrize("error", [RetryableAgentError("busy"), AgentRateLimited("wait", retry_after=1.0)])
-def test_a_retry_is_due_when_it_is_due(
-    engine: Engine, tenant: Tenant, wrong: timedelta, error: Exception
+def test_a_retry_is_due_after_its_delay(
+    engine: Engine, tenant: Tenant, wrong_clock: timedelta, error: Exception
 ) -> None:
     engine.serve(tenant, retry={"base_seconds": 0.5, "max_attempts": 3, "jitter": 0})
 
@@ -94,11 +94,11 @@ def test_a_retry_is_due_when_it_is_due(
     (activity_id,) = engine.submit(tenant)
     engine.drain()
 
-    assert -30 < drift(the_wake(tenant, activity_id).due_at) < 30
+    assert -30 < drift(pending_wake(tenant, activity_id).due_at) < 30
 
 
-def test_work_that_has_its_time_begins_then_and_not_before(
-    engine: Engine, tenant: Tenant, wrong: timedelta
+def test_delayed_work_is_offered_at_its_time_and_not_before(
+    engine: Engine, tenant: Tenant, wrong_clock: timedelta
 ) -> None:
     engine.serve(tenant)
     soon = clock.now() + timedelta(seconds=0.3)
@@ -110,21 +110,21 @@ def test_work_that_has_its_time_begins_then_and_not_before(
     assert engine.messages() == 1
 
 
-def test_a_gate_that_is_due_in_half_an_hour_is_not_decided(
-    engine: Engine, tenant: Tenant, wrong: timedelta
+def test_a_gate_that_is_due_in_half_an_hour_is_not_decided_yet(
+    engine: Engine, tenant: Tenant, wrong_clock: timedelta
 ) -> None:
     rules = {"due_seconds": 1800, "on_timeout": "approve"}
     gate = NewActivity(name="gate", human_role="editor", is_approval_gate=True, decision_rules=rules)
     with tenant_scope(tenant.pk):
-        (asked,) = submit([gate], actor="test")
+        (activity,) = submit([gate], actor="test")
 
     assert deadlines.pass_due() == 0
 
-    assert engine.status(tenant, asked.id) == "created"
-    assert 1700 < drift(engine.get(tenant, asked.id).due_at) < 1801
+    assert engine.status(tenant, activity.id) == "created"
+    assert 1700 < drift(engine.get(tenant, activity.id).due_at) < 1801
 
 
-def test_work_expires_at_its_time(engine: Engine, tenant: Tenant, wrong: timedelta) -> None:
+def test_work_does_not_expire_before_its_time(engine: Engine, tenant: Tenant, wrong_clock: timedelta) -> None:
     (activity_id,) = engine.submit(tenant, expires_at=clock.now() + timedelta(minutes=30))
 
     recovery.expire_stale()
@@ -132,21 +132,21 @@ def test_work_expires_at_its_time(engine: Engine, tenant: Tenant, wrong: timedel
     assert engine.status(tenant, activity_id) == "created"
 
 
-def test_a_token_is_good_until_postgresql_says_that_its_time_is_over(
-    tenant: Tenant, wrong: timedelta
-) -> None:
+def test_a_token_expires_by_the_clock_of_postgresql(tenant: Tenant, wrong_clock: timedelta) -> None:
     good, secret = tokens.create(tenant, "admin", "good", expires_at=clock.now() + timedelta(minutes=30))
-    over, other = tokens.create(tenant, "admin", "over", expires_at=clock.now() + timedelta(minutes=30))
+    expired, expired_secret = tokens.create(
+        tenant, "admin", "expired", expires_at=clock.now() + timedelta(minutes=30)
+    )
     with system_scope():
-        type(over).objects.filter(pk=over.pk).update(expires_at=Now() - timedelta(minutes=30))
+        type(expired).objects.filter(pk=expired.pk).update(expires_at=Now() - timedelta(minutes=30))
 
     assert tokens.principal_of(secret).tenant_id == good.tenant_id
     with pytest.raises(TokenRefused):
-        tokens.principal_of(other)
+        tokens.principal_of(expired_secret)
 
 
-def test_a_schedule_fires_what_has_come_and_nothing_ahead(
-    engine: Engine, tenant: Tenant, wrong: timedelta
+def test_a_schedule_fires_due_times_and_no_future_ones(
+    engine: Engine, tenant: Tenant, wrong_clock: timedelta
 ) -> None:
     schedule = make_schedule(tenant, looked_until=clock.now(), interval_ms=600_000)
 
@@ -158,23 +158,23 @@ def test_a_schedule_fires_what_has_come_and_nothing_ahead(
     assert all(drift(nominal) <= 0 for nominal, _ in firings(schedule))
 
 
-def test_a_batch_of_a_mailbox_is_lent_for_as_long_as_was_asked(tenant: Tenant, wrong: timedelta) -> None:
+def test_a_batch_of_a_mailbox_is_leased_for_the_requested_time(
+    tenant: Tenant, wrong_clock: timedelta
+) -> None:
     with tenant_scope(tenant.pk):
         producer.post(tenant.pk, "box", producer.NewItem(text="hello"), actor="test")
 
-    taken = consumer.take(
+    lease = consumer.take(
         tenant.pk,
         "box",
         TakeOptions(consumer="me", lease=timedelta(minutes=5), window=timedelta(0), limit=10),
     )
 
-    assert taken is not None
-    assert 290 < drift(taken.batch.leased_until) < 301
+    assert lease is not None
+    assert 290 < drift(lease.batch.leased_until) < 301
 
 
-def test_what_an_answer_that_took_long_says_of_the_time_is_not_believed(
-    database: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_in_a_slow_answer_is_ignored(database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     before = clock.now()
 
     clock.tell(before + HOUR, asked_at=clock.time.monotonic() - 5.0)
@@ -182,8 +182,8 @@ def test_what_an_answer_that_took_long_says_of_the_time_is_not_believed(
     assert clock.now() - before < HOUR / 2
 
 
-def job_runs(name: str) -> datetime | None:
-    """When the job last ended well, as the leader has written it down."""
+def last_success(name: str) -> datetime | None:
+    """When the system job last succeeded, as the leader recorded it."""
     with system_scope():
         return SystemJob.objects.filter(name=name).values_list("succeeded_at", flat=True).first()
 
@@ -196,8 +196,8 @@ FAKETIME = [
 
 @contextmanager
 def worker_at(offset: str, environment: dict[str, str]) -> Iterator[None]:
-    """A worker of its own process, which does the upkeep as well, on a machine whose wall clock is wrong and whose monotonic is not."""
-    faked = {
+    """A worker process that also leads, with a wrong wall clock and a right monotonic clock."""
+    fake_clock = {
         "LD_PRELOAD": str(FAKETIME[0]), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1",
         "ORCHESTRATOR_TICK_SECONDS": "0.2",
     }  # fmt: skip
@@ -212,10 +212,10 @@ def worker_at(offset: str, environment: dict[str, str]) -> Iterator[None]:
         "-c",
         "4",
         "-n",
-        "wrong@here",
+        "wrong_clock@here",
     ]
     with subprocess.Popen(
-        program, env=environment | faked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        program, env=environment | fake_clock, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as worker:
         try:
             yield
@@ -226,14 +226,16 @@ def worker_at(offset: str, environment: dict[str, str]) -> Iterator[None]:
 @pytest.mark.skipif(not FAKETIME, reason="libfaketime is not installed: `apt install faketime`")
 @pytest.mark.parametrize("offset", ["+1h", "-1h"])
 @pytest.mark.timeout(180)
-def test_a_worker_on_a_machine_whose_clock_is_wrong_does_its_work_in_time(
+def test_a_worker_with_a_wrong_clock_retries_and_ends_runs_in_time(
     engine: Engine, tenant: Tenant, process_environment: dict[str, str], offset: str
 ) -> None:
-    """A retry after half a second, and an agent that accepts: neither an hour late, nor over its time at once."""
+    """A retry after half a second, and an accepted run: the first is not an hour late, the second is not overdue at once."""
     with http_receiver() as agent:
         done = orjson.dumps({"output": {"content": "done"}})
-        said = iter([(503, {}, b"{}"), (200, {"Content-Type": "application/json"}, done), (202, {}, b"{}")])
-        agent.answer = lambda posted: next(said)
+        answers = iter(
+            [(503, {}, b"{}"), (200, {"Content-Type": "application/json"}, done), (202, {}, b"{}")]
+        )
+        agent.answer = lambda posted: next(answers)
         fields = {"adapter": "http", "endpoint": agent.url, "retry": {"base_seconds": 0.5, "max_attempts": 3}}
         engine.serve(tenant, "qa", **fields)
         (retried,) = engine.submit(tenant)
@@ -242,10 +244,7 @@ def test_a_worker_on_a_machine_whose_clock_is_wrong_does_its_work_in_time(
             (accepted,) = engine.submit(tenant)
             eventually(lambda: engine.status(tenant, accepted) == "in_progress", 30)
             eventually(lambda: engine.runs(tenant, accepted)[0].accepted_at is not None, 10)
-            runs_looked_at = "overdue runs"
-            before = job_runs(runs_looked_at)
-            eventually(
-                lambda: job_runs(runs_looked_at) != before, 20
-            )  # upkeep has looked for overdue runs since
+            before = last_success("overdue runs")
+            eventually(lambda: last_success("overdue runs") != before, 20)
 
             assert engine.status(tenant, accepted) == "in_progress"

@@ -9,12 +9,12 @@ from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tenants.models.events import Event
 from tests.browsing import list_of, page_of, words
-from tests.integration.test_webhooks import deliveries, happens, webhook
+from tests.integration.test_webhooks import deliveries, raise_events, webhook
 
 
 def test_events_webhooks_and_deliveries_are_shown_and_not_changed(root: Client, tenant: Tenant) -> None:
     endpoint, secret = webhook(tenant, "https://hooks.example.com/ours", description="Our board")
-    happens(tenant)
+    raise_events(tenant)
     with tenant_scope(tenant.pk):
         event = Event.objects.get()
 

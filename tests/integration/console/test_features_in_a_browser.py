@@ -28,7 +28,7 @@ INTEGRATION = Path(__file__).parents[1]
 HERE = f"console/{Path(__file__).name}"
 WORK, OPERATION = "console/test_work_in_a_browser.py", "console/test_operation_in_a_browser.py"
 KEYS, TUTORIAL = "console/test_console_keyboard.py", "test_tutorial.py"
-FIRST_PIPELINE = "test_the_tutorial_in_the_browser_leads_to_a_pipeline_that_was_decided_about_and_a_schedule"
+FIRST_PIPELINE = "test_the_tutorial_in_the_browser_leads_to_a_completed_run_and_a_schedule"
 
 FEATURES = {
     "depth of queues, live": (HERE, "test_a_queue_is_watched_paused_and_let_go_on"),
