@@ -26,6 +26,7 @@ from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
+    Computed,
     EmptySerializer,
     Flag,
     OneOf,
@@ -51,12 +52,11 @@ class DeliverySerializer(ResponseSerializer):
         help_text="pending, sending, sent, failed, or unknown: it may have arrived and is not repeated."
     )
     attempts = serializers.IntegerField()
-    next_attempt_at = serializers.SerializerMethodField()
+    next_attempt_at = Computed(
+        {}, lambda delivery: delivery.next_attempt_at if delivery.state == "pending" else None
+    )
     last_error = serializers.CharField()
     sent_at = serializers.DateTimeField(allow_null=True)
-
-    def get_next_attempt_at(self, delivery: AlertDelivery) -> Any:
-        return delivery.next_attempt_at if delivery.state == "pending" else None
 
 
 class AlertSerializer(ResponseSerializer):
@@ -71,14 +71,11 @@ class AlertSerializer(ResponseSerializer):
     facts = serializers.DictField()
     created_at = serializers.DateTimeField()
     acknowledged_at = serializers.DateTimeField(allow_null=True)
-    acknowledged_by = serializers.SerializerMethodField()
-    deliveries = serializers.SerializerMethodField()
-
-    def get_acknowledged_by(self, alert: Alert) -> str | None:
-        return alert.acknowledged_by or None
-
-    def get_deliveries(self, alert: Alert) -> list[dict[str, Any]]:
-        return [DeliverySerializer(delivery).data for delivery in alert.deliveries.all()]
+    acknowledged_by = Computed(str | None, lambda alert: alert.acknowledged_by or None)
+    deliveries = Computed(
+        list[dict[str, Any]],
+        lambda alert: [DeliverySerializer(delivery).data for delivery in alert.deliveries.all()],
+    )
 
 
 class AlertFilter(StrictFilterSet):
@@ -110,7 +107,6 @@ class AlertViewSet(DigestEtag, Resource):
     @action(detail=True, methods=["post"])
     def acknowledge(self, request: Request, pk: UUID) -> Response:
         """The first to say so is named; others change nothing."""
-        read(EmptySerializer, request.data)
         self.refuse_changed(AlertSerializer(self.get_object()).data)
         acknowledge(self.tenant_id, pk, actor=self.principal.actor)
         return Response(AlertSerializer(self.get_object()).data)
@@ -135,13 +131,12 @@ class NotificationChannelSerializer(ResponseSerializer):
     digest_hour = serializers.IntegerField(
         allow_null=True, help_text="null: that of the platform, 7 for daily digests and 9 for weekly ones."
     )
-    digest_day = serializers.SerializerMethodField(help_text="Of weekly digests; null: Monday.")
+    digest_day = Computed(
+        str | None, lambda channel: channel.digest_day or None, help_text="Of weekly digests; null: Monday."
+    )
     digest_roles = serializers.ListField(child=serializers.CharField())
     version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
     created_at = serializers.DateTimeField()
-
-    def get_digest_day(self, channel: NotificationChannel) -> str | None:
-        return channel.digest_day or None
 
 
 class NotificationChannelWithSecretSerializer(NotificationChannelSerializer):
@@ -268,7 +263,6 @@ class NotificationChannelViewSet(VersionedResource):
     @action(detail=True, methods=["post"])
     def test(self, request: Request, pk: UUID) -> Response:
         """Answers with the alert. Read it again to see what became of its delivery."""
-        read(EmptySerializer, request.data)
         channel = self.get_object()
         if not channel.enabled:
             raise NotificationChannelOff(f"The channel {channel.name} is switched off.")
@@ -280,7 +274,6 @@ class NotificationChannelViewSet(VersionedResource):
     @action(detail=True, methods=["post"], url_path="renew-secret")
     def renew_secret(self, request: Request, pk: UUID) -> Response:
         """Messages are signed with the one before as well, until the next renewal."""
-        read(EmptySerializer, request.data)
         channel = self.lock_row()
         if channel.kind != ChannelKind.WEBHOOK:
             raise NotWebhook(f"{channel.name} is not a webhook, so it has no secret.")

@@ -25,7 +25,15 @@ from tenants.api.documentation import command, creation, operation
 from tenants.api.etags import Versioned
 from tenants.api.filters import StrictFilterSet
 from tenants.api.problems import InvalidRequest
-from tenants.api.serializers import OPTIONAL, OneOf, ResponseSerializer, StrictSerializer, Text, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    Computed,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    read,
+)
 from tenants.api.views import ListResource, describe_resource
 from tenants.models import Role
 
@@ -102,25 +110,14 @@ class ApprovalItemSerializer(ResponseSerializer):
     self_approval = serializers.BooleanField(
         source="rules.self_approval", help_text="Whether who asks may decide."
     )
-    votes = serializers.SerializerMethodField()
+    votes = Computed(list[dict[str, Any]], lambda question: [_vote(vote) for vote in question.votes])
     decided_by = serializers.CharField(source="item.decided_by", allow_null=True)
     decided_at = serializers.DateTimeField(source="item.decided_at", allow_null=True)
     chosen_option = serializers.CharField(source="item.chosen_option", allow_null=True)
-    notes = serializers.SerializerMethodField()
-    links = serializers.SerializerMethodField()
-    created_at = serializers.DateTimeField(source="approval.created_at")
-    version = serializers.IntegerField(help_text="Raised by everything that happens to it; the ETag.")
-    link = serializers.SerializerMethodField()
-
-    def get_votes(self, question: Question) -> list[dict[str, Any]]:
-        return [_vote(vote) for vote in question.votes]
-
-    def get_notes(self, question: Question) -> str | None:
-        found: str | None = question.item.reviewer_notes or question.item.cancel_reason
-        return found
-
-    def get_links(self, question: Question) -> list[dict[str, Any]]:
-        return [
+    notes = Computed(str | None, lambda question: question.item.reviewer_notes or question.item.cancel_reason)
+    links = Computed(
+        list[dict[str, Any]],
+        lambda question: [
             {
                 "activity": linked.activity,
                 "name": linked.name,
@@ -130,10 +127,11 @@ class ApprovalItemSerializer(ResponseSerializer):
                 "link": link_of(linked.activity),
             }
             for linked in question.links
-        ]
-
-    def get_link(self, question: Question) -> str:
-        return f"{ADDRESS}{question.approval.pk}/"
+        ],
+    )
+    created_at = serializers.DateTimeField(source="approval.created_at")
+    version = serializers.IntegerField(help_text="Raised by everything that happens to it; the ETag.")
+    link = Computed(str, lambda question: f"{ADDRESS}{question.approval.pk}/")
 
 
 def _vote(vote: Vote) -> dict[str, Any]:
@@ -149,16 +147,16 @@ def _vote(vote: Vote) -> dict[str, Any]:
 class SettledApprovalSerializer(ApprovalItemSerializer):
     """An approval after an answer; the links say of each activity what became of it."""
 
-    woken = serializers.SerializerMethodField(help_text="Activities whose next run hears of the answer.")
-    skipped = serializers.SerializerMethodField(
-        help_text="Activities that had ended, or that nothing starts by itself."
+    woken = Computed(
+        list[UUID],
+        lambda question: [linked.activity for linked in question.links if linked.state == "woken"],
+        help_text="Activities whose next run hears of the answer.",
     )
-
-    def get_woken(self, question: Question) -> list[UUID]:
-        return [linked.activity for linked in question.links if linked.state == "woken"]
-
-    def get_skipped(self, question: Question) -> list[UUID]:
-        return [linked.activity for linked in question.links if linked.state == "skipped"]
+    skipped = Computed(
+        list[UUID],
+        lambda question: [linked.activity for linked in question.links if linked.state == "skipped"],
+        help_text="Activities that had ended, or that nothing starts by itself.",
+    )
 
 
 @describe_resource(many="Approvals, newest first")

@@ -12,7 +12,7 @@ from activities import provider_batches
 from activities.models import BatchItem, ProviderBatch
 from activities.models.batch import BatchState, ItemState
 from tenants.api.filters import StrictFilterSet
-from tenants.api.serializers import ResponseSerializer
+from tenants.api.serializers import Computed, ResponseSerializer
 from tenants.api.views import ListResource, Resource, describe_resource
 from tenants.models import Role
 
@@ -21,11 +21,17 @@ class BatchSerializer(ResponseSerializer):
     """A batch of one provider and model. Its items were chosen before it was sent."""
 
     id = serializers.UUIDField()
-    provider = serializers.SerializerMethodField(help_text="The adapter, and the provider's host and port.")
+    provider = Computed(
+        str,
+        lambda batch: provider_batches.provider_name(batch.provider),
+        help_text="The adapter, and the provider's host and port.",
+    )
     model = serializers.CharField()
     state = serializers.CharField(help_text="bound, sending, sent, ended or refused")
     size = serializers.IntegerField(help_text="Items that were bound to it.")
-    items = serializers.SerializerMethodField(help_text="How many of them are in which state.")
+    items = Computed(
+        dict[str, int], lambda batch: batch.item_counts, help_text="How many of them are in which state."
+    )
     sendings = serializers.IntegerField(
         help_text="More than 1: an answer was lost, and the provider did not have it."
     )
@@ -34,13 +40,6 @@ class BatchSerializer(ResponseSerializer):
     created_at = serializers.DateTimeField()
     sent_at = serializers.DateTimeField(allow_null=True)
     ended_at = serializers.DateTimeField(allow_null=True)
-
-    def get_provider(self, batch: ProviderBatch) -> str:
-        return provider_batches.provider_name(batch.provider)
-
-    def get_items(self, batch: Any) -> dict[str, int]:
-        counts: dict[str, int] = batch.item_counts
-        return counts
 
 
 class BatchItemSerializer(ResponseSerializer):
@@ -51,15 +50,12 @@ class BatchItemSerializer(ResponseSerializer):
     run = serializers.UUIDField(source="run_id")
     batch = serializers.UUIDField(source="batch_id", allow_null=True)
     agent_role = serializers.CharField()
-    provider = serializers.SerializerMethodField()
+    provider = Computed(str, lambda item: provider_batches.provider_name(item.provider))
     model = serializers.CharField()
     state = serializers.CharField(help_text="collected, bound, answered, failed, moved or dropped")
     leave_at = serializers.DateTimeField(help_text="When it goes to the real-time route at the latest.")
     created_at = serializers.DateTimeField()
     closed_at = serializers.DateTimeField(allow_null=True)
-
-    def get_provider(self, item: BatchItem) -> str:
-        return provider_batches.provider_name(item.provider)
 
 
 class BatchFilter(StrictFilterSet):

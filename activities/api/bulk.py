@@ -28,6 +28,7 @@ from tenants.api.filters import SEARCH_LENGTH
 from tenants.api.problems import InvalidRequest, extend_path
 from tenants.api.serializers import (
     OPTIONAL,
+    Computed,
     EmptySerializer,
     Flag,
     Identifier,
@@ -186,11 +187,11 @@ class BulkJobSerializer(ResponseSerializer):
     remaining = serializers.SerializerMethodField()
     rate = serializers.SerializerMethodField(help_text="Items per second so far; null before the first.")
     created_by = serializers.CharField()
-    cancelled_by = serializers.SerializerMethodField()
+    cancelled_by = Computed(str | None, lambda job: job.cancelled_by or None)
     created_at = serializers.DateTimeField()
     started_at = serializers.DateTimeField(allow_null=True)
     finished_at = serializers.DateTimeField(allow_null=True)
-    link = serializers.SerializerMethodField()
+    link = Computed(str, lambda job: f"{JOBS}{job.pk}/")
 
     def get_remaining(self, job: BulkJob) -> int:
         return job.total - job.done - job.skipped - job.failed
@@ -202,12 +203,6 @@ class BulkJobSerializer(ResponseSerializer):
         # Until the last change, not until now, because an unchanged job must look the same (and have the same ETag).
         seconds = (job.updated_at - job.created_at).total_seconds()
         return round(ended / max(seconds, 0.001), 1)
-
-    def get_cancelled_by(self, job: BulkJob) -> str | None:
-        return job.cancelled_by or None
-
-    def get_link(self, job: BulkJob) -> str:
-        return f"{JOBS}{job.pk}/"
 
 
 class BulkErrorSerializer(serializers.Serializer[Any]):
@@ -222,10 +217,7 @@ class BulkItemSerializer(ResponseSerializer):
     state = serializers.CharField(help_text=f"One of {', '.join(ItemState.values)}.")
     error = BulkErrorSerializer(allow_null=True, help_text="Why it was skipped or failed.")
     ended_at = serializers.DateTimeField(allow_null=True)
-    link = serializers.SerializerMethodField(help_text="Of the activity.")
-
-    def get_link(self, item: BulkItem) -> str:
-        return link_of(item.activity_id)
+    link = Computed(str, lambda item: link_of(item.activity_id), help_text="Of the activity.")
 
 
 class SampleSerializer(serializers.Serializer[Any]):
@@ -334,7 +326,6 @@ class BulkJobViewSet(DigestEtag, Resource):
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: UUID) -> Response:
         """What is done stays done; the rest stays as it is."""
-        read(EmptySerializer, request.data)
         self.refuse_changed(BulkJobSerializer(self.get_object()).data)
         bulk_jobs.cancel(self.tenant_id, pk, actor=self.principal.actor)
         return Response(BulkJobSerializer(self.get_object()).data)

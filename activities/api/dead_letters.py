@@ -26,6 +26,7 @@ from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import (
     OPTIONAL,
+    Computed,
     EmptySerializer,
     Flag,
     Identifier,
@@ -140,10 +141,18 @@ class DeadLetterSerializer(ResponseSerializer):
     id = serializers.UUIDField()
     kind = serializers.CharField(help_text="What failed: activity or mailbox_item.")
     activity = serializers.UUIDField(source="activity_id", allow_null=True)
-    mailbox = serializers.SerializerMethodField(help_text="The key of the mailbox, for its items.")
+    mailbox = Computed(
+        str | None,
+        lambda letter: letter.mailbox_key or None,
+        help_text="The key of the mailbox, for its items.",
+    )
     mailbox_item = serializers.UUIDField(source="mailbox_item_id", allow_null=True)
     name = serializers.CharField()
-    activity_status = serializers.SerializerMethodField(help_text="Of the activity, now.")
+    activity_status = Computed(
+        str | None,
+        lambda letter: letter.activity.status if letter.activity else None,
+        help_text="Of the activity, now.",
+    )
     agent_role = serializers.CharField()
     reason = serializers.CharField(help_text=f"One of {', '.join(BurialReason.values)}.")
     error = serializers.DictField(help_text="`code` and `message` of the last failure.")
@@ -167,17 +176,8 @@ class DeadLetterSerializer(ResponseSerializer):
     created_at = serializers.DateTimeField()
     handled_at = serializers.DateTimeField(allow_null=True, help_text="When people were told.")
     closed_at = serializers.DateTimeField(allow_null=True)
-    closed_by = serializers.SerializerMethodField()
+    closed_by = Computed(str | None, lambda letter: letter.closed_by or None)
     link = serializers.SerializerMethodField(help_text="Of the activity or item.")
-
-    def get_mailbox(self, letter: DeadLetter) -> str | None:
-        return letter.mailbox_key or None
-
-    def get_activity_status(self, letter: DeadLetter) -> str | None:
-        return letter.activity.status if letter.activity else None
-
-    def get_closed_by(self, letter: DeadLetter) -> str | None:
-        return letter.closed_by or None
 
     def get_link(self, letter: DeadLetter) -> str:
         if letter.activity_id is None:
@@ -243,7 +243,6 @@ class DeadLetterViewSet(DigestEtag, Resource):
     @action(detail=True, methods=["post"], url_path="replay")
     def replay_one(self, request: Request, pk: UUID) -> Response:
         """409 when it was dealt with before."""
-        read(EmptySerializer, request.data)
         self.refuse_changed(DeadLetterSerializer(self.get_object()).data)
         chosen = DeadLetter.objects.for_tenant(self.tenant_id).filter(pk=pk)
         if not dead_letters.replay(self.tenant_id, chosen, actor=self.principal.actor).count:

@@ -189,7 +189,6 @@ class DecisionActions:
     @command("Take up a person's task", EmptySerializer, ActivitySerializer)
     @action(detail=True, methods=["post"])
     def start(self, request: Request, pk: UUID) -> Response:
-        read(EmptySerializer, request.data)
         return Response(
             self.show(
                 human_work.take_up(self.tenant_id, self._lock_unchanged(pk), actor=self.principal.actor)

@@ -391,7 +391,6 @@ class ItemRetry(ItemPart):
     @command("Let a failed item be taken again", EmptySerializer, ItemSerializer)
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
         """With all its attempts; its dead letter is closed."""
-        read(EmptySerializer, request.data)
         return self.change(key, item_id, "retry", dead_letters.retry_item)
 
 
@@ -399,7 +398,6 @@ class ItemCancel(ItemPart):
     @command("Cancel an item that waits or has failed", EmptySerializer, ItemSerializer)
     def post(self, request: Request, key: str, item_id: UUID) -> Response:
         """Nobody takes it any more; its dead letter is closed."""
-        read(EmptySerializer, request.data)
         return self.change(key, item_id, "cancel", dead_letters.cancel_item)
 
 

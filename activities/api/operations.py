@@ -93,7 +93,6 @@ class OperationActions:
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, pk: UUID) -> Response:
         """For the reason that it ran for last, with all its attempts. Its pipeline run goes on."""
-        read(EmptySerializer, request.data)
         return Response(
             self.show(
                 cancellation.retry(self.tenant_id, self._lock_unchanged(pk), actor=self.principal.actor)

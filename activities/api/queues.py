@@ -20,7 +20,7 @@ from agents.models import Agent, AgentConfig
 from agents.routing import queue_of
 from tenants import clock
 from tenants.api.documentation import operation
-from tenants.api.serializers import ResponseSerializer
+from tenants.api.serializers import Computed, ResponseSerializer
 from tenants.api.views import ListResource, TenantViewSet, describe_resource
 from tenants.context import tenant_scope
 
@@ -52,8 +52,10 @@ class QueueSerializer(ResponseSerializer):
     """How a role stands for this tenant."""
 
     role = serializers.CharField()
-    queue = serializers.SerializerMethodField(
-        help_text="The name that `celery -A orchestrator worker -Q` takes."
+    queue = Computed(
+        str,
+        lambda queue: queue_of(queue.role),
+        help_text="The name that `celery -A orchestrator worker -Q` takes.",
     )
     waiting = WaitingByBandSerializer()
     granted = serializers.IntegerField(help_text="On their way to a worker.")
@@ -66,9 +68,6 @@ class QueueSerializer(ResponseSerializer):
     paused = serializers.BooleanField()
     backlog = BacklogSerializer()
     turned_away = TurnedAwaySerializer()
-
-    def get_queue(self, queue: selectors.Queue) -> str:
-        return queue_of(queue.role)
 
 
 class WorkerRunSerializer(ResponseSerializer):
@@ -99,30 +98,29 @@ class WorkerSerializer(ResponseSerializer):
     roles = serializers.ListField(child=serializers.CharField())
     concurrency = serializers.IntegerField()
     active = serializers.IntegerField(help_text="Runs under way at the last beat, of all tenants.")
-    utilisation = serializers.SerializerMethodField(help_text="The share of its concurrency that is in use.")
+    utilisation = Computed(
+        float,
+        lambda worker: round(worker.active / worker.concurrency, 3) if worker.concurrency else 0.0,
+        help_text="The share of its concurrency that is in use.",
+    )
     runs = serializers.SerializerMethodField(help_text="Those of this tenant.")
     taken = serializers.IntegerField(help_text="Runs since its start.")
     load = LoadSerializer(allow_null=True, help_text="Of its host at the last beat.")
-    draining = serializers.SerializerMethodField(help_text="It is shutting down.")
+    draining = Computed(
+        bool, lambda worker: bool(worker.closed.get(ALL) == DRAINING), help_text="It is shutting down."
+    )
     closed = serializers.DictField(
         child=serializers.CharField(), help_text="By role, or * for all: why it takes nothing new."
     )
     started_at = serializers.DateTimeField()
     beat_at = serializers.DateTimeField()
-    beat_age_seconds = serializers.SerializerMethodField()
-
-    def get_utilisation(self, worker: WorkerProcess) -> float:
-        return round(worker.active / worker.concurrency, 3) if worker.concurrency else 0.0
+    beat_age_seconds = Computed(
+        float, lambda worker: round(max(0.0, (clock.now() - worker.beat_at).total_seconds()), 3)
+    )
 
     @extend_schema_field(WorkerRunSerializer(many=True))
     def get_runs(self, worker: WorkerProcess) -> Any:
         return WorkerRunSerializer(self.context["runs"].get(worker.pk, []), many=True).data
-
-    def get_draining(self, worker: WorkerProcess) -> bool:
-        return bool(worker.closed.get(ALL) == DRAINING)
-
-    def get_beat_age_seconds(self, worker: WorkerProcess) -> float:
-        return round(max(0.0, (clock.now() - worker.beat_at).total_seconds()), 3)
 
 
 class QueueList(TenantViewSet):

@@ -12,7 +12,7 @@ from activities import activity_tree, states
 from activities.models import Activity
 from activities.states import LinkKind, Status
 from activities.wait_reasons import Waiting
-from tenants.api.serializers import Json, ResponseSerializer
+from tenants.api.serializers import Computed, Json, ResponseSerializer
 
 ACTIVITIES = "/api/v1/activities/"
 
@@ -136,12 +136,12 @@ class ActivitySerializer(ResponseSerializer):
         allow_null=True, help_text="`{code, message, retryable}` of the last failure."
     )
     waiting_for = serializers.SerializerMethodField()
-    allowed_actions = serializers.SerializerMethodField()
+    allowed_actions = Computed(list[str], lambda activity: list_allowed_actions(activity))
     created_at = serializers.DateTimeField()
     started_at = serializers.DateTimeField(allow_null=True)
     finished_at = serializers.DateTimeField(allow_null=True)
     version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
-    link = serializers.SerializerMethodField()
+    link = Computed(str, lambda activity: link_of(activity.pk))
 
     @extend_schema_field(WaitingForSerializer(allow_null=True))
     def get_waiting_for(self, activity: Activity) -> dict[str, str | None] | None:
@@ -149,12 +149,6 @@ class ActivitySerializer(ResponseSerializer):
         if reason is None or reason.code is None:
             return None
         return {"code": reason.code, "detail": reason.detail, "holder": reason.holder}
-
-    def get_allowed_actions(self, activity: Activity) -> list[str]:
-        return list_allowed_actions(activity)
-
-    def get_link(self, activity: Activity) -> str:
-        return link_of(activity.pk)
 
 
 class InboxItemSerializer(ActivitySerializer):

@@ -30,6 +30,7 @@ from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import (
     OPTIONAL,
+    Computed,
     Flag,
     Identifier,
     ResponseSerializer,
@@ -103,7 +104,11 @@ class SubagentSerializer(ResponseSerializer):
 
     task_id = serializers.UUIDField(source="subagent.activity_id", help_text="Its activity.")
     subagent_id = serializers.UUIDField(source="subagent.id")
-    output_file = serializers.SerializerMethodField(help_text="Where its transcript, or its output, is read.")
+    output_file = Computed(
+        str,
+        lambda state: output_file_of(state.subagent.pk),
+        help_text="Where its transcript, or its output, is read.",
+    )
     status = serializers.CharField(help_text="pending, running, completed, failed or cancelled")
     subagent_type = serializers.CharField(source="subagent.subagent_type")
     description = serializers.CharField(source="subagent.description")
@@ -130,9 +135,6 @@ class SubagentSerializer(ResponseSerializer):
     duration_seconds = serializers.FloatField(allow_null=True, help_text="Since its first run began.")
     created_at = serializers.DateTimeField(source="subagent.created_at")
     finished_at = serializers.DateTimeField(source="activity.finished_at", allow_null=True)
-
-    def get_output_file(self, state: SubagentState) -> str:
-        return output_file_of(state.subagent.pk)
 
 
 class SubagentFilter(StrictFilterSet):

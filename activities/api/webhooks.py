@@ -23,6 +23,7 @@ from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
+    Computed,
     EmptySerializer,
     Flag,
     OneOf,
@@ -90,12 +91,12 @@ class WebhookDeliverySerializer(ResponseSerializer):
     response_status = serializers.IntegerField(allow_null=True, help_text="Null: there was no answer.")
     duration_ms = serializers.IntegerField(allow_null=True)
     error = serializers.CharField(help_text="With the beginning of what the receiver said.")
-    next_attempt_at = serializers.SerializerMethodField()
+    next_attempt_at = Computed(
+        {},
+        lambda delivery: delivery.next_attempt_at if delivery.state == WebhookDeliveryState.PENDING else None,
+    )
     created_at = serializers.DateTimeField()
     ended_at = serializers.DateTimeField(allow_null=True)
-
-    def get_next_attempt_at(self, delivery: WebhookDelivery) -> Any:
-        return delivery.next_attempt_at if delivery.state == WebhookDeliveryState.PENDING else None
 
 
 class TooManyWebhooks(ActivityError):
@@ -166,7 +167,6 @@ class WebhookViewSet(VersionedResource):
     @action(detail=True, methods=["post"])
     def rotate(self, request: Request, pk: UUID) -> Response:
         """The one before signs as well for 24 hours."""
-        read(EmptySerializer, request.data)
         webhook = self.lock_row()
         secret = webhooks.renew_secret(webhook)
         self._save(webhook)
@@ -178,7 +178,6 @@ class WebhookViewSet(VersionedResource):
     @action(detail=True, methods=["post"])
     def test(self, request: Request, pk: UUID) -> Response:
         """A message of type `webhook.test`. Look at the deliveries to see what became of it."""
-        read(EmptySerializer, request.data)
         delivery = webhooks.send_test(self.get_object())
         delivery.refresh_from_db()
         return Response(WebhookDeliverySerializer(delivery).data, status=202)
@@ -258,6 +257,5 @@ class WebhookRedelivery(WebhookPart):
     )
     def post(self, request: Request, webhook_id: UUID, delivery_id: UUID) -> Response:
         """It has the same `webhook-id` as before, and all its attempts again."""
-        read(EmptySerializer, request.data)
         delivery = webhooks.send_again(self.webhook(webhook_id), delivery_id)
         return Response(WebhookDeliverySerializer(delivery).data, status=202)

@@ -23,6 +23,7 @@ from tenants.api.serializers import (
     OPTIONAL,
     Amount,
     AmountField,
+    Computed,
     Identifier,
     OneOf,
     ResponseSerializer,
@@ -51,61 +52,40 @@ class BudgetSerializer(ResponseSerializer):
     activity = serializers.UUIDField(source="activity_id", allow_null=True, help_text="null: all activities.")
     unit = serializers.CharField(help_text=f"One of {', '.join(BudgetUnit.values)}.")
     period = serializers.CharField(help_text=f"One of {', '.join(BudgetPeriod.values)}; by UTC's calendar.")
-    cap = AmountField()
-    warning_share = AmountField()
+    cap = AmountField(lambda budget: budget.cap)
+    warning_share = AmountField(lambda budget: budget.warning_share)
     estimate = AmountField(
-        allow_null=True, help_text="Kept for each run that starts. null: what runs of its role took lately."
+        lambda budget: budget.estimate,
+        allow_null=True,
+        help_text="Kept for each run that starts. null: what runs of its role took lately.",
     )
-    spent = AmountField()
-    reserved = AmountField(help_text="Kept for runs that are going on.")
-    remaining = AmountField(help_text="Of the cap, what is neither spent nor reserved.")
-    overshoot = AmountField(help_text="How far it was over the cap in this period.")
-    period_start = serializers.SerializerMethodField()
-    period_end = serializers.SerializerMethodField(help_text="When it begins anew; null: never.")
+    spent = AmountField(lambda budget: budget.spent)
+    reserved = AmountField(lambda budget: budget.reserved, help_text="Kept for runs that are going on.")
+    remaining = AmountField(
+        lambda budget: max(Decimal(0), budget.cap - budget.spent - budget.reserved),
+        help_text="Of the cap, what is neither spent nor reserved.",
+    )
+    overshoot = AmountField(
+        lambda budget: budget.overshoot, help_text="How far it was over the cap in this period."
+    )
+    period_start = Computed(
+        str | None,
+        lambda budget: None if budget.period == BudgetPeriod.TOTAL else budget.period_start.isoformat(),
+    )
+    period_end = Computed(
+        datetime | None,
+        lambda budget: money.end_of(budget.period, budget.period_start),
+        help_text="When it begins anew; null: never.",
+    )
     warned_at = serializers.DateTimeField(allow_null=True)
     waiting_since = serializers.DateTimeField(allow_null=True, help_text="Since when work waits for it.")
     version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
     created_at = serializers.DateTimeField()
-    link = serializers.SerializerMethodField()
+    link = Computed(str, lambda budget: f"{ADDRESS}{budget.pk}/")
 
     def to_representation(self, instance: Budget) -> dict[str, Any]:
         money.roll(instance)  # for today's period; the next run updates the row
         return super().to_representation(instance)
-
-    def get_cap(self, budget: Budget) -> Decimal:
-        return plain_amount(budget.cap)
-
-    def get_warning_share(self, budget: Budget) -> Decimal:
-        return plain_amount(budget.warning_share)
-
-    def get_estimate(self, budget: Budget) -> Decimal | None:
-        return None if budget.estimate is None else plain_amount(budget.estimate)
-
-    def get_spent(self, budget: Budget) -> Decimal:
-        return plain_amount(budget.spent)
-
-    def get_reserved(self, budget: Budget) -> Decimal:
-        return plain_amount(budget.reserved)
-
-    def get_remaining(self, budget: Budget) -> Decimal:
-        return plain_amount(max(Decimal(0), budget.cap - budget.spent - budget.reserved))
-
-    def get_overshoot(self, budget: Budget) -> Decimal:
-        return plain_amount(budget.overshoot)
-
-    def get_period_start(self, budget: Budget) -> str | None:
-        return None if budget.period == BudgetPeriod.TOTAL else budget.period_start.isoformat()
-
-    def get_period_end(self, budget: Budget) -> datetime | None:
-        return money.end_of(budget.period, budget.period_start)
-
-    def get_link(self, budget: Budget) -> str:
-        return f"{ADDRESS}{budget.pk}/"
-
-
-def plain_amount(amount: Decimal) -> Decimal:
-    """Return the amount without trailing zeros: 0.3 and not 0.300000000000. The renderer writes it without an exponent."""
-    return Decimal(amount).normalize() + 0
 
 
 class BudgetBodySerializer(StrictSerializer):

@@ -17,7 +17,6 @@ from agents.models import Agent
 from tenants import pausing
 from tenants.api.channels import NothingSerializer
 from tenants.api.documentation import command
-from tenants.api.serializers import read
 from tenants.api.views import TenantViewSet
 from tenants.models import PauseKind, Role, Tenant
 from tenants.principals import Principal
@@ -54,7 +53,6 @@ class Pausable:
         return self._switch(request, paused=False, **address)
 
     def _switch(self, request: Request, *, paused: bool, **address: Any) -> Response:
-        read(NothingSerializer, request.data)
         return Response({**self.switch(paused=paused, **address), "paused": paused})
 
     def switch_part(

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import django_filters
 from django.db.models import OuterRef, QuerySet, Subquery
-from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
@@ -46,6 +45,7 @@ from tenants.api.permissions import PlatformPermission
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
+    Computed,
     Flag,
     Member,
     OneOf,
@@ -179,8 +179,10 @@ class AgentSerializer(ResponseSerializer):
     description = serializers.CharField()
     adapter = serializers.CharField()
     model = serializers.CharField()
-    queue = serializers.SerializerMethodField(
-        help_text="The name that `celery -A orchestrator worker -Q` takes."
+    queue = Computed(
+        str,
+        lambda agent: queue_of(agent.role),
+        help_text="The name that `celery -A orchestrator worker -Q` takes.",
     )
     version = serializers.CharField(allow_null=True, help_text="The version in production.")
     input_schema = serializers.DictField(allow_null=True, help_text="JSON Schema of an activity's `params`.")
@@ -200,37 +202,30 @@ class AgentSerializer(ResponseSerializer):
     revision = serializers.IntegerField(help_text="Raised by every change; the ETag.")
     created_at = serializers.DateTimeField()
 
-    def get_queue(self, agent: Agent) -> str:
-        return queue_of(agent.role)
-
 
 class PlatformAgentSerializer(AgentSerializer):
     """A role of the registry as platform admins see it."""
 
     endpoint = serializers.CharField()
-    auth = serializers.SerializerMethodField(
-        help_text="Whether credentials are stored. They are never shown."
+    auth = Computed(
+        {"type": "object", "properties": {"set": {"type": "boolean"}}},
+        lambda agent: {"set": bool(agent.auth_sealed)},
+        help_text="Whether credentials are stored. They are never shown.",
     )
     options = serializers.DictField()
     instructions = serializers.CharField()
     health_url = serializers.CharField()
     health_detail = serializers.CharField()
     health_failures = serializers.IntegerField(help_text="In a row.")
-    warnings = serializers.SerializerMethodField(
-        help_text="What needs this agent although it is switched off."
-    )
-
-    @extend_schema_field({"type": "object", "properties": {"set": {"type": "boolean"}}})
-    def get_auth(self, agent: Agent) -> dict[str, bool]:
-        return {"set": bool(agent.auth_sealed)}
-
-    @extend_schema_field({"type": "array", "items": {"type": "string"}})
-    def get_warnings(self, agent: Agent) -> list[str]:
-        return (
+    warnings = Computed(
+        {"type": "array", "items": {"type": "string"}},
+        lambda agent: (
             []
             if agent.enabled
             else [f"still needed by {each}" for each in registry.references_to(agent.role)]
-        )
+        ),
+        help_text="What needs this agent although it is switched off.",
+    )
 
 
 ADDRESS = "/api/v1/agents/"
@@ -319,7 +314,6 @@ class AgentViewSet(VersionedResource):
     @action(detail=True, methods=["post"])
     def check(self, request: Request, role: str) -> Response:
         """A worker does it within seconds; `health` and `health_checked_at` then say what came of it."""
-        read(NothingSerializer, request.data)
         self.lock_row()
         health.request_check(role)
         answer = self._render(role)
@@ -408,7 +402,6 @@ class RotateSecret(Versioned, TenantView):
         """Jobs are signed with the one before as well, and reports signed with it are taken, until the next renewal. Renew twice when
         it has become known. In force within two seconds. The answer holds the secret once: a repetition with the same
         `Idempotency-Key` comes without it."""
-        read(NothingSerializer, request.data)
         agent = require_found(Agent.objects.filter(role=role).first())
         own = AgentConfig.objects.for_tenant(self.tenant_id).select_for_update()
         config = own.filter(agent_id=role).first() or AgentConfig(
@@ -493,7 +486,6 @@ class DeploymentViewSet(Versioned, TenantViewSet):
     @command("Bring a version into production", NothingSerializer, PlatformDeploymentSerializer)
     def promote(self, request: Request, agent_role: str, pk: UUID) -> Response:
         """The version there becomes history. Of two who promote at once one gets 409 and nothing of theirs is done."""
-        read(NothingSerializer, request.data)
         self._agent(agent_role)
         return self._render(deployments.promote(agent_role, pk, actor=self.principal.actor))
 
@@ -504,7 +496,6 @@ class DeploymentViewSet(Versioned, TenantViewSet):
     )
     def roll_back(self, request: Request, agent_role: str) -> Response:
         """Again, and the one before that comes back. 409 when there was none."""
-        read(NothingSerializer, request.data)
         self._agent(agent_role)
         return self._render(deployments.roll_back(agent_role, actor=self.principal.actor))
 

@@ -16,7 +16,16 @@ from agents.exceptions import AgentError, AlreadyExists
 from agents.models import LONGEST_SKILL, LONGEST_SKILL_DESCRIPTION, Skill, SkillKind, skill_key_validator
 from tenants.api.documentation import change, creation, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet
-from tenants.api.serializers import OPTIONAL, Flag, OneOf, ResponseSerializer, StrictSerializer, Text, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    Computed,
+    Flag,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    read,
+)
 from tenants.api.views import VersionedResource, describe_resource
 from tenants.models import Role
 
@@ -47,10 +56,7 @@ class SkillShortSerializer(ResponseSerializer):
     version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
-    link = serializers.SerializerMethodField()
-
-    def get_link(self, skill: Skill) -> str:
-        return f"{SKILLS}{skill.key}/"
+    link = Computed(str, lambda skill: f"{SKILLS}{skill.key}/")
 
 
 class SkillSerializer(SkillShortSerializer):

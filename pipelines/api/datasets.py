@@ -26,7 +26,16 @@ from tenants.api.documentation import IDEMPOTENCY_KEY, IF_MATCH, change, creatio
 from tenants.api.etags import Versioned
 from tenants.api.filters import refuse_unknown
 from tenants.api.problems import InvalidRequest
-from tenants.api.serializers import OPTIONAL, Member, OneOf, ResponseSerializer, StrictSerializer, Text, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    Computed,
+    Member,
+    OneOf,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    read,
+)
 from tenants.api.views import TenantViewSet, VersionedResource, describe_resource
 from tenants.models import Role
 
@@ -135,17 +144,15 @@ class DatasetSerializer(ResponseSerializer):
     location = serializers.CharField(help_text="The address of the rows, for the source api.")
     description = serializers.CharField()
     fields = serializers.DictField(child=serializers.CharField())  # type: ignore[assignment]  # a member of the object
-    row_count = serializers.SerializerMethodField(help_text="null where rows are not kept here.")
+    row_count = Computed(
+        int | None,
+        lambda dataset: datasets.number_of_rows(dataset),
+        help_text="null where rows are not kept here.",
+    )
     version = serializers.IntegerField(help_text="Raised by every change, also of rows; the ETag.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
-    link = serializers.SerializerMethodField()
-
-    def get_row_count(self, dataset: Dataset) -> int | None:
-        return datasets.number_of_rows(dataset)
-
-    def get_link(self, dataset: Dataset) -> str:
-        return f"{DATASETS}{dataset.name}/"
+    link = Computed(str, lambda dataset: f"{DATASETS}{dataset.name}/")
 
 
 class RowSerializer(serializers.Serializer[Any]):

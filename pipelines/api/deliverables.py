@@ -28,6 +28,7 @@ from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
+    Computed,
     EmptySerializer,
     Json,
     Member,
@@ -70,23 +71,14 @@ class PeriodSerializer(ResponseSerializer):
     cancelled = serializers.IntegerField()
     at_risk = serializers.BooleanField()
     at_risk_reason = serializers.CharField()
-    planner_activity = serializers.SerializerMethodField()
+    planner_activity = Computed(str, lambda period: activity_link(period.planner_activity_id))
     plan_faults = PlanFaultSerializer(
         many=True, help_text="What was wrong with the last plan that was refused."
     )
     created_at = serializers.DateTimeField()
     ended_at = serializers.DateTimeField(allow_null=True)
-    runs = serializers.SerializerMethodField()
-    link = serializers.SerializerMethodField()
-
-    def get_planner_activity(self, period: DeliverablePeriod) -> str:
-        return activity_link(period.planner_activity_id)
-
-    def get_runs(self, period: DeliverablePeriod) -> str:
-        return f"{RUNS}?period={period.pk}"
-
-    def get_link(self, period: DeliverablePeriod) -> str:
-        return f"{PERIODS}{period.pk}/"
+    runs = Computed(str, lambda period: f"{RUNS}?period={period.pk}")
+    link = Computed(str, lambda period: f"{PERIODS}{period.pk}/")
 
 
 class RunOfPeriodSerializer(serializers.Serializer[Any]):
@@ -226,14 +218,8 @@ class DeliverableSerializer(ResponseSerializer):
     version = serializers.IntegerField(help_text="Raised by every change; the ETag.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
-    periods = serializers.SerializerMethodField()
-    link = serializers.SerializerMethodField()
-
-    def get_periods(self, deliverable: Deliverable) -> str:
-        return f"{PERIODS}?deliverable={deliverable.pk}"
-
-    def get_link(self, deliverable: Deliverable) -> str:
-        return f"{DELIVERABLES}{deliverable.pk}/"
+    periods = Computed(str, lambda deliverable: f"{PERIODS}?deliverable={deliverable.pk}")
+    link = Computed(str, lambda deliverable: f"{DELIVERABLES}{deliverable.pk}/")
 
 
 class DeliverableBodySerializer(StrictSerializer):
@@ -325,7 +311,6 @@ class DeliverableViewSet(VersionedResource):
     @action(detail=True, methods=["post"], url_path="start-period")
     def start_period(self, request: Request, pk: UUID) -> Response:
         """201 when it was started now, 200 with the period when there is one. Months are those of UTC."""
-        read(EmptySerializer, request.data)
         today = clock.now().date()
         period, is_new = deliverables.start_period(
             self.tenant_id, pk, today=today, actor=self.principal.actor

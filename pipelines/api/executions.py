@@ -20,7 +20,7 @@ from pipelines.schedules import executions
 from tenants.api.documentation import command, operation
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import StrictFilterSet
-from tenants.api.serializers import ResponseSerializer, read
+from tenants.api.serializers import Computed, ResponseSerializer, read
 from tenants.api.views import TenantView
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -45,14 +45,8 @@ class ExecutionSerializer(ResponseSerializer):
     started_at = serializers.DateTimeField()
     expanded_at = serializers.DateTimeField(allow_null=True, help_text="When the last job was recorded.")
     finished_at = serializers.DateTimeField(allow_null=True)
-    jobs = serializers.SerializerMethodField()
-    link = serializers.SerializerMethodField()
-
-    def get_jobs(self, execution: ScheduleExecution) -> str:
-        return f"{_link_of(execution)}jobs/"
-
-    def get_link(self, execution: ScheduleExecution) -> str:
-        return _link_of(execution)
+    jobs = Computed(str, lambda execution: f"{_link_of(execution)}jobs/")
+    link = Computed(str, lambda execution: _link_of(execution))
 
 
 def _link_of(execution: ScheduleExecution) -> str:
@@ -80,12 +74,16 @@ class ScheduleJobSerializer(ResponseSerializer):
         help_text="The same in the words of runs: pending, running, completed, failed or cancelled."
     )
     execution = serializers.UUIDField(source="execution_id")
-    schedule = serializers.SerializerMethodField()
-    agent_role = serializers.SerializerMethodField(help_text="Null for a pipeline.")
-    pipeline = serializers.SerializerMethodField(
-        help_text="Its steps, with their agents and what each depends on, are those of `pipeline_run`."
+    schedule = Computed(str, lambda job: str(job.execution.definition["schedule"]))
+    agent_role = Computed(
+        str | None, lambda job: job.execution.definition["agent_role"], help_text="Null for a pipeline."
     )
-    priority = serializers.SerializerMethodField()
+    pipeline = Computed(
+        str | None,
+        lambda job: job.execution.definition["pipeline"],
+        help_text="Its steps, with their agents and what each depends on, are those of `pipeline_run`.",
+    )
+    priority = Computed(int, lambda job: int(job.execution.definition["priority"]))
     activity = serializers.UUIDField(source="activity_id", allow_null=True)
     pipeline_run = serializers.UUIDField(source="pipeline_run_id", allow_null=True)
     error = serializers.DictField(
@@ -93,20 +91,6 @@ class ScheduleJobSerializer(ResponseSerializer):
     )
     ended_at = serializers.DateTimeField(allow_null=True)
     link = serializers.SerializerMethodField()
-
-    def get_schedule(self, job: ScheduleJob) -> str:
-        return str(job.execution.definition["schedule"])
-
-    def get_agent_role(self, job: ScheduleJob) -> str | None:
-        role: str | None = job.execution.definition["agent_role"]
-        return role
-
-    def get_pipeline(self, job: ScheduleJob) -> str | None:
-        key: str | None = job.execution.definition["pipeline"]
-        return key
-
-    def get_priority(self, job: ScheduleJob) -> int:
-        return int(job.execution.definition["priority"])
 
     def get_status(self, job: ScheduleJob) -> str:
         return _WORDS.get(job.state) or ("running" if job.pk in self.context["started"] else "pending")

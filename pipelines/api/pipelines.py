@@ -30,6 +30,7 @@ from tenants.api.etags import DigestEtag
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
     OPTIONAL,
+    Computed,
     Flag,
     Identifier,
     Member,
@@ -60,10 +61,7 @@ class PipelineSerializer(ResponseSerializer):
     created_by = serializers.CharField(help_text="Who saved its first version.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
-    link = serializers.SerializerMethodField()
-
-    def get_link(self, pipeline: Pipeline) -> str:
-        return f"{PIPELINES}{pipeline.key}/"
+    link = Computed(str, lambda pipeline: f"{PIPELINES}{pipeline.key}/")
 
 
 class VersionSerializer(serializers.Serializer[Any]):
@@ -237,20 +235,14 @@ class TemplateSerializer(ResponseSerializer):
     key = serializers.CharField()
     name = serializers.CharField()
     description = serializers.CharField()
-    agent_role = serializers.SerializerMethodField()
-    human_role = serializers.SerializerMethodField()
+    agent_role = Computed(str | None, lambda template: template.agent_role or None)
+    human_role = Computed(str | None, lambda template: template.human_role or None)
     requires_approval = serializers.BooleanField()
     is_approval_gate = serializers.BooleanField()
     params = serializers.DictField()
     retry = serializers.DictField()
     timeout_seconds = serializers.IntegerField(allow_null=True)
     created_at = serializers.DateTimeField()
-
-    def get_agent_role(self, template: Any) -> str | None:
-        return template.agent_role or None
-
-    def get_human_role(self, template: Any) -> str | None:
-        return template.human_role or None
 
 
 class TemplateBodySerializer(StrictSerializer):

@@ -37,6 +37,7 @@ from tenants.api.etags import DigestEtag
 from tenants.api.filters import SEARCH_LENGTH, StrictFilterSet
 from tenants.api.serializers import (
     OPTIONAL,
+    Computed,
     Identifier,
     OneOf,
     ResponseSerializer,
@@ -143,7 +144,9 @@ class PipelineRunSerializer(ResponseSerializer):
         source="schedule_id", allow_null=True, help_text="The schedule that it comes from."
     )
     replay_of = serializers.UUIDField(allow_null=True, help_text="The run that it does again.")
-    replay_from = serializers.SerializerMethodField(help_text="The step that it began with.")
+    replay_from = Computed(
+        str | None, lambda run: run.replay_from or None, help_text="The step that it began with."
+    )
     priority = serializers.IntegerField()
     cost_usd = serializers.SerializerMethodField(
         help_text="Of all attempts so far, as their agents report it; an exact decimal."
@@ -155,10 +158,7 @@ class PipelineRunSerializer(ResponseSerializer):
     created_by = serializers.CharField()
     started_at = serializers.DateTimeField()
     finished_at = serializers.DateTimeField(allow_null=True)
-    link = serializers.SerializerMethodField()
-
-    def get_replay_from(self, run: PipelineRun) -> str | None:
-        return run.replay_from or None
+    link = Computed(str, lambda run: f"{RUNS}{run.pk}/")
 
     def get_cost_usd(self, run: PipelineRun) -> str:
         return f"{self.context['costs'].get(run.pk, Decimal(0)).normalize():f}"
@@ -168,9 +168,6 @@ class PipelineRunSerializer(ResponseSerializer):
 
     def get_steps(self, run: PipelineRun) -> list[dict[str, Any]]:
         return [_step(step, run) for step in self.context["steps"].get(run.pk, ())]
-
-    def get_link(self, run: PipelineRun) -> str:
-        return f"{RUNS}{run.pk}/"
 
 
 def _step(step: StepRow, pipeline_run: PipelineRun) -> dict[str, Any]:

@@ -41,7 +41,6 @@ from tenants.api.serializers import (
     StrictSerializer,
     Text,
     Whole,
-    read,
 )
 from tenants.api.views import TenantView, VersionedResource, describe_resource
 from tenants.context import tenant_scope
@@ -256,7 +255,6 @@ class ScheduleViewSet(Pausable, VersionedResource):
     def run(self, request: Request, pk: UUID) -> Response:
         """Once, by hand, whatever `enabled` says; its times stay as they are. 409 when an execution is under way, unless `overlap` lets
         several run or queues one."""
-        read(EmptySerializer, request.data)
         self.get_object()
         data = ExecutionSerializer(system_jobs.run_now(self.tenant_id, pk, actor=self.principal.actor)).data
         return Response(data, status=201, headers={"Location": data["link"]})

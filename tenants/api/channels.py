@@ -15,7 +15,16 @@ from rest_framework.response import Response
 from tenants import channels
 from tenants.api.documentation import change, command, creation, removal
 from tenants.api.filters import StrictFilterSet
-from tenants.api.serializers import OPTIONAL, Member, Moment, ResponseSerializer, StrictSerializer, Text, read
+from tenants.api.serializers import (
+    OPTIONAL,
+    EmptySerializer,
+    Member,
+    Moment,
+    ResponseSerializer,
+    StrictSerializer,
+    Text,
+    read,
+)
 from tenants.api.views import VersionedResource, describe_resource, require_found
 from tenants.channels import STANDING
 from tenants.exceptions import AlreadyExists
@@ -51,7 +60,7 @@ class ReactivationSerializer(StrictSerializer):
     expires_at = Moment(**OPTIONAL)
 
 
-class NothingSerializer(StrictSerializer):
+class NothingSerializer(EmptySerializer):
     """A body without members, or none at all."""
 
 
@@ -104,7 +113,6 @@ class ChannelViewSet(VersionedResource):
     @action(detail=True, methods=["post"])
     def expire(self, request: Request, pk: UUID) -> Response:
         """Raises an alert, once. A channel that has expired or is disabled stays as it is."""
-        read(NothingSerializer, request.data)
         self.lock_row()
         channels.expire(self.tenant_id, pk)
         return self._render(pk)
@@ -121,7 +129,6 @@ class ChannelViewSet(VersionedResource):
     @command("Switch a channel off", NothingSerializer, ChannelSerializer)
     @action(detail=True, methods=["post"])
     def disable(self, request: Request, pk: UUID) -> Response:
-        read(NothingSerializer, request.data)
         self.lock_row()
         channels.disable(self.tenant_id, pk)
         return self._render(pk)

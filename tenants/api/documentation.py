@@ -99,7 +99,8 @@ def operation(
 ) -> Callable[[Decorated], Decorated]:
     """A decorator like `extend_schema`, with one successful answer and the possible refusals.
 
-    Refusals that follow from a body, an Idempotency-Key or an If-Match need not be named.
+    Refusals that follow from a body, an Idempotency-Key or an If-Match need not be named. If the body is an `EmptySerializer`, the view
+    refuses any members before it calls the handler.
     """
     implied: tuple[int, ...] = WITH_A_BODY if more.get("request") is not None else ()
     implied += (409, 422) if IDEMPOTENCY_KEY in parameters else ()
@@ -112,6 +113,7 @@ def operation(
     }
 
     def decorate(handler: Decorated) -> Decorated:
+        vars(handler)["body"] = more.get("request")
         when_requested(lambda: extend_schema(**description)(handler))
         return handler
 

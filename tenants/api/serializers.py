@@ -204,7 +204,7 @@ def _by_key(detail: Any) -> Mapping[str, Any]:
 
 
 class ResponseSerializer(serializers.Serializer[Any]):
-    """An object of an answer. Plain fields are read as attributes, `SerializerMethodField`s are called."""
+    """An object of an answer. Plain fields are read as attributes, `Computed` fields and `SerializerMethodField`s are called."""
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         return {
@@ -213,13 +213,26 @@ class ResponseSerializer(serializers.Serializer[Any]):
         }
 
 
-@extend_schema_field({"type": "string", "format": "decimal"})
-class AmountField(serializers.SerializerMethodField):
-    """An exact decimal, which is sent as text, because a float would lose cents."""
+class Computed(serializers.Field[Any, Any, Any, Any]):
+    """A member that `compute` derives from the row. `kind` is its type, or its schema as a dictionary."""
 
-    def __init__(self, *, allow_null: bool = False, **options: Any) -> None:
-        super().__init__(**options)
-        self.allow_null = allow_null
+    def __init__(self, kind: Any, compute: Callable[[Any], Any], **options: Any) -> None:
+        super().__init__(read_only=True, **options)
+        self.compute = compute
+        extend_schema_field(kind)(self)
+
+
+class AmountField(Computed):
+    """An exact decimal, which is sent as text, because a float would lose cents; without trailing zeros: 0.3 and not 0.300000000000."""
+
+    def __init__(self, compute: Callable[[Any], Decimal | None], **options: Any) -> None:
+        kind = {"type": "string", "format": "decimal"}
+        super().__init__(kind, lambda row: plain_amount(compute(row)), **options)
+
+
+def plain_amount(amount: Decimal | None) -> Decimal | None:
+    """Return the amount without trailing zeros. The renderer writes it without an exponent."""
+    return None if amount is None else Decimal(amount).normalize() + 0
 
 
 @cache
@@ -229,6 +242,8 @@ def _readers(kind: type[ResponseSerializer]) -> tuple[tuple[str, str | Callable[
 
 
 def _reader(name: str, field: serializers.Field[Any, Any, Any, Any]) -> str | Callable[[Any], Any]:
+    if isinstance(field, Computed):
+        return field.compute
     if isinstance(field, serializers.SerializerMethodField):
         return field.method_name or f"get_{name}"
     return attrgetter(field.source or name)

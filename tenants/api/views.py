@@ -38,6 +38,7 @@ from tenants.api import auditing, etags, idempotency, throttling
 from tenants.api.bodies import refuse_odd_body
 from tenants.api.documentation import operation, when_requested
 from tenants.api.etags import Versioned
+from tenants.api.serializers import EmptySerializer, read
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal, caller_of
 from tenants.wire_json import dumps
@@ -162,6 +163,9 @@ class TenantView(GenericAPIView):
 
     def _answer(self, handler: Handler) -> Any:
         before = auditing.before(self)
+        body = getattr(handler, "body", None)
+        if isinstance(body, type) and issubclass(body, EmptySerializer):
+            read(body, self.request.data)
         response = handler(self.request, *self.args, **self.kwargs)
         response = self.finalize_response(self.request, response, *self.args, **self.kwargs)
         answer = response.render() if isinstance(response, Response) else response
